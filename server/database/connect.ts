@@ -1,0 +1,98 @@
+import knexModule, { type Knex } from 'knex'
+import pRetry from 'p-retry'
+import { type Dialect, dialects, type Engine } from './engine.ts'
+import { connectSqlite } from './sqlite.ts'
+
+export type Sql = Knex | Knex.Transaction
+
+export type Database = {
+  knex: Knex
+  engine: Engine
+  dialect: Dialect
+  /** Runs `work` in a transaction, again from its start when the database says that another transaction was in its way. */
+  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T>
+  close(): Promise<void>
+}
+
+/** Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer. */
+export const connect = async (url: string, { poolSize = 16 } = {}): Promise<Database> => {
+  if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), 'sqlite')
+  const knex = connectMysql(url, poolSize)
+  try {
+    const [found] = await rows<{ version: string }>(knex, 'SELECT VERSION() AS version')
+    return database(knex, /mariadb/i.test(found!.version) ? 'mariadb' : 'mysql')
+  } catch (error) {
+    await knex.destroy()
+    throw error
+  }
+}
+
+const connectMysql = (url: string, poolSize: number): Knex =>
+  knexModule.knex({
+    client: 'mysql2',
+    connection: { uri: url, charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
+    acquireConnectionTimeout: 10_000,
+    pool: {
+      min: 0,
+      max: poolSize,
+      // Read committed: a claim locks the rows it takes and no gaps between them, and a change of a webhook's state
+      // sees every delivery that was queued before it got its lock.
+      afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) =>
+        connection.query('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED', error => done(error, connection)),
+    },
+  })
+
+type RawConnection = { query(sql: string, done: (error: unknown) => void): void }
+
+const database = (knex: Knex, engine: Engine): Database => ({
+  knex,
+  engine,
+  dialect: dialects[engine],
+  transaction: work =>
+    pRetry(() => knex.transaction(work), {
+      retries: 8,
+      minTimeout: 5,
+      maxTimeout: 500,
+      randomize: true,
+      shouldRetry: ({ error }) => isContention(error),
+    }),
+  close: () => knex.destroy(),
+})
+
+/** Deadlock (1213), lock wait (1205), MariaDB's changed row (1020), SQLite's busy: nothing was written, and again may succeed. */
+const isContention = (error: unknown): boolean => {
+  const { errno, errcode } = error as { errno?: number; errcode?: number }
+  return errno === 1213 || errno === 1205 || errno === 1020 || errcode === 5 || errcode === 6
+}
+
+/** Whether a statement failed because a row with the same unique key exists. */
+export const isDuplicate = (error: unknown): boolean => {
+  const { errno, errcode } = error as { errno?: number; errcode?: number }
+  return errno === 1062 || errcode === 1555 || errcode === 2067
+}
+
+export const isMissingTable = (error: unknown): boolean => {
+  const { errno, message } = error as { errno?: number; message?: string }
+  return errno === 1146 || /no such table/.test(message ?? '')
+}
+
+/** The rows of one SELECT. */
+export const rows = async <Row>(
+  sql: Sql,
+  statement: string,
+  bindings: readonly Knex.RawBinding[] = [],
+): Promise<Row[]> => {
+  const result = await sql.raw(statement, bindings as Knex.RawBinding[])
+  return isSqlite(sql) ? result : result[0]
+}
+
+/** Runs one INSERT, UPDATE or DELETE and returns how many rows it matched or wrote. */
+export const run = async (sql: Sql, statement: string, bindings: readonly Knex.RawBinding[] = []): Promise<number> => {
+  const result = await sql.raw(statement, bindings as Knex.RawBinding[])
+  return isSqlite(sql) ? result.affectedRows : result[0].affectedRows
+}
+
+const isSqlite = (sql: Sql): boolean => sql.client.driverName === 'better-sqlite3'
+
+/** `?, ?, ?` for a list of values. */
+export const marks = (values: readonly unknown[]): string => values.map(() => '?').join(', ')
