@@ -146,6 +146,7 @@ export const up = async (knex: Knex, dialect: Dialect): Promise<void> => {
     t.id()
     t.uuid('event_id').notNullable().index('deliveries_by_event')
     t.uuid('webhook_id').notNullable()
+    t.key('event_type', 64).notNullable()
     t.key('status', 16).notNullable()
     t.table.integer('attempt_count').notNullable().defaultTo(0)
     t.time('next_attempt_at')

@@ -1,0 +1,296 @@
+import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
+import type { Config } from '../../server/config.ts'
+import type { Database } from '../../server/database/connect.ts'
+import type { Permission } from '../../server/domain/access-tokens.ts'
+import { parseIso } from '../../shared/time.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { collect, examples, wholeNumber } from '../options.ts'
+import { describeFields } from '../output/output.ts'
+import { profilesPath, saveProfile } from '../profiles.ts'
+import { Session } from '../session.ts'
+
+// These commands work on the database that the server's environment names. What they need of the server is loaded when asked for.
+
+export const serverCommand = () =>
+  new Command('server')
+    .description(
+      'Runs and maintains a server, straight on the database that its environment names (TIDINGS_DATABASE_URL and the rest); in a folder with a sandbox, on that.',
+    )
+    .addCommand(startCommand())
+    .addCommand(migrateCommand())
+    .addCommand(tokenCommand())
+    .addCommand(seedCommand())
+
+const startCommand = () =>
+  new Command('start')
+    .summary('run a server with the roles that TIDINGS_ROLES names')
+    .description(
+      'Runs a server until it is told to stop. On SIGTERM or ctrl-C it takes no more requests, finishes what is in flight, and ends within 30 s.',
+    )
+    .option(
+      '--sandbox',
+      'on a SQLite file under TIDINGS_HOME, with samples and a CLI profile; this is what npm start does',
+    )
+    .addHelpText(
+      'after',
+      examples(
+        ['Try it out', 'tidings server start --sandbox'],
+        [
+          'In production, after `tidings server migrate`',
+          'TIDINGS_DATABASE_URL_FILE=/run/secrets/database-url TIDINGS_MASTER_KEY_FILE=/run/secrets/master-key tidings server start',
+        ],
+        ['The delivery loop alone, on a machine of its own', 'TIDINGS_ROLES=delivery tidings server start'],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      if (options.sandbox) await startSandbox(session)
+      else await runUntilSignal(await configuration())
+    })
+
+const startSandbox = async (session: Session): Promise<void> => {
+  const { prepareSandbox } = await import('../../server/sandbox.ts')
+  const { config, credentials } = await whereConfigured(() => prepareSandbox(process.env))
+  await runUntilSignal(config, url => {
+    saveProfile('sandbox', { url, apiKey: credentials.apiKey, apiSecret: credentials.apiSecret })
+    const { messageColours: colours } = session.output
+    session.output.message(`
+${colours.bold('Tidings is ready')} at ${colours.cyan(url)}
+Sandbox in ${config.home}, CLI profile "sandbox" in ${profilesPath()}
+
+In another terminal, in this folder:
+  ${colours.bold('npx tidings demo')}                 see the whole job end to end
+  ${colours.bold('npx tidings listen --register')}    receive events on this machine, verified
+  ${colours.bold('npx tidings organisations list')}   what the samples hold
+  ${colours.bold('npx tidings --help')}               everything else
+
+ctrl-C stops it; the data stays.`)
+  })
+}
+
+/** A process that hangs while shutting down is ended before an init system would. */
+const SHUTDOWN_LIMIT_MS = 29_000
+
+const runUntilSignal = async (config: Config, onReady: (url: string) => void = () => {}): Promise<void> => {
+  const { startServer } = await import('../../server/main.ts')
+  const { createLog } = await import('../../server/log.ts')
+  const log = createLog(config.logLevel)
+  const server = await startServer(config, log).catch(error => {
+    throw listenFault(error, config)
+  })
+  const stopped = new Promise<void>((resolve, reject) => {
+    const stop = () => {
+      setTimeout(() => {
+        log.error('shutting down took too long')
+        process.exit(1)
+      }, SHUTDOWN_LIMIT_MS).unref()
+      log.info('shutting down')
+      server.stop().then(resolve, reject)
+    }
+    process.once('SIGTERM', stop)
+    process.once('SIGINT', stop)
+  })
+  await Promise.race([server.ready.then(() => onReady(server.url)), stopped])
+  await stopped
+}
+
+const listenFault = (error: NodeJS.ErrnoException, { host, port }: Config): Error => {
+  if (error.code === 'EADDRINUSE') {
+    return new CliError(
+      exitCodes.failed,
+      'PORT_IN_USE',
+      `Another process listens on ${host}:${port} already.`,
+      `Stop it, or choose another port: TIDINGS_PORT=${port + 1} …`,
+    )
+  }
+  if (error.code === 'EACCES' || error.code === 'EADDRNOTAVAIL') {
+    return new CliError(
+      exitCodes.failed,
+      'CANNOT_LISTEN',
+      `The server cannot listen on ${host}:${port}: ${error.message}.`,
+      'Set TIDINGS_HOST and TIDINGS_PORT to an address of this machine.',
+    )
+  }
+  return error
+}
+
+const migrateCommand = () =>
+  new Command('migrate')
+    .summary('bring the database schema up to date')
+    .description('Brings the schema of the database up to date. Waits while another process does the same.')
+    .option('--down', 'take back the latest batch of migrations instead, with the data in its tables')
+    .option('--force-unlock', 'first release the lock that a killed migration has left')
+    .option('-y, --yes', 'do not ask for confirmation')
+    .addHelpText('after', examples(['Before the first start, and with each new version', 'tidings server migrate']))
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { forceUnlock, migrate, rollback } = await import('../../server/database/migrate.ts')
+      if (options.down) {
+        const { confirm } = await import('../prompt.ts')
+        await confirm(
+          'Take back the latest migrations? The tables they made are dropped with all data in them.',
+          session,
+        )
+      }
+      await withDatabase(async database => {
+        if (options.forceUnlock) await forceUnlock(database)
+        const names = await (options.down ? rollback : migrate)(database)
+        const done = options.down ? 'Took back' : 'Migrated'
+        session.output.message(
+          names.length === 0 ? 'The schema is up to date already.' : `${done}: ${names.join(', ')}.`,
+        )
+      })
+    })
+
+const tokenCommand = () =>
+  new Command('token')
+    .summary('make an access token, such as the first one of a new installation')
+    .description('Makes an access token and prints its id, API key and secret. The secret is shown this once.')
+    .requiredOption('--name <name>', 'what it is for')
+    .requiredOption('--permissions <list>', 'read, webhooks, reports, admin (comma-separated)', collect)
+    .option('--organisation <id>', 'an organisation that it sees (repeatable); it sees all if none is given', collect)
+    .addOption(new Option('--expires <time>', 'when it expires, in ISO 8601').argParser(parseTime))
+    .addHelpText(
+      'after',
+      examples(
+        ['The first token of a new installation', 'tidings server token --name ci --permissions admin --output json'],
+        [
+          'For an integrator who sees one organisation',
+          'tidings server token --name acme --permissions read,webhooks --organisation ID',
+        ],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      await withDatabase(async (database, config) => {
+        const { createAccessToken, permissions } = await import('../../server/domain/access-tokens.ts')
+        const { createSealer } = await import('../../server/keys/seal.ts')
+        const { databaseClock } = await import('../../server/clock.ts')
+        const unknown = options.permissions.find(given => !permissions.some(permission => permission === given))
+        if (unknown !== undefined) {
+          throw new CliError(
+            exitCodes.usage,
+            'USAGE',
+            `"${unknown}" is not a permission.`,
+            `Choose from ${permissions.join(', ')}.`,
+          )
+        }
+        for (const id of options.organisation ?? []) {
+          if (await database.knex('organisations').where({ id }).first()) continue
+          throw new CliError(exitCodes.notFound, 'NOT_FOUND', `There is no organisation with id ${id}.`)
+        }
+        const clock = await databaseClock(database)
+        const { id, apiKey, apiSecret } = await database.transaction(trx =>
+          createAccessToken(
+            trx,
+            createSealer(config.masterKeys),
+            {
+              name: options.name,
+              permissions: options.permissions as Permission[],
+              organisationIds: options.organisation,
+              expiresAt: options.expires,
+            },
+            clock.now(),
+          ),
+        )
+        clock.stop()
+        session.output.one({ id, apiKey, secret: apiSecret }, colours =>
+          describeFields(
+            [
+              ['id', id],
+              ['API key', apiKey],
+              ['secret', apiSecret],
+            ],
+            colours,
+          ),
+        )
+        session.output.message('The secret is not shown again. Save it with: tidings login')
+      })
+    })
+
+const parseTime = (text: string): number => {
+  const ms = parseIso(text)
+  if (ms === undefined) throw new InvalidArgumentError('Write a time in ISO 8601, such as 2027-01-31T00:00:00Z.')
+  return ms
+}
+
+const seedCommand = () =>
+  new Command('seed')
+    .summary('fill the database with made-up data, for tests')
+    .description(
+      'Adds made-up organisations, projects and users to the database, for tests. Without numbers: a few samples, if there are none.',
+    )
+    .option('--organisations <n>', 'how many organisations to add', wholeNumber)
+    .option('--projects <n>', 'how many projects to add, spread over them', wholeNumber)
+    .option('--users <n>', 'how many users to add', wholeNumber)
+    .addHelpText(
+      'after',
+      examples(
+        ['A few samples', 'tidings server seed'],
+        ['A million organisations', 'tidings server seed --organisations 1000000'],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      await withDatabase(async database => {
+        const { seedMany, seedSamples } = await import('../../server/seed.ts')
+        const { databaseClock } = await import('../../server/clock.ts')
+        const clock = await databaseClock(database)
+        const now = clock.now()
+        clock.stop()
+        const { organisations = 0, projects = 0, users = 0 } = options
+        if (organisations + projects + users === 0) {
+          await seedSamples(database, now)
+          return session.output.message('The samples are there: tidings organisations list')
+        }
+        await seedMany(database, { organisations, projects, users }, now, (table, written) => {
+          if (written % 100_000 === 0) session.output.message(`${table}: ${written}`)
+        })
+        session.output.message(`Added ${organisations} organisations, ${projects} projects and ${users} users.`)
+      })
+    })
+
+/** Runs `work` on the server's database, with a schema that is there. */
+const withDatabase = async (work: (database: Database, config: Config) => Promise<void>): Promise<void> => {
+  const config = await configuration()
+  const { connect, isMissingTable } = await import('../../server/database/connect.ts')
+  const database = await connect(config.databaseUrl).catch(error => {
+    throw new CliError(
+      exitCodes.unreachable,
+      'DATABASE_NOT_REACHED',
+      `The database does not answer: ${error.message || error.code}.`,
+      'Check TIDINGS_DATABASE_URL, and that the database runs.',
+    )
+  })
+  try {
+    await work(database, config)
+  } catch (error) {
+    if (!isMissingTable(error)) throw error
+    throw new CliError(
+      exitCodes.failed,
+      'SCHEMA_MISSING',
+      'The database has no schema yet.',
+      'Make it with: tidings server migrate',
+    )
+  } finally {
+    await database.close()
+  }
+}
+
+const configuration = async (): Promise<Config> => {
+  const { readConfig } = await import('../../server/config.ts')
+  return whereConfigured(async () => readConfig())
+}
+
+const whereConfigured = async <T>(work: () => Promise<T>): Promise<T> => {
+  const { ConfigError } = await import('../../server/config.ts')
+  return work().catch(error => {
+    if (!(error instanceof ConfigError)) throw error
+    throw new CliError(
+      exitCodes.failed,
+      'CONFIGURATION',
+      error.message,
+      'The README lists every setting. To try Tidings out without any: npm start',
+    )
+  })
+}

@@ -1,0 +1,170 @@
+import { readFileSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+import { parseEnv } from 'node:util'
+import { z } from 'zod'
+import { parseRetrySchedule, RETRY_SCHEDULE_MS } from '../shared/retry-schedule.ts'
+import { parseNetworks } from './delivery/network-guard.ts'
+
+export const roles = ['api', 'delivery', 'scheduler'] as const
+export type Role = (typeof roles)[number]
+
+export type Config = {
+  databaseUrl: string
+  baseUrl: string
+  issuerUrl: string
+  host: string
+  port: number
+  /** 32 bytes each; the first seals, all open. */
+  masterKeys: Buffer[]
+  roles: Role[]
+  home: string
+  allowNetworks: string[]
+  requireHttps: boolean
+  retryScheduleMs: readonly number[]
+  /** Requests a minute a token; 0 for none. */
+  rateLimit: number
+  concurrency: number
+  retentionDays: number
+  reportDueDays: number
+  logLevel: string
+}
+
+/** Every fault of the environment at once. */
+export class ConfigError extends Error {
+  readonly faults: string[]
+
+  constructor(faults: string[]) {
+    super(
+      `The configuration has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}:\n${faults.map(fault => `  ${fault}`).join('\n')}`,
+    )
+    this.name = 'ConfigError'
+    this.faults = faults
+  }
+}
+
+/** The sandbox's own settings, under TIDINGS_HOME: what the environment says goes before them. */
+export const SANDBOX_ENV = 'sandbox.env'
+
+const SECRETS = ['TIDINGS_MASTER_KEY', 'TIDINGS_DATABASE_URL']
+
+const url = z
+  .string()
+  .refine(text => ['http:', 'https:'].includes(URL.parse(text)?.protocol ?? ''), 'is not an absolute http or https URL')
+const integer = (least: number, most: number) =>
+  z
+    .string()
+    .regex(/^\d+$/, `is not a whole number from ${least} to ${most}`)
+    .transform(Number)
+    .refine(value => value >= least && value <= most, `is not a whole number from ${least} to ${most}`)
+
+/** Turns a parser that throws into one that zod reports. */
+const parsed = <T>(parse: (text: string) => T) =>
+  z.string().transform((text, context): T => {
+    try {
+      return parse(text)
+    } catch (error) {
+      context.addIssue({ code: 'custom', message: (error as Error).message })
+      return z.NEVER
+    }
+  })
+
+const masterKeys = (text: string): Buffer[] =>
+  text.split(',').map(part => {
+    const key = Buffer.from(part.trim(), 'base64')
+    if (key.length !== 32) throw new Error('is not 32 bytes in base64; make one with: openssl rand -base64 32')
+    return key
+  })
+
+const roleList = (text: string): Role[] =>
+  text.split(',').map(part => {
+    const role = roles.find(role => role === part.trim())
+    if (!role) throw new Error(`"${part.trim()}" is not a role; choose from ${roles.join(', ')}`)
+    return role
+  })
+
+const environment = z.object({
+  TIDINGS_DATABASE_URL: z
+    .string('is missing; say sqlite:PATH or mysql://user:password@host/database')
+    .regex(/^(sqlite:.+|mysql:\/\/.+)/, 'is neither sqlite:PATH nor mysql://user:password@host/database'),
+  TIDINGS_HOST: z.string().default('127.0.0.1'),
+  TIDINGS_PORT: integer(0, 65535).default(4100),
+  TIDINGS_BASE_URL: url.optional(),
+  TIDINGS_ISSUER_URL: url.optional(),
+  TIDINGS_MASTER_KEY: parsed(masterKeys),
+  TIDINGS_ROLES: parsed(roleList).default([...roles]),
+  TIDINGS_HOME: z.string().default('.tidings'),
+  TIDINGS_ALLOW_NETWORKS: parsed(parseNetworks).default([]),
+  TIDINGS_REQUIRE_HTTPS: z.enum(['true', 'false', '1', '0'], 'is neither true nor false').default('false'),
+  TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule).default(RETRY_SCHEDULE_MS),
+  TIDINGS_RATE_LIMIT: integer(0, 1_000_000).default(6_000),
+  TIDINGS_CONCURRENCY: integer(1, 10_000).default(512),
+  TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30),
+  TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30),
+  TIDINGS_LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
+})
+
+/** Reads the environment, each secret also from the file that `…_FILE` names. Throws ConfigError. */
+export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
+  const faults: string[] = []
+  const home = resolve(env.TIDINGS_HOME || '.tidings')
+  const given: Record<string, string | undefined> = {
+    ...(env.TIDINGS_DATABASE_URL || env.TIDINGS_DATABASE_URL_FILE ? {} : readSandbox(home)),
+    ...withoutEmpty(env),
+  }
+  for (const name of SECRETS) {
+    const file = given[`${name}_FILE`]
+    if (!file) continue
+    if (env[name]) faults.push(`${name} and ${name}_FILE are both set; keep one`)
+    try {
+      given[name] = readFileSync(file, 'utf8').trim()
+    } catch (error) {
+      faults.push(`${name}_FILE cannot be read: ${(error as Error).message}`)
+    }
+  }
+  const result = environment.safeParse(given)
+  for (const issue of result.error?.issues ?? []) {
+    const name = String(issue.path[0])
+    const missing = given[name] === undefined
+    const wrong =
+      missing && name === 'TIDINGS_MASTER_KEY' ? 'is missing; make one with: openssl rand -base64 32' : issue.message
+    faults.push(
+      `${name} ${wrong}${missing || SECRETS.includes(name) ? '' : ` (found: ${JSON.stringify(given[name])})`}`,
+    )
+  }
+  if (faults.length > 0 || !result.data) throw new ConfigError(faults)
+  const values = result.data
+  const shownHost =
+    values.TIDINGS_HOST === '0.0.0.0' || values.TIDINGS_HOST === '::' ? 'localhost' : values.TIDINGS_HOST
+  const baseUrl = (values.TIDINGS_BASE_URL ?? `http://${shownHost}:${values.TIDINGS_PORT}`).replace(/\/+$/, '')
+  return {
+    databaseUrl: values.TIDINGS_DATABASE_URL,
+    baseUrl,
+    issuerUrl: values.TIDINGS_ISSUER_URL ?? baseUrl,
+    host: values.TIDINGS_HOST,
+    port: values.TIDINGS_PORT,
+    masterKeys: values.TIDINGS_MASTER_KEY,
+    roles: values.TIDINGS_ROLES,
+    home,
+    allowNetworks: values.TIDINGS_ALLOW_NETWORKS,
+    requireHttps: ['true', '1'].includes(values.TIDINGS_REQUIRE_HTTPS),
+    retryScheduleMs: values.TIDINGS_RETRY_SCHEDULE,
+    rateLimit: values.TIDINGS_RATE_LIMIT,
+    concurrency: values.TIDINGS_CONCURRENCY,
+    retentionDays: values.TIDINGS_RETENTION_DAYS,
+    reportDueDays: values.TIDINGS_REPORT_DUE_DAYS,
+    logLevel: values.TIDINGS_LOG_LEVEL,
+  }
+}
+
+const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
+  Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
+
+/** The sandbox under `home`, if there is one. Its database lies beside its settings, wherever the folder is moved to. */
+const readSandbox = (home: string): Record<string, string | undefined> => {
+  try {
+    const settings = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))
+    return { TIDINGS_DATABASE_URL: `sqlite:${join(home, 'tidings.sqlite')}`, ...settings }
+  } catch {
+    return {}
+  }
+}

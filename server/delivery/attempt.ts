@@ -1,0 +1,64 @@
+import { signDeliveryToken } from '../../shared/delivery-token.ts'
+import { toIso } from '../../shared/time.ts'
+import { version } from '../../shared/version.ts'
+import type { Clock } from '../clock.ts'
+import type { Keyring } from '../keys/signing-keys.ts'
+import { outcome } from './outcome.ts'
+import type { Job, Settlement } from './queue.ts'
+import type { Sender } from './send.ts'
+
+/** What every attempt is made with. */
+export type AttemptTools = {
+  clock: Clock
+  keyring: Keyring
+  sender: Sender
+  issuerUrl: string
+  retryScheduleMs: readonly number[]
+}
+
+/** What is sent: a job of the queue, or the ping of a webhook that is not stored yet. */
+export type Message = Pick<Job, 'deliveryId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload'>
+
+/** The body of a delivery. The payload goes in as the JSON text it was written as. */
+export const bodyOf = (message: Message): string => {
+  const { deliveryId, webhookId, eventType, eventTime, payload } = message
+  const head = JSON.stringify({ webhookId, eventId: deliveryId, eventType, eventTime: toIso(eventTime) })
+  return `${head.slice(0, -1)},"payload":${payload}}`
+}
+
+/** Signs and sends a message once, with a token made at this moment. */
+export const sendOnce = async (message: Message, { clock, keyring, sender, issuerUrl }: AttemptTools) => {
+  const startedAt = clock.now()
+  const { kid, key } = keyring.current()
+  const token = await signDeliveryToken({
+    key,
+    kid,
+    issuer: issuerUrl,
+    audience: message.url,
+    jti: message.deliveryId,
+    issuedAtSeconds: Math.floor(startedAt / 1000),
+  })
+  const { durationMs, ...answer } = await sender.send({
+    url: message.url,
+    headers: {
+      'content-type': 'application/json',
+      authorization: `Bearer ${token}`,
+      'user-agent': `Tidings/${version}`,
+    },
+    body: bodyOf(message),
+  })
+  return { startedAt, durationMs: Math.round(durationMs), answer }
+}
+
+/** Makes the attempt that a job is claimed for, and says what its answer means. */
+export const attempt = async (job: Job, tools: AttemptTools): Promise<Settlement> => {
+  const made = await sendOnce(job, tools)
+  const { failureCount, throttledSinceMs } = job
+  const means = outcome(made.answer, {
+    failureCount,
+    throttledSinceMs,
+    nowMs: tools.clock.now(),
+    scheduleMs: tools.retryScheduleMs,
+  })
+  return { job, ...made, outcome: means }
+}

@@ -1,0 +1,166 @@
+import { type LookupAddress, lookup as systemLookup } from 'node:dns'
+import { isIP, type LookupFunction, type Socket } from 'node:net'
+import ipaddr from 'ipaddr.js'
+import { buildConnector, errors } from 'undici'
+
+type Address = ipaddr.IPv4 | ipaddr.IPv6
+type Network = [Address, number]
+
+/** Judges addresses that deliveries are about to be sent to. */
+export type NetworkGuard = {
+  /** Whether an IP address, in any spelling, is public unicast or in a network that was opened. */
+  isAllowed(address: string): boolean
+}
+
+/** The endpoint's address must not be sent to; `code` is a failure reason. */
+export class AddressNotAllowedError extends Error {
+  readonly code = 'address_not_allowed'
+
+  constructor(host: string, addresses: readonly string[]) {
+    const at =
+      addresses.length === 1 && addresses[0] === host ? host : `${host} (${addresses.join(', ') || 'no address'})`
+    super(`${at} is not a public address; TIDINGS_ALLOW_NETWORKS opens networks by name, such as 10.1.0.0/16`)
+    this.name = 'AddressNotAllowedError'
+  }
+}
+
+/**
+ * Reads networks in CIDR notation, separated by commas or blanks: `10.1.0.0/16, fd00::/8`. A lone address is a network of one.
+ * Answers them normalised; nothing for an empty text.
+ *
+ * @throws RangeError naming every part that is no network, and what would be right
+ */
+export const parseNetworks = (text: string): string[] => {
+  const parts = text.split(/[\s,]+/).filter(part => part !== '')
+  const wrong = parts.flatMap(part => {
+    const network = readNetwork(part)
+    return typeof network === 'string' ? [network] : []
+  })
+  if (wrong.length > 0) {
+    throw new RangeError(`${wrong.join('; ')}. Expected networks in CIDR notation, as in 10.1.0.0/16,fd00::/8`)
+  }
+  return parts.map(part => readNetwork(part) as Network).map(([address, bits]) => `${address}/${bits}`)
+}
+
+/** `::1.2.3.4`, which RFC 4291 section 2.5.5.1 has retired. ipaddr.js takes it for `::ffff:1.2.3.4`; the network does not. */
+const IPV4_COMPATIBLE = /^::\d+\.\d/
+
+/** @throws RangeError as {@link parseNetworks} does */
+export const createNetworkGuard = ({ allow }: { allow: readonly string[] }): NetworkGuard => {
+  const opened = parseNetworks(allow.join(',')).map(network => ipaddr.parseCIDR(network))
+  const isOpened = (address: Address) =>
+    opened.some(([network, bits]) => network.kind() === address.kind() && address.match(network, bits))
+
+  return {
+    isAllowed(text) {
+      if (!ipaddr.isValid(text) || IPV4_COMPATIBLE.test(text)) return false
+      const address = ipaddr.process(text)
+      return isOpened(address) || isPublic(address)
+    },
+  }
+}
+
+/**
+ * Public unicast, also where an IPv4 address is wrapped into an IPv6 one: then it is the inner one that a gateway will connect to,
+ * and its being public is what counts. (IPv4-mapped addresses have been unwrapped already.)
+ */
+const isPublic = (address: Address): boolean => {
+  if (address instanceof ipaddr.IPv4) return address.range() === 'unicast'
+  const [a, b, c, d, e, f, g, h] = address.parts as [number, number, number, number, number, number, number, number]
+  // NAT64, RFC 6052: 64:ff9b::/96. Its sibling for local use, 64:ff9b:1::/48 (RFC 8215), is not public.
+  if (a === 0x64 && b === 0xff9b && (c | d | e | f) === 0) return isPublic(embedded(g, h))
+  // 6to4, RFC 3056: 2002:v4::/48.
+  if (a === 0x2002) return isPublic(embedded(b, c))
+  // Teredo, RFC 4380 section 4: the server's address, and the client's with every bit turned over.
+  if (a === 0x2001 && b === 0) return isPublic(embedded(c, d)) && isPublic(embedded(g ^ 0xffff, h ^ 0xffff))
+  // 2000::/3 is all of IPv6 that has been given out as global unicast (RFC 4291 section 2.4).
+  return a >> 13 === 1 && address.range() === 'unicast'
+}
+
+const embedded = (high: number, low: number): ipaddr.IPv4 =>
+  new ipaddr.IPv4([high >> 8, high & 0xff, low >> 8, low & 0xff])
+
+/** The network, or what is wrong with it. */
+const readNetwork = (text: string): Network | string => {
+  const cidr = text.includes('/') ? text : `${text}/${text.includes(':') ? 128 : 32}`
+  const isIPv6 = ipaddr.IPv6.isValidCIDR(cidr) && !IPV4_COMPATIBLE.test(cidr)
+  if (!isIPv6 && !ipaddr.IPv4.isValidCIDRFourPartDecimal(cidr)) {
+    return `${JSON.stringify(text)} is not a network`
+  }
+  const [address, bits] = unmapped(ipaddr.parseCIDR(cidr))
+  const network = (address.kind() === 'ipv4' ? ipaddr.IPv4 : ipaddr.IPv6).networkAddressFromCIDR(`${address}/${bits}`)
+  if (network.toString() !== address.toString()) {
+    const alone = `${address}/${address.kind() === 'ipv4' ? 32 : 128}`
+    return `${JSON.stringify(text)} is an address within a network: write ${network}/${bits}, or ${alone} for it alone`
+  }
+  return [address, bits]
+}
+
+const unmapped = ([address, bits]: Network): Network =>
+  address instanceof ipaddr.IPv6 && address.isIPv4MappedAddress() && bits >= 96
+    ? [address.toIPv4Address(), bits - 96]
+    : [address, bits]
+
+/** Looks a name up as `dns.lookup` does with `all`. */
+export type Lookup = (
+  host: string,
+  options: { all: true },
+  callback: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
+) => void
+
+/**
+ * A connector for undici that connects to allowed addresses only. It judges IP literals, which never reach a lookup; of a name's addresses
+ * it tries those that are allowed; and it judges the address that was connected to in the end, before a byte is sent.
+ * Looking up, connecting and the TLS handshake together take at most `connectTimeoutMs`.
+ */
+export const createGuardedConnector = (
+  guard: NetworkGuard,
+  { connectTimeoutMs, lookup = systemLookup }: { connectTimeoutMs: number; lookup?: Lookup },
+): buildConnector.connector => {
+  const guardedLookup: LookupFunction = (host, options, callback) => {
+    lookup(host, { ...options, all: true }, (error, addresses) => {
+      if (error) return callback(error, [])
+      const allowed = addresses.filter(({ address }) => guard.isAllowed(address))
+      if (allowed.length === 0) {
+        const refused = addresses.map(({ address }) => address)
+        return callback(new AddressNotAllowedError(host, refused), [])
+      }
+      if (options.all) return callback(null, allowed)
+      callback(null, allowed[0]!.address, allowed[0]!.family)
+    })
+  }
+  // The connector that undici builds returns its socket, though its type does not say so.
+  // Its own timeout is off: it is up to a second late.
+  const connect = buildConnector({ timeout: 0, allowH2: false, lookup: guardedLookup }) as (
+    ...args: Parameters<buildConnector.connector>
+  ) => Socket
+
+  return (options, callback) => {
+    const { hostname } = options
+    if (isIP(hostname) !== 0 && !guard.isAllowed(hostname)) {
+      return callback(new AddressNotAllowedError(hostname, [hostname]), null)
+    }
+    let refused: Error | undefined
+    const socket = connect(options, (error, connected) => {
+      clearTimeout(timer)
+      const fault = refused ?? error
+      if (fault !== null) callback(fault, null)
+      else callback(null, connected!)
+    })
+    const timer = setTimeout(() => {
+      socket.destroy(new errors.ConnectTimeoutError(`No connection to ${hostname} within ${connectTimeoutMs / 1000} s`))
+    }, connectTimeoutMs)
+    // Ahead of undici's listener, and of the TLS handshake: a forbidden address is not even greeted.
+    socket.prependOnceListener('connect', () => {
+      refused = refusal(guard, hostname, socket.remoteAddress)
+      if (refused !== undefined) socket.destroy(refused)
+    })
+  }
+}
+
+const refusal = (guard: NetworkGuard, hostname: string, address: string | undefined): Error | undefined => {
+  // The peer has gone already; what cannot be judged is not sent to.
+  if (address === undefined)
+    return Object.assign(new Error('Reset as soon as it was connected'), { code: 'ECONNRESET' })
+  return guard.isAllowed(address) ? undefined : new AddressNotAllowedError(hostname, [address])
+}

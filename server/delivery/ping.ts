@@ -1,0 +1,91 @@
+import type { Knex } from 'knex'
+import { v7 as uuid } from 'uuid'
+import { TidingsError } from '../../shared/errors.ts'
+import type { Clock } from '../clock.ts'
+import { type Database, run } from '../database/connect.ts'
+import { queueDeliveries, recordPing } from '../domain/events.ts'
+import { type AttemptTools, sendOnce } from './attempt.ts'
+import { type DeliveryLoop, LEASE_MS } from './loop.ts'
+import type { Answer } from './outcome.ts'
+import { jobsOf } from './queue.ts'
+
+/** A ping that was answered with 200: what is written down once the webhook is stored. */
+export type AnsweredPing = { deliveryId: string; sentAt: number; durationMs: number; response: string }
+
+/** Pings an endpoint, and throws PING_FAILED with what happened unless it answers exactly 200. Nothing is stored. */
+export const pingBeforeStoring = async (
+  tools: AttemptTools,
+  { webhookId, url }: { webhookId: string; url: string },
+): Promise<AnsweredPing> => {
+  const deliveryId = uuid()
+  const eventTime = tools.clock.now()
+  const { startedAt, durationMs, answer } = await sendOnce(
+    { deliveryId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
+    tools,
+  )
+  if (answer.kind === 'response' && answer.statusCode === 200) {
+    return { deliveryId, sentAt: startedAt, durationMs, response: answer.body }
+  }
+  throw new TidingsError(
+    'PING_FAILED',
+    `${url} must answer the ping with 200, and ${inWords(answer)}. Nothing was stored.`,
+    {
+      url,
+      durationMs,
+      ...(answer.kind === 'response'
+        ? { statusCode: answer.statusCode, response: answer.body }
+        : { failure: answer.reason, detail: answer.detail }),
+    },
+  )
+}
+
+const inWords = (answer: Answer): string =>
+  answer.kind === 'response'
+    ? `it answered ${answer.statusCode}`
+    : `gave no answer: ${answer.detail} (${answer.reason})`
+
+/** Writes an answered ping into the history of the webhook it let in. */
+export const recordAnsweredPing = async (
+  trx: Knex.Transaction,
+  webhookId: string,
+  { deliveryId, sentAt, durationMs, response }: AnsweredPing,
+): Promise<void> => {
+  const eventId = await recordPing(trx, sentAt)
+  const finishedAt = sentAt + durationMs
+  await run(
+    trx,
+    `INSERT INTO deliveries (id, event_id, event_type, webhook_id, status, attempt_count, created_at, finished_at)
+     VALUES (?, ?, 'ping', ?, 'delivered', 1, ?, ?)`,
+    [deliveryId, eventId, webhookId, sentAt, finishedAt],
+  )
+  await run(
+    trx,
+    'INSERT INTO attempts (delivery_id, number, started_at, duration_ms, status_code, response) VALUES (?, 1, ?, ?, 200, ?)',
+    [deliveryId, sentAt, durationMs, response],
+  )
+}
+
+/**
+ * Sends a ping to a stored webhook and resolves with the delivery's id when the first attempt has been recorded. From then on
+ * it is a delivery like any other, retried and dropped by the same rules.
+ */
+export const pingWebhook = async (
+  database: Database,
+  clock: Clock,
+  loop: DeliveryLoop,
+  webhookId: string,
+): Promise<string> => {
+  const now = clock.now()
+  const lease = uuid()
+  const deliveryId = await database.transaction(async trx => {
+    const eventId = await recordPing(trx, now)
+    const [id] = await queueDeliveries(trx, { id: eventId, type: 'ping' }, [webhookId], now, {
+      id: lease,
+      end: now + LEASE_MS,
+    })
+    return id!
+  })
+  const claimed = { deliveryId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
+  for (const job of await jobsOf(database, [claimed])) await loop.deliverNow(job)
+  return deliveryId
+}

@@ -1,0 +1,207 @@
+import { Agent, type Dispatcher, errors } from 'undici'
+import { createGuardedConnector, type Lookup, type NetworkGuard } from './network-guard.ts'
+import type { Answer, FailureReason } from './outcome.ts'
+
+/** Bytes of an answer's body that are read at most; then the connection is given up. */
+export const ANSWER_READ_LIMIT = 16 * 1024
+/** Bytes of an answer's body that are kept. */
+export const ANSWER_KEPT = 1024
+/** Bytes of an answer's status line and headers. */
+const ANSWER_HEAD_LIMIT = 16 * 1024
+/** Milliseconds that an unused connection is kept, unless the server announces another time. Receivers close theirs after 5 s and more. */
+const KEEP_ALIVE_MS = 4000
+const LONGEST_KEEP_ALIVE_MS = 60_000
+
+export type Sender = {
+  /**
+   * Makes one attempt, and always resolves. What was answered counts from the moment the headers are complete: a body that is cut,
+   * reset, endless or slow does not take the status back.
+   */
+  send(request: {
+    url: string
+    headers: Record<string, string>
+    body: string
+  }): Promise<Answer & { durationMs: number }>
+  /** Lets what is under way finish, then closes every connection. */
+  close(): Promise<void>
+}
+
+/**
+ * Sends deliveries over HTTP/1.1, one request at a time on a connection. Connections are kept and reused per origin, and an
+ * origin that is no longer sent to costs nothing once its connections have timed out. Redirects are not followed.
+ *
+ * @param options.connectTimeoutMs for the lookup, the connection and the TLS handshake together
+ * @param options.attemptTimeoutMs for the whole attempt, waiting for a free connection included
+ * @param options.maxConnectionsPerOrigin further requests to the same origin wait for a free connection, within their own time
+ * @param options.lookup in place of the system's name resolution
+ */
+export const createSender = ({
+  guard,
+  connectTimeoutMs = 5000,
+  attemptTimeoutMs = 15_000,
+  maxConnectionsPerOrigin = 64,
+  lookup,
+}: {
+  guard: NetworkGuard
+  connectTimeoutMs?: number
+  attemptTimeoutMs?: number
+  maxConnectionsPerOrigin?: number
+  lookup?: Lookup
+}): Sender => {
+  const agent = new Agent({
+    connect: createGuardedConnector(guard, { connectTimeoutMs, ...(lookup === undefined ? {} : { lookup }) }),
+    connections: maxConnectionsPerOrigin,
+    allowH2: false,
+    pipelining: 1,
+    maxHeaderSize: ANSWER_HEAD_LIMIT,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    keepAliveMaxTimeout: LONGEST_KEEP_ALIVE_MS,
+    // The attempt has a timer of its own, over all of its parts.
+    headersTimeout: 0,
+    bodyTimeout: 0,
+  })
+
+  return {
+    send: ({ url, headers, body }) =>
+      new Promise(resolve => {
+        const startedMs = performance.now()
+        const attempt = new Attempt(answer => {
+          clearTimeout(timer)
+          resolve({ ...answer, durationMs: performance.now() - startedMs })
+        })
+        const timer = setTimeout(() => attempt.giveUp(attemptTimeoutMs), attemptTimeoutMs)
+
+        const target = URL.parse(url)
+        if (target === null || !/^https?:$/.test(target.protocol)) {
+          return attempt.fail('invalid_url', 'The URL must begin with https:// or http://')
+        }
+        const path = target.pathname + target.search
+        agent.dispatch({ origin: target.origin, path, method: 'POST', headers, body }, attempt)
+      }),
+    close: () => agent.close(),
+  }
+}
+
+/** What an attempt that needs no more is ended with; nobody sees it. */
+const ENOUGH = new Error('The answer is known.')
+
+/** One request as undici reports it, from its start to the first of: the answer's end, enough of the answer, an error, no more time. */
+class Attempt implements Dispatcher.DispatchHandler {
+  readonly #onAnswer: (answer: Answer) => void
+  #controller: Dispatcher.DispatchController | undefined
+  #finished = false
+  #head: { statusCode: number; retryAfter?: string } | undefined
+  #bytesRead = 0
+  #kept: Buffer[] = []
+
+  constructor(onAnswer: (answer: Answer) => void) {
+    this.#onAnswer = onAnswer
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.#controller = controller
+    if (this.#finished) controller.abort(ENOUGH)
+  }
+
+  onResponseStart(
+    _controller: Dispatcher.DispatchController,
+    statusCode: number,
+    headers: Record<string, string | string[] | undefined>,
+  ): void {
+    // 1XX announces an answer, and is none.
+    if (statusCode < 200) return
+    const retryAfter = [headers['retry-after']].flat()[0]
+    this.#head = retryAfter === undefined ? { statusCode } : { statusCode, retryAfter }
+  }
+
+  onResponseData(_controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    // Copied: a view would keep the whole of undici's read buffer alive.
+    if (this.#bytesRead < ANSWER_KEPT) this.#kept.push(Buffer.from(chunk.subarray(0, ANSWER_KEPT - this.#bytesRead)))
+    this.#bytesRead += chunk.length
+    if (this.#bytesRead < ANSWER_READ_LIMIT) return
+    this.#conclude(NO_HEAD)
+    this.#controller?.abort(ENOUGH)
+  }
+
+  onResponseEnd(): void {
+    this.#conclude(NO_HEAD)
+  }
+
+  onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
+    this.#conclude(explain(error))
+  }
+
+  giveUp(afterMs: number): void {
+    this.#conclude({ reason: 'timeout', detail: `No answer within ${afterMs / 1000} s` })
+    this.#controller?.abort(ENOUGH)
+  }
+
+  fail(reason: FailureReason, detail: string): void {
+    this.#finish({ kind: 'failure', reason, detail })
+  }
+
+  /** With what has come of the answer if its headers are complete, else with the failure. */
+  #conclude({ reason, detail }: Failure): void {
+    if (this.#head === undefined) this.fail(reason, detail)
+    else this.#finish({ kind: 'response', ...this.#head, body: this.#text() })
+  }
+
+  #finish(answer: Answer): void {
+    if (this.#finished) return
+    this.#finished = true
+    this.#onAnswer(answer)
+  }
+
+  /** UTF-8 with U+FFFD for what is not; a character that the limit cuts in two is left out. */
+  #text(): string {
+    const bytes = Buffer.concat(this.#kept)
+    if (this.#bytesRead <= ANSWER_KEPT) return bytes.toString()
+    return new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes, { stream: true })
+  }
+}
+
+type Failure = { reason: FailureReason; detail: string }
+
+/** Cannot happen: undici reports neither body nor end without the head. */
+const NO_HEAD: Failure = { reason: 'malformed_response', detail: 'The answer has no status' }
+
+const REASONS: Readonly<Record<string, FailureReason>> = {
+  ECONNREFUSED: 'connection_refused',
+  ECONNRESET: 'connection_reset',
+  EPIPE: 'connection_reset',
+  UND_ERR_CONNECT_TIMEOUT: 'connect_timeout',
+  ETIMEDOUT: 'connect_timeout',
+  EHOSTUNREACH: 'unreachable',
+  ENETUNREACH: 'unreachable',
+  EHOSTDOWN: 'unreachable',
+  EADDRNOTAVAIL: 'unreachable',
+  ENOTFOUND: 'dns_error',
+  EAI_AGAIN: 'dns_error',
+  ENODATA: 'dns_error',
+  EPROTO: 'tls_error',
+  UND_ERR_HEADERS_OVERFLOW: 'malformed_response',
+  UND_ERR_RES_CONTENT_LENGTH_MISMATCH: 'malformed_response',
+  address_not_allowed: 'address_not_allowed',
+}
+
+/** What undici says of an answer that fits no request of ours. */
+const UNASKED: Readonly<Record<string, string>> = {
+  'bad response': '100 Continue came, which was not asked for',
+  'bad upgrade': 'A change of protocol came, which was not asked for',
+}
+
+/** OpenSSL's and Node's names for a certificate or a handshake that is not accepted. */
+const TLS_CODE =
+  /^(ERR_(TLS|SSL|OSSL)_|CERT_|CRL_|UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|ERROR_IN_|INVALID_|HOSTNAME_MISMATCH|PATH_LENGTH_)/
+
+const explain = (error: Error): Failure => {
+  // Of a name's several addresses each failed in a way of its own; the first speaks for all.
+  const cause = error instanceof AggregateError && error.errors[0] instanceof Error ? error.errors[0] : error
+  const code = 'code' in cause && typeof cause.code === 'string' ? cause.code : ''
+  const detail = cause.message.replace(/\p{Cc}+/gu, ' ').slice(0, 300)
+  if (cause instanceof errors.HTTPParserError) return { reason: 'malformed_response', detail }
+  const unasked = UNASKED[cause.message]
+  if (unasked !== undefined) return { reason: 'malformed_response', detail: unasked }
+  if (code === 'UND_ERR_SOCKET') return { reason: 'connection_reset', detail: 'Closed before an answer came' }
+  return { reason: REASONS[code] ?? (TLS_CODE.test(code) ? 'tls_error' : 'connection_failed'), detail }
+}

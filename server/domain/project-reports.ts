@@ -1,0 +1,189 @@
+import type { Knex } from 'knex'
+import { v7 as uuid } from 'uuid'
+import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
+import { parseIso } from '../../shared/time.ts'
+import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
+import type { Dialect } from '../database/engine.ts'
+import type { Resource } from '../mango/resource.ts'
+import { type AccessToken, whereOrganisationVisible } from './access-tokens.ts'
+import type { Change } from './change.ts'
+import { recordEvent } from './events.ts'
+import { projects, requireProjects } from './projects.ts'
+import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
+import { requireUser, users } from './users.ts'
+
+export const reportStatuses = ['open', 'submitted', 'approved'] as const
+export type ReportStatus = (typeof reportStatuses)[number]
+
+export type ProjectReportRow = {
+  id: string
+  project_id: string
+  quarter: string
+  due_date: string
+  status: ReportStatus
+  submitter_id: string | null
+  submitted_at: number | null
+  approver_id: string | null
+  approved_date: string | null
+  overdue_at: number | null
+}
+
+export const projectReports: Resource = {
+  name: 'projectReports',
+  table: 'project_reports',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    projectId: { kind: 'column', column: 'project_id', type: 'uuid' },
+    project: { kind: 'related', column: 'project_id', resource: () => projects },
+    quarter: { kind: 'column', column: 'quarter', type: 'string' },
+    dueDate: { kind: 'column', column: 'due_date', type: 'date' },
+    status: { kind: 'column', column: 'status', type: 'string', values: reportStatuses },
+    submitterId: { kind: 'column', column: 'submitter_id', type: 'uuid', nullable: true },
+    submitter: { kind: 'related', column: 'submitter_id', resource: () => users },
+    submittedAt: { kind: 'column', column: 'submitted_at', type: 'time', nullable: true },
+    approverId: { kind: 'column', column: 'approver_id', type: 'uuid', nullable: true },
+    approver: { kind: 'related', column: 'approver_id', resource: () => users },
+    approvedDate: { kind: 'column', column: 'approved_date', type: 'date', nullable: true },
+    overdueAt: { kind: 'column', column: 'overdue_at', type: 'time', nullable: true },
+  },
+}
+
+export const visibleProjectReports =
+  (token: AccessToken) =>
+  (builder: Knex.QueryBuilder): void => {
+    if (token.seesAllOrganisations) return
+    builder.whereIn('project_reports.project_id', query => {
+      query.select('projects.id').from('projects')
+      whereOrganisationVisible(query, token, 'projects.organisation_id')
+    })
+  }
+
+/** Opens the report of a project and quarter where there is none; true if it did. */
+export const openReport = async (
+  sql: Sql,
+  { projectId, quarter, dueDays, now }: { projectId: string; quarter: string; dueDays: number; now: number },
+): Promise<boolean> => {
+  try {
+    await run(
+      sql,
+      "INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) VALUES (?, ?, ?, ?, 'open', ?, ?)",
+      [uuid(), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
+    )
+    return true
+  } catch (error) {
+    if (isDuplicate(error)) return false
+    throw error
+  }
+}
+
+/** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
+export const submitProjectReport = async (
+  { trx, dialect, token, now }: Change,
+  { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },
+  dueDays: number,
+): Promise<ProjectReportRow> => {
+  if (!isQuarter(quarter))
+    throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
+  const [project] = await requireProjects(trx, token, [projectId])
+  const submitter = await requireUser(trx, submitterId)
+  const where = 'project_id = ? AND quarter = ?'
+  let report = await lockReport(trx, dialect, where, [projectId, quarter])
+  if (!report) {
+    await openReport(trx, { projectId, quarter, dueDays, now })
+    report = (await lockReport(trx, dialect, where, [projectId, quarter]))!
+  }
+  if (report.status !== 'open') {
+    throw new TidingsError('CONFLICT', `The report of ${quarter} of this project is ${report.status} already.`, {
+      projectReportId: report.id,
+      status: report.status,
+    })
+  }
+  await run(
+    trx,
+    "UPDATE project_reports SET status = 'submitted', submitter_id = ?, submitted_at = ?, updated_at = ? WHERE id = ?",
+    [submitterId, now, now, report.id],
+  )
+  await recordEvent(
+    trx,
+    dialect,
+    {
+      type: 'project_report_quarterly_submitted',
+      organisationIds: [project!.organisation_id],
+      projectId,
+      payload: {
+        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter.name },
+      },
+    },
+    now,
+  )
+  return { ...report, status: 'submitted', submitter_id: submitterId, submitted_at: now }
+}
+
+/** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
+export const approveProjectReport = async (
+  { trx, dialect, token, now }: Change,
+  { id, approverId, approvedDate = dateOf(now) }: { id: string; approverId: string; approvedDate?: string },
+): Promise<ProjectReportRow> => {
+  if (!/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) || parseIso(approvedDate) === undefined) {
+    throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now)}`)
+  }
+  const report = await lockReport(trx, dialect, 'id = ?', [id])
+  const [project] = report
+    ? await trx('projects')
+        .where('id', report.project_id)
+        .modify(query => {
+          whereOrganisationVisible(query, token, 'projects.organisation_id')
+        })
+    : []
+  if (!report || !project) throw notFound('project report', [id])
+  const approver = await requireUser(trx, approverId)
+  if (report.status !== 'submitted') {
+    throw new TidingsError(
+      'CONFLICT',
+      report.status === 'open'
+        ? 'The report has not been submitted yet: submit it, then approve it.'
+        : `The report was approved on ${report.approved_date}.`,
+      { projectReportId: id, status: report.status },
+    )
+  }
+  await run(
+    trx,
+    "UPDATE project_reports SET status = 'approved', approver_id = ?, approved_date = ?, updated_at = ? WHERE id = ?",
+    [approverId, approvedDate, now, id],
+  )
+  await recordEvent(
+    trx,
+    dialect,
+    {
+      type: 'project_report_quarterly_approved',
+      organisationIds: [project.organisation_id],
+      projectId: report.project_id,
+      payload: {
+        projectReport: {
+          id,
+          projectId: report.project_id,
+          quarter: report.quarter,
+          approverId,
+          approverName: approver.name,
+          approvedDate,
+        },
+      },
+    },
+    now,
+  )
+  return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
+}
+
+const lockReport = async (
+  trx: Sql,
+  dialect: Dialect,
+  where: string,
+  bindings: string[],
+): Promise<ProjectReportRow | undefined> => {
+  const [report] = await rows<ProjectReportRow>(
+    trx,
+    `SELECT * FROM project_reports WHERE ${where}${dialect.forUpdate}`,
+    bindings,
+  )
+  return report
+}

@@ -1,0 +1,205 @@
+import type { Knex } from 'knex'
+import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
+import { type EventType, eventTypes } from '../../shared/events.ts'
+import { rows, run, type Sql } from '../database/connect.ts'
+import type { Resource } from '../mango/resource.ts'
+import type { AccessToken } from './access-tokens.ts'
+import type { Change } from './change.ts'
+import { requireOrganisations } from './organisations.ts'
+import { requireProjects } from './projects.ts'
+import { visibleWebhooks } from './webhook-visibility.ts'
+
+export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
+export type WebhookStatus = (typeof webhookStatuses)[number]
+
+export type WebhookRow = {
+  id: string
+  access_token_id: string
+  url: string
+  status: WebhookStatus
+  status_reason: string | null
+  all_events: number
+  all_organisations_and_projects: number
+  held_until: number | null
+  created_at: number
+  updated_at: number
+}
+
+export const webhooks: Resource = {
+  name: 'webhooks',
+  table: 'webhooks',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    url: { kind: 'column', column: 'url', type: 'string' },
+    events: {
+      kind: 'list',
+      table: 'webhook_events',
+      key: 'webhook_id',
+      column: 'event_type',
+      type: 'string',
+      values: eventTypes,
+    },
+    organisationIds: {
+      kind: 'list',
+      table: 'webhook_organisations',
+      key: 'webhook_id',
+      column: 'organisation_id',
+      type: 'uuid',
+    },
+    projectIds: { kind: 'list', table: 'webhook_projects', key: 'webhook_id', column: 'project_id', type: 'uuid' },
+    status: { kind: 'column', column: 'status', type: 'string', values: webhookStatuses },
+    statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
+    createdAt: { kind: 'column', column: 'created_at', type: 'time' },
+    updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
+  },
+}
+
+/** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
+export type WebhookInput = {
+  url?: string | undefined
+  events?: EventType[] | undefined
+  organisationIds?: string[] | undefined
+  projectIds?: string[] | undefined
+  status?: WebhookStatus | undefined
+}
+
+const URL_MAX_LENGTH = 2048
+
+/** Throws unless every part of `input` is well formed and every id in it is visible to the token. */
+export const checkWebhookInput = async (
+  sql: Sql,
+  token: AccessToken,
+  input: WebhookInput,
+  { requireHttps }: { requireHttps: boolean },
+): Promise<void> => {
+  if (input.url !== undefined) checkUrl(input.url, requireHttps)
+  if (input.events?.includes('ping')) {
+    throw badInput(
+      'events',
+      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${eventTypes.filter(type => type !== 'ping').join(', ')}`,
+    )
+  }
+  if (input.status === 'inactive') {
+    throw badInput(
+      'status',
+      '"inactive" is set by Tidings when an endpoint asks for it; a client sets active or disabled',
+    )
+  }
+  await requireOrganisations(sql, token, input.organisationIds ?? [])
+  await requireProjects(sql, token, input.projectIds ?? [])
+}
+
+const checkUrl = (url: string, requireHttps: boolean): void => {
+  const wanted = requireHttps ? 'an absolute https URL' : 'an absolute http or https URL'
+  const parsed = URL.parse(url)
+  if (!parsed || !['http:', 'https:'].includes(parsed.protocol)) {
+    throw badInput('url', `"${url.slice(0, 200)}" is not ${wanted}, such as https://example.com/hooks/tidings`)
+  }
+  if (requireHttps && parsed.protocol !== 'https:') throw badInput('url', `this installation takes ${wanted} only`)
+  if (parsed.username || parsed.password) throw badInput('url', 'must not carry a user name or password')
+  if (url.includes('#')) throw badInput('url', 'must not have a fragment (#…): it would never be sent')
+  if (/[\s\p{Cc}]/u.test(url)) throw badInput('url', 'must not contain white space or control characters')
+  if (url.length > URL_MAX_LENGTH) throw badInput('url', `is longer than ${URL_MAX_LENGTH} characters`)
+}
+
+/** The webhook with this id, if the token sees it. */
+export const findWebhook = async (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow | undefined> =>
+  sql('webhooks').where('webhooks.id', id).modify(visibleWebhooks(token)).first()
+
+export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow> => {
+  const webhook = await findWebhook(sql, token, id)
+  if (!webhook) throw notFound('webhook', [id])
+  return webhook
+}
+
+/** Stores a webhook whose endpoint has answered its ping. */
+export const insertWebhook = async (
+  { trx, token, now }: Change,
+  id: string,
+  input: WebhookInput & { url: string },
+): Promise<void> => {
+  await trx('webhooks').insert({
+    id,
+    access_token_id: token.id,
+    url: input.url,
+    status: input.status ?? 'active',
+    all_events: 1,
+    all_organisations_and_projects: 1,
+    created_at: now,
+    updated_at: now,
+  })
+  await writeLists(trx, id, input)
+}
+
+/** Changes what `input` gives. Leaving `active` cancels what is pending. */
+export const updateWebhook = async (change: Change, id: string, input: WebhookInput): Promise<void> => {
+  const { trx, dialect, token, now } = change
+  const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forUpdate}`, [id])
+  await trx('webhooks')
+    .where({ id })
+    .update({ updated_at: now, ...(input.url !== undefined && { url: input.url, held_until: null }) })
+  await writeLists(trx, id, input)
+  if (input.status === 'disabled' && before!.status !== 'disabled') {
+    await leaveActive(trx, id, 'disabled', null, now)
+  }
+  if (input.status === 'active' && before!.status !== 'active') {
+    await run(trx, "UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL WHERE id = ?", [id])
+  }
+  // Nobody can turn a webhook into one that receives more than they see.
+  if (!(await findWebhook(trx, token, id))) {
+    throw new TidingsError(
+      'FORBIDDEN',
+      'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
+    )
+  }
+}
+
+const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput): Promise<void> => {
+  const lists = [
+    ['webhook_events', 'event_type', input.events],
+    ['webhook_organisations', 'organisation_id', input.organisationIds],
+    ['webhook_projects', 'project_id', input.projectIds],
+  ] as const
+  for (const [table, column, values] of lists) {
+    if (values === undefined) continue
+    await trx(table).where('webhook_id', id).delete()
+    if (values.length > 0) {
+      await trx(table).insert([...new Set(values)].map(value => ({ webhook_id: id, [column]: value })))
+    }
+  }
+  await run(
+    trx,
+    `UPDATE webhooks SET
+       all_events = CASE WHEN EXISTS (SELECT 1 FROM webhook_events WHERE webhook_id = ?) THEN 0 ELSE 1 END,
+       all_organisations_and_projects = CASE
+         WHEN EXISTS (SELECT 1 FROM webhook_organisations WHERE webhook_id = ?)
+           OR EXISTS (SELECT 1 FROM webhook_projects WHERE webhook_id = ?) THEN 0 ELSE 1 END
+     WHERE id = ?`,
+    [id, id, id, id],
+  )
+}
+
+/**
+ * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished, and
+ * counts as delivered if the receiver acknowledges it.
+ */
+export const leaveActive = async (
+  trx: Sql,
+  id: string,
+  status: 'inactive' | 'disabled',
+  reason: string | null,
+  now: number,
+): Promise<void> => {
+  await run(trx, 'UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ? WHERE id = ?', [
+    status,
+    reason,
+    now,
+    id,
+  ])
+  await run(
+    trx,
+    "UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE webhook_id = ? AND status = 'pending'",
+    [now, id],
+  )
+  await run(trx, 'DELETE FROM delivery_queue WHERE webhook_id = ?', [id])
+}

@@ -1,0 +1,38 @@
+import { GraphQLError } from 'graphql'
+import { extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
+import type { Log } from '../log.ts'
+import { MangoError } from '../mango/error.ts'
+
+/**
+ * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not cause
+ * goes to the log, and the client is told the request id and nothing else.
+ */
+export const presentError =
+  (requestId: string, log: Log) =>
+  (error: Readonly<Error>): GraphQLError => {
+    const given = error instanceof GraphQLError ? error : new GraphQLError(error.message, { originalError: error })
+    const present = (shown: TidingsError) =>
+      new GraphQLError(shown.message, {
+        nodes: given.nodes,
+        source: given.source,
+        positions: given.positions,
+        path: given.path,
+        extensions: extensionsOf(shown, requestId),
+      })
+    const cause = rootOf(given)
+    if (cause instanceof TidingsError) return present(cause)
+    if (cause instanceof MangoError) {
+      return present(new TidingsError(cause.code, cause.message, { argument: 'query', path: cause.path }))
+    }
+    // Without a cause, the document or its variables are at fault: the syntax, a name, a type.
+    if (cause === undefined) return present(new TidingsError('BAD_USER_INPUT', given.message))
+    log.error({ err: cause, requestId }, 'a resolver failed')
+    return present(internalError())
+  }
+
+/** What was thrown beneath the GraphQL errors around it. */
+const rootOf = (error: GraphQLError): Error | undefined => {
+  let cause: Error | undefined = error.originalError
+  while (cause instanceof GraphQLError) cause = cause.originalError
+  return cause
+}

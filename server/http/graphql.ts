@@ -1,0 +1,49 @@
+import { type GraphQLError, type GraphQLSchema, getOperationAST, parse, validate } from 'graphql'
+import { createHandler } from 'graphql-http'
+import type { Middleware } from 'koa'
+import { type Context, createContext, type Service } from '../graphql/context.ts'
+import { presentError } from '../graphql/errors.ts'
+import type { Log } from '../log.ts'
+import { type Authenticated, refuseReplay, useSignature } from './hmac.ts'
+
+/** Serves GraphQL over HTTP to an authenticated request. */
+export const graphqlOverHttp =
+  (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> =>
+  async ctx => {
+    const { token, requestId, rawBody, signature } = ctx.state
+    let replayed = false
+
+    const handle = createHandler<unknown, unknown, Context>({
+      formatError: presentError(requestId, log),
+      onSubscribe: async (request, { query, operationName, variables }) => {
+        let document: ReturnType<typeof parse>
+        try {
+          document = parse(query)
+        } catch (error) {
+          return [error as GraphQLError]
+        }
+        const faults = validate(schema, document)
+        if (faults.length > 0) return faults
+        const operation = getOperationAST(document, operationName)
+        if (operation?.operation === 'mutation' && request.method === 'POST') {
+          replayed = !(await useSignature(service.database, signature, service.tools.clock.now()))
+          if (replayed) return [null, { status: 401, statusText: 'Unauthorized' }]
+        }
+        const contextValue = createContext(service, token, requestId)
+        return { schema, document, operationName, variableValues: variables, contextValue }
+      },
+    })
+
+    const [body, init] = await handle({
+      url: ctx.url,
+      method: ctx.method,
+      headers: ctx.headers,
+      body: () => rawBody.toString('utf8'),
+      raw: ctx.req,
+      context: undefined,
+    })
+    if (replayed) return refuseReplay(ctx)
+    ctx.status = init.status
+    ctx.body = body
+    for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
+  }

@@ -1,0 +1,41 @@
+import type { Middleware } from 'koa'
+import { v7 as uuid } from 'uuid'
+import { extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
+import type { Log } from '../log.ts'
+
+/** What every request carries through the middleware. */
+export type RequestState = { requestId: string }
+
+/** Gives each request an id, in its answer and in its log line, and turns what is thrown below into an answer. */
+export const requestId =
+  (log: Log): Middleware<RequestState> =>
+  async (ctx, next) => {
+    const startedMs = performance.now()
+    ctx.state.requestId = uuid()
+    ctx.set('X-Request-Id', ctx.state.requestId)
+    try {
+      await next()
+      if (ctx.status === 404 && !ctx.body)
+        answer(
+          ctx,
+          404,
+          new TidingsError('NOT_FOUND', `There is nothing at ${ctx.method} ${ctx.path}; the API is at POST /graphql.`),
+        )
+    } catch (error) {
+      log.error({ err: error, requestId: ctx.state.requestId }, 'a request failed')
+      answer(ctx, 500, internalError())
+    }
+    const durationMs = Math.round(performance.now() - startedMs)
+    log.info(
+      { requestId: ctx.state.requestId, method: ctx.method, path: ctx.path, status: ctx.status, durationMs },
+      'request',
+    )
+  }
+
+type Answerable = { status: number; body: unknown; state: RequestState }
+
+/** Answers with one error in the shape of a GraphQL result. */
+export const answer = (ctx: Answerable, status: number, error: TidingsError): void => {
+  ctx.status = status
+  ctx.body = { errors: [{ message: error.message, extensions: extensionsOf(error, ctx.state.requestId) }] }
+}

@@ -1,0 +1,37 @@
+import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto'
+
+/** Encrypts secrets at rest. `context` says what the secret belongs to: sealed text moved to another row does not open. */
+export type Sealer = { seal(secret: string, context: string): string; open(sealed: string, context: string): string }
+
+const ALGORITHM = 'aes-256-gcm'
+
+/** @param masterKeys 32 bytes each. The first seals; all of them open, so that a key can be replaced while servers run. */
+export const createSealer = (masterKeys: Buffer[]): Sealer => {
+  const byName = new Map(masterKeys.map(key => [nameOf(key), key]))
+  const [sealing] = masterKeys
+  return {
+    seal(secret, context) {
+      const iv = randomBytes(12)
+      const cipher = createCipheriv(ALGORITHM, sealing!, iv).setAAD(Buffer.from(context))
+      const text = Buffer.concat([cipher.update(secret, 'utf8'), cipher.final(), cipher.getAuthTag()])
+      return `v1.${nameOf(sealing!)}.${iv.toString('base64url')}.${text.toString('base64url')}`
+    },
+    open(sealed, context) {
+      const [version, name, iv, text] = sealed.split('.')
+      const key = byName.get(name ?? '')
+      if (version !== 'v1' || !iv || !text || !key) {
+        throw new Error(
+          `a secret of ${context} was sealed with master key ${name}, which TIDINGS_MASTER_KEY does not name`,
+        )
+      }
+      const bytes = Buffer.from(text, 'base64url')
+      const decipher = createDecipheriv(ALGORITHM, key, Buffer.from(iv, 'base64url'))
+      decipher.setAAD(Buffer.from(context)).setAuthTag(bytes.subarray(-16))
+      return decipher.update(bytes.subarray(0, -16), undefined, 'utf8') + decipher.final('utf8')
+    },
+  }
+}
+
+/** A name for a master key that tells nothing of it. */
+const nameOf = (key: Buffer): string =>
+  createHash('sha256').update('tidings master key').update(key).digest('base64url').slice(0, 8)

@@ -1,0 +1,180 @@
+import { createServer, type RequestListener, type Server } from 'node:http'
+import type { Middleware } from 'koa'
+import pRetry from 'p-retry'
+import { TidingsError } from '../shared/errors.ts'
+import { databaseClock } from './clock.ts'
+import type { Config } from './config.ts'
+import { connect, type Database } from './database/connect.ts'
+import { pendingMigrations } from './database/migrate.ts'
+import { startDeliveryLoop } from './delivery/loop.ts'
+import { createNetworkGuard } from './delivery/network-guard.ts'
+import { createSender } from './delivery/send.ts'
+import { createSchema } from './graphql/schema.ts'
+import { createApp } from './http/app.ts'
+import { rawBody } from './http/body.ts'
+import { graphqlOverHttp } from './http/graphql.ts'
+import { authenticate } from './http/hmac.ts'
+import { createMetrics, publicRoutes } from './http/public.ts'
+import { answer } from './http/request-id.ts'
+import { createSealer } from './keys/seal.ts'
+import { type Keyring, openKeyring } from './keys/signing-keys.ts'
+import type { Log } from './log.ts'
+import { startScheduler } from './scheduler/scheduler.ts'
+
+export type RunningServer = {
+  url: string
+  /** Resolves when the database answers, its schema is current, and requests are served. */
+  ready: Promise<void>
+  /** Finishes what is in flight, then lets go of everything. */
+  stop(): Promise<void>
+}
+
+/** What there is once the database has answered with a current schema. */
+type Running = { keyring: Keyring; graphql: Middleware; authenticate: Middleware; stop(): Promise<void> }
+
+/**
+ * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database does:
+ * one that is down, or not migrated yet, is waited for.
+ */
+export const startServer = async (config: Config, log: Log): Promise<RunningServer> => {
+  const metrics = createMetrics()
+  let database: Database | undefined
+  let running: Running | undefined
+  let stopping = false
+
+  const whenReady =
+    (pick: (running: Running) => Middleware): Middleware =>
+    (ctx, next) => {
+      if (running) return pick(running)(ctx, next)
+      ctx.set('Retry-After', '1')
+      answer(
+        ctx as never,
+        503,
+        new TidingsError('INTERNAL_SERVER_ERROR', 'The server is not ready: GET /readyz says why.'),
+      )
+      return undefined
+    }
+
+  const app = createApp({
+    log,
+    open: [
+      publicRoutes({
+        database: () => database,
+        keyring: () => running?.keyring,
+        metrics,
+        isStopping: () => stopping,
+      }) as Middleware,
+    ],
+    signed: config.roles.includes('api')
+      ? [rawBody() as Middleware, whenReady(({ authenticate }) => authenticate), whenReady(({ graphql }) => graphql)]
+      : [],
+  })
+  const http = await listen(app.callback(), config)
+
+  const start = async (): Promise<void> => {
+    database = await connectPatiently(config, log, () => stopping)
+    await schemaIsCurrent(database, log, () => stopping)
+    if (stopping) return
+    running = await startRoles(config, database, log, metrics)
+    log.info({ roles: config.roles, engine: database.engine }, 'ready')
+  }
+  const ready = start()
+  // Whoever awaits it is told; nobody has to.
+  ready.catch(error => log.fatal({ err: error }, 'the server cannot start'))
+
+  return {
+    url: config.baseUrl,
+    ready,
+    async stop() {
+      stopping = true
+      const closed = new Promise(resolve => http.close(resolve))
+      http.closeIdleConnections()
+      await ready.catch(() => {})
+      await running?.stop()
+      http.closeAllConnections()
+      await closed
+      await database?.close()
+    },
+  }
+}
+
+const startRoles = async (
+  config: Config,
+  database: Database,
+  log: Log,
+  metrics: ReturnType<typeof createMetrics>,
+): Promise<Running> => {
+  const clock = await databaseClock(database)
+  const sealer = createSealer(config.masterKeys)
+  const keyring = await openKeyring(database, sealer, clock)
+  // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
+  const sender = createSender({
+    guard: createNetworkGuard({ allow: config.allowNetworks }),
+    maxConnectionsPerOrigin: 2 * config.concurrency,
+  })
+  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, reportDueDays, retentionDays } = config
+  const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
+  const loop = startDeliveryLoop({
+    ...tools,
+    database,
+    log,
+    concurrency,
+    claims: config.roles.includes('delivery'),
+    onSettled: metrics.settled,
+  })
+  const scheduler = config.roles.includes('scheduler')
+    ? startScheduler({ database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
+    : undefined
+  const service = { database, sealer, tools, loop, requireHttps, reportDueDays }
+  return {
+    keyring,
+    authenticate: authenticate({ database, sealer, clock }) as Middleware,
+    graphql: graphqlOverHttp(createSchema(), service, log) as Middleware,
+    async stop() {
+      await scheduler?.stop()
+      await loop.stop()
+      await sender.close()
+      keyring.stop()
+      clock.stop()
+    },
+  }
+}
+
+const listen = (handler: RequestListener, config: Config): Promise<Server> => {
+  const server = createServer(handler)
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(config.port, config.host, () => resolve(server))
+  })
+}
+
+const RETRY_MS = 1_000
+
+const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
+  pRetry(() => connect(config.databaseUrl), {
+    retries: Number.POSITIVE_INFINITY,
+    minTimeout: RETRY_MS,
+    factor: 1,
+    shouldRetry: () => !isStopping(),
+    onFailedAttempt: ({ error, attemptNumber }) => {
+      if (attemptNumber % 30 === 1) log.warn({ reason: error.message }, 'the database does not answer; trying again')
+    },
+  })
+
+const schemaIsCurrent = (database: Database, log: Log, isStopping: () => boolean): Promise<void> =>
+  pRetry(
+    async () => {
+      const pending = await pendingMigrations(database)
+      if (pending.length > 0) throw new Error(`the schema lacks ${pending.join(', ')}`)
+    },
+    {
+      retries: Number.POSITIVE_INFINITY,
+      minTimeout: RETRY_MS,
+      factor: 1,
+      shouldRetry: () => !isStopping(),
+      onFailedAttempt: ({ error, attemptNumber }) => {
+        if (attemptNumber % 30 === 1)
+          log.warn({ reason: error.message }, 'waiting for the schema: run `tidings server migrate`')
+      },
+    },
+  )

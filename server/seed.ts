@@ -1,0 +1,77 @@
+import { v7 as uuid } from 'uuid'
+import type { Database } from './database/connect.ts'
+
+const ORGANISATIONS = ['Acme Relief', 'Borealis Trust', 'Cedar Foundation']
+const PROJECTS = ['Clean Water', 'School Meals']
+const USERS = ['Ada Okafor', 'Bruno Silva', 'Chiara Rossi']
+
+/** The sandbox's samples, where there are none: three organisations with two projects each, and three users. */
+export const seedSamples = async (database: Database, now: number): Promise<void> => {
+  await database.transaction(async trx => {
+    if (await trx('organisations').first('id')) return
+    const times = { created_at: now, updated_at: now }
+    const organisations = ORGANISATIONS.map(name => ({ id: uuid(), name, ...times }))
+    await trx('organisations').insert(organisations)
+    await trx('projects').insert(
+      organisations.flatMap(({ id, name }) =>
+        PROJECTS.map(project => ({
+          id: uuid(),
+          organisation_id: id,
+          name: `${name.split(' ')[0]} ${project}`,
+          ...times,
+        })),
+      ),
+    )
+    await trx('users').insert(USERS.map(name => ({ id: uuid(), name, ...times })))
+  })
+}
+
+export type SeedCounts = { organisations: number; projects: number; users: number }
+
+const ROWS_A_STATEMENT = 1_000
+
+const FIRST = ['Acme', 'Borealis', 'Cedar', 'Delta', 'Élan', 'Fjord', 'Gamma', 'Harbour', 'Indigo', 'Juniper']
+const SECOND = ['Relief', 'Trust', 'Foundation', 'Alliance', 'Network', 'Initiative', 'Fund', 'Works']
+
+/**
+ * Adds made-up organisations, projects and users, for tests of size. Names are spread over a few words and end in a number;
+ * projects go round the organisations that were added.
+ *
+ * @param onProgress told how many rows of a table have been written
+ */
+export const seedMany = async (
+  database: Database,
+  counts: SeedCounts,
+  now: number,
+  onProgress: (table: string, written: number) => void,
+): Promise<void> => {
+  const times = { created_at: now, updated_at: now }
+  const name = (index: number) =>
+    `${FIRST[index % FIRST.length]} ${SECOND[Math.floor(index / FIRST.length) % SECOND.length]} ${index + 1}`
+
+  const insert = async (table: string, count: number, row: (index: number) => object): Promise<void> => {
+    for (let from = 0; from < count; from += ROWS_A_STATEMENT) {
+      const length = Math.min(ROWS_A_STATEMENT, count - from)
+      await database.knex(table).insert(Array.from({ length }, (_, index) => row(from + index)))
+      onProgress(table, from + length)
+    }
+  }
+
+  const organisationIds = Array.from({ length: counts.organisations }, () => uuid())
+  await insert('organisations', counts.organisations, index => ({
+    id: organisationIds[index],
+    name: name(index),
+    ...times,
+  }))
+  if (counts.projects > 0 && organisationIds.length === 0) {
+    organisationIds.push(...(await database.knex('organisations').limit(100_000).pluck('id')))
+    if (organisationIds.length === 0) throw new Error('projects need organisations: add --organisations')
+  }
+  await insert('projects', counts.projects, index => ({
+    id: uuid(),
+    organisation_id: organisationIds[index % organisationIds.length],
+    name: `Project ${name(index)}`,
+    ...times,
+  }))
+  await insert('users', counts.users, index => ({ id: uuid(), name: `User ${index + 1}`, ...times }))
+}
