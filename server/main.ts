@@ -2,7 +2,7 @@ import { createServer, type RequestListener, type Server } from 'node:http'
 import type { Middleware } from 'koa'
 import pRetry from 'p-retry'
 import { TidingsError } from '../shared/errors.ts'
-import { databaseClock } from './clock.ts'
+import { type Clock, databaseClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database } from './database/connect.ts'
 import { pendingMigrations } from './database/migrate.ts'
@@ -35,8 +35,10 @@ type Running = { keyring: Keyring; graphql: Middleware; authenticate: Middleware
 /**
  * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database does:
  * one that is down, or not migrated yet, is waited for.
+ *
+ * @param given.clock in place of the database's clock
  */
-export const startServer = async (config: Config, log: Log): Promise<RunningServer> => {
+export const startServer = async (config: Config, log: Log, given: { clock?: Clock } = {}): Promise<RunningServer> => {
   const metrics = createMetrics()
   let database: Database | undefined
   let running: Running | undefined
@@ -75,7 +77,7 @@ export const startServer = async (config: Config, log: Log): Promise<RunningServ
     database = await connectPatiently(config, log, () => stopping)
     await schemaIsCurrent(database, log, () => stopping)
     if (stopping) return
-    running = await startRoles(config, database, log, metrics)
+    running = await startRoles(config, database, log, metrics, given.clock)
     log.info({ roles: config.roles, engine: database.engine }, 'ready')
   }
   const ready = start()
@@ -103,8 +105,10 @@ const startRoles = async (
   database: Database,
   log: Log,
   metrics: ReturnType<typeof createMetrics>,
+  givenClock: Clock | undefined,
 ): Promise<Running> => {
-  const clock = await databaseClock(database)
+  const ownClock = givenClock ? undefined : await databaseClock(database)
+  const clock = givenClock ?? ownClock!
   const sealer = createSealer(config.masterKeys)
   const keyring = await openKeyring(database, sealer, clock)
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
@@ -135,7 +139,7 @@ const startRoles = async (
       await loop.stop()
       await sender.close()
       keyring.stop()
-      clock.stop()
+      ownClock?.stop()
     },
   }
 }

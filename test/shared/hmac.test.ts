@@ -5,13 +5,13 @@ import {
   bodyHash,
   checkSignedHeaders,
   parseAuthorization,
-  parseHttpDate,
   parseRequestDate,
   signature,
   signaturesMatch,
   signRequest,
   stringToSign,
 } from '../../shared/hmac.ts'
+import { parseHttpDate } from '../../shared/http-date.ts'
 
 const credentials = { apiKey: 'key-1', apiSecret: Buffer.alloc(32, 7).toString('base64') }
 const at = new Date('2026-11-21T00:40:01.999Z')

@@ -1,0 +1,51 @@
+#!/usr/bin/env node
+import { readFileSync } from 'node:fs'
+
+const NODE_FLOOR = 24
+const args = process.argv.slice(2)
+
+if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
+  // Answered before anything else is loaded: this takes as long as Node takes to start.
+  console.log(JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')).version)
+} else {
+  try {
+    process.exitCode = await start()
+  } catch (error) {
+    console.error(`tidings: ${error.message}`)
+    process.exitCode = 1
+  }
+}
+
+async function start() {
+  const isPackage = /\/node_modules\//.test(import.meta.url)
+  const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
+  if (!isPackage) {
+    const { ensureInstalled } = await import('../scripts/install.js')
+    const node = await ensureInstalled({ development: false })
+    if (!isNewEnough) return runOn(node)
+  } else if (!isNewEnough) {
+    throw new Error(`Tidings needs Node ${NODE_FLOOR} or newer, and this is ${process.version} (${process.execPath}).`)
+  }
+  const { enableCompileCache } = await import('node:module')
+  enableCompileCache()
+  silenceKnownWarnings()
+  // Node strips no types below node_modules: the package carries the built files, a checkout needs none.
+  const { run } = await import(isPackage ? '../dist/cli/main.js' : '../cli/main.ts')
+  return run(args)
+}
+
+async function runOn(node) {
+  const { fileURLToPath } = await import('node:url')
+  const { runInPlace, withLocalPrograms } = await import('../scripts/run.js')
+  return runInPlace(node, [fileURLToPath(import.meta.url), ...args], withLocalPrograms())
+}
+
+/** Of Node's warnings about its experimental features, the two that Tidings relies on knowingly. */
+function silenceKnownWarnings() {
+  const emitWarning = process.emitWarning
+  process.emitWarning = (warning, ...rest) => {
+    const isExperimental = rest[0] === 'ExperimentalWarning' || rest[0]?.type === 'ExperimentalWarning'
+    if (isExperimental && /^(SQLite|Type Stripping)/i.test(String(warning))) return
+    emitWarning.call(process, warning, ...rest)
+  }
+}

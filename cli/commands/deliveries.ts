@@ -1,0 +1,130 @@
+import { Command, Option } from '@commander-js/extra-typings'
+import { parseIso } from '../../shared/time.ts'
+import { CliError, exitCodes, usageError } from '../errors.ts'
+import { list, listCommand } from '../listing.ts'
+import { dryRunOption, examples } from '../options.ts'
+import { cellText, type View } from '../output/output.ts'
+import { relativeIso } from '../output/time.ts'
+import { idColumn, statusCell, timeColumn } from '../resources.ts'
+import { Session } from '../session.ts'
+import { type Delivery, deliveryFields, describeDelivery } from '../timeline.ts'
+
+type Row = Pick<
+  Delivery,
+  'id' | 'webhookId' | 'eventType' | 'status' | 'attemptCount' | 'nextAttemptAt' | 'createdAt' | 'finishedAt'
+> & {
+  webhook: { url: string } | null
+}
+
+export const deliveriesCommand = () =>
+  new Command('deliveries')
+    .description('One event on its way to one webhook: what was sent, what came back, and what happens next.')
+    .addCommand(listDeliveriesCommand())
+    .addCommand(showCommand())
+
+const listDeliveriesCommand = () =>
+  listCommand()
+    .summary('list deliveries')
+    .description('Lists deliveries, the newest first.')
+    .option('--webhook <id>', 'only to this webhook')
+    .addOption(
+      new Option('--status <status>', 'only those in this status').choices([
+        'pending',
+        'delivered',
+        'rejected',
+        'dropped',
+        'cancelled',
+      ]),
+    )
+    .option('--event-type <type>', 'only of this type, such as project_report_quarterly_submitted')
+    .option('--since <time>', 'only those made since: an ISO 8601 time, a date, or so long ago as 90s, 15m, 2h, 7d')
+    .addHelpText(
+      'after',
+      examples(
+        ['What a receiver refused', 'tidings deliveries list --status rejected'],
+        ['What happened to one webhook in the last two hours', 'tidings deliveries list --webhook ID --since 2h'],
+        ['About one project report', `tidings deliveries list --selector '{"event.payload.projectReport.id":"ID"}'`],
+        [
+          'The story of each that failed',
+          'tidings deliveries list --status dropped --output id | xargs -n 1 tidings deliveries show',
+        ],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { webhook, status, eventType, since } = options
+      await list<Row>(session, options, {
+        resource: 'deliveries',
+        noun: ['delivery', 'deliveries'],
+        fields: 'id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt',
+        view: view(session.output.nowMs),
+        conditions: [
+          ...(webhook ? [{ webhookId: webhook }] : []),
+          ...(status ? [{ status }] : []),
+          ...(eventType ? [{ eventType }] : []),
+          ...(since ? [{ createdAt: { $gte: sinceTime(since, session.output.nowMs) } }] : []),
+        ],
+        sort: [{ createdAt: 'desc' }],
+      })
+    })
+
+const showCommand = () =>
+  new Command('show')
+    .summary('tell one delivery’s story')
+    .description(
+      'Tells a delivery’s story: each attempt, what was answered, the waits between, what happens next and when.',
+    )
+    .argument('<id>', 'the delivery’s id, which its receiver sees as eventId and jti')
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['Why did it not arrive?', 'tidings deliveries show ID'],
+        ['Its attempts, for a script', `tidings deliveries show ID --output json | jq '.attempts[].statusCode'`],
+      ),
+    )
+    .action(async (id, _options, command) => {
+      const session = new Session(command)
+      const { deliveries } = await session.graphql<{ deliveries: Delivery[] }>(
+        `query ($query: MangoQuery) { deliveries(query: $query) { ${deliveryFields} } }`,
+        { query: { selector: { id } } },
+      )
+      const [delivery] = deliveries
+      if (!delivery) {
+        throw new CliError(
+          exitCodes.notFound,
+          'NOT_FOUND',
+          `No delivery with id ${cellText(id)} is visible to this access token.`,
+          'Give the eventId that the receiver saw. See those that there are with: tidings deliveries list',
+        )
+      }
+      session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
+    })
+
+const UNIT_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+/** An ISO time from what --since takes: a time, a date, or how long ago. */
+const sinceTime = (text: string, nowMs: number): string => {
+  const [, number, unit] = /^(\d+)([smhd])$/.exec(text) ?? []
+  const ms = number && unit ? nowMs - Number(number) * UNIT_MS[unit]! : parseIso(text)
+  if (ms === undefined) {
+    throw usageError(
+      `${JSON.stringify(text)} is no time for --since.`,
+      'Give how long ago (90s, 15m, 2h, 7d), a date (2026-11-21), or a time with its offset (2026-11-21T08:00:00Z).',
+    )
+  }
+  return new Date(ms).toISOString()
+}
+
+const view = (nowMs: number): View<Row> => ({
+  columns: [
+    idColumn,
+    { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
+    { title: 'EVENT', cell: row => cellText(row.eventType) },
+    { title: 'WEBHOOK', shrinks: true, cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    { title: 'ATTEMPTS', align: 'right', cell: row => String(row.attemptCount) },
+    { title: 'NEXT', cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)) },
+    timeColumn('CREATED', row => row.createdAt, nowMs),
+  ],
+  empty: 'No deliveries. One is made for each webhook that an event concerns; try one with: tidings webhooks ping ID',
+})

@@ -1,0 +1,240 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Command } from '@commander-js/extra-typings'
+import type { EventType } from '../../shared/events.ts'
+import { graphql } from '../client.ts'
+import { type Connection, connect } from '../connection.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { examples } from '../options.ts'
+import type { Output } from '../output/output.ts'
+import { duration } from '../output/time.ts'
+import type { Arrival } from '../receiver.ts'
+import { Session } from '../session.ts'
+import { type Delivery, deliveryFields } from '../timeline.ts'
+
+const LIMIT_MS = 14_000
+
+export const demoCommand = () =>
+  new Command('demo')
+    .summary('see the whole job end to end in a few seconds')
+    .description(
+      'Starts a receiver on this machine, registers it, submits and approves a report, answers once with 500, and shows the deliveries arriving, retried and verified. It works on the sandbox where one is running, and else on a server of its own that it throws away: never on a server that matters. Exits 0 only if all of it happened.',
+    )
+    .addHelpText('after', examples(['See it', 'tidings demo'], ['For a script', 'tidings demo --output json --quiet']))
+    .action(async (_options, command) => {
+      const { output, settings } = new Session(command)
+      const sandbox =
+        settings.profile?.value === 'sandbox' && settings.url?.source === 'profile sandbox'
+          ? connect(settings)
+          : undefined
+      if (sandbox && (await isReady(sandbox.url))) {
+        output.message(`On the sandbox at ${sandbox.url.origin}`)
+        const deliveryId = await perform(sandbox, output)
+        output.message(`\nThe retried one's story:  npx tidings deliveries show ${deliveryId}`)
+        return
+      }
+      output.message('No sandbox is running, so on a server of its own, thrown away at the end')
+      await withThrowAwayServer(connection => perform(connection, output))
+      output.message('\nTo keep a server and look around: npm start')
+    })
+
+const isReady = async (url: URL): Promise<boolean> => {
+  try {
+    return (await fetch(new URL('/readyz', url), { signal: AbortSignal.timeout(2_000) })).ok
+  } catch {
+    return false
+  }
+}
+
+/** The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried delivery's id. */
+const perform = async (connection: Connection, output: Output): Promise<string> => {
+  const { startReceiver } = await import('../receiver.ts')
+  const colours = output.messageColours
+  const arrivals: Arrival[] = []
+  const done = (text: string) => output.message(`${colours.green('✓')} ${text}`)
+
+  const receiver = await startReceiver({
+    port: 0,
+    path: '/hooks',
+    keysUrl: new URL('/.well-known/jwks.json', connection.url).href,
+    issuer: connection.url.origin,
+    answers: [
+      { kind: 'status', statusCode: 500 },
+      { kind: 'status', statusCode: 200 },
+    ],
+    onDelivery: arrival => {
+      arrivals.push(arrival)
+      const { eventType, answered, verification } = arrival
+      const verified = verification?.ok ? colours.green('token verified') : colours.red('token refused')
+      const colour = answered === 200 ? colours.green : colours.yellow
+      output.message(
+        `  ${colours.dim('→')} ${(eventType ?? '?').padEnd(34)} ${verified}, answered ${colour(String(answered))}`,
+      )
+    },
+  })
+  const arrived = (eventType: EventType, answered: number) =>
+    until(
+      () => arrivals.some(each => each.eventType === eventType && each.answered === answered && each.verification?.ok),
+      `no verified delivery of ${eventType} that was answered ${answered}`,
+    )
+
+  let webhookId: string | undefined
+  try {
+    done(`A receiver listens at ${receiver.url}`)
+    const { createWebhook } = await graphql<{ createWebhook: { id: string } }>(
+      connection,
+      'mutation ($url: String!) { createWebhook(url: $url) { id } }',
+      { url: receiver.url },
+    )
+    webhookId = createWebhook.id
+    await arrived('ping', 200)
+    done('It answered the ping, and is registered as a webhook')
+
+    const { project, user, quarter } = await choose(connection)
+    const { submitProjectReport } = await graphql<{ submitProjectReport: { id: string } }>(
+      connection,
+      'mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) { submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }',
+      { projectId: project.id, quarter, submitterId: user.id },
+    )
+    done(`${user.name} submitted the ${quarter} report of ${project.name}`)
+    await arrived('project_report_quarterly_submitted', 500)
+    done('The receiver answered 500, so the delivery is retried')
+
+    await graphql(
+      connection,
+      'mutation ($id: UUID!, $approverId: UUID!) { approveProjectReport(id: $id, approverId: $approverId) { id } }',
+      { id: submitProjectReport.id, approverId: user.id },
+    )
+    done('The report was approved')
+    await arrived('project_report_quarterly_approved', 200)
+    await arrived('project_report_quarterly_submitted', 200)
+
+    const deliveries = await settled(connection, webhookId)
+    const retried = deliveries.find(delivery => delivery.eventType === 'project_report_quarterly_submitted')!
+    const ids = arrivals.filter(each => each.eventType === retried.eventType).map(each => each.eventId)
+    if (retried.attemptCount !== 2 || new Set(ids).size !== 1) {
+      throw failed(`the retried delivery has ${retried.attemptCount} attempts under ${new Set(ids).size} event ids`)
+    }
+    const [first, second] = retried.attempts
+    const waitedMs = Date.parse(second!.startedAt) - Date.parse(first!.startedAt)
+    done(
+      `All ${deliveries.length} deliveries were delivered; the retry came after ${duration(waitedMs)}, under the same eventId`,
+    )
+    output.one(
+      {
+        webhookId,
+        deliveries: deliveries.map(({ id, eventType, status, attemptCount }) => ({
+          id,
+          eventType,
+          status,
+          attemptCount,
+        })),
+      },
+      () => '',
+    )
+    return retried.id
+  } finally {
+    if (webhookId) {
+      await graphql(connection, 'mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { id } }', {
+        id: webhookId,
+      })
+    }
+    await receiver.close()
+  }
+}
+
+type Named = { id: string; name: string }
+
+/** A project, a user, and the latest quarter before this one whose report nobody has submitted. */
+const choose = async (connection: Connection): Promise<{ project: Named; user: Named; quarter: string }> => {
+  const { projects, users } = await graphql<{ projects: Named[]; users: Named[] }>(
+    connection,
+    '{ projects(query: {limit: 1}) { id name } users(query: {limit: 1}) { id name } }',
+  )
+  const [project] = projects
+  const [user] = users
+  if (!project || !user) throw failed('the server has no project or no user')
+  const { projectReports } = await graphql<{ projectReports: { quarter: string }[] }>(
+    connection,
+    'query ($projectId: UUID!) { projectReports(query: {selector: {projectId: $projectId, status: {_ne: "open"}}}) { quarter } }',
+    { projectId: project.id },
+  )
+  const taken = new Set(projectReports.map(report => report.quarter))
+  const now = new Date()
+  let index = now.getUTCFullYear() * 4 + Math.floor(now.getUTCMonth() / 3) - 1
+  while (taken.has(quarterAt(index))) index -= 1
+  return { project, user, quarter: quarterAt(index) }
+}
+
+const quarterAt = (index: number): string => `${Math.floor(index / 4)}-${(index % 4) + 1}`
+
+/** The webhook's deliveries, once all of them are delivered. */
+const settled = async (connection: Connection, webhookId: string): Promise<Delivery[]> => {
+  let deliveries: Delivery[] = []
+  await until(async () => {
+    const found = await graphql<{ deliveries: Delivery[] }>(
+      connection,
+      `query ($webhookId: UUID!) { deliveries(query: {selector: {webhookId: $webhookId}}) { ${deliveryFields} } }`,
+      { webhookId },
+    )
+    deliveries = found.deliveries
+    return deliveries.every(delivery => delivery.status === 'delivered')
+  }, 'the server does not show all deliveries as delivered')
+  return deliveries
+}
+
+const startedMs = performance.now()
+
+const until = async (condition: () => boolean | Promise<boolean>, otherwise: string): Promise<void> => {
+  while (!(await condition())) {
+    if (performance.now() - startedMs > LIMIT_MS) throw failed(otherwise)
+    await sleep(50)
+  }
+}
+
+const failed = (what: string): CliError =>
+  new CliError(
+    exitCodes.failed,
+    'DEMO_FAILED',
+    `The demo did not go as it should: ${what}.`,
+    'TIDINGS_LOG_LEVEL=debug tells more.',
+  )
+
+/** A server in this process, on a database that is deleted afterwards, which retries sooner than a real one. */
+const withThrowAwayServer = async (work: (connection: Connection) => Promise<unknown>): Promise<void> => {
+  const { prepareSandbox } = await import('../../server/sandbox.ts')
+  const { startServer } = await import('../../server/main.ts')
+  const { createLog } = await import('../../server/log.ts')
+  const home = mkdtempSync(join(tmpdir(), 'tidings-demo-'))
+  try {
+    const { config, credentials } = await prepareSandbox({
+      TIDINGS_HOME: home,
+      TIDINGS_PORT: String(await freePort()),
+      TIDINGS_RETRY_SCHEDULE: '1,2,4',
+      TIDINGS_LOG_LEVEL: process.env.TIDINGS_LOG_LEVEL ?? 'error',
+    })
+    const server = await startServer(config, createLog(config.logLevel))
+    try {
+      await server.ready
+      await work({ url: new URL(server.url), apiKey: credentials.apiKey, apiSecret: credentials.apiSecret })
+    } finally {
+      await server.stop()
+    }
+  } finally {
+    rmSync(home, { recursive: true, force: true })
+  }
+}
+
+const freePort = (): Promise<number> =>
+  new Promise((resolve, reject) => {
+    const probe = createServer()
+    probe.once('error', reject)
+    probe.listen(0, '127.0.0.1', () => {
+      const { port } = probe.address() as AddressInfo
+      probe.close(() => resolve(port))
+    })
+  })

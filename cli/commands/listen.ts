@@ -1,0 +1,235 @@
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { Command } from '@commander-js/extra-typings'
+import { toIso } from '../../shared/time.ts'
+import { type PlannedAnswer, parseAnswers } from '../answers.ts'
+import { CliError, exitCodes, usageError } from '../errors.ts'
+import { jwksUrl, keysFrom } from '../jwks.ts'
+import { collect, examples, wholeNumber } from '../options.ts'
+import { safeJson } from '../output/neutralise.ts'
+import { type Colours, cellText, type Output } from '../output/output.ts'
+import { count, duration } from '../output/time.ts'
+import { type Arrival, startReceiver } from '../receiver.ts'
+import { writeRequest } from '../saved-request.ts'
+import { Session } from '../session.ts'
+
+export const listenCommand = () =>
+  new Command('listen')
+    .description(
+      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. Ctrl-C ends it.',
+    )
+    .option('--port <number>', 'port to listen on; 0 takes any free one', wholeNumber, 4200)
+    .option('--path <path>', 'path to receive at', '/hooks')
+    .option('--public-url <url>', 'URL it is registered under, if another leads here, such as a tunnel’s')
+    .option('--register', 'make it a webhook, and disable that at the end')
+    .option('-e, --events <types>', 'with --register: only these event types', collect)
+    .option('--forward <url>', 'send on what is valid, and pass the answer back')
+    .option(
+      '--answer <answers>',
+      'rehearse: one answer a delivery, the last one stays, such as 500,reset,429:30,200',
+      parseAnswers,
+    )
+    .option('--answer-pings', 'rehearse with pings too, which get 200 otherwise')
+    .option('--delay <ms>', 'milliseconds before each answer', wholeNumber)
+    .option('--reset', 'rehearse: break every connection off')
+    .option('--hang', 'rehearse: never answer')
+    .option('--save <folder>', 'keep each request in a file there, for tidings verify --request')
+    .option('--full', 'print the whole of each delivery')
+    .option('--once', 'end after one delivery')
+    .option('--count <number>', 'end after so many deliveries; exit code 6 if one was not valid', wholeNumber)
+    .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
+    .option('--jwks <source>', 'URL or file of the issuer’s keys')
+    .addHelpText(
+      'after',
+      examples(
+        ['See events of your server arrive', 'tidings listen --register'],
+        ['Try the receiver you are writing', 'tidings listen --register --forward http://127.0.0.1:8080/hooks'],
+        [
+          'Rehearse an outage: two failures, a request to wait, then well',
+          'tidings listen --register --answer 500,reset,429:30,200',
+        ],
+        ['Through a tunnel', 'tidings listen --register --public-url https://abc.example.net/hooks'],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { output } = session
+      const answers = plannedAnswers(options)
+      if (!options.path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
+      const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
+      if (options.save !== undefined) mkdirSync(options.save, { recursive: true, mode: 0o700 })
+
+      const wanted = options.once ? 1 : options.count
+      const ending = Promise.withResolvers<void>()
+      let counting = !options.register
+      let received = 0
+      let invalid = 0
+      const receiver = await startReceiver({
+        port: options.port,
+        path: options.path,
+        keysUrl: keysFrom(options.jwks ?? jwksUrl(issuer)),
+        issuer,
+        answers,
+        answerPings: options.answerPings ?? false,
+        ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
+        ...(options.delay !== undefined && { delayMs: options.delay }),
+        ...(options.forward !== undefined && { forward: parseForward(options.forward) }),
+        onDelivery: arrival => {
+          print(output, arrival, options.full ?? false)
+          if (options.save !== undefined) save(options.save, arrival, url)
+          if (!counting) return
+          received += 1
+          if (!arrival.verification?.ok) invalid += 1
+          if (received === wanted) ending.resolve()
+        },
+      })
+      const url = options.publicUrl ?? receiver.url
+      const stop = () => ending.resolve()
+      for (const signal of SIGNALS) process.once(signal, stop)
+      let webhookId: string | undefined
+      try {
+        output.message(`Listening on ${receiver.url}. Ctrl-C ends it.`)
+        if (options.register) {
+          webhookId = await register(session, url, options.events)
+          output.message(`Registered as webhook ${webhookId}. It is disabled when this ends.`)
+        } else {
+          output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
+        }
+        counting = true
+        await ending.promise
+      } finally {
+        if (webhookId !== undefined) await disable(session, webhookId)
+        await receiver.close()
+        for (const signal of SIGNALS) process.off(signal, stop)
+      }
+      output.message(`Received ${count(received, 'delivery', 'deliveries')}, ${invalid} of them not valid.`)
+      if (wanted !== undefined && invalid > 0) {
+        throw new CliError(
+          exitCodes.verificationFailed,
+          'VERIFICATION_FAILED',
+          `${count(invalid, 'delivery', 'deliveries')} of ${received} did not verify.`,
+          'The lines above say why; --save and tidings verify --request say it in full.',
+        )
+      }
+    })
+
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+
+const plannedAnswers = ({
+  answer,
+  reset,
+  hang,
+  forward,
+}: {
+  answer?: PlannedAnswer[] | undefined
+  reset?: true | undefined
+  hang?: true | undefined
+  forward?: string | undefined
+}): PlannedAnswer[] => {
+  const given = [answer && '--answer', reset && '--reset', hang && '--hang', forward && '--forward'].filter(Boolean)
+  if (given.length > 1)
+    throw usageError(
+      `${given.join(' and ')} each say how to answer.`,
+      'Give one of them; --answer takes reset and hang too.',
+    )
+  if (reset) return [{ kind: 'reset' }]
+  if (hang) return [{ kind: 'hang' }]
+  return answer ?? []
+}
+
+const parseForward = (text: string): URL => {
+  const url = URL.parse(text)
+  if (url && /^https?:$/.test(url.protocol)) return url
+  throw usageError(`${JSON.stringify(text)} is no URL to forward to.`, 'Such as: --forward http://127.0.0.1:8080/hooks')
+}
+
+/** The webhook of this URL from an earlier run is taken up again, so that runs do not leave one each. */
+const register = async (session: Session, url: string, events: string[] | undefined): Promise<string> => {
+  const { webhooks } = await session.graphql<{ webhooks: { id: string }[] }>(
+    'query ($query: MangoQuery) { webhooks(query: $query) { id } }',
+    {
+      query: { selector: { url, status: { $ne: 'active' } } },
+    },
+  )
+  const { webhook } = await session.graphql<{ webhook: { id: string } }>(
+    `mutation ($id: UUID, $url: String!, $events: [EventType!], $status: WebhookStatus) {
+      webhook: upsertWebhook(id: $id, url: $url, events: $events, status: $status) { id }
+    }`,
+    { ...(webhooks[0] && { id: webhooks[0].id }), url, events: events ?? [], status: 'active' },
+  )
+  return webhook.id
+}
+
+const disable = async (session: Session, id: string): Promise<void> => {
+  try {
+    await session.graphql('mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { id } }', { id })
+    session.output.message('The webhook is disabled.')
+  } catch (error) {
+    session.output.warning(
+      `The webhook could not be disabled: ${(error as Error).message} Do it with: tidings webhooks disable ${id}`,
+    )
+  }
+}
+
+/** One line for people, one JSON object for programs, whatever the form of JSON: a stream has no end to wait for. */
+const print = (output: Output, arrival: Arrival, full: boolean): void => {
+  if (output.form === 'table')
+    output.data(`${describe(arrival, output.colours)}${full ? describeFully(arrival, output.colours) : ''}\n`)
+  else if (output.form === 'id') output.data(`${cellText(arrival.eventId)}\n`)
+  else output.data(`${safeJson(asData(arrival, full))}\n`)
+}
+
+const describe = (
+  { verification, receivedAtMs, eventType, eventId, answered, reason, durationMs, method, path }: Arrival,
+  colours: Colours,
+): string => {
+  const ok = verification?.ok === true
+  const mark = ok ? colours.green('✓') : colours.red('✗')
+  const what =
+    eventType === undefined
+      ? cellText(`${method} ${path}`)
+      : `${cellText(eventType)}  ${colours.dim(cellText(eventId))}`
+  const fine = typeof answered === 'number' && answered < 300
+  const result = (fine ? colours.green : colours.yellow)(
+    answered === 'reset' ? 'connection broken off' : answered === 'hang' ? 'left waiting' : `answered ${answered}`,
+  )
+  const line = `${colours.dim(new Date(receivedAtMs).toLocaleTimeString('en-GB'))}  ${mark} ${what}  ${result}${colours.dim(` after ${duration(durationMs)}`)}`
+  return reason === undefined ? line : `${line}\n            ${colours.red(cellText(reason))}`
+}
+
+const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
+  const checks = verification?.checks.map(check => `${check.name} ${check.status}`).join(', ') ?? 'none made'
+  return `\n${prettyBody(body)}\n${colours.dim(`checks: ${checks}`)}\n`
+}
+
+const prettyBody = (body: string): string => {
+  try {
+    return safeJson(JSON.parse(body), 2)
+  } catch {
+    return cellText(body)
+  }
+}
+
+const asData = (arrival: Arrival, full: boolean): object => {
+  const { receivedAtMs, eventId, eventType, verification, answered, reason, durationMs, method, path } = arrival
+  const summary = {
+    receivedAt: toIso(receivedAtMs),
+    method,
+    path,
+    eventId,
+    eventType,
+    verified: verification?.ok ?? false,
+    answered,
+    reason: reason ?? null,
+    durationMs,
+  }
+  return full ? { ...summary, body: arrival.body, checks: verification?.checks ?? [] } : summary
+}
+
+/** Readable by this user only: a token is good for five minutes. */
+const save = (folder: string, arrival: Arrival, url: string): void => {
+  const time = new Date(arrival.receivedAtMs).toISOString().replaceAll(':', '-')
+  // What a stranger sent must not choose where a file goes.
+  const name = `${time}-${(arrival.eventId ?? 'request').replace(/[^\w-]/g, '_').slice(0, 64)}.http`
+  writeFileSync(join(folder, name), writeRequest(arrival, url), { mode: 0o600 })
+}

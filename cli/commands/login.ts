@@ -1,0 +1,71 @@
+import { Command } from '@commander-js/extra-typings'
+import { graphql } from '../client.ts'
+import { connect, type Settings } from '../connection.ts'
+import { usageError } from '../errors.ts'
+import { examples } from '../options.ts'
+import { cellText, describeFields } from '../output/output.ts'
+import { profilesPath, readProfiles, saveProfile } from '../profiles.ts'
+import { ask, askSecret, canAsk } from '../prompt.ts'
+import { Session } from '../session.ts'
+import { type Viewer, viewerDocument } from '../viewer.ts'
+
+export const loginCommand = () =>
+  new Command('login')
+    .description(
+      'Asks the server whether an access token is good, then saves both as the profile that --profile names (default: default), which is used from then on. What is not given is asked for.',
+    )
+    .addHelpText(
+      'after',
+      examples(
+        ['Asked for everything', 'tidings login'],
+        ['A second server', 'tidings login --profile production --url https://tidings.example.com'],
+        [
+          'In a script, with the secret from a file',
+          'tidings login --profile ci --url https://tidings.example.com --api-key KEY --api-secret - < secret.txt',
+        ],
+      ),
+    )
+    .action(async (_options, command) => {
+      const session = new Session(command)
+      const name = session.profileFlag ?? 'default'
+      if (!/^[A-Za-z0-9][\w.-]*$/.test(name)) {
+        throw usageError(`${JSON.stringify(name)} is no name for a profile.`, 'Letters, digits, “.”, “_” and “-”.')
+      }
+      const connection = connect(await complete(session.newSettings(), readProfiles().profiles[name]?.url))
+      const { viewer } = await graphql<{ viewer: Viewer }>(connection, viewerDocument)
+      const { url, apiKey, apiSecret } = connection
+      saveProfile(name, { url: url.href.replace(/\/$/, ''), apiKey, apiSecret }, { current: true })
+      session.output.message(`Saved as profile ${name} in ${cellText(profilesPath())}, and used from now on.`)
+      session.output.one({ profile: name, url: url.href, id: viewer.id, name: viewer.name }, colours =>
+        describeFields(
+          [
+            ['Profile', name],
+            ['Server', url.href],
+            ['Access token', cellText(viewer.name)],
+          ],
+          colours,
+        ),
+      )
+    })
+
+/** Asks for what neither flags nor environment say; where there is nobody to ask, that is an error. */
+const complete = async (settings: Settings, savedUrl = 'http://127.0.0.1:4100'): Promise<Settings> => {
+  const missing = [
+    ...(settings.url ? [] : ['--url']),
+    ...(settings.apiKey ? [] : ['--api-key']),
+    ...(settings.apiSecret ? [] : ['--api-secret - or --api-secret-file']),
+  ]
+  if (missing.length > 0 && !canAsk()) {
+    throw usageError(
+      `There is no terminal to ask on, and this is not given: ${missing.join(', ')}.`,
+      'Give it, or set TIDINGS_URL, TIDINGS_API_KEY and TIDINGS_API_SECRET_FILE.',
+    )
+  }
+  const source = 'the prompt'
+  return {
+    ...settings,
+    url: settings.url ?? { value: await ask('Server', savedUrl), source },
+    apiKey: settings.apiKey ?? { value: await ask('API key'), source },
+    apiSecret: settings.apiSecret ?? { value: await askSecret('API secret (not shown)'), source },
+  }
+}

@@ -1,0 +1,143 @@
+import { Command, Option } from '@commander-js/extra-typings'
+import { list, listCommand } from '../listing.ts'
+import { dryRunOption, examples } from '../options.ts'
+import { type Colours, cellText, describeFields } from '../output/output.ts'
+import { idColumn, statusCell, timeColumn } from '../resources.ts'
+import { Session } from '../session.ts'
+
+interface ProjectReport {
+  id: string
+  project: { id: string; name: string }
+  quarter: string
+  dueDate: string
+  status: string
+  submitter: { id: string; name: string } | null
+  submittedAt: string | null
+  approver: { id: string; name: string } | null
+  approvedDate: string | null
+  overdueAt: string | null
+}
+
+const FIELDS =
+  'id project { id name } quarter dueDate status submitter { id name } submittedAt approver { id name } approvedDate overdueAt'
+
+export const reportsCommand = () =>
+  new Command('reports')
+    .description('Quarterly project reports. Submitting and approving one are what most events tell of.')
+    .addCommand(listReportsCommand())
+    .addCommand(submitCommand())
+    .addCommand(approveCommand())
+
+const listReportsCommand = () =>
+  listCommand()
+    .summary('list project reports')
+    .description('Lists project reports, the latest quarter first.')
+    .option('--project <id>', 'only those of this project')
+    .option('--quarter <quarter>', 'only those of this quarter, such as 2026-3')
+    .addOption(new Option('--status <status>', 'only those in this status').choices(['open', 'submitted', 'approved']))
+    .addHelpText(
+      'after',
+      examples(
+        ['What is still to be handed in', 'tidings reports list --status open'],
+        ['Overdue ones', `tidings reports list --status open --selector '{"overdueAt":{"$ne":null}}'`],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { project, quarter, status } = options
+      await list<ProjectReport>(session, options, {
+        resource: 'projectReports',
+        noun: ['report', 'reports'],
+        fields: FIELDS,
+        view: {
+          columns: [
+            idColumn,
+            { title: 'QUARTER', cell: row => cellText(row.quarter) },
+            { title: 'STATUS', cell: describeStatus },
+            { title: 'PROJECT', shrinks: true, cell: row => cellText(row.project.name) },
+            { title: 'DUE', cell: row => cellText(row.dueDate) },
+            timeColumn('SUBMITTED', row => row.submittedAt, session.output.nowMs),
+            { title: 'APPROVED', cell: row => cellText(row.approvedDate) },
+          ],
+          empty: 'No reports. They are opened when a quarter ends, or by submitting one: tidings reports submit --help',
+        },
+        conditions: [
+          ...(project ? [{ projectId: project }] : []),
+          ...(quarter ? [{ quarter }] : []),
+          ...(status ? [{ status }] : []),
+        ],
+        sort: [{ quarter: 'desc' }],
+      })
+    })
+
+const submitCommand = () =>
+  new Command('submit')
+    .summary('submit a project’s report of a quarter')
+    .description(
+      'Submits a project’s report of a quarter; if it has not been opened yet, that happens too. Emits project_report_quarterly_submitted.',
+    )
+    .requiredOption('--project <id>', 'the project')
+    .requiredOption('--quarter <quarter>', 'year and quarter, such as 2026-3')
+    .requiredOption('--submitter <id>', 'the user who submits it')
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(['Cause an event to watch', 'tidings reports submit --project ID --quarter 2026-3 --submitter ID']),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { report } = await session.graphql<{ report: ProjectReport }>(
+        `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
+          report: submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { ${FIELDS} }
+        }`,
+        { projectId: options.project, quarter: options.quarter, submitterId: options.submitter },
+      )
+      session.output.message('Submitted. See who is told with: tidings deliveries list')
+      print(session, report)
+    })
+
+const approveCommand = () =>
+  new Command('approve')
+    .summary('approve a submitted report')
+    .description('Approves a submitted report. Emits project_report_quarterly_approved.')
+    .argument('<id>', 'the report’s id')
+    .requiredOption('--approver <id>', 'the user who approves it')
+    .option('--date <date>', 'day of the approval (YYYY-MM-DD); today, unless given')
+    .addOption(dryRunOption())
+    .addHelpText('after', examples(['As of today', 'tidings reports approve ID --approver ID']))
+    .action(async (id, options, command) => {
+      const session = new Session(command)
+      const { report } = await session.graphql<{ report: ProjectReport }>(
+        `mutation ($id: UUID!, $approverId: UUID!, $approvedDate: Date) {
+          report: approveProjectReport(id: $id, approverId: $approverId, approvedDate: $approvedDate) { ${FIELDS} }
+        }`,
+        { id, approverId: options.approver, ...(options.date && { approvedDate: options.date }) },
+      )
+      session.output.message('Approved. See who is told with: tidings deliveries list')
+      print(session, report)
+    })
+
+const describeStatus = (report: ProjectReport, colours: Colours): string =>
+  `${statusCell(report.status, colours)}${report.status === 'open' && report.overdueAt ? ` ${colours.red('overdue')}` : ''}`
+
+const print = (session: Session, report: ProjectReport): void =>
+  session.output.one(report, colours =>
+    describeFields(
+      [
+        ['ID', cellText(report.id)],
+        ['Project', `${cellText(report.project.name)}  ${colours.dim(cellText(report.project.id))}`],
+        ['Quarter', cellText(report.quarter)],
+        ['Status', describeStatus(report, colours)],
+        ['Due', cellText(report.dueDate)],
+        [
+          'Submitted',
+          report.submittedAt ? `${cellText(report.submittedAt)} by ${cellText(report.submitter?.name)}` : '–',
+        ],
+        [
+          'Approved',
+          report.approvedDate ? `${cellText(report.approvedDate)} by ${cellText(report.approver?.name)}` : '–',
+        ],
+      ],
+      colours,
+    ),
+  )

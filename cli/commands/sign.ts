@@ -1,0 +1,67 @@
+import { Command } from '@commander-js/extra-typings'
+import { parseIso } from '../../shared/time.ts'
+import { sign } from '../client.ts'
+import { usageError } from '../errors.ts'
+import { examples, readBytes } from '../options.ts'
+import { Session } from '../session.ts'
+
+export const signCommand = () =>
+  new Command('sign')
+    .description(
+      'Prints the headers of a signed request, one a line as curl -H @- reads them; with --output json as an object. A signature is good for 5 minutes either way, and a mutation’s only once.',
+    )
+    .option('-X, --method <method>', 'HTTP method', 'POST')
+    .option('--path <path>', 'path and query, below the server’s URL', '/graphql')
+    .option('-d, --body <body>', 'the body: the text itself, @FILE, or - for standard input', '')
+    .option('--at <time>', 'sign for this time (ISO 8601) instead of now')
+    .addHelpText(
+      'after',
+      examples(
+        [
+          'Send a query with curl',
+          `echo '{"query":"{ organisations { id name } }"}' > query.json
+  $ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://127.0.0.1:4100/graphql`,
+        ],
+        ['Another path, without a body', 'tidings sign --method GET --path /graphql?query=%7Bviewer%7Bid%7D%7D'],
+      ),
+    )
+    .action((options, command) => {
+      const session = new Session(command)
+      const { url: base, apiKey, apiSecret } = session.connection
+      const at = options.at === undefined ? Date.now() : parseIso(options.at)
+      if (at === undefined)
+        throw usageError(`${JSON.stringify(options.at)} is no ISO 8601 time.`, 'Such as: 2026-11-21T08:00:00Z')
+      if (!options.path.startsWith('/'))
+        throw usageError('The path does not begin with “/”.', 'Such as: --path /graphql')
+      const url = new URL(`${base.href.replace(/\/$/, '')}${options.path}`)
+      const body = bodyBytes(options.body)
+      const { host: _, ...signed } = sign({
+        method: options.method,
+        url,
+        body,
+        credentials: { apiKey, apiSecret },
+        at: new Date(at),
+      })
+      const type = body.length > 0 ? { 'content-type': 'application/json' } : {}
+      const headers = { ...type, accept: 'application/json', ...signed }
+      const { output } = session
+      if (output.formGiven && output.form !== 'table') {
+        output.data(`${JSON.stringify(headers, null, output.form === 'json' ? 2 : undefined)}\n`)
+      } else {
+        output.data(
+          Object.entries(headers)
+            .map(([name, value]) => `${name}: ${value}\n`)
+            .join(''),
+        )
+        if (process.stdout.isTTY)
+          output.message(
+            `\nSend them with: tidings sign … | curl -H @- ${body.length > 0 ? '--data-binary @FILE ' : ''}${url.href}`,
+          )
+      }
+    })
+
+/** A body is signed byte by byte, so a file's are taken as they are. */
+const bodyBytes = (value: string): Uint8Array => {
+  if (value === '-') return readBytes(0, 'The body')
+  return value.startsWith('@') ? readBytes(value.slice(1), 'The body') : Buffer.from(value)
+}

@@ -1,0 +1,303 @@
+import { Command, Option } from '@commander-js/extra-typings'
+import { CliError, exitCodes, usageError } from '../errors.ts'
+import { list, listCommand } from '../listing.ts'
+import { collect, dryRunOption, examples, filterList, yesOption } from '../options.ts'
+import { type Colours, cellText, describeFields, type View } from '../output/output.ts'
+import { relativeIso } from '../output/time.ts'
+import { confirm } from '../prompt.ts'
+import { idColumn, statusCell, timeColumn } from '../resources.ts'
+import { Session } from '../session.ts'
+import { type Delivery, deliveryFields, describeAttempt } from '../timeline.ts'
+
+interface Webhook {
+  id: string
+  url: string
+  events: string[]
+  organisationIds: string[]
+  projectIds: string[]
+  status: string
+  statusReason: string | null
+  createdAt: string
+  updatedAt: string
+  lastDeliveryAt: string | null
+  health: Record<string, number>
+}
+
+const HEALTH = ['delivered', 'pending', 'rejected', 'dropped', 'cancelled'] as const
+const FIELDS = `id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt health { ${HEALTH.join(' ')} }`
+
+export const webhooksCommand = () =>
+  new Command('webhooks')
+    .description(
+      'The endpoints that events are sent to. Which events, organisations and projects each is limited to, and how it is doing.',
+    )
+    .addCommand(createCommand())
+    .addCommand(listWebhooksCommand())
+    .addCommand(showCommand())
+    .addCommand(updateCommand())
+    .addCommand(enableCommand())
+    .addCommand(disableCommand())
+    .addCommand(pingCommand())
+
+const createCommand = () =>
+  new Command('create')
+    .summary('register an endpoint')
+    .description(
+      'Registers an endpoint. It is pinged first, and must answer with exactly 200; otherwise nothing is stored.',
+    )
+    .argument('<url>', 'the endpoint, as deliveries will name it in their token’s audience')
+    .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
+    .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
+    .option('--project <id>', 'or of this project (repeatable)', collect)
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['Every event that the access token may see', 'tidings webhooks create https://example.com/hooks'],
+        [
+          'Two types of event of one organisation',
+          'tidings webhooks create https://example.com/hooks --events project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
+        ],
+        ['Keep the id in a script', 'id=$(tidings webhooks create https://example.com/hooks --output id)'],
+      ),
+    )
+    .action(async (url, options, command) => {
+      const session = new Session(command)
+      const { webhook } = await session.graphql<{ webhook: Webhook }>(
+        `mutation ($url: String!, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!]) {
+          webhook: createWebhook(url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds) { ${FIELDS} }
+        }`,
+        { url, ...filters(options) },
+      )
+      session.output.message('The endpoint answered its ping with 200 and is registered.')
+      print(session, webhook)
+    })
+
+const listWebhooksCommand = () =>
+  listCommand()
+    .summary('list webhooks')
+    .description('Lists the webhooks that the access token may see, the newest first.')
+    .addOption(new Option('--status <status>', 'only those in this status').choices(['active', 'inactive', 'disabled']))
+    .addHelpText(
+      'after',
+      examples(
+        ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
+        ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example\\\\.com"}}'`],
+        ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      await list<Webhook>(session, options, {
+        resource: 'webhooks',
+        noun: ['webhook', 'webhooks'],
+        fields: FIELDS,
+        view: view(session.output.nowMs),
+        conditions: options.status ? [{ status: options.status }] : [],
+        sort: [{ createdAt: 'desc' }],
+      })
+    })
+
+const showCommand = () =>
+  new Command('show')
+    .summary('show one webhook, its filters and its health')
+    .argument('<id>', 'the webhook’s id')
+    .addOption(dryRunOption())
+    .addHelpText('after', examples(['What it receives and how it is doing', 'tidings webhooks show ID']))
+    .action(async (id, _options, command) => {
+      const session = new Session(command)
+      print(session, await find(session, id))
+    })
+
+const updateCommand = () =>
+  new Command('update')
+    .summary('change what a webhook receives, and where')
+    .description(
+      'Changes what is given and leaves the rest. A new URL, or a return to active, must answer a ping with 200 first.',
+    )
+    .argument('<id>', 'the webhook’s id')
+    .option('--endpoint <url>', 'send to this URL from now on')
+    .option('-e, --events <types>', 'only these event types, or: all', collect)
+    .option('--organisation <id>', 'only events of this organisation (repeatable), or: all', collect)
+    .option('--project <id>', 'or of this project (repeatable), or: all', collect)
+    .addOption(new Option('--status <status>', 'active, or disabled').choices(['active', 'disabled']))
+    .addOption(yesOption())
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['Move it', 'tidings webhooks update ID --endpoint https://example.com/new'],
+        ['Take the limit on event types away', 'tidings webhooks update ID --events all'],
+      ),
+    )
+    .action(async (id, options, command) => {
+      const { endpoint, status } = options
+      const changes = { ...(endpoint && { url: endpoint }), ...filters(options), ...(status && { status }) }
+      if (Object.keys(changes).length === 0) {
+        throw usageError(
+          'Nothing to change is given.',
+          'Name at least one of --endpoint, --events, --organisation, --project, --status.',
+        )
+      }
+      await change(new Session(command), id, changes)
+    })
+
+const enableCommand = () =>
+  new Command('enable')
+    .summary('make a webhook active again')
+    .description('Makes a disabled or inactive webhook active again. Its endpoint must answer a ping with 200 first.')
+    .argument('<id>', 'the webhook’s id')
+    .addOption(dryRunOption())
+    .addHelpText('after', examples(['After the endpoint is mended', 'tidings webhooks enable ID']))
+    .action(async (id, _options, command) => change(new Session(command), id, { status: 'active' }))
+
+const disableCommand = () =>
+  new Command('disable')
+    .summary('stop sending to a webhook')
+    .description(
+      'Stops sending to a webhook and cancels what is still waiting to be sent. It is kept, and can be enabled again.',
+    )
+    .argument('<id>', 'the webhook’s id')
+    .addOption(yesOption())
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['With a question first', 'tidings webhooks disable ID'],
+        ['In a script', 'tidings webhooks disable ID --yes'],
+      ),
+    )
+    .action(async (id, _options, command) => change(new Session(command), id, { status: 'disabled' }))
+
+const pingCommand = () =>
+  new Command('ping')
+    .summary('send a ping event and wait for the answer')
+    .argument('<id>', 'the webhook’s id')
+    .addOption(dryRunOption())
+    .addHelpText('after', examples(['Does the endpoint take our tokens?', 'tidings webhooks ping ID']))
+    .action(async (id, _options, command) => {
+      const session = new Session(command)
+      const { delivery } = await session.graphql<{ delivery: Delivery }>(
+        `mutation ($id: UUID!) { delivery: pingWebhook(id: $id) { ${deliveryFields} } }`,
+        { id },
+      )
+      session.output.one(delivery, colours =>
+        delivery.attempts.map(attempt => `${describeAttempt(attempt, colours)}\n`).join(''),
+      )
+      if (delivery.status === 'delivered') return
+      throw new CliError(
+        exitCodes.failed,
+        'PING_NOT_DELIVERED',
+        `The ping was not delivered: it is ${cellText(delivery.status)}.`,
+        `See what was sent and what came back with: tidings deliveries show ${delivery.id}`,
+      )
+    })
+
+/** Changes a webhook, after asking if that would cancel what waits to be sent to it. */
+const change = async (session: Session, id: string, changes: Record<string, unknown>): Promise<void> => {
+  if (!session.dryRun) {
+    // The API's upsert would create what it does not know; a change must be of something.
+    const { url } = await find(session, id)
+    if (changes.status === 'disabled') {
+      await confirm(`Disable ${cellText(url)} and cancel what is waiting to be sent to it?`, session)
+    }
+  }
+  const { webhook } = await session.graphql<{ webhook: Webhook }>(
+    `mutation ($id: UUID!, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
+      webhook: upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${FIELDS} }
+    }`,
+    { id, ...changes },
+  )
+  session.output.message(`The webhook is ${cellText(webhook.status)}.`)
+  print(session, webhook)
+}
+
+const find = async (session: Session, id: string): Promise<Webhook> => {
+  const { webhooks } = await session.graphql<{ webhooks: Webhook[] }>(
+    `query ($query: MangoQuery) { webhooks(query: $query) { ${FIELDS} } }`,
+    { query: { selector: { id } } },
+  )
+  const [webhook] = webhooks
+  if (webhook) return webhook
+  throw new CliError(
+    exitCodes.notFound,
+    'NOT_FOUND',
+    `No webhook with id ${cellText(id)} is visible to this access token.`,
+    'See those that are with: tidings webhooks list',
+  )
+}
+
+const filters = ({
+  events,
+  organisation,
+  project,
+}: {
+  events?: string[] | undefined
+  organisation?: string[] | undefined
+  project?: string[] | undefined
+}) => {
+  const [eventTypes, organisationIds, projectIds] = [filterList(events), filterList(organisation), filterList(project)]
+  return {
+    ...(eventTypes && { events: eventTypes }),
+    ...(organisationIds && { organisationIds }),
+    ...(projectIds && { projectIds }),
+  }
+}
+
+const view = (nowMs: number): View<Webhook> => ({
+  columns: [
+    idColumn,
+    { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
+    { title: 'URL', shrinks: true, cell: row => cellText(row.url) },
+    {
+      title: 'EVENTS',
+      shrinks: true,
+      cell: row => (row.events.length === 0 ? 'all' : cellText(row.events.join(', '))),
+    },
+    timeColumn('LAST DELIVERY', row => row.lastDeliveryAt, nowMs),
+    { title: 'LAST 24 H', cell: (row, colours) => describeHealth(row.health, colours) },
+  ],
+  empty:
+    'No webhooks. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register',
+})
+
+const print = (session: Session, webhook: Webhook): void => {
+  const { nowMs } = session.output
+  const listed = (values: string[], none: string) => (values.length === 0 ? none : cellText(values.join(', ')))
+  const limited = webhook.organisationIds.length + webhook.projectIds.length > 0
+  session.output.one(webhook, colours =>
+    describeFields(
+      [
+        ['ID', cellText(webhook.id)],
+        ['URL', cellText(webhook.url)],
+        [
+          'Status',
+          `${statusCell(webhook.status, colours)}${webhook.statusReason ? `  ${cellText(webhook.statusReason)}` : ''}`,
+        ],
+        ['Events', listed(webhook.events, 'all')],
+        ['Organisations', listed(webhook.organisationIds, limited ? 'none' : 'all that its access token sees')],
+        [
+          'Projects',
+          listed(
+            webhook.projectIds,
+            limited ? 'none besides those of the organisations' : 'all that its access token sees',
+          ),
+        ],
+        ['Created', `${cellText(webhook.createdAt)}  ${colours.dim(relativeIso(webhook.createdAt, nowMs))}`],
+        [
+          'Last delivery',
+          webhook.lastDeliveryAt
+            ? `${cellText(webhook.lastDeliveryAt)}  ${colours.dim(relativeIso(webhook.lastDeliveryAt, nowMs))}`
+            : '–',
+        ],
+        ['Last 24 hours', describeHealth(webhook.health, colours)],
+      ],
+      colours,
+    ),
+  )
+}
+
+const describeHealth = (health: Webhook['health'], colours: Colours): string => {
+  const parts = HEALTH.filter(status => (health[status] ?? 0) > 0)
+  return parts.length === 0 ? '–' : parts.map(status => `${health[status]} ${statusCell(status, colours)}`).join(', ')
+}

@@ -1,0 +1,47 @@
+import { Command } from '@commander-js/extra-typings'
+import { dryRunOption, examples } from '../options.ts'
+import { cellText, describeFields } from '../output/output.ts'
+import { relativeIso } from '../output/time.ts'
+import { Session } from '../session.ts'
+import { type Viewer, viewerDocument } from '../viewer.ts'
+
+export const whoamiCommand = () =>
+  new Command('whoami')
+    .description('Shows the access token in use: its permissions, what it sees, and until when it is good.')
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['Which token is this?', 'tidings whoami'],
+        ['On another server', 'tidings whoami --profile production'],
+      ),
+    )
+    .action(async (_options, command) => {
+      const session = new Session(command)
+      const { viewer } = await session.graphql<{ viewer: Viewer }>(viewerDocument)
+      const { url, profile } = session.settings
+      session.output.one(viewer, colours =>
+        describeFields(
+          [
+            ['Name', cellText(viewer.name)],
+            ['ID', cellText(viewer.id)],
+            ['API key', cellText(viewer.apiKey)],
+            ['Server', `${cellText(url?.value)}${profile ? colours.dim(`  profile ${cellText(profile.value)}`) : ''}`],
+            ['Permissions', cellText(viewer.permissions.join(', '))],
+            [
+              'Sees',
+              viewer.seesAllOrganisations
+                ? 'all organisations'
+                : cellText(viewer.organisations.map(each => each.name).join(', ')),
+            ],
+            [
+              'Expires',
+              viewer.expiresAt
+                ? `${cellText(viewer.expiresAt)}  ${colours.dim(relativeIso(viewer.expiresAt, session.output.nowMs))}`
+                : 'never',
+            ],
+          ],
+          colours,
+        ),
+      )
+    })

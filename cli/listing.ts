@@ -1,0 +1,84 @@
+import { Command } from '@commander-js/extra-typings'
+import { usageError } from './errors.ts'
+import { dryRunOption, parseSelector, wholeNumber } from './options.ts'
+import type { View } from './output/output.ts'
+import { count } from './output/time.ts'
+import { allOf, type MangoQuery } from './resources.ts'
+import type { Session } from './session.ts'
+
+/** A person gets so many rows unless they say how many; a program gets all of them, or an error that says to page. */
+const ROWS_FOR_PEOPLE = 50
+
+/** What every list takes. */
+export interface ListOptions {
+  selector?: string | undefined
+  sort?: string | undefined
+  limit?: number | undefined
+  after?: string | undefined
+}
+
+/** A `list` command with the options of every list, to which its noun adds its own. */
+export const listCommand = () =>
+  new Command('list')
+    .option('--selector <json>', 'only what this Mango selector matches')
+    .option('--sort <fields>', 'order by these fields, such as status,-createdAt; - is descending')
+    .option('--limit <number>', `at most so many; a table shows ${ROWS_FOR_PEOPLE} unless told otherwise`, wholeNumber)
+    .option('--after <id>', 'go on after this row, the last one of a page')
+    .addOption(dryRunOption())
+
+export interface Listing<Row> {
+  /** The query's name in the API. */
+  resource: string
+  noun: [singular: string, plural: string]
+  /** GraphQL selection. */
+  fields: string
+  view: View<Row>
+  /** Conditions from the command's own options. */
+  conditions?: Record<string, unknown>[]
+  /** Used when --sort is not given; the order of creation if there is none. */
+  sort?: MangoQuery['sort']
+}
+
+/** Asks the API for a list and prints it. */
+export const list = async <Row extends { id: string }>(
+  session: Session,
+  options: ListOptions,
+  listing: Listing<Row>,
+): Promise<void> => {
+  const selector = allOf([
+    ...(listing.conditions ?? []),
+    ...(options.selector ? [parseSelector(options.selector)] : []),
+  ])
+  const { output } = session
+  const limit = options.limit ?? (output.forPeople ? ROWS_FOR_PEOPLE : undefined)
+  // One more than is shown tells whether there are more.
+  const shortened = options.limit === undefined && limit !== undefined
+  const sort = options.sort === undefined ? listing.sort : parseSort(options.sort)
+  const query: MangoQuery = {
+    ...(selector && { selector }),
+    ...(sort && { sort }),
+    ...(limit !== undefined && { limit: shortened ? limit + 1 : limit }),
+    ...(options.after !== undefined && { after: options.after }),
+  }
+  const document = `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) { ${listing.fields} } }`
+  const { rows } = await session.graphql<{ rows: Row[] }>(document, { query })
+  const shown = shortened ? rows.slice(0, limit) : rows
+  output.rows(shown, listing.view)
+  if (shown.length < rows.length) {
+    output.message(
+      `The first ${count(shown.length, ...listing.noun)}. The next ones: --after ${shown.at(-1)!.id}, or more at once: --limit 500`,
+    )
+  }
+}
+
+/** `createdAt,-name`: the first ascending, the second descending. */
+export const parseSort = (text: string): NonNullable<MangoQuery['sort']> =>
+  text.split(',').map(part => {
+    const [, minus, field] = /^\s*(-?)([\w.]+)\s*$/.exec(part) ?? []
+    if (!field)
+      throw usageError(
+        `${JSON.stringify(part)} is no field to sort by.`,
+        'Such as: --sort createdAt, or --sort=-createdAt for the newest first.',
+      )
+    return { [field]: minus ? 'desc' : 'asc' }
+  })

@@ -1,0 +1,67 @@
+import { readFileSync } from 'node:fs'
+import { InvalidArgumentError, Option } from '@commander-js/extra-typings'
+import { usageError } from './errors.ts'
+
+export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
+export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
+
+/** A help text's examples: what it is for, then the line to type. */
+export const examples = (...lines: [purpose: string, line: string][]): string =>
+  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n  $ ${line}`).join('\n\n')}`
+
+/** For an option that may be repeated, and takes several values separated by commas. */
+export const collect = (value: string, before: string[] | undefined): string[] => [
+  ...(before ?? []),
+  ...value
+    .split(',')
+    .map(part => part.trim())
+    .filter(part => part !== ''),
+]
+
+/** `all` in a filter means that it filters nothing, which the API writes as an empty list. */
+export const filterList = (values: string[] | undefined): string[] | undefined => {
+  if (values === undefined) return undefined
+  if (!values.includes('all')) return values
+  if (values.length > 1)
+    throw usageError(`“all” stands beside other values: ${values.join(', ')}.`, 'Give “all” alone, or leave it out.')
+  return []
+}
+
+export const wholeNumber = (value: string): number => {
+  if (!/^\d+$/.test(value)) throw new InvalidArgumentError('Give a whole number.')
+  return Number(value)
+}
+
+/** A Mango selector: a JSON object. */
+export const parseSelector = (text: string): Record<string, unknown> => {
+  const value = parseJson(text, 'The selector')
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>
+  throw usageError('The selector is not a JSON object.', `Such as: '{"status":"pending"}'`)
+}
+
+export const parseJson = (text: string, what: string): unknown => {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    throw usageError(
+      `${what} is not JSON: ${(error as Error).message}.`,
+      'Put it in single quotes, so that the shell leaves it as it is.',
+    )
+  }
+}
+
+/** The value itself, a file's content for `@path`, or standard input for `-`. */
+export const readText = (value: string, what: string): string => {
+  if (value === '-') return readBytes(0, what).toString('utf8')
+  if (value.startsWith('@')) return readBytes(value.slice(1), what).toString('utf8')
+  return value
+}
+
+/** A file's bytes; 0 is standard input. */
+export const readBytes = (path: string | 0, what: string): Buffer => {
+  try {
+    return readFileSync(path)
+  } catch (error) {
+    throw usageError(`${what} cannot be read: ${(error as Error).message}.`)
+  }
+}

@@ -1,0 +1,18 @@
+/**
+ * Text that came from elsewhere, made safe for a terminal: control characters (C0, DEL, C1), line separators and
+ * characters that reorder what follows are spelled out, so that they show instead of acting.
+ */
+export const neutralise = (text: string): string => text.replace(ACTING, spelledOut)
+
+/** JSON with the same characters escaped, which JSON itself leaves alone above U+001F. The value stays the same. */
+export const safeJson = (value: unknown, space?: number): string =>
+  (JSON.stringify(value, null, space) ?? 'null').replace(ACTING_IN_JSON, unicodeEscape)
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: finding them is the purpose
+const ACTING = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
+const ACTING_IN_JSON = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
+
+const unicodeEscape = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
+
+const spelledOut = (character: string): string =>
+  character === '\n' ? '\\n' : character === '\r' ? '\\r' : character === '\t' ? '\\t' : unicodeEscape(character)

@@ -1,0 +1,119 @@
+import pc from 'picocolors'
+import { neutralise, safeJson } from './neutralise.ts'
+import { type Column, displayWidth, renderTable } from './table.ts'
+
+export const forms = ['json', 'ndjson', 'table', 'id'] as const
+export type Form = (typeof forms)[number]
+
+export interface OutputFlags {
+  output?: Form | undefined
+  color?: boolean | undefined
+  quiet?: boolean | undefined
+  verbose?: boolean | undefined
+}
+
+export type Colours = ReturnType<typeof pc.createColors>
+
+export interface View<Row> {
+  columns: (Column & { cell: (row: Row, colours: Colours) => string })[]
+  /** Told to a person when there is nothing to show: what to do next. */
+  empty: string
+}
+
+/**
+ * Data to stdout in the form asked for, messages to stderr. Where nobody asked, a terminal gets tables and everything
+ * else gets JSON. Cells and field values are neutralised here or, where a caller adds colour, by that caller.
+ */
+export class Output {
+  readonly form: Form
+  /** Whether the form was asked for by name; errors follow it then. */
+  readonly formGiven: boolean
+  readonly quiet: boolean
+  readonly verbose: boolean
+  /** Colours for stdout. */
+  readonly colours: Colours
+  /** Colours for stderr. */
+  readonly messageColours: Colours
+  readonly nowMs: number = Date.now()
+
+  constructor(flags: OutputFlags) {
+    this.form = flags.output ?? (process.stdout.isTTY ? 'table' : 'json')
+    this.formGiven = flags.output !== undefined
+    this.quiet = flags.quiet ?? false
+    this.verbose = flags.verbose ?? false
+    this.colours = pc.createColors(useColour(flags.color, process.stdout))
+    this.messageColours = pc.createColors(useColour(flags.color, process.stderr))
+  }
+
+  /** Whether a person reads what comes out, so that relative times, colour and shortened lists are of use. */
+  get forPeople(): boolean {
+    return this.form === 'table'
+  }
+
+  /** A list: a table for people, one array as JSON, a row a line as NDJSON, an id a line as ids. */
+  rows<Row extends object>(rows: readonly Row[], view: View<Row>): void {
+    if (this.form === 'json') this.data(`${safeJson(rows, 2)}\n`)
+    else if (this.form === 'ndjson') this.data(rows.map(row => `${safeJson(row)}\n`).join(''))
+    else if (this.form === 'id') this.data(rows.map(row => `${idOf(row)}\n`).join(''))
+    else if (rows.length === 0) this.message(view.empty)
+    else this.#table(rows, view)
+  }
+
+  #table<Row extends object>(rows: readonly Row[], { columns }: View<Row>): void {
+    const cells = rows.map(row => columns.map(column => column.cell(row, this.colours)))
+    const width = process.stdout.isTTY ? process.stdout.columns : undefined
+    this.data(renderTable(columns, cells, { width, title: this.colours.bold }))
+  }
+
+  /** One thing: `describe` gives the text for people; the other forms get its data. */
+  one(row: object, describe: (colours: Colours) => string): void {
+    if (this.form === 'json') this.data(`${safeJson(row, 2)}\n`)
+    else if (this.form === 'ndjson') this.data(`${safeJson(row)}\n`)
+    else if (this.form === 'id') this.data(`${idOf(row)}\n`)
+    else this.data(describe(this.colours))
+  }
+
+  /** Text to stdout as it is. */
+  data(text: string): void {
+    process.stdout.write(text)
+  }
+
+  /** For people, on stderr; silent with --quiet. */
+  message(text: string): void {
+    if (!this.quiet) process.stderr.write(`${text}\n`)
+  }
+
+  warning(text: string): void {
+    this.message(`${this.messageColours.yellow('Note:')} ${text}`)
+  }
+
+  /** For people who want to know what happens underneath, with --verbose. */
+  detail(text: string): void {
+    if (this.verbose) process.stderr.write(`${this.messageColours.dim(text)}\n`)
+  }
+}
+
+/** Names and values, one a line, aligned. Values may carry colours and must be neutralised. */
+export const describeFields = (fields: [name: string, value: string][], colours: Colours): string => {
+  const width = Math.max(...fields.map(([name]) => displayWidth(name)))
+  return fields.map(([name, value]) => `${colours.dim(name.padEnd(width))}  ${value}\n`).join('')
+}
+
+/** A value from the server as a table cell: `–` for null, text neutralised, everything else as JSON. */
+export const cellText = (value: unknown): string => {
+  if (value === null || value === undefined || value === '') return '–'
+  return typeof value === 'string' ? neutralise(value) : neutralise(JSON.stringify(value))
+}
+
+/** Flag, then NO_COLOR and FORCE_COLOR, then whether anybody watches. */
+export const useColour = (flag: boolean | undefined, stream: NodeJS.WriteStream): boolean => {
+  if (flag !== undefined) return flag
+  if (process.env.NO_COLOR) return false
+  if (process.env.FORCE_COLOR && process.env.FORCE_COLOR !== '0') return true
+  return stream.isTTY === true && process.env.TERM !== 'dumb'
+}
+
+const idOf = (row: object): string => {
+  const { id } = row as { id?: unknown }
+  return typeof id === 'string' ? neutralise(id) : ''
+}

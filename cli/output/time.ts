@@ -1,0 +1,39 @@
+import { parseIso } from '../../shared/time.ts'
+
+const UNITS = [
+  { unit: 'day', ms: 86_400_000 },
+  { unit: 'hour', ms: 3_600_000 },
+  { unit: 'minute', ms: 60_000 },
+  { unit: 'second', ms: 1000 },
+] as const
+
+/** How far a time is from `now` in its largest unit, such as `3 minutes ago` or `in 20 seconds`. Both in epoch milliseconds. */
+export const relativeTime = (atMs: number, nowMs: number): string => {
+  const distance = Math.abs(atMs - nowMs)
+  const found = UNITS.find(({ ms }) => distance >= ms)
+  if (!found) return 'now'
+  const text = count(Math.floor(distance / found.ms), found.unit)
+  return atMs > nowMs ? `in ${text}` : `${text} ago`
+}
+
+/** A length of time in milliseconds as people say it: `12 ms`, `3.4 s`, `5 min 20 s`, `2 h 5 min`. */
+export const duration = (ms: number): string => {
+  if (ms < 1000) return `${Math.round(ms)} ms`
+  if (ms < 60_000) return `${Number((ms / 1000).toFixed(1))} s`
+  const [large, small, units] =
+    ms < 3_600_000
+      ? ([Math.floor(ms / 60_000), Math.floor((ms % 60_000) / 1000), ['min', 's']] as const)
+      : ([Math.floor(ms / 3_600_000), Math.floor((ms % 3_600_000) / 60_000), ['h', 'min']] as const)
+  return small === 0 ? `${large} ${units[0]}` : `${large} ${units[0]} ${small} ${units[1]}`
+}
+
+/** `1 delivery`, `2 deliveries`. */
+export const count = (number: number, singular: string, plural = `${singular}s`): string =>
+  `${number.toLocaleString('en-GB')} ${number === 1 ? singular : plural}`
+
+/** An ISO time relative to now; `–` for null, and the text itself if it is no time. */
+export const relativeIso = (iso: string | null | undefined, nowMs: number): string => {
+  if (!iso) return '–'
+  const at = parseIso(iso)
+  return at === undefined ? iso : relativeTime(at, nowMs)
+}

@@ -1,0 +1,55 @@
+import { createInterface } from 'node:readline'
+import { Writable } from 'node:stream'
+import { usageError } from './errors.ts'
+
+/** Questions go to stderr, so that they show even where stdout is piped. Both ends must be a terminal to ask. */
+export const canAsk = (): boolean => process.stdin.isTTY === true && process.stderr.isTTY === true
+
+/** Asks for a line of text; `fallback` is what an empty line means. */
+export const ask = async (question: string, fallback?: string): Promise<string> => {
+  const shown = fallback === undefined ? `${question}: ` : `${question} [${fallback}]: `
+  const answer = (await readLine(shown, process.stderr)).trim()
+  return answer === '' && fallback !== undefined ? fallback : answer
+}
+
+/** Asks for a secret; what is typed does not show. */
+export const askSecret = async (question: string): Promise<string> => {
+  process.stderr.write(`${question}: `)
+  const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() })
+  const secret = await readLine('', nowhere)
+  process.stderr.write('\n')
+  return secret.trim()
+}
+
+/**
+ * Makes sure that something dangerous is meant: `--yes` says so, a person is asked, and where there is nobody to ask
+ * it is refused. Throws a CliError unless the answer is yes.
+ */
+export const confirm = async (question: string, { yes }: { yes: boolean }): Promise<void> => {
+  if (yes) return
+  if (!canAsk()) throw usageError(`${question} There is no terminal to ask on.`, 'Say so with --yes.')
+  const answer = await ask(`${question} (y/N)`)
+  if (!/^y(es)?$/i.test(answer)) throw usageError('Not confirmed: nothing was done.', 'Answer y, or give --yes.')
+}
+
+const readLine = (prompt: string, output: NodeJS.WritableStream): Promise<string> =>
+  new Promise((resolve, reject) => {
+    const lines = createInterface({ input: process.stdin, output, terminal: true, prompt })
+    let answered = false
+    lines.once('line', line => {
+      answered = true
+      lines.close()
+      resolve(line)
+    })
+    // Closing puts the terminal back as it was; then the signal does what it does everywhere else.
+    lines.once('SIGINT', () => {
+      answered = true
+      lines.close()
+      process.stderr.write('\n')
+      process.kill(process.pid, 'SIGINT')
+    })
+    lines.once('close', () => {
+      if (!answered) reject(usageError('The input ended before an answer.'))
+    })
+    lines.prompt()
+  })

@@ -1,0 +1,262 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
+import { type Check, type Verification, verifyDeliveryToken } from '../shared/delivery-token.ts'
+import type { PlannedAnswer } from './answers.ts'
+import { CliError, exitCodes } from './errors.ts'
+import { type KeySource, kidOf, remoteKeys } from './jwks.ts'
+
+/** Far more than any delivery; what is longer is answered 413. */
+const LONGEST_BODY = 1024 * 1024
+/** As long as the service waits for an answer. */
+const FORWARD_TIMEOUT_MS = 15_000
+
+export interface ReceiverOptions {
+  /** 0 takes any free port. */
+  port: number
+  /** Deliveries to other paths are answered 404. */
+  path: string
+  /** URL of the issuer's JSON Web Key set, or where else its keys come from. */
+  keysUrl: string | KeySource
+  /** What `iss` must equal. */
+  issuer: string
+  /** What `aud` must equal, if the endpoint is registered under another URL than its own, such as a tunnel's. */
+  audience?: string
+  /** Answers to verified deliveries, in order; the last one stays. 200 unless given. */
+  answers?: PlannedAnswer[]
+  /** Pings are answered 200 and take none of `answers`, unless this is set. */
+  answerPings?: boolean
+  /** Milliseconds before a verified delivery is answered. */
+  delayMs?: number
+  /** Verified deliveries are sent on to this URL, and its answers passed back. */
+  forward?: URL
+  onDelivery: (arrival: Arrival) => void
+}
+
+/** A request that came, what was made of it and how it was answered. Everything in it came from elsewhere: see neutralise. */
+export interface Arrival {
+  receivedAtMs: number
+  method: string
+  path: string
+  headers: IncomingMessage['headers']
+  body: string
+  /** Undefined if it was not a delivery at all: another path or method, no token, a body too long, or no keys to be had. */
+  verification: Verification | undefined
+  /** What the body says, believable only if verified. */
+  eventId: string | undefined
+  eventType: string | undefined
+  /** A status code, or what was done instead. */
+  answered: number | 'reset' | 'hang'
+  /** Why it was not answered as a delivery, in a sentence. */
+  reason: string | undefined
+  durationMs: number
+}
+
+export interface Receiver {
+  /** Where it listens; what to register, unless `audience` was given. */
+  url: string
+  close(): Promise<void>
+}
+
+/**
+ * A receiver on this machine's loopback address, which does what a receiver must: verifies each token against the issuer's
+ * keys, refuses with 401 what is not valid, and keeps each `jti` once its event is handled, that is, answered with 2XX.
+ * @throws CliError when the port is taken.
+ */
+export const startReceiver = async (options: ReceiverOptions): Promise<Receiver> => {
+  const keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
+  const planned = [...(options.answers ?? [])]
+  const handled = new Set<string>()
+  let url = ''
+
+  const nextAnswer = (eventType: string | undefined): PlannedAnswer => {
+    const fine: PlannedAnswer = { kind: 'status', statusCode: 200 }
+    if (planned.length === 0 || (eventType === 'ping' && !options.answerPings)) return fine
+    return (planned.length > 1 ? planned.shift() : planned[0]) ?? fine
+  }
+
+  const receive = async (request: IncomingMessage, body: string): Promise<Decision> => {
+    const path = request.url ?? '/'
+    if (path !== options.path) return refused(404, `Deliveries are expected at ${options.path}.`)
+    if (request.method !== 'POST') return refused(405, 'Deliveries come with POST.')
+    const token = bearerToken(request.headers.authorization)
+    if (token === undefined) return refused(401, 'There is no “Authorization: Bearer …” header.')
+    let published: Awaited<ReturnType<KeySource>>
+    try {
+      published = await keys(kidOf(token))
+    } catch (error) {
+      // Not the sender's fault, so not a 4XX, which would end the delivery.
+      return refused(503, (error as Error).message)
+    }
+    const verification = await verifyDeliveryToken(token, {
+      keys: published,
+      issuer: options.issuer,
+      audience: options.audience ?? url,
+      body,
+      seen: jti => handled.has(jti),
+    })
+    if (!verification.ok) return { ...refused(401, describeFailure(verification.checks)), verification }
+    if (options.delayMs) await delay(options.delayMs)
+    const answer = options.forward
+      ? await forward(options.forward, request, body)
+      : plannedAnswer(nextAnswer(readBody(body).eventType))
+    return { ...answer, verification }
+  }
+
+  const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+    const receivedAtMs = Date.now()
+    const body = await readAll(request)
+    const decision = body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await receive(request, body)
+    const { answered, reason, verification } = decision
+    if (verification?.ok && typeof answered === 'number' && answered < 300)
+      handled.add(String(verification.claims?.jti))
+    answer(request, response, decision)
+    options.onDelivery({
+      receivedAtMs,
+      method: request.method ?? '',
+      path: request.url ?? '',
+      headers: request.headers,
+      body: body ?? '',
+      verification,
+      ...readBody(body ?? ''),
+      answered,
+      reason,
+      durationMs: Date.now() - receivedAtMs,
+    })
+  }
+
+  const server = createServer((request, response) => {
+    handle(request, response).catch(error => {
+      // A sender that hangs up halfway has sent nothing; what else goes wrong here is not to be hidden.
+      if (!request.errored) throw error
+    })
+  })
+  await listen(server, options.port)
+  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${options.path}`
+  return {
+    url,
+    close: () =>
+      new Promise(resolve => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+/** What is sent back, and why. */
+interface Decision {
+  answered: number | 'reset' | 'hang'
+  headers: Record<string, string>
+  body: Buffer | string
+  reason: string | undefined
+  verification: Verification | undefined
+}
+
+const refused = (statusCode: number, reason: string): Decision => ({
+  answered: statusCode,
+  // RFC 6750 section 3: a 401 says which scheme was expected.
+  headers: {
+    'content-type': 'application/json',
+    ...(statusCode === 401 && { 'www-authenticate': 'Bearer error="invalid_token"' }),
+  },
+  body: JSON.stringify({ error: reason }),
+  reason,
+  verification: undefined,
+})
+
+const plannedAnswer = (answer: PlannedAnswer): Decision => {
+  const nothing = { headers: {}, body: '', reason: undefined, verification: undefined }
+  if (answer.kind !== 'status') return { ...nothing, answered: answer.kind }
+  const { statusCode, retryAfterSeconds } = answer
+  return {
+    ...nothing,
+    answered: statusCode,
+    headers: retryAfterSeconds === undefined ? {} : { 'retry-after': String(retryAfterSeconds) },
+  }
+}
+
+const FORWARDED = ['authorization', 'content-type', 'user-agent'] as const
+const PASSED_BACK = ['content-type', 'retry-after'] as const
+
+const forward = async (to: URL, request: IncomingMessage, body: string): Promise<Decision> => {
+  const headers = Object.fromEntries(
+    FORWARDED.flatMap(name => (request.headers[name] ? [[name, request.headers[name]]] : [])),
+  )
+  try {
+    const response = await fetch(to, {
+      method: 'POST',
+      headers,
+      body,
+      redirect: 'manual',
+      signal: AbortSignal.timeout(FORWARD_TIMEOUT_MS),
+    })
+    const passedBack = PASSED_BACK.flatMap(name =>
+      response.headers.has(name) ? [[name, response.headers.get(name)!]] : [],
+    )
+    return {
+      answered: response.status,
+      headers: Object.fromEntries(passedBack),
+      body: Buffer.from(await response.arrayBuffer()),
+      reason: undefined,
+      verification: undefined,
+    }
+  } catch (error) {
+    const { cause = error } = error as { cause?: unknown }
+    return refused(502, `${to.href} did not answer: ${cause instanceof Error ? cause.message : String(cause)}`)
+  }
+}
+
+const answer = (request: IncomingMessage, response: ServerResponse, { answered, headers, body }: Decision): void => {
+  if (answered === 'hang') return
+  if (answered === 'reset') return void request.socket.resetAndDestroy()
+  response.writeHead(answered, headers)
+  response.end(body)
+}
+
+/** The whole body; undefined if it is too long. */
+const readAll = async (request: IncomingMessage): Promise<string | undefined> => {
+  const chunks: Buffer[] = []
+  let length = 0
+  for await (const chunk of request) {
+    length += (chunk as Buffer).length
+    if (length <= LONGEST_BODY) chunks.push(chunk as Buffer)
+  }
+  return length > LONGEST_BODY ? undefined : Buffer.concat(chunks).toString('utf8')
+}
+
+const readBody = (body: string): { eventId: string | undefined; eventType: string | undefined } => {
+  const text = (value: unknown) => (typeof value === 'string' ? value : undefined)
+  try {
+    const content = JSON.parse(body)
+    return { eventId: text(content?.eventId), eventType: text(content?.eventType) }
+  } catch {
+    return { eventId: undefined, eventType: undefined }
+  }
+}
+
+const bearerToken = (header: string | undefined): string | undefined => /^Bearer\s+(\S+)\s*$/i.exec(header ?? '')?.[1]
+
+const describeFailure = (checks: Check[]): string =>
+  checks
+    .filter(check => check.status === 'failed')
+    .map(({ name, expected, found, advice }) =>
+      `${name}: ${expected ? `expected ${expected}, found ${found}. ` : ''}${advice ?? ''}`.trim(),
+    )
+    .join(' ')
+
+const listen = (server: ReturnType<typeof createServer>, port: number): Promise<void> =>
+  new Promise((resolve, reject) => {
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      if (error.code !== 'EADDRINUSE' && error.code !== 'EACCES') return reject(error)
+      const why = error.code === 'EADDRINUSE' ? 'is taken by another program' : 'may not be used by this user'
+      reject(
+        new CliError(
+          exitCodes.failed,
+          'PORT_UNAVAILABLE',
+          `Port ${port} ${why}.`,
+          'Choose another with --port; --port 0 takes any free one.',
+        ),
+      )
+    })
+    server.listen(port, '127.0.0.1', resolve)
+  })

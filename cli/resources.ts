@@ -1,0 +1,36 @@
+import { type Colours, cellText, type View } from './output/output.ts'
+import { relativeIso } from './output/time.ts'
+
+/** What the API's lists take; see the description of MangoQuery in its schema. */
+export interface MangoQuery {
+  selector?: Record<string, unknown>
+  sort?: Record<string, 'asc' | 'desc'>[]
+  limit?: number
+  skip?: number
+  after?: string
+}
+
+/** A value with the colour that its status has everywhere: green is well, yellow is waiting, red needs somebody. */
+export const statusCell = (status: string, colours: Colours): string => {
+  const text = cellText(status)
+  if (['active', 'delivered', 'approved', 'submitted'].includes(status)) return colours.green(text)
+  if (['pending', 'open', 'inactive'].includes(status)) return colours.yellow(text)
+  if (['rejected', 'dropped'].includes(status)) return colours.red(text)
+  return colours.dim(text)
+}
+
+export const idColumn = { title: 'ID', cell: (row: { id: string }) => cellText(row.id) }
+
+/** A column of times, told relative to now. */
+export const timeColumn = <Row>(
+  title: string,
+  time: (row: Row) => string | null,
+  nowMs: number,
+): View<Row>['columns'][number] => ({
+  title,
+  cell: (row, colours) => colours.dim(cellText(relativeIso(time(row), nowMs))),
+})
+
+/** A selector that asks for all of the conditions that are given, or undefined when none is. */
+export const allOf = (conditions: Record<string, unknown>[]): Record<string, unknown> | undefined =>
+  conditions.length === 0 ? undefined : conditions.length === 1 ? conditions[0]! : { $and: conditions }

@@ -1,0 +1,48 @@
+import { usageError } from './errors.ts'
+import type { Arrival } from './receiver.ts'
+
+/** A delivery as it was received. */
+export interface SavedRequest {
+  /** The whole URL if the request line has it, as those have that `listen` saves; else its path. */
+  target: string
+  host: string | undefined
+  authorization: string | undefined
+  body: string
+}
+
+/** An HTTP/1.1 request as text (RFC 9112), with the whole URL in its first line, so that it tells its own audience. */
+export const writeRequest = ({ method, headers, body }: Arrival, url: string): string => {
+  const lines = Object.entries(headers).flatMap(([name, value]) =>
+    value === undefined ? [] : [`${name}: ${[value].flat().join(', ')}`],
+  )
+  return `${method} ${url} HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n${body}`
+}
+
+/** Reads such a request; line ends may have lost their CR. Throws a CliError when it is none. */
+export const readRequest = (text: string): SavedRequest => {
+  const [, head = '', body = ''] = /^(.*?)(?:\r?\n){2}(.*)$/s.exec(text) ?? [undefined, text]
+  const [first = '', ...lines] = head.split(/\r?\n/)
+  const [, target] = /^[A-Z]+ (\S+) HTTP\/\d/.exec(first) ?? []
+  if (!target) {
+    throw usageError(
+      'The saved request does not begin with a request line.',
+      'Such as: POST /hooks HTTP/1.1, then its headers, an empty line and its body.',
+    )
+  }
+  const headers = new Map(
+    lines.map(line => {
+      const colon = line.indexOf(':')
+      return [line.slice(0, colon).trim().toLowerCase(), line.slice(colon + 1).trim()]
+    }),
+  )
+  return { target, host: headers.get('host'), authorization: headers.get('authorization'), body }
+}
+
+/**
+ * The URLs that a saved request may have been sent to: one if the request line has it, else the same host and path with
+ * both schemes, since the request does not tell.
+ */
+export const possibleUrls = ({ target, host }: SavedRequest): string[] => {
+  if (/^https?:\/\//.test(target)) return [target]
+  return host === undefined ? [] : [`https://${host}${target}`, `http://${host}${target}`]
+}

@@ -1,0 +1,124 @@
+import { parseIso } from '../shared/time.ts'
+import { type Colours, cellText, describeFields } from './output/output.ts'
+import { count, duration, relativeTime } from './output/time.ts'
+import { statusCell } from './resources.ts'
+
+export interface Attempt {
+  number: number
+  startedAt: string
+  durationMs: number | null
+  statusCode: number | null
+  failure: string | null
+  failureDetail: string | null
+  response: string | null
+  retryAfter: string | null
+}
+
+export interface Delivery {
+  id: string
+  webhookId: string
+  webhook: { id: string; url: string; status: string; statusReason: string | null } | null
+  eventType: string
+  event: { id: string; payload: unknown } | null
+  status: string
+  attemptCount: number
+  nextAttemptAt: string | null
+  createdAt: string
+  finishedAt: string | null
+  attempts: Attempt[]
+}
+
+/** GraphQL selection of everything that a delivery's story is told from. */
+export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
+  nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
+
+/** One attempt on one line: what came back, and how long it took. */
+export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
+  const took = attempt.durationMs === null ? '' : colours.dim(`  after ${duration(attempt.durationMs)}`)
+  return `${describeAnswer(attempt, colours)}${took}`
+}
+
+const describeAnswer = (attempt: Attempt, colours: Colours): string => {
+  const { statusCode, failure, failureDetail, retryAfter, startedAt, durationMs } = attempt
+  if (statusCode === null) {
+    if (failure === null) return colours.yellow('under way')
+    const detail = failureDetail ? `: ${cellText(failureDetail)}` : ''
+    return colours.red(`no answer, ${cellText(failure).replaceAll('_', ' ')}${detail}`)
+  }
+  const colour = statusCode < 300 ? colours.green : statusCode === 429 ? colours.yellow : colours.red
+  const until = retryAfter === null ? undefined : parseIso(retryAfter)
+  const answeredAt = (parseIso(startedAt) ?? 0) + (durationMs ?? 0)
+  const asked = until === undefined ? '' : `, asked to wait ${duration(Math.max(0, until - answeredAt))}`
+  return colour(`answered ${statusCode}${asked}`)
+}
+
+/** The story of a delivery for people: each attempt, what was answered, the waits between, and what happens next and when. */
+export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
+  const { webhook, event } = delivery
+  const head = describeFields(
+    [
+      ['Delivery', `${cellText(delivery.id)}  ${statusCell(delivery.status, colours)}`],
+      ['Event', cellText(delivery.eventType)],
+      ['Payload', cellText(event?.payload)],
+      [
+        'Webhook',
+        webhook ? `${cellText(webhook.url)}  ${statusCell(webhook.status, colours)}` : cellText(delivery.webhookId),
+      ],
+      ['', cellText(delivery.webhookId)],
+    ],
+    colours,
+  )
+  const lines = [timelineLine(delivery.createdAt, 'queued', colours)]
+  let settledAt = parseIso(delivery.createdAt)
+  for (const attempt of delivery.attempts) {
+    const startedAt = parseIso(attempt.startedAt)
+    if (attempt.number > 1 && settledAt !== undefined && startedAt !== undefined) {
+      lines.push(colours.dim(`${' '.repeat(INDENT)}waited ${duration(Math.max(0, startedAt - settledAt))}`))
+    }
+    lines.push(
+      timelineLine(attempt.startedAt, `attempt ${attempt.number}  ${describeAttempt(attempt, colours)}`, colours),
+    )
+    if (attempt.response)
+      lines.push(`${' '.repeat(INDENT)}${colours.dim('it said:')} ${cellText(shorten(attempt.response))}`)
+    settledAt = startedAt === undefined ? undefined : startedAt + (attempt.durationMs ?? 0)
+  }
+  return `${head}\n${lines.join('\n')}\n\n${describeNext(delivery, nowMs, colours)}\n`
+}
+
+/** What becomes of a delivery from here, and what a reader can do about it. */
+const describeNext = (delivery: Delivery, nowMs: number, colours: Colours): string => {
+  const last = delivery.attempts.at(-1)
+  switch (delivery.status) {
+    case 'pending': {
+      const number = delivery.attemptCount + 1
+      const at = delivery.nextAttemptAt === null ? undefined : parseIso(delivery.nextAttemptAt)
+      if (at === undefined) return `Next: attempt ${number}, now under way.`
+      if (at > nowMs) return `Next: attempt ${number} ${relativeTime(at, nowMs)}, at ${clock(delivery.nextAttemptAt!)}.`
+      const late = nowMs - at
+      const line = `Next: attempt ${number}, due ${relativeTime(at, nowMs)}.`
+      return late < 20_000
+        ? line
+        : `${line} ${colours.yellow('It is late: is a server running that has the role “delivery”?')}`
+    }
+    case 'delivered':
+      return `Delivered after ${count(delivery.attemptCount, 'attempt')}. Nothing more is sent.`
+    case 'rejected':
+      return `The receiver answered ${last?.statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${last?.statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''}`
+    case 'dropped':
+      return 'The last retry failed too: it is not sent again. The event itself is kept.'
+    case 'cancelled':
+      return `Cancelled because its webhook ${delivery.webhook?.statusReason ? `left the status active (${cellText(delivery.webhook.statusReason)})` : 'left the status active'}. Make it active again with: tidings webhooks enable ${cellText(delivery.webhookId)}`
+    default:
+      return ''
+  }
+}
+
+const INDENT = 21
+
+const timelineLine = (iso: string, text: string, colours: Colours): string =>
+  `${colours.dim(clock(iso).padEnd(INDENT - 2))}  ${text}`
+
+/** `2026-11-21 00:40:01`, in UTC as the API has it, to the second. */
+const clock = (iso: string): string => cellText(iso.replace('T', ' ').replace(/(\.\d+)?(\+00:00|Z)$/, ''))
+
+const shorten = (text: string): string => (text.length > 200 ? `${text.slice(0, 200)}…` : text)

@@ -1,0 +1,239 @@
+import { parseIso, toIso } from '../../shared/time.ts'
+import { badQuery, didYouMean, quoted } from './error.ts'
+import { evaluate, isIndex } from './matcher.ts'
+import type { Field, Resource } from './resource.ts'
+import { type Comparison, type Condition, type FieldNode, isObject, type Json, type Node, typeOf } from './selector.ts'
+
+/**
+ * Checks a selector against what it selects from: every field exists, and times, dates and enum values are such. Times
+ * come out as Tidings writes them, so that comparing them as text compares instants.
+ *
+ * Where a field of the resource is an object or a list of objects, conditions on the whole of it see no more than that
+ * it is one: its fields are selected on one by one. Throws `MangoError`.
+ */
+export const bind = (node: Node, resource: Resource): Node => bindIn(node, { kind: 'object', resource })
+
+/** What a condition can be about. */
+export type Target =
+  | { kind: 'scalar'; type: ScalarType; nullable: boolean; values?: readonly string[] }
+  | { kind: 'object'; resource: Resource }
+  | { kind: 'related'; resource: Resource }
+  | { kind: 'scalars'; element: Target }
+  | { kind: 'objects'; element: Target }
+  | { kind: 'json' }
+
+export type ScalarType = Extract<Field, { kind: 'column' }>['type']
+
+const bindIn = (node: Node, target: Target): Node => {
+  switch (node.kind) {
+    case 'and':
+    case 'or':
+      return { kind: node.kind, nodes: node.nodes.map(inner => bindIn(inner, target)) }
+    case 'not':
+      return { kind: 'not', node: bindIn(node.node, target) }
+    case 'constant':
+      return node
+    case 'field':
+      return bindField(node, targetAt(target, node.path, node.at))
+  }
+}
+
+/** What a path leads to from `target`. Throws where it leads nowhere, naming what there is. */
+export const targetAt = (target: Target, path: readonly string[], at: string): Target => {
+  const [name, ...rest] = path
+  if (name === undefined || target.kind === 'json') return target
+  switch (target.kind) {
+    case 'object':
+    case 'related':
+      return targetAt(targetOf(fieldOf(target.resource, name, at)), rest, at)
+    case 'scalars':
+    case 'objects':
+      if (isIndex(name)) return targetAt(target.element, rest, at)
+      throw badQuery(
+        at,
+        `leads into a list; say which elements, as in {"$elemMatch": {${target.kind === 'objects' ? `${quoted(name)}: …` : '"$eq": …'}}}`,
+      )
+    case 'scalar':
+      throw badQuery(
+        at,
+        `leads into a ${target.type}, which has no fields${name.startsWith('_') ? didYouMean(name, ['_regex', '_eq', '_in', '_gt', '_lt', '_beginsWith']) : ''}`,
+      )
+  }
+}
+
+export const fieldOf = (resource: Resource, name: string, at: string): Field => {
+  if (Object.hasOwn(resource.fields, name)) return resource.fields[name]!
+  const names = Object.keys(resource.fields)
+  throw badQuery(
+    at,
+    `${resource.name} have no field ${quoted(name)}${didYouMean(name, names)} Fields: ${names.join(', ')}`,
+  )
+}
+
+const targetOf = (field: Field): Target => {
+  switch (field.kind) {
+    case 'column':
+      return {
+        kind: 'scalar',
+        type: field.type,
+        nullable: field.nullable ?? false,
+        ...(field.values && { values: field.values }),
+      }
+    case 'json':
+      return { kind: 'json' }
+    case 'list':
+      return {
+        kind: 'scalars',
+        element: { kind: 'scalar', type: field.type, nullable: false, ...(field.values && { values: field.values }) },
+      }
+    case 'related':
+      return { kind: 'related', resource: field.resource() }
+    case 'children':
+      return { kind: 'objects', element: { kind: 'object', resource: field.resource() } }
+  }
+}
+
+const bindField = (node: FieldNode, target: Target): Node => {
+  switch (target.kind) {
+    case 'json':
+      return node
+    case 'scalar':
+      return { ...node, condition: bindScalar(node.condition, target, node.at) }
+    case 'scalars':
+      return { ...node, condition: bindScalars(node.condition, target.element as Scalar, node.at) }
+    case 'objects':
+      return { ...node, condition: bindObjects(node.condition, target.element, node.at) }
+    case 'object':
+    case 'related':
+      return { ...node, condition: bindObject(node.condition, target.resource, node.at) }
+  }
+}
+
+type Scalar = Extract<Target, { kind: 'scalar' }>
+
+const bindScalar = (condition: Condition, target: Scalar, at: string): Condition => {
+  switch (condition.operator) {
+    case '$eq':
+    case '$ne':
+      return { ...condition, value: checkEnum(timeOrDate(condition.value, target, at), target, at) }
+    case '$lt':
+    case '$lte':
+    case '$gt':
+    case '$gte':
+      return { ...condition, value: timeOrDate(condition.value, target, at) }
+    case '$in':
+    case '$nin':
+    case '$all':
+      return {
+        ...condition,
+        values: condition.values.map(value => checkEnum(timeOrDate(value, target, at), target, at)),
+      }
+    default:
+      return condition
+  }
+}
+
+const bindScalars = (condition: Condition, element: Scalar, at: string): Condition => {
+  switch (condition.operator) {
+    case '$eq':
+    case '$ne':
+      return {
+        ...condition,
+        value: Array.isArray(condition.value)
+          ? condition.value.map(value => checkEnum(value, element, at))
+          : condition.value,
+      }
+    case '$in':
+    case '$nin':
+    case '$all':
+      return { ...condition, values: condition.values.map(value => checkEnum(value, element, at)) }
+    case '$elemMatch':
+    case '$allMatch':
+      return { ...condition, node: bindIn(condition.node, element) }
+    default:
+      return condition
+  }
+}
+
+const bindObjects = (condition: Condition, element: Target, at: string): Condition => {
+  switch (condition.operator) {
+    case '$elemMatch':
+    case '$allMatch':
+      return { ...condition, node: bindIn(condition.node, element) }
+    case '$in':
+    case '$nin':
+    case '$all':
+      if (condition.values.some(value => typeof value === 'object' && value !== null)) throw wholeObjects(at)
+      return condition
+    case '$eq':
+    case '$ne':
+    case '$lt':
+    case '$lte':
+    case '$gt':
+    case '$gte':
+      if (Array.isArray(condition.value) && condition.value.length > 0) throw wholeObjects(at)
+      return condition
+    default:
+      return condition
+  }
+}
+
+const wholeObjects = (at: string) =>
+  badQuery(at, 'compares whole objects; select on their fields, as in {"$elemMatch": {"<field>": …}}')
+
+const bindObject = (condition: Condition, resource: Resource, at: string): Condition => {
+  switch (condition.operator) {
+    case '$keyMapMatch': {
+      // Its keys are known before any row is read.
+      const found = Object.keys(resource.fields).some(key => evaluate(condition.node, key))
+      return found ? { operator: '$type', value: 'object' } : { operator: '$in', values: [] }
+    }
+    case '$eq':
+    case '$ne':
+    case '$lt':
+    case '$lte':
+    case '$gt':
+    case '$gte':
+      if (!isObject(condition.value)) return condition
+      if (Object.keys(condition.value).length === 0) return comparedWithEmptyObject[condition.operator]
+      throw badQuery(
+        at,
+        `compares whole objects; select on their fields, as in {"<field>": …}. Fields: ${Object.keys(resource.fields).join(', ')}`,
+      )
+    case '$in':
+    case '$nin':
+      if (condition.values.some(isObject)) throw badQuery(at, 'compares whole objects; select on their fields')
+      return condition
+    default:
+      return condition
+  }
+}
+
+/** No row is without fields, so it comes after `{}`, and null before. */
+const comparedWithEmptyObject: Record<Comparison, Condition> = {
+  $eq: { operator: '$in', values: [] },
+  $ne: { operator: '$nin', values: [] },
+  $lt: { operator: '$type', value: 'null' },
+  $lte: { operator: '$type', value: 'null' },
+  $gt: { operator: '$type', value: 'object' },
+  $gte: { operator: '$type', value: 'object' },
+}
+
+const checkEnum = (value: Json, { values }: Scalar, at: string): Json => {
+  if (values === undefined || typeof value !== 'string' || values.includes(value)) return value
+  throw badQuery(at, `${quoted(value)} is none of its values${didYouMean(value, values)} Values: ${values.join(', ')}`)
+}
+
+const timeOrDate = (value: Json, { type }: Scalar, at: string): Json => {
+  if (value === null || (type !== 'time' && type !== 'date')) return value
+  const given = typeof value === 'string' ? quoted(value) : typeOf(value)
+  const ms = typeof value === 'string' ? parseIso(value) : undefined
+  if (type === 'time') {
+    if (ms === undefined)
+      throw badQuery(at, `is a time; give one in ISO 8601, such as "2026-11-21T00:40:01+00:00", or null, not ${given}`)
+    return toIso(ms)
+  }
+  if (ms === undefined || (value as string).length !== 10)
+    throw badQuery(at, `is a date; give one such as "2026-11-21", or null, not ${given}`)
+  return value
+}

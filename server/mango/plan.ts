@@ -1,0 +1,462 @@
+import { fieldOf, type ScalarType } from './bind.ts'
+import { all, either, type MangoDialect, mangoDialects, type Sql, sql } from './dialect.ts'
+import { satisfies } from './matcher.ts'
+import type { Literal } from './pattern.ts'
+import type { Engine, Field, Resource } from './resource.ts'
+import type { Comparison, Condition, FieldNode, Json, Node } from './selector.ts'
+
+/** How a selector is answered: what SQL says of it, and what is left to be matched in TypeScript. */
+export type Plan = {
+  /** To-one relations that a selected row must have, in the order in which they depend on each other. */
+  joins: Join[]
+  /** True of every row that the selector selects; false: it selects none. */
+  where: Sql | boolean
+  /** What `where` does not say exactly. */
+  residual: Node | undefined
+}
+
+export type Join = { table: string; alias: string; on: Sql }
+
+/** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where there is nothing to hide. */
+export type VisibleRows = (resource: Resource, alias: string) => Sql | undefined
+
+/** Plans a bound selector over `resource`, whose table goes by its own name. */
+export const plan = (node: Node, resource: Resource, engine: Engine, visible: VisibleRows): Plan => {
+  const planner = new Planner(mangoDialects[engine], visible)
+  const root: Row = { resource, alias: resource.table, joined: new Map() }
+  const conjuncts = conjunctsOf(node)
+  const parts = conjuncts.map(conjunct => planner.part(conjunct, root))
+  const residual = conjuncts.filter((_, index) => !parts[index]!.exact)
+  return {
+    joins: planner.joins,
+    where: conjunction(parts).sql,
+    residual:
+      residual.length === 0 ? undefined : residual.length === 1 ? residual[0] : { kind: 'and', nodes: residual },
+  }
+}
+
+const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
+
+/**
+ * SQL that is true wherever its node is, and where `exact` nowhere else. It may be NULL where the node is false.
+ */
+type Part = { sql: Sql | boolean; exact: boolean }
+
+const exactly = (value: Sql | boolean): Part => ({ sql: value, exact: true })
+const atMost = (value: Sql | boolean): Part => ({ sql: value, exact: false })
+const UNKNOWN: Part = atMost(true)
+
+const conjunction = (parts: Part[]): Part => {
+  if (parts.some(part => part.sql === false)) return exactly(false)
+  const said = parts.map(part => part.sql).filter(value => typeof value !== 'boolean')
+  return { sql: said.length === 0 ? true : all(said), exact: parts.every(part => part.exact) }
+}
+
+const disjunction = (parts: Part[]): Part => {
+  if (parts.some(part => part.sql === true && part.exact)) return exactly(true)
+  if (parts.some(part => part.sql === true)) return UNKNOWN
+  const said = parts.map(part => part.sql).filter(value => typeof value !== 'boolean')
+  return { sql: said.length === 0 ? false : either(said), exact: parts.every(part => part.exact) }
+}
+
+const opposite = ({ sql: value, exact }: Part): Part => {
+  if (!exact) return UNKNOWN
+  return exactly(typeof value === 'boolean' ? !value : sql('(#) IS NOT TRUE', value))
+}
+
+/** Rows in scope under a name. Those of the statement itself can take joins; those of a subquery are looked up by EXISTS. */
+type Row = { resource: Resource; alias: string; joined?: Map<string, Row> }
+
+/** A value in scope: a column's, or a list element's. */
+type Scalar = { column: string; type: ScalarType; nullable: boolean }
+
+type Kind<K extends Field['kind']> = Extract<Field, { kind: K }>
+
+class Planner {
+  readonly joins: Join[] = []
+  readonly #dialect: MangoDialect
+  readonly #visible: VisibleRows
+  #aliases = 0
+
+  constructor(dialect: MangoDialect, visible: VisibleRows) {
+    this.#dialect = dialect
+    this.#visible = visible
+  }
+
+  part(node: Node, scope: Row | Scalar): Part {
+    const related = 'resource' in scope ? relatedTo(node, scope.resource) : undefined
+    if (related) return this.#related(node, scope as Row, related)
+    switch (node.kind) {
+      case 'constant':
+        return exactly(node.value)
+      case 'and':
+        return conjunction(node.nodes.map(inner => this.part(inner, subquery(scope))))
+      case 'or':
+        return node.nodes.length === 0
+          ? exactly(true)
+          : disjunction(node.nodes.map(inner => this.part(inner, subquery(scope))))
+      case 'not':
+        return opposite(this.part(node.node, subquery(scope)))
+      case 'field':
+        if ('resource' in scope) return this.#field(node, scope)
+        return node.path.length === 0 ? this.#scalar(node, scope) : exactly(false)
+    }
+  }
+
+  #field(node: FieldNode, row: Row): Part {
+    const [name, ...rest] = node.path
+    // About the row as a whole, which is an object whatever is in it.
+    if (name === undefined) return exactly(satisfies(node.condition, anObject) !== node.negated)
+    const field = fieldOf(row.resource, name, node.at)
+    switch (field.kind) {
+      case 'column':
+        return this.#scalar(node, {
+          column: `${row.alias}.${field.column}`,
+          type: field.type,
+          nullable: field.nullable ?? false,
+        })
+      case 'json':
+        return this.#json(node, `${row.alias}.${field.column}`, rest)
+      case 'list':
+        return rest.length > 0 ? UNKNOWN : this.#list(node, field, row)
+      case 'children':
+        return rest.length > 0 ? UNKNOWN : this.#children(node, field, row)
+      case 'related':
+        return this.#whole(node, this.#existsRelated(field, row, exactly(true), `r${++this.#aliases}`).sql)
+    }
+  }
+
+  /** A node about fields of one to-one relation: false of a row that has no such relation. */
+  #related(node: Node, row: Row, name: string): Part {
+    const field = row.resource.fields[name] as Kind<'related'>
+    const inner = withoutFirst(node)
+    if (!row.joined) {
+      const alias = `r${++this.#aliases}`
+      return this.#existsRelated(field, row, this.part(inner, { resource: field.resource(), alias }), alias)
+    }
+    const existing = row.joined.get(name)
+    const related = existing ?? { resource: field.resource(), alias: `r${++this.#aliases}`, joined: new Map() }
+    if (!existing) {
+      row.joined.set(name, related)
+      const key: Sql = { sql: `${related.alias}.id = ${row.alias}.${field.column}`, bindings: [] }
+      const visible = this.#visible(related.resource, related.alias)
+      this.joins.push({ table: related.resource.table, alias: related.alias, on: visible ? all([key, visible]) : key })
+    }
+    return conjunction(conjunctsOf(inner).map(conjunct => this.part(conjunct, related)))
+  }
+
+  #existsRelated(field: Kind<'related'>, row: Row, inner: Part, alias: string): Part {
+    const resource = field.resource()
+    return this.#exists(
+      resource.table,
+      alias,
+      `${alias}.id = ${row.alias}.${field.column}`,
+      inner,
+      this.#visible(resource, alias),
+    )
+  }
+
+  #exists(table: string, alias: string, key: string, inner: Part, visible?: Sql): Part {
+    if (inner.sql === false) return inner
+    const conditions = [
+      { sql: key, bindings: [] },
+      ...(visible ? [visible] : []),
+      ...(inner.sql === true ? [] : [inner.sql]),
+    ]
+    return { sql: sql(`EXISTS (SELECT 1 FROM ${table} ${alias} WHERE #)`, all(conditions)), exact: inner.exact }
+  }
+
+  /** A condition on something that is an object or else null, of which no more is asked than that. */
+  #whole(node: FieldNode, exists: Sql | boolean): Part {
+    return choose(
+      exactly(satisfies(node.condition, anObject) !== node.negated),
+      satisfies(node.condition, null) !== node.negated,
+      sql('#', exists as Sql),
+      sql('NOT #', exists as Sql),
+    )
+  }
+
+  #list(node: FieldNode, field: Kind<'list'>, row: Row): Part {
+    const alias = `l${++this.#aliases}`
+    const key = `${alias}.${field.key} = ${row.alias}.id`
+    const element: Scalar = { column: `${alias}.${field.column}`, type: field.type, nullable: false }
+    const some = (condition: Condition): Part =>
+      this.#exists(field.table, alias, key, this.#scalar({ ...node, path: [], negated: false, condition }, element))
+    const { condition } = node
+    switch (condition.operator) {
+      case '$in':
+        return negatedIf(node.negated, some(condition))
+      case '$nin':
+        return negatedIf(!node.negated, some({ operator: '$in', values: condition.values }))
+      case '$all':
+        if (condition.values.length === 0) return exactly(node.negated)
+        if (Array.isArray(condition.values[0]) && condition.values.length === 1) return UNKNOWN
+        return negatedIf(node.negated, conjunction(condition.values.map(value => some({ operator: '$eq', value }))))
+      default:
+        return this.#many(node, { table: field.table, alias, key, element })
+    }
+  }
+
+  #children(node: FieldNode, field: Kind<'children'>, row: Row): Part {
+    const resource = field.resource()
+    const alias = `c${++this.#aliases}`
+    const element: Row = { resource, alias }
+    const visible = this.#visible(resource, alias)
+    return this.#many(node, {
+      table: resource.table,
+      alias,
+      key: `${alias}.${field.key} = ${row.alias}.id`,
+      element,
+      visible,
+    })
+  }
+
+  /** A condition on rows of another table as a list. */
+  #many(
+    node: FieldNode,
+    rows: { table: string; alias: string; key: string; element: Row | Scalar; visible?: Sql | undefined },
+  ): Part {
+    const { table, alias, key, element, visible } = rows
+    const some = (inner: Part) => this.#exists(table, alias, key, inner, visible)
+    const { condition } = node
+    switch (condition.operator) {
+      case '$elemMatch':
+        return negatedIf(node.negated, some(this.part(condition.node, element)))
+      case '$allMatch': {
+        const fails = opposite(this.part(condition.node, element))
+        const any = some(exactly(true))
+        if (!fails.exact) return negatedIf(node.negated, { ...any, exact: false })
+        return negatedIf(node.negated, conjunction([any, opposite(some(fails))]))
+      }
+      case '$size': {
+        const conditions = all([{ sql: key, bindings: [] }, ...(visible ? [visible] : [])])
+        const count = sql(
+          `(SELECT COUNT(*) FROM ${table} ${alias} WHERE #) ${node.negated ? '<>' : '='} ${condition.value}`,
+          conditions,
+        )
+        return exactly(condition.value === 0 ? negatedIf(!node.negated, some(exactly(true))).sql : count)
+      }
+      default:
+        return this.#asList(node, some(exactly(true)).sql as Sql)
+    }
+  }
+
+  /** A condition that can tell no more of a list than whether it is empty; of anything else TypeScript has to see it. */
+  #asList({ condition, negated }: FieldNode, some: Sql): Part {
+    const { operator } = condition
+    const tellsElements =
+      'values' in condition || ('value' in condition && Array.isArray(condition.value) && condition.value.length > 0)
+    if (tellsElements) {
+      const listsNone = operator === '$all' || operator === '$in' || operator === '$nin'
+      // Elements that are objects are nobody's equal: what the list is compared with holds none.
+      if (!listsNone) return UNKNOWN
+      return exactly((operator === '$nin') !== negated)
+    }
+    const whenEmpty = satisfies(condition, []) !== negated
+    const whenNot = satisfies(condition, [null]) !== negated
+    if (whenEmpty === whenNot) return exactly(whenEmpty)
+    return exactly(whenNot ? some : sql('NOT #', some))
+  }
+
+  #scalar(node: FieldNode, { column, type, nullable }: Scalar): Part {
+    const present = this.#presentScalar(node.condition, column, type)
+    const whenPresent = node.negated ? oppositePresent(present) : present
+    if (!nullable) return whenPresent
+    const whenNull = satisfies(node.condition, null) !== node.negated
+    return choose(
+      whenPresent,
+      whenNull,
+      { sql: `${column} IS NOT NULL`, bindings: [] },
+      { sql: `${column} IS NULL`, bindings: [] },
+    )
+  }
+
+  /** A condition on a column, supposing that it is not null. */
+  #presentScalar(condition: Condition, column: string, type: ScalarType): Part {
+    const comparable = { column, type, text: (value: string) => this.#dialect.text(value) }
+    switch (condition.operator) {
+      case '$eq':
+      case '$ne':
+      case '$lt':
+      case '$lte':
+      case '$gt':
+      case '$gte':
+        return exactly(comparison(comparable, condition.operator, condition.value))
+      case '$in':
+      case '$nin': {
+        const found = among(comparable, condition.values)
+        if (condition.operator === '$in') return exactly(found)
+        return exactly(typeof found === 'boolean' ? !found : sql('NOT (#)', found))
+      }
+      case '$mod':
+        if (type !== 'integer') return exactly(false)
+        return exactly({ sql: `${column} % ? = ?`, bindings: [condition.divisor, condition.remainder] })
+      case '$beginsWith':
+        if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
+        return exactly(beginsWith(comparable, condition.value))
+      case '$regex':
+        if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
+        return this.#regex(comparable, condition.pattern.literals)
+      default:
+        // The rest ask for a type, or for lists and objects, which no column is.
+        return exactly(satisfies(condition, sampleOf(type)))
+    }
+  }
+
+  #regex(column: Comparable, literals: Literal[]): Part {
+    if (literals.length === 0) return UNKNOWN
+    return disjunction(
+      literals.map(({ text, at, ignoreCase, complete }) => {
+        if (text === '') return { sql: true, exact: complete }
+        if (ignoreCase) return atMost(this.#dialect.containsIgnoringCase(column.column, text))
+        const found = at === 'start' ? beginsWith(column, text) : this.#dialect.contains(column.column, text)
+        return { sql: found, exact: complete }
+      }),
+    )
+  }
+
+  /**
+   * JSON is matched in TypeScript, on rows whose text has what a match must have: JSON functions differ between engines
+   * in what they make of numbers, escapes and duplicate keys, and reading the text for a string is faster than parsing it.
+   */
+  #json(node: FieldNode, column: string, path: string[]): Part {
+    const { condition, negated } = node
+    if (path.length === 0) {
+      if (condition.operator === '$exists') return exactly(condition.value !== negated)
+      return UNKNOWN
+    }
+    if (condition.operator === '$exists' && !condition.value) return UNKNOWN
+    const text = negated ? undefined : textIn(condition)
+    if (text) {
+      return atMost(
+        either(
+          text.map(({ part, ignoreCase }) =>
+            ignoreCase ? this.#dialect.containsIgnoringCase(column, part) : this.#dialect.contains(column, part),
+          ),
+        ),
+      )
+    }
+    const key = path.findLast(name => isPlainJson(name) && !/^[+-]?\d+$/.test(name))
+    return key === undefined ? UNKNOWN : atMost(this.#dialect.contains(column, `"${key}"`))
+  }
+}
+
+const anObject = { id: '' }
+
+const subquery = (scope: Row | Scalar): Row | Scalar =>
+  'resource' in scope ? { resource: scope.resource, alias: scope.alias } : scope
+
+/** The to-one relation whose fields the whole of `node` is about. */
+const relatedTo = (node: Node, resource: Resource): string | undefined => {
+  if (node.kind === 'field') {
+    const name = node.path.length > 1 ? node.path[0]! : undefined
+    return name !== undefined && resource.fields[name]?.kind === 'related' ? name : undefined
+  }
+  if ((node.kind !== 'and' && node.kind !== 'or') || node.nodes.length === 0) return undefined
+  const names = node.nodes.map(inner => relatedTo(inner, resource))
+  return names.every(name => name === names[0]) ? names[0] : undefined
+}
+
+const withoutFirst = (node: Node): Node => {
+  if (node.kind === 'field') return { ...node, path: node.path.slice(1) }
+  return { ...node, nodes: (node as Extract<Node, { nodes: Node[] }>).nodes.map(withoutFirst) } as Node
+}
+
+const negatedIf = (negated: boolean, part: Part): Part => {
+  if (!negated) return part
+  if (!part.exact) return UNKNOWN
+  return exactly(typeof part.sql === 'boolean' ? !part.sql : sql('NOT #', part.sql))
+}
+
+/** Of something that is not null a comparison is never NULL, so a plain NOT will do, and can use an index. */
+const oppositePresent = (part: Part): Part => {
+  if (!part.exact) return UNKNOWN
+  return exactly(typeof part.sql === 'boolean' ? !part.sql : sql('NOT (#)', part.sql))
+}
+
+/** One part for what is there and one answer for null. */
+const choose = (whenPresent: Part, whenNull: boolean, isPresent: Sql, isNull: Sql): Part => {
+  const { sql: present, exact } = whenPresent
+  if (present === true) return { sql: whenNull ? true : isPresent, exact }
+  if (present === false) return { sql: whenNull ? isNull : false, exact }
+  return { sql: whenNull ? either([present, isNull]) : present, exact }
+}
+
+const isText = (type: ScalarType): boolean => type === 'uuid' || type === 'string' || type === 'date'
+
+/** A value of a column's type, where only the type matters. */
+const sampleOf = (type: ScalarType): Json => (type === 'integer' ? 0 : type === 'boolean' ? false : '')
+
+type Comparable = { column: string; type: ScalarType; text: (value: string) => Sql }
+
+const signs: Record<Comparison, string> = { $eq: '=', $ne: '<>', $lt: '<', $lte: '<=', $gt: '>', $gte: '>=' }
+
+const comparison = (column: Comparable, operator: Comparison, value: Json): Sql | boolean => {
+  const bound = boundOf(column, operator, value)
+  if (typeof bound === 'boolean') return bound
+  return sql(`${column.column} ${signs[operator]} #`, bound)
+}
+
+/** What to compare a column with, or the answer where all its values are on one side. */
+const boundOf = ({ type, text }: Comparable, operator: Comparison, value: Json): Sql | boolean => {
+  const sample = sampleOf(type)
+  if (typeof value !== typeof sample || value === null) return satisfies({ operator, value }, sample)
+  if (typeof value === 'string') return type === 'time' ? { sql: '?', bindings: [Date.parse(value)] } : text(value)
+  if (typeof value === 'boolean') return { sql: '?', bindings: [value ? 1 : 0] }
+  if (Math.abs(value as number) > Number.MAX_SAFE_INTEGER) return satisfies({ operator, value }, sample)
+  const whole = operator === '$lt' || operator === '$gte' ? Math.ceil(value as number) : Math.floor(value as number)
+  if (whole !== value && (operator === '$eq' || operator === '$ne')) return operator === '$ne'
+  return { sql: '?', bindings: [whole] }
+}
+
+const among = (column: Comparable, values: Json[]): Sql | false => {
+  const bounds = values.map(value => boundOf(column, '$eq', value)).filter(bound => typeof bound !== 'boolean')
+  if (bounds.length === 0) return false
+  return sql(`${column.column} IN (${bounds.map(() => '#').join(', ')})`, ...bounds)
+}
+
+/** As a range, which is the same on all engines, has no characters to escape and uses an index. */
+const beginsWith = ({ column, text }: Comparable, prefix: string): Sql | boolean => {
+  if (prefix === '') return true
+  const from = sql(`${column} >= #`, text(prefix))
+  const end = endOfPrefix(prefix)
+  return end === undefined ? from : all([from, sql(`${column} < #`, text(end))])
+}
+
+/** The first text after all those that begin with `prefix`. */
+export const endOfPrefix = (prefix: string): string | undefined => {
+  const characters = [...prefix]
+  while (characters.length > 0) {
+    const last = characters.pop()!.codePointAt(0)!
+    if (last === 0x10ffff) continue
+    return characters.join('') + String.fromCodePoint(last === 0xd7ff ? 0xe000 : last + 1)
+  }
+  return undefined
+}
+
+/** Characters that JSON always writes as they are, however it was written. */
+const isPlainJson = (text: string): boolean => /^[ !#-.0-[\]-~]+$/.test(text)
+
+/** Pieces one of which the text of a JSON document must have for a condition to hold. */
+const textIn = (condition: Condition): { part: string; ignoreCase: boolean }[] | undefined => {
+  switch (condition.operator) {
+    case '$eq':
+      return wholeStrings([condition.value])
+    case '$in':
+      return condition.values.length <= 10 ? wholeStrings(condition.values) : undefined
+    case '$beginsWith':
+      return isPlainJson(condition.value) ? [{ part: `"${condition.value}`, ignoreCase: false }] : undefined
+    case '$regex': {
+      const { literals } = condition.pattern
+      const known = literals.length > 0 && literals.every(({ text }) => isPlainJson(text))
+      return known ? literals.map(({ text, ignoreCase }) => ({ part: text, ignoreCase })) : undefined
+    }
+    default:
+      return undefined
+  }
+}
+
+const wholeStrings = (values: Json[]): { part: string; ignoreCase: boolean }[] | undefined => {
+  if (values.length === 0 || !values.every(value => typeof value === 'string' && isPlainJson(value))) return undefined
+  return values.map(value => ({ part: `"${value}"`, ignoreCase: false }))
+}

@@ -1,0 +1,519 @@
+import type { Knex } from 'knex'
+import { rows as select } from '../database/connect.ts'
+import { bind } from './bind.ts'
+import { mangoDialects, type Sql } from './dialect.ts'
+import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
+import { badQuery, MangoError, quoted } from './error.ts'
+import { compare, evaluate, read } from './matcher.ts'
+import { type Plan, plan, type VisibleRows } from './plan.ts'
+import type { Engine, Resource } from './resource.ts'
+import { type Json, type Node, parseSelector, typeOf } from './selector.ts'
+import { afterValues, orderBy, ownKey, parseSort, type SortKey, type SortValue } from './sort.ts'
+
+export type MangoQuery = {
+  /** Everything, where there is none. */
+  selector?: unknown
+  /** In CouchDB's two forms: `["name"]`, `[{"createdAt": "desc"}, {"id": "desc"}]`. By id, where there is none. */
+  sort?: unknown[] | null
+  /** 0 to 10,000. Where there is none, all rows come, and if that is more than 10,000, an error instead. */
+  limit?: number | null
+  skip?: number | null
+  /** The id of the last row seen: rows begin after it, in the order of `sort`. */
+  after?: string | null
+}
+
+/** Narrows a SELECT from a resource's table to what the caller may see, by conditions on columns named with their table. */
+export type Visible = (builder: Knex.QueryBuilder) => void
+
+export type Options = {
+  /** What the caller may see of other resources: what it may not see is no relation, no child and no sort value either. */
+  related?: ((resource: Resource) => Visible | undefined) | undefined
+  /** Ask the database which indexes it uses. */
+  explain?: boolean | undefined
+}
+
+/** How a query was answered. */
+export type Explain = {
+  /** The statement that selected the rows: the first, where there were several. Null: nothing could match. */
+  sql: string | null
+  /** How many values were bound to it. */
+  bindings: number
+  /** `table.index` for each index that the database uses, if it was asked. */
+  indexes: string[] | null
+  /** The conditions that SQL could not decide. */
+  matchedInTypeScript: string[]
+  /** The sort fields that SQL could not order by. */
+  sortedInTypeScript: string[]
+  statements: number
+  /** Rows that those statements returned. */
+  rowsExamined: number
+}
+
+/** Rows that come without a limit, and the highest limit. */
+export const MAX_ROWS = 10_000
+/** Rows that may be skipped where TypeScript matches or sorts. */
+export const MAX_SKIP = 100_000
+/** Time that matching one query may take. */
+export const MATCHING_BUDGET_MS = 10_000
+
+/**
+ * The rows of a resource that a query selects among those the caller may see, as they are in the table.
+ * Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE, QUERY_TOO_COMPLEX.
+ */
+export const find = async (
+  db: Knex | Knex.Transaction,
+  engine: Engine,
+  resource: Resource,
+  query: MangoQuery | null | undefined,
+  visible: Visible,
+  options: Options = {},
+): Promise<{ rows: Row[]; explain: Explain }> => {
+  const search = new Search(db, engine, resource, query ?? {}, visible, options, { unique: 'id' })
+  const rows = await search.all()
+  return { rows, explain: await search.explain() }
+}
+
+/** The table's column that holds the parent's id, the parents, and what orders one parent's rows: `id`, or else `orderBy`. */
+export type Parents = { column: string; ids: readonly string[]; orderBy?: string | undefined }
+
+/**
+ * As `find`, for the rows of each of many parents: `limit`, `skip`, `sort` and `after` hold for each parent by itself.
+ * More than 10,000 rows in all is RESULT_TOO_LARGE. A parent without rows is not in the answer.
+ */
+export const findByParents = async (
+  db: Knex | Knex.Transaction,
+  engine: Engine,
+  resource: Resource,
+  query: MangoQuery | null | undefined,
+  visible: Visible,
+  parents: Parents,
+  options: Options = {},
+): Promise<{ rows: Map<string, Row[]>; explain: Explain }> => {
+  const { column, ids, orderBy: unique = 'id' } = parents
+  const search = new Search(db, engine, resource, query ?? {}, visible, options, { unique, parent: column })
+  const rows = await search.byParent([...new Set(ids)])
+  return { rows, explain: await search.explain() }
+}
+
+/** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
+const BATCH_SIZES = [500, 5_000]
+/** SQLite takes 500 SELECTs in one statement, and 32,766 values. */
+const PARENTS_A_STATEMENT = 200
+const VALUES_A_STATEMENT = 30_000
+
+type Key = { unique: string; parent?: string }
+type Values = Json[]
+type Hit = { row: Row; values: Values }
+
+class Search {
+  readonly #db: Knex | Knex.Transaction
+  readonly #engine: Engine
+  readonly #resource: Resource
+  readonly #visible: Visible
+  readonly #visibleRows: VisibleRows
+  readonly #asked: boolean
+  readonly #plan: Plan
+  readonly #keys: SortKey[]
+  /** The order of a pass over everything: by what the rows are stored or indexed by. */
+  readonly #scanKeys: SortKey[]
+  readonly #sortedInSql: boolean
+  readonly #needs: Needs = new Map()
+  readonly #limit: number | undefined
+  readonly #skip: number
+  readonly #after: string | undefined
+  #first: Sql | undefined
+  #statements = 0
+  #rowsExamined = 0
+  #matchingMs = 0
+  #breathedAt = performance.now()
+
+  constructor(
+    db: Knex | Knex.Transaction,
+    engine: Engine,
+    resource: Resource,
+    query: MangoQuery,
+    visible: Visible,
+    options: Options,
+    { unique, parent }: Key,
+  ) {
+    this.#db = db
+    this.#engine = engine
+    this.#resource = resource
+    this.#visible = visible
+    this.#visibleRows = visibleRowsBy(db, options.related)
+    this.#asked = options.explain ?? false
+    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#visibleRows)
+    this.#keys = parseSort(query.sort, resource, unique, this.#visibleRows)
+    this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
+    this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
+    this.#limit = wholeNumber(query.limit, 'limit', MAX_ROWS)
+    this.#skip = wholeNumber(query.skip, 'skip', Number.MAX_SAFE_INTEGER) ?? 0
+    this.#after = afterOf(query.after, resource)
+    if (this.#plan.residual) addNeedsOf(this.#needs, this.#plan.residual, resource)
+    for (const { path, column } of this.#keys) if (!column) addPath(this.#needs, path, resource)
+    if (this.#skip > MAX_SKIP && !this.#inSql) {
+      throw badQuery(
+        'skip',
+        `is at most ${MAX_SKIP} where SQL alone cannot answer; page with after, the id of the last row seen`,
+      )
+    }
+  }
+
+  get #inSql(): boolean {
+    return this.#plan.residual === undefined && this.#sortedInSql
+  }
+
+  /** One more than may come back, so that a list which is too long is seen to be. */
+  get #wanted(): number {
+    return this.#limit ?? MAX_ROWS + 1
+  }
+
+  async all(): Promise<Row[]> {
+    const start = await this.#start()
+    if (this.#selectsNothing) return []
+    if (this.#inSql) return this.#checked(await this.#ordered(start, this.#wanted, this.#skip))
+    const hits = this.#sortedInSql ? await this.#inOrder(start) : await this.#inAnyOrder(start)
+    return this.#checked(hits.slice(this.#skip, this.#skip + this.#wanted).map(hit => hit.row))
+  }
+
+  async byParent(ids: string[]): Promise<Map<string, Row[]>> {
+    const start = await this.#start()
+    if (this.#selectsNothing || ids.length === 0) return new Map()
+    const parent = this.#scanKeys[0]!.column!.property
+    if (!this.#inSql) return this.#checkedGroups(await this.#matchingByParent(start, ids, parent))
+    const cut = this.#limit !== undefined || this.#skip > 0
+    const found = cut ? await this.#cutByParent(start, ids) : await this.#uncutByParent(start, ids)
+    return this.#checkedGroups(Map.groupBy(found, row => row[parent] as string))
+  }
+
+  get #selectsNothing(): boolean {
+    return this.#plan.where === false || this.#limit === 0
+  }
+
+  #checked(rows: Row[]): Row[] {
+    if (rows.length <= MAX_ROWS) return rows.map(row => this.#clean(row))
+    throw this.#tooLarge()
+  }
+
+  #checkedGroups(groups: Map<string, Row[]>): Map<string, Row[]> {
+    let count = 0
+    for (const [id, rows] of groups) {
+      count += rows.length
+      groups.set(
+        id,
+        rows.map(row => this.#clean(row)),
+      )
+    }
+    if (count > MAX_ROWS) throw this.#tooLarge()
+    return groups
+  }
+
+  #tooLarge(): MangoError {
+    return new MangoError(
+      'RESULT_TOO_LARGE',
+      'query',
+      `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match. Narrow the selector, or page through them: give a limit, and then the id of the last row seen as after.`,
+    )
+  }
+
+  #clean(row: Row): Row {
+    for (const { column } of this.#keys) if (column && !column.own) delete row[column.property]
+    return row
+  }
+
+  /** Rows in order, if TypeScript has to match and SQL can sort. */
+  async #inOrder(start: Values | undefined): Promise<Hit[]> {
+    const need = this.#skip + this.#wanted
+    const hits: Hit[] = []
+    let position = start
+    for (let batch = 0; ; batch++) {
+      // No index may be in the order of the sort, and then each batch sorts the whole table. After two of them one pass
+      // in the order of the table costs less.
+      if (batch === BATCH_SIZES.length && this.#keys.length > 1) {
+        return [...hits, ...(await this.#top(position, need - hits.length, this.#pass(position)))]
+      }
+      const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
+      const rows = await this.#ordered(position, size, 0)
+      for (const hit of await this.#matching(rows)) hits.push(hit)
+      if (hits.length >= need || rows.length < size) return hits
+      position = this.#rawValues(rows.at(-1)!)
+    }
+  }
+
+  /** Rows in order, if TypeScript has to sort. */
+  #inAnyOrder(start: Values | undefined): Promise<Hit[]> {
+    return this.#top(start, this.#skip + this.#wanted, this.#pass(undefined))
+  }
+
+  /** The first `count` of the hits that come after `start`. */
+  async #top(start: Values | undefined, count: number, batches: AsyncIterable<Row[]>): Promise<Hit[]> {
+    let hits: Hit[] = []
+    const cut = () => {
+      hits = hits.sort((a, b) => this.#compare(a.values, b.values)).slice(0, count)
+    }
+    for await (const rows of batches) {
+      for (const hit of await this.#matching(rows)) {
+        if (start === undefined || this.#compare(hit.values, start) > 0) hits.push(hit)
+      }
+      if (hits.length > 2 * count) cut()
+    }
+    cut()
+    return hits
+  }
+
+  /** Everything that SQL selects, in the order of the scan; what comes after `start` in the order of the sort. */
+  async *#pass(start: Values | undefined, parents?: string[]): AsyncGenerator<Row[]> {
+    let from: SortValue[] | undefined
+    for (let batch = 0; ; batch++) {
+      const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
+      const builder = this.#builder(start).orderByRaw(orderBy(this.#scanKeys)).limit(size)
+      if (from) where(builder, afterValues(this.#scanKeys, from))
+      if (parents) builder.whereIn(this.#scanKeys[0]!.column!.sql.sql, parents)
+      const rows = await this.#run(builder)
+      yield rows
+      if (rows.length < size) return
+      from = this.#scanKeys.map(key => rows.at(-1)![key.column!.property] as SortValue)
+    }
+  }
+
+  #ordered(start: Values | undefined, count: number, skip: number): Promise<Row[]> {
+    return this.#run(this.#orderedBuilder(start, count, skip))
+  }
+
+  #orderedBuilder(start: Values | undefined, count: number, skip: number): Knex.QueryBuilder {
+    const builder = this.#builder(start).orderByRaw(orderBy(this.#keys)).limit(count)
+    return skip > 0 ? builder.offset(skip) : builder
+  }
+
+  /** One list of rows for all parents. */
+  #uncutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
+    const builder = this.#orderedBuilder(start, MAX_ROWS + 1, 0)
+    return this.#run(builder.whereIn(this.#scanKeys[0]!.column!.sql.sql, ids))
+  }
+
+  /** A list of its own for each parent, many of them in one statement. */
+  async #cutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
+    const builder = this.#orderedBuilder(start, this.#wanted, this.#skip)
+    const one = builder.where(this.#scanKeys[0]!.column!.sql.sql, PARENT).toSQL()
+    const together = Math.max(1, Math.min(PARENTS_A_STATEMENT, Math.floor(VALUES_A_STATEMENT / one.bindings.length)))
+    const found: Row[] = []
+    for (let from = 0; from < ids.length && found.length <= MAX_ROWS; from += together) {
+      const part = ids.slice(from, from + together)
+      const statement = part.map((_, index) => `SELECT * FROM (${one.sql}) p${index}`).join(' UNION ALL ')
+      const bindings = part.flatMap(id => one.bindings.map(value => (value === PARENT ? id : value)))
+      this.#note({ sql: statement, bindings })
+      for (const row of await select<Row>(this.#db, statement, bindings)) found.push(row)
+    }
+    this.#rowsExamined += found.length
+    return found.sort((a, b) => this.#compare(this.#rawValues(a), this.#rawValues(b)))
+  }
+
+  async #matchingByParent(start: Values | undefined, ids: string[], parent: string): Promise<Map<string, Row[]>> {
+    const groups = new Map<string, Hit[]>()
+    const need = this.#skip + this.#wanted
+    const cut = (hits: Hit[]) => hits.sort((a, b) => this.#compare(a.values, b.values)).slice(0, need)
+    for await (const rows of this.#pass(this.#sortedInSql ? start : undefined, ids)) {
+      for (const hit of await this.#matching(rows)) {
+        if (start !== undefined && this.#compare(hit.values, start) <= 0) continue
+        const id = hit.row[parent] as string
+        const hits = groups.get(id) ?? []
+        hits.push(hit)
+        groups.set(id, hits.length > 2 * need ? cut(hits) : hits)
+      }
+    }
+    const lists = new Map<string, Row[]>()
+    for (const [id, hits] of groups) {
+      const list = cut(hits)
+        .slice(this.#skip)
+        .map(hit => hit.row)
+      if (list.length > 0) lists.set(id, list)
+    }
+    return lists
+  }
+
+  /** What SQL says of the rows, with the columns to sort by. */
+  #builder(start: Values | undefined): Knex.QueryBuilder {
+    const { table } = this.#resource
+    const builder = this.#db(table).select(`${table}.*`)
+    for (const { column } of this.#keys) {
+      if (column && !column.own)
+        builder.select(this.#db.raw(`${column.sql.sql} AS ${column.property}`, column.sql.bindings))
+    }
+    for (const { table: joined, alias, on } of this.#plan.joins) {
+      builder.joinRaw(`INNER JOIN ${joined} ${alias} ON ${on.sql}`, on.bindings as never)
+    }
+    if (typeof this.#plan.where !== 'boolean') where(builder, this.#plan.where)
+    if (start && this.#sortedInSql) where(builder, afterValues(this.#keys, start as SortValue[]))
+    this.#visible(builder)
+    return builder
+  }
+
+  async #run(builder: Knex.QueryBuilder): Promise<Row[]> {
+    if (!this.#first) {
+      const { sql, bindings } = builder.toSQL()
+      this.#note({ sql, bindings: bindings as Sql['bindings'] })
+    } else {
+      this.#statements += 1
+    }
+    const rows: Row[] = await builder
+    this.#rowsExamined += rows.length
+    return rows
+  }
+
+  #note(statement: Sql): void {
+    this.#first ??= statement
+    this.#statements += 1
+  }
+
+  /** The rows that match what SQL could not say, with what they are sorted by. */
+  async #matching(rows: Row[]): Promise<Hit[]> {
+    const { residual } = this.#plan
+    const source = { connection: this.#db, visible: this.#visibleRows }
+    const documents = this.#needs.size === 0 ? undefined : await documentsOf(source, this.#resource, rows, this.#needs)
+    const hits: Hit[] = []
+    for (const [index, row] of rows.entries()) {
+      if (index % 64 === 0) await this.#breathe()
+      const document = documents?.[index] ?? null
+      if (residual === undefined || this.#matches(residual, document))
+        hits.push({ row, values: this.#values(row, document) })
+    }
+    return hits
+  }
+
+  #matches(residual: Node, document: Json): boolean {
+    const startedAt = performance.now()
+    const matched = evaluate(residual, document)
+    this.#matchingMs += performance.now() - startedAt
+    if (this.#matchingMs > MATCHING_BUDGET_MS) {
+      throw new MangoError(
+        'QUERY_TOO_COMPLEX',
+        'selector',
+        `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s after ${this.#rowsExamined} rows. Add a condition on an indexed field, or simplify its patterns.`,
+      )
+    }
+    return matched
+  }
+
+  /** Lets the process serve others between rows. */
+  async #breathe(): Promise<void> {
+    if (performance.now() - this.#breathedAt < 10) return
+    await new Promise(resolve => setImmediate(resolve))
+    this.#breathedAt = performance.now()
+  }
+
+  #values(row: Row, document: Json): Values {
+    return this.#keys.map(({ path, column }) => {
+      if (column) return row[column.property] as SortValue
+      const found = read(document, path)
+      return typeof found === 'symbol' ? null : found
+    })
+  }
+
+  #rawValues(row: Row): Values {
+    return this.#values(row, null)
+  }
+
+  #compare(a: Values, b: Values): number {
+    for (const [index, { column, direction }] of this.#keys.entries()) {
+      const difference = column ? compareRaw(a[index], b[index]) : compare(a[index]!, b[index]!)
+      if (difference !== 0) return direction === 'asc' ? difference : -difference
+    }
+    return 0
+  }
+
+  /** The sort values of the row that `after` names. Its id is enough where that is all the rows are sorted by. */
+  async #start(): Promise<Values | undefined> {
+    if (this.#after === undefined) return undefined
+    if (this.#keys.length === 1) return [this.#after]
+    const { table } = this.#resource
+    const builder = this.#db(table).select(`${table}.*`).where(`${table}.id`, this.#after)
+    for (const { column } of this.#keys) {
+      if (column && !column.own)
+        builder.select(this.#db.raw(`${column.sql.sql} AS ${column.property}`, column.sql.bindings))
+    }
+    this.#visible(builder)
+    const rows: Row[] = await builder
+    if (rows.length === 0) {
+      throw badQuery(
+        'after',
+        `there is no row ${this.#after} any more to tell where to go on in this sort; sort by id, where any id will do`,
+      )
+    }
+    const source = { connection: this.#db, visible: this.#visibleRows }
+    const [document] = await documentsOf(source, this.#resource, rows, this.#needs)
+    return this.#values(rows[0]!, document!)
+  }
+
+  async explain(): Promise<Explain> {
+    return {
+      sql: this.#first?.sql ?? null,
+      bindings: this.#first?.bindings.length ?? 0,
+      indexes: this.#asked && this.#first ? await this.#indexes(this.#first) : null,
+      matchedInTypeScript: describe(this.#plan.residual),
+      sortedInTypeScript: this.#keys.filter(key => !key.column).map(key => key.path.join('.')),
+      statements: this.#statements,
+      rowsExamined: this.#rowsExamined,
+    }
+  }
+
+  async #indexes({ sql, bindings }: Sql): Promise<string[]> {
+    const { explain, indexes } = mangoDialects[this.#engine]
+    const steps = await select<Row>(this.#db, explain + sql, bindings)
+    return [...new Set(steps.flatMap(indexes))]
+  }
+}
+
+/** Stands for a parent's id in a statement that is repeated for each. */
+const PARENT = '\u0000parent'
+
+const where = (builder: Knex.QueryBuilder, condition: Sql): Knex.QueryBuilder =>
+  builder.whereRaw(condition.sql, condition.bindings)
+
+/** What may be seen of other resources, as a condition on their ids. */
+const visibleRowsBy = (db: Knex | Knex.Transaction, related: Options['related']): VisibleRows => {
+  const known = new Map<Resource, Sql | undefined>()
+  const visibleIds = (resource: Resource): Sql | undefined => {
+    const visible = related?.(resource)
+    if (!visible) return undefined
+    const id = `${resource.table}.id`
+    const everything = db(resource.table).select(id).toSQL().sql
+    const { sql, bindings } = db(resource.table).select(id).modify(visible).toSQL()
+    return sql === everything ? undefined : { sql, bindings: bindings as Sql['bindings'] }
+  }
+  return (resource, alias) => {
+    if (!known.has(resource)) known.set(resource, visibleIds(resource))
+    const ids = known.get(resource)
+    return ids && { sql: `${alias}.id IN (${ids.sql})`, bindings: ids.bindings }
+  }
+}
+
+const wholeNumber = (value: unknown, name: string, most: number): number | undefined => {
+  if (value === undefined || value === null) return undefined
+  const range = most === MAX_ROWS ? `from 0 to ${MAX_ROWS}` : 'of 0 or more'
+  if (!Number.isSafeInteger(value) || (value as number) < 0 || (value as number) > most) {
+    throw badQuery(name, `is a whole number ${range}, not ${typeof value === 'number' ? value : typeOf(value)}`)
+  }
+  return value as number
+}
+
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+
+const afterOf = (after: unknown, resource: Resource): string | undefined => {
+  if (after === undefined || after === null) return undefined
+  if (typeof after !== 'string' || !UUID.test(after)) {
+    throw badQuery(
+      'after',
+      `is the id of the last row seen, a UUID, not ${typeof after === 'string' ? quoted(after) : typeOf(after)}`,
+    )
+  }
+  if (!Object.hasOwn(resource.fields, 'id'))
+    throw badQuery('after', `${resource.name} have no id to go on after; use skip`)
+  return after.toLowerCase()
+}
+
+const describe = (node: Node | undefined): string[] => {
+  if (node === undefined || node.kind === 'constant') return []
+  if (node.kind === 'not') return describe(node.node)
+  if (node.kind !== 'field') return [...new Set(node.nodes.flatMap(describe))]
+  return [`${node.path.join('.')} ${node.negated ? '$not ' : ''}${node.condition.operator}`]
+}

@@ -1,0 +1,113 @@
+import { randomBytes, randomUUID } from 'node:crypto'
+import type { Clock } from '../../server/clock.ts'
+import { type Config, readConfig } from '../../server/config.ts'
+import type { Database } from '../../server/database/connect.ts'
+import { createAccessToken, type NewAccessToken } from '../../server/domain/access-tokens.ts'
+import { createSealer } from '../../server/keys/seal.ts'
+import { createLog } from '../../server/log.ts'
+import { startServer } from '../../server/main.ts'
+import type { Credentials } from '../../shared/hmac.ts'
+import { signRequest } from '../../shared/hmac.ts'
+import { migratedDatabase } from './databases.ts'
+import { freePort } from './ports.ts'
+
+export type GraphqlAnswer = {
+  status: number
+  headers: Headers
+  // biome-ignore lint/suspicious/noExplicitAny: tests read what they asked for
+  data: any
+  // biome-ignore lint/suspicious/noExplicitAny: tests read what they asked for
+  errors: { message: string; path?: unknown[]; extensions: Record<string, any> }[] | undefined
+}
+
+export type TestServer = {
+  url: string
+  config: Config
+  database: Database
+  /** Makes an access token straight on the database. */
+  token(token?: Partial<NewAccessToken>): Promise<Credentials & { id: string }>
+  /** Sends a signed GraphQL request as a token; as one that may do everything if none is given. */
+  graphql(document: string, variables?: object, as?: Credentials): Promise<GraphqlAnswer>
+  /** Ends the server, and lets go of its database unless it was given. */
+  stop(): Promise<void>
+}
+
+/**
+ * The real server in this process, on a database of its own (or a given one), allowed to send to loopback.
+ *
+ * @param env settings that differ from the defaults, by their names in the environment
+ */
+export const startTestServer = async (
+  engine: string,
+  { env = {}, url, clock }: { env?: Record<string, string>; url?: string; clock?: Clock } = {},
+): Promise<TestServer> => {
+  const fresh = await migratedDatabase(engine)
+  const config = readConfig({
+    TIDINGS_DATABASE_URL: url ?? fresh.url,
+    TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
+    TIDINGS_PORT: String(await freePort()),
+    TIDINGS_ALLOW_NETWORKS: '127.0.0.0/8,::1/128',
+    TIDINGS_RETRY_SCHEDULE: '0.2,0.4,0.8',
+    TIDINGS_LOG_LEVEL: 'error',
+    TIDINGS_HOME: '/nonexistent',
+    ...env,
+  })
+  const server = await startServer(config, createLog(config.logLevel), clock ? { clock } : {})
+  await server.ready
+  const { database } = fresh
+  const token = (given: Partial<NewAccessToken> = {}) =>
+    database.transaction(trx =>
+      createAccessToken(
+        trx,
+        createSealer(config.masterKeys),
+        { name: 'test', permissions: ['admin'], ...given },
+        Date.now(),
+      ),
+    )
+  const admin = await token()
+  return {
+    url: server.url,
+    config,
+    database,
+    token,
+    graphql: (document, variables = {}, as = admin) => sendGraphql(server.url, as, document, variables),
+    async stop() {
+      await server.stop()
+      await fresh.drop()
+    },
+  }
+}
+
+/** Sends a signed GraphQL request. */
+export const sendGraphql = async (
+  base: string,
+  credentials: Credentials,
+  query: string,
+  variables: object = {},
+): Promise<GraphqlAnswer> => {
+  const url = new URL('/graphql', base)
+  const body = JSON.stringify({ query, variables })
+  const signed = signRequest({ method: 'POST', url, body, credentials, at: new Date(), nonce: randomUUID() })
+  const response = await fetch(url, {
+    method: 'POST',
+    headers: { ...signed, 'content-type': 'application/json', accept: 'application/json' },
+    body,
+  })
+  const { data, errors } = (await response.json()) as GraphqlAnswer
+  return { status: response.status, headers: response.headers, data, errors }
+}
+
+/** Organisations, projects and users to test with; what is not said is made up. */
+export const addProject = async (
+  database: Database,
+  { organisation = 'Acme', project = 'Wells' }: { organisation?: string; project?: string } = {},
+): Promise<{ organisationId: string; projectId: string; userId: string }> => {
+  const ids = { organisationId: randomUUID(), projectId: randomUUID(), userId: randomUUID() }
+  const times = { created_at: Date.now(), updated_at: Date.now() }
+  await database.knex('organisations').insert({ id: ids.organisationId, name: organisation, ...times })
+  await database
+    .knex('projects')
+    .insert({ id: ids.projectId, organisation_id: ids.organisationId, name: project, ...times })
+  await database.knex('users').insert({ id: ids.userId, name: 'Ada Okafor', ...times })
+  return ids
+}
