@@ -117,7 +117,12 @@ const serverError = ({ message, extensions = {} }: ServerError, response: Respon
   const reason = typeof extensions.reason === 'string' ? extensions.reason : undefined
   const exitCode = EXIT_CODES[code] ?? exitCodes.failed
   const skew = reason === 'clock_skew' ? bothClocks(extensions, response) : ''
-  return new CliError(exitCode, code, neutralise(message) + skew, hintFor(code, reason, response, extensions, apiKey))
+  return new CliError(
+    exitCode,
+    code,
+    neutralise(message) + skew,
+    hintFor(code, message, reason, response, extensions, apiKey),
+  )
 }
 
 const EXIT_CODES: Record<string, ExitCode> = {
@@ -128,6 +133,7 @@ const EXIT_CODES: Record<string, ExitCode> = {
 
 const hintFor = (
   code: string,
+  message: string,
   reason: string | undefined,
   response: Response,
   extensions: Record<string, unknown>,
@@ -141,6 +147,8 @@ const hintFor = (
       return 'See what this access token may do with: tidings whoami. An admin can make one that may do more.'
     case 'NOT_FOUND':
       return 'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.'
+    case 'BAD_USER_INPUT':
+      return /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined
     case 'PING_FAILED':
       return 'The endpoint must answer a ping with exactly 200. A receiver to try with: tidings listen --register'
     case 'RESULT_TOO_LARGE':
@@ -163,7 +171,7 @@ const unauthenticatedHint = (reason: string | undefined, apiKey: string): string
     case 'clock_skew':
       return 'Set this machine’s clock, for instance by switching on network time.'
     case 'unknown_key':
-      return `The server does not know API key ${neutralise(apiKey)}. See which server and key are used, and why, with: tidings config`
+      return `Is ${neutralise(apiKey)} the key that was meant, and the server? See both, and where they come from, with: tidings config`
     case 'bad_signature':
       return `The secret does not belong to API key ${neutralise(apiKey)}. Save both again with: tidings login`
     case 'expired':

@@ -168,6 +168,7 @@ const createProgram = (argv: string[]) =>
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
     .helpCommand(false)
+    .helpOption('-h, --help', 'show how it is used')
     .configureHelp({ formatHelp: commandsFirst, styleTitle: pc.createColors(true).bold })
     .configureOutput({ outputError: () => {}, getOutHasColors: () => useColour(askedColour(argv), process.stdout) })
     .exitOverride()

@@ -1,6 +1,6 @@
 import { createInterface } from 'node:readline'
 import { Writable } from 'node:stream'
-import { usageError } from './errors.ts'
+import { CliError, exitCodes, usageError } from './errors.ts'
 
 /** Questions go to stderr, so that they show even where stdout is piped. Both ends must be a terminal to ask. */
 export const canAsk = (): boolean => process.stdin.isTTY === true && process.stderr.isTTY === true
@@ -29,7 +29,8 @@ export const confirm = async (question: string, { yes }: { yes: boolean }): Prom
   if (yes) return
   if (!canAsk()) throw usageError(`${question} There is no terminal to ask on.`, 'Say so with --yes.')
   const answer = await ask(`${question} (y/N)`)
-  if (!/^y(es)?$/i.test(answer)) throw usageError('Not confirmed: nothing was done.', 'Answer y, or give --yes.')
+  if (!/^y(es)?$/i.test(answer))
+    throw new CliError(exitCodes.failed, 'NOT_CONFIRMED', 'Not confirmed: nothing was done.')
 }
 
 const readLine = (prompt: string, output: NodeJS.WritableStream): Promise<string> =>

@@ -79,6 +79,13 @@ export const up = async (knex: Knex, dialect: Dialect): Promise<void> => {
     t.time('expires_at').notNullable().index('used_signatures_by_expiry')
   })
 
+  // How many requests of its current minute a token has made, over all processes.
+  await table('rate_limits', t => {
+    t.uuid('access_token_id').primary()
+    t.time('window_start').notNullable()
+    t.table.integer('taken').notNullable()
+  })
+
   await table('signing_keys', t => {
     t.key('kid', 43).primary()
     // Two processes that make the next key at the same time collide here, and the second takes the first one's.
@@ -235,6 +242,7 @@ export const down = async (knex: Knex): Promise<void> => {
     'webhook_events',
     'webhooks',
     'signing_keys',
+    'rate_limits',
     'used_signatures',
     'access_token_organisations',
     'access_token_permissions',

@@ -96,7 +96,7 @@ const environment = z.object({
   TIDINGS_ALLOW_NETWORKS: parsed(parseNetworks).default([]),
   TIDINGS_REQUIRE_HTTPS: z.enum(['true', 'false', '1', '0'], 'is neither true nor false').default('false'),
   TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule).default(RETRY_SCHEDULE_MS),
-  TIDINGS_RATE_LIMIT: integer(0, 1_000_000).default(6_000),
+  TIDINGS_RATE_LIMIT: integer(0, 10_000_000).default(60_000),
   TIDINGS_CONCURRENCY: integer(1, 10_000).default(512),
   TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30),
   TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30),

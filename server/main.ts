@@ -1,5 +1,6 @@
 import { createServer, type RequestListener, type Server } from 'node:http'
 import type { Middleware } from 'koa'
+import compose from 'koa-compose'
 import pRetry from 'p-retry'
 import { TidingsError } from '../shared/errors.ts'
 import { type Clock, databaseClock } from './clock.ts'
@@ -15,6 +16,7 @@ import { rawBody } from './http/body.ts'
 import { graphqlOverHttp } from './http/graphql.ts'
 import { authenticate } from './http/hmac.ts'
 import { createMetrics, publicRoutes } from './http/public.ts'
+import { rateLimit } from './http/rate-limit.ts'
 import { answer } from './http/request-id.ts'
 import { createSealer } from './keys/seal.ts'
 import { type Keyring, openKeyring } from './keys/signing-keys.ts'
@@ -30,7 +32,7 @@ export type RunningServer = {
 }
 
 /** What there is once the database has answered with a current schema. */
-type Running = { keyring: Keyring; graphql: Middleware; authenticate: Middleware; stop(): Promise<void> }
+type Running = { keyring: Keyring; handle: Middleware; stop(): Promise<void> }
 
 /**
  * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database does:
@@ -44,18 +46,16 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   let running: Running | undefined
   let stopping = false
 
-  const whenReady =
-    (pick: (running: Running) => Middleware): Middleware =>
-    (ctx, next) => {
-      if (running) return pick(running)(ctx, next)
-      ctx.set('Retry-After', '1')
-      answer(
-        ctx as never,
-        503,
-        new TidingsError('INTERNAL_SERVER_ERROR', 'The server is not ready: GET /readyz says why.'),
-      )
-      return undefined
-    }
+  const whenReady: Middleware = (ctx, next) => {
+    if (running) return running.handle(ctx, next)
+    ctx.set('Retry-After', '1')
+    answer(
+      ctx as never,
+      503,
+      new TidingsError('INTERNAL_SERVER_ERROR', 'The server is not ready: GET /readyz says why.'),
+    )
+    return undefined
+  }
 
   const app = createApp({
     log,
@@ -67,9 +67,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
         isStopping: () => stopping,
       }) as Middleware,
     ],
-    signed: config.roles.includes('api')
-      ? [rawBody() as Middleware, whenReady(({ authenticate }) => authenticate), whenReady(({ graphql }) => graphql)]
-      : [],
+    signed: config.roles.includes('api') ? [rawBody() as Middleware, whenReady] : [],
   })
   const http = await listen(app.callback(), config)
 
@@ -132,8 +130,11 @@ const startRoles = async (
   const service = { database, sealer, tools, loop, requireHttps, reportDueDays }
   return {
     keyring,
-    authenticate: authenticate({ database, sealer, clock }) as Middleware,
-    graphql: graphqlOverHttp(createSchema(), service, log) as Middleware,
+    handle: compose([
+      authenticate({ database, sealer, clock }),
+      rateLimit({ database, clock, limit: config.rateLimit }),
+      graphqlOverHttp(createSchema(), service, log),
+    ]) as Middleware,
     async stop() {
       await scheduler?.stop()
       await loop.stop()

@@ -120,10 +120,15 @@ const view = (nowMs: number): View<Row> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
-    { title: 'EVENT', cell: row => cellText(row.eventType) },
-    { title: 'WEBHOOK', shrinks: true, cell: row => cellText(row.webhook?.url ?? row.webhookId) },
-    { title: 'ATTEMPTS', align: 'right', cell: row => String(row.attemptCount) },
-    { title: 'NEXT', cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)) },
+    // Types differ at their ends.
+    { title: 'EVENT', shrinks: 'start', cell: row => cellText(row.eventType) },
+    { title: 'WEBHOOK', shrinks: 'end', optional: true, cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    {
+      title: 'NEXT',
+      optional: true,
+      cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),
+    },
+    { title: 'ATTEMPTS', align: 'right', optional: true, cell: row => String(row.attemptCount) },
     timeColumn('CREATED', row => row.createdAt, nowMs),
   ],
   empty: 'No deliveries. One is made for each webhook that an event concerns; try one with: tidings webhooks ping ID',

@@ -33,7 +33,7 @@ const listOrganisationsCommand = () =>
         noun: ['organisation', 'organisations'],
         fields: 'id name',
         view: {
-          columns: [idColumn, { title: 'NAME', shrinks: true, cell: row => cellText(row.name) }],
+          columns: [idColumn, { title: 'NAME', shrinks: 'end', cell: row => cellText(row.name) }],
           empty: 'No organisations. See what the access token may see with: tidings whoami',
         },
         conditions: options.name ? [{ name: { $regex: `(?i)${options.name}` } }] : [],

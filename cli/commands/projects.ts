@@ -38,8 +38,8 @@ const listProjectsCommand = () =>
         view: {
           columns: [
             idColumn,
-            { title: 'NAME', shrinks: true, cell: row => cellText(row.name) },
-            { title: 'ORGANISATION', shrinks: true, cell: row => cellText(row.organisation.name) },
+            { title: 'NAME', shrinks: 'end', cell: row => cellText(row.name) },
+            { title: 'ORGANISATION', shrinks: 'end', cell: row => cellText(row.organisation.name) },
           ],
           empty: 'No projects. See what the access token may see with: tidings whoami',
         },

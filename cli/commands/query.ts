@@ -56,7 +56,7 @@ export const queryCommand = () =>
           view: {
             columns: fields.map(field => ({
               title: field,
-              shrinks: field !== 'id',
+              ...(field !== 'id' && { shrinks: 'end' as const }),
               cell: row => cellText(valueAt(row, field)),
             })),
             empty: 'Nothing matches.',

@@ -248,13 +248,14 @@ const view = (nowMs: number): View<Webhook> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
-    { title: 'URL', shrinks: true, cell: row => cellText(row.url) },
+    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
     {
       title: 'EVENTS',
-      shrinks: true,
+      shrinks: 'end',
+      optional: true,
       cell: row => (row.events.length === 0 ? 'all' : cellText(row.events.join(', '))),
     },
-    timeColumn('LAST DELIVERY', row => row.lastDeliveryAt, nowMs),
+    { ...timeColumn<Webhook>('LAST DELIVERY', row => row.lastDeliveryAt, nowMs), optional: true },
     { title: 'LAST 24 H', cell: (row, colours) => describeHealth(row.health, colours) },
   ],
   empty:

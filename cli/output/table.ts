@@ -3,38 +3,41 @@ import { stripVTControlCharacters } from 'node:util'
 export interface Column {
   title: string
   align?: 'left' | 'right'
-  /** May be cut to make the table fit the terminal's width. */
-  shrinks?: boolean
+  /** May be cut at this end to make the table fit the terminal's width. */
+  shrinks?: 'start' | 'end'
+  /** Left out where the table would be too wide even so; of several such columns the last one goes first. */
+  optional?: true
 }
 
 const GAP = '  '
-/** A shrinking column keeps at least this many columns, or its content's width if that is less. */
-const SHRUNK_WIDTH = 12
+/** A shrinking column keeps at least this many columns of the terminal, or its content's width if that is less. */
+const SHRUNK_WIDTH = 16
 
 /**
  * Rows as aligned columns under their titles. Cells may carry colour codes, and must otherwise be free of control
- * characters. Where `width` (terminal columns) is given, the columns that may shrink are cut with `…` until the table
- * fits, the widest first; ids and the like are never cut.
+ * characters. Where `width` (terminal columns) is given, the table is made to fit: optional columns are left out, then
+ * those that may shrink are cut with `…`, the widest first. Ids and the like are never cut.
  */
 export const renderTable = (
   columns: Column[],
   rows: string[][],
   { width, title = (text: string) => text }: TableOptions = {},
 ): string => {
-  const titles = columns.map(column => column.title)
-  const widths = columns.map((column, index) =>
+  const natural = columns.map((column, index) =>
     Math.max(displayWidth(column.title), ...rows.map(row => displayWidth(row[index] ?? ''))),
   )
-  if (width !== undefined) shrink(columns, widths, width)
+  const { shown, widths } = fit(columns, natural, width)
   const line = (cells: string[], style: (text: string) => string): string =>
-    cells
-      .map((cell, index) => {
-        const fitted = cut(cell, widths[index]!)
+    shown
+      .map(index => {
+        const { align, shrinks } = columns[index]!
+        const fitted = cut(cells[index] ?? '', widths[index]!, shrinks)
         const padding = ' '.repeat(widths[index]! - displayWidth(fitted))
-        return columns[index]!.align === 'right' ? padding + style(fitted) : style(fitted) + padding
+        return align === 'right' ? padding + style(fitted) : style(fitted) + padding
       })
       .join(GAP)
       .trimEnd()
+  const titles = columns.map(column => column.title)
   return [line(titles, title), ...rows.map(row => line(row, text => text))].map(text => `${text}\n`).join('')
 }
 
@@ -43,30 +46,39 @@ interface TableOptions {
   title?: (text: string) => string
 }
 
-const shrink = (columns: Column[], widths: number[], available: number): void => {
-  const excess = () => widths.reduce((sum, each) => sum + each, GAP.length * (columns.length - 1)) - available
-  while (excess() > 0) {
-    const widest = columns
-      .map((column, index) => ({ index, width: widths[index]!, shrinks: column.shrinks === true }))
-      .filter(column => column.shrinks && column.width > SHRUNK_WIDTH)
-      .sort((a, b) => b.width - a.width)[0]
-    if (!widest) return
-    widths[widest.index] = Math.max(SHRUNK_WIDTH, widest.width - 1)
+/** Which columns are shown, by index, and how wide each is. */
+const fit = (columns: Column[], natural: number[], available = Number.POSITIVE_INFINITY) => {
+  const shown = columns.map((_, index) => index)
+  const least = (index: number) => (columns[index]!.shrinks ? Math.min(natural[index]!, SHRUNK_WIDTH) : natural[index]!)
+  const total = (width: (index: number) => number) =>
+    shown.reduce((sum, index) => sum + width(index), GAP.length * (shown.length - 1))
+  while (total(least) > available) {
+    const last = shown.findLast(index => columns[index]!.optional)
+    if (last === undefined) break
+    shown.splice(shown.indexOf(last), 1)
   }
+  const widths = [...natural]
+  while (total(index => widths[index]!) > available) {
+    const [widest] = shown.filter(index => widths[index]! > least(index)).sort((a, b) => widths[b]! - widths[a]!)
+    if (widest === undefined) break
+    widths[widest]! -= 1
+  }
+  return { shown, widths }
 }
 
 /** Cuts plain text; a coloured cell is cut without its colours, since a cut colour code would run on. */
-const cut = (cell: string, width: number): string => {
+const cut = (cell: string, width: number, end: 'start' | 'end' = 'end'): string => {
   if (displayWidth(cell) <= width) return cell
-  let text = ''
-  let used = 0
-  for (const { segment } of graphemes(stripVTControlCharacters(cell))) {
-    const next = graphemeWidth(segment)
-    if (used + next > width - 1) break
-    text += segment
-    used += next
+  const parts = Array.from(graphemes(stripVTControlCharacters(cell)), ({ segment }) => segment)
+  const kept: string[] = []
+  for (let used = 0; parts.length > 0; ) {
+    const next = end === 'end' ? parts.shift()! : parts.pop()!
+    used += graphemeWidth(next)
+    if (used > width - 1) break
+    if (end === 'end') kept.push(next)
+    else kept.unshift(next)
   }
-  return `${text}…`
+  return end === 'end' ? `${kept.join('')}…` : `…${kept.join('')}`
 }
 
 let segmenter: Intl.Segmenter | undefined

@@ -1,18 +1,18 @@
 import { parseIso } from '../../shared/time.ts'
 
 const UNITS = [
-  { unit: 'day', ms: 86_400_000 },
-  { unit: 'hour', ms: 3_600_000 },
-  { unit: 'minute', ms: 60_000 },
-  { unit: 'second', ms: 1000 },
+  { unit: 'd', ms: 86_400_000 },
+  { unit: 'h', ms: 3_600_000 },
+  { unit: 'min', ms: 60_000 },
+  { unit: 's', ms: 1000 },
 ] as const
 
-/** How far a time is from `now` in its largest unit, such as `3 minutes ago` or `in 20 seconds`. Both in epoch milliseconds. */
+/** How far a time is from `now` in its largest unit, such as `3 min ago` or `in 20 s`. Both in epoch milliseconds. */
 export const relativeTime = (atMs: number, nowMs: number): string => {
   const distance = Math.abs(atMs - nowMs)
   const found = UNITS.find(({ ms }) => distance >= ms)
   if (!found) return 'now'
-  const text = count(Math.floor(distance / found.ms), found.unit)
+  const text = `${Math.floor(distance / found.ms)} ${found.unit}`
   return atMs > nowMs ? `in ${text}` : `${text} ago`
 }
 

@@ -2,9 +2,11 @@ import { randomBytes } from 'node:crypto'
 import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { badInput } from '../../shared/errors.ts'
+import { toIso } from '../../shared/time.ts'
 import { rows, run, type Sql } from '../database/connect.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Resource } from '../mango/resource.ts'
+import { checkName } from './names.ts'
 
 export const permissions = ['read', 'webhooks', 'reports', 'admin'] as const
 export type Permission = (typeof permissions)[number]
@@ -97,8 +99,11 @@ export const createAccessToken = async (
   { name, permissions: granted, organisationIds, expiresAt }: NewAccessToken,
   now: number,
 ): Promise<Credentials> => {
-  if (name.trim() === '') throw badInput('name', 'is empty; say what the token is for, such as "ci"')
+  checkName(name)
   if (granted.length === 0) throw badInput('permissions', `is empty; choose from ${permissions.join(', ')}`)
+  if (expiresAt !== undefined && expiresAt <= now) {
+    throw badInput('expiresAt', `${toIso(expiresAt)} has passed; the server's time is ${toIso(now)}`)
+  }
   const id = uuid()
   const apiKey = `tk_${randomBytes(16).toString('base64url')}`
   const apiSecret = randomBytes(32).toString('base64')
@@ -182,3 +187,12 @@ export const visibleAccessTokens =
       ),
     )
   }
+
+/** Ends a token at once. One that is revoked already stays as it is. */
+export const revokeAccessToken = async (sql: Sql, id: string, now: number): Promise<void> => {
+  await run(sql, 'UPDATE access_tokens SET revoked_at = ?, updated_at = ? WHERE id = ? AND revoked_at IS NULL', [
+    now,
+    now,
+    id,
+  ])
+}

@@ -1,8 +1,11 @@
 import type { Knex } from 'knex'
-import { notFound } from '../../shared/errors.ts'
+import { v7 as uuid } from 'uuid'
+import { notFound, TidingsError } from '../../shared/errors.ts'
 import { marks, rows, type Sql } from '../database/connect.ts'
 import type { Resource } from '../mango/resource.ts'
 import { type AccessToken, whereOrganisationVisible } from './access-tokens.ts'
+import type { Change } from './change.ts'
+import { checkName } from './names.ts'
 
 export type OrganisationRow = { id: string; name: string }
 
@@ -32,4 +35,26 @@ export const requireOrganisations = async (sql: Sql, token: AccessToken, ids: st
       )
   const missing = ids.filter(id => !found.some(row => row.id === id))
   if (missing.length > 0) throw notFound('organisation', missing)
+}
+
+/** Renames an organisation, or creates it, under the id if one is given. Only a token that sees all can create one. */
+export const upsertOrganisation = async (
+  { trx, token, now }: Change,
+  { id = uuid(), name }: { id?: string; name: string },
+): Promise<OrganisationRow> => {
+  checkName(name)
+  if (await trx('organisations').where({ id }).first('id')) {
+    await requireOrganisations(trx, token, [id])
+    await trx('organisations').where({ id }).update({ name, updated_at: now })
+  } else {
+    requireSeesAll(token, 'create an organisation')
+    await trx('organisations').insert({ id, name, created_at: now, updated_at: now })
+  }
+  return { id, name }
+}
+
+/** Throws FORBIDDEN for a token that sees only some organisations, where what it asks for concerns them all. */
+export const requireSeesAll = (token: AccessToken, what: string): void => {
+  if (token.seesAllOrganisations) return
+  throw new TidingsError('FORBIDDEN', `Only an access token that sees all organisations can ${what}.`)
 }

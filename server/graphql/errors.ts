@@ -10,7 +10,7 @@ import { MangoError } from '../mango/error.ts'
 export const presentError =
   (requestId: string, log: Log) =>
   (error: Readonly<Error>): GraphQLError => {
-    const given = error instanceof GraphQLError ? error : new GraphQLError(error.message, { originalError: error })
+    const given = asGraphqlError(error)
     const present = (shown: TidingsError) =>
       new GraphQLError(shown.message, {
         nodes: given.nodes,
@@ -25,10 +25,19 @@ export const presentError =
       return present(new TidingsError(cause.code, cause.message, { argument: 'query', path: cause.path }))
     }
     // Without a cause, the document or its variables are at fault: the syntax, a name, a type.
-    if (cause === undefined) return present(new TidingsError('BAD_USER_INPUT', given.message))
+    if (cause === undefined) {
+      const tooLong = /contains more than \d+ tokens/.test(given.message)
+      return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
+    }
     log.error({ err: cause, requestId }, 'a resolver failed')
     return present(internalError())
   }
+
+export const asGraphqlError = (error: unknown): GraphQLError => {
+  if (error instanceof GraphQLError) return error
+  const thrown = error instanceof Error ? error : new Error(String(error))
+  return new GraphQLError(thrown.message, { originalError: thrown })
+}
 
 /** What was thrown beneath the GraphQL errors around it. */
 const rootOf = (error: GraphQLError): Error | undefined => {

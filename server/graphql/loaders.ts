@@ -1,7 +1,7 @@
 import DataLoader from 'dataloader'
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows } from '../database/connect.ts'
-import { type AttemptRow, type DeliveryStatus, deliveryStatuses } from '../domain/deliveries.ts'
+import { type DeliveryStatus, deliveryStatuses } from '../domain/deliveries.ts'
 import type { EventRow } from '../domain/events.ts'
 import type { OrganisationRow } from '../domain/organisations.ts'
 import type { ProjectRow } from '../domain/projects.ts'
@@ -42,16 +42,6 @@ export const createLoaders = (database: Database, clock: Clock) => {
     webhookProjectIds: values('webhook_projects', 'webhook_id', 'project_id'),
     permissions: values('access_token_permissions', 'access_token_id', 'permission'),
     tokenOrganisationIds: values('access_token_organisations', 'access_token_id', 'organisation_id'),
-
-    attempts: new DataLoader<string, AttemptRow[]>(async ids => {
-      const found = await rows<AttemptRow>(
-        database.knex,
-        `SELECT * FROM attempts WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id, number`,
-        ids,
-      )
-      const lists = Map.groupBy(found, row => row.delivery_id)
-      return ids.map(id => lists.get(id) ?? [])
-    }),
 
     health: new DataLoader<string, Record<DeliveryStatus, number>>(async ids => {
       // One range of the index on (webhook_id, status, finished_at) for each webhook and status.

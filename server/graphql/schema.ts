@@ -3,6 +3,7 @@ import { buildSchema, type GraphQLSchema, isObjectType } from 'graphql'
 import { accessTokenResolvers } from './resolvers/access-tokens.ts'
 import { deliveryResolvers } from './resolvers/deliveries.ts'
 import { eventResolvers } from './resolvers/events.ts'
+import { explainResolvers } from './resolvers/explain.ts'
 import { organisationResolvers } from './resolvers/organisations.ts'
 import { projectReportResolvers } from './resolvers/project-reports.ts'
 import { projectResolvers } from './resolvers/projects.ts'
@@ -19,6 +20,7 @@ export const createSchema = (): GraphQLSchema => {
     accessTokenResolvers,
     deliveryResolvers,
     eventResolvers,
+    explainResolvers,
     organisationResolvers,
     projectReportResolvers,
     projectResolvers,

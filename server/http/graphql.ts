@@ -1,8 +1,9 @@
-import { type GraphQLError, type GraphQLSchema, getOperationAST, parse, validate } from 'graphql'
+import { type GraphQLSchema, getOperationAST, parse, validate } from 'graphql'
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
-import { presentError } from '../graphql/errors.ts'
+import { asGraphqlError, presentError } from '../graphql/errors.ts'
+import { checkLimits, MAX_TOKENS } from '../graphql/limits.ts'
 import type { Log } from '../log.ts'
 import { type Authenticated, refuseReplay, useSignature } from './hmac.ts'
 
@@ -18,9 +19,10 @@ export const graphqlOverHttp =
       onSubscribe: async (request, { query, operationName, variables }) => {
         let document: ReturnType<typeof parse>
         try {
-          document = parse(query)
+          document = parse(query, { maxTokens: MAX_TOKENS })
+          checkLimits(document, variables)
         } catch (error) {
-          return [error as GraphQLError]
+          return [asGraphqlError(error)]
         }
         const faults = validate(schema, document)
         if (faults.length > 0) return faults

@@ -74,14 +74,14 @@ const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs)
         ids(rows),
       )
       const lists = Map.groupBy(found, row => row[field.key])
-      return row => (lists.get(row['id']) ?? []).map(item => item[field.column] as string).toSorted(compareText)
+      return row => (lists.get(row.id) ?? []).map(item => item[field.column] as string).toSorted(compareText)
     }
     case 'related': {
       const resource = field.resource()
       const wanted = [...new Set(rows.map(row => row[field.column]).filter(id => id !== null))] as string[]
       const found = await readRows(source, resource, 'id', wanted, ['id', ...columnsOf(resource, needs)])
       const documents = await documentsOf(source, resource, found, needs)
-      const byId = new Map(found.map((row, index) => [row['id'], documents[index]!]))
+      const byId = new Map(found.map((row, index) => [row.id, documents[index]!]))
       return row => byId.get(row[field.column]) ?? null
     }
     case 'children': {
@@ -97,7 +97,7 @@ const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs)
         ({ row }) => row[field.key],
       )
       for (const list of lists.values()) list.sort((a, b) => compareRaw(a.row[field.orderBy], b.row[field.orderBy]))
-      return row => (lists.get(row['id']) ?? []).map(({ document }) => document)
+      return row => (lists.get(row.id) ?? []).map(({ document }) => document)
     }
   }
 }
@@ -124,7 +124,7 @@ const columnsOf = (resource: Resource, needs: Needs): string[] =>
     return field.kind === 'list' || field.kind === 'children' ? 'id' : field.column
   })
 
-const ids = (rows: Row[]): string[] => rows.map(row => row['id'] as string)
+const ids = (rows: Row[]): string[] => rows.map(row => row.id as string)
 
 const readRows = (
   source: Source,

@@ -53,6 +53,9 @@ export type Explain = {
 export const MAX_ROWS = 10_000
 /** Rows that may be skipped where TypeScript matches or sorts. */
 export const MAX_SKIP = 100_000
+/** How long matching may keep the process from serving others. */
+const LONGEST_HOLD_MS = 10
+const ROWS_BETWEEN_LOOKS = 16
 /** Time that matching one query may take. */
 export const MATCHING_BUDGET_MS = 10_000
 
@@ -125,7 +128,6 @@ class Search {
   #statements = 0
   #rowsExamined = 0
   #matchingMs = 0
-  #breathedAt = performance.now()
 
   constructor(
     db: Knex | Knex.Transaction,
@@ -300,7 +302,9 @@ class Search {
     for (let from = 0; from < ids.length && found.length <= MAX_ROWS; from += together) {
       const part = ids.slice(from, from + together)
       const statement = part.map((_, index) => `SELECT * FROM (${one.sql}) p${index}`).join(' UNION ALL ')
-      const bindings = part.flatMap(id => one.bindings.map(value => (value === PARENT ? id : value)))
+      const bindings = part.flatMap(id =>
+        one.bindings.map(value => (value === PARENT ? id : (value as string | number))),
+      )
       this.#note({ sql: statement, bindings })
       for (const row of await select<Row>(this.#db, statement, bindings)) found.push(row)
     }
@@ -371,34 +375,29 @@ class Search {
     const source = { connection: this.#db, visible: this.#visibleRows }
     const documents = this.#needs.size === 0 ? undefined : await documentsOf(source, this.#resource, rows, this.#needs)
     const hits: Hit[] = []
+    let resumedAt = performance.now()
     for (const [index, row] of rows.entries()) {
-      if (index % 64 === 0) await this.#breathe()
       const document = documents?.[index] ?? null
-      if (residual === undefined || this.#matches(residual, document))
+      if (residual === undefined || evaluate(residual, document))
         hits.push({ row, values: this.#values(row, document) })
+      if (index % ROWS_BETWEEN_LOOKS === 0 && performance.now() - resumedAt > LONGEST_HOLD_MS) {
+        this.#spend(performance.now() - resumedAt)
+        await new Promise(resolve => setImmediate(resolve))
+        resumedAt = performance.now()
+      }
     }
+    this.#spend(performance.now() - resumedAt)
     return hits
   }
 
-  #matches(residual: Node, document: Json): boolean {
-    const startedAt = performance.now()
-    const matched = evaluate(residual, document)
-    this.#matchingMs += performance.now() - startedAt
-    if (this.#matchingMs > MATCHING_BUDGET_MS) {
-      throw new MangoError(
-        'QUERY_TOO_COMPLEX',
-        'selector',
-        `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s after ${this.#rowsExamined} rows. Add a condition on an indexed field, or simplify its patterns.`,
-      )
-    }
-    return matched
-  }
-
-  /** Lets the process serve others between rows. */
-  async #breathe(): Promise<void> {
-    if (performance.now() - this.#breathedAt < 10) return
-    await new Promise(resolve => setImmediate(resolve))
-    this.#breathedAt = performance.now()
+  #spend(ms: number): void {
+    this.#matchingMs += ms
+    if (this.#matchingMs <= MATCHING_BUDGET_MS) return
+    throw new MangoError(
+      'QUERY_TOO_COMPLEX',
+      'selector',
+      `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows. Add a condition on an indexed field, or simplify its patterns.`,
+    )
   }
 
   #values(row: Row, document: Json): Values {

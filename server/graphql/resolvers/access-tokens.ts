@@ -1,26 +1,50 @@
-import { accessTokens, visibleAccessTokens } from '../../domain/access-tokens.ts'
-import { organisations, visibleOrganisations } from '../../domain/organisations.ts'
-import { column, needs, type Resolvers, time } from './resolvers.ts'
+import { notFound } from '../../../shared/errors.ts'
+import { toIso } from '../../../shared/time.ts'
+import { accessTokens, createAccessToken, revokeAccessToken } from '../../domain/access-tokens.ts'
+import { organisations, requireOrganisations, requireSeesAll } from '../../domain/organisations.ts'
+import { column, given, needs, type Resolvers, time, timeArgument } from './resolvers.ts'
 
 export const accessTokenResolvers: Resolvers = {
   Query: {
     viewer: needs('read', (_root, _args, { database, token }) =>
       database.knex('access_tokens').where({ id: token.id }).first(),
     ),
-    accessTokens: needs('read', (_root, { query }, context) =>
-      context.list(accessTokens, query, visibleAccessTokens(context.token)),
-    ),
+    accessTokens: needs('read', (_root, { query }, context) => context.list(accessTokens, query)),
+  },
+  Mutation: {
+    createAccessToken: needs('admin', async (_root, args, context) => {
+      const { expiresAt, ...rest } = given(args)
+      const { token, sealer, database } = context
+      if (rest.organisationIds === undefined) requireSeesAll(token, 'create one that does; name organisationIds')
+      const { id, apiKey, apiSecret } = await context.change(async ({ trx, now }) => {
+        await requireOrganisations(trx, token, rest.organisationIds ?? [])
+        return createAccessToken(trx, sealer, { ...rest, expiresAt: timeArgument(expiresAt) }, now)
+      })
+      return { accessToken: await database.knex('access_tokens').where({ id }).first(), apiKey, secret: apiSecret }
+    }),
+    revokeAccessToken: needs('admin', async (_root, { id }, context) => {
+      const [found] = await context.list(accessTokens, { selector: { id } })
+      if (!found) throw notFound('access token', [id])
+      await context.change(({ trx, now }) => revokeAccessToken(trx, id, now))
+      return context.database.knex('access_tokens').where({ id }).first()
+    }),
+    rotateSigningKey: needs('admin', (_root, _args, { token, tools }) => {
+      requireSeesAll(token, 'rotate the signing key')
+      return tools.keyring.rotate()
+    }),
+  },
+  SigningKey: {
+    publicJwk: key => key.publicJwk,
+    createdAt: key => toIso(key.createdAt),
+    activeFrom: key => toIso(key.activeFrom),
   },
   AccessToken: {
     apiKey: column('api_key'),
     permissions: (token, _args, { loaders }) => loaders.permissions.load(token.id),
     seesAllOrganisations: token => token.sees_all_organisations === 1,
-    organisations: async (token, _args, context) => {
-      // A token that sees all is shown with those that the caller sees: no other name leaves.
-      if (token.sees_all_organisations === 1) {
-        return context.list(organisations, null, visibleOrganisations(context.token))
-      }
-      return context.loaders.organisation.loadMany(await context.loaders.tokenOrganisationIds.load(token.id))
+    organisations: async (token, { query }, context) => {
+      if (token.sees_all_organisations === 1) return context.list(organisations, query)
+      return context.among(organisations, query, await context.loaders.tokenOrganisationIds.load(token.id))
     },
     expiresAt: time('expires_at'),
     revokedAt: time('revoked_at'),

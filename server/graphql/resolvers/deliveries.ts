@@ -1,11 +1,19 @@
-import { deliveries, visibleDeliveries } from '../../domain/deliveries.ts'
+import { notFound } from '../../../shared/errors.ts'
+import { attempts, type DeliveryRow, deliveries } from '../../domain/deliveries.ts'
+import { redeliver } from '../../domain/recovery.ts'
 import { column, needs, type Resolvers, related, time } from './resolvers.ts'
 
 export const deliveryResolvers: Resolvers = {
   Query: {
-    deliveries: needs('read', (_root, { query }, context) =>
-      context.list(deliveries, query, visibleDeliveries(context.token)),
-    ),
+    deliveries: needs('read', (_root, { query }, context) => context.list(deliveries, query)),
+  },
+  Mutation: {
+    redeliver: needs('webhooks', async (_root, { deliveryId }, context) => {
+      const [delivery] = await context.list<DeliveryRow>(deliveries, { selector: { id: deliveryId } })
+      if (!delivery) throw notFound('delivery', [deliveryId])
+      const id = await context.change(change => redeliver(change, delivery))
+      return context.database.knex('deliveries').where({ id }).first()
+    }),
   },
   Delivery: {
     webhookId: column('webhook_id'),
@@ -17,7 +25,8 @@ export const deliveryResolvers: Resolvers = {
     nextAttemptAt: time('next_attempt_at'),
     createdAt: time('created_at'),
     finishedAt: time('finished_at'),
-    attempts: (delivery, _args, { loaders }) => loaders.attempts.load(delivery.id),
+    attempts: (delivery, { query }, context) =>
+      context.children(attempts, query, { column: 'delivery_id', orderBy: 'number' }, delivery.id),
   },
   Attempt: {
     startedAt: time('started_at'),

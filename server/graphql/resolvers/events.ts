@@ -1,9 +1,10 @@
-import { events, visibleEvents } from '../../domain/events.ts'
+import { deliveries } from '../../domain/deliveries.ts'
+import { events } from '../../domain/events.ts'
 import { column, needs, type Resolvers, related, time } from './resolvers.ts'
 
 export const eventResolvers: Resolvers = {
   Query: {
-    events: needs('read', (_root, { query }, context) => context.list(events, query, visibleEvents(context.token))),
+    events: needs('read', (_root, { query }, context) => context.list(events, query)),
   },
   Event: {
     organisationId: column('organisation_id'),
@@ -12,5 +13,6 @@ export const eventResolvers: Resolvers = {
     project: related('project_id', context => context.loaders.project),
     payload: event => JSON.parse(event.payload),
     time: time('created_at'),
+    deliveries: (event, { query }, context) => context.children(deliveries, query, { column: 'event_id' }, event.id),
   },
 }

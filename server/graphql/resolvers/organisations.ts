@@ -1,10 +1,18 @@
-import { organisations, visibleOrganisations } from '../../domain/organisations.ts'
-import { needs, type Resolvers } from './resolvers.ts'
+import { organisations, upsertOrganisation } from '../../domain/organisations.ts'
+import { projects } from '../../domain/projects.ts'
+import { given, needs, type Resolvers } from './resolvers.ts'
 
 export const organisationResolvers: Resolvers = {
   Query: {
-    organisations: needs('read', (_root, { query }, context) =>
-      context.list(organisations, query, visibleOrganisations(context.token)),
+    organisations: needs('read', (_root, { query }, context) => context.list(organisations, query)),
+  },
+  Mutation: {
+    upsertOrganisation: needs('admin', (_root, args, context) =>
+      context.change(change => upsertOrganisation(change, given(args))),
     ),
+  },
+  Organisation: {
+    projects: (organisation, { query }, context) =>
+      context.children(projects, query, { column: 'organisation_id' }, organisation.id),
   },
 }

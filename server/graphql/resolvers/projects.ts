@@ -1,14 +1,20 @@
-import { projects, visibleProjects } from '../../domain/projects.ts'
-import { column, needs, type Resolvers, related } from './resolvers.ts'
+import { projectReports } from '../../domain/project-reports.ts'
+import { projects, upsertProject } from '../../domain/projects.ts'
+import { column, given, needs, type Resolvers, related } from './resolvers.ts'
 
 export const projectResolvers: Resolvers = {
   Query: {
-    projects: needs('read', (_root, { query }, context) =>
-      context.list(projects, query, visibleProjects(context.token)),
+    projects: needs('read', (_root, { query }, context) => context.list(projects, query)),
+  },
+  Mutation: {
+    upsertProject: needs('admin', (_root, args, context) =>
+      context.change(change => upsertProject(change, given(args))),
     ),
   },
   Project: {
     organisationId: column('organisation_id'),
     organisation: related('organisation_id', context => context.loaders.organisation),
+    projectReports: (project, { query }, context) =>
+      context.children(projectReports, query, { column: 'project_id' }, project.id),
   },
 }

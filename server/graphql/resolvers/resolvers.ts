@@ -1,5 +1,5 @@
 import type { GraphQLResolveInfo } from 'graphql'
-import { toIso } from '../../../shared/time.ts'
+import { parseIso, toIso } from '../../../shared/time.ts'
 import type { Permission } from '../../domain/access-tokens.ts'
 import { type Context, requirePermission } from '../context.ts'
 
@@ -32,3 +32,12 @@ export const related =
   (name: string, load: (context: Context) => { load(id: string): Promise<unknown> }): Resolver =>
   (row, _args, context) =>
     row[name] === null ? null : load(context).load(row[name])
+
+/** The arguments that were given: null and absent are the same. */
+// biome-ignore lint/suspicious/noExplicitAny: the schema has checked the arguments
+export const given = (args: Record<string, unknown>): any =>
+  Object.fromEntries(Object.entries(args).filter(([, value]) => value !== null && value !== undefined))
+
+/** Epoch milliseconds of a time argument, which the schema has found to be one. */
+export const timeArgument = (text: string | null | undefined): number | undefined =>
+  text === null || text === undefined ? undefined : parseIso(text)

@@ -3,7 +3,8 @@ import { badInput, notFound, TidingsError } from '../../../shared/errors.ts'
 import { toIso } from '../../../shared/time.ts'
 import { isDuplicate } from '../../database/connect.ts'
 import { pingBeforeStoring, pingWebhook, recordAnsweredPing } from '../../delivery/ping.ts'
-import { visibleWebhooks } from '../../domain/webhook-visibility.ts'
+import { deliveries } from '../../domain/deliveries.ts'
+import { recoverDeliveries } from '../../domain/recovery.ts'
 import {
   checkWebhookInput,
   findWebhook,
@@ -15,18 +16,16 @@ import {
   webhooks,
 } from '../../domain/webhooks.ts'
 import type { Context } from '../context.ts'
-import { needs, type Resolvers, time } from './resolvers.ts'
+import { given, needs, type Resolvers, time, timeArgument } from './resolvers.ts'
 
 export const webhookResolvers: Resolvers = {
   Query: {
-    webhooks: needs('read', (_root, { query }, context) =>
-      context.list(webhooks, query, visibleWebhooks(context.token)),
-    ),
+    webhooks: needs('read', (_root, { query }, context) => context.list(webhooks, query)),
   },
   Mutation: {
-    createWebhook: needs('webhooks', (_root, args, context) => create(context, uuid(), inputOf(args))),
+    createWebhook: needs('webhooks', (_root, args, context) => create(context, uuid(), given(args))),
     upsertWebhook: needs('webhooks', async (_root, { id, ...args }, context) => {
-      const input = inputOf(args)
+      const input: WebhookInput = given(args)
       const existing = id ? await findWebhook(context.database.knex, context.token, id) : undefined
       return existing ? update(context, existing, input) : create(context, id ?? uuid(), input)
     }),
@@ -43,6 +42,14 @@ export const webhookResolvers: Resolvers = {
       const deliveryId = await pingWebhook(database, tools.clock, loop, id)
       return database.knex('deliveries').where({ id: deliveryId }).first()
     }),
+    recoverDeliveries: needs(
+      'webhooks',
+      async (_root, { webhookId, since, until }, { database, tools, loop, token }) => {
+        await requireWebhook(database.knex, token, webhookId)
+        const span = { since: timeArgument(since)!, until: timeArgument(until) }
+        return recoverDeliveries(database, tools.clock, webhookId, span, loop.wake)
+      },
+    ),
   },
   Webhook: {
     events: (webhook, _args, { loaders }) => loaders.webhookEvents.load(webhook.id),
@@ -56,12 +63,13 @@ export const webhookResolvers: Resolvers = {
       return last === null ? null : toIso(last)
     },
     health: (webhook, _args, { loaders }) => loaders.health.load(webhook.id),
+    deliveries: (webhook, { query }, context) =>
+      context.children(deliveries, query, { column: 'webhook_id' }, webhook.id),
+  },
+  Recovery: {
+    resumeSince: recovery => (recovery.resumeSince === null ? null : toIso(recovery.resumeSince)),
   },
 }
-
-/** Null and undefined both leave as it is. */
-const inputOf = (args: Record<string, unknown>): WebhookInput =>
-  Object.fromEntries(Object.entries(args).filter(([, value]) => value !== null && value !== undefined))
 
 const create = async (context: Context, id: string, input: WebhookInput): Promise<WebhookRow> => {
   const { database, tools, token, requireHttps } = context

@@ -1,0 +1,9 @@
+import { badInput } from '../../shared/errors.ts'
+
+const LONGEST = 255
+
+/** Throws unless `name` is something to call a thing by. */
+export const checkName = (name: string): void => {
+  if (name.trim() === '') throw badInput('name', 'is empty; give it a name')
+  if ([...name].length > LONGEST) throw badInput('name', `is longer than ${LONGEST} characters`)
+}

@@ -1,0 +1,136 @@
+import {
+  type DocumentNode,
+  type FieldNode,
+  type FragmentDefinitionNode,
+  Kind,
+  type OperationDefinitionNode,
+  type SelectionSetNode,
+  type ValueNode,
+} from 'graphql'
+import { TidingsError } from '../../shared/errors.ts'
+
+/** Lexical tokens of a document; more stops the parser. */
+export const MAX_TOKENS = 4_000
+/** Levels of fields below an operation. */
+export const MAX_DEPTH = 12
+/** Fields under another name than their own. */
+export const MAX_ALIASES = 50
+/** Fields that an operation may come to: a list counts its fields `limit` times, or LIST_GUESS times without one. */
+export const MAX_COST = 1_000_000
+const LIST_GUESS = 20
+
+/** Fields that are lists, whose rows multiply what is below them. */
+const LISTS = new Set([
+  'organisations',
+  'projects',
+  'users',
+  'projectReports',
+  'webhooks',
+  'events',
+  'deliveries',
+  'accessTokens',
+  'attempts',
+])
+
+type Measure = { depth: number; aliases: number; cost: number }
+
+/**
+ * Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past one. To be asked before validation, which takes
+ * longer than the execution of some documents. Introspection is bounded by its own rule and the number of tokens.
+ */
+export const checkLimits = (document: DocumentNode, variables: Record<string, unknown> | null | undefined): void => {
+  const fragments = new Map(
+    document.definitions.flatMap(definition =>
+      definition.kind === Kind.FRAGMENT_DEFINITION ? [[definition.name.value, definition] as const] : [],
+    ),
+  )
+  const measured = new Map<string, Measure>()
+  for (const operation of document.definitions) {
+    if (operation.kind !== Kind.OPERATION_DEFINITION) continue
+    const measure = measureSelections(operation.selectionSet, {
+      fragments,
+      measured,
+      variables: variables ?? {},
+      within: [],
+    })
+    refuse('levels deep', measure.depth, MAX_DEPTH, 'ask for less at once, or in several requests', operation)
+    refuse('aliases', measure.aliases, MAX_ALIASES, 'send several requests', operation)
+    refuse('fields, by its limits,', measure.cost, MAX_COST, 'give its lists smaller limits', operation)
+  }
+}
+
+const refuse = (
+  what: string,
+  found: number,
+  most: number,
+  instead: string,
+  operation: OperationDefinitionNode,
+): void => {
+  if (found <= most) return
+  const name = operation.name ? ` ${operation.name.value}` : ''
+  throw new TidingsError(
+    'QUERY_TOO_COMPLEX',
+    `The ${operation.operation}${name} comes to ${Math.round(found).toLocaleString('en')} ${what} and ${most.toLocaleString('en')} are allowed: ${instead}.`,
+    { limit: most },
+  )
+}
+
+type Surroundings = {
+  fragments: Map<string, FragmentDefinitionNode>
+  /** A fragment is measured once, however often it is spread. */
+  measured: Map<string, Measure>
+  variables: Record<string, unknown>
+  /** The fragments being measured: validation refuses a cycle, and it must not hang before. */
+  within: string[]
+}
+
+const measureSelections = (set: SelectionSetNode, around: Surroundings): Measure => {
+  const total = { depth: 0, aliases: 0, cost: 0 }
+  for (const selection of set.selections) {
+    const part =
+      selection.kind === Kind.FIELD
+        ? measureField(selection, around)
+        : selection.kind === Kind.INLINE_FRAGMENT
+          ? measureSelections(selection.selectionSet, around)
+          : measureFragment(selection.name.value, around)
+    total.depth = Math.max(total.depth, part.depth)
+    total.aliases += part.aliases
+    total.cost += part.cost
+  }
+  return total
+}
+
+const measureField = (field: FieldNode, around: Surroundings): Measure => {
+  const name = field.name.value
+  const aliases = field.alias && field.alias.value !== name ? 1 : 0
+  if (name.startsWith('__')) return { depth: 1, aliases, cost: 1 }
+  if (!field.selectionSet) return { depth: 1, aliases, cost: 1 }
+  const below = measureSelections(field.selectionSet, around)
+  const times = LISTS.has(name) ? rowsOf(field, around.variables) : 1
+  return { depth: below.depth + 1, aliases: below.aliases + aliases, cost: 1 + times * below.cost }
+}
+
+const measureFragment = (name: string, around: Surroundings): Measure => {
+  const known = around.measured.get(name)
+  if (known) return known
+  const fragment = around.fragments.get(name)
+  if (!fragment || around.within.includes(name)) return { depth: 0, aliases: 0, cost: 0 }
+  const measure = measureSelections(fragment.selectionSet, { ...around, within: [...around.within, name] })
+  around.measured.set(name, measure)
+  return measure
+}
+
+/** How many rows a list asks for, as far as its limit says. */
+const rowsOf = (field: FieldNode, variables: Record<string, unknown>): number => {
+  const query = field.arguments?.find(argument => argument.name.value === 'query')?.value
+  const limit = query && limitOf(query, variables)
+  return typeof limit === 'number' && limit >= 0 ? limit : LIST_GUESS
+}
+
+const limitOf = (query: ValueNode, variables: Record<string, unknown>): unknown => {
+  if (query.kind === Kind.VARIABLE) return (variables[query.name.value] as { limit?: unknown } | undefined)?.limit
+  if (query.kind !== Kind.OBJECT) return undefined
+  const limit = query.fields.find(field => field.name.value === 'limit')?.value
+  if (limit?.kind === Kind.VARIABLE) return variables[limit.name.value]
+  return limit?.kind === Kind.INT ? Number(limit.value) : undefined
+}
