@@ -1,0 +1,243 @@
+// Plain JavaScript for any Node from 14 on: this is what finds or fetches the Node that the rest needs.
+import { spawn, spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const NODE_FLOOR = 24
+/** The first that reads package-lock.json as it is written today. */
+const NPM_FLOOR = 7
+const LOCK_WAIT_MS = 600000
+const LOCK_POLL_MS = 200
+
+const isWindows = process.platform === 'win32'
+const STOPPING = ['SIGINT', 'SIGTERM', 'SIGHUP']
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+const modules = path.join(root, 'node_modules')
+const staging = path.join(root, '.node_modules-staging')
+const pinnedNode = path.join(modules, 'node', 'bin', isWindows ? 'node.exe' : 'node')
+const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
+
+/**
+ * Sees to it that node_modules holds what package-lock.json asks for, and returns the path of a Node that can run Tidings:
+ * the one running now if it is new enough, else the one that the npm package `node` has brought.
+ * With `development` false, an installation without the development dependencies is good enough for a Node that is.
+ * Throws an Error whose message says what to do. Writes to stderr only.
+ */
+export const ensureInstalled = async ({ development = true } = {}) => {
+  if (!isInstalled(development)) {
+    const unlock = await lock()
+    try {
+      // Another process may have installed while this one waited.
+      if (!isInstalled(development)) await install()
+    } catch (error) {
+      if (error.stoppedBy) process.kill(process.pid, error.stoppedBy)
+      if (!error.isOffline || !existsSync(isNewEnough ? modules : pinnedNode)) throw error
+      say(`${error.message}\ntidings: Going on with what node_modules holds from before.`)
+    } finally {
+      unlock()
+    }
+  }
+  return isNewEnough ? process.execPath : pinnedNode
+}
+
+/** npm leaves in node_modules a lock file of what it has put there, and does so last. */
+const isInstalled = development => {
+  const wanted = packagesOf(path.join(root, 'package-lock.json'))
+  const found = packagesOf(path.join(modules, '.package-lock.json'))
+  if (!wanted) throw new Error(`There is no package-lock.json in ${root}.`)
+  if (!found || !(isNewEnough || existsSync(pinnedNode))) return false
+  return Object.keys(wanted).every(name => {
+    if (name === '') return true
+    if (!found[name])
+      return wanted[name].optional || wanted[name].devOptional || (wanted[name].dev && isNewEnough && !development)
+    return found[name].version === wanted[name].version
+  })
+}
+
+const packagesOf = file => {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8')).packages
+  } catch {
+    return undefined
+  }
+}
+
+/** Installs beside node_modules and then swaps, so that an installation that fails or is stopped leaves what was there. */
+const install = async () => {
+  const startedAt = Date.now()
+  checkNpm()
+  say('Installing the dependencies (a minute at most, once) …')
+  const removeStaging = () => rmSync(staging, { recursive: true, force: true, maxRetries: 5 })
+  removeStaging()
+  mkdirSync(staging)
+  try {
+    writeFileSync(path.join(staging, '.gitignore'), '*\n')
+    for (const file of ['package.json', 'package-lock.json', '.npmrc']) {
+      if (existsSync(path.join(root, file))) copyFileSync(path.join(root, file), path.join(staging, file))
+    }
+    await npm([
+      'ci',
+      '--include=dev',
+      '--include=optional',
+      '--prefer-offline',
+      '--no-audit',
+      '--no-fund',
+      ...IMPATIENT,
+    ])
+    const staged = path.join(staging, path.relative(root, pinnedNode))
+    if (!isNewEnough) {
+      // Where scripts are switched off for npm as a whole, this one is still needed: it puts the executable in its place.
+      if (!existsSync(staged)) await npm(['rebuild', 'node', '--ignore-scripts=false'])
+      checkRuns(staged)
+    }
+    if (existsSync(modules)) renameSync(modules, path.join(staging, 'replaced'))
+    renameSync(path.join(staging, 'node_modules'), modules)
+  } finally {
+    removeStaging()
+  }
+  say(`Installed in ${((Date.now() - startedAt) / 1000).toFixed(1)} s.`)
+}
+
+/** With the npm that came with this Node, where the path has none. */
+const npmEnvironment = () => {
+  const env = { ...process.env, PATH: `${process.env.PATH || ''}${path.delimiter}${path.dirname(process.execPath)}` }
+  delete env.npm_config_global
+  return env
+}
+
+const checkNpm = () => {
+  const { stdout } = spawnSync('npm', ['--version'], { env: npmEnvironment(), shell: isWindows, encoding: 'utf8' })
+  if (!stdout) throw new Error(`The dependencies could not be installed: there is no npm on the path. ${GET_NODE}`)
+  if (parseInt(stdout, 10) >= NPM_FLOOR) return
+  throw new Error(`The dependencies could not be installed: npm ${stdout.trim()} is too old. ${GET_NODE}`)
+}
+
+const npm = args =>
+  new Promise((resolve, reject) => {
+    // A process group of its own, so that a signal can end npm together with what it has started.
+    const child = spawn('npm', [...args, '--loglevel=error'], {
+      cwd: staging,
+      env: npmEnvironment(),
+      detached: !isWindows,
+      shell: isWindows,
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    let stoppedBy
+    const stop = signal => {
+      stoppedBy = signal
+      process.kill(isWindows ? child.pid : -child.pid, 'SIGKILL')
+    }
+    for (const signal of STOPPING) process.on(signal, stop)
+    let complaint = ''
+    child.stderr.setEncoding('utf8').on('data', text => {
+      complaint += text
+    })
+    child.on('error', reject)
+    child.on('close', code => {
+      for (const signal of STOPPING) process.removeListener(signal, stop)
+      if (code === 0) resolve()
+      else reject(stoppedBy ? Object.assign(new Error('Stopped.'), { stoppedBy }) : failure(args[0], complaint))
+    })
+  })
+
+/** npm would try for 80 s on end before it says that there is no network. */
+const IMPATIENT = ['--fetch-retries=3', '--fetch-retry-mintimeout=1000', '--fetch-retry-maxtimeout=4000']
+
+const GET_NODE = `Install Node ${NODE_FLOOR} or newer, which comes with npm (https://nodejs.org/en/download), and try again.`
+
+const UNREACHABLE = /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENOTCACHED/
+
+const failure = (command, complaint) => {
+  const isOffline = UNREACHABLE.test(complaint)
+  const reason = isOffline
+    ? 'the npm registry was not reached, and its cache on this machine lacks some of them. Connect to the network, or name a registry that you reach (npm config set registry URL), and try again.'
+    : `npm ${command} failed:`
+  const lines = complaint.trim().split('\n').slice(0, 12).join('\n  ')
+  return Object.assign(new Error(`The dependencies could not be installed: ${reason}\n  ${lines}`), { isOffline })
+}
+
+const checkRuns = executable => {
+  const { stdout, error, stderr } = spawnSync(executable, ['--version'], { encoding: 'utf8' })
+  if (!error && Number((stdout.match(/^v(\d+)/) || [])[1]) >= NODE_FLOOR) return
+  const reason = error ? error.message : stderr.trim().split('\n')[0]
+  throw new Error(`Tidings needs Node ${NODE_FLOOR}, and the one from npm does not run here (${reason}). ${GET_NODE}`)
+}
+
+/** One installation at a time in this folder. Returns the function that lets go. */
+const lock = async () => {
+  const file = path.join(
+    os.tmpdir(),
+    `tidings-install-${createHash('sha256').update(root).digest('hex').slice(0, 16)}.lock`,
+  )
+  const giveUpAt = Date.now() + LOCK_WAIT_MS
+  let isTold = false
+  while (!tryLock(file)) {
+    if (Date.now() > giveUpAt)
+      throw new Error(`Another installation has held ${file} for too long. Remove that file and try again.`)
+    if (!isTold) say('Waiting for another installation in this folder …')
+    isTold = true
+    await new Promise(resolve => setTimeout(resolve, LOCK_POLL_MS))
+  }
+  const unlock = () => rmSync(file, { force: true })
+  process.once('exit', unlock)
+  return () => {
+    process.removeListener('exit', unlock)
+    unlock()
+  }
+}
+
+const tryLock = file => {
+  if (create(file)) return true
+  if (isHeld(file)) return false
+  // Its holder died. Only one may clear it away, or a second would remove the lock of the first.
+  const guard = `${file}.clearing`
+  if (!create(guard)) return false
+  try {
+    if (!isHeld(file)) rmSync(file, { force: true })
+  } finally {
+    unlinkSync(guard)
+  }
+  return false
+}
+
+const create = file => {
+  try {
+    writeFileSync(file, String(process.pid), { flag: 'wx' })
+    return true
+  } catch (error) {
+    if (error.code === 'EEXIST') return false
+    throw error
+  }
+}
+
+const isHeld = file => {
+  try {
+    process.kill(Number(readFileSync(file, 'utf8')), 0)
+    return true
+  } catch (error) {
+    return error.code !== 'ESRCH'
+  }
+}
+
+const say = text => process.stderr.write(`tidings: ${text}\n`)
+
+if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {
+  ensureInstalled().catch(error => {
+    say(error.message)
+    process.exitCode = 1
+  })
+}

@@ -1,0 +1,15 @@
+// `npm start`. Plain JavaScript for any Node from 14 on.
+import { fileURLToPath } from 'node:url'
+import { ensureInstalled } from './install.js'
+import { runInPlace, withLocalPrograms } from './run.js'
+
+const tidings = fileURLToPath(new URL('../bin/tidings.js', import.meta.url))
+
+try {
+  const node = await ensureInstalled({ development: false })
+  const args = [tidings, 'server', 'start', '--sandbox', ...process.argv.slice(2)]
+  process.exitCode = await runInPlace(node, args, withLocalPrograms())
+} catch (error) {
+  console.error(`tidings: ${error.message}`)
+  process.exitCode = 1
+}

@@ -1,0 +1,102 @@
+import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { globSync, mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { startThrowAwayDatabase } from './throw-away-database.js'
+
+const TEST_TIMEOUT_MS = 180_000
+const EXIT_STOPPED = 130
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-test-'))
+/** Marks the databases of this run, so that those of a test that was killed can be found. */
+const run = randomBytes(4).toString('hex')
+const stopping = new AbortController()
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => stopping.abort(signal))
+
+const main = async () => {
+  const { urls, isSqliteOnly } = wantedDatabases()
+  const server = isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase()
+  try {
+    setEnvironment(server ? [server.url] : urls)
+    const { dropLeftovers, engines } = await import('../test/support/databases.ts')
+    console.error(
+      `tidings: Testing on ${engines.join(', ')}${isSqliteOnly ? ' only, as TIDINGS_TEST_ENGINES says' : ''}.`,
+    )
+    const code = await runTests()
+    if (!server) await dropLeftovers()
+    return code
+  } finally {
+    await server?.stop()
+  }
+}
+
+const wantedDatabases = () => {
+  const engines = process.env.TIDINGS_TEST_ENGINES
+  if (engines && engines !== 'sqlite') {
+    throw new Error(
+      `TIDINGS_TEST_ENGINES is '${engines}'. It can be 'sqlite', to test on nothing else, or be left out.`,
+    )
+  }
+  const urls = (process.env.TIDINGS_TEST_DATABASE_URLS ?? '').split(',').map(url => url.trim())
+  return { isSqliteOnly: engines === 'sqlite', urls: engines === 'sqlite' ? [] : urls.filter(Boolean) }
+}
+
+/** Tests see no setting of the person who runs them, no profile of theirs, and a temporary folder that is removed at the end. */
+const setEnvironment = databaseUrls => {
+  for (const name of Object.keys(process.env)) if (/^TIDINGS_|^NODE_ENV$/.test(name)) delete process.env[name]
+  Object.assign(process.env, {
+    TIDINGS_TEST_DATABASE_URLS: databaseUrls.join(','),
+    TIDINGS_TEST_RUN: run,
+    NODE_COMPILE_CACHE: path.join(os.tmpdir(), 'node-compile-cache'),
+    XDG_CONFIG_HOME: path.join(folder, 'config'),
+    TMPDIR: folder,
+  })
+}
+
+const runTests = async () => {
+  if (stopping.signal.aborted) return EXIT_STOPPED
+  const args = process.argv.slice(2)
+  const files = args.some(arg => !arg.startsWith('-')) ? [] : globSync('test/**/*.test.ts', { cwd: root }).sort()
+  const concurrency = Math.max(2, os.availableParallelism())
+  // A process group of its own, so that what tests may leave running can be ended with it.
+  const runner = spawn(
+    process.execPath,
+    [
+      '--disable-warning=ExperimentalWarning',
+      '--test',
+      '--test-reporter=spec',
+      `--test-concurrency=${concurrency}`,
+      `--test-timeout=${TEST_TIMEOUT_MS}`,
+      ...args,
+      ...files.filter(file => !file.startsWith(path.join('test', 'bench'))),
+    ],
+    { cwd: root, stdio: ['ignore', 'inherit', 'inherit'], detached: true },
+  )
+  const stop = () => runner.kill('SIGTERM')
+  stopping.signal.addEventListener('abort', stop)
+  const [code] = await once(runner, 'exit')
+  stopping.signal.removeEventListener('abort', stop)
+  endGroup(runner.pid)
+  return stopping.signal.aborted ? EXIT_STOPPED : (code ?? 1)
+}
+
+const endGroup = pid => {
+  try {
+    process.kill(-pid, 'SIGKILL')
+  } catch (error) {
+    if (error.code !== 'ESRCH') throw error
+  }
+}
+
+try {
+  process.exitCode = await main()
+} catch (error) {
+  console.error(`tidings: ${error.message}`)
+  process.exitCode = 1
+} finally {
+  rmSync(folder, { recursive: true, force: true, maxRetries: 5 })
+}

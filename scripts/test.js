@@ -1,0 +1,13 @@
+// `npm test [-- FILES AND OPTIONS OF node --test]`. Plain JavaScript for any Node from 14 on.
+import { fileURLToPath } from 'node:url'
+import { ensureInstalled } from './install.js'
+import { runInPlace, withLocalPrograms } from './run.js'
+
+try {
+  const node = await ensureInstalled()
+  const suite = fileURLToPath(new URL('suite.js', import.meta.url))
+  process.exitCode = await runInPlace(node, [suite, ...process.argv.slice(2)], withLocalPrograms())
+} catch (error) {
+  console.error(`tidings: ${error.message}`)
+  process.exitCode = 1
+}

@@ -1,0 +1,31 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { jwksUrl, remoteKeys } from '../../cli/jwks.ts'
+import { startIssuer } from './issuer.ts'
+
+test('keys are fetched once, and kept for five minutes', async t => {
+  t.mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  const issuer = await startIssuer()
+  const keys = remoteKeys(jwksUrl(issuer.url))
+  await keys(issuer.kid)
+  t.mock.timers.tick(299_000)
+  assert.deepEqual(await keys(issuer.kid), issuer.keys)
+  assert.equal(issuer.fetches, 1)
+  t.mock.timers.tick(2_000)
+  await keys(issuer.kid)
+  assert.equal(issuer.fetches, 2)
+})
+
+test('a key that is not known is looked for again, but not more often than every ten seconds', async t => {
+  t.mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  const issuer = await startIssuer()
+  const keys = remoteKeys(jwksUrl(issuer.url))
+  await keys(issuer.kid)
+  issuer.rotate()
+  for (let i = 0; i < 5; i++) await keys(issuer.kid)
+  assert.equal(issuer.fetches, 1)
+  t.mock.timers.tick(11_000)
+  assert.deepEqual(await keys(issuer.kid), issuer.keys)
+  for (let i = 0; i < 5; i++) await keys('a stranger’s')
+  assert.equal(issuer.fetches, 2)
+})

@@ -1,0 +1,122 @@
+import assert from 'node:assert/strict'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { test } from 'node:test'
+import { startIssuer } from './issuer.ts'
+import { connectedTo, startStubServer } from './stub-server.ts'
+import { startTidings, temporaryFolder, tidings } from './tidings.ts'
+
+const issuer = await startIssuer()
+const home = temporaryFolder()
+
+/** A receiver in a process of its own, once it listens. */
+const startListening = async (args: string[], env: Record<string, string> = {}) => {
+  const child = startTidings(['listen', '--port', '0', '--issuer', issuer.url, ...args], { home, env })
+  const lines: string[] = []
+  const messages: string[] = []
+  let wanted: { count: number; done: () => void } | undefined
+  createInterface(child.stdout).on('line', line => {
+    lines.push(line)
+    if (wanted && lines.length >= wanted.count) wanted.done()
+  })
+  const url = await new Promise<string>((resolve, reject) => {
+    createInterface(child.stderr).on('line', line => {
+      messages.push(line)
+      const found = /^Listening on (\S+)\. /.exec(line)?.[1]
+      if (found) resolve(found)
+    })
+    child.once('close', code => reject(new Error(`ended with ${code}: ${messages.join('\n')}`)))
+  })
+  const ended = new Promise<number | null>(resolve => child.once('close', resolve))
+  const received = (count: number) =>
+    lines.length >= count
+      ? Promise.resolve()
+      : new Promise<void>(done => {
+          wanted = { count, done }
+        })
+  const message = async (pattern: RegExp) => {
+    while (!messages.some(line => pattern.test(line))) await new Promise(resolve => setTimeout(resolve, 5))
+  }
+  return { child, url, lines, messages, ended, received, message }
+}
+
+test('listen prints a line of JSON for each delivery and ends well on SIGINT', async () => {
+  const { child, url, lines, ended, received } = await startListening([])
+  assert.equal((await issuer.deliver(url, { eventType: 'ping' })).status, 200)
+  await received(1)
+  const { verified, answered, eventType } = JSON.parse(lines[0]!)
+  assert.deepEqual({ verified, answered, eventType }, { verified: true, answered: 200, eventType: 'ping' })
+  child.kill('SIGINT')
+  assert.equal(await ended, 0)
+})
+
+test('listen --once ends after one delivery, with exit code 6 if that was not valid', async () => {
+  const good = await startListening(['--once'])
+  await issuer.deliver(good.url)
+  assert.equal(await good.ended, 0)
+  const bad = await startListening(['--once'])
+  assert.equal((await issuer.deliver(bad.url, { audience: 'https://b' })).status, 401)
+  assert.equal(await bad.ended, 6)
+})
+
+test('listen rehearses answers', async () => {
+  const { url, ended } = await startListening(['--answer', '503:1,200', '--count', '2'])
+  const first = await issuer.deliver(url)
+  assert.equal(first.status, 503)
+  assert.equal(first.headers.get('retry-after'), '1')
+  assert.equal((await issuer.deliver(url)).status, 200)
+  assert.equal(await ended, 0)
+})
+
+test('a request that listen saves is private, and tidings verify takes it', async () => {
+  const folder = temporaryFolder()
+  const { url, ended } = await startListening(['--once', '--save', join(folder, 'saved')])
+  await issuer.deliver(url)
+  await ended
+  const [name] = readdirSync(join(folder, 'saved'))
+  const file = join(folder, 'saved', name!)
+  assert.equal(statSync(file).mode & 0o777, 0o600)
+  assert.match(readFileSync(file, 'utf8'), /^POST http:\/\/127\.0\.0\.1:\d+\/hooks HTTP\/1\.1\r\n/)
+  const { code, stdout, stderr } = await tidings(['verify', '--request', file, '--issuer', issuer.url], { home })
+  assert.equal(code, 0, stderr)
+  assert.deepEqual(
+    JSON.parse(stdout)
+      .checks.filter((check: { status: string }) => check.status !== 'passed')
+      .map((check: { name: string }) => check.name),
+    ['replay'],
+  )
+})
+
+test('listen --register makes itself a webhook and disables that at the end', async () => {
+  const server = await startStubServer(({ query }) =>
+    query.includes('mutation') ? { data: { webhook: { id: 'w1' } } } : { data: { webhooks: [] } },
+  )
+  const { child, url, ended, message } = await startListening(
+    ['--register', '--events', 'token_expired'],
+    connectedTo(server),
+  )
+  await message(/Registered as webhook w1/)
+  assert.deepEqual(server.received[1]!.variables, { url, events: ['token_expired'], status: 'active' })
+  child.kill('SIGTERM')
+  assert.equal(await ended, 0)
+  assert.match(server.received[2]!.query, /upsertWebhook\(id: \$id, status: disabled\)/)
+  assert.deepEqual(server.received[2]!.variables, { id: 'w1' })
+})
+
+test('listen --register takes up the disabled webhook of an earlier run', async () => {
+  const server = await startStubServer(({ query }) =>
+    query.includes('mutation') ? { data: { webhook: { id: 'w1' } } } : { data: { webhooks: [{ id: 'w1' }] } },
+  )
+  const { child, ended, message } = await startListening(['--register'], connectedTo(server))
+  await message(/Registered/)
+  assert.equal(server.received[1]!.variables.id, 'w1')
+  child.kill('SIGINT')
+  await ended
+})
+
+test('two ways to answer at once are wrong usage', async () => {
+  const { code, stderr } = await tidings(['listen', '--reset', '--hang', '--issuer', issuer.url], { home })
+  assert.equal(code, 2)
+  assert.match(stderr, /--reset and --hang/)
+})

@@ -1,0 +1,179 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { createServer, request } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { after, test } from 'node:test'
+import { parseAnswers } from '../../cli/answers.ts'
+import { type Arrival, type ReceiverOptions, startReceiver } from '../../cli/receiver.ts'
+import { startIssuer } from './issuer.ts'
+
+const issuer = await startIssuer()
+
+const start = async (options: Partial<ReceiverOptions> = {}) => {
+  const arrivals: Arrival[] = []
+  const receiver = await startReceiver({
+    port: 0,
+    path: '/hooks',
+    keysUrl: `${issuer.url}/.well-known/jwks.json`,
+    issuer: issuer.url,
+    onDelivery: arrival => arrivals.push(arrival),
+    ...options,
+  })
+  after(() => receiver.close())
+  return { ...receiver, arrivals }
+}
+
+test('a delivery that is valid is answered 200 and told of', async () => {
+  const { url, arrivals } = await start()
+  const eventId = randomUUID()
+  assert.equal((await issuer.deliver(url, { eventId })).status, 200)
+  assert.equal(arrivals.length, 1)
+  assert.equal(arrivals[0]!.verification?.ok, true)
+  assert.equal(arrivals[0]!.eventId, eventId)
+})
+
+test('an event that was handled is refused the second time', async () => {
+  const { url } = await start()
+  const eventId = randomUUID()
+  assert.equal((await issuer.deliver(url, { eventId })).status, 200)
+  const second = await issuer.deliver(url, { eventId })
+  assert.equal(second.status, 401)
+  assert.match(((await second.json()) as { error: string }).error, /^replay/)
+})
+
+test('a retry after the receiver’s own 500 is not taken for a replay', async () => {
+  const { url } = await start({ answers: parseAnswers('500,200') })
+  const eventId = randomUUID()
+  assert.equal((await issuer.deliver(url, { eventId })).status, 500)
+  assert.equal((await issuer.deliver(url, { eventId })).status, 200)
+})
+
+test('a token for another endpoint is refused with 401, and why', async () => {
+  const { url, arrivals } = await start()
+  const response = await issuer.deliver(url, { audience: 'https://example.com/other' })
+  assert.equal(response.status, 401)
+  assert.match(response.headers.get('www-authenticate')!, /^Bearer error="invalid_token"/)
+  assert.match(arrivals[0]!.reason!, /audience: expected "http/)
+})
+
+test('a request without a token is refused', async () => {
+  const { url } = await start()
+  assert.equal((await fetch(url, { method: 'POST', body: '{}' })).status, 401)
+})
+
+test('answers are given in order, and the last one stays', async () => {
+  const { url } = await start({ answers: parseAnswers('500,429:30,204') })
+  const responses = [
+    await issuer.deliver(url),
+    await issuer.deliver(url),
+    await issuer.deliver(url),
+    await issuer.deliver(url),
+  ]
+  assert.deepEqual(
+    responses.map(response => response.status),
+    [500, 429, 204, 204],
+  )
+  assert.equal(responses[1]!.headers.get('retry-after'), '30')
+})
+
+test('a ping is answered 200 and takes no answer from the rehearsal', async () => {
+  const { url } = await start({ answers: parseAnswers('500') })
+  assert.equal((await issuer.deliver(url, { eventType: 'ping' })).status, 200)
+  assert.equal((await issuer.deliver(url)).status, 500)
+})
+
+test('an invalid delivery takes no answer from the rehearsal', async () => {
+  const { url } = await start({ answers: parseAnswers('500,200') })
+  assert.equal((await issuer.deliver(url, { audience: 'https://b' })).status, 401)
+  assert.equal((await issuer.deliver(url)).status, 500)
+})
+
+test('a connection is broken off with “reset”', async () => {
+  const { url, arrivals } = await start({ answers: parseAnswers('reset') })
+  await assert.rejects(issuer.deliver(url))
+  assert.equal(arrivals[0]!.answered, 'reset')
+})
+
+test('a delivery is left waiting with “hang” until the receiver closes', async () => {
+  const { url, arrivals, close } = await start({
+    answers: parseAnswers('hang'),
+    onDelivery: arrival => {
+      arrivals.push(arrival)
+      void close()
+    },
+  })
+  await assert.rejects(issuer.deliver(url))
+  assert.equal(arrivals[0]!.answered, 'hang')
+})
+
+test('keys that cannot be had are answered 503, so that the delivery is tried again', async () => {
+  const { url } = await start({ keysUrl: 'http://127.0.0.1:1/jwks.json' })
+  assert.equal((await issuer.deliver(url)).status, 503)
+})
+
+test('what is valid is forwarded whole, and its answer passed back; what is not valid is not', async () => {
+  const forwarded: { authorization: string | undefined; body: string }[] = []
+  const local = createServer(async (request, response) => {
+    const chunks: Buffer[] = []
+    for await (const chunk of request) chunks.push(chunk)
+    forwarded.push({ authorization: request.headers.authorization, body: Buffer.concat(chunks).toString() })
+    response.writeHead(429, { 'retry-after': '7' }).end('later')
+  })
+  await new Promise<void>(resolve => local.listen(0, '127.0.0.1', resolve))
+  after(() => {
+    local.closeAllConnections()
+    local.close()
+  })
+  const { url, arrivals } = await start({
+    forward: new URL(`http://127.0.0.1:${(local.address() as AddressInfo).port}/x`),
+  })
+  await issuer.deliver(url, { audience: 'https://b' })
+  assert.equal(forwarded.length, 0)
+  const response = await issuer.deliver(url)
+  assert.equal(response.status, 429)
+  assert.equal(response.headers.get('retry-after'), '7')
+  assert.equal(await response.text(), 'later')
+  assert.match(forwarded[0]!.authorization!, /^Bearer /)
+  assert.equal(forwarded[0]!.body, arrivals[1]!.body)
+})
+
+test('a program behind it that does not answer is told as 502', async () => {
+  const { url, arrivals } = await start({ forward: new URL('http://127.0.0.1:1/x') })
+  assert.equal((await issuer.deliver(url)).status, 502)
+  assert.match(arrivals[0]!.reason!, /did not answer/)
+})
+
+test('another path is 404 and another method 405, and both are told of', async () => {
+  const { url, arrivals } = await start()
+  assert.equal((await fetch(`${url}/else`, { method: 'POST' })).status, 404)
+  assert.equal((await fetch(url)).status, 405)
+  assert.deepEqual(
+    arrivals.map(arrival => arrival.answered),
+    [404, 405],
+  )
+})
+
+test('a body beyond 1 MiB is answered 413', async () => {
+  const { url } = await start()
+  const response = await fetch(url, { method: 'POST', body: 'x'.repeat(1024 * 1024 + 1) })
+  assert.equal(response.status, 413)
+})
+
+test('a sender that hangs up halfway does not end the receiver', async () => {
+  const { url } = await start()
+  const half = request(url, { method: 'POST', headers: { 'content-length': 100 } })
+  half.on('error', () => {})
+  half.write('{')
+  await new Promise(resolve => half.once('socket', socket => socket.once('connect', () => setImmediate(resolve))))
+  half.destroy()
+  assert.equal((await issuer.deliver(url)).status, 200)
+})
+
+test('a port that is taken says so', async () => {
+  const { url } = await start()
+  await assert.rejects(start({ port: Number(new URL(url).port) }), /is taken by another program/)
+})
+
+test('what is no answer to rehearse is named', () => {
+  assert.throws(() => parseAnswers('500,20O'), /"20O" is no answer to rehearse/)
+})

@@ -1,0 +1,88 @@
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { after } from 'node:test'
+import {
+  bodyHash,
+  checkSignedHeaders,
+  parseAuthorization,
+  signature,
+  signaturesMatch,
+  stringToSign,
+} from '../../shared/hmac.ts'
+
+export const credentials = { apiKey: 'stub-key', apiSecret: Buffer.alloc(32, 7).toString('base64') }
+
+export interface Received {
+  query: string
+  variables: Record<string, unknown>
+  nonce: string | undefined
+}
+
+/** What the server answers: data or errors of GraphQL, or a status and text that no GraphQL server would give. */
+export type Answer =
+  | { data?: unknown; errors?: { message: string; extensions?: object }[]; status?: number }
+  | { text: string; status: number }
+
+/**
+ * A GraphQL endpoint that refuses what is not signed as the contract says, keeps what it received, and answers what the
+ * test gives it. `answer` may be replaced between requests.
+ */
+export const startStubServer = async (answer: (received: Received) => Answer = () => ({ data: {} })) => {
+  const received: Received[] = []
+  const stub = { url: '', received, answer, reset: false }
+  const server = createServer(async (request, response) => {
+    const body = await text(request)
+    const fault = refuse(request.method!, request.url!, request.headers, body)
+    if (fault) {
+      response.writeHead(401, { 'content-type': 'application/json' })
+      response.end(
+        JSON.stringify({
+          errors: [{ message: fault, extensions: { code: 'UNAUTHENTICATED', reason: 'bad_signature' } }],
+        }),
+      )
+      return
+    }
+    const { query, variables = {} } = JSON.parse(body)
+    const nonce = request.headers['x-nonce']
+    const one: Received = { query, variables, nonce: typeof nonce === 'string' ? nonce : undefined }
+    received.push(one)
+    if (stub.reset) return void request.socket.resetAndDestroy()
+    const { status = 200, ...rest } = stub.answer(one)
+    response.writeHead(status, { 'content-type': 'text' in rest ? 'text/html' : 'application/json' })
+    response.end('text' in rest ? rest.text : JSON.stringify(rest))
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  stub.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  after(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return stub
+}
+
+/** The environment that points the command line to a stub server. */
+export const connectedTo = ({ url }: { url: string }): Record<string, string> => ({
+  TIDINGS_URL: url,
+  TIDINGS_API_KEY: credentials.apiKey,
+  TIDINGS_API_SECRET: credentials.apiSecret,
+})
+
+const refuse = (
+  method: string,
+  pathAndQuery: string,
+  headers: Record<string, string | string[] | undefined>,
+  body: string,
+) => {
+  const given = parseAuthorization(headers.authorization as string)
+  if ('fault' in given) return given.fault
+  const signed = checkSignedHeaders(given.signedHeaders, headers)
+  if ('fault' in signed) return signed.fault
+  if (given.credential !== credentials.apiKey) return 'unknown key'
+  if (headers[signed.hashHeader] !== bodyHash(body)) return 'body hash'
+  const expected = signature(
+    credentials.apiSecret,
+    stringToSign({ method, pathAndQuery, signedValues: signed.signedValues }),
+  )
+  return signaturesMatch(expected, given.signature) ? undefined : 'signature'
+}
