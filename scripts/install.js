@@ -5,6 +5,7 @@ import {
   copyFileSync,
   existsSync,
   mkdirSync,
+  readdirSync,
   readFileSync,
   realpathSync,
   renameSync,
@@ -27,7 +28,8 @@ const STOPPING = ['SIGINT', 'SIGTERM', 'SIGHUP']
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 const modules = path.join(root, 'node_modules')
-const staging = path.join(root, '.node_modules-staging')
+const STAGING = '.node_modules-staging-'
+const staging = path.join(root, STAGING + process.pid)
 const pinnedNode = path.join(modules, 'node', 'bin', isWindows ? 'node.exe' : 'node')
 const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
 
@@ -44,7 +46,10 @@ export const ensureInstalled = async ({ development = true } = {}) => {
       // Another process may have installed while this one waited.
       if (!isInstalled(development)) await install()
     } catch (error) {
-      if (error.stoppedBy) process.kill(process.pid, error.stoppedBy)
+      if (error.stoppedBy) {
+        unlock()
+        process.kill(process.pid, error.stoppedBy)
+      }
       if (!error.isOffline || !existsSync(isNewEnough ? modules : pinnedNode)) throw error
       say(`${error.message}\ntidings: Going on with what node_modules holds from before.`)
     } finally {
@@ -81,7 +86,12 @@ const install = async () => {
   const startedAt = Date.now()
   checkNpm()
   say('Installing the dependencies (a minute at most, once) …')
-  const removeStaging = () => rmSync(staging, { recursive: true, force: true, maxRetries: 5 })
+  // Those of installations that were killed go too: whoever is here holds the lock.
+  const removeStaging = () => {
+    for (const name of readdirSync(root)) {
+      if (name.startsWith(STAGING)) rmSync(path.join(root, name), { recursive: true, force: true, maxRetries: 5 })
+    }
+  }
   removeStaging()
   mkdirSync(staging)
   try {
@@ -96,6 +106,7 @@ const install = async () => {
       '--prefer-offline',
       '--no-audit',
       '--no-fund',
+      '--engine-strict=false',
       ...IMPATIENT,
     ])
     const staged = path.join(staging, path.relative(root, pinnedNode))
@@ -155,7 +166,7 @@ const npm = args =>
   })
 
 /** npm would try for 80 s on end before it says that there is no network. */
-const IMPATIENT = ['--fetch-retries=3', '--fetch-retry-mintimeout=1000', '--fetch-retry-maxtimeout=4000']
+const IMPATIENT = ['--fetch-retries=2', '--fetch-retry-mintimeout=1000', '--fetch-retry-maxtimeout=3000']
 
 const GET_NODE = `Install Node ${NODE_FLOOR} or newer, which comes with npm (https://nodejs.org/en/download), and try again.`
 

@@ -54,9 +54,11 @@ export const queryCommand = () =>
           // The id is what the next page and --output id need, asked for or not.
           fields: selection(['id', ...fields]),
           view: {
-            columns: fields.map(field => ({
+            columns: fields.map((field, index) => ({
               title: field,
-              ...(field !== 'id' && { shrinks: 'end' as const }),
+              // Cut ids and times are of no use; what was asked for by name is never left out.
+              ...(!/(^id|Id|At|time)$/.test(field) && { shrinks: 'end' as const }),
+              ...(!options.fields && index > 1 && { optional: true as const }),
               cell: row => cellText(valueAt(row, field)),
             })),
             empty: 'Nothing matches.',

@@ -23,6 +23,15 @@ interface Webhook {
   health: Record<string, number>
 }
 
+/** As the event registry has them; read from there, they would cost every command the time to load its schemas. */
+const EVENT_TYPES = [
+  'ping',
+  'project_report_quarterly_submitted',
+  'project_report_quarterly_approved',
+  'project_report_quarterly_overdue',
+  'token_expired',
+]
+
 const HEALTH = ['delivered', 'pending', 'rejected', 'dropped', 'cancelled'] as const
 const FIELDS = `id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt health { ${HEALTH.join(' ')} }`
 
@@ -50,6 +59,7 @@ const createCommand = () =>
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'or of this project (repeatable)', collect)
     .addOption(dryRunOption())
+    .addHelpText('after', `\nEvent types:\n${EVENT_TYPES.map(type => `  ${type}\n`).join('')}`)
     .addHelpText(
       'after',
       examples(

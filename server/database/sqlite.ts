@@ -1,8 +1,12 @@
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite'
 import knexModule, { type Knex } from 'knex'
 import BetterSqlite3Client from 'knex/lib/dialects/better-sqlite3/index.js'
+import pRetry from 'p-retry'
 
 const STATEMENTS_KEPT = 500
+/** How long a statement waits for another connection's transaction. */
+const BUSY_MS = 10_000
+const SQLITE_BUSY = 5
 
 /** knex's own SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */
 class NodeSqliteClient extends BetterSqlite3Client {
@@ -11,8 +15,10 @@ class NodeSqliteClient extends BetterSqlite3Client {
   }
 
   override async acquireRawConnection() {
-    const connection = new DatabaseSync(this.connectionSettings.filename, { timeout: 10_000 })
+    const connection = new DatabaseSync(this.connectionSettings.filename, { timeout: BUSY_MS })
     connection.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;')
+    // From here on `_query` waits: the driver would hold up this whole process, with the transaction it waits for if that is here.
+    connection.exec('PRAGMA busy_timeout = 0')
     return connection
   }
 
@@ -23,16 +29,32 @@ class NodeSqliteClient extends BetterSqlite3Client {
   override async _query(connection: DatabaseSync, query: Query) {
     const statement = prepare(connection, query.sql)
     const bindings = (this._formatBindings(query.bindings) as (SQLInputValue | undefined)[]).map(value => value ?? null)
-    if (statement.columns().length > 0) {
-      query.response = statement.all(...bindings)
-    } else {
-      const { changes } = statement.run(...bindings)
-      query.response = { affectedRows: Number(changes) }
-      query.context = { lastID: 0, changes: Number(changes) }
+    const execute = () => {
+      if (statement.columns().length > 0) {
+        query.response = statement.all(...bindings)
+      } else {
+        const { changes } = statement.run(...bindings)
+        query.response = { affectedRows: Number(changes) }
+        query.context = { lastID: 0, changes: Number(changes) }
+      }
+    }
+    try {
+      execute()
+    } catch (error) {
+      if (!isBusy(error)) throw error
+      await pRetry(execute, {
+        retries: Number.POSITIVE_INFINITY,
+        maxRetryTime: BUSY_MS,
+        minTimeout: 2,
+        maxTimeout: 50,
+        shouldRetry: ({ error }) => isBusy(error),
+      })
     }
     return query
   }
 }
+
+const isBusy = (error: unknown): boolean => (error as { errcode?: number }).errcode === SQLITE_BUSY
 
 // By connection and not in the client: knex derives a client from another for each transaction.
 const prepared = new WeakMap<DatabaseSync, Map<string, StatementSync>>()

@@ -138,9 +138,11 @@ export const findByApiKey = async (
     sql,
     `SELECT t.*, (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
      FROM access_tokens t WHERE t.api_key = ?`,
-    [apiKey],
+    // The column is ASCII, and MySQL and MariaDB do not compare it with anything else.
+    [apiKey.replaceAll(/[^\x20-\x7e]/g, '?')],
   )
-  if (!row) return undefined
+  // Nor do they tell it from the same with spaces after it.
+  if (row?.api_key !== apiKey) return undefined
   return {
     token: accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[]),
     apiSecret: sealer.open(row.secret_sealed, `access token ${row.id}`),

@@ -10,7 +10,8 @@ import { MangoError } from '../mango/error.ts'
 export const presentError =
   (requestId: string, log: Log) =>
   (error: Readonly<Error>): GraphQLError => {
-    const given = asGraphqlError(error)
+    // graphql-http throws plain errors for a request that is no GraphQL request, and for nothing else.
+    const given = error instanceof GraphQLError ? error : new GraphQLError(`${error.message}. ${REQUEST_SHAPE}`)
     const present = (shown: TidingsError) =>
       new GraphQLError(shown.message, {
         nodes: given.nodes,
@@ -32,6 +33,9 @@ export const presentError =
     log.error({ err: cause, requestId }, 'a resolver failed')
     return present(internalError())
   }
+
+const REQUEST_SHAPE =
+  'A request is a JSON object such as {"query": "{ viewer { name } }", "variables": {}, "operationName": null}.'
 
 export const asGraphqlError = (error: unknown): GraphQLError => {
   if (error instanceof GraphQLError) return error

@@ -1,11 +1,13 @@
 import { type GraphQLSchema, getOperationAST, parse, validate } from 'graphql'
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
+import { TidingsError } from '../../shared/errors.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
 import { checkLimits, MAX_TOKENS } from '../graphql/limits.ts'
 import type { Log } from '../log.ts'
 import { type Authenticated, refuseReplay, useSignature } from './hmac.ts'
+import { answer } from './request-id.ts'
 
 /** Serves GraphQL over HTTP to an authenticated request. */
 export const graphqlOverHttp =
@@ -45,7 +47,16 @@ export const graphqlOverHttp =
       context: undefined,
     })
     if (replayed) return refuseReplay(ctx)
+    for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
+    const refusal = REFUSALS[init.status]
+    if (refusal) return answer(ctx, init.status, new TidingsError('BAD_USER_INPUT', refusal))
     ctx.status = init.status
     ctx.body = body
-    for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
   }
+
+/** What graphql-http refuses with a status and no words. */
+const REFUSALS: Record<number, string> = {
+  405: 'Send a query by POST or GET, and a mutation by POST.',
+  406: 'Accept must let in application/graphql-response+json or application/json, in UTF-8.',
+  415: 'Content-Type must be application/json, in UTF-8.',
+}

@@ -46,7 +46,7 @@ const mysqlFamily = (
     text,
     contains,
     containsIgnoringCase: (column, part) => ignoringCase(column, part, contains),
-    explain: 'EXPLAIN ',
+    explain: collation === 'utf8mb4_0900_bin' ? 'EXPLAIN FORMAT=TRADITIONAL ' : 'EXPLAIN ',
     indexes: ({ table, key }) => (key ? [`${table}.${key}`] : []),
   }
 }

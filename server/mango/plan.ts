@@ -7,15 +7,18 @@ import type { Comparison, Condition, FieldNode, Json, Node } from './selector.ts
 
 /** How a selector is answered: what SQL says of it, and what is left to be matched in TypeScript. */
 export type Plan = {
-  /** To-one relations that a selected row must have, in the order in which they depend on each other. */
+  /** To-one relations, in the order in which they depend on each other. */
   joins: Join[]
   /** True of every row that the selector selects; false: it selects none. */
   where: Sql | boolean
   /** What `where` does not say exactly. */
   residual: Node | undefined
+  /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or in JSON. */
+  columnAt(path: readonly string[]): string | undefined
 }
 
-export type Join = { table: string; alias: string; on: Sql }
+/** `required`: what is selected has this relation. */
+export type Join = { table: string; alias: string; on: Sql; required: boolean }
 
 /** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where there is nothing to hide. */
 export type VisibleRows = (resource: Resource, alias: string) => Sql | undefined
@@ -134,15 +137,31 @@ class Planner {
       const alias = `r${++this.#aliases}`
       return this.#existsRelated(field, row, this.part(inner, { resource: field.resource(), alias }), alias)
     }
-    const existing = row.joined.get(name)
-    const related = existing ?? { resource: field.resource(), alias: `r${++this.#aliases}`, joined: new Map() }
-    if (!existing) {
-      row.joined.set(name, related)
-      const key: Sql = { sql: `${related.alias}.id = ${row.alias}.${field.column}`, bindings: [] }
-      const visible = this.#visible(related.resource, related.alias)
-      this.joins.push({ table: related.resource.table, alias: related.alias, on: visible ? all([key, visible]) : key })
-    }
+    const related = this.#join(row, row.joined, name, true)
     return conjunction(conjunctsOf(inner).map(conjunct => this.part(conjunct, related)))
+  }
+
+  columnAt(path: readonly string[], row: Row): string | undefined {
+    const [name, ...rest] = path
+    const field = row.resource.fields[name!]!
+    if (field.kind === 'column') return `${row.alias}.${field.column}`
+    if (field.kind !== 'related' || !row.joined) return undefined
+    return this.columnAt(rest, this.#join(row, row.joined, name!, false))
+  }
+
+  /** The row that a to-one relation leads to, joined to the statement. */
+  #join(row: Row, joined: Map<string, Row>, name: string, required: boolean): Row {
+    const existing = joined.get(name)
+    if (existing) return existing
+    const field = row.resource.fields[name] as Kind<'related'>
+    const resource = field.resource()
+    const related: Row = { resource, alias: `r${++this.#aliases}`, joined: new Map() }
+    joined.set(name, related)
+    const key: Sql = { sql: `${related.alias}.id = ${row.alias}.${field.column}`, bindings: [] }
+    const visible = this.#visible(resource, related.alias)
+    const on = visible ? all([key, visible]) : key
+    this.joins.push({ table: resource.table, alias: related.alias, on, required })
+    return related
   }
 
   #existsRelated(field: Kind<'related'>, row: Row, inner: Part, alias: string): Part {

@@ -103,6 +103,7 @@ const BATCH_SIZES = [500, 5_000]
 /** SQLite takes 500 SELECTs in one statement, and 32,766 values. */
 const PARENTS_A_STATEMENT = 200
 const VALUES_A_STATEMENT = 30_000
+const ROWS_TO_CUT = 2 * MAX_ROWS
 
 type Key = { unique: string; parent?: string }
 type Values = Json[]
@@ -145,7 +146,7 @@ class Search {
     this.#visibleRows = visibleRowsBy(db, options.related)
     this.#asked = options.explain ?? false
     this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#visibleRows)
-    this.#keys = parseSort(query.sort, resource, unique, this.#visibleRows)
+    this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
     this.#limit = wholeNumber(query.limit, 'limit', MAX_ROWS)
@@ -184,7 +185,7 @@ class Search {
     const parent = this.#scanKeys[0]!.column!.property
     if (!this.#inSql) return this.#checkedGroups(await this.#matchingByParent(start, ids, parent))
     const cut = this.#limit !== undefined || this.#skip > 0
-    const found = cut ? await this.#cutByParent(start, ids) : await this.#uncutByParent(start, ids)
+    const found = cut ? await this.#cutByParent(start, ids, parent) : await this.#together(start, ids, MAX_ROWS + 1)
     return this.#checkedGroups(Map.groupBy(found, row => row[parent] as string))
   }
 
@@ -270,7 +271,7 @@ class Search {
       const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
       const builder = this.#builder(start).orderByRaw(orderBy(this.#scanKeys)).limit(size)
       if (from) where(builder, afterValues(this.#scanKeys, from))
-      if (parents) builder.whereIn(this.#scanKeys[0]!.column!.sql.sql, parents)
+      if (parents) builder.whereIn(this.#scanKeys[0]!.column!.sql, parents)
       const rows = await this.#run(builder)
       yield rows
       if (rows.length < size) return
@@ -288,15 +289,21 @@ class Search {
   }
 
   /** One list of rows for all parents. */
-  #uncutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
-    const builder = this.#orderedBuilder(start, MAX_ROWS + 1, 0)
-    return this.#run(builder.whereIn(this.#scanKeys[0]!.column!.sql.sql, ids))
+  #together(start: Values | undefined, ids: string[], count: number): Promise<Row[]> {
+    return this.#run(this.#orderedBuilder(start, count, 0).whereIn(this.#scanKeys[0]!.column!.sql, ids))
   }
 
-  /** A list of its own for each parent, many of them in one statement. */
-  async #cutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
+  /** A list of its own for each parent. For many parents a list of all their rows is cut here, unless it is too long. */
+  async #cutByParent(start: Values | undefined, ids: string[], parent: string): Promise<Row[]> {
+    if (ids.length > PARENTS_A_STATEMENT) {
+      const found = await this.#together(start, ids, ROWS_TO_CUT + 1)
+      if (found.length <= ROWS_TO_CUT) {
+        const end = this.#skip + this.#wanted
+        return [...Map.groupBy(found, row => row[parent]).values()].flatMap(rows => rows.slice(this.#skip, end))
+      }
+    }
     const builder = this.#orderedBuilder(start, this.#wanted, this.#skip)
-    const one = builder.where(this.#scanKeys[0]!.column!.sql.sql, PARENT).toSQL()
+    const one = builder.where(this.#scanKeys[0]!.column!.sql, PARENT).toSQL()
     const together = Math.max(1, Math.min(PARENTS_A_STATEMENT, Math.floor(VALUES_A_STATEMENT / one.bindings.length)))
     const found: Row[] = []
     for (let from = 0; from < ids.length && found.length <= MAX_ROWS; from += together) {
@@ -335,19 +342,26 @@ class Search {
     return lists
   }
 
-  /** What SQL says of the rows, with the columns to sort by. */
+  /** What SQL says of the rows. */
   #builder(start: Values | undefined): Knex.QueryBuilder {
-    const { table } = this.#resource
-    const builder = this.#db(table).select(`${table}.*`)
-    for (const { column } of this.#keys) {
-      if (column && !column.own)
-        builder.select(this.#db.raw(`${column.sql.sql} AS ${column.property}`, column.sql.bindings))
-    }
-    for (const { table: joined, alias, on } of this.#plan.joins) {
-      builder.joinRaw(`INNER JOIN ${joined} ${alias} ON ${on.sql}`, on.bindings as never)
-    }
+    const builder = this.#visibleBuilder(true)
     if (typeof this.#plan.where !== 'boolean') where(builder, this.#plan.where)
     if (start && this.#sortedInSql) where(builder, afterValues(this.#keys, start as SortValue[]))
+    return builder
+  }
+
+  /** Rows that the caller may see, with the columns to sort by; with `selected` only those that have the relations selected on. */
+  #visibleBuilder(selected: boolean): Knex.QueryBuilder {
+    const { table } = this.#resource
+    const builder = this.#db(table).select(`${table}.*`)
+    for (const { column } of this.#keys)
+      if (column && !column.own) builder.select(`${column.sql} as ${column.property}`)
+    for (const { table: joined, alias, on, required } of this.#plan.joins) {
+      builder.joinRaw(
+        `${selected && required ? 'INNER' : 'LEFT'} JOIN ${joined} ${alias} ON ${on.sql}`,
+        on.bindings as never,
+      )
+    }
     this.#visible(builder)
     return builder
   }
@@ -424,13 +438,7 @@ class Search {
   async #start(): Promise<Values | undefined> {
     if (this.#after === undefined) return undefined
     if (this.#keys.length === 1) return [this.#after]
-    const { table } = this.#resource
-    const builder = this.#db(table).select(`${table}.*`).where(`${table}.id`, this.#after)
-    for (const { column } of this.#keys) {
-      if (column && !column.own)
-        builder.select(this.#db.raw(`${column.sql.sql} AS ${column.property}`, column.sql.bindings))
-    }
-    this.#visible(builder)
+    const builder = this.#visibleBuilder(false).where(`${this.#resource.table}.id`, this.#after)
     const rows: Row[] = await builder
     if (rows.length === 0) {
       throw badQuery(

@@ -1,7 +1,6 @@
 import { type Target, targetAt } from './bind.ts'
 import { all, either, type Sql, sql } from './dialect.ts'
 import { badQuery, quoted } from './error.ts'
-import type { VisibleRows } from './plan.ts'
 import type { Resource } from './resource.ts'
 import { isObject, splitPath } from './selector.ts'
 
@@ -10,8 +9,10 @@ export type Direction = 'asc' | 'desc'
 /** What rows are ordered by: the path leads to it in a document, and `column`, where SQL has it, in a row. */
 export type SortKey = { path: string[]; direction: Direction; column: SortColumn | undefined }
 
-/** `property` is what it is called in the rows that a statement returns; `own` if it is a column of the table itself. */
-export type SortColumn = { sql: Sql; property: string; own: boolean; nullable: boolean }
+/** `sql` names a column; `property` is what it is called in the rows that a statement returns; `own` if it is a column of the table itself. */
+export type SortColumn = { sql: string; property: string; own: boolean; nullable: boolean }
+
+type ColumnAt = (path: readonly string[]) => string | undefined
 
 export type SortValue = string | number | null
 
@@ -21,13 +22,13 @@ export const MAX_SORT_KEYS = 8
  * Reads a sort in CouchDB's two forms, `"name"` and `{"name": "desc"}`, over `resource`. A field that is missing sorts with
  * null, which comes first. The last key is always one that no two rows share, in the direction of the key before it.
  */
-export const parseSort = (sort: unknown, resource: Resource, unique: string, visible: VisibleRows): SortKey[] => {
+export const parseSort = (sort: unknown, resource: Resource, unique: string, columnAt: ColumnAt): SortKey[] => {
   if (sort !== undefined && sort !== null && !Array.isArray(sort)) {
     throw badQuery('sort', 'is a list, such as ["name"] or [{"name": "desc"}]')
   }
   const items: unknown[] = sort ?? []
   if (items.length > MAX_SORT_KEYS) throw badQuery('sort', `has ${items.length} fields; it may have ${MAX_SORT_KEYS}`)
-  const keys = items.map((item, index) => sortKey(item, index, resource, visible))
+  const keys = items.map((item, index) => sortKey(item, index, resource, columnAt))
   const decided = keys.findIndex(({ column }) => column?.own && column.property === unique)
   if (decided !== -1) return keys.slice(0, decided + 1)
   return [...keys, ownKey(resource, unique, keys.at(-1)?.direction ?? 'asc')]
@@ -37,22 +38,22 @@ export const parseSort = (sort: unknown, resource: Resource, unique: string, vis
 export const ownKey = (resource: Resource, column: string, direction: Direction): SortKey => ({
   path: [column],
   direction,
-  column: { sql: { sql: `${resource.table}.${column}`, bindings: [] }, property: column, own: true, nullable: false },
+  column: { sql: `${resource.table}.${column}`, property: column, own: true, nullable: false },
 })
 
-const sortKey = (item: unknown, index: number, resource: Resource, visible: VisibleRows): SortKey => {
+const sortKey = (item: unknown, index: number, resource: Resource, columnAt: ColumnAt): SortKey => {
   const at = `sort[${index}]`
   const { name, direction } = nameAndDirection(item, at)
   const path = splitPath(name, at)
   const target = targetAt({ kind: 'object', resource }, path, at)
   if (!isSortable(target)) throw badQuery(at, `${quoted(name)} is an object; sort by one of its fields`)
-  return { path, direction, column: columnOf(resource, path, index, visible) }
+  return { path, direction, column: columnOf(resource, path, index, columnAt) }
 }
 
-const columnOf = (resource: Resource, path: string[], index: number, visible: VisibleRows): SortColumn | undefined => {
+const columnOf = (resource: Resource, path: string[], index: number, columnAt: ColumnAt): SortColumn | undefined => {
+  const found = columnAt(path)
+  if (found === undefined) return undefined
   const field = resource.fields[path[0]!]!
-  const found = columnAt(resource, path, resource.table, `s${index}`, visible)
-  if (!found) return undefined
   if (field.kind !== 'column') return { sql: found, property: `mango_sort_${index}`, own: false, nullable: true }
   return { sql: found, property: field.column, own: true, nullable: field.nullable ?? false }
 }
@@ -70,33 +71,8 @@ const nameAndDirection = (item: unknown, at: string): { name: string; direction:
 const isSortable = (target: Target): boolean =>
   target.kind === 'scalar' || target.kind === 'scalars' || target.kind === 'json'
 
-/** SQL for the column that a path leads to; undefined where it leads into a list or into JSON. */
-const columnAt = (
-  resource: Resource,
-  path: string[],
-  alias: string,
-  inner: string,
-  visible: VisibleRows,
-): Sql | undefined => {
-  const [name, ...rest] = path
-  const field = resource.fields[name!]!
-  if (field.kind === 'column') return { sql: `${alias}.${field.column}`, bindings: [] }
-  if (field.kind !== 'related') return undefined
-  const related = field.resource()
-  const column = columnAt(related, rest, inner, `${inner}s`, visible)
-  if (!column) return undefined
-  const seen = visible(related, inner)
-  const key: Sql = { sql: `${inner}.id = ${alias}.${field.column}`, bindings: [] }
-  return sql(`(SELECT # FROM ${related.table} ${inner} WHERE #)`, column, seen ? all([key, seen]) : key)
-}
-
 export const orderBy = (keys: readonly SortKey[]): string =>
-  keys
-    .map(({ column, direction }) => {
-      const name = column!.own ? column!.sql.sql : column!.property
-      return direction === 'desc' ? `${name} DESC` : name
-    })
-    .join(', ')
+  keys.map(({ column, direction }) => `${column!.sql}${direction === 'desc' ? ' DESC' : ''}`).join(', ')
 
 /** The rows that come after one whose keys have `values`, null being before everything. */
 export const afterValues = (keys: readonly SortKey[], values: readonly SortValue[]): Sql => {
@@ -105,18 +81,18 @@ export const afterValues = (keys: readonly SortKey[], values: readonly SortValue
   const column = key!.column!
   const beyond = beyondValue(column, key!.direction, value)
   if (others.length === 0) return beyond
-  const same = value === null ? sql('# IS NULL', column.sql) : sql('# = ?', column.sql, value)
+  const same = value === null ? sql(`${column.sql} IS NULL`) : sql(`${column.sql} = ?`, value)
   const after = either([beyond, all([same, afterValues(others, rest)])])
   if (value === null || column.nullable) return after
   // Follows from the rest; in it the optimiser finds the range of the index.
-  return all([sql(`# ${key!.direction === 'asc' ? '>=' : '<='} ?`, column.sql, value), after])
+  return all([sql(`${column.sql} ${key!.direction === 'asc' ? '>=' : '<='} ?`, value), after])
 }
 
 const beyondValue = (column: SortColumn, direction: Direction, value: SortValue): Sql => {
-  if (value === null) return direction === 'asc' ? sql('# IS NOT NULL', column.sql) : NONE
-  if (direction === 'asc') return sql('# > ?', column.sql, value)
-  const less = sql('# < ?', column.sql, value)
-  return column.nullable ? either([less, sql('# IS NULL', column.sql)]) : less
+  if (value === null) return direction === 'asc' ? sql(`${column.sql} IS NOT NULL`) : NONE
+  if (direction === 'asc') return sql(`${column.sql} > ?`, value)
+  const less = sql(`${column.sql} < ?`, value)
+  return column.nullable ? either([less, sql(`${column.sql} IS NULL`)]) : less
 }
 
 const NONE: Sql = { sql: '1 = 0', bindings: [] }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { eventTypes } from '../../shared/events.ts'
 import { type Answer, connectedTo, startStubServer } from './stub-server.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 
@@ -374,6 +375,11 @@ test('a reader that stops early ends the command without an error', async () => 
   const code = await new Promise(resolve => child.once('close', resolve))
   assert.equal(code, 0)
   assert.equal(stderr, '')
+})
+
+test('the help of webhooks create lists every event type there is', async () => {
+  const { stdout } = await run(['webhooks', 'create', '--help'])
+  assert.deepEqual(/Event types:\n((?: {2}\w+\n)+)/.exec(stdout)?.[1]?.trim().split(/\s+/), eventTypes)
 })
 
 for (const command of [

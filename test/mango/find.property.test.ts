@@ -6,7 +6,18 @@ import { compare, matches, read } from '../../server/mango/matcher.ts'
 import { find, findByParents } from '../../server/mango/query.ts'
 import type { Json } from '../../server/mango/selector.ts'
 import { describeEachEngine } from '../support/databases.ts'
-import { documentsOf, insertWorld, makers, type Sort, selector, sort, things, thingsDatabase, type World, world } from './things.ts'
+import {
+  documentsOf,
+  insertWorld,
+  makers,
+  type Sort,
+  selector,
+  sort,
+  things,
+  thingsDatabase,
+  type World,
+  world,
+} from './things.ts'
 
 const RUNS = Number(process.env.MANGO_RUNS ?? 20)
 const QUERIES_A_WORLD = 25
@@ -27,9 +38,10 @@ const inOrder = (keys: Sort) => (a: Document, b: Document) => {
   return 0
 }
 
-const written = (keys: Sort) => keys.map(({ path, direction }, index) => (index % 2 === 0 && direction === 'asc' ? path : { [path]: direction }))
+const written = (keys: Sort) =>
+  keys.map(({ path, direction }, index) => (index % 2 === 0 && direction === 'asc' ? path : { [path]: direction }))
 
-const idsOf = (rows: Record<string, unknown>[]) => rows.map(row => row['id'])
+const idsOf = (rows: Record<string, unknown>[]) => rows.map(row => row.id)
 
 describeEachEngine('random selectors', engine => {
   let database: Database
@@ -45,66 +57,101 @@ describeEachEngine('random selectors', engine => {
   void everyWorld
 
   test('find what the matcher matches, whatever the database', async () => {
-    const query = fc.record({ selector, sort, limit: fc.option(fc.nat({ max: 12 })), skip: fc.option(fc.nat({ max: 4 })), from: fc.option(fc.nat({ max: 50 })) })
+    const query = fc.record({
+      selector,
+      sort,
+      limit: fc.option(fc.nat({ max: 12 })),
+      skip: fc.option(fc.nat({ max: 4 })),
+      from: fc.option(fc.nat({ max: 50 })),
+    })
     await fc.assert(
-      fc.asyncProperty(world, fc.array(query, { minLength: QUERIES_A_WORLD, maxLength: QUERIES_A_WORLD }), async (made, queries) => {
-        await insertWorld(database, made)
-        const documents = documentsOf(made)
-        for (const { selector: wanted, sort: keys, limit, skip, from } of queries) {
-          const last = from === null ? undefined : documents[from % documents.length]
-          const expected = documents
-            .filter(document => matches(wanted, document))
-            .sort(inOrder(keys))
-            .filter(document => last === undefined || inOrder(keys)(document, last) > 0)
-            .slice(skip ?? 0, limit === null ? undefined : (skip ?? 0) + limit)
-          const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.['id'] as string) ?? null }
-          const { rows, explain } = await find(database.knex, database.engine, things, asked, () => {})
-          assert.deepEqual(idsOf(rows), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
-        }
-      }),
+      fc.asyncProperty(
+        world,
+        fc.array(query, { minLength: QUERIES_A_WORLD, maxLength: QUERIES_A_WORLD }),
+        async (made, queries) => {
+          await insertWorld(database, made)
+          const documents = documentsOf(made)
+          for (const { selector: wanted, sort: keys, limit, skip, from } of queries) {
+            const last = from === null ? undefined : documents[from % documents.length]
+            const expected = documents
+              .filter(document => matches(wanted, document))
+              .sort(inOrder(keys))
+              .filter(document => last === undefined || inOrder(keys)(document, last) > 0)
+              .slice(skip ?? 0, limit === null ? undefined : (skip ?? 0) + limit)
+            const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.id as string) ?? null }
+            const { rows, explain } = await find(database.knex, database.engine, things, asked, () => {})
+            assert.deepEqual(idsOf(rows), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
+          }
+        },
+      ),
       { numRuns: RUNS },
     )
   })
 
   test('never look at a maker that the caller may not see', async () => {
     await fc.assert(
-      fc.asyncProperty(world, fc.array(fc.tuple(selector, sort), { minLength: QUERIES_A_WORLD, maxLength: QUERIES_A_WORLD }), async (made, queries) => {
-        await insertWorld(database, made)
-        const documents = documentsOf(made, maker => maker.name < 'a')
-        const related = (resource: unknown) => (resource === makers ? visibleMakers : undefined)
-        for (const [wanted, keys] of queries) {
-          const expected = documents.filter(document => matches(wanted, document)).sort(inOrder(keys))
-          const asked = { selector: wanted, sort: written(keys) }
-          const { rows, explain } = await find(database.knex, database.engine, things, asked, () => {}, { related })
-          assert.deepEqual(idsOf(rows), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
-        }
-      }),
+      fc.asyncProperty(
+        world,
+        fc.array(fc.tuple(selector, sort), { minLength: QUERIES_A_WORLD, maxLength: QUERIES_A_WORLD }),
+        async (made, queries) => {
+          await insertWorld(database, made)
+          const documents = documentsOf(made, maker => maker.name < 'a')
+          const related = (resource: unknown) => (resource === makers ? visibleMakers : undefined)
+          for (const [wanted, keys] of queries) {
+            const expected = documents.filter(document => matches(wanted, document)).sort(inOrder(keys))
+            const asked = { selector: wanted, sort: written(keys) }
+            const { rows, explain } = await find(database.knex, database.engine, things, asked, () => {}, { related })
+            assert.deepEqual(idsOf(rows), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
+          }
+        },
+      ),
       { numRuns: Math.ceil(RUNS / 2) },
     )
   })
 
   test('find for each parent what they find for it alone', async () => {
-    const query = fc.record({ selector, sort, limit: fc.option(fc.nat({ max: 3 })), skip: fc.option(fc.nat({ max: 2 })), from: fc.option(fc.nat({ max: 50 })) })
+    const query = fc.record({
+      selector,
+      sort,
+      limit: fc.option(fc.nat({ max: 3 })),
+      skip: fc.option(fc.nat({ max: 2 })),
+      from: fc.option(fc.nat({ max: 50 })),
+    })
     await fc.assert(
-      fc.asyncProperty(world, fc.array(query, { minLength: QUERIES_A_WORLD, maxLength: QUERIES_A_WORLD }), async (made, queries) => {
-        await insertWorld(database, made)
-        const documents = documentsOf(made)
-        const ids = made.makers.map(maker => maker.id)
-        for (const { selector: wanted, sort: keys, limit, skip, from } of queries) {
-          const last = from === null ? undefined : documents[from % documents.length]
-          const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.['id'] as string) ?? null }
-          const parents = { column: 'maker_id', ids }
-          const { rows, explain } = await findByParents(database.knex, database.engine, things, asked, () => {}, parents)
-          for (const id of ids) {
-            const expected = documents
-              .filter(document => document['makerId'] === id && matches(wanted, document))
-              .sort(inOrder(keys))
-              .filter(document => last === undefined || inOrder(keys)(document, last) > 0)
-              .slice(skip ?? 0, limit === null ? undefined : (skip ?? 0) + limit)
-            assert.deepEqual(idsOf(rows.get(id) ?? []), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
+      fc.asyncProperty(
+        world,
+        fc.array(query, { minLength: QUERIES_A_WORLD, maxLength: QUERIES_A_WORLD }),
+        async (made, queries) => {
+          await insertWorld(database, made)
+          const documents = documentsOf(made)
+          const ids = made.makers.map(maker => maker.id)
+          for (const { selector: wanted, sort: keys, limit, skip, from } of queries) {
+            const last = from === null ? undefined : documents[from % documents.length]
+            const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.id as string) ?? null }
+            const parents = { column: 'maker_id', ids }
+            const { rows, explain } = await findByParents(
+              database.knex,
+              database.engine,
+              things,
+              asked,
+              () => {},
+              parents,
+            )
+            for (const id of ids) {
+              const expected = documents
+                .filter(document => document.makerId === id && matches(wanted, document))
+                .sort(inOrder(keys))
+                .filter(document => last === undefined || inOrder(keys)(document, last) > 0)
+                .slice(skip ?? 0, limit === null ? undefined : (skip ?? 0) + limit)
+              assert.deepEqual(
+                idsOf(rows.get(id) ?? []),
+                idsOf(expected),
+                `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`,
+              )
+            }
           }
-        }
-      }),
+        },
+      ),
       { numRuns: Math.ceil(RUNS / 2) },
     )
   })

@@ -12,15 +12,51 @@ const conditions: [unknown, { yes: Json[]; no: Json[] }][] = [
   [{ $lt: null }, { yes: [], no: [null, false, 0, '', [], {}] }],
   [{ $lte: 5 }, { yes: [4, 5, false], no: [6, ''] }],
   [{ $lte: 'hello' }, { yes: ['held', 'hello'], no: ['help'] }],
-  [{ $lte: [1, 2, 3] }, { yes: [[1, 2, 2], [1, 2], [1, 2, 3]], no: [[1, 2, 4], [1, 3]] }],
+  [
+    { $lte: [1, 2, 3] },
+    {
+      yes: [
+        [1, 2, 2],
+        [1, 2],
+        [1, 2, 3],
+      ],
+      no: [
+        [1, 2, 4],
+        [1, 3],
+      ],
+    },
+  ],
   [{ $lte: null }, { yes: [null], no: [false, 0] }],
   [{ $gt: 5 }, { yes: [6, '', [], {}], no: [4, 5, null, true] }],
   [{ $gt: 'hello' }, { yes: ['help', []], no: ['held', 'hello', 9] }],
-  [{ $gt: [1, 2, 3] }, { yes: [[1, 2, 4], [1, 3], {}], no: [[1, 2, 2], [1, 2], [1, 2, 3]] }],
+  [
+    { $gt: [1, 2, 3] },
+    {
+      yes: [[1, 2, 4], [1, 3], {}],
+      no: [
+        [1, 2, 2],
+        [1, 2],
+        [1, 2, 3],
+      ],
+    },
+  ],
   [{ $gt: null }, { yes: [false, 0, '', [], {}], no: [null] }],
   [{ $gte: 5 }, { yes: [5, 6], no: [4] }],
   [{ $gte: 'hello' }, { yes: ['hello', 'help'], no: ['held'] }],
-  [{ $gte: [1, 2, 3] }, { yes: [[1, 2, 3], [1, 2, 4], [1, 3]], no: [[1, 2, 2], [1, 2]] }],
+  [
+    { $gte: [1, 2, 3] },
+    {
+      yes: [
+        [1, 2, 3],
+        [1, 2, 4],
+        [1, 3],
+      ],
+      no: [
+        [1, 2, 2],
+        [1, 2],
+      ],
+    },
+  ],
   [{ $gte: null }, { yes: [null, false, 0, '', [], {}], no: [] }],
   [{ $lt: true }, { yes: [false, null], no: [true, 0] }],
   [{ $lt: { a: 2 } }, { yes: [{}, { a: 1 }, { a: 1, b: 1 }, []], no: [{ a: 2 }, { a: 2, b: 0 }, { b: 0 }] }],
@@ -31,8 +67,21 @@ const conditions: [unknown, { yes: Json[]; no: Json[] }][] = [
   [null, { yes: [null], no: [false, 0, ''] }],
   [true, { yes: [true], no: [false, 1, 'true'] }],
   [[1, 2], { yes: [[1, 2]], no: [[2, 1], [1, 2, 3], 1] }],
-  [{ $eq: [1, [2, 3, 4], 5] }, { yes: [[1, [2, 3, 4], 5]], no: [[1, [2, 3, 4]], [1, [2, 3, 4], 5, 6], [1, [2, 7, 4], 5]] }],
-  [{ $eq: { a: { b: { c: 7 } } } }, { yes: [{ a: { b: { c: 7 } } }], no: [{ a: { b: { c: 8 } } }, { a: { b: { d: 7 } } }, { a: { d: { c: 7 } } }] }],
+  [
+    { $eq: [1, [2, 3, 4], 5] },
+    {
+      yes: [[1, [2, 3, 4], 5]],
+      no: [
+        [1, [2, 3, 4]],
+        [1, [2, 3, 4], 5, 6],
+        [1, [2, 7, 4], 5],
+      ],
+    },
+  ],
+  [
+    { $eq: { a: { b: { c: 7 } } } },
+    { yes: [{ a: { b: { c: 7 } } }], no: [{ a: { b: { c: 8 } } }, { a: { b: { d: 7 } } }, { a: { d: { c: 7 } } }] },
+  ],
   [{ $eq: { $gt: 5 } }, { yes: [{ $gt: 5 }], no: [6] }],
   [{ $ne: 5 }, { yes: [6, null, '5'], no: [5] }],
   [{ $ne: 'hello' }, { yes: ['help'], no: ['hello'] }],
@@ -54,10 +103,25 @@ const conditions: [unknown, { yes: Json[]; no: Json[] }][] = [
     },
   ],
   [{ $all: [] }, { yes: [], no: [[], [42], {}, 'foo'] }],
-  [{ $all: [1, 2, 3, 4] }, { yes: [[3, 2, 4, 1], [0, 4, 3, 5, 2, 1, 6]], no: [[3, 2, 4], []] }],
+  [
+    { $all: [1, 2, 3, 4] },
+    {
+      yes: [
+        [3, 2, 4, 1],
+        [0, 4, 3, 5, 2, 1, 6],
+      ],
+      no: [[3, 2, 4], []],
+    },
+  ],
   [
     { $all: [[1, 2, 3, 4]] },
-    { yes: [[1, 2, 3, 4], [5, [1, 2, 3, 4], 6]], no: [[4, 3, 2, 1], [1, 3, 4], [], [5, [1, 3, 4], 6], [5, [1, 3, 2, 4], 6]] },
+    {
+      yes: [
+        [1, 2, 3, 4],
+        [5, [1, 2, 3, 4], 6],
+      ],
+      no: [[4, 3, 2, 1], [1, 3, 4], [], [5, [1, 3, 4], 6], [5, [1, 3, 2, 4], 6]],
+    },
   ],
   [{ $all: ['hello'] }, { yes: [['hello'], [0, 'hello', 1]], no: ['hello', []] }],
   [{ $all: [{ a: 1 }] }, { yes: [[{ a: 1 }]], no: [[{ a: 1, b: 2 }]] }],
@@ -80,17 +144,42 @@ const conditions: [unknown, { yes: Json[]; no: Json[] }][] = [
   [{ $elemMatch: { $ne: 0 } }, { yes: [[1], [0, 1]], no: [[], [0]] }],
   [{ $elemMatch: { $eq: 0 } }, { yes: [[0], [0, 1]], no: [[], [1], 0] }],
   [{ $elemMatch: { $gte: 80, $lt: 85 } }, { yes: [[1, 82]], no: [[79, 85], [90]] }],
-  [{ $elemMatch: { foo: { $gte: 1 }, bam: true } }, { yes: [[{ foo: 2, bam: true }]], no: [[{ foo: 1, bar: 2 }], [{ foo: 1 }, { bam: true }]] }],
-  [{ $allMatch: { foo: { $mod: [2, 1] }, bar: { $mod: [2, 0] } } }, { yes: [[{ foo: 1, bar: 2 }, { foo: 3, bar: 4 }]], no: [[{ foo: 1, bar: 2 }, { foo: 4, bar: 4 }]] }],
+  [
+    { $elemMatch: { foo: { $gte: 1 }, bam: true } },
+    { yes: [[{ foo: 2, bam: true }]], no: [[{ foo: 1, bar: 2 }], [{ foo: 1 }, { bam: true }]] },
+  ],
+  [
+    { $allMatch: { foo: { $mod: [2, 1] }, bar: { $mod: [2, 0] } } },
+    {
+      yes: [
+        [
+          { foo: 1, bar: 2 },
+          { foo: 3, bar: 4 },
+        ],
+      ],
+      no: [
+        [
+          { foo: 1, bar: 2 },
+          { foo: 4, bar: 4 },
+        ],
+      ],
+    },
+  ],
   [{ $elemMatch: { $elemMatch: { $eq: 1 } } }, { yes: [[[2], [1]]], no: [[1], [[2]]] }],
   [{ $elemMatch: {} }, { yes: [[{}]], no: [[{ a: 1 }], []] }],
   [{ $elemMatch: { $not: { a: 1 } } }, { yes: [[{}], [{ a: 2 }], [7]], no: [[{ a: 1 }], []] }],
   [{ $elemMatch: { $nor: [{ a: 1 }, { b: 1 }] } }, { yes: [[{}], [{ a: 2 }]], no: [[{ a: 1 }, { b: 1 }]] }],
-  [{ $keyMapMatch: { $regex: '^[a-z]+$' } }, { yes: [{ hello: 0 }, { a: 1, b: 2 }, { a: 1, b4: 2 }], no: [{ b4: 2 }, {}, 'a', ['a']] }],
+  [
+    { $keyMapMatch: { $regex: '^[a-z]+$' } },
+    { yes: [{ hello: 0 }, { a: 1, b: 2 }, { a: 1, b4: 2 }], no: [{ b4: 2 }, {}, 'a', ['a']] },
+  ],
   [{ $keyMapMatch: { $eq: 'a' } }, { yes: [{ a: 1 }], no: [{ b: 'a' }] }],
   [{ a: 1 }, { yes: [{ a: 1 }, { a: 1, b: 2 }], no: [] }],
   [{}, { yes: [{}], no: [{ a: 1 }, [], null, 0] }],
-  [{ $gt: 3, $lt: 7 }, { yes: [6], no: [2, 9] }],
+  [
+    { $gt: 3, $lt: 7 },
+    { yes: [6], no: [2, 9] },
+  ],
   [{ $and: [{ $gt: 3 }, { $lt: 7 }] }, { yes: [6], no: [2, 9] }],
   [{ $or: [{ $lt: 3 }, { $gt: 7 }] }, { yes: [2, 9], no: [6] }],
   [{ $nor: [{ $lt: 3 }, { $gt: 7 }] }, { yes: [6], no: [2, 9] }],
@@ -105,7 +194,8 @@ for (const [condition, { yes, no }] of conditions) {
   // A bare value takes no $not.
   if (typeof condition !== 'object' || condition === null || Array.isArray(condition)) continue
   test(`$not turns ${JSON.stringify(condition)} around where the field is there`, () => {
-    for (const value of yes) assert.equal(matches({ x: { $not: condition } }, { x: value }), false, JSON.stringify(value))
+    for (const value of yes)
+      assert.equal(matches({ x: { $not: condition } }, { x: value }), false, JSON.stringify(value))
     for (const value of no) assert.equal(matches({ x: { $not: condition } }, { x: value }), true, JSON.stringify(value))
   })
 }
@@ -158,7 +248,12 @@ const documents: [string, unknown, Json, boolean][] = [
   ['a path through null leads nowhere', { 'a.b': { $exists: false } }, { a: null }, false],
   ['a path through a missing field is missing', { 'a.b': { $exists: false } }, {}, true],
   ['a path through $not', { a: { $not: { b: { $gt: 1 } } } }, { a: { b: 1 } }, true],
-  ['a logical operator below a field applies to the field', { a: { $or: [{ b: 1 }, { c: 1 }] } }, { a: { c: 1 } }, true],
+  [
+    'a logical operator below a field applies to the field',
+    { a: { $or: [{ b: 1 }, { c: 1 }] } },
+    { a: { c: 1 } },
+    true,
+  ],
   ['underscores stand for dollar signs', { _or: [{ a: { _eq: 1 } }, { a: { _regex: 'x' } }] }, { a: 'xx' }, true],
   ['an underscore that is no operator begins a name', { _id: 'x' }, { _id: 'x' }, true],
   ['__proto__ is a name like any other', JSON.parse('{"__proto__": {"a": 1}}'), {}, false],
@@ -166,7 +261,12 @@ const documents: [string, unknown, Json, boolean][] = [
   ['strings compare by code point', { a: { $lt: '\u{1f600}' } }, { a: '\uffff' }, true],
   ['strings compare by code point, not by UTF-16 unit', { a: { $gt: '\u{1f600}' } }, { a: '\uffff' }, false],
   ['capital letters come before small ones', { a: { $lt: 'a' } }, { a: 'Z' }, true],
-  ['objects compare in the order in which they are written', { a: { $eq: { x: 1, y: 2 } } }, { a: { y: 2, x: 1 } }, false],
+  [
+    'objects compare in the order in which they are written',
+    { a: { $eq: { x: 1, y: 2 } } },
+    { a: { y: 2, x: 1 } },
+    false,
+  ],
   ['an empty selector among others selects no document', { $and: [{}, { a: 1 }] }, { a: 1 }, false],
 ]
 

@@ -72,7 +72,8 @@ export const thingsDatabase = async (engine: string): Promise<{ database: Databa
        PRIMARY KEY (thing_id, number))`,
   ]
   for (const table of tables) await knex.raw(`CREATE TABLE ${table}`)
-  for (const column of ['name', 'created_at', 'maker_id']) await knex.raw(`CREATE INDEX things_by_${column} ON things (${column})`)
+  for (const column of ['name', 'created_at', 'maker_id'])
+    await knex.raw(`CREATE INDEX things_by_${column} ON things (${column})`)
   await knex.raw('CREATE INDEX makers_by_name ON makers (name)')
   return fresh
 }
@@ -127,7 +128,13 @@ export const insertWorld = async ({ knex }: Database, world: World): Promise<voi
     await insert(
       'parts',
       world.things.flatMap(thing =>
-        thing.parts.map(({ number, note, good, makerId }) => ({ thing_id: thing.id, number, note, good: good ? 1 : 0, maker_id: makerId })),
+        thing.parts.map(({ number, note, good, makerId }) => ({
+          thing_id: thing.id,
+          number,
+          note,
+          good: good ? 1 : 0,
+          maker_id: makerId,
+        })),
       ),
     )
   })
@@ -140,7 +147,9 @@ export const documentsOf = (world: World, sees: (maker: Maker) => boolean = () =
     if (!maker) return null
     return {
       ...{ id: maker.id, name: maker.name, rank: maker.rank, parent: makerOf(maker.parentId) },
-      things: world.things.filter(thing => thing.makerId === maker.id).map(({ id, name, count }) => ({ id, name, count })),
+      things: world.things
+        .filter(thing => thing.makerId === maker.id)
+        .map(({ id, name, count }) => ({ id, name, count })),
     }
   }
   return world.things.map(thing => ({
@@ -156,7 +165,24 @@ export const documentsOf = (world: World, sees: (maker: Maker) => boolean = () =
 
 // Few values, so that what is looked for is often there, and awkward ones.
 const texts = [
-  ...['', 'a', 'A', 'ab', 'abc', 'abd', 'b', 'z', '~', 'Acme', 'acme', 'ACME Ltd', 'Acme  Ltd', 'task', 'Kate', 'aaaaaaab'],
+  ...[
+    '',
+    'a',
+    'A',
+    'ab',
+    'abc',
+    'abd',
+    'b',
+    'z',
+    '~',
+    'Acme',
+    'acme',
+    'ACME Ltd',
+    'Acme  Ltd',
+    'task',
+    'Kate',
+    'aaaaaaab',
+  ],
   ...['k', '\u212a', 's', '\u017f', 'é', 'abé', 'É', 'ß', 'İ', 'i', '\ud7ff', '\ue000', '\uffff', '😀', 'a😀'],
   ...[' ', 'a ', ' a', 'a b', "it's", '100%', 'a_b', '"a"', 'a\\b', 'a\nb', '$a', '?', '??', ':a', '#'],
 ]
@@ -182,7 +208,9 @@ const payload: fc.Arbitrary<Record<string, Json>> = fc.record(
   {
     a: anyJson,
     b: fc.record({ c: anyJson, d: scalar }, { requiredKeys: [] }) as fc.Arbitrary<Json>,
-    list: fc.array(fc.oneof(scalar, fc.record({ c: scalar, d: scalar }, { requiredKeys: [] }) as fc.Arbitrary<Json>), { maxLength: 3 }) as fc.Arbitrary<Json>,
+    list: fc.array(fc.oneof(scalar, fc.record({ c: scalar, d: scalar }, { requiredKeys: [] }) as fc.Arbitrary<Json>), {
+      maxLength: 3,
+    }) as fc.Arbitrary<Json>,
     'x.y': scalar,
     '0': scalar,
   },
@@ -192,7 +220,11 @@ const payload: fc.Arbitrary<Record<string, Json>> = fc.record(
 export const world: fc.Arbitrary<World> = fc
   .record({
     makers: fc.array(
-      fc.record({ name: text, rank: maybe(fc.constantFrom(...numbers)), parentId: maybe(fc.constantFrom(...makerIds)) }),
+      fc.record({
+        name: text,
+        rank: maybe(fc.constantFrom(...numbers)),
+        parentId: maybe(fc.constantFrom(...makerIds)),
+      }),
       { minLength: 3, maxLength: 5 },
     ),
     things: fc.array(
@@ -210,7 +242,10 @@ export const world: fc.Arbitrary<World> = fc
         makerId: maybe(fc.constantFrom(...makerIds)),
         payload,
         tags: fc.uniqueArray(fc.constantFrom(...tags), { maxLength: 3 }),
-        parts: fc.array(fc.record({ note: maybe(text), good: fc.boolean(), makerId: maybe(fc.constantFrom(...makerIds)) }), { maxLength: 3 }),
+        parts: fc.array(
+          fc.record({ note: maybe(text), good: fc.boolean(), makerId: maybe(fc.constantFrom(...makerIds)) }),
+          { maxLength: 3 },
+        ),
       }),
       { minLength: 15, maxLength: 40, size: 'max' },
     ),
@@ -230,8 +265,44 @@ export const world: fc.Arbitrary<World> = fc
   }))
 
 const patterns = [
-  ...['a', '^a', 'a$', '^a$', '^Ac', '(?i)acme', '(?i)task', '(?i)^k', '(?i)s', 'a|b', '^(a|A)', 'a.*e', '[a-c]+', 'x?', '', '^'],
-  ...['é', '(?i)É', 'a\\.b', 'a_b', '%', '"', '\\\\', 'a b', ' $', '\\bLtd', '(?s)a.b', '(?m)^b', '😀', '(?i)i', 'Acme  Ltd', '\\x41', '\\Qa\\E', '(?i)k|é'],
+  ...[
+    'a',
+    '^a',
+    'a$',
+    '^a$',
+    '^Ac',
+    '(?i)acme',
+    '(?i)task',
+    '(?i)^k',
+    '(?i)s',
+    'a|b',
+    '^(a|A)',
+    'a.*e',
+    '[a-c]+',
+    'x?',
+    '',
+    '^',
+  ],
+  ...[
+    'é',
+    '(?i)É',
+    'a\\.b',
+    'a_b',
+    '%',
+    '"',
+    '\\\\',
+    'a b',
+    ' $',
+    '\\bLtd',
+    '(?s)a.b',
+    '(?m)^b',
+    '😀',
+    '(?i)i',
+    'Acme  Ltd',
+    '\\x41',
+    '\\Qa\\E',
+    '(?i)k|é',
+  ],
 ]
 
 type Selector = Record<string, unknown>
@@ -251,21 +322,31 @@ const common: fc.Arbitrary<Selector>[] = [
 const conditionOn = (equal: fc.Arbitrary<Json>, range: fc.Arbitrary<Json>): fc.Arbitrary<unknown> => {
   const lists = fc.array(equal, { maxLength: 4 })
   const one = fc.oneof(
-    { weight: 2, arbitrary: equal.filter(value => typeof value !== 'object' || value === null || Array.isArray(value)) },
+    {
+      weight: 2,
+      arbitrary: equal.filter(value => typeof value !== 'object' || value === null || Array.isArray(value)),
+    },
     {
       weight: 6,
       arbitrary: fc
         .tuple(fc.constantFrom(...comparisons), equal, range)
         .map(([operator, a, b]) => ({ [operator]: operator === '$eq' || operator === '$ne' ? a : b })),
     },
-    { weight: 3, arbitrary: fc.tuple(fc.constantFrom('$in', '$nin', '$all'), lists).map(([operator, values]) => ({ [operator]: values })) },
+    {
+      weight: 3,
+      arbitrary: fc
+        .tuple(fc.constantFrom('$in', '$nin', '$all'), lists)
+        .map(([operator, values]) => ({ [operator]: values })),
+    },
     ...common.map(arbitrary => ({ weight: 1, arbitrary })),
   )
   return withLogic(one as fc.Arbitrary<unknown>)
 }
 
 const withLogic = (one: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> => {
-  const object = one.filter(condition => typeof condition === 'object' && condition !== null && !Array.isArray(condition))
+  const object = one.filter(
+    condition => typeof condition === 'object' && condition !== null && !Array.isArray(condition),
+  )
   return fc.oneof(
     { weight: 6, arbitrary: one },
     { weight: 2, arbitrary: object.map(condition => ({ $not: condition })) },
@@ -276,24 +357,53 @@ const withLogic = (one: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> => {
   )
 }
 
-const onText = conditionOn(fc.oneof({ weight: 4, arbitrary: text as fc.Arbitrary<Json> }, anyJson), fc.oneof(text, anyJson))
+const onText = conditionOn(
+  fc.oneof({ weight: 4, arbitrary: text as fc.Arbitrary<Json> }, anyJson),
+  fc.oneof(text, anyJson),
+)
 const onNumber = conditionOn(
-  fc.oneof({ weight: 4, arbitrary: fc.constantFrom<Json>(...numbers, 0.5, 1.5, -0.5, 1e300, -1e300, 2 ** 53) }, anyJson),
+  fc.oneof(
+    { weight: 4, arbitrary: fc.constantFrom<Json>(...numbers, 0.5, 1.5, -0.5, 1e300, -1e300, 2 ** 53) },
+    anyJson,
+  ),
   fc.oneof(fc.constantFrom<Json>(...numbers, 0.5, 1.5, 1e300), anyJson),
 )
 const onBoolean = conditionOn(fc.oneof(fc.boolean(), anyJson), fc.oneof(fc.boolean(), anyJson))
-const time: fc.Arbitrary<Json> = fc.oneof({ weight: 4, arbitrary: fc.constantFrom(...times.map(toIso)) }, fc.constant(null))
+const time: fc.Arbitrary<Json> = fc.oneof(
+  { weight: 4, arbitrary: fc.constantFrom(...times.map(toIso)) },
+  fc.constant(null),
+)
 const onTime = conditionOn(time, time)
 const day: fc.Arbitrary<Json> = fc.oneof(fc.constantFrom(...days), fc.constant(null))
 const onDay = conditionOn(day, day)
-const status: fc.Arbitrary<Json> = fc.oneof({ weight: 4, arbitrary: fc.constantFrom(...statuses) }, fc.constantFrom<Json>(null, 5))
+const status: fc.Arbitrary<Json> = fc.oneof(
+  { weight: 4, arbitrary: fc.constantFrom(...statuses) },
+  fc.constantFrom<Json>(null, 5),
+)
 const onStatus = conditionOn(status, fc.oneof(status, text))
-const onId = conditionOn(fc.oneof({ weight: 4, arbitrary: fc.constantFrom<Json>(...ids, 'x', 'é', '') }, scalar), fc.oneof(fc.constantFrom(...ids, '0190b', 'é'), scalar))
+const onId = conditionOn(
+  fc.oneof({ weight: 4, arbitrary: fc.constantFrom<Json>(...ids, 'x', 'é', '') }, scalar),
+  fc.oneof(fc.constantFrom(...ids, '0190b', 'é'), scalar),
+)
 const onJson = fc.oneof(
   { weight: 4, arbitrary: conditionOn(anyJson, anyJson) },
-  { weight: 1, arbitrary: fc.tuple(fc.constantFrom('$elemMatch', '$allMatch'), conditionOn(scalar, anyJson)).filter(([, c]) => isSelector(c)).map(([o, c]) => ({ [o]: c })) },
-  { weight: 1, arbitrary: fc.tuple(fc.constantFrom('$elemMatch', '$allMatch'), fc.constantFrom('c', 'd'), conditionOn(scalar, anyJson)).map(([o, name, c]) => ({ [o]: { [name]: c } })) },
-  { weight: 1, arbitrary: fc.constantFrom('a', 'c', '^c', 'x').map(pattern => ({ $keyMapMatch: { $regex: pattern } })) },
+  {
+    weight: 1,
+    arbitrary: fc
+      .tuple(fc.constantFrom('$elemMatch', '$allMatch'), conditionOn(scalar, anyJson))
+      .filter(([, c]) => isSelector(c))
+      .map(([o, c]) => ({ [o]: c })),
+  },
+  {
+    weight: 1,
+    arbitrary: fc
+      .tuple(fc.constantFrom('$elemMatch', '$allMatch'), fc.constantFrom('c', 'd'), conditionOn(scalar, anyJson))
+      .map(([o, name, c]) => ({ [o]: { [name]: c } })),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.constantFrom('a', 'c', '^c', 'x').map(pattern => ({ $keyMapMatch: { $regex: pattern } })),
+  },
 )
 /** Of an object that is a row no more can be asked than what it is. */
 const onRow = conditionOn(
@@ -303,7 +413,8 @@ const onRow = conditionOn(
 
 const isSelector = (value: unknown): boolean => typeof value === 'object' && value !== null && !Array.isArray(value)
 
-const at = (path: string, condition: fc.Arbitrary<unknown>): fc.Arbitrary<Selector> => condition.map(value => ({ [path]: value }))
+const at = (path: string, condition: fc.Arbitrary<unknown>): fc.Arbitrary<Selector> =>
+  condition.map(value => ({ [path]: value }))
 
 const onPart: fc.Arbitrary<unknown> = fc.oneof(
   at('number', onNumber),
@@ -315,13 +426,34 @@ const onPart: fc.Arbitrary<unknown> = fc.oneof(
 )
 const elements = (condition: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> =>
   withLogic(
-    fc.tuple(fc.constantFrom('$elemMatch', '$allMatch'), withLogic(condition).filter(isSelector)).map(([operator, inner]) => ({ [operator]: inner })),
+    fc
+      .tuple(fc.constantFrom('$elemMatch', '$allMatch'), withLogic(condition).filter(isSelector))
+      .map(([operator, inner]) => ({ [operator]: inner })),
   )
 const emptyOrScalar = fc.constantFrom<Json>(null, 0, 'x', [])
-const onRows = fc.oneof({ weight: 3, arbitrary: elements(onPart) }, { weight: 1, arbitrary: conditionOn(emptyOrScalar.filter(value => !Array.isArray(value)), emptyOrScalar) })
+const onRows = fc.oneof(
+  { weight: 3, arbitrary: elements(onPart) },
+  {
+    weight: 1,
+    arbitrary: conditionOn(
+      emptyOrScalar.filter(value => !Array.isArray(value)),
+      emptyOrScalar,
+    ),
+  },
+)
 const tag: fc.Arbitrary<Json> = fc.constantFrom(...tags, 'é')
 const onTags = fc.oneof(
-  { weight: 3, arbitrary: conditionOn(fc.oneof({ weight: 5, arbitrary: tag }, fc.array(tag, { maxLength: 2 }) as fc.Arbitrary<Json>, fc.constantFrom<Json>(null, 3)), fc.oneof(tag, fc.array(tag, { maxLength: 2 }) as fc.Arbitrary<Json>)) },
+  {
+    weight: 3,
+    arbitrary: conditionOn(
+      fc.oneof(
+        { weight: 5, arbitrary: tag },
+        fc.array(tag, { maxLength: 2 }) as fc.Arbitrary<Json>,
+        fc.constantFrom<Json>(null, 3),
+      ),
+      fc.oneof(tag, fc.array(tag, { maxLength: 2 }) as fc.Arbitrary<Json>),
+    ),
+  },
   { weight: 2, arbitrary: elements(conditionOn(tag, fc.oneof(tag, scalar))) },
 )
 
@@ -345,9 +477,25 @@ const onField: fc.Arbitrary<Selector> = fc.oneof(
   { weight: 1, arbitrary: at('maker.parent', onRow) },
   { weight: 1, arbitrary: at('maker.things', elements(at('count', onNumber))) },
   { weight: 1, arbitrary: at('maker', fc.record({ name: onText, rank: onNumber })) },
-  ...['payload.a', 'payload.b.c', 'payload.b', 'payload.list', 'payload.list.1', 'payload.list.0.c', 'payload.x\\.y', 'payload.0', 'payload.none'].map(path => ({ weight: 1, arbitrary: at(path, onJson) })),
+  ...[
+    'payload.a',
+    'payload.b.c',
+    'payload.b',
+    'payload.list',
+    'payload.list.1',
+    'payload.list.0.c',
+    'payload.x\\.y',
+    'payload.0',
+    'payload.none',
+  ].map(path => ({ weight: 1, arbitrary: at(path, onJson) })),
   { weight: 3, arbitrary: at('tags', onTags) },
-  { weight: 1, arbitrary: at('tags.0', onText.filter(() => true)) },
+  {
+    weight: 1,
+    arbitrary: at(
+      'tags.0',
+      onText.filter(() => true),
+    ),
+  },
   { weight: 3, arbitrary: at('parts', onRows) },
   { weight: 1, arbitrary: at('parts.0.note', onText) },
   { weight: 1, arbitrary: at('parts.1', onRow) },
