@@ -13,11 +13,13 @@ import { createSender } from './delivery/send.ts'
 import { createSchema } from './graphql/schema.ts'
 import { createApp } from './http/app.ts'
 import { rawBody } from './http/body.ts'
+import { docsRoutes } from './http/docs.ts'
 import { graphqlOverHttp } from './http/graphql.ts'
 import { authenticate } from './http/hmac.ts'
 import { createMetrics, publicRoutes } from './http/public.ts'
 import { rateLimit } from './http/rate-limit.ts'
 import { answer } from './http/request-id.ts'
+import { webhookSpec } from './http/spec.ts'
 import { createSealer } from './keys/seal.ts'
 import { type Keyring, openKeyring } from './keys/signing-keys.ts'
 import type { Log } from './log.ts'
@@ -66,6 +68,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
         metrics,
         isStopping: () => stopping,
       }) as Middleware,
+      docsRoutes(webhookSpec(config)) as Middleware,
     ],
     signed: config.roles.includes('api') ? [rawBody() as Middleware, whenReady] : [],
   })

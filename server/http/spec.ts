@@ -1,0 +1,68 @@
+import { z } from 'zod'
+import { TOKEN_LIFETIME_SECONDS } from '../../shared/delivery-token.ts'
+import { type EventType, events, eventTypes } from '../../shared/events.ts'
+import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
+import { version } from '../../shared/version.ts'
+
+/** The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses. */
+export const webhookSpec = ({ baseUrl, issuerUrl }: { baseUrl: string; issuerUrl: string }) => ({
+  openapi: '3.1.2',
+  info: {
+    title: 'Tidings webhooks',
+    version,
+    description: `Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ${baseUrl}/.well-known/jwks.json.`,
+  },
+  webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type) }])),
+  components: {
+    securitySchemes: {
+      deliveryToken: {
+        type: 'http',
+        scheme: 'bearer',
+        bearerFormat: 'JWT',
+        description: `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, \`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, and \`jti\` the \`eventId\` of the body. Record a \`jti\` once its event is handled, and reject it after that.`,
+      },
+    },
+  },
+})
+
+const operation = (type: EventType) => ({
+  operationId: type,
+  summary: events[type].summary,
+  security: [{ deliveryToken: [] }],
+  requestBody: { required: true, content: { 'application/json': { schema: bodySchema(type) } } },
+  responses: {
+    '200': { description: type === 'ping' ? 'The endpoint is registered.' : 'Delivered.' },
+    '2XX': { description: type === 'ping' ? 'Delivered; registration asks for exactly 200.' : 'Delivered.' },
+    '401': {
+      description:
+        'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. No retry.',
+    },
+    '429': {
+      description: 'With Retry-After: again then. Without: the webhook becomes inactive.',
+      headers: {
+        'Retry-After': { description: 'Seconds, or a date.', schema: { type: 'string' } },
+      },
+    },
+    '4XX': { description: 'Rejected as invalid. No retry.' },
+    '5XX': { description: `Again after ${RETRY_SCHEDULE_MS.map(ms => ms / 1000).join(', ')} s, then dropped.` },
+  },
+})
+
+const bodySchema = (type: EventType) => {
+  const { $schema: _, ...schema } = z.toJSONSchema(
+    z.object({
+      webhookId: z.uuid(),
+      eventId: z.uuid().describe('Equals the `jti` of the token, at every attempt.'),
+      eventType: z.literal(type),
+      eventTime: z.iso.datetime({ offset: true }).describe('When it happened.'),
+      payload: events[type].payload,
+    }),
+    // A format says it already.
+    {
+      override: ({ jsonSchema }) => {
+        if (jsonSchema.format) delete jsonSchema.pattern
+      },
+    },
+  )
+  return schema
+}
