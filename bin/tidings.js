@@ -21,6 +21,8 @@ async function start() {
   const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
   if (!isPackage) {
     const { ensureInstalled } = await import('../scripts/install.js')
+    const { endWithNpm } = await import('../scripts/run.js')
+    endWithNpm()
     const node = await ensureInstalled({ development: false })
     if (!isNewEnough) return runOn(node)
   } else if (!isNewEnough) {

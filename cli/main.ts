@@ -151,6 +151,7 @@ const createProgram = (argv: string[]) =>
   new Command('tidings')
     .description('Signed event notifications: set up webhooks, watch deliveries, and find out why one did what it did.')
     .option('-V, --version', 'print the version')
+    .helpOption('-h, --help', 'show how it is used')
     .optionsGroup('Output options:')
     .addOption(
       new Option('-o, --output <form>', 'form of the data; table is for people, the others are for programs').choices(
@@ -168,7 +169,6 @@ const createProgram = (argv: string[]) =>
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
     .helpCommand(false)
-    .helpOption('-h, --help', 'show how it is used')
     .configureHelp({ formatHelp: commandsFirst, styleTitle: pc.createColors(true).bold })
     .configureOutput({ outputError: () => {}, getOutHasColors: () => useColour(askedColour(argv), process.stdout) })
     .exitOverride()
@@ -209,9 +209,14 @@ const inheritSettings = (command: CommandUnknownOpts, parent: CommandUnknownOpts
   for (const child of command.commands) inheritSettings(child, command)
 }
 
+let pipeClosed = false
+
+/** A command that has something to put away first does so as when it is told to end; the others just end. */
 const endOnClosedPipe = (error: NodeJS.ErrnoException): void => {
   if (error.code !== 'EPIPE') throw error
-  process.exit(exitCodes.done)
+  if (pipeClosed) return
+  pipeClosed = true
+  if (!process.emit('SIGTERM', 'SIGTERM')) process.exit(exitCodes.done)
 }
 
 const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): number => {

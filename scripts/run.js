@@ -4,6 +4,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 
+const isWindows = process.platform === 'win32'
 const localBin = fileURLToPath(new URL('../node_modules/.bin', import.meta.url))
 
 /** The environment with the programs of node_modules first on the path, so that `node` is the pinned Node. */
@@ -27,3 +28,20 @@ export const runInPlace = (program, args, env = process.env) =>
     child.on('error', reject)
     child.on('exit', (code, signal) => resolve(code === null ? 128 + os.constants.signals[signal] : code))
   })
+
+const PARENT_POLL_MS = 500
+
+/**
+ * npm and npx put a shell between themselves and a program, and a signal that ends them ends the shell without reaching the
+ * program. Where npm has started this process, the end of that shell is taken as SIGTERM.
+ */
+export const endWithNpm = () => {
+  if (!process.env.npm_command || isWindows) return
+  const parent = process.ppid
+  const timer = setInterval(() => {
+    if (process.ppid === parent) return
+    clearInterval(timer)
+    process.kill(process.pid, 'SIGTERM')
+  }, PARENT_POLL_MS)
+  timer.unref()
+}

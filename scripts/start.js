@@ -1,10 +1,11 @@
 // `npm start`. Plain JavaScript for any Node from 14 on.
 import { fileURLToPath } from 'node:url'
 import { ensureInstalled } from './install.js'
-import { runInPlace, withLocalPrograms } from './run.js'
+import { endWithNpm, runInPlace, withLocalPrograms } from './run.js'
 
 const tidings = fileURLToPath(new URL('../bin/tidings.js', import.meta.url))
 
+endWithNpm()
 try {
   const node = await ensureInstalled({ development: false })
   const args = [tidings, 'server', 'start', '--sandbox', ...process.argv.slice(2)]

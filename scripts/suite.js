@@ -1,17 +1,18 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { globSync, mkdtempSync, rmSync } from 'node:fs'
+import { globSync, mkdtempSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { aftercare } from './aftercare.js'
 import { startThrowAwayDatabase } from './throw-away-database.js'
 
 const TEST_TIMEOUT_MS = 180_000
-const EXIT_STOPPED = 130
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-test-'))
+const care = aftercare(folder)
 /** Marks the databases of this run, so that those of a test that was killed can be found. */
 const run = randomBytes(4).toString('hex')
 const stopping = new AbortController()
@@ -58,11 +59,11 @@ const setEnvironment = databaseUrls => {
 }
 
 const runTests = async () => {
-  if (stopping.signal.aborted) return EXIT_STOPPED
+  if (stopping.signal.aborted) return exitCodeOf(stopping.signal.reason)
   const args = process.argv.slice(2)
   const files = args.some(arg => !arg.startsWith('-')) ? [] : globSync('test/**/*.test.ts', { cwd: root }).sort()
   const concurrency = Math.max(2, os.availableParallelism())
-  // A process group of its own, so that what tests may leave running can be ended with it.
+  // A process group of its own, so that what tests may leave running is ended with it.
   const runner = spawn(
     process.execPath,
     [
@@ -76,21 +77,15 @@ const runTests = async () => {
     ],
     { cwd: root, stdio: ['ignore', 'inherit', 'inherit'], detached: true },
   )
+  care.include(-runner.pid)
   const stop = () => runner.kill('SIGTERM')
   stopping.signal.addEventListener('abort', stop)
   const [code] = await once(runner, 'exit')
   stopping.signal.removeEventListener('abort', stop)
-  endGroup(runner.pid)
-  return stopping.signal.aborted ? EXIT_STOPPED : (code ?? 1)
+  return stopping.signal.aborted ? exitCodeOf(stopping.signal.reason) : (code ?? 1)
 }
 
-const endGroup = pid => {
-  try {
-    process.kill(-pid, 'SIGKILL')
-  } catch (error) {
-    if (error.code !== 'ESRCH') throw error
-  }
-}
+const exitCodeOf = signal => 128 + os.constants.signals[signal]
 
 try {
   process.exitCode = await main()
@@ -98,5 +93,5 @@ try {
   console.error(`tidings: ${error.message}`)
   process.exitCode = 1
 } finally {
-  rmSync(folder, { recursive: true, force: true, maxRetries: 5 })
+  await care.end()
 }

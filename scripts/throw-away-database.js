@@ -6,6 +6,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { createConnection } from 'mysql2/promise'
+import { aftercare } from './aftercare.js'
 
 const READY_WITHIN_MS = 60_000
 const APT_PACKAGE = 'mariadb-server-core'
@@ -23,7 +24,7 @@ const ADVICE = `Tests run on SQLite and on a server of the MySQL family. Any one
 export const startThrowAwayDatabase = async () => {
   const program = findServer() ?? installServer()
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-database-'))
-  const letGo = watchOver(folder)
+  const care = aftercare(folder)
   try {
     const log = path.join(folder, 'log')
     const data = path.join(folder, 'data')
@@ -33,18 +34,12 @@ export const startThrowAwayDatabase = async () => {
       detached: true,
       stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
     })
-    letGo.atTheEndKill(server.pid)
+    care.include(server.pid)
     const url = `mysql://root@127.0.0.1:${port}`
     await untilReady(url, server, log)
-    const stop = async () => {
-      const ended = server.exitCode === null && server.signalCode === null ? once(server, 'exit') : undefined
-      server.kill('SIGKILL')
-      await ended
-      await letGo()
-    }
-    return { url, stop }
+    return { url, stop: care.end }
   } catch (error) {
-    await letGo()
+    await care.end()
     throw error
   }
 }
@@ -77,25 +72,6 @@ const installServer = () => {
   if (program) return program
   const complaint = (install.stderr || update.stderr).trim().split('\n').slice(-10).join('\n  ')
   throw new Error(`apt-get could not install ${APT_PACKAGE}:\n  ${complaint}\n${ADVICE}`)
-}
-
-/**
- * A shell that waits for this process to let go of a pipe, as it does at the latest when it dies, and then kills the server
- * and removes the folder. In a session of its own: a terminal's Ctrl-C does not reach it.
- */
-const watchOver = folder => {
-  const script = 'folder=$1; while read -r pid; do last=$pid; done; [ -z "$last" ] || kill -9 "$last"; rm -rf "$folder"'
-  const watcher = spawn('/bin/sh', ['-c', script, 'sh', folder], {
-    detached: true,
-    stdio: ['pipe', 'ignore', 'ignore'],
-  })
-  const ended = once(watcher, 'exit')
-  const letGo = () => {
-    watcher.stdin.end()
-    return ended
-  }
-  letGo.atTheEndKill = pid => watcher.stdin.write(`${pid}\n`)
-  return letGo
 }
 
 const isRoot = process.getuid?.() === 0

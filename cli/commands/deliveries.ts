@@ -21,6 +21,13 @@ export const deliveriesCommand = () =>
     .description('One event on its way to one webhook: what was sent, what came back, and what happens next.')
     .addCommand(listDeliveriesCommand())
     .addCommand(showCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['What has been sent lately?', 'tidings deliveries list'],
+        ['Why did this one not arrive?', 'tidings deliveries show ID'],
+      ),
+    )
 
 const listDeliveriesCommand = () =>
   listCommand()

@@ -14,6 +14,7 @@ export const organisationsCommand = () =>
   new Command('organisations')
     .description('The organisations that the access token may see.')
     .addCommand(listOrganisationsCommand())
+    .addHelpText('after', examples(['All of them', 'tidings organisations list']))
 
 const listOrganisationsCommand = () =>
   listCommand()

@@ -11,6 +11,13 @@ export const profilesCommand = () =>
     .addCommand(listProfilesCommand(), { isDefault: true })
     .addCommand(useCommand())
     .addCommand(removeCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['Which are there?', 'tidings profiles'],
+        ['Use another one from now on', 'tidings profiles use production'],
+      ),
+    )
 
 const listProfilesCommand = () =>
   new Command('list')

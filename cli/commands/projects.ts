@@ -15,6 +15,7 @@ export const projectsCommand = () =>
   new Command('projects')
     .description('The projects of the organisations that the access token may see.')
     .addCommand(listProjectsCommand())
+    .addHelpText('after', examples(['All of them', 'tidings projects list']))
 
 const listProjectsCommand = () =>
   listCommand()

@@ -27,6 +27,13 @@ export const reportsCommand = () =>
     .addCommand(listReportsCommand())
     .addCommand(submitCommand())
     .addCommand(approveCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['What is still to be handed in?', 'tidings reports list --status open'],
+        ['Hand one in', 'tidings reports submit --project ID --quarter 2026-3 --submitter ID'],
+      ),
+    )
 
 const listReportsCommand = () =>
   listCommand()

@@ -90,7 +90,19 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
     process.once('SIGTERM', stop)
     process.once('SIGINT', stop)
   })
-  await Promise.race([server.ready.then(() => onReady(server.url)), stopped])
+  try {
+    await Promise.race([server.ready.then(() => onReady(server.url)), stopped])
+  } catch (error) {
+    await server.stop()
+    throw new CliError(
+      exitCodes.failed,
+      'CANNOT_START',
+      `The server cannot start: ${(error as Error).message}.`,
+      /master key/.test((error as Error).message)
+        ? 'Give the key that this database was set up with, or both while you replace it: TIDINGS_MASTER_KEY=new,old'
+        : 'The log above tells more.',
+    )
+  }
   await stopped
 }
 

@@ -47,6 +47,13 @@ export const webhooksCommand = () =>
     .addCommand(enableCommand())
     .addCommand(disableCommand())
     .addCommand(pingCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['Register an endpoint', 'tidings webhooks create https://example.com/hooks'],
+        ['How are they doing?', 'tidings webhooks list'],
+      ),
+    )
 
 const createCommand = () =>
   new Command('create')
@@ -59,7 +66,7 @@ const createCommand = () =>
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'or of this project (repeatable)', collect)
     .addOption(dryRunOption())
-    .addHelpText('after', `\nEvent types:\n${EVENT_TYPES.map(type => `  ${type}\n`).join('')}`)
+    .addHelpText('after', `\nEvent types:\n${EVENT_TYPES.map(type => `  ${type}`).join('\n')}`)
     .addHelpText(
       'after',
       examples(

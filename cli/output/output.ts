@@ -1,4 +1,5 @@
 import pc from 'picocolors'
+import { usageError } from '../errors.ts'
 import { neutralise, safeJson } from './neutralise.ts'
 import { type Column, displayWidth, renderTable } from './table.ts'
 
@@ -115,5 +116,7 @@ export const useColour = (flag: boolean | undefined, stream: NodeJS.WriteStream)
 
 const idOf = (row: object): string => {
   const { id } = row as { id?: unknown }
-  return typeof id === 'string' ? neutralise(id) : ''
+  if (typeof id !== 'string')
+    throw usageError('What this shows has no id.', 'Ask for another form, such as --output json.')
+  return neutralise(id)
 }

@@ -377,12 +377,25 @@ test('a reader that stops early ends the command without an error', async () => 
   assert.equal(stderr, '')
 })
 
+test('what has no id is wrong usage with --output id', async () => {
+  const { code, stdout, stderr } = await run(['config', '--output', 'id'])
+  assert.equal(code, 2)
+  assert.equal(stdout, '')
+  assert.match(stderr, /has no id/)
+})
+
 test('the help of webhooks create lists every event type there is', async () => {
   const { stdout } = await run(['webhooks', 'create', '--help'])
   assert.deepEqual(/Event types:\n((?: {2}\w+\n)+)/.exec(stdout)?.[1]?.trim().split(/\s+/), eventTypes)
 })
 
 for (const command of [
+  'webhooks',
+  'deliveries',
+  'reports',
+  'organisations',
+  'projects',
+  'profiles',
   'webhooks create',
   'webhooks list',
   'webhooks show',

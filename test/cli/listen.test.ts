@@ -104,6 +104,18 @@ test('listen --register makes itself a webhook and disables that at the end', as
   assert.deepEqual(server.received[2]!.variables, { id: 'w1' })
 })
 
+test('listen --register disables its webhook also when its reader stops reading', async () => {
+  const server = await startStubServer(({ query }) =>
+    query.includes('mutation') ? { data: { webhook: { id: 'w1' } } } : { data: { webhooks: [] } },
+  )
+  const { child, url, ended, message } = await startListening(['--register'], connectedTo(server))
+  await message(/Registered/)
+  child.stdout.destroy()
+  await issuer.deliver(url)
+  assert.equal(await ended, 0)
+  assert.deepEqual(server.received[2]!.variables, { id: 'w1' })
+})
+
 test('listen --register takes up the disabled webhook of an earlier run', async () => {
   const server = await startStubServer(({ query }) =>
     query.includes('mutation') ? { data: { webhook: { id: 'w1' } } } : { data: { webhooks: [{ id: 'w1' }] } },

@@ -1,0 +1,174 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { after, test } from 'node:test'
+import { promisify } from 'node:util'
+import { startTidings, temporaryFolder, tidings } from './tidings.ts'
+
+// The command line as people use it, against a sandbox of its own.
+
+const home = temporaryFolder()
+const freePort = async (): Promise<number> => {
+  const server = createServer()
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise(resolve => server.close(resolve))
+  return port
+}
+const port = await freePort()
+const sandbox = startTidings(['server', 'start', '--sandbox'], {
+  home,
+  env: { TIDINGS_HOME: join(home, 'sandbox'), TIDINGS_PORT: String(port), TIDINGS_RETRY_SCHEDULE: '0.2,0.2' },
+})
+after(async () => {
+  const ended = new Promise(resolve => sandbox.once('close', resolve))
+  sandbox.kill('SIGTERM')
+  await ended
+})
+let log = ''
+await new Promise<void>((resolve, reject) => {
+  sandbox.stderr.on('data', chunk => {
+    log += chunk
+    if (/is ready/.test(log) && existsSync(join(home, 'tidings', 'profiles.json'))) resolve()
+  })
+  sandbox.once('close', () => reject(new Error(`the sandbox ended: ${log}`)))
+})
+sandbox.stdout.resume()
+
+const run = async (...args: string[]) => {
+  const ended = await tidings(args, { home })
+  assert.equal(ended.code, 0, ended.stderr)
+  return ended.stdout
+}
+const json = async (...args: string[]) => JSON.parse(await run(...args))
+
+test('every list and the token in use are shown by a fresh sandbox', async () => {
+  assert.deepEqual((await json('whoami')).permissions, ['admin'])
+  for (const noun of ['organisations', 'projects', 'reports']) assert.ok((await json(noun, 'list')).length > 0, noun)
+  for (const noun of ['webhooks', 'deliveries']) assert.deepEqual(await json(noun, 'list'), [])
+  for (const resource of ['organisations', 'projects', 'users', 'projectReports', 'events', 'accessTokens']) {
+    assert.ok((await json('query', resource)).length > 0, resource)
+  }
+})
+
+test('filters of a list mean what they say', async () => {
+  const [first] = await json('organisations', 'list')
+  assert.deepEqual(await json('organisations', 'list', '--name', `^${first.name.toUpperCase()}$`), [first])
+  const projects = await json('projects', 'list', '--organisation', first.id)
+  assert.ok(projects.length > 0)
+  assert.ok(projects.every((project: { organisation: { id: string } }) => project.organisation.id === first.id))
+  const names = (await json('projects', 'list', '--sort=-name')).map((project: { name: string }) => project.name)
+  assert.deepEqual(names, names.toSorted().reverse())
+  const [one] = await json('projects', 'list', '--limit', '1')
+  const rest = await json('projects', 'list', '--after', one.id)
+  assert.equal(rest.length, names.length - 1)
+})
+
+test('curl is served with the headers that sign prints', async () => {
+  const file = join(home, 'query.json')
+  writeFileSync(file, '{"query":"{ viewer { name } }"}')
+  const headers = join(home, 'headers')
+  writeFileSync(headers, await run('sign', '--body', `@${file}`))
+  const { stdout } = await promisify(execFile)('curl', [
+    '-sS',
+    '-H',
+    `@${headers}`,
+    '--data-binary',
+    `@${file}`,
+    `http://127.0.0.1:${port}/graphql`,
+  ])
+  assert.equal(JSON.parse(stdout).data.viewer.name, 'sandbox')
+})
+
+test('an event is received, retried after a failure, told as a story, and its saved request verifies', {
+  timeout: 60_000,
+}, async t => {
+  const saved = join(home, 'saved')
+  const listening = startTidings(
+    ['listen', '--register', '--port', '0', '--answer', '500,200', '--count', '2', '--save', saved],
+    { home },
+  )
+  t.after(() => listening.kill())
+  const ended = new Promise(resolve => listening.once('close', resolve))
+  listening.stdout.resume()
+  await new Promise<void>(resolve =>
+    createInterface(listening.stderr).on('line', line => {
+      if (line.startsWith('Registered')) resolve()
+    }),
+  )
+  const [webhook] = await json('webhooks', 'list', '--status', 'active')
+  const [project] = await json('projects', 'list')
+  const [user] = await json('query', 'users')
+  const report = await json('reports', 'submit', '--project', project.id, '--quarter', '2025-1', '--submitter', user.id)
+  assert.equal(report.status, 'submitted')
+  assert.equal(await ended, 0)
+
+  const [delivery] = await json(
+    'deliveries',
+    'list',
+    '--webhook',
+    webhook.id,
+    '--event-type',
+    'project_report_quarterly_submitted',
+    '--since',
+    '1h',
+  )
+  const story = await run('deliveries', 'show', delivery.id, '--output', 'table')
+  assert.match(
+    story,
+    /attempt 1 +answered 500[\s\S]*waited[\s\S]*attempt 2 +answered 200[\s\S]*Delivered after 2 attempts/,
+  )
+  const file = readdirSync(saved).findLast(name => name.includes(delivery.id))
+  assert.equal((await json('verify', '--request', join(saved, file!))).ok, true)
+  assert.equal((await json('webhooks', 'show', webhook.id)).status, 'disabled')
+  assert.equal(
+    (await json('reports', 'approve', report.id, '--approver', user.id, '--date', '2026-01-31')).approvedDate,
+    '2026-01-31',
+  )
+})
+
+test('a webhook is created, pinged, limited, disabled and enabled again', async () => {
+  const listening = startTidings(['listen', '--port', '0'], { home })
+  listening.stdout.resume()
+  const url = await new Promise<string>(resolve =>
+    createInterface(listening.stderr).on('line', line => {
+      const found = /^Listening on (\S+)\. /.exec(line)?.[1]
+      if (found) resolve(found)
+    }),
+  )
+  try {
+    const id = (await run('webhooks', 'create', url, '--output', 'id')).trim()
+    assert.equal((await json('webhooks', 'ping', id)).status, 'delivered')
+    assert.deepEqual((await json('webhooks', 'update', id, '--events', 'token_expired')).events, ['token_expired'])
+    assert.deepEqual((await json('webhooks', 'update', id, '--events', 'all')).events, [])
+    assert.equal((await json('webhooks', 'disable', id, '--yes')).status, 'disabled')
+    assert.equal((await json('webhooks', 'enable', id)).status, 'active')
+  } finally {
+    listening.kill('SIGINT')
+  }
+})
+
+test('an id that does not exist is exit code 3 on every noun', async () => {
+  const unknown = '01930000-0000-7000-8000-000000000001'
+  for (const args of [
+    ['webhooks', 'show', unknown],
+    ['webhooks', 'ping', unknown],
+    ['deliveries', 'show', unknown],
+    ['reports', 'approve', unknown, '--approver', unknown],
+  ]) {
+    assert.equal((await tidings(args, { home })).code, 3, args.join(' '))
+  }
+})
+
+test('login with the token of a profile saves another one', async () => {
+  const { url, apiKey } = await json('config')
+  const { profiles } = JSON.parse(readFileSync(join(home, 'tidings', 'profiles.json'), 'utf8'))
+  const args = ['login', '--profile', 'again', '--url', url.value, '--api-key', apiKey.value, '--api-secret', '-']
+  const { code, stderr } = await tidings(args, { home, stdin: profiles.sandbox.apiSecret })
+  assert.equal(code, 0, stderr)
+  assert.equal((await json('config')).profile.value, 'again')
+})
