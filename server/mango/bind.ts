@@ -1,8 +1,18 @@
 import { parseIso, toIso } from '../../shared/time.ts'
+import type { ScalarType } from './columns.ts'
 import { badQuery, didYouMean, quoted } from './error.ts'
 import { evaluate, isIndex } from './matcher.ts'
 import type { Field, Resource } from './resource.ts'
-import { type Comparison, type Condition, type FieldNode, isObject, type Json, type Node, typeOf } from './selector.ts'
+import {
+  type Comparison,
+  type Condition,
+  type FieldNode,
+  isObject,
+  type Json,
+  type Node,
+  operators,
+  typeOf,
+} from './selector.ts'
 
 /**
  * Checks a selector against what it selects from: every field exists, and times, dates and enum values are such. Times
@@ -21,8 +31,6 @@ export type Target =
   | { kind: 'scalars'; element: Target }
   | { kind: 'objects'; element: Target }
   | { kind: 'json' }
-
-export type ScalarType = Extract<Field, { kind: 'column' }>['type']
 
 const bindIn = (node: Node, target: Target): Node => {
   switch (node.kind) {
@@ -54,19 +62,20 @@ export const targetAt = (target: Target, path: readonly string[], at: string): T
         `leads into a list; say which elements, as in {"$elemMatch": {${target.kind === 'objects' ? `${quoted(name)}: …` : '"$eq": …'}}}`,
       )
     case 'scalar':
-      throw badQuery(
-        at,
-        `leads into a ${target.type}, which has no fields${name.startsWith('_') ? didYouMean(name, ['_regex', '_eq', '_in', '_gt', '_lt', '_beginsWith']) : ''}`,
-      )
+      throw badQuery(at, `leads into a ${target.type}, which has no fields${didYouMean(name, underscored(name))}`)
   }
 }
+
+/** Operators as a query document spells them, where a name looks as if one was meant. */
+const underscored = (name: string): string[] =>
+  name.startsWith('_') ? operators.map(operator => operator.replace('$', '_')) : []
 
 export const fieldOf = (resource: Resource, name: string, at: string): Field => {
   if (Object.hasOwn(resource.fields, name)) return resource.fields[name]!
   const names = Object.keys(resource.fields)
   throw badQuery(
     at,
-    `${resource.name} have no field ${quoted(name)}${didYouMean(name, names)} Fields: ${names.join(', ')}`,
+    `${resource.name} have no field ${quoted(name)}${didYouMean(name, [...names, ...underscored(name)])} Fields: ${names.join(', ')}`,
   )
 }
 

@@ -17,7 +17,7 @@ export class MangoError extends Error {
 export const badQuery = (path: string, message: string): MangoError =>
   new MangoError('BAD_USER_INPUT', path, `${path}: ${message}`)
 
-/** `; did you mean X?` when one of `known` is close enough to be what was meant, else nothing. */
+/** Ends a sentence: `; did you mean X?` where one of `known` is close enough to be what was meant. */
 export const didYouMean = (written: string, known: readonly string[]): string => {
   const wanted = written.toLowerCase()
   const allowed = Math.max(1, Math.floor(wanted.length * 0.4))
@@ -27,7 +27,7 @@ export const didYouMean = (written: string, known: readonly string[]): string =>
     const distance = editDistance(wanted, name.toLowerCase())
     if (distance <= allowed && distance < (best?.distance ?? Number.POSITIVE_INFINITY)) best = { name, distance }
   }
-  return best ? `; did you mean ${best.name}?` : ''
+  return best ? `; did you mean ${best.name}?` : '.'
 }
 
 const LONGEST_COMPARED = 64

@@ -3,7 +3,7 @@ import { badQuery, quoted } from './error.ts'
 
 export const MAX_PATTERN_LENGTH = 1_000
 /** Instructions of the compiled pattern: matching takes at most this many steps a character. */
-export const MAX_PATTERN_SIZE = 10_000
+export const MAX_PATTERN_SIZE = 2_000
 
 /** A regular expression (RE2 syntax) that looks for a match anywhere in a text, in time linear in the text's length. */
 export type Pattern = {
@@ -91,7 +91,7 @@ class LiteralReader {
     this.#pieces = []
     let rest = source
     for (let flags = FLAGS.exec(rest); flags; flags = FLAGS.exec(rest)) {
-      if (!this.#flags(flags)) return undefined
+      if (!this.#flags(flags, rest)) return undefined
       rest = rest.slice(flags[0].length)
     }
     if (rest.startsWith('^') && !this.#multiline) {
@@ -124,7 +124,7 @@ class LiteralReader {
   /** How many characters of `rest` it has read. */
   #step(rest: string): number | undefined {
     const flags = FLAGS.exec(rest)
-    if (flags) return this.#flags(flags) ? flags[0].length : undefined
+    if (flags) return this.#flags(flags, rest) ? flags[0].length : undefined
     if (rest.startsWith(')') || rest.startsWith('\\Q')) return undefined
     if (rest.startsWith('(')) return this.#skip(groupLength(rest), rest)
     if (rest.startsWith('[')) return this.#skip(classLength(rest), rest)
@@ -136,13 +136,13 @@ class LiteralReader {
     return this.#letter(character, (escaped ? 1 : 0) + character.length, rest)
   }
 
-  /** False where a flag is taken back. */
-  #flags(flags: RegExpExecArray): boolean {
+  /** False where a flag is taken back, or a quantifier follows, which belongs to what stands before the flags. */
+  #flags(flags: RegExpExecArray, rest: string): boolean {
     this.#endRun()
     this.#onlyText = false
     if (flags[1]!.includes('i')) this.#ignoreCase = true
     if (flags[1]!.includes('m')) this.#multiline = true
-    return !flags[0].includes('-')
+    return !flags[0].includes('-') && !QUANTIFIER.test(rest.slice(flags[0].length))
   }
 
   #letter(character: string, length: number, rest: string): number {

@@ -1,9 +1,23 @@
-import { fieldOf, type ScalarType } from './bind.ts'
+import { fieldOf } from './bind.ts'
+import { among, beginsWith, type Comparable, comparison, isText, type ScalarType, sampleOf } from './columns.ts'
 import { all, either, type MangoDialect, mangoDialects, type Sql, sql } from './dialect.ts'
+import { isPlainJson, textIn } from './json-text.ts'
 import { satisfies } from './matcher.ts'
+import {
+  atMost,
+  choose,
+  conjunction,
+  disjunction,
+  exactly,
+  negatedIf,
+  opposite,
+  oppositePresent,
+  type Part,
+  UNKNOWN,
+} from './part.ts'
 import type { Literal } from './pattern.ts'
 import type { Engine, Field, Resource } from './resource.ts'
-import type { Comparison, Condition, FieldNode, Json, Node } from './selector.ts'
+import type { Condition, FieldNode, Node } from './selector.ts'
 
 /** How a selector is answered: what SQL says of it, and what is left to be matched in TypeScript. */
 export type Plan = {
@@ -33,39 +47,13 @@ export const plan = (node: Node, resource: Resource, engine: Engine, visible: Vi
   return {
     joins: planner.joins,
     where: conjunction(parts).sql,
+    columnAt: path => planner.columnAt(path, root),
     residual:
       residual.length === 0 ? undefined : residual.length === 1 ? residual[0] : { kind: 'and', nodes: residual },
   }
 }
 
 const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
-
-/**
- * SQL that is true wherever its node is, and where `exact` nowhere else. It may be NULL where the node is false.
- */
-type Part = { sql: Sql | boolean; exact: boolean }
-
-const exactly = (value: Sql | boolean): Part => ({ sql: value, exact: true })
-const atMost = (value: Sql | boolean): Part => ({ sql: value, exact: false })
-const UNKNOWN: Part = atMost(true)
-
-const conjunction = (parts: Part[]): Part => {
-  if (parts.some(part => part.sql === false)) return exactly(false)
-  const said = parts.map(part => part.sql).filter(value => typeof value !== 'boolean')
-  return { sql: said.length === 0 ? true : all(said), exact: parts.every(part => part.exact) }
-}
-
-const disjunction = (parts: Part[]): Part => {
-  if (parts.some(part => part.sql === true && part.exact)) return exactly(true)
-  if (parts.some(part => part.sql === true)) return UNKNOWN
-  const said = parts.map(part => part.sql).filter(value => typeof value !== 'boolean')
-  return { sql: said.length === 0 ? false : either(said), exact: parts.every(part => part.exact) }
-}
-
-const opposite = ({ sql: value, exact }: Part): Part => {
-  if (!exact) return UNKNOWN
-  return exactly(typeof value === 'boolean' ? !value : sql('(#) IS NOT TRUE', value))
-}
 
 /** Rows in scope under a name. Those of the statement itself can take joins; those of a subquery are looked up by EXISTS. */
 type Row = { resource: Resource; alias: string; joined?: Map<string, Row> }
@@ -379,103 +367,4 @@ const relatedTo = (node: Node, resource: Resource): string | undefined => {
 const withoutFirst = (node: Node): Node => {
   if (node.kind === 'field') return { ...node, path: node.path.slice(1) }
   return { ...node, nodes: (node as Extract<Node, { nodes: Node[] }>).nodes.map(withoutFirst) } as Node
-}
-
-const negatedIf = (negated: boolean, part: Part): Part => {
-  if (!negated) return part
-  if (!part.exact) return UNKNOWN
-  return exactly(typeof part.sql === 'boolean' ? !part.sql : sql('NOT #', part.sql))
-}
-
-/** Of something that is not null a comparison is never NULL, so a plain NOT will do, and can use an index. */
-const oppositePresent = (part: Part): Part => {
-  if (!part.exact) return UNKNOWN
-  return exactly(typeof part.sql === 'boolean' ? !part.sql : sql('NOT (#)', part.sql))
-}
-
-/** One part for what is there and one answer for null. */
-const choose = (whenPresent: Part, whenNull: boolean, isPresent: Sql, isNull: Sql): Part => {
-  const { sql: present, exact } = whenPresent
-  if (present === true) return { sql: whenNull ? true : isPresent, exact }
-  if (present === false) return { sql: whenNull ? isNull : false, exact }
-  return { sql: whenNull ? either([present, isNull]) : present, exact }
-}
-
-const isText = (type: ScalarType): boolean => type === 'uuid' || type === 'string' || type === 'date'
-
-/** A value of a column's type, where only the type matters. */
-const sampleOf = (type: ScalarType): Json => (type === 'integer' ? 0 : type === 'boolean' ? false : '')
-
-type Comparable = { column: string; type: ScalarType; text: (value: string) => Sql }
-
-const signs: Record<Comparison, string> = { $eq: '=', $ne: '<>', $lt: '<', $lte: '<=', $gt: '>', $gte: '>=' }
-
-const comparison = (column: Comparable, operator: Comparison, value: Json): Sql | boolean => {
-  const bound = boundOf(column, operator, value)
-  if (typeof bound === 'boolean') return bound
-  return sql(`${column.column} ${signs[operator]} #`, bound)
-}
-
-/** What to compare a column with, or the answer where all its values are on one side. */
-const boundOf = ({ type, text }: Comparable, operator: Comparison, value: Json): Sql | boolean => {
-  const sample = sampleOf(type)
-  if (typeof value !== typeof sample || value === null) return satisfies({ operator, value }, sample)
-  if (typeof value === 'string') return type === 'time' ? { sql: '?', bindings: [Date.parse(value)] } : text(value)
-  if (typeof value === 'boolean') return { sql: '?', bindings: [value ? 1 : 0] }
-  if (Math.abs(value as number) > Number.MAX_SAFE_INTEGER) return satisfies({ operator, value }, sample)
-  const whole = operator === '$lt' || operator === '$gte' ? Math.ceil(value as number) : Math.floor(value as number)
-  if (whole !== value && (operator === '$eq' || operator === '$ne')) return operator === '$ne'
-  return { sql: '?', bindings: [whole] }
-}
-
-const among = (column: Comparable, values: Json[]): Sql | false => {
-  const bounds = values.map(value => boundOf(column, '$eq', value)).filter(bound => typeof bound !== 'boolean')
-  if (bounds.length === 0) return false
-  return sql(`${column.column} IN (${bounds.map(() => '#').join(', ')})`, ...bounds)
-}
-
-/** As a range, which is the same on all engines, has no characters to escape and uses an index. */
-const beginsWith = ({ column, text }: Comparable, prefix: string): Sql | boolean => {
-  if (prefix === '') return true
-  const from = sql(`${column} >= #`, text(prefix))
-  const end = endOfPrefix(prefix)
-  return end === undefined ? from : all([from, sql(`${column} < #`, text(end))])
-}
-
-/** The first text after all those that begin with `prefix`. */
-export const endOfPrefix = (prefix: string): string | undefined => {
-  const characters = [...prefix]
-  while (characters.length > 0) {
-    const last = characters.pop()!.codePointAt(0)!
-    if (last === 0x10ffff) continue
-    return characters.join('') + String.fromCodePoint(last === 0xd7ff ? 0xe000 : last + 1)
-  }
-  return undefined
-}
-
-/** Characters that JSON always writes as they are, however it was written. */
-const isPlainJson = (text: string): boolean => /^[ !#-.0-[\]-~]+$/.test(text)
-
-/** Pieces one of which the text of a JSON document must have for a condition to hold. */
-const textIn = (condition: Condition): { part: string; ignoreCase: boolean }[] | undefined => {
-  switch (condition.operator) {
-    case '$eq':
-      return wholeStrings([condition.value])
-    case '$in':
-      return condition.values.length <= 10 ? wholeStrings(condition.values) : undefined
-    case '$beginsWith':
-      return isPlainJson(condition.value) ? [{ part: `"${condition.value}`, ignoreCase: false }] : undefined
-    case '$regex': {
-      const { literals } = condition.pattern
-      const known = literals.length > 0 && literals.every(({ text }) => isPlainJson(text))
-      return known ? literals.map(({ text, ignoreCase }) => ({ part: text, ignoreCase })) : undefined
-    }
-    default:
-      return undefined
-  }
-}
-
-const wholeStrings = (values: Json[]): { part: string; ignoreCase: boolean }[] | undefined => {
-  if (values.length === 0 || !values.every(value => typeof value === 'string' && isPlainJson(value))) return undefined
-  return values.map(value => ({ part: `"${value}"`, ignoreCase: false }))
 }

@@ -1,21 +1,36 @@
-export type Engine = 'sqlite' | 'mysql' | 'mariadb'
+export type { Engine } from '../database/engine.ts'
 
-export type Resource = { name: string /* 'deliveries', for messages */; table: string; fields: Record<string, Field> }
+/** What can be selected from: rows of one table, and what hangs on them. */
+export type Resource = {
+  /** For messages: `deliveries`. */
+  name: string
+  /** Has a primary key `id`, a UUID, unless it is only ever somebody's children. */
+  table: string
+  fields: Record<string, Field>
+}
 
 export type Field =
   | {
       kind: 'column'
       column: string
+      /** `time`: epoch milliseconds, an ISO 8601 time to selectors. `date`: `YYYY-MM-DD`. `boolean`: 0 or 1. */
       type: 'uuid' | 'string' | 'integer' | 'boolean' | 'time' | 'date'
       nullable?: true
-      values?: readonly string[] /* enum, for suggestions */
+      /** All there can be in it: anything else in a selector is a mistake. */
+      values?: readonly string[]
     }
-  | { kind: 'json'; column: string } // text column holding a JSON object, free paths below it
-  | { kind: 'list'; table: string; key: string; column: string; type: 'uuid' | 'string'; values?: readonly string[] } // e.g. webhook_events(webhook_id,event_type): key='webhook_id', column='event_type'; an array of scalars (sorted)
-  | { kind: 'related'; column: string /* nullable foreign key in this table */; resource: () => Resource } // to-one, by its id
+  /** A text column with an object written by `JSON.stringify`; any path leads into it. */
+  | { kind: 'json'; column: string }
+  /** A set of scalars in a table of their own, such as webhook_events(webhook_id, event_type): a sorted list to selectors. */
   | {
-      kind: 'children'
-      resource: () => Resource
-      key: string /* foreign key column in the child's table */
-      orderBy: string
-    } // to-many, an array of objects
+      kind: 'list'
+      table: string
+      key: string
+      column: string
+      type: 'uuid' | 'string'
+      values?: readonly string[]
+    }
+  /** To one, by its id in a column of this table, which may be null. */
+  | { kind: 'related'; column: string; resource: () => Resource }
+  /** To many, by this table's id in the column `key` of theirs: a list of objects in the order of the column `orderBy`. */
+  | { kind: 'children'; resource: () => Resource; key: string; orderBy: string }

@@ -133,7 +133,9 @@ class Parser {
         const found = typeNames.find(name => name === value)
         if (found) return { operator, value: found }
         const said =
-          typeof value === 'string' ? `${quoted(value)} is no type${didYouMean(value, typeNames)}` : 'takes a type;'
+          typeof value === 'string'
+            ? `${quoted(value)} is no type${didYouMean(value, typeNames)}`
+            : 'takes the name of a type.'
         throw badQuery(where, `${said} Types: ${typeNames.join(', ')}`)
       }
       case '$size':

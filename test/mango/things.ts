@@ -140,15 +140,19 @@ export const insertWorld = async ({ knex }: Database, world: World): Promise<voi
   })
 }
 
-/** Things as a selector sees them, by someone who sees these makers. */
-export const documentsOf = (world: World, sees: (maker: Maker) => boolean = () => true): Record<string, Json>[] => {
+/** Things as a selector sees them, by someone who sees these makers, and as a maker's these things. */
+export const documentsOf = (
+  world: World,
+  sees: (maker: Maker) => boolean = () => true,
+  seesThing: (thing: Thing) => boolean = () => true,
+): Record<string, Json>[] => {
   const makerOf = (id: string | null): Json => {
     const maker = world.makers.find(candidate => candidate.id === id && sees(candidate))
     if (!maker) return null
     return {
       ...{ id: maker.id, name: maker.name, rank: maker.rank, parent: makerOf(maker.parentId) },
       things: world.things
-        .filter(thing => thing.makerId === maker.id)
+        .filter(thing => thing.makerId === maker.id && seesThing(thing))
         .map(({ id, name, count }) => ({ id, name, count })),
     }
   }

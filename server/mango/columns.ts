@@ -1,0 +1,58 @@
+import { all, type Sql, sql } from './dialect.ts'
+import { satisfies } from './matcher.ts'
+import type { Field } from './resource.ts'
+import type { Comparison, Json } from './selector.ts'
+
+export type ScalarType = Extract<Field, { kind: 'column' }>['type']
+
+export const isText = (type: ScalarType): boolean => type === 'uuid' || type === 'string' || type === 'date'
+
+/** A value of a column's type, where only the type matters. */
+export const sampleOf = (type: ScalarType): Json => (type === 'integer' ? 0 : type === 'boolean' ? false : '')
+
+export type Comparable = { column: string; type: ScalarType; text: (value: string) => Sql }
+
+const signs: Record<Comparison, string> = { $eq: '=', $ne: '<>', $lt: '<', $lte: '<=', $gt: '>', $gte: '>=' }
+
+export const comparison = (column: Comparable, operator: Comparison, value: Json): Sql | boolean => {
+  const bound = boundOf(column, operator, value)
+  if (typeof bound === 'boolean') return bound
+  return sql(`${column.column} ${signs[operator]} #`, bound)
+}
+
+/** What to compare a column with, or the answer where all its values are on one side. */
+const boundOf = ({ type, text }: Comparable, operator: Comparison, value: Json): Sql | boolean => {
+  const sample = sampleOf(type)
+  if (typeof value !== typeof sample || value === null) return satisfies({ operator, value }, sample)
+  if (typeof value === 'string') return type === 'time' ? { sql: '?', bindings: [Date.parse(value)] } : text(value)
+  if (typeof value === 'boolean') return { sql: '?', bindings: [value ? 1 : 0] }
+  if (Math.abs(value as number) > Number.MAX_SAFE_INTEGER) return satisfies({ operator, value }, sample)
+  const whole = operator === '$lt' || operator === '$gte' ? Math.ceil(value as number) : Math.floor(value as number)
+  if (whole !== value && (operator === '$eq' || operator === '$ne')) return operator === '$ne'
+  return { sql: '?', bindings: [whole] }
+}
+
+export const among = (column: Comparable, values: Json[]): Sql | false => {
+  const bounds = values.map(value => boundOf(column, '$eq', value)).filter(bound => typeof bound !== 'boolean')
+  if (bounds.length === 0) return false
+  return sql(`${column.column} IN (${bounds.map(() => '#').join(', ')})`, ...bounds)
+}
+
+/** As a range, which is the same on all engines, has no characters to escape and uses an index. */
+export const beginsWith = ({ column, text }: Comparable, prefix: string): Sql | boolean => {
+  if (prefix === '') return true
+  const from = sql(`${column} >= #`, text(prefix))
+  const end = endOfPrefix(prefix)
+  return end === undefined ? from : all([from, sql(`${column} < #`, text(end))])
+}
+
+/** The first text after all those that begin with `prefix`. */
+export const endOfPrefix = (prefix: string): string | undefined => {
+  const characters = [...prefix]
+  while (characters.length > 0) {
+    const last = characters.pop()!.codePointAt(0)!
+    if (last === 0x10ffff) continue
+    return characters.join('') + String.fromCodePoint(last === 0xd7ff ? 0xe000 : last + 1)
+  }
+  return undefined
+}

@@ -1,0 +1,40 @@
+import { badQuery, quoted } from './error.ts'
+import type { Resource } from './resource.ts'
+import { typeOf } from './selector.ts'
+
+/** Rows that come without a limit, and the highest limit. */
+export const MAX_ROWS = 10_000
+
+/** Which part of the rows is asked for. */
+export type Page = { limit: number | undefined; skip: number; after: string | undefined }
+
+/** Throws `MangoError` for a page that cannot be. */
+export const parsePage = (query: { limit?: unknown; skip?: unknown; after?: unknown }, resource: Resource): Page => ({
+  limit: wholeNumber(query.limit, 'limit', MAX_ROWS),
+  skip: wholeNumber(query.skip, 'skip', Number.MAX_SAFE_INTEGER) ?? 0,
+  after: afterOf(query.after, resource),
+})
+
+const wholeNumber = (value: unknown, name: string, most: number): number | undefined => {
+  if (value === undefined || value === null) return undefined
+  const range = most === MAX_ROWS ? `from 0 to ${MAX_ROWS}` : 'of 0 or more'
+  if (!Number.isSafeInteger(value) || (value as number) < 0 || (value as number) > most) {
+    throw badQuery(name, `is a whole number ${range}, not ${typeof value === 'number' ? value : typeOf(value)}`)
+  }
+  return value as number
+}
+
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+
+const afterOf = (after: unknown, resource: Resource): string | undefined => {
+  if (after === undefined || after === null) return undefined
+  if (typeof after !== 'string' || !UUID.test(after)) {
+    throw badQuery(
+      'after',
+      `is the id of the last row seen, a UUID, not ${typeof after === 'string' ? quoted(after) : typeOf(after)}`,
+    )
+  }
+  if (!Object.hasOwn(resource.fields, 'id'))
+    throw badQuery('after', `${resource.name} have no id to go on after; use skip`)
+  return after.toLowerCase()
+}

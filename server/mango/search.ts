@@ -1,0 +1,435 @@
+import type { Knex } from 'knex'
+import { rows as select } from '../database/connect.ts'
+import { bind } from './bind.ts'
+import { mangoDialects, type Sql } from './dialect.ts'
+import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
+import { badQuery, MangoError } from './error.ts'
+import { compare, evaluate, read } from './matcher.ts'
+import { MAX_ROWS, type Page, parsePage } from './page.ts'
+import { type Plan, plan, type VisibleRows } from './plan.ts'
+import type { Explain, MangoQuery, Options, Visible } from './query.ts'
+import type { Engine, Resource } from './resource.ts'
+import { type Json, type Node, parseSelector } from './selector.ts'
+import { afterValues, orderBy, ownKey, parseSort, type SortKey, type SortValue } from './sort.ts'
+
+/** Rows that may be skipped where TypeScript matches or sorts. */
+const MAX_SKIP = 100_000
+/** How long matching may keep the process from serving others. */
+const LONGEST_HOLD_MS = 10
+const ROWS_BETWEEN_LOOKS = 16
+/** Time that matching one query may take. */
+const MATCHING_BUDGET_MS = 10_000
+/** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
+const BATCH_SIZES = [500, 5_000]
+/** SQLite takes 500 SELECTs in one statement, and 32,766 values. */
+const PARENTS_A_STATEMENT = 200
+const VALUES_A_STATEMENT = 30_000
+const ROWS_TO_CUT = 2 * MAX_ROWS
+
+type Key = { unique: string; parent?: string }
+type Values = Json[]
+type Hit = { row: Row; values: Values }
+
+/**
+ * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by keyset, so
+ * that nothing depends on how many there are.
+ */
+export class Search {
+  readonly #db: Knex | Knex.Transaction
+  readonly #engine: Engine
+  readonly #resource: Resource
+  readonly #visible: Visible
+  readonly #visibleRows: VisibleRows
+  readonly #asked: boolean
+  readonly #plan: Plan
+  readonly #keys: SortKey[]
+  /** The order of a pass over everything: by what the rows are stored or indexed by. */
+  readonly #scanKeys: SortKey[]
+  readonly #sortedInSql: boolean
+  readonly #needs: Needs = new Map()
+  readonly #page: Page
+  #first: Sql | undefined
+  #statements = 0
+  #rowsExamined = 0
+  #matchingMs = 0
+  #yieldedAt = performance.now()
+
+  constructor(
+    db: Knex | Knex.Transaction,
+    engine: Engine,
+    resource: Resource,
+    query: MangoQuery,
+    visible: Visible,
+    options: Options,
+    { unique, parent }: Key,
+  ) {
+    this.#db = db
+    this.#engine = engine
+    this.#resource = resource
+    this.#visible = visible
+    this.#visibleRows = visibleRowsBy(db, options.related)
+    this.#asked = options.explain ?? false
+    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#visibleRows)
+    this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
+    this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
+    this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
+    this.#page = parsePage(query, resource)
+    if (this.#plan.residual) addNeedsOf(this.#needs, this.#plan.residual, resource)
+    for (const { path, column } of this.#keys) if (!column) addPath(this.#needs, path, resource)
+    if (this.#page.skip > MAX_SKIP && !this.#inSql) {
+      throw badQuery(
+        'skip',
+        `is at most ${MAX_SKIP} where SQL alone cannot answer; page with after, the id of the last row seen`,
+      )
+    }
+  }
+
+  get #inSql(): boolean {
+    return this.#plan.residual === undefined && this.#sortedInSql
+  }
+
+  /** One more than may come back, so that a list which is too long is seen to be. */
+  get #wanted(): number {
+    return this.#page.limit ?? MAX_ROWS + 1
+  }
+
+  async all(): Promise<Row[]> {
+    const start = await this.#start()
+    if (this.#selectsNothing) return []
+    if (this.#inSql) return this.#checked(await this.#ordered(start, this.#wanted, this.#page.skip))
+    const hits = this.#sortedInSql ? await this.#inOrder(start) : await this.#inAnyOrder(start)
+    return this.#checked(hits.slice(this.#page.skip, this.#page.skip + this.#wanted).map(hit => hit.row))
+  }
+
+  async byParent(ids: string[]): Promise<Map<string, Row[]>> {
+    const start = await this.#start()
+    if (this.#selectsNothing || ids.length === 0) return new Map()
+    const parent = this.#scanKeys[0]!.column!.property
+    if (!this.#inSql) return this.#checkedGroups(await this.#matchingByParent(start, ids, parent))
+    const cut = this.#page.limit !== undefined || this.#page.skip > 0
+    const found = cut ? await this.#cutByParent(start, ids, parent) : await this.#together(start, ids, MAX_ROWS + 1)
+    return this.#checkedGroups(Map.groupBy(found, row => row[parent] as string))
+  }
+
+  get #selectsNothing(): boolean {
+    return this.#plan.where === false || this.#page.limit === 0
+  }
+
+  /** Without a limit, one row too many makes it an error, whichever it is. */
+  #isTooLarge(found: number, wanted: number): boolean {
+    return this.#page.limit === undefined && found >= wanted
+  }
+
+  #checked(rows: Row[]): Row[] {
+    if (rows.length <= MAX_ROWS) return rows.map(row => this.#clean(row))
+    throw this.#tooLarge()
+  }
+
+  #checkedGroups(groups: Map<string, Row[]>): Map<string, Row[]> {
+    let count = 0
+    for (const [id, rows] of groups) {
+      count += rows.length
+      groups.set(
+        id,
+        rows.map(row => this.#clean(row)),
+      )
+    }
+    if (count > MAX_ROWS) throw this.#tooLarge()
+    return groups
+  }
+
+  #tooLarge(): MangoError {
+    return new MangoError(
+      'RESULT_TOO_LARGE',
+      'query',
+      `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match. Narrow the selector, or page through them: give a limit, and then the id of the last row seen as after.`,
+    )
+  }
+
+  #clean(row: Row): Row {
+    for (const { column } of this.#keys) if (column && !column.own) delete row[column.property]
+    return row
+  }
+
+  /** Rows in order, if TypeScript has to match and SQL can sort. */
+  async #inOrder(start: Values | undefined): Promise<Hit[]> {
+    const need = this.#page.skip + this.#wanted
+    const hits: Hit[] = []
+    let position = start
+    for (let batch = 0; ; batch++) {
+      // No index may be in the order of the sort, and then each batch sorts the whole table. After two of them one pass
+      // in the order of the table costs less.
+      if (batch === BATCH_SIZES.length && this.#keys.length > 1) {
+        return [...hits, ...(await this.#top(position, need - hits.length, this.#pass(position)))]
+      }
+      const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
+      const rows = await this.#ordered(position, size, 0)
+      for (const hit of await this.#matching(rows)) hits.push(hit)
+      if (hits.length >= need || rows.length < size) return hits
+      position = this.#rawValues(rows.at(-1)!)
+    }
+  }
+
+  /** Rows in order, if TypeScript has to sort. */
+  #inAnyOrder(start: Values | undefined): Promise<Hit[]> {
+    return this.#top(start, this.#page.skip + this.#wanted, this.#pass(undefined))
+  }
+
+  /** The first `count` of the hits that come after `start`. */
+  async #top(start: Values | undefined, count: number, batches: AsyncIterable<Row[]>): Promise<Hit[]> {
+    let hits: Hit[] = []
+    const cut = () => {
+      hits = hits.sort((a, b) => this.#compare(a.values, b.values)).slice(0, count)
+    }
+    for await (const rows of batches) {
+      for (const hit of await this.#matching(rows)) {
+        if (start === undefined || this.#compare(hit.values, start) > 0) hits.push(hit)
+      }
+      if (this.#isTooLarge(hits.length, count)) return hits
+      if (hits.length > 2 * count) cut()
+    }
+    cut()
+    return hits
+  }
+
+  /** Everything that SQL selects, in the order of the scan; what comes after `start` in the order of the sort. */
+  async *#pass(start: Values | undefined, parents?: string[]): AsyncGenerator<Row[]> {
+    let from: SortValue[] | undefined
+    for (let batch = 0; ; batch++) {
+      const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
+      const builder = this.#builder(start).orderByRaw(orderBy(this.#scanKeys)).limit(size)
+      if (from) where(builder, afterValues(this.#scanKeys, from))
+      if (parents) builder.whereIn(this.#scanKeys[0]!.column!.sql, parents)
+      const rows = await this.#run(builder)
+      yield rows
+      if (rows.length < size) return
+      from = this.#scanKeys.map(key => rows.at(-1)![key.column!.property] as SortValue)
+    }
+  }
+
+  #ordered(start: Values | undefined, count: number, skip: number): Promise<Row[]> {
+    return this.#run(this.#orderedBuilder(start, count, skip))
+  }
+
+  #orderedBuilder(start: Values | undefined, count: number, skip: number): Knex.QueryBuilder {
+    const builder = this.#builder(start).orderByRaw(orderBy(this.#keys)).limit(count)
+    return skip > 0 ? builder.offset(skip) : builder
+  }
+
+  /** One list of rows for all parents. */
+  #together(start: Values | undefined, ids: string[], count: number): Promise<Row[]> {
+    return this.#run(this.#orderedBuilder(start, count, 0).whereIn(this.#scanKeys[0]!.column!.sql, ids))
+  }
+
+  /** A list of its own for each parent. For many parents a list of all their rows is cut here, unless it is too long. */
+  async #cutByParent(start: Values | undefined, ids: string[], parent: string): Promise<Row[]> {
+    if (ids.length > PARENTS_A_STATEMENT) {
+      const found = await this.#together(start, ids, ROWS_TO_CUT + 1)
+      if (found.length <= ROWS_TO_CUT) {
+        const end = this.#page.skip + this.#wanted
+        return [...Map.groupBy(found, row => row[parent]).values()].flatMap(rows => rows.slice(this.#page.skip, end))
+      }
+    }
+    const builder = this.#orderedBuilder(start, this.#wanted, this.#page.skip)
+    const one = builder.where(this.#scanKeys[0]!.column!.sql, PARENT).toSQL()
+    const together = Math.max(1, Math.min(PARENTS_A_STATEMENT, Math.floor(VALUES_A_STATEMENT / one.bindings.length)))
+    const found: Row[] = []
+    for (let from = 0; from < ids.length && found.length <= MAX_ROWS; from += together) {
+      const part = ids.slice(from, from + together)
+      const statement = part.map((_, index) => `SELECT * FROM (${one.sql}) p${index}`).join(' UNION ALL ')
+      const bindings = part.flatMap(id =>
+        one.bindings.map(value => (value === PARENT ? id : (value as string | number))),
+      )
+      this.#note({ sql: statement, bindings })
+      for (const row of await select<Row>(this.#db, statement, bindings)) found.push(row)
+    }
+    this.#rowsExamined += found.length
+    return found.sort((a, b) => this.#compare(this.#rawValues(a), this.#rawValues(b)))
+  }
+
+  async #matchingByParent(start: Values | undefined, ids: string[], parent: string): Promise<Map<string, Row[]>> {
+    const groups = new Map<string, Hit[]>()
+    const need = this.#page.skip + this.#wanted
+    let count = 0
+    const cut = (hits: Hit[]) => hits.sort((a, b) => this.#compare(a.values, b.values)).slice(0, need)
+    for await (const rows of this.#pass(this.#sortedInSql ? start : undefined, ids)) {
+      for (const hit of await this.#matching(rows)) {
+        if (start !== undefined && this.#compare(hit.values, start) <= 0) continue
+        const id = hit.row[parent] as string
+        const hits = groups.get(id) ?? []
+        hits.push(hit)
+        count += 1
+        groups.set(id, hits.length > 2 * need ? cut(hits) : hits)
+      }
+      if (this.#page.skip === 0 && this.#isTooLarge(count, need)) throw this.#tooLarge()
+    }
+    const lists = new Map<string, Row[]>()
+    for (const [id, hits] of groups) {
+      const list = cut(hits)
+        .slice(this.#page.skip)
+        .map(hit => hit.row)
+      if (list.length > 0) lists.set(id, list)
+    }
+    return lists
+  }
+
+  /** What SQL says of the rows. */
+  #builder(start: Values | undefined): Knex.QueryBuilder {
+    const builder = this.#visibleBuilder(true)
+    if (typeof this.#plan.where !== 'boolean') where(builder, this.#plan.where)
+    if (start && this.#sortedInSql) where(builder, afterValues(this.#keys, start as SortValue[]))
+    return builder
+  }
+
+  /** Rows that the caller may see, with the columns to sort by; with `selected` only those that have the relations selected on. */
+  #visibleBuilder(selected: boolean): Knex.QueryBuilder {
+    const { table } = this.#resource
+    const builder = this.#db(table).select(`${table}.*`)
+    for (const { column } of this.#keys)
+      if (column && !column.own) builder.select(`${column.sql} as ${column.property}`)
+    for (const { table: joined, alias, on, required } of this.#plan.joins) {
+      builder.joinRaw(
+        `${selected && required ? 'INNER' : 'LEFT'} JOIN ${joined} ${alias} ON ${on.sql}`,
+        on.bindings as never,
+      )
+    }
+    this.#visible(builder)
+    return builder
+  }
+
+  async #run(builder: Knex.QueryBuilder): Promise<Row[]> {
+    if (!this.#first) {
+      const { sql, bindings } = builder.toSQL()
+      this.#note({ sql, bindings: bindings as Sql['bindings'] })
+    } else {
+      this.#statements += 1
+    }
+    const rows: Row[] = await builder
+    this.#rowsExamined += rows.length
+    return rows
+  }
+
+  #note(statement: Sql): void {
+    this.#first ??= statement
+    this.#statements += 1
+  }
+
+  /** The rows that match what SQL could not say, with what they are sorted by. */
+  async #matching(rows: Row[]): Promise<Hit[]> {
+    const { residual } = this.#plan
+    const source = { connection: this.#db, visible: this.#visibleRows }
+    const documents = this.#needs.size === 0 ? undefined : await documentsOf(source, this.#resource, rows, this.#needs)
+    const hits: Hit[] = []
+    let workedSince = performance.now()
+    for (const [index, row] of rows.entries()) {
+      if (index % ROWS_BETWEEN_LOOKS === 0 && performance.now() - this.#yieldedAt > LONGEST_HOLD_MS) {
+        this.#spend(performance.now() - workedSince)
+        await new Promise(resolve => setImmediate(resolve))
+        workedSince = performance.now()
+        this.#yieldedAt = workedSince
+      }
+      const document = documents?.[index] ?? null
+      if (residual === undefined || evaluate(residual, document))
+        hits.push({ row, values: this.#values(row, document) })
+    }
+    this.#spend(performance.now() - workedSince)
+    return hits
+  }
+
+  #spend(ms: number): void {
+    this.#matchingMs += ms
+    if (this.#matchingMs <= MATCHING_BUDGET_MS) return
+    throw new MangoError(
+      'QUERY_TOO_COMPLEX',
+      'selector',
+      `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows. Add a condition on an indexed field, or simplify its patterns.`,
+    )
+  }
+
+  #values(row: Row, document: Json): Values {
+    return this.#keys.map(({ path, column }) => {
+      if (column) return row[column.property] as SortValue
+      const found = read(document, path)
+      return typeof found === 'symbol' ? null : found
+    })
+  }
+
+  #rawValues(row: Row): Values {
+    return this.#values(row, null)
+  }
+
+  #compare(a: Values, b: Values): number {
+    for (const [index, { column, direction }] of this.#keys.entries()) {
+      const difference = column ? compareRaw(a[index], b[index]) : compare(a[index]!, b[index]!)
+      if (difference !== 0) return direction === 'asc' ? difference : -difference
+    }
+    return 0
+  }
+
+  /** The sort values of the row that `after` names. Its id is enough where that is all the rows are sorted by. */
+  async #start(): Promise<Values | undefined> {
+    if (this.#page.after === undefined) return undefined
+    if (this.#keys.length === 1) return [this.#page.after]
+    const builder = this.#visibleBuilder(false).where(`${this.#resource.table}.id`, this.#page.after)
+    const rows: Row[] = await builder
+    if (rows.length === 0) {
+      throw badQuery(
+        'after',
+        `there is no row ${this.#page.after} any more to tell where to go on in this sort; sort by id, where any id will do`,
+      )
+    }
+    const source = { connection: this.#db, visible: this.#visibleRows }
+    const [document] = await documentsOf(source, this.#resource, rows, this.#needs)
+    return this.#values(rows[0]!, document!)
+  }
+
+  async explain(): Promise<Explain> {
+    return {
+      sql: this.#first?.sql ?? null,
+      bindings: this.#first?.bindings.length ?? 0,
+      indexes: this.#asked && this.#first ? await this.#indexes(this.#first) : null,
+      matchedInTypeScript: describe(this.#plan.residual),
+      sortedInTypeScript: this.#keys.filter(key => !key.column).map(key => key.path.join('.')),
+      statements: this.#statements,
+      rowsExamined: this.#rowsExamined,
+    }
+  }
+
+  async #indexes({ sql, bindings }: Sql): Promise<string[]> {
+    const { explain, indexes } = mangoDialects[this.#engine]
+    const steps = await select<Row>(this.#db, explain + sql, bindings)
+    return [...new Set(steps.flatMap(indexes))]
+  }
+}
+
+/** Stands for a parent's id in a statement that is repeated for each. */
+const PARENT = '\u0000parent'
+
+const where = (builder: Knex.QueryBuilder, condition: Sql): Knex.QueryBuilder =>
+  builder.whereRaw(condition.sql, condition.bindings)
+
+/** What may be seen of other resources, as a condition on their ids. */
+const visibleRowsBy = (db: Knex | Knex.Transaction, related: Options['related']): VisibleRows => {
+  const known = new Map<Resource, Sql | undefined>()
+  const visibleIds = (resource: Resource): Sql | undefined => {
+    const visible = related?.(resource)
+    if (!visible) return undefined
+    const id = `${resource.table}.id`
+    const everything = db(resource.table).select(id).toSQL().sql
+    const { sql, bindings } = db(resource.table).select(id).modify(visible).toSQL()
+    return sql === everything ? undefined : { sql, bindings: bindings as Sql['bindings'] }
+  }
+  return (resource, alias) => {
+    if (!known.has(resource)) known.set(resource, visibleIds(resource))
+    const ids = known.get(resource)
+    return ids && { sql: `${alias}.id IN (${ids.sql})`, bindings: ids.bindings }
+  }
+}
+
+/** The conditions in a selector, in short. */
+const describe = (node: Node | undefined): string[] => {
+  if (node === undefined || node.kind === 'constant') return []
+  if (node.kind === 'not') return describe(node.node)
+  if (node.kind !== 'field') return [...new Set(node.nodes.flatMap(describe))]
+  return [`${node.path.join('.')} ${node.negated ? '$not ' : ''}${node.condition.operator}`]
+}

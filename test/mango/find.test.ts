@@ -1,0 +1,415 @@
+import assert from 'node:assert/strict'
+import { after, before, beforeEach, test } from 'node:test'
+import type { Knex } from 'knex'
+import type { Database } from '../../server/database/connect.ts'
+import type { MangoError } from '../../server/mango/error.ts'
+import { find, findByParents, type MangoQuery, type Options, type Visible } from '../../server/mango/query.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { insertWorld, type Maker, makers, type Thing, things, thingsDatabase } from './things.ts'
+
+const idOf = (index: number) => `0190a000-0000-7000-8000-${String(index).padStart(12, '0')}`
+const goneId = '0190a000-0000-7000-8000-00000000ffff'
+
+const maker = (index: number, rest: Partial<Maker> = {}): Maker => ({
+  ...{ id: idOf(index), name: `Maker ${index}`, rank: null, parentId: null },
+  ...rest,
+})
+
+const thing = (index: number, rest: Partial<Thing> = {}): Thing => ({
+  ...{ id: idOf(index), name: `Thing ${index}`, note: null, code: 'a', status: 'open', count: index, score: null },
+  ...{ live: true, createdAt: 1_700_000_000_000 + index, endedAt: null, day: null, makerId: null },
+  ...{ payload: {}, tags: [], parts: [] },
+  ...rest,
+})
+
+describeEachEngine('find', engine => {
+  let database: Database
+  let drop: () => Promise<void>
+  before(async () => {
+    const fresh = await thingsDatabase(engine)
+    database = fresh.database
+    drop = fresh.drop
+  })
+  after(() => drop())
+  beforeEach(() => insertWorld(database, { makers: [], things: [] }))
+
+  const found = async (query: MangoQuery, visible: Visible = () => {}, options: Options = {}) => {
+    const { rows } = await find(database.knex, database.engine, things, query, visible, options)
+    return rows.map(row => row.id)
+  }
+  const refused = async (query: MangoQuery, visible: Visible = () => {}): Promise<MangoError> =>
+    found(query, visible).then(
+      () => assert.fail(`not refused: ${JSON.stringify(query)}`),
+      error => error,
+    )
+
+  test('rows come as they are in the table, in the order of their ids', async () => {
+    await insertWorld(database, { makers: [maker(1)], things: [thing(2), thing(1, { makerId: idOf(1) })] })
+    const { rows } = await find(database.knex, database.engine, things, undefined, () => {})
+    assert.deepEqual(
+      rows.map(row => ({ ...row })),
+      [
+        {
+          ...{
+            id: idOf(1),
+            name: 'Thing 1',
+            note: null,
+            code: 'a',
+            status: 'open',
+            count_number: 1,
+            score: null,
+            live: 1,
+          },
+          ...{ created_at: 1_700_000_000_001, ended_at: null, day: null, maker_id: idOf(1), payload: '{}' },
+        },
+        {
+          ...{
+            id: idOf(2),
+            name: 'Thing 2',
+            note: null,
+            code: 'a',
+            status: 'open',
+            count_number: 2,
+            score: null,
+            live: 1,
+          },
+          ...{ created_at: 1_700_000_000_002, ended_at: null, day: null, maker_id: null, payload: '{}' },
+        },
+      ],
+    )
+  })
+
+  test('rows sorted by a related field come without anything added to them', async () => {
+    await insertWorld(database, { makers: [maker(1)], things: [thing(1, { makerId: idOf(1) })] })
+    const { rows } = await find(database.knex, database.engine, things, { sort: ['maker.name'] }, () => {})
+    assert.equal(Object.keys(rows[0]!).length, 13)
+  })
+
+  test('more rows than may come without a limit are an error that says how to page', async () => {
+    await insertWorld(database, { makers: Array.from({ length: 10_001 }, (_, index) => maker(index)), things: [] })
+    const all = (query: MangoQuery) => find(database.knex, database.engine, makers, query, () => {})
+    await assert.rejects(all({}), (error: MangoError) => {
+      assert.equal(error.code, 'RESULT_TOO_LARGE')
+      assert.match(error.message, /More than 10,000 makers match.*limit.*after/)
+      return true
+    })
+    await assert.rejects(all({ selector: { name: { $regex: 'Mak.r' } } }), { code: 'RESULT_TOO_LARGE' })
+    await assert.rejects(all({ selector: { name: { $regex: 'Mak.r' } }, sort: [{ rank: 'desc' }] }), {
+      code: 'RESULT_TOO_LARGE',
+    })
+    assert.equal((await all({ selector: { id: { $gt: idOf(0) } } })).rows.length, 10_000)
+    assert.equal((await all({ limit: 10_000 })).rows.length, 10_000)
+  })
+
+  test('limit, skip and after are checked', async () => {
+    for (const limit of [-1, 1.5, 10_001, '5' as never, true as never]) {
+      const error = await refused({ limit })
+      assert.equal(error.code, 'BAD_USER_INPUT')
+      assert.match(error.message, /^limit: is a whole number from 0 to 10000/)
+    }
+    assert.match((await refused({ skip: -1 })).message, /^skip: is a whole number of 0 or more, not -1/)
+    assert.match(
+      (await refused({ skip: 100_001, selector: { name: { $regex: '.' } } })).message,
+      /^skip: .*page with after/,
+    )
+    assert.match((await refused({ after: 'x' })).message, /^after: is the id of the last row seen, a UUID, not "x"/)
+  })
+
+  test('a limit of 0 finds nothing, and its selector is checked all the same', async () => {
+    await insertWorld(database, { makers: [], things: [thing(1)] })
+    assert.deepEqual(await found({ limit: 0 }), [])
+    assert.equal((await refused({ limit: 0, selector: { nmae: 1 } })).code, 'BAD_USER_INPUT')
+  })
+
+  test('a sort is checked', async () => {
+    const cases: [unknown, RegExp][] = [
+      ['name', /^sort: is a list/],
+      [[5], /^sort\[0\]: is a field, such as "name"/],
+      [[{ name: 'up' }], /^sort\[0\]: is a field/],
+      [[{ name: 'asc', id: 'asc' }], /^sort\[0\]: is a field/],
+      [['nmae'], /^sort\[0\]: things have no field "nmae"; did you mean name\?/],
+      [['id', 'maker.nam'], /^sort\[1\]: makers have no field "nam"/],
+      [['maker'], /^sort\[0\]: "maker" is an object; sort by one of its fields/],
+      [['parts'], /^sort\[0\]: "parts" is an object/],
+      [['name.first'], /^sort\[0\]: leads into a string/],
+      [Array(9).fill('name'), /^sort: has 9 fields; it may have 8/],
+    ]
+    for (const [sort, message] of cases) assert.match((await refused({ sort: sort as unknown[] })).message, message)
+  })
+
+  test('equal rows are in the order of their ids, in the direction of the sort', async () => {
+    await insertWorld(database, { makers: [], things: [thing(1), thing(2, { name: 'A' }), thing(3, { name: 'A' })] })
+    assert.deepEqual(await found({ sort: ['name'] }), [idOf(2), idOf(3), idOf(1)])
+    assert.deepEqual(await found({ sort: [{ name: 'desc' }] }), [idOf(1), idOf(3), idOf(2)])
+  })
+
+  for (const sort of [
+    [],
+    [{ id: 'desc' }],
+    ['name'],
+    [{ name: 'desc' }],
+    [{ score: 'desc' }, 'name'],
+    ['maker.name'],
+    ['payload.a'],
+    [{ 'payload.a': 'desc' }],
+  ]) {
+    for (const selector of [{}, { name: { $regex: '^[A-D]' } }]) {
+      test(`after walks all rows once by ${JSON.stringify(sort)} of ${JSON.stringify(selector)} while rows come and go`, async () => {
+        const some = (index: number) =>
+          thing(index, {
+            name: 'ABCD'[index % 4]!,
+            score: [null, 1, 2][index % 3]!,
+            makerId: index % 5 === 0 ? null : idOf(index % 5),
+            payload: index % 7 === 0 ? {} : { a: [null, 'x', 5, false][index % 4]! },
+          })
+        const world = {
+          makers: [1, 2, 3, 4].map(index => maker(index)),
+          things: Array.from({ length: 60 }, (_, index) => some(index)),
+        }
+        await insertWorld(database, world)
+        const seen: unknown[] = []
+        const { knex } = database
+        for (let last: string | null = null; ; ) {
+          const page = await found({ selector, sort, limit: 7, after: last })
+          seen.push(...page)
+          if (page.length < 7) break
+          last = page.at(-1) as string
+          // Rows that are neither the last one seen nor among those that must be met.
+          await knex('things')
+            .where('id', idOf(1_000 + seen.length - 7))
+            .del()
+          await knex('things').insert({
+            ...(await knex('things').where('id', idOf(1)).first()),
+            id: idOf(1_000 + seen.length),
+          })
+        }
+        const original = seen.filter(id => (id as string) < idOf(1_000))
+        assert.equal(new Set(seen).size, seen.length)
+        assert.equal(original.length, 60)
+      })
+    }
+  }
+
+  test('after a row that is gone, a walk by id goes on', async () => {
+    await insertWorld(database, { makers: [], things: [thing(1), thing(3)] })
+    assert.deepEqual(await found({ after: idOf(2) }), [idOf(3)])
+    assert.deepEqual(await found({ after: idOf(2), sort: [{ id: 'desc' }] }), [idOf(1)])
+    assert.deepEqual(await found({ after: idOf(2), selector: { name: { $regex: 'T.*g' } } }), [idOf(3)])
+  })
+
+  test('after a row that is gone, a walk by another field says so, and the same of a row that is not visible', async () => {
+    await insertWorld(database, { makers: [], things: [thing(1), thing(2)] })
+    const gone = await refused({ after: goneId, sort: ['name'] })
+    assert.equal(gone.code, 'BAD_USER_INPUT')
+    assert.match(gone.message, /^after: there is no row .* sort by id/)
+    const hidden = await refused(
+      { after: idOf(2), sort: ['name'] },
+      builder => void builder.where('things.id', idOf(1)),
+    )
+    assert.equal(hidden.message.replace(idOf(2), goneId), gone.message)
+  })
+
+  test('after a row that does not match the selector, a walk goes on', async () => {
+    await insertWorld(database, {
+      makers: [maker(1)],
+      things: [thing(1, { name: 'B' }), thing(2, { name: 'C', makerId: idOf(1) })],
+    })
+    assert.deepEqual(await found({ selector: { 'maker.name': 'Maker 1' }, sort: ['name'], after: idOf(1) }), [idOf(2)])
+  })
+
+  test('rows that are not visible are not found, whatever the selector', async () => {
+    await insertWorld(database, { makers: [], things: [thing(1), thing(2)] })
+    const visible = (builder: Knex.QueryBuilder) => void builder.where('things.id', idOf(1))
+    for (const selector of [
+      {},
+      { $or: [{ id: idOf(2) }, { name: { $regex: '.' } }] },
+      { $not: { id: idOf(1) } },
+      { $or: [] },
+    ]) {
+      assert.ok(!(await found({ selector }, visible)).includes(idOf(2)))
+    }
+  })
+
+  test('a related row that is not visible is no relation', async () => {
+    await insertWorld(database, { makers: [maker(1)], things: [thing(1, { makerId: idOf(1) })] })
+    const related = () => (builder: Knex.QueryBuilder) => void builder.where('makers.id', goneId)
+    assert.deepEqual(await found({ selector: { 'maker.name': { $regex: 'M.*r' } } }, () => {}, { related }), [])
+    assert.deepEqual(await found({ selector: { 'maker.name': 'Maker 1' } }, () => {}, { related }), [])
+    assert.deepEqual(await found({ selector: { maker: null } }, () => {}, { related }), [idOf(1)])
+    assert.deepEqual(await found({ selector: { maker: null } }), [])
+  })
+
+  test('times with any offset are compared as instants', async () => {
+    await insertWorld(database, {
+      makers: [],
+      things: [thing(1, { createdAt: Date.parse('2026-11-21T00:40:01.123Z') })],
+    })
+    assert.deepEqual(await found({ selector: { createdAt: '2026-11-21T02:40:01.123+02:00' } }), [idOf(1)])
+    assert.deepEqual(await found({ selector: { createdAt: { $gte: '2026-11-21' } } }), [idOf(1)])
+    assert.deepEqual(await found({ selector: { createdAt: { $lt: '2026-11-20T23:00:00-01:40' } } }), [])
+    assert.deepEqual(await found({ selector: { createdAt: { $beginsWith: '2026-11-21T00:4' } } }), [idOf(1)])
+    assert.deepEqual(await found({ selector: { createdAt: { $regex: '^2026-1[12]' } } }), [idOf(1)])
+  })
+
+  test('whole numbers in a column compare with any number', async () => {
+    await insertWorld(database, { makers: [], things: [-1, 0, 1, 2].map(count => thing(count + 2, { count })) })
+    const counted = async (condition: unknown) =>
+      (await found({ selector: { count: condition } })).map(id => Number((id as string).slice(-2)) - 2)
+    assert.deepEqual(await counted({ $gte: 0.5 }), [1, 2])
+    assert.deepEqual(await counted({ $gt: 0.5 }), [1, 2])
+    assert.deepEqual(await counted({ $lt: -0.5 }), [-1])
+    assert.deepEqual(await counted({ $lte: -0.5 }), [-1])
+    assert.deepEqual(await counted({ $eq: 0.5 }), [])
+    assert.deepEqual(await counted({ $ne: 0.5 }), [-1, 0, 1, 2])
+    assert.deepEqual(await counted({ $in: [1.5, 1, -0, '2'] }), [0, 1])
+    assert.deepEqual(await counted({ $gt: -1e300 }), [-1, 0, 1, 2])
+    assert.deepEqual(await counted({ $mod: [2, -1] }), [-1])
+  })
+
+  test('a field that JSON does not have is missing, and null in it is not', async () => {
+    const payloads = [{}, { a: null }, { a: { b: 1 } }, { a: 1 }]
+    await insertWorld(database, { makers: [], things: payloads.map((payload, index) => thing(index, { payload })) })
+    assert.deepEqual(await found({ selector: { 'payload.a': { $exists: false } } }), [idOf(0)])
+    assert.deepEqual(await found({ selector: { 'payload.a.b': { $exists: false } } }), [idOf(0)])
+    assert.deepEqual(await found({ selector: { 'payload.a': null } }), [idOf(1)])
+    assert.deepEqual(await found({ selector: { 'payload.a': { $not: { $eq: 1 } } } }), [idOf(1), idOf(2)])
+    assert.deepEqual(await found({ selector: { payload: {} } }), [idOf(0)])
+  })
+
+  test('explain says what SQL was asked, which indexes it used, and that nothing was left', async () => {
+    await insertWorld(database, { makers: [], things: Array.from({ length: 500 }, (_, index) => thing(index)) })
+    if (database.engine !== 'sqlite') await database.knex.raw('ANALYZE TABLE things')
+    const { explain } = await find(
+      database.knex,
+      database.engine,
+      things,
+      { selector: { name: 'Thing 7' } },
+      () => {},
+      { explain: true },
+    )
+    assert.match(explain.sql!, /things\.name = \?/)
+    assert.deepEqual(explain.indexes, ['things.things_by_name'])
+    assert.deepEqual(explain.matchedInTypeScript, [])
+    assert.deepEqual([explain.statements, explain.rowsExamined], [1, 1])
+  })
+
+  test('explain says what was left to TypeScript, of rows that a literal has narrowed down', async () => {
+    const world = Array.from({ length: 500 }, (_, index) => thing(index, { payload: { a: { b: `v${index}` } } }))
+    await insertWorld(database, { makers: [], things: world })
+    const explained = async (query: MangoQuery) =>
+      (await find(database.knex, database.engine, things, query, () => {})).explain
+    const pattern = await explained({ selector: { name: { $regex: '(?i)^thing 7$' } }, sort: ['payload.a.b'] })
+    assert.deepEqual(pattern.matchedInTypeScript, ['name $regex'])
+    assert.deepEqual(pattern.sortedInTypeScript, ['payload.a.b'])
+    assert.ok(pattern.rowsExamined < 120, String(pattern.rowsExamined))
+    const payload = await explained({ selector: { 'payload.a.b': 'v123' } })
+    assert.deepEqual(payload.matchedInTypeScript, ['payload.a.b $eq'])
+    assert.equal(payload.rowsExamined, 1)
+    assert.equal((await explained({ selector: { name: { $regex: '^Thing 7' } } })).matchedInTypeScript.length, 0)
+  })
+
+  test('a selector that nothing can match asks the database nothing', async () => {
+    const { rows, explain } = await find(database.knex, database.engine, things, { selector: { count: 'x' } }, () => {})
+    assert.deepEqual(rows, [])
+    assert.deepEqual([explain.sql, explain.statements], [null, 0])
+  })
+
+  test('text that would be SQL, a wildcard or a placeholder is text', async () => {
+    const names = ["a' OR '1'='1", '50%', 'a_c', '?', '??', ':id', 'a\\b', '"q"', '`', '#', '--', '\u0000x', 'é', '😀']
+    await insertWorld(database, {
+      makers: [],
+      things: names.map((name, index) => thing(index, { name, payload: { name } })),
+    })
+    for (const [index, name] of names.entries()) {
+      assert.deepEqual(await found({ selector: { name } }), [idOf(index)], name)
+      assert.deepEqual(await found({ selector: { 'payload.name': name } }), [idOf(index)], name)
+      assert.deepEqual(await found({ selector: { code: name } }), [], name)
+      assert.deepEqual(await found({ selector: { id: { $beginsWith: name } } }), [], name)
+    }
+  })
+
+  test('(?i) knows the letters beyond ASCII that are ASCII letters in another case', async () => {
+    const names = ['K', 'k', '\u212a', 's', '\u017f', 'x']
+    await insertWorld(database, { makers: [], things: names.map((name, index) => thing(index, { name })) })
+    assert.deepEqual(await found({ selector: { name: { $regex: '(?i)k' } } }), [idOf(0), idOf(1), idOf(2)])
+    assert.deepEqual(await found({ selector: { name: { $regex: '(?i)S' } } }), [idOf(3), idOf(4)])
+  })
+
+  test('a prefix may end with any character', async () => {
+    const prefixes = ['\u007f', '\u0080', '\ud7ff', '\ue000', '\uffff', '\u{10000}', '\u{10ffff}', 'a\u{10ffff}']
+    const names = prefixes.flatMap(prefix => [prefix, `${prefix}z`])
+    await insertWorld(database, { makers: [], things: names.map((name, index) => thing(index, { name })) })
+    for (const [index, prefix] of prefixes.entries()) {
+      assert.deepEqual(await found({ selector: { name: { $beginsWith: prefix } } }), [
+        idOf(index * 2),
+        idOf(index * 2 + 1),
+      ])
+    }
+  })
+
+  test('a pattern that makes other engines backtrack answers at once on long names, and others are served meanwhile', async () => {
+    await insertWorld(database, {
+      makers: [],
+      things: Array.from({ length: 2_000 }, (_, index) => thing(index, { name: `${'a'.repeat(250)}!` })),
+    })
+    let served = 0
+    const timer = setInterval(() => {
+      served += 1
+    }, 1)
+    const startedAt = performance.now()
+    assert.deepEqual(await found({ selector: { name: { $regex: '(a+)+$' } } }), [])
+    assert.deepEqual(await found({ selector: { name: { $regex: '(\\pL|!){300}' } } }), [])
+    const tookMs = performance.now() - startedAt
+    clearInterval(timer)
+    assert.ok(tookMs < 5_000, `took ${tookMs} ms`)
+    assert.ok(served >= tookMs / 250, `${served} others served in ${tookMs} ms`)
+  })
+
+  test('the rows of a thousand parents come in one statement, each list cut by itself', async () => {
+    const parents = Array.from({ length: 1_000 }, (_, index) => maker(index))
+    const children = parents.flatMap(({ id }, index) => [0, 1, 2].map(nth => thing(index * 3 + nth, { makerId: id })))
+    await insertWorld(database, { makers: parents, things: children })
+    const ids = parents.map(({ id }) => id)
+    const asked = (query: MangoQuery, some = ids) =>
+      findByParents(database.knex, database.engine, things, query, () => {}, { column: 'maker_id', ids: some })
+    for (const query of [{}, { limit: 2 }, { limit: 2, skip: 1, sort: [{ name: 'desc' }] }]) {
+      const { rows, explain } = await asked(query)
+      assert.equal(rows.size, 1_000)
+      assert.equal(explain.statements, 1)
+    }
+    const { rows, explain } = await asked({ limit: 1, sort: [{ id: 'desc' }] }, ids.slice(0, 50))
+    assert.equal(explain.statements, 1)
+    assert.deepEqual(
+      rows.get(idOf(7))?.map(row => row.id),
+      [idOf(23)],
+    )
+  })
+
+  test('children without an id of their own are in the order that their resource says', async () => {
+    const parts = [1, 2, 3].map(number => ({ number, note: `n${number}`, good: true, makerId: null }))
+    await insertWorld(database, { makers: [], things: [thing(1, { parts }), thing(2, { parts: parts.slice(0, 1) })] })
+    const resource = (
+      things.fields.parts as { resource: () => import('../../server/mango/resource.ts').Resource }
+    ).resource()
+    const asked = (query: MangoQuery) =>
+      findByParents(database.knex, database.engine, resource, query, () => {}, {
+        column: 'thing_id',
+        ids: [idOf(1), idOf(2)],
+        orderBy: 'number',
+      })
+    const numbers = async (query: MangoQuery) =>
+      Object.fromEntries([...(await asked(query)).rows].map(([id, rows]) => [id.at(-1), rows.map(row => row.number)]))
+    assert.deepEqual(await numbers({}), { 1: [1, 2, 3], 2: [1] })
+    assert.deepEqual(await numbers({ limit: 1, sort: [{ number: 'desc' }] }), { 1: [3], 2: [1] })
+    assert.deepEqual(await numbers({ selector: { note: { $regex: '[23]$' } } }), { 1: [2, 3] })
+    await assert.rejects(asked({ after: idOf(1) }), /^MangoError: after: parts have no id/)
+  })
+
+  test('a query inside a transaction sees what the transaction wrote', async () => {
+    await database.knex.transaction(async trx => {
+      await trx('makers').insert({ id: idOf(1), name: 'New' })
+      const { rows } = await find(trx, database.engine, makers, { selector: { name: { $regex: 'N.w' } } }, () => {})
+      assert.equal(rows.length, 1)
+    })
+  })
+})

@@ -1,0 +1,125 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { compilePattern, type Literal, literalsOf } from '../../server/mango/pattern.ts'
+
+const literal = (text: string, rest: Partial<Literal> = {}): Literal => ({
+  ...{ text, at: 'anywhere', ignoreCase: false, complete: false },
+  ...rest,
+})
+
+const found: [string, Literal[]][] = [
+  ['acme', [literal('acme', { complete: true })]],
+  ['^acme', [literal('acme', { at: 'start', complete: true })]],
+  ['^acme$', [literal('acme', { at: 'start' })]],
+  ['acme ltd\\.', [literal('acme ltd.', { complete: true })]],
+  ['(?i)Acme', [literal('acme', { ignoreCase: true })]],
+  ['(?i)café', [literal('caf', { ignoreCase: true })]],
+  ['acme.*limited', [literal('limited')]],
+  ['acme (ltd|inc)', [literal('acme ')]],
+  ['acme|borealis', [literal('acme', { complete: true }), literal('borealis', { complete: true })]],
+  ['acmes?', [literal('acme')]],
+  ['ac+me', [literal('ac')]],
+  ['a{0,3}bc', [literal('bc')]],
+  ['[ac]me', [literal('me')]],
+  ['\\d+ acme', [literal(' acme')]],
+  ['', [literal('', { complete: true })]],
+  ['acme|.*', []],
+  ['a*', []],
+  ['\\x41cme', []],
+  ['\\Qa.b\\E', []],
+  ['(?-i)acme', []],
+]
+
+for (const [source, literals] of found) {
+  test(`the literals of ${JSON.stringify(source)}`, () => assert.deepEqual(literalsOf(source), literals))
+}
+
+const piece = fc.constantFrom(
+  ...[
+    'a',
+    'b',
+    'K',
+    's',
+    'ab',
+    'é',
+    '.',
+    '\\.',
+    '\\d',
+    '\\b',
+    '[ab]',
+    '[^a]',
+    '[]a]',
+    '[[:alpha:]]',
+    '(a)',
+    '(?:ab|b)',
+    '(?i:b)',
+  ],
+  ...[
+    '^',
+    '$',
+    '|',
+    '(?i)',
+    '(?m)',
+    '(?s)',
+    '*',
+    '+',
+    '?',
+    '{2}',
+    '{0,1}',
+    '{,2}',
+    '+?',
+    ' ',
+    '\\\\',
+    '😀',
+    '(',
+    ')',
+    '\\pL',
+    '\\x61',
+  ],
+)
+const text = fc.array(
+  fc.constantFrom('a', 'b', 'k', 'K', '\u212a', 's', '\u017f', 'é', 'É', '.', '1', '\n', ' ', '\\', '😀', '{,2}'),
+  { maxLength: 8 },
+)
+
+const has = (value: string, { text: part, at, ignoreCase }: Literal): boolean => {
+  const folded = ignoreCase ? value.toLowerCase().replaceAll('\u017f', 's') : value
+  return at === 'start' ? folded.startsWith(part) : folded.includes(part)
+}
+
+test('every match has one of the literals, and a complete literal is a match', () => {
+  fc.assert(
+    fc.property(
+      fc.array(piece, { maxLength: 6 }),
+      fc.array(text, { minLength: 20, maxLength: 20 }),
+      (pieces, texts) => {
+        const source = pieces.join('')
+        const compiled = (() => {
+          try {
+            return compilePattern(source, '')
+          } catch {
+            return undefined
+          }
+        })()
+        if (!compiled || compiled.literals.length === 0) return
+        for (const characters of texts) {
+          const value = characters.join('')
+          const matching = compiled.literals.filter(candidate => has(value, candidate))
+          if (compiled.test(value)) assert.ok(matching.length > 0, JSON.stringify({ source, value }))
+          if (matching.some(candidate => candidate.complete))
+            assert.ok(compiled.test(value), JSON.stringify({ source, value }))
+        }
+      },
+    ),
+    { numRuns: Number(process.env.MANGO_RUNS ?? 20) * 250 },
+  )
+})
+
+test('patterns that make other engines backtrack take linear time', () => {
+  const startedAt = performance.now()
+  for (const source of ['(a+)+$', '(a|a)*$', '(a|aa)+$', '(.*a){20}$', '^(([a-z])+.)+[A-Z]([a-z])+$']) {
+    compilePattern(source, '').test(`${'a'.repeat(20_000)}!`)
+  }
+  assert.ok(performance.now() - startedAt < 2_000)
+})
