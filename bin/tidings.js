@@ -1,23 +1,28 @@
 #!/usr/bin/env node
-import { readFileSync } from 'node:fs'
+// CommonJS for the start's sake, and for any Node from 14 on: an old one runs this as far as finding a newer one.
+const { readFileSync, writeSync } = require('node:fs')
+const path = require('node:path')
 
 const NODE_FLOOR = 24
 const args = process.argv.slice(2)
 
 if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
-  // Answered before anything else is loaded: this takes as long as Node takes to start.
-  console.log(JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')).version)
+  // Answered before anything else is loaded, process.stdout included: this takes as long as Node takes to start.
+  writeSync(1, `${JSON.parse(readFileSync(path.join(__dirname, '../package.json'), 'utf8')).version}\n`)
 } else {
-  try {
-    process.exitCode = await start()
-  } catch (error) {
-    console.error(`tidings: ${error.message}`)
-    process.exitCode = 1
-  }
+  start().then(
+    code => {
+      process.exitCode = code
+    },
+    error => {
+      console.error(`tidings: ${error.message}`)
+      process.exitCode = 1
+    },
+  )
 }
 
 async function start() {
-  const isPackage = /\/node_modules\//.test(import.meta.url)
+  const isPackage = __dirname.split(path.sep).includes('node_modules')
   const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
   if (!isPackage) {
     const { ensureInstalled } = await import('../scripts/install.js')
@@ -28,8 +33,7 @@ async function start() {
   } else if (!isNewEnough) {
     throw new Error(`Tidings needs Node ${NODE_FLOOR} or newer, and this is ${process.version} (${process.execPath}).`)
   }
-  const { enableCompileCache } = await import('node:module')
-  enableCompileCache()
+  require('node:module').enableCompileCache()
   silenceKnownWarnings()
   // Node strips no types below node_modules: the package carries the built files, a checkout needs none.
   const { run } = await import(isPackage ? '../dist/cli/main.js' : '../cli/main.ts')
@@ -37,9 +41,8 @@ async function start() {
 }
 
 async function runOn(node) {
-  const { fileURLToPath } = await import('node:url')
   const { runInPlace, withLocalPrograms } = await import('../scripts/run.js')
-  return runInPlace(node, [fileURLToPath(import.meta.url), ...args], withLocalPrograms())
+  return runInPlace(node, [__filename, ...args], withLocalPrograms())
 }
 
 /** Of Node's warnings about its experimental features, the two that Tidings relies on knowingly. */

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 const SCRIPT = `
   folder=$1
   while read -r process; do processes="$processes $process"; done
-  [ -z "$processes" ] || kill -9 -- $processes
+  for process in $processes; do kill -9 "$process"; done
   rm -rf "$folder"
 `
 

@@ -1,8 +1,9 @@
 // `npm test [-- FILES AND OPTIONS OF node --test]`. Plain JavaScript for any Node from 14 on.
 import { fileURLToPath } from 'node:url'
 import { ensureInstalled } from './install.js'
-import { runInPlace, withLocalPrograms } from './run.js'
+import { endWithNpm, runInPlace, withLocalPrograms } from './run.js'
 
+endWithNpm()
 try {
   const node = await ensureInstalled()
   const suite = fileURLToPath(new URL('suite.js', import.meta.url))

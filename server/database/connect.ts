@@ -1,6 +1,7 @@
 import knexModule, { type Knex } from 'knex'
 import pRetry from 'p-retry'
 import { type Dialect, dialects, type Engine } from './engine.ts'
+import { knexLog } from './knex-log.ts'
 import { connectSqlite } from './sqlite.ts'
 
 export type Sql = Knex | Knex.Transaction
@@ -30,6 +31,7 @@ export const connect = async (url: string, { poolSize = 16 } = {}): Promise<Data
 const connectMysql = (url: string, poolSize: number): Knex =>
   knexModule.knex({
     client: 'mysql2',
+    log: knexLog,
     connection: { uri: url, charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
     acquireConnectionTimeout: 10_000,
     pool: {

@@ -2,6 +2,7 @@ import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlit
 import knexModule, { type Knex } from 'knex'
 import BetterSqlite3Client from 'knex/lib/dialects/better-sqlite3/index.js'
 import pRetry from 'p-retry'
+import { knexLog } from './knex-log.ts'
 
 const STATEMENTS_KEPT = 500
 /** How long a statement waits for another connection's transaction. */
@@ -78,6 +79,7 @@ type Query = { sql: string; bindings?: unknown[]; response?: unknown; context?: 
 export const connectSqlite = (filename: string): Knex =>
   knexModule.knex({
     client: NodeSqliteClient,
+    log: knexLog,
     connection: { filename },
     useNullAsDefault: true,
     pool: { min: 1, max: 1, idleTimeoutMillis: 2 ** 31 - 1 },

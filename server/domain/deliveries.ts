@@ -66,17 +66,15 @@ export const deliveries: Resource = {
   },
 }
 
-/** A delivery is visible where both its webhook and its event are. */
+/** A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not for all who see it now. */
 export const visibleDeliveries =
   (token: AccessToken) =>
   (builder: Knex.QueryBuilder): void => {
     if (token.seesAllOrganisations) return
     if (!may(token, 'admin')) {
-      // Whoever sees a webhook sees all that it can receive.
       builder.whereIn('deliveries.webhook_id', query => {
         query.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
       })
-      return
     }
     builder.whereIn('deliveries.event_id', query => {
       query.select('events.id').from('events').modify(visibleEvents(token))

@@ -40,11 +40,13 @@ export const requireOrganisations = async (sql: Sql, token: AccessToken, ids: st
 /** Renames an organisation, or creates it, under the id if one is given. Only a token that sees all can create one. */
 export const upsertOrganisation = async (
   { trx, token, now }: Change,
-  { id = uuid(), name }: { id?: string; name: string },
+  { id: given, name }: { id?: string; name: string },
 ): Promise<OrganisationRow> => {
   checkName(name)
+  // To a token that sees some, an id out of its sight and one that never was are the same.
+  if (given && !token.seesAllOrganisations) await requireOrganisations(trx, token, [given])
+  const id = given ?? uuid()
   if (await trx('organisations').where({ id }).first('id')) {
-    await requireOrganisations(trx, token, [id])
     await trx('organisations').where({ id }).update({ name, updated_at: now })
   } else {
     requireSeesAll(token, 'create an organisation')

@@ -76,6 +76,21 @@ export const openReport = async (
   }
 }
 
+/** Opens the reports of one quarter for many projects, where there is none. */
+export const openReports = async (
+  sql: Sql,
+  dialect: Dialect,
+  { projectIds, quarter, dueDays, now }: { projectIds: string[]; quarter: string; dueDays: number; now: number },
+): Promise<void> => {
+  const dueDate = dueDateOf(quarter, dueDays)
+  await run(
+    sql,
+    `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
+     VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${dialect.onDuplicateUpdate(['project_id', 'quarter'], ['quarter'])}`,
+    projectIds.flatMap(projectId => [uuid(), projectId, quarter, dueDate, now, now]),
+  )
+}
+
 /** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
 export const submitProjectReport = async (
   { trx, dialect, token, now }: Change,

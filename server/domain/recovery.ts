@@ -1,10 +1,11 @@
 import { TidingsError } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/events.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, rows } from '../database/connect.ts'
+import { type Database, rows, type Sql } from '../database/connect.ts'
+import type { AccessToken } from './access-tokens.ts'
 import type { Change } from './change.ts'
 import type { DeliveryRow } from './deliveries.ts'
-import { queueDeliveries } from './events.ts'
+import { queueDeliveries, visibleEvents } from './events.ts'
 import type { WebhookRow } from './webhooks.ts'
 
 /** Events of one transaction of a recovery. */
@@ -12,7 +13,7 @@ const BATCH = 500
 /** A recovery that takes longer answers with where to go on. */
 const BUDGET_MS = 15_000
 
-/** What a recovery has done. `resumeSince` is null when it is complete. */
+/** What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is complete. */
 export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
@@ -34,6 +35,7 @@ export const redeliver = async ({ trx, dialect, now }: Change, delivery: Deliver
 export const recoverDeliveries = async (
   database: Database,
   clock: Clock,
+  token: AccessToken,
   webhookId: string,
   { since, until }: { since: number; until: number | undefined },
   onQueued: () => void,
@@ -63,15 +65,23 @@ export const recoverDeliveries = async (
         BATCH,
       ])
       for (const event of missed) await queueDeliveries(trx, event, [webhookId], clock.now())
-      return missed
+      return { missed, seen: await countSeen(trx, token, missed) }
     })
-    queued += page.length
-    if (page.length > 0) onQueued()
-    if (page.length < BATCH) return { webhookId, queued, resumeSince: null }
-    const last = page.at(-1)!
+    queued += page.seen
+    if (page.missed.length > 0) onQueued()
+    if (page.missed.length < BATCH) return { webhookId, queued, resumeSince: null }
+    const last = page.missed.at(-1)!
     after = { time: last.created_at, id: last.id }
     if (performance.now() > deadline) return { webhookId, queued, resumeSince: last.created_at }
   }
+}
+
+/** An admin who sees some organisations may recover any webhook, and is not told by it what happened in the others. */
+const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[]): Promise<number> => {
+  if (token.seesAllOrganisations) return missed.length
+  const ids = missed.map(event => event.id)
+  const [found] = await sql('events').whereIn('events.id', ids).modify(visibleEvents(token)).count({ seen: '*' })
+  return Number(found!.seen)
 }
 
 const requireActive = ({ id, status }: WebhookRow): void => {

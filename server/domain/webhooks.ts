@@ -5,9 +5,10 @@ import { rows, run, type Sql } from '../database/connect.ts'
 import type { Resource } from '../mango/resource.ts'
 import type { AccessToken } from './access-tokens.ts'
 import type { Change } from './change.ts'
+import { visibleEvents } from './events.ts'
 import { requireOrganisations } from './organisations.ts'
 import { requireProjects } from './projects.ts'
-import { visibleWebhooks } from './webhook-visibility.ts'
+import { redirectableWebhooks, visibleWebhooks } from './webhook-visibility.ts'
 
 export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
 export type WebhookStatus = (typeof webhookStatuses)[number]
@@ -135,9 +136,11 @@ export const insertWebhook = async (
 export const updateWebhook = async (change: Change, id: string, input: WebhookInput): Promise<void> => {
   const { trx, dialect, token, now } = change
   const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forUpdate}`, [id])
+  const { url, organisationIds, projectIds } = input
+  const redirected = url !== undefined && url !== before!.url
   await trx('webhooks')
     .where({ id })
-    .update({ updated_at: now, ...(input.url !== undefined && { url: input.url, held_until: null }) })
+    .update({ updated_at: now, ...(redirected && { url, held_until: null }) })
   await writeLists(trx, id, input)
   if (input.status === 'disabled' && before!.status !== 'disabled') {
     await leaveActive(trx, id, 'disabled', null, now)
@@ -145,13 +148,30 @@ export const updateWebhook = async (change: Change, id: string, input: WebhookIn
   if (input.status === 'active' && before!.status !== 'active') {
     await run(trx, "UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL WHERE id = ?", [id])
   }
-  // Nobody can turn a webhook into one that receives more than they see.
-  if (!(await findWebhook(trx, token, id))) {
-    throw new TidingsError(
-      'FORBIDDEN',
-      'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
-    )
-  }
+  // Nobody can turn a webhook into one that receives more than they see, nor one that does towards themselves.
+  if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
+  if (redirected) await cancelUnseen(change, id)
+}
+
+const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
+  if (await trx('webhooks').where('webhooks.id', id).modify(redirectableWebhooks(token)).first('id')) return
+  throw new TidingsError(
+    'FORBIDDEN',
+    'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
+  )
+}
+
+/** Cancels what is pending from before a webhook named less, where whoever gives the new url would not see it. */
+const cancelUnseen = async ({ trx, token, now }: Change, id: string): Promise<void> => {
+  if (token.seesAllOrganisations) return
+  const unseen: string[] = await trx('deliveries')
+    .where({ webhook_id: id, status: 'pending' })
+    .whereNotIn('event_id', query => {
+      query.select('events.id').from('events').modify(visibleEvents(token))
+    })
+    .pluck('id')
+  await trx('deliveries').whereIn('id', unseen).update({ status: 'cancelled', next_attempt_at: null, finished_at: now })
+  await trx('delivery_queue').whereIn('delivery_id', unseen).delete()
 }
 
 const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput): Promise<void> => {

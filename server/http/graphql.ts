@@ -1,7 +1,7 @@
-import { type GraphQLSchema, getOperationAST, parse, validate } from 'graphql'
+import { type DocumentNode, type GraphQLSchema, getOperationAST, Kind, parse, validate } from 'graphql'
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
-import { TidingsError } from '../../shared/errors.ts'
+import { badInput, TidingsError } from '../../shared/errors.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
 import { checkLimits, MAX_TOKENS } from '../graphql/limits.ts'
@@ -29,7 +29,8 @@ export const graphqlOverHttp =
         const faults = validate(schema, document)
         if (faults.length > 0) return faults
         const operation = getOperationAST(document, operationName)
-        if (operation?.operation === 'mutation' && request.method === 'POST') {
+        if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
+        if (operation.operation === 'mutation' && request.method === 'POST') {
           replayed = !(await useSignature(service.database, signature, service.tools.clock.now()))
           if (replayed) return [null, { status: 401, statusText: 'Unauthorized' }]
         }
@@ -53,6 +54,14 @@ export const graphqlOverHttp =
     ctx.status = init.status
     ctx.body = body
   }
+
+const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
+  const names = document.definitions.flatMap(it =>
+    it.kind === Kind.OPERATION_DEFINITION ? (it.name?.value ?? []) : [],
+  )
+  const wrong = asked == null ? 'the document has several operations' : `the document has no operation "${asked}"`
+  return badInput('operationName', `${wrong}; choose from ${names.join(', ')}`)
+}
 
 /** What graphql-http refuses with a status and no words. */
 const REFUSALS: Record<number, string> = {

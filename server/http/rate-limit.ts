@@ -64,15 +64,19 @@ export const rateLimit = ({
   }
 }
 
-/** Takes a portion of a token's window in the shared count, and answers how many have been taken by all, this one included. */
+/**
+ * Takes a portion of a token's window in the shared count, and answers how many have been taken by all, this one included. A
+ * process whose clock is behind takes from the next window, which others are in already, and does not begin it again.
+ */
 const takeShared = (database: Database, tokenId: string, windowStart: number, portion: number): Promise<number> =>
   database.transaction(async trx => {
     await run(
       trx,
       `INSERT INTO rate_limits (access_token_id, window_start, taken) VALUES (?, ?, ?)
        ${database.engine === 'sqlite' ? 'ON CONFLICT (access_token_id) DO UPDATE SET' : 'ON DUPLICATE KEY UPDATE'}
-       taken = CASE WHEN window_start = ? THEN taken + ? ELSE ? END, window_start = ?`,
-      [tokenId, windowStart, portion, windowStart, portion, portion, windowStart],
+       taken = CASE WHEN window_start < ? THEN ? ELSE taken + ? END,
+       window_start = CASE WHEN window_start < ? THEN ? ELSE window_start END`,
+      [tokenId, windowStart, portion, windowStart, portion, portion, windowStart, windowStart],
     )
     const [found] = await rows<{ taken: number }>(trx, 'SELECT taken FROM rate_limits WHERE access_token_id = ?', [
       tokenId,

@@ -25,7 +25,7 @@ export const createSealer = (masterKeys: Buffer[]): Sealer => {
         )
       }
       const bytes = Buffer.from(text, 'base64url')
-      const decipher = createDecipheriv(ALGORITHM, key, Buffer.from(iv, 'base64url'))
+      const decipher = createDecipheriv(ALGORITHM, key, Buffer.from(iv, 'base64url'), { authTagLength: 16 })
       decipher.setAAD(Buffer.from(context)).setAuthTag(bytes.subarray(-16))
       return decipher.update(bytes.subarray(0, -16), undefined, 'utf8') + decipher.final('utf8')
     },

@@ -1,0 +1,160 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { after, before, it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
+import { databaseClock } from '../../server/clock.ts'
+import { connect, type Database, isDuplicate, isMissingTable, rows, run } from '../../server/database/connect.ts'
+import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
+
+describeEachEngine('a database', engine => {
+  let fresh: TestDatabase
+  let database: Database
+  before(async () => {
+    fresh = await migratedDatabase(engine)
+    database = fresh.database
+  })
+  after(() => fresh.drop())
+
+  const addUsers = async (...names: string[]): Promise<string[]> => {
+    const users = names.map(name => ({ id: randomUUID(), name, created_at: 0, updated_at: 0 }))
+    await database.knex('users').insert(users)
+    return users.map(({ id }) => id)
+  }
+  const nameOf = async (id: string): Promise<string> => (await database.knex('users').where({ id }).first()).name
+
+  it('keeps nothing of a transaction that fails', async () => {
+    const [id] = await addUsers('before')
+    const failing = database.transaction(async trx => {
+      await trx('users').where({ id }).update({ name: 'after' })
+      throw new Error('no')
+    })
+    await assert.rejects(failing, /^Error: no$/)
+    assert.equal(await nameOf(id!), 'before')
+  })
+
+  it('runs a transaction once when it fails by itself', async () => {
+    let runs = 0
+    const failing = database.transaction(async () => {
+      runs += 1
+      throw new Error('no')
+    })
+    await assert.rejects(failing)
+    assert.equal(runs, 1)
+  })
+
+  it('lets two transactions through that stand in each other’s way', async () => {
+    const [a, b] = (await addUsers('a', 'b')) as [string, string]
+    const second = await connect(fresh.url)
+    let runs = 0
+    let arrived = 0
+    let bothAreThere = () => {}
+    const both = new Promise<void>(resolve => {
+      bothAreThere = resolve
+    })
+    const rename = (by: Database, ids: string[], suffix: string) =>
+      by.transaction(async trx => {
+        runs += 1
+        for (const [index, id] of ids.entries()) {
+          await run(trx, 'UPDATE users SET name = ? WHERE id = ?', [`${id.slice(0, 8)}${suffix}`, id])
+          if (index > 0) continue
+          // Each holds its first row before it wants the other's. SQLite lets only one in, which then need not wait.
+          if (++arrived === 2 || database.engine === 'sqlite') bothAreThere()
+          await both
+        }
+        return suffix
+      })
+    try {
+      const done = await Promise.all([rename(database, [a, b], '-1'), rename(second, [b, a], '-2')])
+      assert.deepEqual(done, ['-1', '-2'])
+      assert.equal(runs, database.engine === 'sqlite' ? 2 : 3, 'the victim of the deadlock ran again')
+      assert.equal((await nameOf(a)).slice(8), (await nameOf(b)).slice(8), 'neither was mixed with the other')
+    } finally {
+      await second.close()
+    }
+  })
+
+  it('makes a write wait for another transaction without holding up the process', async () => {
+    const [id] = await addUsers('first')
+    const second = await connect(fresh.url)
+    try {
+      const holding = database.transaction(async trx => {
+        await trx('users').where({ id }).update({ name: 'second' })
+        await wait(50)
+      })
+      await wait(10)
+      const startedMs = performance.now()
+      await second.knex('users').where({ id }).update({ name: 'third' })
+      await holding
+      assert.equal(await nameOf(id!), 'third')
+      assert.ok(performance.now() - startedMs < 2_000, 'the transaction could go on meanwhile')
+    } finally {
+      await second.close()
+    }
+  })
+
+  it('tells a duplicate and a missing table from other faults', async () => {
+    const [id] = await addUsers('only')
+    const insert = database.knex('users').insert({ id, name: 'again', created_at: 0, updated_at: 0 })
+    await assert.rejects(insert, error => isDuplicate(error) && !isMissingTable(error))
+    await assert.rejects(
+      rows(database.knex, 'SELECT * FROM nothing_of_this_name'),
+      error => isMissingTable(error) && !isDuplicate(error),
+    )
+  })
+
+  it('compares names byte by byte, trailing spaces included', async () => {
+    const names = ['Straße', 'straße', 'Strasse', 'Straße ', 'Strasße', 'Stra\u0073\u030ce']
+    await addUsers(...names)
+    for (const name of names) {
+      const found = await rows<{ name: string }>(database.knex, 'SELECT name FROM users WHERE name = ?', [name])
+      assert.deepEqual(
+        found.map(row => row.name),
+        [name],
+      )
+    }
+  })
+
+  it('gives back text of any script, and numbers as numbers', async () => {
+    const name = '水 👩🏽‍🚒 ’"\\%_\u0000'
+    const [id] = await addUsers(name)
+    assert.equal(await nameOf(id!), name)
+    const now = 1_795_221_601_123
+    await database.knex('users').where({ id }).update({ created_at: now })
+    const [row] = await rows<{ created_at: unknown }>(database.knex, 'SELECT created_at FROM users WHERE id = ?', [id!])
+    assert.equal(row!.created_at, now)
+  })
+
+  it('counts the rows that a statement matched', async () => {
+    const [id] = await addUsers('same')
+    const change = (name: string, of: string) =>
+      run(database.knex, 'UPDATE users SET name = ? WHERE id = ?', [name, of])
+    assert.equal(await change('other', id!), 1)
+    assert.equal(await change('other', id!), 1, 'one that stays as it was counts too')
+    assert.equal(await change('other', randomUUID()), 0)
+  })
+
+  it('turns a duplicate into an update where it is told to', async () => {
+    const id = randomUUID()
+    const insert = (name: string) =>
+      run(
+        database.knex,
+        `INSERT INTO users (id, name, created_at, updated_at) VALUES (?, ?, 0, 0)${database.dialect.onDuplicateUpdate(['id'], ['name'])}`,
+        [id, name],
+      )
+    await insert('one')
+    await insert('two')
+    assert.equal(await nameOf(id), 'two')
+  })
+
+  it('tells the time', async () => {
+    const clock = await databaseClock(database)
+    clock.stop()
+    assert.ok(Math.abs(clock.now() - Date.now()) < 1_000, `${clock.now() - Date.now()} ms off`)
+  })
+
+  it('is reported at once when it cannot be reached', async t => {
+    if (engine === 'sqlite') return t.skip('a file is made where there is none')
+    const nowhere = fresh.url.replace(/:\d+\//, ':1/')
+    await assert.rejects(connect(nowhere), /ECONNREFUSED/)
+  })
+})

@@ -1,0 +1,151 @@
+import assert from 'node:assert/strict'
+import { createHash, createPublicKey, type KeyObject, randomBytes, sign, verify } from 'node:crypto'
+import { after, afterEach, before, beforeEach, it } from 'node:test'
+import { connect } from '../../server/database/connect.ts'
+import { createSealer } from '../../server/keys/seal.ts'
+import { type Keyring, openKeyring } from '../../server/keys/signing-keys.ts'
+import { type TestClock, testClock } from '../support/clock.ts'
+import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
+
+const MINUTE_MS = 60_000
+/** What a delivery token is valid for, and what a receiver may keep the JWKS for. */
+const TOKEN_MS = 5 * MINUTE_MS
+const CACHE_MS = 5 * MINUTE_MS
+
+const [oldMaster, newMaster] = [randomBytes(32), randomBytes(32)]
+const sealer = createSealer([oldMaster])
+
+describeEachEngine('signing keys', engine => {
+  let fresh: TestDatabase
+  let clock: TestClock
+  const opened: Keyring[] = []
+  before(async () => {
+    fresh = await migratedDatabase(engine)
+  })
+  after(() => fresh.drop())
+  beforeEach(async () => {
+    await fresh.database.knex('signing_keys').delete()
+    clock = testClock()
+  })
+  afterEach(() => {
+    for (const keyring of opened.splice(0)) keyring.stop()
+  })
+
+  const open = async (given = { database: fresh.database, sealer }): Promise<Keyring> => {
+    const keyring = await openKeyring(given.database, given.sealer, clock)
+    opened.push(keyring)
+    return keyring
+  }
+  const kids = (keyring: Keyring): string[] => keyring.jwks().keys.map(({ kid }) => kid)
+
+  /** Whether what this key signs is verified by the public key that the JWKS has under its id. */
+  const isVerified = ({ kid, key }: { kid: string; key: KeyObject }, by: Keyring): boolean => {
+    const jwk = by.jwks().keys.find(it => it.kid === kid)
+    if (!jwk) return false
+    const message = Buffer.from('a token')
+    return verify(null, message, createPublicKey({ key: jwk, format: 'jwk' }), sign(null, message, key))
+  }
+
+  it('has one from the first start, which signs at once', async () => {
+    const keyring = await open()
+    assert.deepEqual(kids(keyring), [keyring.current().kid])
+    assert.ok(isVerified(keyring.current(), keyring))
+  })
+
+  it('shows of each exactly what a receiver needs, its id being the RFC 7638 thumbprint', async () => {
+    const { keys } = (await open()).jwks()
+    const [{ x, kid, ...rest }] = keys as [(typeof keys)[0]]
+    assert.deepEqual(rest, { kty: 'OKP', crv: 'Ed25519', use: 'sig', alg: 'EdDSA' })
+    // RFC 7638 section 3.3 with the members of RFC 8037 section 2: required ones only, in order, without white space.
+    const members = `{"crv":"Ed25519","kty":"OKP","x":"${x}"}`
+    assert.equal(kid, createHash('sha256').update(members).digest('base64url'))
+  })
+
+  it('does not keep a private key in the clear', async () => {
+    const keyring = await open()
+    const stored = JSON.stringify(await fresh.database.knex('signing_keys'))
+    const { d } = keyring.current().key.export({ format: 'jwk' })
+    assert.ok(!stored.includes(d!))
+    assert.doesNotMatch(stored, /PRIVATE KEY|"d"/)
+  })
+
+  it('is the same one after a restart, and in every process', async () => {
+    const [one, two] = await Promise.all([open(), open()])
+    const three = await open()
+    assert.equal(two.current().kid, one.current().kid)
+    assert.equal(three.current().kid, one.current().kid)
+    assert.equal((await fresh.database.knex('signing_keys')).length, 1)
+  })
+
+  it('publishes the next key 10 minutes before it signs', async () => {
+    const keyring = await open()
+    const first = keyring.current()
+    const next = await keyring.rotate()
+    assert.equal(next.activeFrom, clock.now() + 10 * MINUTE_MS)
+    assert.deepEqual(kids(keyring), [first.kid, next.kid])
+
+    clock.advance(10 * MINUTE_MS - 1)
+    assert.equal(keyring.current().kid, first.kid)
+    clock.advance(1)
+    assert.equal(keyring.current().kid, next.kid)
+    assert.ok(isVerified(keyring.current(), keyring))
+  })
+
+  it('keeps the last key published until its last token has expired and caches have turned over', async () => {
+    const keyring = await open()
+    const first = keyring.current()
+    const next = await keyring.rotate()
+    clock.advance(10 * MINUTE_MS - 1)
+    assert.equal(keyring.current().kid, first.kid, 'signs its last token')
+    clock.advance(TOKEN_MS + CACHE_MS)
+    assert.ok(isVerified(first, keyring))
+    clock.advance(TOKEN_MS + CACHE_MS)
+    assert.deepEqual(kids(keyring), [next.kid])
+  })
+
+  it('signs with one after the other when two rotations follow closely', async () => {
+    const keyring = await open()
+    const first = keyring.current()
+    const second = await keyring.rotate()
+    clock.advance(MINUTE_MS)
+    const third = await keyring.rotate()
+    assert.deepEqual(kids(keyring), [first.kid, second.kid, third.kid])
+    clock.set(second.activeFrom)
+    assert.equal(keyring.current().kid, second.kid)
+    clock.set(third.activeFrom)
+    assert.equal(keyring.current().kid, third.kid)
+    assert.ok(isVerified(first, keyring))
+  })
+
+  it('makes one next key when two processes rotate in the same moment', async () => {
+    const other = await connect(fresh.url)
+    try {
+      const [one, two] = [await open(), await open({ database: other, sealer })]
+      const [a, b] = await Promise.all([one.rotate(), two.rotate()])
+      assert.equal(a.kid, b.kid)
+      assert.deepEqual(kids(one), kids(two))
+      assert.equal(kids(one).length, 2)
+    } finally {
+      await other.close()
+    }
+  })
+
+  it('comes to the notice of the other processes within a minute', async t => {
+    t.mock.timers.enable({ apis: ['setInterval'] })
+    const [one, two] = [await open(), await open()]
+    const next = await one.rotate()
+    assert.ok(!kids(two).includes(next.kid))
+    t.mock.timers.tick(MINUTE_MS)
+    const deadline = performance.now() + 5_000
+    while (!kids(two).includes(next.kid) && performance.now() < deadline) await new Promise(setImmediate)
+    assert.deepEqual(kids(two), kids(one))
+  })
+
+  it('survives a change of the master key while the old one is still named', async () => {
+    const { database } = fresh
+    const { kid } = (await open()).current()
+    const both = await open({ database, sealer: createSealer([newMaster, oldMaster]) })
+    assert.equal(both.current().kid, kid)
+    await assert.rejects(open({ database, sealer: createSealer([newMaster]) }), /TIDINGS_MASTER_KEY/)
+  })
+})
