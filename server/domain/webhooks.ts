@@ -132,10 +132,18 @@ export const insertWebhook = async (
   await writeLists(trx, id, input)
 }
 
-/** Changes what `input` gives. Leaving `active` cancels what is pending. */
-export const updateWebhook = async (change: Change, id: string, input: WebhookInput): Promise<void> => {
+/** Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active` cancels what is pending. */
+export const updateWebhook = async (change: Change, seen: WebhookRow, input: WebhookInput): Promise<void> => {
   const { trx, dialect, token, now } = change
+  const { id } = seen
   const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forUpdate}`, [id])
+  // Whether it had to answer a ping was decided on what was seen.
+  if (before!.url !== seen.url || before!.status !== seen.status) {
+    throw new TidingsError('CONFLICT', 'The webhook was changed at the same moment. Look at it, and try again.', {
+      webhookId: id,
+      status: before!.status,
+    })
+  }
   const { url, organisationIds, projectIds } = input
   const redirected = url !== undefined && url !== before!.url
   await trx('webhooks')

@@ -47,7 +47,7 @@ export const webhookResolvers: Resolvers = {
       async (_root, { webhookId, since, until }, { database, tools, loop, token }) => {
         await requireWebhook(database.knex, token, webhookId)
         const span = { since: timeArgument(since)!, until: timeArgument(until) }
-        return recoverDeliveries(database, tools.clock, webhookId, span, loop.wake)
+        return recoverDeliveries(database, tools.clock, token, webhookId, span, loop.wake)
       },
     ),
   },
@@ -63,8 +63,9 @@ export const webhookResolvers: Resolvers = {
       return last === null ? null : toIso(last)
     },
     health: (webhook, _args, { loaders }) => loaders.health.load(webhook.id),
-    deliveries: (webhook, { query }, context) =>
-      context.children(deliveries, query, { column: 'webhook_id' }, webhook.id),
+    deliveries: needs('read', (webhook, { query }, context, info) =>
+      context.children(info, deliveries, query, { column: 'webhook_id' }, webhook.id),
+    ),
   },
   Recovery: {
     resumeSince: recovery => (recovery.resumeSince === null ? null : toIso(recovery.resumeSince)),
@@ -86,8 +87,9 @@ const create = async (context: Context, id: string, input: WebhookInput): Promis
     })
   } catch (error) {
     // The same upsert, made twice at once: the first has stored it, and the second changes it.
-    const stored = isDuplicate(error) && (await findWebhook(database.knex, token, id))
-    if (!stored) throw error
+    if (!isDuplicate(error)) throw error
+    const stored = await findWebhook(database.knex, token, id)
+    if (!stored) throw notFound('webhook', [id])
     return update(context, stored, input)
   }
   return requireWebhook(database.knex, token, id)
@@ -100,7 +102,7 @@ const update = async (context: Context, before: WebhookRow, input: WebhookInput)
   const mustAnswer = url !== before.url || (input.status === 'active' && before.status !== 'active')
   const ping = mustAnswer ? await pingBeforeStoring(tools, { webhookId: before.id, url }) : undefined
   await context.change(async change => {
-    await updateWebhook(change, before.id, input)
+    await updateWebhook(change, before, input)
     if (ping) await recordAnsweredPing(change.trx, before.id, ping)
   })
   return requireWebhook(database.knex, token, before.id)
