@@ -23,8 +23,13 @@ export const remoteKeys = (url: string): KeySource => {
     const age = Date.now() - fetchedAt
     const unknown = keys !== undefined && !keys.some(key => key.kid === kid)
     if (keys === undefined || age > FRESH_MS || (unknown && age > LEAST_BETWEEN_MS)) {
-      keys = await fetchKeys(url)
-      fetchedAt = Date.now()
+      try {
+        keys = await fetchKeys(url)
+        fetchedAt = Date.now()
+      } catch (error) {
+        // An issuer that is being restarted publishes the key that is known already, once it is back.
+        if (keys === undefined || unknown) throw error
+      }
     }
     return keys
   }

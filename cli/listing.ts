@@ -39,30 +39,36 @@ export interface Listing<Row> {
   sort?: MangoQuery['sort']
 }
 
+/** The query that a list's options ask for. Where only so many are shown unasked, it asks for one more, which tells whether there are more. */
+export const mangoQuery = (
+  options: ListOptions,
+  { forPeople }: { forPeople: boolean },
+  { conditions = [], sort: usualSort }: Pick<Listing<never>, 'conditions' | 'sort'> = {},
+): { query: MangoQuery; shownLimit: number | undefined } => {
+  const selector = allOf([...conditions, ...(options.selector ? [parseSelector(options.selector)] : [])])
+  const shortened = options.limit === undefined && forPeople
+  const limit = shortened ? ROWS_FOR_PEOPLE + 1 : options.limit
+  const sort = options.sort === undefined ? usualSort : parseSort(options.sort)
+  const query = {
+    ...(selector && { selector }),
+    ...(sort && { sort }),
+    ...(limit !== undefined && { limit }),
+    ...(options.after !== undefined && { after: options.after }),
+  }
+  return { query, shownLimit: shortened ? ROWS_FOR_PEOPLE : undefined }
+}
+
 /** Asks the API for a list and prints it. */
 export const list = async <Row extends { id: string }>(
   session: Session,
   options: ListOptions,
   listing: Listing<Row>,
 ): Promise<void> => {
-  const selector = allOf([
-    ...(listing.conditions ?? []),
-    ...(options.selector ? [parseSelector(options.selector)] : []),
-  ])
   const { output } = session
-  const limit = options.limit ?? (output.forPeople ? ROWS_FOR_PEOPLE : undefined)
-  // One more than is shown tells whether there are more.
-  const shortened = options.limit === undefined && limit !== undefined
-  const sort = options.sort === undefined ? listing.sort : parseSort(options.sort)
-  const query: MangoQuery = {
-    ...(selector && { selector }),
-    ...(sort && { sort }),
-    ...(limit !== undefined && { limit: shortened ? limit + 1 : limit }),
-    ...(options.after !== undefined && { after: options.after }),
-  }
+  const { query, shownLimit } = mangoQuery(options, output, listing)
   const document = `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) { ${listing.fields} } }`
   const { rows } = await session.graphql<{ rows: Row[] }>(document, { query })
-  const shown = shortened ? rows.slice(0, limit) : rows
+  const shown = rows.slice(0, shownLimit)
   output.rows(shown, listing.view)
   if (shown.length < rows.length) {
     output.message(

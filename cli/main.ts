@@ -21,15 +21,21 @@ const operation = 'For operators:'
 const entries: Entry[] = [
   {
     name: 'webhooks',
-    summary: 'create, list, show, update, enable, disable and ping webhooks',
+    summary: 'create, list, change, enable, disable, ping and recover webhooks',
     group: webhooks,
     load: async () => (await import('./commands/webhooks.ts')).webhooksCommand(),
   },
   {
     name: 'deliveries',
-    summary: 'list deliveries, and show why one did what it did',
+    summary: 'list and watch deliveries, and show why one did what it did',
     group: webhooks,
     load: async () => (await import('./commands/deliveries.ts')).deliveriesCommand(),
+  },
+  {
+    name: 'events',
+    summary: 'list events, and show who was told of one',
+    group: webhooks,
+    load: async () => (await import('./commands/events.ts')).eventsCommand(),
   },
   {
     name: 'listen',
@@ -45,15 +51,21 @@ const entries: Entry[] = [
   },
   {
     name: 'organisations',
-    summary: 'list organisations',
+    summary: 'list, create and rename organisations',
     group: data,
     load: async () => (await import('./commands/organisations.ts')).organisationsCommand(),
   },
   {
     name: 'projects',
-    summary: 'list projects',
+    summary: 'list, create and change projects',
     group: data,
     load: async () => (await import('./commands/projects.ts')).projectsCommand(),
+  },
+  {
+    name: 'users',
+    summary: 'list, create and rename users',
+    group: data,
+    load: async () => (await import('./commands/users.ts')).usersCommand(),
   },
   {
     name: 'reports',
@@ -98,10 +110,28 @@ const entries: Entry[] = [
     load: async () => (await import('./commands/whoami.ts')).whoamiCommand(),
   },
   {
+    name: 'tokens',
+    summary: 'list, create and revoke access tokens',
+    group: connection,
+    load: async () => (await import('./commands/tokens.ts')).tokensCommand(),
+  },
+  {
     name: 'config',
     summary: 'show each setting and where it comes from',
     group: connection,
     load: async () => (await import('./commands/config.ts')).configCommand(),
+  },
+  {
+    name: 'doctor',
+    summary: 'find out why the server, or a webhook, is not reached',
+    group: connection,
+    load: async () => (await import('./commands/doctor.ts')).doctorCommand(),
+  },
+  {
+    name: 'completion',
+    summary: 'print the script that makes a shell complete commands, ids and event types',
+    group: connection,
+    load: async () => (await import('./commands/completion.ts')).completionCommand(),
   },
   {
     name: 'demo',
@@ -124,6 +154,7 @@ const entries: Entry[] = [
 export const run = async (argv: string[]): Promise<number> => {
   // A reader that stops reading, such as `head`, has what it wanted.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnClosedPipe)
+  if (argv[0] === 'complete') return completeLine(argv)
   const program = createProgram(argv)
   try {
     const { operands } = program.parseOptions(argv)
@@ -133,18 +164,42 @@ export const run = async (argv: string[]): Promise<number> => {
       return exitCodes.done
     }
     const helpAsked = operands[0] === 'help'
-    const chosen = entries.find(entry => entry.name === operands[helpAsked ? 1 : 0])
-    for (const entry of entries) {
-      const command: CommandUnknownOpts = entry === chosen ? await entry.load() : new Command(entry.name)
-      program.addCommand(command.summary(entry.summary).helpGroup(entry.group))
-      inheritSettings(command, program as unknown as CommandUnknownOpts)
-    }
+    await addCommands(program as unknown as CommandUnknownOpts, operands[helpAsked ? 1 : 0])
     const line = helpAsked ? [...argv.toSpliced(argv.indexOf('help'), 1), '--help'] : argv
     await program.parseAsync(line.length === 0 ? ['--help'] : line, { from: 'user' })
     return exitCodes.done
   } catch (error) {
     return fail(error, program as unknown as CommandUnknownOpts, argv)
   }
+}
+
+/** Adds every command of the top level, but only what is needed of those that are not the one used. */
+const addCommands = async (program: CommandUnknownOpts, used: string | undefined): Promise<void> => {
+  for (const entry of entries) {
+    const command: CommandUnknownOpts = entry.name === used ? await entry.load() : new Command(entry.name)
+    program.addCommand(command.summary(entry.summary).helpGroup(entry.group))
+    inheritSettings(command, program)
+  }
+}
+
+/**
+ * What a shell's completion script asks: `complete -- WORD…`. It has nobody to tell an error to, and nothing to wait for once
+ * it has answered.
+ */
+const completeLine = async (argv: string[]): Promise<number> => {
+  try {
+    const end = argv.indexOf('--')
+    const words = [...argv.slice(end + 1), ...(argv.slice(0, end).includes('--empty') ? [''] : [])]
+    const program = createProgram(argv) as unknown as CommandUnknownOpts
+    // Commander would find fault with a line that is not finished.
+    const used = words.slice(0, -1).find(word => entries.some(({ name }) => name === word))
+    await addCommands(program, used)
+    const { complete } = await import('./completion/complete.ts')
+    process.stdout.write(await complete(program, words), () => process.exit(exitCodes.done))
+  } catch {
+    process.exit(exitCodes.done)
+  }
+  return exitCodes.done
 }
 
 const createProgram = (argv: string[]) =>
@@ -175,7 +230,7 @@ const createProgram = (argv: string[]) =>
     .addHelpText(
       'after',
       `
-Data goes to stdout, messages to stderr; where stdout is no terminal, data is JSON.
+Data goes to stdout, messages to stderr. Data is JSON without a terminal.
 A flag counts before the environment, and the environment before a profile.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not authenticated or
 not permitted, 5 server not reached, 6 verification failed.

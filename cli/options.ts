@@ -1,5 +1,6 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, readSync } from 'node:fs'
 import { InvalidArgumentError, Option } from '@commander-js/extra-typings'
+import { parseIso, toIso } from '../shared/time.ts'
 import { usageError } from './errors.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
@@ -60,8 +61,54 @@ export const readText = (value: string, what: string): string => {
 /** A file's bytes; 0 is standard input. */
 export const readBytes = (path: string | 0, what: string): Buffer => {
   try {
-    return readFileSync(path)
+    return path === 0 ? readStandardInput() : readFileSync(path)
   } catch (error) {
     throw usageError(`${what} cannot be read: ${(error as Error).message}.`)
   }
+}
+
+/** To its end. What writes into a pipe may have made it one that does not wait, and be slower than this. */
+const readStandardInput = (): Buffer => {
+  const chunks: Buffer[] = []
+  const chunk = Buffer.alloc(65_536)
+  while (true) {
+    try {
+      const length = readSync(0, chunk)
+      if (length === 0) return Buffer.concat(chunks)
+      chunks.push(Buffer.from(chunk.subarray(0, length)))
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException
+      if (code === 'EOF') return Buffer.concat(chunks)
+      if (code !== 'EAGAIN') throw error
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10)
+    }
+  }
+}
+
+const UNIT_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+/** An ISO time from what `--since` and its like take: a time, a date, or how long ago. */
+export const pastTime = (text: string, flag: string, nowMs: number): string => {
+  const ms = durationOption(text)
+  return isoTime(text, flag, ms === undefined ? undefined : nowMs - ms, 'how long ago (90s, 15m, 2h, 7d)')
+}
+
+/** An ISO time from what `--expires` takes: a time, a date, or how long from now. */
+export const futureTime = (text: string, flag: string, nowMs: number): string => {
+  const ms = durationOption(text)
+  return isoTime(text, flag, ms === undefined ? undefined : nowMs + ms, 'how long from now (12h, 90d)')
+}
+
+const durationOption = (text: string): number | undefined => {
+  const [, number, unit] = /^(\d+)([smhd])$/.exec(text) ?? []
+  return number && unit ? Number(number) * UNIT_MS[unit]! : undefined
+}
+
+const isoTime = (text: string, flag: string, relativeMs: number | undefined, relative: string): string => {
+  const ms = relativeMs ?? parseIso(text)
+  if (ms !== undefined && !Number.isNaN(new Date(ms).getTime())) return toIso(ms)
+  throw usageError(
+    `${JSON.stringify(text)} is no time for ${flag}.`,
+    `Give ${relative}, a date (2026-11-21), or a time with its offset (2026-11-21T08:00:00Z).`,
+  )
 }

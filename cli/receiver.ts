@@ -30,6 +30,8 @@ export interface ReceiverOptions {
   delayMs?: number
   /** Verified deliveries are sent on to this URL, and its answers passed back. */
   forward?: URL
+  /** As soon as a request has come in, before it is verified or answered; what it says of itself may be false. */
+  onRequest?: (eventId: string | undefined) => void
   onDelivery: (arrival: Arrival) => void
 }
 
@@ -106,6 +108,7 @@ export const startReceiver = async (options: ReceiverOptions): Promise<Receiver>
   const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
     const receivedAtMs = Date.now()
     const body = await readAll(request)
+    options.onRequest?.(readBody(body ?? '').eventId)
     const decision = body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await receive(request, body)
     const { answered, reason, verification } = decision
     if (verification?.ok && typeof answered === 'number' && answered < 300)

@@ -1,4 +1,4 @@
-import { type Colours, cellText, type View } from './output/output.ts'
+import { type Colours, cellText, describeFields, type Output, type View } from './output/output.ts'
 import { relativeIso } from './output/time.ts'
 
 /** What the API's lists take; see the description of MangoQuery in its schema. */
@@ -34,3 +34,15 @@ export const timeColumn = <Row>(
 /** A selector that asks for all of the conditions that are given, or undefined when none is. */
 export const allOf = (conditions: Record<string, unknown>[]): Record<string, unknown> | undefined =>
   conditions.length === 0 ? undefined : conditions.length === 1 ? conditions[0]! : { $and: conditions }
+
+/** What has a name and an id besides, and nothing more to tell. */
+export const printNamed = (output: Output, row: { id: string; name: string }): void =>
+  output.one(row, colours =>
+    describeFields(
+      [
+        ['ID', cellText(row.id)],
+        ['Name', cellText(row.name)],
+      ],
+      colours,
+    ),
+  )

@@ -28,6 +28,8 @@ export interface Delivery {
   attempts: Attempt[]
 }
 
+export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
+
 /** GraphQL selection of everything that a delivery's story is told from. */
 export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
   nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
@@ -103,15 +105,17 @@ const describeNext = (delivery: Delivery, nowMs: number, colours: Colours): stri
     case 'delivered':
       return `Delivered after ${count(delivery.attemptCount, 'attempt')}. Nothing more is sent.`
     case 'rejected':
-      return `The receiver answered ${last?.statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${last?.statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''}`
+      return `The receiver answered ${last?.statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${last?.statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''} Once it is mended: ${redeliver(delivery)}`
     case 'dropped':
-      return 'The last retry failed too: it is not sent again. The event itself is kept.'
+      return `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`
     case 'cancelled':
-      return `Cancelled because its webhook ${delivery.webhook?.statusReason ? `left the status active (${cellText(delivery.webhook.statusReason)})` : 'left the status active'}. Make it active again with: tidings webhooks enable ${cellText(delivery.webhookId)}`
+      return `Cancelled because its webhook ${delivery.webhook?.statusReason ? `left the status active (${cellText(delivery.webhook.statusReason)})` : 'left the status active'}. Make it active again with: tidings webhooks enable ${cellText(delivery.webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(delivery.webhookId)} --since ${cellText(delivery.createdAt)}`
     default:
       return ''
   }
 }
+
+const redeliver = ({ id }: Delivery): string => `tidings deliveries redeliver ${cellText(id)}`
 
 const INDENT = 21
 

@@ -1,13 +1,13 @@
 import { Command, Option } from '@commander-js/extra-typings'
-import { parseIso } from '../../shared/time.ts'
-import { CliError, exitCodes, usageError } from '../errors.ts'
+import { CliError, exitCodes } from '../errors.ts'
 import { list, listCommand } from '../listing.ts'
-import { dryRunOption, examples } from '../options.ts'
+import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
 import { idColumn, statusCell, timeColumn } from '../resources.ts'
 import { Session } from '../session.ts'
-import { type Delivery, deliveryFields, describeDelivery } from '../timeline.ts'
+import { type Delivery, deliveryFields, deliveryStatuses, describeDelivery } from '../timeline.ts'
+import { watchCommand } from './deliveries-watch.ts'
 
 type Row = Pick<
   Delivery,
@@ -21,11 +21,14 @@ export const deliveriesCommand = () =>
     .description('One event on its way to one webhook: what was sent, what came back, and what happens next.')
     .addCommand(listDeliveriesCommand())
     .addCommand(showCommand())
+    .addCommand(redeliverCommand())
+    .addCommand(watchCommand())
     .addHelpText(
       'after',
       examples(
         ['What has been sent lately?', 'tidings deliveries list'],
         ['Why did this one not arrive?', 'tidings deliveries show ID'],
+        ['See them as they happen', 'tidings deliveries watch'],
       ),
     )
 
@@ -34,15 +37,7 @@ const listDeliveriesCommand = () =>
     .summary('list deliveries')
     .description('Lists deliveries, the newest first.')
     .option('--webhook <id>', 'only to this webhook')
-    .addOption(
-      new Option('--status <status>', 'only those in this status').choices([
-        'pending',
-        'delivered',
-        'rejected',
-        'dropped',
-        'cancelled',
-      ]),
-    )
+    .addOption(new Option('--status <status>', 'only those in this status').choices(deliveryStatuses))
     .option('--event-type <type>', 'only of this type, such as project_report_quarterly_submitted')
     .option('--since <time>', 'only those made since: an ISO 8601 time, a date, or so long ago as 90s, 15m, 2h, 7d')
     .addHelpText(
@@ -69,7 +64,7 @@ const listDeliveriesCommand = () =>
           ...(webhook ? [{ webhookId: webhook }] : []),
           ...(status ? [{ status }] : []),
           ...(eventType ? [{ eventType }] : []),
-          ...(since ? [{ createdAt: { $gte: sinceTime(since, session.output.nowMs) } }] : []),
+          ...(since ? [{ createdAt: { $gte: pastTime(since, '--since', session.output.nowMs) } }] : []),
         ],
         sort: [{ createdAt: 'desc' }],
       })
@@ -108,20 +103,33 @@ const showCommand = () =>
       session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
     })
 
-const UNIT_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-
-/** An ISO time from what --since takes: a time, a date, or how long ago. */
-const sinceTime = (text: string, nowMs: number): string => {
-  const [, number, unit] = /^(\d+)([smhd])$/.exec(text) ?? []
-  const ms = number && unit ? nowMs - Number(number) * UNIT_MS[unit]! : parseIso(text)
-  if (ms === undefined) {
-    throw usageError(
-      `${JSON.stringify(text)} is no time for --since.`,
-      'Give how long ago (90s, 15m, 2h, 7d), a date (2026-11-21), or a time with its offset (2026-11-21T08:00:00Z).',
+const redeliverCommand = () =>
+  new Command('redeliver')
+    .summary('send the event of a delivery again')
+    .description(
+      'Sends the event of a delivery to its webhook again: a new delivery of the same event, whose receiver sees a new eventId. The webhook must be active.',
     )
-  }
-  return new Date(ms).toISOString()
-}
+    .argument('<id>', 'the delivery’s id')
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['Once its receiver is mended', 'tidings deliveries redeliver ID'],
+        [
+          'Everything that one webhook refused today',
+          'tidings deliveries list --webhook ID --status rejected --since 1d --output id | xargs -n 1 tidings deliveries redeliver',
+        ],
+      ),
+    )
+    .action(async (id, _options, command) => {
+      const session = new Session(command)
+      const { delivery } = await session.graphql<{ delivery: Delivery }>(
+        `mutation ($id: UUID!) { delivery: redeliver(deliveryId: $id) { ${deliveryFields} } }`,
+        { id },
+      )
+      session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
+      session.output.message(`Queued. See what comes of it with: tidings deliveries show ${cellText(delivery.id)}`)
+    })
 
 const view = (nowMs: number): View<Row> => ({
   columns: [

@@ -9,6 +9,7 @@ import { collect, examples, wholeNumber } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
 import { count, duration } from '../output/time.ts'
+import { ReachWatch } from '../reach.ts'
 import { type Arrival, startReceiver } from '../receiver.ts'
 import { writeRequest } from '../saved-request.ts'
 import { Session } from '../session.ts'
@@ -16,7 +17,7 @@ import { Session } from '../session.ts'
 export const listenCommand = () =>
   new Command('listen')
     .description(
-      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. Ctrl-C ends it.',
+      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. With --register it also says when what the server sends does not come here. A server that is away is waited for. Ctrl-C ends it.',
     )
     .option('--port <number>', 'port to listen on; 0 takes any free one', wholeNumber, 4200)
     .option('--path <path>', 'path to receive at', '/hooks')
@@ -64,6 +65,7 @@ export const listenCommand = () =>
       let counting = !options.register
       let received = 0
       let invalid = 0
+      const arrivals = new Map<string, number>()
       const receiver = await startReceiver({
         port: options.port,
         path: options.path,
@@ -74,6 +76,9 @@ export const listenCommand = () =>
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
         ...(options.delay !== undefined && { delayMs: options.delay }),
         ...(options.forward !== undefined && { forward: parseForward(options.forward) }),
+        onRequest: eventId => {
+          if (eventId !== undefined) arrivals.set(eventId, (arrivals.get(eventId) ?? 0) + 1)
+        },
         onDelivery: arrival => {
           print(output, arrival, options.full ?? false)
           if (options.save !== undefined) save(options.save, arrival, url)
@@ -87,17 +92,30 @@ export const listenCommand = () =>
       const stop = () => ending.resolve()
       for (const signal of SIGNALS) process.once(signal, stop)
       let webhookId: string | undefined
+      let reach: ReachWatch | undefined
       try {
         output.message(`Listening on ${receiver.url}. Ctrl-C ends it.`)
         if (options.register) {
-          webhookId = await register(session, url, options.events)
+          const registered = await register(session, url, options.events)
+          webhookId = registered.id
           output.message(`Registered as webhook ${webhookId}. It is disabled when this ends.`)
+          reach = new ReachWatch({
+            ask: (document, variables) => session.graphql(document, variables),
+            webhookId,
+            after: registered.lastDelivery,
+            url,
+            receiverUrl: receiver.url,
+            arrivals: id => arrivals.get(id) ?? 0,
+            say: text => output.warning(text),
+          })
+          reach.start()
         } else {
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
         }
         counting = true
         await ending.promise
       } finally {
+        reach?.stop()
         if (webhookId !== undefined) await disable(session, webhookId)
         await receiver.close()
         for (const signal of SIGNALS) process.off(signal, stop)
@@ -144,20 +162,25 @@ const parseForward = (text: string): URL => {
 }
 
 /** The webhook of this URL from an earlier run is taken up again, so that runs do not leave one each. */
-const register = async (session: Session, url: string, events: string[] | undefined): Promise<string> => {
-  const { webhooks } = await session.graphql<{ webhooks: { id: string }[] }>(
-    'query ($query: MangoQuery) { webhooks(query: $query) { id } }',
-    {
-      query: { selector: { url, status: { $ne: 'active' } } },
-    },
+const register = async (
+  session: Session,
+  url: string,
+  events: string[] | undefined,
+): Promise<{ id: string; lastDelivery: string }> => {
+  const { webhooks } = await session.graphql<{ webhooks: { id: string; deliveries?: { id: string }[] }[] }>(
+    `query ($query: MangoQuery) {
+      webhooks(query: $query) { id deliveries(query: { sort: [{ id: "desc" }], limit: 1 }) { id } }
+    }`,
+    { query: { selector: { url, status: { $ne: 'active' } } } },
   )
+  const [earlier] = webhooks
   const { webhook } = await session.graphql<{ webhook: { id: string } }>(
     `mutation ($id: UUID, $url: String!, $events: [EventType!], $status: WebhookStatus) {
       webhook: upsertWebhook(id: $id, url: $url, events: $events, status: $status) { id }
     }`,
-    { ...(webhooks[0] && { id: webhooks[0].id }), url, events: events ?? [], status: 'active' },
+    { ...(earlier && { id: earlier.id }), url, events: events ?? [], status: 'active' },
   )
-  return webhook.id
+  return { id: webhook.id, lastDelivery: earlier?.deliveries?.[0]?.id ?? '' }
 }
 
 const disable = async (session: Session, id: string): Promise<void> => {

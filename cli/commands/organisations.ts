@@ -1,8 +1,8 @@
 import { Command } from '@commander-js/extra-typings'
 import { list, listCommand } from '../listing.ts'
-import { examples } from '../options.ts'
+import { dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
-import { idColumn } from '../resources.ts'
+import { idColumn, printNamed } from '../resources.ts'
 import { Session } from '../session.ts'
 
 interface Organisation {
@@ -14,7 +14,14 @@ export const organisationsCommand = () =>
   new Command('organisations')
     .description('The organisations that the access token may see.')
     .addCommand(listOrganisationsCommand())
-    .addHelpText('after', examples(['All of them', 'tidings organisations list']))
+    .addCommand(upsertCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['All of them', 'tidings organisations list'],
+        ['A new one', 'tidings organisations upsert "Acme Harbours"'],
+      ),
+    )
 
 const listOrganisationsCommand = () =>
   listCommand()
@@ -40,4 +47,29 @@ const listOrganisationsCommand = () =>
         conditions: options.name ? [{ name: { $regex: `(?i)${options.name}` } }] : [],
         sort: [{ name: 'asc' }],
       })
+    })
+
+const upsertCommand = () =>
+  new Command('upsert')
+    .summary('create an organisation, or rename one')
+    .description(
+      'Creates an organisation, or renames the one with the id that is given. Takes an access token with the permission admin.',
+    )
+    .argument('<name>', 'the name')
+    .option('--id <id>', 'of the organisation to rename; a new one is created under it, so that repeating is safe')
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['A new one', 'tidings organisations upsert "Acme Harbours"'],
+        ['Rename', 'tidings organisations upsert "Acme Ports" --id ID'],
+      ),
+    )
+    .action(async (name, options, command) => {
+      const session = new Session(command)
+      const { organisation } = await session.graphql<{ organisation: Organisation }>(
+        'mutation ($id: UUID, $name: String!) { organisation: upsertOrganisation(id: $id, name: $name) { id name } }',
+        { ...(options.id !== undefined && { id: options.id }), name },
+      )
+      printNamed(session.output, organisation)
     })

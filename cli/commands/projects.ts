@@ -1,7 +1,7 @@
 import { Command } from '@commander-js/extra-typings'
 import { list, listCommand } from '../listing.ts'
-import { examples } from '../options.ts'
-import { cellText } from '../output/output.ts'
+import { dryRunOption, examples } from '../options.ts'
+import { cellText, describeFields } from '../output/output.ts'
 import { idColumn } from '../resources.ts'
 import { Session } from '../session.ts'
 
@@ -15,7 +15,14 @@ export const projectsCommand = () =>
   new Command('projects')
     .description('The projects of the organisations that the access token may see.')
     .addCommand(listProjectsCommand())
-    .addHelpText('after', examples(['All of them', 'tidings projects list']))
+    .addCommand(upsertCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['All of them', 'tidings projects list'],
+        ['A new one', 'tidings projects upsert "North Quay" --organisation ID'],
+      ),
+    )
 
 const listProjectsCommand = () =>
   listCommand()
@@ -50,4 +57,41 @@ const listProjectsCommand = () =>
         ],
         sort: [{ name: 'asc' }],
       })
+    })
+
+const upsertCommand = () =>
+  new Command('upsert')
+    .summary('create a project, or change one')
+    .description(
+      'Creates a project, or changes name and organisation of the one with the id that is given. Takes an access token with the permission admin.',
+    )
+    .argument('<name>', 'the name')
+    .requiredOption('--organisation <id>', 'the organisation that it belongs to')
+    .option('--id <id>', 'of the project to change; a new one is created under it, so that repeating is safe')
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['A new one', 'tidings projects upsert "North Quay" --organisation ID'],
+        ['Rename', 'tidings projects upsert "North Quay II" --organisation ID --id ID'],
+      ),
+    )
+    .action(async (name, options, command) => {
+      const session = new Session(command)
+      const { project } = await session.graphql<{ project: Project }>(
+        `mutation ($id: UUID, $organisationId: UUID!, $name: String!) {
+          project: upsertProject(id: $id, organisationId: $organisationId, name: $name) { id name organisation { id name } }
+        }`,
+        { ...(options.id !== undefined && { id: options.id }), organisationId: options.organisation, name },
+      )
+      session.output.one(project, colours =>
+        describeFields(
+          [
+            ['ID', cellText(project.id)],
+            ['Name', cellText(project.name)],
+            ['Organisation', `${cellText(project.organisation.name)}  ${cellText(project.organisation.id)}`],
+          ],
+          colours,
+        ),
+      )
     })

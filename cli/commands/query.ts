@@ -1,8 +1,9 @@
 import { Argument } from '@commander-js/extra-typings'
 import { usageError } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
+import { type ListOptions, list, listCommand, mangoQuery } from '../listing.ts'
 import { collect, examples } from '../options.ts'
-import { cellText } from '../output/output.ts'
+import { cellText, describeFields } from '../output/output.ts'
+import { count } from '../output/time.ts'
 import { Session } from '../session.ts'
 
 /** The API's lists, and the fields shown of each where none are asked for. */
@@ -28,6 +29,7 @@ export const queryCommand = () =>
     .addArgument(new Argument('<resource>', 'what to look for').choices(Object.keys(RESOURCES)))
     .argument('[selector]', 'a JSON object; without one, everything visible matches')
     .option('--fields <names>', 'fields to show (comma-separated); dots lead into related objects', collect)
+    .option('--explain', 'run it, and tell how it was answered instead of what was found')
     .addHelpText(
       'after',
       examples(
@@ -37,6 +39,7 @@ export const queryCommand = () =>
           'Chosen fields, the newest five',
           'tidings query deliveries --fields id,status,webhook.url --sort=-createdAt --limit 5',
         ],
+        ['Why is it slow?', `tidings query events '{"payload.projectReport.quarter":"2026-3"}' --explain`],
       ),
     )
     .action(async (resource, selector, options, command) => {
@@ -44,6 +47,7 @@ export const queryCommand = () =>
       if (selector !== undefined && options.selector !== undefined) {
         throw usageError('The selector is given twice.', 'Give it as the second argument or with --selector.')
       }
+      if (options.explain) return explain(session, resource, { ...options, selector: selector ?? options.selector })
       const fields = options.fields ?? RESOURCES[resource]!
       await list<Row>(
         session,
@@ -66,6 +70,45 @@ export const queryCommand = () =>
         },
       )
     })
+
+interface Explanation {
+  sql: string | null
+  bindings: number
+  indexes: string[] | null
+  matchedInTypeScript: string[]
+  sortedInTypeScript: string[]
+  statements: number
+  rowsExamined: number
+}
+
+const explain = async (session: Session, resource: string, options: ListOptions): Promise<void> => {
+  const { output } = session
+  const { explanation } = await session.graphql<{ explanation: Explanation }>(
+    `query ($resource: Resource!, $query: MangoQuery) {
+      explanation: explain(resource: $resource, query: $query) {
+        sql bindings indexes matchedInTypeScript sortedInTypeScript statements rowsExamined
+      }
+    }`,
+    { resource, query: mangoQuery(options, output).query },
+  )
+  const { sql, indexes, matchedInTypeScript, sortedInTypeScript, statements, rowsExamined } = explanation
+  const listed = (values: string[]) => (values.length === 0 ? 'none' : cellText(values.join(', ')))
+  output.one(explanation, colours =>
+    describeFields(
+      [
+        ['SQL', sql === null ? 'none: nothing can match' : cellText(sql)],
+        ['Indexes', indexes === null ? 'not told by this database' : listed(indexes)],
+        ['Matched row by row', listed(matchedInTypeScript)],
+        ['Sorted afterwards by', listed(sortedInTypeScript)],
+        ['Rows examined', `${rowsExamined.toLocaleString('en-GB')} in ${count(statements, 'statement')}`],
+      ],
+      colours,
+    ),
+  )
+  if (indexes?.length === 0 || matchedInTypeScript.length > 0) {
+    output.message('It may be slow on much data. Add a condition that SQL can decide, on an id or a time for instance.')
+  }
+}
 
 type Tree = { [field: string]: Tree }
 

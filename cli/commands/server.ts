@@ -1,13 +1,15 @@
 import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
-import type { Database } from '../../server/database/connect.ts'
 import type { Permission } from '../../server/domain/access-tokens.ts'
 import { parseIso } from '../../shared/time.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { collect, examples, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
 import { profilesPath, saveProfile } from '../profiles.ts'
+import { configuration, whereConfigured, withDatabase } from '../server-database.ts'
 import { Session } from '../session.ts'
+import { serverDoctorCommand } from './server-doctor.ts'
+import { keysCommand } from './server-keys.ts'
 
 // These commands work on the database that the server's environment names. What they need of the server is loaded when asked for.
 
@@ -20,6 +22,12 @@ export const serverCommand = () =>
     .addCommand(migrateCommand())
     .addCommand(tokenCommand())
     .addCommand(seedCommand())
+    .addCommand(keysCommand())
+    .addCommand(serverDoctorCommand())
+    .addHelpText(
+      'after',
+      examples(['Try it out', 'tidings server start --sandbox'], ['Is all as it should be?', 'tidings server doctor']),
+    )
 
 const startCommand = () =>
   new Command('start')
@@ -261,48 +269,3 @@ const seedCommand = () =>
         session.output.message(`Added ${organisations} organisations, ${projects} projects and ${users} users.`)
       })
     })
-
-/** Runs `work` on the server's database, with a schema that is there. */
-const withDatabase = async (work: (database: Database, config: Config) => Promise<void>): Promise<void> => {
-  const config = await configuration()
-  const { connect, isMissingTable } = await import('../../server/database/connect.ts')
-  const database = await connect(config.databaseUrl).catch(error => {
-    throw new CliError(
-      exitCodes.unreachable,
-      'DATABASE_NOT_REACHED',
-      `The database does not answer: ${error.message || error.code}.`,
-      'Check TIDINGS_DATABASE_URL, and that the database runs.',
-    )
-  })
-  try {
-    await work(database, config)
-  } catch (error) {
-    if (!isMissingTable(error)) throw error
-    throw new CliError(
-      exitCodes.failed,
-      'SCHEMA_MISSING',
-      'The database has no schema yet.',
-      'Make it with: tidings server migrate',
-    )
-  } finally {
-    await database.close()
-  }
-}
-
-const configuration = async (): Promise<Config> => {
-  const { readConfig } = await import('../../server/config.ts')
-  return whereConfigured(async () => readConfig())
-}
-
-const whereConfigured = async <T>(work: () => Promise<T>): Promise<T> => {
-  const { ConfigError } = await import('../../server/config.ts')
-  return work().catch(error => {
-    if (!(error instanceof ConfigError)) throw error
-    throw new CliError(
-      exitCodes.failed,
-      'CONFIGURATION',
-      error.message,
-      'The README lists every setting. To try Tidings out without any: npm start',
-    )
-  })
-}

@@ -2,38 +2,13 @@ import { Command, Option } from '@commander-js/extra-typings'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { list, listCommand } from '../listing.ts'
 import { collect, dryRunOption, examples, filterList, yesOption } from '../options.ts'
-import { type Colours, cellText, describeFields, type View } from '../output/output.ts'
-import { relativeIso } from '../output/time.ts'
+import { cellText, type View } from '../output/output.ts'
 import { confirm } from '../prompt.ts'
 import { idColumn, statusCell, timeColumn } from '../resources.ts'
 import { Session } from '../session.ts'
 import { type Delivery, deliveryFields, describeAttempt } from '../timeline.ts'
-
-interface Webhook {
-  id: string
-  url: string
-  events: string[]
-  organisationIds: string[]
-  projectIds: string[]
-  status: string
-  statusReason: string | null
-  createdAt: string
-  updatedAt: string
-  lastDeliveryAt: string | null
-  health: Record<string, number>
-}
-
-/** As the event registry has them; read from there, they would cost every command the time to load its schemas. */
-const EVENT_TYPES = [
-  'ping',
-  'project_report_quarterly_submitted',
-  'project_report_quarterly_approved',
-  'project_report_quarterly_overdue',
-  'token_expired',
-]
-
-const HEALTH = ['delivered', 'pending', 'rejected', 'dropped', 'cancelled'] as const
-const FIELDS = `id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt health { ${HEALTH.join(' ')} }`
+import { describeHealth, eventTypes, findWebhook, printWebhook, type Webhook, webhookFields } from '../webhook.ts'
+import { recoverCommand } from './webhooks-recover.ts'
 
 export const webhooksCommand = () =>
   new Command('webhooks')
@@ -47,26 +22,32 @@ export const webhooksCommand = () =>
     .addCommand(enableCommand())
     .addCommand(disableCommand())
     .addCommand(pingCommand())
+    .addCommand(recoverCommand())
     .addHelpText(
       'after',
       examples(
         ['Register an endpoint', 'tidings webhooks create https://example.com/hooks'],
         ['How are they doing?', 'tidings webhooks list'],
+        ['Make up for an outage', 'tidings webhooks recover ID --since 2h'],
       ),
     )
 
 const createCommand = () =>
   new Command('create')
-    .summary('register an endpoint')
+    .summary('register an endpoint, or all those of a file')
     .description(
-      'Registers an endpoint. It is pinged first, and must answer with exactly 200; otherwise nothing is stored.',
+      'Registers an endpoint. It is pinged first, and must answer with exactly 200; otherwise nothing is stored. With --file it makes all the webhooks of a file so: creates those that are missing, changes those that differ, and leaves the others alone, so that it can be repeated. An entry means the webhook with its id, or else the one with its URL.',
     )
-    .argument('<url>', 'the endpoint, as deliveries will name it in their token’s audience')
+    .argument('[url]', 'the endpoint, as deliveries will name it in their token’s audience')
+    .option('-f, --file <path>', 'webhooks as a JSON array, or one a line; - for standard input')
     .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'or of this project (repeatable)', collect)
     .addOption(dryRunOption())
-    .addHelpText('after', `\nEvent types:\n${EVENT_TYPES.map(type => `  ${type}`).join('\n')}`)
+    .addHelpText(
+      'after',
+      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and when asked for; it cannot be chosen.`,
+    )
     .addHelpText(
       'after',
       examples(
@@ -76,18 +57,38 @@ const createCommand = () =>
           'tidings webhooks create https://example.com/hooks --events project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
         ],
         ['Keep the id in a script', 'id=$(tidings webhooks create https://example.com/hooks --output id)'],
+        [
+          'All those of a file; --dry-run shows first what would be done',
+          'tidings webhooks create --file webhooks.json',
+        ],
+        [
+          'What the file looks like',
+          `echo '[{"url":"https://example.com/a"},{"url":"https://example.com/b","events":["token_expired"]}]' > webhooks.json`,
+        ],
       ),
     )
     .action(async (url, options, command) => {
       const session = new Session(command)
+      if (options.file !== undefined) {
+        if (url !== undefined || options.events || options.organisation || options.project) {
+          throw usageError(
+            '--file says all there is to say.',
+            'Leave out the URL, --events, --organisation and --project.',
+          )
+        }
+        const { applyWebhookFile } = await import('./webhooks-apply.ts')
+        return applyWebhookFile(session, options.file)
+      }
+      if (url === undefined)
+        throw usageError('No endpoint is given.', 'Give its URL, or name a file of them with --file.')
       const { webhook } = await session.graphql<{ webhook: Webhook }>(
         `mutation ($url: String!, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!]) {
-          webhook: createWebhook(url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds) { ${FIELDS} }
+          webhook: createWebhook(url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds) { ${webhookFields} }
         }`,
         { url, ...filters(options) },
       )
       session.output.message('The endpoint answered its ping with 200 and is registered.')
-      print(session, webhook)
+      printWebhook(session, webhook)
     })
 
 const listWebhooksCommand = () =>
@@ -108,7 +109,7 @@ const listWebhooksCommand = () =>
       await list<Webhook>(session, options, {
         resource: 'webhooks',
         noun: ['webhook', 'webhooks'],
-        fields: FIELDS,
+        fields: webhookFields,
         view: view(session.output.nowMs),
         conditions: options.status ? [{ status: options.status }] : [],
         sort: [{ createdAt: 'desc' }],
@@ -123,7 +124,7 @@ const showCommand = () =>
     .addHelpText('after', examples(['What it receives and how it is doing', 'tidings webhooks show ID']))
     .action(async (id, _options, command) => {
       const session = new Session(command)
-      print(session, await find(session, id))
+      printWebhook(session, await findWebhook(session, id))
     })
 
 const updateCommand = () =>
@@ -214,34 +215,22 @@ const pingCommand = () =>
 const change = async (session: Session, id: string, changes: Record<string, unknown>): Promise<void> => {
   if (!session.dryRun) {
     // The API's upsert would create what it does not know; a change must be of something.
-    const { url } = await find(session, id)
+    const { url } = await findWebhook(session, id)
     if (changes.status === 'disabled') {
       await confirm(`Disable ${cellText(url)} and cancel what is waiting to be sent to it?`, session)
     }
   }
   const { webhook } = await session.graphql<{ webhook: Webhook }>(
     `mutation ($id: UUID!, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-      webhook: upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${FIELDS} }
+      webhook: upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${webhookFields} }
     }`,
     { id, ...changes },
   )
   session.output.message(`The webhook is ${cellText(webhook.status)}.`)
-  print(session, webhook)
-}
-
-const find = async (session: Session, id: string): Promise<Webhook> => {
-  const { webhooks } = await session.graphql<{ webhooks: Webhook[] }>(
-    `query ($query: MangoQuery) { webhooks(query: $query) { ${FIELDS} } }`,
-    { query: { selector: { id } } },
-  )
-  const [webhook] = webhooks
-  if (webhook) return webhook
-  throw new CliError(
-    exitCodes.notFound,
-    'NOT_FOUND',
-    `No webhook with id ${cellText(id)} is visible to this access token.`,
-    'See those that are with: tidings webhooks list',
-  )
+  if (changes.status === 'active') {
+    session.output.message(`What it missed meanwhile is sent with: tidings webhooks recover ${id} --since 1d`)
+  }
+  printWebhook(session, webhook)
 }
 
 const filters = ({
@@ -278,44 +267,3 @@ const view = (nowMs: number): View<Webhook> => ({
   empty:
     'No webhooks. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register',
 })
-
-const print = (session: Session, webhook: Webhook): void => {
-  const { nowMs } = session.output
-  const listed = (values: string[], none: string) => (values.length === 0 ? none : cellText(values.join(', ')))
-  const limited = webhook.organisationIds.length + webhook.projectIds.length > 0
-  session.output.one(webhook, colours =>
-    describeFields(
-      [
-        ['ID', cellText(webhook.id)],
-        ['URL', cellText(webhook.url)],
-        [
-          'Status',
-          `${statusCell(webhook.status, colours)}${webhook.statusReason ? `  ${cellText(webhook.statusReason)}` : ''}`,
-        ],
-        ['Events', listed(webhook.events, 'all')],
-        ['Organisations', listed(webhook.organisationIds, limited ? 'none' : 'all that its access token sees')],
-        [
-          'Projects',
-          listed(
-            webhook.projectIds,
-            limited ? 'none besides those of the organisations' : 'all that its access token sees',
-          ),
-        ],
-        ['Created', `${cellText(webhook.createdAt)}  ${colours.dim(relativeIso(webhook.createdAt, nowMs))}`],
-        [
-          'Last delivery',
-          webhook.lastDeliveryAt
-            ? `${cellText(webhook.lastDeliveryAt)}  ${colours.dim(relativeIso(webhook.lastDeliveryAt, nowMs))}`
-            : '–',
-        ],
-        ['Last 24 hours', describeHealth(webhook.health, colours)],
-      ],
-      colours,
-    ),
-  )
-}
-
-const describeHealth = (health: Webhook['health'], colours: Colours): string => {
-  const parts = HEALTH.filter(status => (health[status] ?? 0) > 0)
-  return parts.length === 0 ? '–' : parts.map(status => `${health[status]} ${statusCell(status, colours)}`).join(', ')
-}

@@ -66,8 +66,8 @@ const fit = (columns: Column[], natural: number[], available = Number.POSITIVE_I
   return { shown, widths }
 }
 
-/** Cuts plain text; a coloured cell is cut without its colours, since a cut colour code would run on. */
-const cut = (cell: string, width: number, end: 'start' | 'end' = 'end'): string => {
+/** Cuts text to so many terminal columns; a coloured cell is cut without its colours, since a cut colour code would run on. */
+export const cut = (cell: string, width: number, end: 'start' | 'end' = 'end'): string => {
   if (displayWidth(cell) <= width) return cell
   const parts = Array.from(graphemes(stripVTControlCharacters(cell)), ({ segment }) => segment)
   const kept: string[] = []

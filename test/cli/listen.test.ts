@@ -127,6 +127,26 @@ test('listen --register takes up the disabled webhook of an earlier run', async 
   await ended
 })
 
+test('listen --register says when what the server sends does not come here', { timeout: 30_000 }, async () => {
+  const attempts = [{ number: 1, statusCode: 502, failure: null, failureDetail: null }]
+  const delivery = { id: 'd1', eventType: 'ping', status: 'pending', attemptCount: 1, nextAttemptAt: null, attempts }
+  const server = await startStubServer(({ query }) =>
+    query.includes('mutation')
+      ? { data: { webhook: { id: 'w1' } } }
+      : query.includes('statusReason')
+        ? { data: { webhooks: [{ status: 'active', statusReason: null, deliveries: [delivery] }] } }
+        : { data: { webhooks: [] } },
+  )
+  const { child, ended, message } = await startListening(
+    ['--register', '--public-url', 'https://tunnel.example/hooks'],
+    connectedTo(server),
+  )
+  await message(/Not reached: ping d1 .*the answer 502/)
+  await message(/Does https:\/\/tunnel\.example\/hooks lead to/)
+  child.kill('SIGINT')
+  await ended
+})
+
 test('two ways to answer at once are wrong usage', async () => {
   const { code, stderr } = await tidings(['listen', '--reset', '--hang', '--issuer', issuer.url], { home })
   assert.equal(code, 2)

@@ -152,6 +152,74 @@ test('a webhook is created, pinged, limited, disabled and enabled again', async 
   }
 })
 
+test('what a webhook missed while it was disabled is recovered, shown with its event, and sent again', {
+  timeout: 60_000,
+}, async t => {
+  const listening = startTidings(['listen', '--port', '0'], { home })
+  t.after(() => listening.kill())
+  listening.stdout.resume()
+  const url = await new Promise<string>(resolve =>
+    createInterface(listening.stderr).on('line', line => {
+      const found = /^Listening on (\S+)\. /.exec(line)?.[1]
+      if (found) resolve(found)
+    }),
+  )
+  const file = join(home, 'webhooks.json')
+  writeFileSync(file, JSON.stringify([{ url, events: ['project_report_quarterly_submitted'] }]))
+  const [made] = await json('webhooks', 'create', '--file', file)
+  assert.equal(made.outcome, 'created')
+  assert.equal((await json('webhooks', 'create', '--file', file))[0].outcome, 'unchanged')
+
+  await run('webhooks', 'disable', made.id, '--yes')
+  const organisation = await json('organisations', 'upsert', 'Recovered')
+  const project = await json('projects', 'upsert', 'Lost', '--organisation', organisation.id)
+  assert.equal(project.organisation.name, 'Recovered')
+  const user = await json('users', 'upsert', 'Una')
+  assert.deepEqual(await json('users', 'upsert', 'Una Lind', '--id', user.id), { id: user.id, name: 'Una Lind' })
+  await run('reports', 'submit', '--project', project.id, '--quarter', '2024-1', '--submitter', user.id)
+  await run('webhooks', 'enable', made.id)
+
+  const recovered = await json('webhooks', 'recover', made.id, '--since', '1h', '--yes')
+  assert.equal(recovered.queued, 1)
+  const [event] = await json('events', 'list', '--project', project.id)
+  assert.equal(event.type, 'project_report_quarterly_submitted')
+  const [sent] = (await json('events', 'show', event.id)).deliveries.filter(
+    ({ webhookId }: { webhookId: string }) => webhookId === made.id,
+  )
+  const again = await json('deliveries', 'redeliver', sent.id)
+  assert.notEqual(again.id, sent.id)
+  assert.equal(again.webhookId, made.id)
+  await run('webhooks', 'disable', made.id, '--yes')
+})
+
+test('an access token is rotated: made into a profile, used, and revoked', async () => {
+  const made = await json(
+    'tokens',
+    'create',
+    '--name',
+    'next',
+    '--permissions',
+    'admin',
+    '--expires',
+    '90d',
+    '--save',
+    'next',
+  )
+  assert.equal((await json('whoami', '--profile', 'next')).id, made.id)
+  assert.ok((await json('tokens', 'list', '--active')).some(({ id }: { id: string }) => id === made.id))
+  assert.equal((await json('doctor', '--profile', 'next')).ok, true)
+  await run('tokens', 'revoke', made.apiKey, '--yes')
+  const refused = await tidings(['whoami', '--profile', 'next'], { home })
+  assert.equal(refused.code, 4)
+  assert.match(refused.stderr, /revoked|withdrawn/)
+})
+
+test('query --explain tells how a query was answered', async () => {
+  const { sql, statements } = await json('query', 'organisations', '{"name":"Acme"}', '--explain')
+  assert.match(sql, /organisations/)
+  assert.equal(statements, 1)
+})
+
 test('an id that does not exist is exit code 3 on every noun', async () => {
   const unknown = '01930000-0000-7000-8000-000000000001'
   for (const args of [
@@ -159,6 +227,10 @@ test('an id that does not exist is exit code 3 on every noun', async () => {
     ['webhooks', 'ping', unknown],
     ['deliveries', 'show', unknown],
     ['reports', 'approve', unknown, '--approver', unknown],
+    ['webhooks', 'recover', unknown, '--since', '1h', '--yes'],
+    ['deliveries', 'redeliver', unknown],
+    ['events', 'show', unknown],
+    ['tokens', 'revoke', unknown, '--yes'],
   ]) {
     assert.equal((await tidings(args, { home })).code, 3, args.join(' '))
   }

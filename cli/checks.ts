@@ -1,0 +1,70 @@
+import { CliError, exitCodes } from './errors.ts'
+import { type Colours, cellText, type Output } from './output/output.ts'
+import { displayWidth } from './output/table.ts'
+
+/** One thing that a doctor has looked at. A `note` may be as it is meant to be; a `problem` is not. */
+export interface Check {
+  name: string
+  status: 'ok' | 'note' | 'problem' | 'skipped'
+  /** What was found, in a sentence or less. */
+  found: string
+  /** The next step, where there is one to take. */
+  next: string | null
+}
+
+export const ok = (name: string, found: string): Check => ({ name, status: 'ok', found, next: null })
+export const note = (name: string, found: string, next: string): Check => ({ name, status: 'note', found, next })
+export const problem = (name: string, found: string, next: string): Check => ({ name, status: 'problem', found, next })
+export const skipped = (name: string, found: string): Check => ({ name, status: 'skipped', found, next: null })
+
+/** Prints the checks. Throws a CliError, exit code 1, when one of them is a problem. */
+export const printChecks = (output: Output, checks: Check[]): void => {
+  const problems = checks.filter(({ status }) => status === 'problem')
+  output.one({ ok: problems.length === 0, checks }, colours => describeChecks(checks, colours))
+  if (problems.length === 0) {
+    output.message('No problems found.')
+    return
+  }
+  const names = [...new Set(problems.map(({ name }) => name))].join(', ')
+  throw new CliError(
+    exitCodes.failed,
+    'PROBLEMS_FOUND',
+    problems.length === 1 ? `There is a problem: ${names}.` : `There are ${problems.length} problems: ${names}.`,
+    problems.length === 1
+      ? 'What to do stands with it above.'
+      : 'What to do stands with each above; the first may be the cause of the others.',
+  )
+}
+
+const describeChecks = (checks: Check[], colours: Colours): string => {
+  const width = Math.max(...checks.map(({ name }) => displayWidth(name)))
+  const room = Math.max(30, (process.stdout.isTTY ? process.stdout.columns : 100) - width - 5)
+  const indent = ' '.repeat(width + 5)
+  const mark = {
+    ok: colours.green('✓'),
+    note: colours.yellow('!'),
+    problem: colours.red('✗'),
+    skipped: colours.dim('–'),
+  }
+  return checks
+    .map(({ name, status, found, next }) => {
+      const lines = [
+        ...wrap(cellText(found), room),
+        ...(next === null ? [] : wrap(`→ ${cellText(next)}`, room).map(colours.bold)),
+      ]
+      return `${mark[status]} ${name.padEnd(width)}   ${lines.join(`\n${indent}`)}\n`
+    })
+    .join('')
+}
+
+/** Lines of at most so many terminal columns, broken between words; a word that is longer stays whole, to be copied. */
+const wrap = (text: string, width: number): string[] => {
+  const lines: string[] = []
+  for (const word of text.split(/ +/)) {
+    const last = lines.at(-1)
+    if (last !== undefined && displayWidth(last) + 1 + displayWidth(word) <= width)
+      lines[lines.length - 1] = `${last} ${word}`
+    else lines.push(word)
+  }
+  return lines
+}

@@ -1,0 +1,22 @@
+import { Argument, Command } from '@commander-js/extra-typings'
+import { completionScript, shells } from '../completion/scripts.ts'
+import { examples } from '../options.ts'
+
+export const completionCommand = () =>
+  new Command('completion')
+    .description(
+      'Prints the script that makes a shell complete commands, options, event types, profiles, and the ids of webhooks, organisations and projects.',
+    )
+    .addArgument(new Argument('<shell>', 'the shell').choices(shells))
+    .addHelpText(
+      'after',
+      examples(
+        ['bash, from now on', `echo 'source <(tidings completion bash)' >> ~/.bashrc`],
+        ['zsh, from now on', `echo 'source <(tidings completion zsh)' >> ~/.zshrc`],
+        ['fish, from now on', 'tidings completion fish > ~/.config/fish/completions/tidings.fish'],
+        ['PowerShell, from now on', 'tidings completion powershell >> $PROFILE'],
+      ),
+    )
+    .action(shell => {
+      process.stdout.write(completionScript(shell))
+    })

@@ -1,0 +1,154 @@
+import { Command, Option } from '@commander-js/extra-typings'
+import { CliError, exitCodes } from '../errors.ts'
+import { list, listCommand } from '../listing.ts'
+import { dryRunOption, examples, pastTime } from '../options.ts'
+import { cellText, describeFields, type View } from '../output/output.ts'
+import { renderTable } from '../output/table.ts'
+import { relativeIso } from '../output/time.ts'
+import { idColumn, statusCell, timeColumn } from '../resources.ts'
+import { Session } from '../session.ts'
+import { eventTypes } from '../webhook.ts'
+
+interface Event {
+  id: string
+  type: string
+  organisationId: string | null
+  organisation: { name: string } | null
+  projectId: string | null
+  project: { name: string } | null
+  payload: unknown
+  time: string
+}
+
+interface Sent {
+  id: string
+  webhookId: string
+  webhook: { url: string } | null
+  status: string
+  attemptCount: number
+  finishedAt: string | null
+}
+
+const FIELDS = 'id type organisationId organisation { name } projectId project { name } payload time'
+
+export const eventsCommand = () =>
+  new Command('events')
+    .description(
+      'What happened, whether or not a webhook was there to be told. Events are kept for 30 days or as configured.',
+    )
+    .addCommand(listEventsCommand())
+    .addCommand(showCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['What has happened lately?', 'tidings events list --since 1d'],
+        ['Who was told of it?', 'tidings events show ID'],
+      ),
+    )
+
+const listEventsCommand = () =>
+  listCommand()
+    .summary('list events')
+    .description('Lists events, the newest first.')
+    .addOption(new Option('--type <type>', 'only of this type').choices(eventTypes))
+    .option('--organisation <id>', 'only of this organisation')
+    .option('--project <id>', 'only of this project')
+    .option('--since <time>', 'only since then: an ISO 8601 time, a date, or so long ago as 90s, 15m, 2h, 7d')
+    .addHelpText(
+      'after',
+      examples(
+        ['What a customer should have heard of today', 'tidings events list --organisation ID --since 1d'],
+        ['Of one quarter', `tidings events list --selector '{"payload.projectReport.quarter":"2026-3"}'`],
+        ['With their payloads, for a script', `tidings events list --output json | jq '.[].payload'`],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { nowMs } = session.output
+      const { type, organisation, project, since } = options
+      await list<Event>(session, options, {
+        resource: 'events',
+        noun: ['event', 'events'],
+        fields: FIELDS,
+        view: view(nowMs),
+        conditions: [
+          ...(type ? [{ type }] : []),
+          ...(organisation ? [{ organisationId: organisation }] : []),
+          ...(project ? [{ projectId: project }] : []),
+          ...(since ? [{ time: { $gte: pastTime(since, '--since', nowMs) } }] : []),
+        ],
+        sort: [{ time: 'desc' }],
+      })
+    })
+
+const showCommand = () =>
+  new Command('show')
+    .summary('show one event, its payload, and the webhooks it was sent to')
+    .argument('<id>', 'the event’s id; that a receiver sees as eventId is a delivery’s')
+    .addOption(dryRunOption())
+    .addHelpText('after', examples(['Who was told, and what became of it?', 'tidings events show ID']))
+    .action(async (id, _options, command) => {
+      const session = new Session(command)
+      const { output } = session
+      const { events } = await session.graphql<{ events: (Event & { deliveries: Sent[] })[] }>(
+        `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook { url } status attemptCount finishedAt } } }`,
+        { query: { selector: { id } } },
+      )
+      const [event] = events
+      if (!event) {
+        throw new CliError(
+          exitCodes.notFound,
+          'NOT_FOUND',
+          `No event with id ${cellText(id)} is visible to this access token.`,
+          `See those that are with: tidings events list. If it is an eventId that a receiver saw: tidings deliveries show ${cellText(id)}`,
+        )
+      }
+      output.one(event, colours => {
+        const head = describeFields(
+          [
+            ['ID', cellText(event.id)],
+            ['Type', cellText(event.type)],
+            ['Time', `${cellText(event.time)}  ${colours.dim(relativeIso(event.time, output.nowMs))}`],
+            ['Organisation', named(event.organisation, event.organisationId)],
+            ['Project', named(event.project, event.projectId)],
+            ['Payload', cellText(event.payload)],
+          ],
+          colours,
+        )
+        if (event.deliveries.length === 0) return head
+        const rows = event.deliveries.map(each => [
+          cellText(each.id),
+          statusCell(each.status, colours),
+          String(each.attemptCount),
+          cellText(each.webhook?.url ?? each.webhookId),
+        ])
+        const width = process.stdout.isTTY ? process.stdout.columns : undefined
+        return `${head}\n${renderTable(SENT_COLUMNS, rows, { width, title: colours.bold })}`
+      })
+      output.message(
+        event.deliveries.length === 0
+          ? 'No webhook that this access token sees was to have it. See what each is limited to with: tidings webhooks list'
+          : 'The story of one of these: tidings deliveries show ID',
+      )
+    })
+
+const SENT_COLUMNS = [
+  { title: 'DELIVERY' },
+  { title: 'STATUS' },
+  { title: 'ATTEMPTS', align: 'right' as const, optional: true as const },
+  { title: 'WEBHOOK', shrinks: 'end' as const },
+]
+
+const named = (found: { name: string } | null, id: string | null): string =>
+  found && id ? `${cellText(found.name)}  ${cellText(id)}` : cellText(id)
+
+const view = (nowMs: number): View<Event> => ({
+  columns: [
+    idColumn,
+    { title: 'TYPE', shrinks: 'start', cell: row => cellText(row.type) },
+    { title: 'PROJECT', shrinks: 'end', optional: true, cell: row => cellText(row.project?.name) },
+    { title: 'ORGANISATION', shrinks: 'end', optional: true, cell: row => cellText(row.organisation?.name) },
+    timeColumn('TIME', row => row.time, nowMs),
+  ],
+  empty: 'No events. One happens when a report is submitted, for instance: tidings reports submit --help',
+})

@@ -1,0 +1,253 @@
+import { Command } from '@commander-js/extra-typings'
+import { CliError, exitCodes, usageError } from '../errors.ts'
+import { list, listCommand } from '../listing.ts'
+import { collect, dryRunOption, examples, futureTime, yesOption } from '../options.ts'
+import { cellText, describeFields, type View } from '../output/output.ts'
+import { relativeIso } from '../output/time.ts'
+import { profilesPath, readProfiles, saveProfile } from '../profiles.ts'
+import { confirm } from '../prompt.ts'
+import { idColumn, timeColumn } from '../resources.ts'
+import { Session } from '../session.ts'
+
+interface AccessToken {
+  id: string
+  name: string
+  apiKey: string
+  permissions: string[]
+  seesAllOrganisations: boolean
+  organisationIds: string[]
+  expiresAt: string | null
+  revokedAt: string | null
+  lastUsedAt: string | null
+  createdAt: string
+}
+
+const FIELDS =
+  'id name apiKey permissions seesAllOrganisations organisationIds expiresAt revokedAt lastUsedAt createdAt'
+const PERMISSIONS = ['read', 'webhooks', 'reports', 'admin']
+
+export const tokensCommand = () =>
+  new Command('tokens')
+    .description('Access tokens: an API key and a secret, what they may do, and the organisations they see.')
+    .addCommand(listTokensCommand())
+    .addCommand(createCommand())
+    .addCommand(revokeCommand())
+    .addHelpText(
+      'after',
+      examples(
+        ['Which are there, and which are still used?', 'tidings tokens list'],
+        [
+          'Rotate: make the next one, use it, then end the old one',
+          'tidings tokens create --name ci-2027 --permissions webhooks --save ci',
+        ],
+      ),
+    )
+
+const listTokensCommand = () =>
+  listCommand()
+    .summary('list access tokens')
+    .description('Lists access tokens, the newest first. Without the permission admin, that is the one in use.')
+    .option('--active', 'only those that are neither revoked nor expired')
+    .addHelpText(
+      'after',
+      examples(
+        ['All of them', 'tidings tokens list'],
+        [
+          'Those that nobody has used this year',
+          `tidings tokens list --selector '{"lastUsedAt":{"$lt":"2026-01-01"}}'`,
+        ],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { nowMs } = session.output
+      const notExpired = { $or: [{ expiresAt: null }, { expiresAt: { $gt: new Date(nowMs).toISOString() } }] }
+      await list<AccessToken>(session, options, {
+        resource: 'accessTokens',
+        noun: ['access token', 'access tokens'],
+        fields: FIELDS,
+        view: view(nowMs),
+        conditions: options.active ? [{ revokedAt: null }, notExpired] : [],
+        sort: [{ createdAt: 'desc' }],
+      })
+    })
+
+const createCommand = () =>
+  new Command('create')
+    .summary('make an access token; its secret is shown this once')
+    .description(
+      'Makes an access token. Its secret is shown this once, or with --save goes straight into a profile and is not shown at all. Takes an access token with the permission admin.',
+    )
+    .requiredOption('--name <name>', 'what it is for')
+    .requiredOption('--permissions <list>', `what it may do: ${PERMISSIONS.join(', ')} (comma-separated)`, collect)
+    .option('--organisation <id>', 'an organisation that it sees (repeatable); it sees all if none is given', collect)
+    .option('--expires <time>', 'when it expires: so long from now as 12h or 90d, a date, or an ISO 8601 time')
+    .option('--save <profile>', 'save it as this profile instead of showing its secret')
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        [
+          'For a script that sets webhooks up',
+          'tidings tokens create --name ci --permissions read,webhooks --expires 90d',
+        ],
+        [
+          'Its secret into a file that only you can read',
+          `(umask 077; tidings tokens create --name ci --permissions read --output json | jq -r .secret > secret.txt)`,
+        ],
+        [
+          'Take the place of the one in profile ci',
+          'tidings tokens create --name ci-2 --permissions webhooks --save ci',
+        ],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const { output } = session
+      const unknown = options.permissions.find(given => !PERMISSIONS.includes(given))
+      if (unknown !== undefined) {
+        throw usageError(`${JSON.stringify(unknown)} is not a permission.`, `Choose from ${PERMISSIONS.join(', ')}.`)
+      }
+      if (output.form === 'id' && options.save === undefined) {
+        throw usageError('--output id would lose the secret.', 'Take --output json, or --save PROFILE.')
+      }
+      // Before anything is made: a secret that cannot be kept is lost.
+      const replaced = options.save === undefined ? undefined : readProfiles().profiles[options.save]
+      if (options.save !== undefined && !/^[A-Za-z0-9][\w.-]*$/.test(options.save)) {
+        throw usageError(
+          `${JSON.stringify(options.save)} is no name for a profile.`,
+          'Letters, digits, “.”, “_” and “-”.',
+        )
+      }
+      const { created } = await session.graphql<{
+        created: { accessToken: AccessToken; apiKey: string; secret: string }
+      }>(
+        `mutation ($name: String!, $permissions: [Permission!]!, $organisationIds: [UUID!], $expiresAt: DateTime) {
+          created: createAccessToken(name: $name, permissions: $permissions, organisationIds: $organisationIds, expiresAt: $expiresAt) {
+            accessToken { ${FIELDS} } apiKey secret
+          }
+        }`,
+        {
+          name: options.name,
+          permissions: options.permissions,
+          ...(options.organisation && { organisationIds: options.organisation }),
+          ...(options.expires !== undefined && { expiresAt: futureTime(options.expires, '--expires', output.nowMs) }),
+        },
+      )
+      const { accessToken, apiKey, secret } = created
+      if (options.save !== undefined) {
+        saveProfile(options.save, { url: session.url.href.replace(/\/$/, ''), apiKey, apiSecret: secret })
+      }
+      const shownSecret = options.save === undefined
+      output.one(shownSecret ? { ...accessToken, secret } : accessToken, colours =>
+        describeFields(
+          [
+            ['ID', cellText(accessToken.id)],
+            ['Name', cellText(accessToken.name)],
+            ['API key', cellText(apiKey)],
+            ...(shownSecret ? ([['Secret', cellText(secret)]] as [string, string][]) : []),
+            ['Permissions', cellText(accessToken.permissions.join(', '))],
+            ['Sees', sees(accessToken)],
+            ['Expires', accessToken.expiresAt ? cellText(accessToken.expiresAt) : 'never'],
+          ],
+          colours,
+        ),
+      )
+      if (options.save === undefined) {
+        output.message('The secret is not shown again. Save it where it is used with: tidings login')
+        return
+      }
+      output.message(
+        `Saved as profile ${options.save} in ${profilesPath()}. Try it with: tidings whoami --profile ${options.save}`,
+      )
+      if (replaced && replaced.apiKey !== apiKey) {
+        output.message(
+          `The one it held before, ${cellText(replaced.apiKey)}, is still good. End it with: tidings tokens revoke ${cellText(replaced.apiKey)}`,
+        )
+      }
+    })
+
+const revokeCommand = () =>
+  new Command('revoke')
+    .summary('end an access token at once')
+    .description(
+      'Ends an access token at once: requests that it signs are refused from then on. Its webhooks go on; disable those that should not. Takes an access token with the permission admin.',
+    )
+    .argument('<id>', 'the access token’s id, or its API key')
+    .addOption(yesOption())
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['With a question first', 'tidings tokens revoke ID'],
+        ['In a script', 'tidings tokens revoke ID --yes'],
+      ),
+    )
+    .action(async (given, options, command) => {
+      const session = new Session(command)
+      const revoke = 'mutation ($id: UUID!) { accessToken: revokeAccessToken(id: $id) { id name revokedAt } }'
+      if (options.dryRun) return void (await session.graphql(revoke, { id: given }))
+      const found = await find(session, given)
+      if (found.revokedAt !== null) {
+        session.output.message(`It was revoked ${relativeIso(found.revokedAt, session.output.nowMs)} already.`)
+      } else {
+        const own = found.apiKey === session.settings.apiKey?.value ? ' It is the one that this command uses.' : ''
+        const used = found.lastUsedAt
+          ? `last used ${relativeIso(found.lastUsedAt, session.output.nowMs)}`
+          : 'never used'
+        await confirm(`Revoke access token ${cellText(found.name)} (${used})?${own}`, session)
+      }
+      const { accessToken } = await session.graphql<{ accessToken: { id: string; name: string; revokedAt: string } }>(
+        revoke,
+        { id: found.id },
+      )
+      session.output.one(accessToken, colours =>
+        describeFields(
+          [
+            ['ID', cellText(accessToken.id)],
+            ['Name', cellText(accessToken.name)],
+            ['Revoked', cellText(accessToken.revokedAt)],
+          ],
+          colours,
+        ),
+      )
+    })
+
+const find = async (session: Session, given: string): Promise<AccessToken> => {
+  const selector = given.startsWith('tk_') ? { apiKey: given } : { id: given }
+  const { accessTokens } = await session.graphql<{ accessTokens: AccessToken[] }>(
+    `query ($query: MangoQuery) { accessTokens(query: $query) { ${FIELDS} } }`,
+    { query: { selector } },
+  )
+  const [found] = accessTokens
+  if (found) return found
+  throw new CliError(
+    exitCodes.notFound,
+    'NOT_FOUND',
+    `No access token ${cellText(given)} is visible to the one in use.`,
+    'See those that are with: tidings tokens list',
+  )
+}
+
+const sees = ({ seesAllOrganisations, organisationIds }: AccessToken): string =>
+  seesAllOrganisations ? 'all organisations' : cellText(organisationIds.join(', '))
+
+const view = (nowMs: number): View<AccessToken> => ({
+  columns: [
+    idColumn,
+    { title: 'NAME', shrinks: 'end', cell: row => cellText(row.name) },
+    {
+      title: 'STATUS',
+      cell: ({ revokedAt, expiresAt }, colours) =>
+        revokedAt
+          ? colours.dim('revoked')
+          : expiresAt && Date.parse(expiresAt) <= nowMs
+            ? colours.dim('expired')
+            : colours.green('active'),
+    },
+    { title: 'PERMISSIONS', shrinks: 'end', optional: true, cell: row => cellText(row.permissions.join(', ')) },
+    timeColumn('LAST USED', row => row.lastUsedAt, nowMs),
+    { ...timeColumn<AccessToken>('EXPIRES', row => row.expiresAt, nowMs), optional: true },
+  ],
+  empty: 'No access tokens.',
+})

@@ -1,0 +1,139 @@
+import { graphql, graphqlRequest } from '../client.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { readText } from '../options.ts'
+import { cellText, type View } from '../output/output.ts'
+import { count } from '../output/time.ts'
+import type { Session } from '../session.ts'
+import { type Webhook, webhookFields } from '../webhook.ts'
+import { differences, parseWebhookFile, type WebhookEntry } from '../webhook-file.ts'
+
+interface Result {
+  id: string
+  url: string
+  outcome: 'created' | 'changed' | 'unchanged' | 'failed' | 'to create' | 'to change'
+  /** What was changed. */
+  changed: string[]
+  error: { code: string; message: string; hint: string | null } | null
+}
+
+/** Each waits for its endpoint's ping; so many wait at once, so that ten that do not answer take no minutes. */
+const AT_ONCE = 5
+
+const UPSERT = `mutation ($id: UUID!, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
+  webhook: upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${webhookFields} }
+}`
+
+/**
+ * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone. One
+ * that fails keeps none of the others back; exit code 1 then.
+ */
+export const applyWebhookFile = async (session: Session, path: string): Promise<void> => {
+  const source = path === '-' ? 'Standard input' : path
+  const entries = parseWebhookFile(readText(path === '-' ? '-' : `@${path}`, source), source)
+  const plan = await plannedFor(session, entries)
+  const results: Result[] = []
+  const waiting = plan.entries()
+  const work = async (): Promise<void> => {
+    for (const [index, planned] of waiting) results[index] = await make(session, planned)
+  }
+  await Promise.all(Array.from({ length: AT_ONCE }, work))
+  session.output.rows(results, viewOf(results))
+  for (const [index, { error }] of results.entries()) {
+    if (error) session.output.message(`Entry ${index + 1}: ${error.message}${error.hint ? ` ${error.hint}` : ''}`)
+  }
+  const counted = ['created', 'changed', 'unchanged', 'to create', 'to change', 'failed'].flatMap(outcome => {
+    const number = results.filter(result => result.outcome === outcome).length
+    return number === 0 ? [] : [`${number} ${outcome}`]
+  })
+  const failed = results.filter(result => result.error)
+  session.output.message(`${count(results.length, 'webhook')}: ${counted.join(', ')}.`)
+  if (session.dryRun) session.output.message('Dry run: nothing was changed.')
+  if (failed.length === 0) return
+  throw new CliError(
+    exitCodes.failed,
+    'PARTLY_FAILED',
+    `${failed.length} of ${count(results.length, 'webhook')} could not be set up.`,
+    'Mend what is said above and run it again: what is done already stays as it is.',
+  )
+}
+
+interface Planned {
+  entry: WebhookEntry & { id: string }
+  exists: boolean
+  changed: (keyof WebhookEntry)[]
+}
+
+/**
+ * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id follows from
+ * access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
+ */
+const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Planned[]> => {
+  const { v5: uuid } = await import('uuid')
+  const { connection } = session
+  const { webhooks } = await graphql<{ webhooks: Webhook[] }>(
+    connection,
+    `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields} } }`,
+    {
+      query: {
+        selector: {
+          $or: [
+            { id: { $in: entries.flatMap(({ id }) => id ?? []) } },
+            { url: { $in: entries.map(({ url }) => url) } },
+          ],
+        },
+      },
+    },
+  )
+  return entries.map(entry => {
+    const sameUrl = webhooks.filter(webhook => webhook.url === entry.url)
+    const [found, ...more] = entry.id === undefined ? sameUrl : webhooks.filter(webhook => webhook.id === entry.id)
+    if (more.length > 0) {
+      throw new CliError(
+        exitCodes.failed,
+        'AMBIGUOUS',
+        `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
+        'Give the entry the id of the one that is meant. Nothing was changed.',
+      )
+    }
+    const id = found?.id ?? entry.id ?? uuid(`${connection.apiKey} ${entry.url}`, uuid.URL)
+    return { entry: { ...entry, id }, exists: found !== undefined, changed: found ? differences(entry, found) : [] }
+  })
+}
+
+const make = async (session: Session, { entry, exists, changed }: Planned): Promise<Result> => {
+  const { id, url } = entry
+  const result = { id, url, changed, error: null }
+  if (exists && changed.length === 0) return { ...result, outcome: 'unchanged' }
+  const variables = exists ? Object.fromEntries([['id', id], ...changed.map(name => [name, entry[name]])]) : entry
+  if (session.dryRun) {
+    const { body, ...request } = graphqlRequest(session.url, UPSERT, variables)
+    session.output.detail(`POST ${request.url.href} ${body}`)
+    return { ...result, outcome: exists ? 'to change' : 'to create' }
+  }
+  try {
+    await session.graphql(UPSERT, variables)
+    return { ...result, outcome: exists ? 'changed' : 'created' }
+  } catch (error) {
+    // Where it was not this webhook's fault, the others would fail alike.
+    if (!(error instanceof CliError) || error.exitCode === exitCodes.unreachable || error.code === 'UNAUTHENTICATED')
+      throw error
+    const { code, message, hint = null } = error
+    return { ...result, outcome: 'failed', error: { code, message, hint } }
+  }
+}
+
+const viewOf = (results: Result[]): View<Result> => ({
+  columns: [
+    { title: 'ID', cell: row => cellText(row.id) },
+    {
+      title: 'OUTCOME',
+      cell: ({ outcome }, colours) =>
+        (outcome === 'failed' ? colours.red : outcome === 'unchanged' ? colours.dim : colours.green)(outcome),
+    },
+    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+    ...(results.some(({ changed }) => changed.length > 0)
+      ? [{ title: 'CHANGED', shrinks: 'end' as const, cell: ({ changed }: Result) => cellText(changed.join(', ')) }]
+      : []),
+  ],
+  empty: 'The file holds no webhooks.',
+})

@@ -1,0 +1,94 @@
+import { Command } from '@commander-js/extra-typings'
+import { CliError, exitCodes } from '../errors.ts'
+import { dryRunOption, examples, pastTime, yesOption } from '../options.ts'
+import { cellText } from '../output/output.ts'
+import { count } from '../output/time.ts'
+import { confirm } from '../prompt.ts'
+import { Session } from '../session.ts'
+import { findWebhook } from '../webhook.ts'
+
+interface Recovery {
+  queued: number
+  resumeSince: string | null
+}
+
+const RECOVER = `mutation ($webhookId: UUID!, $since: DateTime!, $until: DateTime) {
+  recovery: recoverDeliveries(webhookId: $webhookId, since: $since, until: $until) { queued resumeSince }
+}`
+
+export const recoverCommand = () =>
+  new Command('recover')
+    .summary('send again what a webhook has not acknowledged')
+    .description(
+      'Queues every event since a time that the webhook should have had and has not acknowledged, however that came about: dropped, rejected, cancelled, or never queued because the webhook was not active. What is pending is left alone. It is safe to repeat.',
+    )
+    .argument('<id>', 'the webhook’s id')
+    .requiredOption('--since <time>', 'from this time on: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
+    .option('--until <time>', 'up to this time; to now unless given')
+    .addOption(yesOption())
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['After an outage of two hours, once the endpoint is well', 'tidings webhooks recover ID --since 2h'],
+        [
+          'Exactly one day, in a script',
+          'tidings webhooks recover ID --since 2026-11-20 --until 2026-11-21 --yes --output json',
+        ],
+      ),
+    )
+    .action(async (id, options, command) => {
+      const session = new Session(command)
+      const { output } = session
+      const since = pastTime(options.since, '--since', output.nowMs)
+      const until = options.until === undefined ? undefined : pastTime(options.until, '--until', output.nowMs)
+      const variables = { webhookId: id, since, ...(until !== undefined && { until }) }
+      if (session.dryRun) return void (await session.graphql(RECOVER, variables))
+      const webhook = await findWebhook(session, id)
+      if (webhook.status !== 'active') throw notActive(id, webhook.status, options.since)
+      const span = `since ${toTheSecond(since)}${until === undefined ? '' : ` until ${toTheSecond(until)}`}`
+      await confirm(`Send ${cellText(webhook.url)} again what it has not acknowledged ${span}?`, session)
+      output.message(`Looking for what ${cellText(webhook.url)} has not acknowledged ${span}.`)
+      const queued = await recover(session, variables)
+      output.one({ id, url: webhook.url, since, until: until ?? null, queued }, () =>
+        queued === 0
+          ? 'Nothing to send: each event is acknowledged or pending.\n'
+          : `Queued ${count(queued, 'delivery', 'deliveries')}.\n`,
+      )
+      if (queued > 0) output.message(`See them arrive with: tidings deliveries watch --webhook ${id}`)
+    })
+
+/** Asks until there is nothing left; each request is bounded by the server, and tells where to go on. */
+const recover = async (
+  session: Session,
+  variables: { webhookId: string; since: string; until?: string },
+): Promise<number> => {
+  let queued = 0
+  for (let since = variables.since; ; ) {
+    try {
+      const { recovery } = await session.graphql<{ recovery: Recovery }>(RECOVER, { ...variables, since })
+      queued += recovery.queued
+      if (recovery.resumeSince === null) return queued
+      since = recovery.resumeSince
+      session.output.message(`Queued ${count(queued, 'delivery', 'deliveries')} so far; going on from ${since}.`)
+    } catch (error) {
+      if (queued > 0) {
+        const until = variables.until === undefined ? '' : ` --until ${variables.until}`
+        session.output.message(
+          `${count(queued, 'delivery is', 'deliveries are')} queued. Go on with: tidings webhooks recover ${variables.webhookId} --since ${since}${until}`,
+        )
+      }
+      throw error
+    }
+  }
+}
+
+const toTheSecond = (iso: string): string => iso.replace(/\.\d+\+00:00$/, 'Z')
+
+const notActive = (id: string, status: string, since: string): CliError =>
+  new CliError(
+    exitCodes.failed,
+    'CONFLICT',
+    `The webhook is ${cellText(status)}: nothing can be queued for it.`,
+    `Make it active first, which pings it: tidings webhooks enable ${id}. Then: tidings webhooks recover ${id} --since ${cellText(since)}`,
+  )

@@ -1,0 +1,131 @@
+import type { Argument, CommandUnknownOpts, Option } from '@commander-js/extra-typings'
+import { neutralise } from '../output/neutralise.ts'
+import { type Candidate, FILES, namedValues, type Values } from './values.ts'
+
+/** What a line leads to: a command, and what it expects at the cursor. */
+interface Position {
+  command: CommandUnknownOpts
+  /** How many arguments of the command stand before the cursor. */
+  argumentsBefore: number
+  /** Whose value is expected. */
+  option: Option | undefined
+  /** Nothing behind `--` is an option. */
+  optionsEnded: boolean
+}
+
+/**
+ * What may stand at the end of a line. `words` are those behind the program's name, the last one, perhaps empty, up to the
+ * cursor. The answer is what a shell's script reads: a candidate and what it is a line, or `:files`.
+ */
+export const complete = async (root: CommandUnknownOpts, words: string[]): Promise<string> => {
+  const line = joinEquals(words)
+  const before = line.slice(0, -1)
+  const current = line.at(-1) ?? ''
+  const position = walk(root, before)
+  const [, assigned, beginning = ''] = /^(--[\w-]+)=(.*)$/s.exec(current) ?? []
+  if (assigned !== undefined && position.option === undefined) {
+    const option = findOption(position.command, assigned)
+    return option ? print(await optionValues(option, beginning, position, before), beginning, `${assigned}=`) : ''
+  }
+  if (position.option) return print(await optionValues(position.option, current, position, before), current)
+  if (current.startsWith('-') && !position.optionsEnded) return print(options(position.command), current)
+  const { commands } = position.command
+  if (commands.length > 0 && position.argumentsBefore === 0) {
+    const shown = position.command.createHelp().visibleCommands(position.command)
+    return print(
+      shown.map(each => ({ value: each.name(), text: each.summary() || each.description() })),
+      current,
+    )
+  }
+  const expected = argumentAt(position)
+  return expected ? print(await argumentValues(expected, position, before), current) : ''
+}
+
+/** Bash hands `--output=json` over as three words. */
+const joinEquals = (words: string[]): string[] => {
+  const joined: string[] = []
+  for (const word of words) {
+    if (word === '=' && /^--[\w-]+$/.test(joined.at(-1) ?? '')) {
+      // The option's value is a word of its own then, as it is without the sign.
+      joined.push('=')
+    } else if (joined.at(-1) === '=') joined[joined.length - 1] = word
+    else joined.push(word)
+  }
+  if (joined.at(-1) === '=') joined[joined.length - 1] = ''
+  return joined
+}
+
+const walk = (root: CommandUnknownOpts, before: string[]): Position => {
+  const position: Position = { command: root, argumentsBefore: 0, option: undefined, optionsEnded: false }
+  for (const word of before) {
+    if (position.option) {
+      position.option = undefined
+    } else if (word === '--') {
+      position.optionsEnded = true
+    } else if (word.startsWith('-') && !position.optionsEnded) {
+      const option = word.includes('=') ? undefined : findOption(position.command, word)
+      if (option?.required) position.option = option
+    } else {
+      const child = position.command.commands.find(each => each.name() === word)
+      if (child && position.argumentsBefore === 0) position.command = child
+      else position.argumentsBefore += 1
+    }
+  }
+  return position
+}
+
+const withParents = (command: CommandUnknownOpts): CommandUnknownOpts[] =>
+  command.parent ? [command, ...withParents(command.parent)] : [command]
+
+const findOption = (command: CommandUnknownOpts, flag: string): Option | undefined =>
+  withParents(command)
+    .flatMap(each => each.options)
+    .find(option => option.long === flag || option.short === flag) as Option | undefined
+
+const options = (command: CommandUnknownOpts): Candidate[] => [
+  ...withParents(command).flatMap(each =>
+    each.options.flatMap(option =>
+      option.hidden || !option.long ? [] : [{ value: option.long, text: option.description }],
+    ),
+  ),
+  { value: '--help', text: 'show how it is used' },
+]
+
+const argumentAt = ({ command, argumentsBefore }: Position): Argument | undefined => {
+  const { registeredArguments } = command
+  const last = registeredArguments.at(-1)
+  return (registeredArguments[argumentsBefore] ?? (last?.variadic ? last : undefined)) as Argument | undefined
+}
+
+const nounOf = (command: CommandUnknownOpts): string => withParents(command).at(-2)?.name() ?? ''
+
+const optionValues = async (
+  option: Option,
+  current: string,
+  { command }: Position,
+  before: string[],
+): Promise<Values> => {
+  if (option.argChoices) return option.argChoices.map(value => ({ value, text: '' }))
+  const [, name = ''] = /<([\w-]+)>/.exec(option.flags) ?? []
+  const values = await namedValues({ name, option: option.long ?? '', noun: nounOf(command), before })
+  if (values === FILES || !/^(types|list|statuses)$/.test(name)) return values
+  // One more of a list: what stands before the last comma stays, and is not offered again.
+  const given = current.split(',').slice(0, -1)
+  const prefix = given.map(value => `${value},`).join('')
+  return values
+    .filter(({ value }) => !given.includes(value))
+    .map(({ value, text }) => ({ value: prefix + value, text }))
+}
+
+const argumentValues = async (argument: Argument, { command }: Position, before: string[]): Promise<Values> =>
+  argument.argChoices
+    ? argument.argChoices.map(value => ({ value, text: '' }))
+    : namedValues({ name: argument.name(), option: '', noun: nounOf(command), before })
+
+const print = (values: Values, current: string, prefix = ''): string => {
+  if (values === FILES) return `${FILES}\n`
+  return values
+    .filter(({ value }) => value.startsWith(current))
+    .map(({ value, text }) => `${neutralise(prefix + value)}\t${neutralise(text)}\n`)
+    .join('')
+}

@@ -1,0 +1,106 @@
+import assert from 'node:assert/strict'
+import { createInterface } from 'node:readline'
+import { test } from 'node:test'
+import { DeliveryWatch, type WatchedDelivery } from '../../cli/delivery-watch.ts'
+import { connectedTo, startStubServer } from './stub-server.ts'
+import { startTidings, temporaryFolder } from './tidings.ts'
+
+const id = (number: number) => `0193f000-${(number * 1000).toString(16).padStart(4, '0')}-7000-8000-000000000001`
+const delivery = (number: number, given: Partial<WatchedDelivery> = {}): WatchedDelivery => ({
+  id: id(number),
+  webhookId: 'w1',
+  webhook: { url: 'https://example.com/hooks' },
+  eventType: 'ping',
+  status: 'pending',
+  attemptCount: 0,
+  nextAttemptAt: null,
+  createdAt: '2026-11-21T00:40:01.000+00:00',
+  finishedAt: null,
+  attempts: [],
+  ...given,
+})
+const answered = (statusCode: number) => [
+  { number: 1, startedAt: '2026-11-21T00:40:01.000+00:00', durationMs: 5, statusCode, failure: null, retryAfter: null },
+]
+
+interface Query {
+  selector: { id?: { $gte?: string; $in?: string[] }; status?: string }
+  sort: Record<string, string>[]
+  limit?: number
+}
+/** What the API would answer from these deliveries. */
+const find = (deliveries: WatchedDelivery[], { selector, sort, limit }: Query) => {
+  const found = deliveries
+    .filter(each => selector.id?.$gte === undefined || each.id >= selector.id.$gte)
+    .filter(each => selector.id?.$in === undefined || selector.id.$in.includes(each.id))
+    .filter(each => selector.status === undefined || each.status === selector.status)
+    .sort((a, b) => (a.id < b.id ? -1 : 1))
+  return (sort[0]!.id === 'desc' ? found.reverse() : found).slice(0, limit)
+}
+const watching = async (deliveries: WatchedDelivery[]) => {
+  const watch = new DeliveryWatch(async (_document, variables) => {
+    return { deliveries: find(deliveries, (variables as { query: Query }).query) } as never
+  })
+  await watch.begin()
+  return async () =>
+    (await watch.changes()).map(
+      each => `${each.id === id(1) ? 1 : each.id === id(2) ? 2 : 3} ${each.status} ${each.attemptCount}`,
+    )
+}
+
+test('what is there before a watch begins is not told', async () => {
+  const changes = await watching([delivery(1, { status: 'delivered' }), delivery(2)])
+  assert.deepEqual(await changes(), [])
+})
+
+test('a new delivery is told once, and again with each attempt and its end', async () => {
+  const deliveries = [delivery(1)]
+  const changes = await watching(deliveries)
+  deliveries.push(delivery(2))
+  assert.deepEqual(await changes(), ['2 pending 0'])
+  assert.deepEqual(await changes(), [])
+  deliveries[1] = delivery(2, { attemptCount: 1, attempts: answered(500) })
+  assert.deepEqual(await changes(), ['2 pending 1'])
+  deliveries[1] = delivery(2, { attemptCount: 2, status: 'delivered', attempts: answered(200) })
+  assert.deepEqual(await changes(), ['2 delivered 2'])
+  assert.deepEqual(await changes(), [])
+})
+
+test('a delivery that was pending before the watch began is told when it ends', async () => {
+  const deliveries = [delivery(1), delivery(30, { status: 'delivered' })]
+  const changes = await watching(deliveries)
+  deliveries[0] = delivery(1, { status: 'dropped', attemptCount: 3 })
+  assert.deepEqual(await changes(), ['1 dropped 3'])
+})
+
+test('a delivery whose transaction ended after that of a later one is not missed', async () => {
+  const deliveries: WatchedDelivery[] = []
+  const changes = await watching(deliveries)
+  deliveries.push(delivery(2, { status: 'delivered' }))
+  assert.deepEqual(await changes(), ['2 delivered 0'])
+  deliveries.push(delivery(1, { status: 'delivered' }))
+  assert.deepEqual(await changes(), ['1 delivered 0'])
+})
+
+test('deliveries watch prints a JSON object a line, waits for a server that is away, and ends well on SIGINT', async t => {
+  const deliveries: WatchedDelivery[] = []
+  const server = await startStubServer(({ variables }) => ({
+    data: { deliveries: find(deliveries, variables.query as Query) },
+  }))
+  const child = startTidings(['deliveries', 'watch'], { home: temporaryFolder(), env: connectedTo(server) })
+  t.after(() => child.kill())
+  const ended = new Promise(resolve => child.once('close', resolve))
+  const lines = createInterface(child.stdout)[Symbol.asyncIterator]()
+  const messages = createInterface(child.stderr)[Symbol.asyncIterator]()
+  assert.match(String((await messages.next()).value), /Watching/)
+  deliveries.push(delivery(1))
+  assert.equal(JSON.parse(String((await lines.next()).value)).status, 'pending')
+  server.reset = true
+  assert.match(String((await messages.next()).value), /not reached.*Still trying/)
+  server.reset = false
+  deliveries[0] = delivery(1, { status: 'delivered', attemptCount: 1, attempts: answered(200) })
+  assert.equal(JSON.parse(String((await lines.next()).value)).status, 'delivered')
+  assert.match(String((await messages.next()).value), /back/)
+  child.kill('SIGINT')
+  assert.equal(await ended, 0)
+})

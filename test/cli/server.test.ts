@@ -1,0 +1,102 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import type { AddressInfo } from 'node:net'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { temporaryFolder, tidings } from './tidings.ts'
+
+interface Check {
+  name: string
+  status: string
+  found: string
+  next: string | null
+}
+
+const home = temporaryFolder()
+const path = join(home, 'tidings.sqlite')
+const env: Record<string, string> = {
+  TIDINGS_DATABASE_URL: `sqlite:${path}`,
+  TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
+  TIDINGS_PORT: '0',
+}
+const server = async (args: string[], given: Record<string, string> = {}) => {
+  const ended = await tidings(['server', ...args], { home, env: { ...env, ...given } })
+  return { ...ended, data: ended.stdout === '' ? undefined : JSON.parse(ended.stdout) }
+}
+const doctor = async (given: Record<string, string> = {}) => {
+  const { code, data } = await server(['doctor'], given)
+  return { code, check: (name: string) => (data.checks as Check[]).find(each => each.name === name)! }
+}
+
+test('doctor names a database that is not there yet, and does not make it', async () => {
+  const { code, check } = await doctor()
+  assert.equal(code, 1)
+  assert.match(check('database').next!, /server migrate/)
+  assert.equal(existsSync(path), false)
+})
+
+test('doctor tells every fault of the configuration', async () => {
+  const { code, data } = await server(['doctor'], { TIDINGS_PORT: 'x', TIDINGS_MASTER_KEY: 'short' })
+  assert.equal(code, 1)
+  const faults = data.checks.filter(({ name }: Check) => name === 'configuration')
+  assert.equal(faults.length, 2)
+  assert.doesNotMatch(JSON.stringify(faults), /short/)
+})
+
+test('doctor shows no password', async () => {
+  const { stdout, stderr } = await server(['doctor'], { TIDINGS_DATABASE_URL: 'mysql://u:hunter2@127.0.0.1:1/t' })
+  assert.match(stdout, /mysql:\/\/u@127\.0\.0\.1:1\/t does not answer/)
+  assert.doesNotMatch(stdout + stderr, /hunter2/)
+})
+
+test('doctor finds a migrated installation well, and says what is still to be made', async () => {
+  assert.equal((await server(['migrate'])).code, 0)
+  const { code, check } = await doctor()
+  assert.equal(code, 0)
+  assert.equal(check('schema').status, 'ok')
+  assert.equal(check('clock').status, 'ok')
+  assert.match(check('signing keys').next!, /server start/)
+  assert.match(check('access tokens').next!, /server token/)
+})
+
+test('keys are rotated: the next one signs in ten minutes, the one before until then', async () => {
+  assert.deepEqual((await server(['keys', 'list'])).data, [])
+  const { data: key } = await server(['keys', 'rotate'])
+  assert.equal(key.status, 'next')
+  assert.ok(Math.abs(Date.parse(key.activeFrom) - Date.parse(key.createdAt) - 600_000) < 1000)
+  const { data: keys } = await server(['keys', 'list'])
+  assert.deepEqual(
+    keys.map(({ status }: { status: string }) => status),
+    ['next', 'signing'],
+  )
+})
+
+test('doctor finds keys and secrets that the master key does not open, and takes both keys', async () => {
+  await server(['token', '--name', 'ci', '--permissions', 'admin'])
+  const other = randomBytes(32).toString('base64')
+  const { code, check } = await doctor({ TIDINGS_MASTER_KEY: other })
+  assert.equal(code, 1)
+  assert.equal(check('signing keys').status, 'problem')
+  assert.equal(check('access tokens').status, 'problem')
+  assert.match(check('signing keys').next!, /new,old/)
+  assert.equal((await doctor({ TIDINGS_MASTER_KEY: `${other},${env.TIDINGS_MASTER_KEY}` })).code, 0)
+})
+
+test('doctor notes a network guard that opens inside networks to the world', async () => {
+  const given = { TIDINGS_ALLOW_NETWORKS: '10.0.0.0/8', TIDINGS_BASE_URL: 'https://tidings.example.com' }
+  const { check } = await doctor(given)
+  assert.equal(check('network guard').status, 'note')
+  assert.match(check('network guard').next!, /10\.0\.0\.1/)
+})
+
+test('doctor finds a port that another program has', async t => {
+  const taken = createServer(socket => socket.destroy())
+  await new Promise<void>(resolve => taken.listen(0, '127.0.0.1', resolve))
+  t.after(() => taken.close())
+  const { port } = taken.address() as AddressInfo
+  const { code, check } = await doctor({ TIDINGS_PORT: String(port) })
+  assert.equal(code, 1)
+  assert.match(check('port').found, /another program/)
+})

@@ -1,0 +1,121 @@
+import assert from 'node:assert/strict'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { connectedTo, startStubServer } from './stub-server.ts'
+import { temporaryFolder, tidings } from './tidings.ts'
+
+const server = await startStubServer()
+const home = temporaryFolder()
+const file = join(home, 'webhooks.json')
+const id = '01930000-0000-7000-8000-000000000001'
+const stored = {
+  id,
+  url: 'https://example.com/a',
+  events: [],
+  organisationIds: ['b', 'a'],
+  projectIds: [],
+  status: 'active',
+}
+
+/** Applies a file where the server has these webhooks; `refuse` says which URLs do not answer their ping. */
+const apply = (content: unknown, webhooks: object[] = [], { args = [] as string[], refuse = '' } = {}) => {
+  writeFileSync(file, typeof content === 'string' ? content : JSON.stringify(content))
+  server.received.length = 0
+  server.answer = ({ query, variables }) =>
+    !query.includes('mutation')
+      ? { data: { webhooks } }
+      : variables.url === refuse
+        ? { errors: [{ message: 'No.', extensions: { code: 'PING_FAILED' } }] }
+        : { data: { webhook: { id: variables.id } } }
+  return tidings(['webhooks', 'create', '--file', file, ...args], { home, env: connectedTo(server) })
+}
+const mutations = () =>
+  server.received.filter(({ query }) => query.includes('mutation')).map(({ variables }) => variables)
+const outcomes = (stdout: string) => JSON.parse(stdout).map(({ outcome }: { outcome: string }) => outcome)
+
+test('a file creates what is missing, under ids that stay the same when it is run again', async () => {
+  const entries = [
+    { url: 'https://example.com/a', events: ['token_expired'] },
+    { url: 'https://example.com/b', id },
+  ]
+  const { code, stdout } = await apply(entries)
+  assert.equal(code, 0)
+  assert.deepEqual(outcomes(stdout), ['created', 'created'])
+  const [first, second] = mutations()
+  assert.deepEqual(second, { url: 'https://example.com/b', id })
+  await apply(entries)
+  assert.deepEqual(mutations()[0], first)
+})
+
+test('what is as the file says is left alone, whatever the order of its lists', async () => {
+  const { code, stdout } = await apply([{ url: stored.url, organisationIds: ['a', 'b'] }], [stored])
+  assert.equal(code, 0)
+  assert.deepEqual(outcomes(stdout), ['unchanged'])
+  assert.deepEqual(mutations(), [])
+})
+
+test('what differs is changed, and nothing else of it', async () => {
+  const { stdout } = await apply([{ id, url: 'https://example.com/new', events: [] }], [stored])
+  assert.deepEqual(JSON.parse(stdout)[0].changed, ['url'])
+  assert.deepEqual(mutations(), [{ id, url: 'https://example.com/new' }])
+})
+
+test('an endpoint that does not answer keeps none of the others back, and the exit code is 1', async () => {
+  const entries = [{ url: 'https://example.com/a' }, { url: 'https://example.com/b' }, { url: 'https://example.com/c' }]
+  const { code, stdout, stderr } = await apply(entries, [], { refuse: 'https://example.com/b' })
+  assert.equal(code, 1)
+  assert.deepEqual(outcomes(stdout), ['created', 'failed', 'created'])
+  assert.match(stderr, /Entry 2: No\./)
+  assert.match(stderr, /1 of 3 webhooks could not be set up/)
+})
+
+test('--dry-run tells what would be done and changes nothing', async () => {
+  const entries = [{ url: 'https://example.com/b' }, { url: stored.url, events: ['token_expired'] }]
+  const { code, stdout } = await apply(entries, [stored], { args: ['--dry-run'] })
+  assert.equal(code, 0)
+  assert.deepEqual(outcomes(stdout), ['to create', 'to change'])
+  assert.deepEqual(mutations(), [])
+})
+
+test('a line a webhook is read as well, and so is what webhooks list prints', async () => {
+  const listed = { ...stored, statusReason: null, createdAt: 'x', updatedAt: 'x', lastDeliveryAt: null, health: {} }
+  const lines = await apply(`{"url":"https://example.com/b"}\n\n{"url":"https://example.com/c"}\n`)
+  assert.deepEqual(outcomes(lines.stdout), ['created', 'created'])
+  const back = await apply([listed], [stored])
+  assert.deepEqual(outcomes(back.stdout), ['unchanged'])
+})
+
+test('every fault of a file is told at once, and nothing is sent', async () => {
+  const { code, stderr } = await apply([
+    { url: 'ftp://x', event: [] },
+    { url: 'https://a' },
+    5,
+    { url: 'https://b', id: 'x' },
+  ])
+  assert.equal(code, 2)
+  assert.match(stderr, /entry 1: "event" is unknown/)
+  assert.match(stderr, /entry 1: its url is "ftp:\/\/x"/)
+  assert.match(stderr, /entry 3: it is no JSON object/)
+  assert.match(stderr, /entry 4: its id is "x"/)
+  assert.equal(server.received.length, 0)
+})
+
+test('two entries that mean one webhook are a fault', async () => {
+  const { code, stderr } = await apply([{ url: 'https://a' }, { url: 'https://a' }])
+  assert.equal(code, 2)
+  assert.match(stderr, /entry 2: the same url as entry 1/)
+})
+
+test('a URL that several webhooks have needs an id, and the message names them', async () => {
+  const { code, stderr } = await apply([{ url: stored.url }], [stored, { ...stored, id: 'other' }])
+  assert.equal(code, 1)
+  assert.match(stderr, new RegExp(`${id}, other`))
+  assert.deepEqual(mutations(), [])
+})
+
+test('a line that is not JSON is named by its number', async () => {
+  const { code, stderr } = await apply(`{"url":"https://a"}\n{"url":\n`)
+  assert.equal(code, 2)
+  assert.match(stderr, /Line 2 of/)
+})
