@@ -96,5 +96,15 @@ export const run = async (sql: Sql, statement: string, bindings: readonly Knex.R
 
 const isSqlite = (sql: Sql): boolean => sql.client.driverName === 'better-sqlite3'
 
+/** SQLite takes no more terms in one statement than 500. */
+const ROWS_A_STATEMENT = 200
+
+/** Inserts any number of rows, none included. */
+export const insertMany = async (sql: Sql, table: string, values: object[]): Promise<void> => {
+  for (let from = 0; from < values.length; from += ROWS_A_STATEMENT) {
+    await sql(table).insert(values.slice(from, from + ROWS_A_STATEMENT))
+  }
+}
+
 /** `?, ?, ?` for a list of values. */
 export const marks = (values: readonly unknown[]): string => values.map(() => '?').join(', ')

@@ -14,6 +14,8 @@ export type Dialect = {
   forShare: string
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex: (name: string) => string
+  /** Selects each `key` and its least `value` from the index on both, reading an entry or two a key and not all there are. */
+  leastOfEach: (table: string, key: string, value: string, index: string) => string
   /** Epoch milliseconds by the database's clock, which is the one that rules. */
   nowMs: string
   /** Column type of an id or another short ASCII key. */
@@ -34,6 +36,8 @@ const mysqlFamily = (engine: 'mysql' | 'mariadb', collation: string): Dialect =>
   forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
   forShare: ' LOCK IN SHARE MODE',
   useIndex: name => `FORCE INDEX (${name})`,
+  leastOfEach: (table, key, value, index) =>
+    `SELECT ${key}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${key}`,
   // From UTC: by way of local time, an hour of each autumn would come twice.
   nowMs: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
   key: length => `char(${length}) character set ascii collate ascii_bin`,
@@ -53,6 +57,14 @@ export const dialects: Record<Engine, Dialect> = {
     forUpdateSkipLocked: '',
     forShare: '',
     useIndex: name => `INDEXED BY ${name}`,
+    leastOfEach: (table, key, value) =>
+      `WITH RECURSIVE each_key (${key}) AS (
+         SELECT MIN(${key}) FROM ${table}
+         UNION ALL
+         SELECT (SELECT MIN(t.${key}) FROM ${table} t WHERE t.${key} > each_key.${key}) FROM each_key WHERE each_key.${key} IS NOT NULL
+       )
+       SELECT ${key}, (SELECT MIN(t.${value}) FROM ${table} t WHERE t.${key} = each_key.${key}) AS ${value}
+       FROM each_key WHERE ${key} IS NOT NULL`,
     nowMs: "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
     key: () => 'text',
     text: () => 'text',

@@ -1,20 +1,23 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
 import { v7 as uuid } from 'uuid'
-import type { Database } from '../database/connect.ts'
+import { type Database, rows } from '../database/connect.ts'
 import type { Log } from '../log.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
-import { cancel, claim, extend, type Job, nextDue, putBack, type Settlement, settle } from './queue.ts'
+import { claim, extend, freeLeases, headOfEach, type Job, nextDue, putBack, type Settlement, settle } from './queue.ts'
+import { createShares, type Place } from './shares.ts'
 
 /** A claim holds for so long, and is extended while its attempts live. What a dead process held is due again after it. */
 export const LEASE_MS = 30_000
 const EXTEND_EVERY_MS = 10_000
 /** Rows of one claim, and of one settle: large enough that the database's commit is shared, small enough to be short. */
 const BATCH = 256
-/** The table of waits has seconds as its unit; a new event wakes this process at once. */
+/** How late this process finds what another has queued. What it has queued itself wakes it at once. */
 const POLL_MS = 1_000
-/** A webhook that already has this much waiting in memory, by the time its attempts take, gets no more claimed for now. */
-const WAITING_MS = 3_000
-const PUT_BACK_MS = { least: 250, most: 15_000 }
+/** After so long it looks again for what was due and could not be claimed: another process has it in its hands. */
+const ELSEWHERE_MS = 100
+/** Places that become free are gathered for so long, so that a claim is worth its transaction. */
+const GATHER_MS = 10
+const OUTAGE_MS = 250
 
 export type DeliveryLoop = {
   /** Says that something may be due now. */
@@ -27,14 +30,11 @@ export type DeliveryLoop = {
   stop(): Promise<void>
 }
 
-/** A webhook's share of this process. */
-type Lane = { inFlight: number; waiting: Job[]; averageMs: number; heldUntil: number }
-
 /**
  * Claims what is due, hands it to its webhook's share of connections, sends, and records the answers in batches.
  *
  * @param tools.claims false in a process without the role `delivery`, which makes no attempts but its own pings
- * @param tools.concurrency attempts in flight at most; one webhook takes at most a quarter of them
+ * @param tools.concurrency attempts in flight at most; one webhook alone takes at most a quarter of them
  */
 export const startDeliveryLoop = (
   tools: AttemptTools & {
@@ -46,219 +46,285 @@ export const startDeliveryLoop = (
   },
 ): DeliveryLoop => {
   const { database, clock, log, concurrency } = tools
-  const share = Math.max(1, Math.floor(concurrency / 4))
-  const lanes = new Map<string, Lane>()
-  /** How many claims of each lease this process still holds. */
-  const leases = new Map<string, number>()
+  const shares = createShares({ clock, concurrency })
   const unrecorded: { settlement: Settlement; recorded: () => void }[] = []
-  let inFlight = 0
-  let waiting = 0
-  /** All places are taken, and more may be due: attempts that end look again. */
-  let full = false
+  /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
+  let stale = tools.claims && database.engine === 'sqlite'
+  let mayBeDue = true
+  /** Something is due of a webhook that has its share: claims go by webhook, and places that become free are a reason to look. */
+  let crowded = false
   let stopping = false
+  let failing = false
   let timer: NodeJS.Timeout | undefined
+  let timerAt = Number.POSITIVE_INFINITY
   let looking: Promise<void> | undefined
-  let lookAgain = false
   let recording: Promise<void> | undefined
   const idlers: (() => void)[] = []
 
-  const laneOf = (webhookId: string): Lane => {
-    let lane = lanes.get(webhookId)
-    if (!lane) {
-      lane = { inFlight: 0, waiting: [], averageMs: 50, heldUntil: 0 }
-      lanes.set(webhookId, lane)
-    }
-    return lane
-  }
-
   const wake = (): void => {
-    if (!tools.claims) {
-      checkIdle()
-      return
-    }
-    lookAgain = true
-    looking ??= look().finally(() => {
-      looking = undefined
-      if (lookAgain && !stopping) wake()
-      else checkIdle()
-    })
+    mayBeDue = true
+    lookSoon()
   }
 
-  const room = (): number => Math.min(BATCH, concurrency * 2 - inFlight - waiting)
+  const lookSoon = (): void => {
+    if (stopping || !tools.claims) return
+    looking ??= look()
+      .then(lookIn, error => {
+        if (!failing) log.error({ err: error }, 'the queue cannot be read; trying until it can')
+        failing = true
+        mayBeDue = false
+        lookIn(POLL_MS)
+      })
+      .finally(() => {
+        looking = undefined
+        if (mayBeDue) lookSoon()
+        checkIdle()
+      })
+  }
 
-  /** Claims until nothing is due or all places are taken. */
-  const look = async (): Promise<void> => {
+  /** Looks again in `ms`, unless it is going to before. */
+  const lookIn = (ms: number): void => {
+    const at = performance.now() + ms
+    if (stopping || timerAt <= at) return
     clearTimeout(timer)
+    timerAt = at
+    timer = setTimeout(() => {
+      timerAt = Number.POSITIVE_INFINITY
+      // A look that is under way may have passed what this one was for.
+      if (looking) mayBeDue = true
+      else lookSoon()
+    }, ms)
+  }
+
+  /**
+   * Claims until nothing is due that there is a place for, and says in how many milliseconds to look again. A look at an idle queue
+   * is one read of the head of an index.
+   */
+  const look = async (): Promise<number> => {
+    clearTimeout(timer)
+    timerAt = Number.POSITIVE_INFINITY
+    if (stale) await freeLeases(database, { now: clock.now(), leaseMs: LEASE_MS })
+    stale = false
+    mayBeDue ||= crowded
+    let claimedAt = Number.NEGATIVE_INFINITY
+    while (!stopping) {
+      if (mayBeDue) {
+        mayBeDue = false
+        claimedAt = clock.now()
+        const inMs = shares.room() === 0 ? waitForPlace() : await (crowded ? claimByTurns : claimOldest)(claimedAt)
+        await othersTurn()
+        if (inMs !== undefined && !mayBeDue) return inMs
+        continue
+      }
+      const due = await nextDue(database)
+      if (failing) log.info('the queue can be read again')
+      failing = false
+      if (mayBeDue) continue
+      const inMs = due === undefined ? POLL_MS : Math.min(POLL_MS, due - clock.now())
+      if (inMs > 0) return inMs
+      if (due! <= claimedAt) return ELSEWHERE_MS
+      mayBeDue = true
+    }
+    return POLL_MS
+  }
+
+  const waitForPlace = (): number => {
+    crowded = true
+    return POLL_MS
+  }
+
+  /** Claims what has been due longest. */
+  const claimOldest = async (now: number): Promise<undefined> => {
+    const limit = Math.min(BATCH, shares.room())
+    const { found, left } = await claimDue(now, limit)
+    crowded = left
+    mayBeDue ||= left || found === limit
+  }
+
+  /**
+   * Claims for webhooks by turns, past those that have their share: however much is due of them, nobody waits behind it. Says in
+   * how many milliseconds to look again if there is nothing to claim.
+   */
+  const claimByTurns = async (now: number): Promise<number | undefined> => {
+    const heads = await headOfEach(database)
+    const due = heads.filter(head => head.dueAt <= now).map(head => head.webhookId)
+    const quotas = shares.quotas(due, BATCH)
+    crowded = quotas.size < due.length
+    if (quotas.size > 0) {
+      const { found } = await claimDue(now, BATCH, quotas)
+      if (found === 0) return ELSEWHERE_MS
+      mayBeDue = true
+    }
+    if (quotas.size > 0 || !crowded) return undefined
+    const next = heads[due.length]?.dueAt ?? Number.POSITIVE_INFINITY
+    return Math.min(POLL_MS, Math.max(1, next - now))
+  }
+
+  const claimDue = async (now: number, limit: number, quotas?: ReadonlyMap<string, number>) => {
+    shares.dropExpired(now)
+    const given = { lease: uuid(), now, limit, leaseMs: LEASE_MS, plan: shares.plan }
+    const claimed = await claim(database, quotas ? { ...given, quotas } : given)
+    for (const job of claimed.taken) shares.add(job, now + LEASE_MS)
+    startWaiting()
+    return claimed
+  }
+
+  const startWaiting = (): void => {
+    if (stopping) return
+    for (let place = shares.next(); place; place = shares.next()) {
+      const { job } = place
+      make(place).catch(error =>
+        // Its lease runs out, and it is due again.
+        log.error({ err: error, deliveryId: job.deliveryId }, 'an attempt could not be made'),
+      )
+    }
+  }
+
+  const make = async (place: Place): Promise<Settlement> => {
+    let settlement: Settlement
     try {
-      while (lookAgain && !stopping) {
-        lookAgain = false
-        const limit = room()
-        full = limit <= 0
-        if (full) return
-        const lease = uuid()
-        const jobs = await claim(database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS })
-        if (jobs.length === limit) lookAgain = true
-        if (jobs.length > 0) await accept(jobs, lease)
-      }
-      if (!stopping) await sleepUntilDue()
+      settlement = await attempt(place.job, tools)
     } catch (error) {
-      log.error({ err: error }, 'the queue cannot be read; trying again')
-      schedule(POLL_MS)
+      shares.ended(place)
+      leave(place)
+      throw error
     }
-  }
-
-  const sleepUntilDue = async (): Promise<void> => {
-    const due = await nextDue(database)
-    schedule(due === undefined ? POLL_MS : Math.min(POLL_MS, Math.max(1, due - clock.now())))
-  }
-
-  const schedule = (ms: number): void => {
-    clearTimeout(timer)
-    if (!stopping) timer = setTimeout(wake, ms)
-  }
-
-  const accept = async (jobs: Job[], lease: string): Promise<void> => {
-    leases.set(lease, jobs.length)
-    const back: { claim: Job; dueAt: number }[] = []
-    const ended: Job[] = []
-    for (const job of jobs) {
-      const lane = laneOf(job.webhookId)
-      const expectedMs = (lane.waiting.length / share) * lane.averageMs
-      lane.heldUntil = Math.max(lane.heldUntil, job.heldUntil ?? 0)
-      if (job.webhookStatus !== 'active') ended.push(job)
-      else if (lane.heldUntil > clock.now()) back.push({ claim: job, dueAt: lane.heldUntil })
-      else if (lane.waiting.length >= share && expectedMs > WAITING_MS) {
-        const later = Math.min(Math.max(expectedMs, PUT_BACK_MS.least), PUT_BACK_MS.most)
-        back.push({ claim: job, dueAt: clock.now() + Math.round(later) })
-      } else {
-        lane.waiting.push(job)
-        waiting += 1
-        start(lane)
-      }
-    }
-    await putBack(database, back)
-    if (ended.length > 0) await cancel(database, ended, clock.now())
-    for (const job of [...back.map(({ claim }) => claim), ...ended]) release(job)
-  }
-
-  const start = (lane: Lane): void => {
-    while (lane.inFlight < share && inFlight < concurrency && lane.waiting.length > 0 && !stopping) {
-      const job = lane.waiting.shift()!
-      waiting -= 1
-      if (lane.heldUntil > clock.now()) {
-        putBack(database, [{ claim: job, dueAt: lane.heldUntil }]).then(
-          () => release(job),
-          // Its lease runs out, and it is due again.
-          () => release(job),
-        )
-      } else void make(job, lane)
-    }
-  }
-
-  const make = async (job: Job, lane: Lane): Promise<Settlement> => {
-    lane.inFlight += 1
-    inFlight += 1
-    const settlement = await attempt(job, tools)
-    lane.inFlight -= 1
-    inFlight -= 1
-    lane.averageMs += (settlement.durationMs - lane.averageMs) / 8
     const { outcome } = settlement
+    shares.ended(place)
     if (outcome.status === 'pending' && outcome.holdWebhookMs) {
-      lane.heldUntil = Math.max(lane.heldUntil, clock.now() + outcome.holdWebhookMs)
+      const until = clock.now() + outcome.holdWebhookMs
+      giveBack(shares.holdWebhook(place, until), until)
     }
-    const recorded = record(settlement)
-    startWaiting(lane)
-    await recorded
-    release(job)
-    if (lane.inFlight === 0 && lane.waiting.length === 0 && lane.heldUntil <= clock.now()) lanes.delete(job.webhookId)
+    startWaiting()
+    await record(settlement)
+    leave(place)
     tools.onSettled?.(settlement)
-    if (outcome.status === 'pending' && !stopping) wakeAt(clock.now() + outcome.retryInMs)
-    if (full && !looking && !stopping && room() >= Math.min(BATCH, concurrency) / 2) wake()
-    checkIdle()
+    if (outcome.status === 'pending') lookIn(Math.min(POLL_MS, outcome.retryInMs))
     return settlement
   }
 
-  /** The place that has become free goes to the webhook it belonged to, or, where that has nothing, to the others in turn. */
-  const startWaiting = (first: Lane): void => {
-    start(first)
-    if (waiting === 0 || inFlight >= concurrency) return
-    for (const lane of lanes.values()) if (lane.waiting.length > 0) start(lane)
+  const leave = (place: Place): void => {
+    shares.leave(place)
+    if (crowded) lookIn(GATHER_MS)
+    checkIdle()
   }
 
-  const wakeAt = (at: number): void => {
-    const inMs = at - clock.now()
-    if (inMs < POLL_MS) setTimeout(wake, Math.max(0, inMs)).unref()
-  }
-
-  const release = (job: Job): void => {
-    const left = (leases.get(job.lease) ?? 0) - 1
-    if (left > 0) leases.set(job.lease, left)
-    else leases.delete(job.lease)
-  }
+  /** Unsent claims that cannot be given back now are so when their lease runs out. */
+  const giveBack = (places: Place[], dueAt: number): Promise<void> =>
+    putBack(
+      database,
+      places.map(({ job }) => job),
+      dueAt,
+    )
+      .catch(error => log.warn({ err: error }, 'claims cannot be given back; their lease runs out'))
+      .finally(() => {
+        for (const place of places) leave(place)
+      })
 
   const record = (settlement: Settlement): Promise<void> =>
     new Promise(recorded => {
       unrecorded.push({ settlement, recorded })
       recording ??= recordAll().finally(() => {
         recording = undefined
+        checkIdle()
       })
     })
 
-  /** What arrives while one transaction runs goes into the next: at once when idle, in batches when busy. */
+  /**
+   * What arrives while one transaction runs goes into the next: at once when idle, in batches when busy. SQLite lets nothing
+   * arrive while it works, so it rests as long as it worked.
+   */
   const recordAll = async (): Promise<void> => {
     while (unrecorded.length > 0) {
+      await othersTurn()
+      const startedAt = performance.now()
       const batch = unrecorded.splice(0, BATCH)
-      try {
-        await settle(
-          database,
-          batch.map(({ settlement }) => settlement),
-          clock.now(),
-        )
-        for (const { recorded } of batch) recorded()
-      } catch (error) {
-        log.error({ err: error, attempts: batch.length }, 'attempts cannot be recorded; trying again')
-        unrecorded.unshift(...batch)
-        await sleep(250)
+      await recordBatch(batch.map(({ settlement }) => settlement))
+      for (const { recorded } of batch) recorded()
+      if (database.engine === 'sqlite' && batch.length > 1) {
+        await sleep(Math.min(GATHER_MS, performance.now() - startedAt))
       }
     }
   }
 
+  /** Waits while the database is out of reach. If it is not, what fails together is recorded one by one: none keeps the others back. */
+  const recordBatch = async (settlements: Settlement[]): Promise<void> => {
+    for (let isLogged = false; ; isLogged = true) {
+      try {
+        return await settle(database, settlements, clock.now())
+      } catch (error) {
+        if (await answers()) {
+          if (settlements.length === 1) return recordWithoutTexts(settlements[0]!, error)
+          for (const settlement of settlements) await recordBatch([settlement])
+          return
+        }
+        if (!isLogged) log.error({ err: error, attempts: settlements.length }, 'attempts wait to be recorded')
+        await sleep(OUTAGE_MS)
+      }
+    }
+  }
+
+  const answers = async (): Promise<boolean> => {
+    try {
+      await rows(database.knex, 'SELECT 1')
+      return true
+    } catch {
+      return false
+    }
+  }
+
+  /** What the database refuses can only be what came from outside. */
+  const recordWithoutTexts = async (settlement: Settlement, cause: unknown): Promise<void> => {
+    const { deliveryId } = settlement.job
+    const answer =
+      settlement.answer.kind === 'response' ? { ...settlement.answer, body: '' } : { ...settlement.answer, detail: '' }
+    try {
+      await settle(database, [{ ...settlement, answer }], clock.now())
+      log.error({ err: cause, deliveryId }, 'an attempt was recorded without its answer, which the database refuses')
+    } catch (error) {
+      log.error({ err: error, deliveryId }, 'an attempt cannot be recorded; it is made again when its lease runs out')
+    }
+  }
+
   const extending = setInterval(() => {
-    extend(database, [...leases.keys()], clock.now() + LEASE_MS).catch(error =>
-      log.warn({ err: error }, 'leases cannot be extended'),
+    const places = shares.held()
+    const leaseEnd = clock.now() + LEASE_MS
+    extend(
+      database,
+      places.map(({ job }) => job),
+      leaseEnd,
+    ).then(
+      () => {
+        for (const place of places) place.leaseEnd = leaseEnd
+      },
+      error => log.warn({ err: error }, 'leases cannot be extended'),
     )
   }, EXTEND_EVERY_MS)
 
-  const busy = (): boolean =>
-    Boolean(looking) || inFlight > 0 || waiting > 0 || unrecorded.length > 0 || Boolean(recording)
-
   const checkIdle = (): void => {
-    if (!busy()) for (const resolve of idlers.splice(0)) resolve()
+    if (looking || recording || shares.count() > 0) return
+    for (const resolve of idlers.splice(0)) resolve()
   }
 
-  wake()
+  lookSoon()
   return {
     wake,
-    deliverNow(job) {
-      leases.set(job.lease, 1)
-      return make(job, laneOf(job.webhookId))
-    },
+    deliverNow: job => make(shares.startNow(job, clock.now() + LEASE_MS)),
     idle: () =>
       new Promise(resolve => {
         idlers.push(resolve)
         wake()
+        checkIdle()
       }),
     async stop() {
       stopping = true
       clearTimeout(timer)
       await looking
-      const unsent = [...lanes.values()].flatMap(lane => lane.waiting.splice(0))
-      waiting = 0
-      await putBack(
-        database,
-        unsent.map(job => ({ claim: job, dueAt: clock.now() })),
-      ).catch(error => log.warn({ err: error }, 'unsent deliveries stay claimed until their lease runs out'))
-      while (inFlight > 0 || unrecorded.length > 0 || recording) await (recording ?? sleep(20))
+      await giveBack(shares.withdrawWaiting(), clock.now())
+      await new Promise<void>(resolve => {
+        idlers.push(resolve)
+        checkIdle()
+      })
       clearInterval(extending)
     },
   }

@@ -10,7 +10,13 @@ import type { Answer } from './outcome.ts'
 import { jobsOf } from './queue.ts'
 
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
-export type AnsweredPing = { deliveryId: string; sentAt: number; durationMs: number; response: string }
+export type AnsweredPing = {
+  deliveryId: string
+  eventTime: number
+  sentAt: number
+  durationMs: number
+  response: string
+}
 
 /** Pings an endpoint, and throws PING_FAILED with what happened unless it answers exactly 200. Nothing is stored. */
 export const pingBeforeStoring = async (
@@ -24,7 +30,7 @@ export const pingBeforeStoring = async (
     tools,
   )
   if (answer.kind === 'response' && answer.statusCode === 200) {
-    return { deliveryId, sentAt: startedAt, durationMs, response: answer.body }
+    return { deliveryId, eventTime, sentAt: startedAt, durationMs, response: answer.body }
   }
   throw new TidingsError(
     'PING_FAILED',
@@ -48,9 +54,9 @@ const inWords = (answer: Answer): string =>
 export const recordAnsweredPing = async (
   trx: Knex.Transaction,
   webhookId: string,
-  { deliveryId, sentAt, durationMs, response }: AnsweredPing,
+  { deliveryId, eventTime, sentAt, durationMs, response }: AnsweredPing,
 ): Promise<void> => {
-  const eventId = await recordPing(trx, sentAt)
+  const eventId = await recordPing(trx, eventTime)
   const finishedAt = sentAt + durationMs
   await run(
     trx,
@@ -86,6 +92,6 @@ export const pingWebhook = async (
     return id!
   })
   const claimed = { deliveryId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
-  for (const job of await jobsOf(database, [claimed])) await loop.deliverNow(job)
+  for (const job of await jobsOf(database.knex, [claimed])) await loop.deliverNow(job)
   return deliveryId
 }

@@ -1,7 +1,7 @@
 import type { Knex } from 'knex'
 import type { EventType } from '../../shared/events.ts'
-import { type Database, marks, rows, run } from '../database/connect.ts'
-import type { DeliveryStatus } from '../domain/deliveries.ts'
+import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
+import type { Dialect } from '../database/engine.ts'
 import { leaveActive, type WebhookStatus } from '../domain/webhooks.ts'
 import type { Answer, Outcome } from './outcome.ts'
 
@@ -57,37 +57,96 @@ type QueueRow = {
   throttled_since: number | null
 }
 
-/** Claims up to `limit` deliveries that are due, for `leaseMs` from now. */
+/** What a process does with due deliveries: those it takes, and those that are not to be sent before another time. */
+export type Plan = { take: Job[]; later: { job: Job; dueAt: number }[] }
+
+/**
+ * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been due longest,
+ * or, with `quotas`, at so many of each webhook; `plan` says what becomes of them, and is asked again when the transaction has to be
+ * made again. What it does not name is left where it is.
+ *
+ * @returns the jobs taken, how many rows were looked at, and whether some were left
+ */
 export const claim = async (
   database: Database,
-  { lease, now, limit, leaseMs }: { lease: string; now: number; limit: number; leaseMs: number },
-): Promise<Job[]> => {
-  const claimed = await database.transaction(async trx => {
-    // The index on due_at alone serves both the condition and the order, so that only the rows taken are locked.
-    const due = await rows<QueueRow>(
+  given: {
+    lease: string
+    now: number
+    limit: number
+    quotas?: ReadonlyMap<string, number>
+    leaseMs: number
+    plan: (due: Job[]) => Plan
+  },
+): Promise<{ taken: Job[]; found: number; left: boolean }> => {
+  const { lease, now, limit, quotas, leaseMs, plan } = given
+  return database.transaction(async trx => {
+    const due = quotas
+      ? await lockDueOf(trx, database.dialect, quotas, now)
+      : await lockDue(trx, database.dialect, limit, now)
+    if (due.length === 0) return { taken: [], found: 0, left: false }
+    const jobs = await jobsOf(
       trx,
-      `SELECT * FROM delivery_queue WHERE due_at <= ? ORDER BY due_at LIMIT ?${database.dialect.forUpdateSkipLocked}`,
-      [now, limit],
+      due.map(row => claimOf(row, lease)),
     )
-    if (due.length === 0) return []
-    await take(trx, due, lease, now + leaseMs)
+    const active = jobs.filter(job => job.webhookStatus === 'active')
+    const { take, later } = plan(active)
+    const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
     await logLost(
       trx,
       database,
-      due.filter(row => row.lease !== null),
+      due.filter(row => changed.has(row.delivery_id)),
       leaseMs,
     )
-    return due.map(row => claimOf(row, lease))
+    await hold(trx, take, now + leaseMs)
+    await release(trx, later)
+    const owed = new Set(active.map(job => job.deliveryId))
+    const ended = due.map(row => row.delivery_id).filter(id => !owed.has(id))
+    await cancel(trx, ended, now)
+    return { taken: take, found: due.length, left: changed.size < active.length }
   })
-  return jobsOf(database, claimed)
 }
 
-const take = async (trx: Knex.Transaction, due: QueueRow[], lease: string, leaseEnd: number): Promise<void> => {
-  await run(
+// Each statement names the index that serves both its condition and its order, so that only the rows looked at are locked: of a
+// small table, MySQL would read and lock every row.
+
+const lockDue = (trx: Knex.Transaction, dialect: Dialect, limit: number, now: number): Promise<QueueRow[]> =>
+  rows(
     trx,
-    `UPDATE delivery_queue SET lease = ?, due_at = ?, attempt = attempt + 1 WHERE delivery_id IN (${marks(due)})`,
-    [lease, leaseEnd, ...due.map(row => row.delivery_id)],
+    `SELECT * FROM delivery_queue ${dialect.useIndex('delivery_queue_by_due_time')}
+     WHERE due_at <= ? ORDER BY due_at LIMIT ?${dialect.forUpdateSkipLocked}`,
+    [now, limit],
   )
+
+const lockDueOf = async (
+  trx: Knex.Transaction,
+  dialect: Dialect,
+  quotas: ReadonlyMap<string, number>,
+  now: number,
+): Promise<QueueRow[]> => {
+  const ofOne = `SELECT delivery_id FROM (
+    SELECT delivery_id FROM delivery_queue ${dialect.useIndex('delivery_queue_by_webhook')}
+    WHERE webhook_id = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
+  const found = await rows<{ delivery_id: string }>(
+    trx,
+    Array.from(quotas, () => ofOne).join(' UNION ALL '),
+    [...quotas].flatMap(([webhookId, quota]) => [webhookId, now, quota]),
+  )
+  if (found.length === 0) return []
+  // Read without a lock: another process may have claimed them since.
+  return rows(
+    trx,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialect.forUpdateSkipLocked}`,
+    [...found.map(row => row.delivery_id), now],
+  )
+}
+
+/** The first due time of each webhook that has something in the queue, the earliest first. */
+export const headOfEach = async (database: Database): Promise<{ webhookId: string; dueAt: number }[]> => {
+  const found = await rows<{ webhook_id: string; due_at: number }>(
+    database.knex,
+    database.dialect.leastOfEach('delivery_queue', 'webhook_id', 'due_at', 'delivery_queue_by_webhook'),
+  )
+  return found.map(row => ({ webhookId: row.webhook_id, dueAt: row.due_at })).toSorted((a, b) => a.dueAt - b.dueAt)
 }
 
 const claimOf = (row: QueueRow, lease: string): Claim => ({
@@ -99,8 +158,42 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
   throttledSinceMs: row.throttled_since,
 })
 
+const hold = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promise<void> => {
+  if (jobs.length === 0) return
+  await run(
+    trx,
+    `UPDATE delivery_queue SET lease = ?, due_at = ?, attempt = attempt + 1 WHERE delivery_id IN (${marks(jobs)})`,
+    [jobs[0]!.lease, leaseEnd, ...jobs.map(job => job.deliveryId)],
+  )
+}
+
+/** Lets go of rows that this transaction has locked, and that nobody holds any more. */
+const release = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }[]): Promise<void> => {
+  if (later.length === 0) return
+  const due = caseOf(
+    'delivery_id',
+    later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
+  )
+  await run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ${due.sql} WHERE delivery_id IN (${marks(later)})`, [
+    ...due.bindings,
+    ...later.map(({ job }) => job.deliveryId),
+  ])
+}
+
+/** Ends what is owed no more: queued in the moment that its webhook left `active`, or that its event was purged. */
+const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promise<void> => {
+  if (ids.length === 0) return
+  await run(
+    trx,
+    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE id IN (${marks(ids)}) AND status = 'pending'`,
+    [now, ...ids],
+  )
+  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
+}
+
 /** Logs the attempts of those that held these rows before and never said what came of it. */
-const logLost = async (trx: Knex.Transaction, database: Database, lost: QueueRow[], leaseMs: number): Promise<void> => {
+const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[], leaseMs: number): Promise<void> => {
+  const lost = due.filter(row => row.lease !== null)
   if (lost.length === 0) return
   // One that has recorded its attempt in this very moment is believed.
   const recorded = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ['number'])
@@ -114,8 +207,20 @@ const logLost = async (trx: Knex.Transaction, database: Database, lost: QueueRow
 
 const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
 
+/**
+ * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever held a lease is gone.
+ *
+ * @returns how many deliveries were claimed
+ */
+export const freeLeases = (database: Database, { now, leaseMs }: { now: number; leaseMs: number }): Promise<number> =>
+  database.transaction(async trx => {
+    const held = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
+    await logLost(trx, database, held, leaseMs)
+    return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
+  })
+
 /** Claims with all that is needed to send them. */
-export const jobsOf = async (database: Database, claims: Claim[]): Promise<Job[]> => {
+export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   if (claims.length === 0) return []
   type Details = {
     id: string
@@ -127,7 +232,7 @@ export const jobsOf = async (database: Database, claims: Claim[]): Promise<Job[]
     created_at: number
   }
   const found = await rows<Details>(
-    database.knex,
+    sql,
     `SELECT d.id, w.url, w.status, w.held_until, e.type, e.payload, e.created_at
      FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id
      WHERE d.id IN (${marks(claims)})`,
@@ -149,29 +254,26 @@ export const jobsOf = async (database: Database, claims: Claim[]): Promise<Job[]
   })
 }
 
-/** Pushes the end of a lease forward, for what is still claimed under it. */
-export const extend = async (database: Database, leases: string[], leaseEnd: number): Promise<void> => {
-  if (leases.length === 0) return
-  await run(database.knex, `UPDATE delivery_queue SET due_at = ? WHERE lease IN (${marks(leases)})`, [
-    leaseEnd,
-    ...leases,
-  ])
+/** Pushes the end of leases forward, for those of `claims` that are still held under their own. */
+export const extend = async (database: Database, claims: Claim[], leaseEnd: number): Promise<void> => {
+  if (claims.length === 0) return
+  const leases = [...new Set(claims.map(claimed => claimed.lease))]
+  await run(
+    database.knex,
+    `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(claims)}) AND lease IN (${marks(leases)})`,
+    [leaseEnd, ...claims.map(claimed => claimed.deliveryId), ...leases],
+  )
 }
 
-/** Gives claims back unsent, each due again at its time, as if they had never been claimed. */
-export const putBack = async (database: Database, back: { claim: Claim; dueAt: number }[]): Promise<void> => {
-  if (back.length === 0) return
-  const cases = caseOf(
-    'delivery_id',
-    back.map(({ claim, dueAt }) => [claim.deliveryId, dueAt]),
-  )
-  await database.transaction(trx =>
-    run(
-      trx,
-      `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ${cases.sql}
-       WHERE delivery_id IN (${marks(back)}) AND lease IN (${marks(back)})`,
-      [...cases.bindings, ...back.map(({ claim }) => claim.deliveryId), ...back.map(({ claim }) => claim.lease)],
-    ),
+/** Gives claims back unsent, due again at `dueAt`, as if they had never been claimed. */
+export const putBack = async (database: Database, claims: Claim[], dueAt: number): Promise<void> => {
+  if (claims.length === 0) return
+  const leases = [...new Set(claims.map(claimed => claimed.lease))]
+  await run(
+    database.knex,
+    `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ?
+     WHERE delivery_id IN (${marks(claims)}) AND lease IN (${marks(leases)})`,
+    [dueAt, ...claims.map(claimed => claimed.deliveryId), ...leases],
   )
 }
 
@@ -196,14 +298,14 @@ export const settle = async (database: Database, settlements: Settlement[], now:
       ids,
     )
     const leases = new Map(held.map(row => [row.delivery_id, row.lease]))
-    const counts = sorted.filter(
-      ({ job, outcome }) => outcome.status === 'delivered' || leases.get(job.deliveryId) === job.lease,
-    )
+    const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
+    const own = sorted.filter(isOwn)
+    const late = sorted.filter(settlement => !isOwn(settlement))
     await logAttempts(trx, database, sorted)
-    await finish(trx, counts, now)
-    await retry(trx, counts)
-    await countAttempts(trx, sorted)
-    await changeWebhooks(trx, counts, now)
+    await retry(trx, database.dialect, own)
+    await finish(trx, own, now)
+    await recordLate(trx, late, now)
+    await changeWebhooks(trx, own, now)
   })
 }
 
@@ -244,81 +346,88 @@ const logAttempts = async (trx: Knex.Transaction, database: Database, settlement
 /** The end of an attempt: what waits are counted from. */
 const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number => startedAt + durationMs
 
-const finish = async (trx: Knex.Transaction, settlements: Settlement[], now: number): Promise<void> => {
-  const finished = settlements.filter(({ outcome }) => outcome.status !== 'pending')
-  if (finished.length === 0) return
-  const byStatus = Map.groupBy(finished, ({ outcome }) => outcome.status as DeliveryStatus)
-  for (const [status, group] of byStatus) {
+const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[]): Promise<void> => {
+  const again = own.flatMap(({ outcome, ...settlement }) =>
+    outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
+  )
+  if (again.length === 0) return
+  // Every row is there: this transaction has locked it under its lease.
+  const columns = ['webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
+  await run(
+    trx,
+    `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
+     VALUES ${again.map(() => '(?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
+    again.flatMap(({ job, outcome, ...settlement }) => [
+      job.deliveryId,
+      job.webhookId,
+      endOf(settlement) + outcome.retryInMs,
+      job.attempt,
+      outcome.failureCount,
+      outcome.throttledSinceMs,
+    ]) as Knex.RawBinding[],
+  )
+  const ofQueue = (column: string) => `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
+  await run(
+    trx,
+    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} WHERE id IN (${marks(again)})`,
+    again.map(({ job }) => job.deliveryId),
+  )
+}
+
+const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
+  const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
+  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt}`)
+  for (const group of alike.values()) {
+    const { job, outcome } = group[0]!
     await run(
       trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?
-       WHERE id IN (${marks(group)}) AND (status = 'pending' OR (? = 'delivered' AND status <> 'delivered'))`,
-      [status, now, ...group.map(({ job }) => job.deliveryId), status],
+      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ? WHERE id IN (${marks(group)})`,
+      [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
-  await run(
-    trx,
-    `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(finished)})`,
-    finished.map(({ job }) => job.deliveryId),
-  )
+  await forget(trx, finished)
 }
 
-const retry = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
-  const again = settlements.flatMap(settlement => {
-    const { job, outcome } = settlement
-    if (outcome.status !== 'pending') return []
-    return { id: job.deliveryId, dueAt: endOf(settlement) + outcome.retryInMs, outcome }
-  })
-  if (again.length === 0) return
-  const ids = again.map(({ id }) => id)
-  const dueAt = (key: string) =>
-    caseOf(
-      key,
-      again.map(({ id, dueAt }) => [id, dueAt]),
-    )
-  const failures = caseOf(
-    'delivery_id',
-    again.map(({ id, outcome }) => [id, outcome.failureCount]),
-  )
-  const throttled = caseOf(
-    'delivery_id',
-    again.map(({ id, outcome }) => [id, outcome.throttledSinceMs]),
-  )
-  const queueDue = dueAt('delivery_id')
-  await run(
-    trx,
-    `UPDATE delivery_queue SET lease = NULL, due_at = ${queueDue.sql}, failure_count = ${failures.sql}, throttled_since = ${throttled.sql}
-     WHERE delivery_id IN (${marks(ids)})`,
-    [...queueDue.bindings, ...failures.bindings, ...throttled.bindings, ...ids],
-  )
-  const nextAttempt = dueAt('id')
-  await run(trx, `UPDATE deliveries SET next_attempt_at = ${nextAttempt.sql} WHERE id IN (${marks(ids)})`, [
-    ...nextAttempt.bindings,
-    ...ids,
-  ])
+const forget = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
+  if (finished.length === 0) return
+  const ids = finished.map(({ job }) => job.deliveryId)
+  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
 }
 
-const countAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
-  for (const [attempt, group] of Map.groupBy(settlements, ({ job }) => job.attempt)) {
+/** Attempts that came after their lease. */
+const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number): Promise<void> => {
+  for (const [attempt, group] of Map.groupBy(late, ({ job }) => job.attempt)) {
     await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(group)}) AND attempt_count < ?`, [
       attempt,
       ...group.map(({ job }) => job.deliveryId),
       attempt,
     ])
   }
+  const acknowledged = late.filter(({ outcome }) => outcome.status === 'delivered')
+  if (acknowledged.length === 0) return
+  await run(
+    trx,
+    `UPDATE deliveries SET status = 'delivered', next_attempt_at = NULL, finished_at = ?
+     WHERE id IN (${marks(acknowledged)}) AND status <> 'delivered'`,
+    [now, ...acknowledged.map(({ job }) => job.deliveryId)],
+  )
+  await forget(trx, acknowledged)
 }
 
 const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], now: number): Promise<void> => {
+  const holds = new Map<string, number>()
   for (const settlement of settlements) {
     const { job, outcome } = settlement
-    if (outcome.status === 'pending' && outcome.holdWebhookMs !== undefined) {
-      const until = endOf(settlement) + outcome.holdWebhookMs
-      await run(
-        trx,
-        "UPDATE webhooks SET held_until = ? WHERE id = ? AND status = 'active' AND (held_until IS NULL OR held_until < ?)",
-        [until, job.webhookId, until],
-      )
-    }
+    if (outcome.status !== 'pending' || outcome.holdWebhookMs === undefined) continue
+    const until = endOf(settlement) + outcome.holdWebhookMs
+    holds.set(job.webhookId, Math.max(until, holds.get(job.webhookId) ?? 0))
+  }
+  for (const [webhookId, until] of holds) {
+    await run(
+      trx,
+      "UPDATE webhooks SET held_until = ? WHERE id = ? AND status = 'active' AND (held_until IS NULL OR held_until < ?)",
+      [until, webhookId, until],
+    )
   }
   const ended = settlements.filter(({ outcome }) => outcome.status === 'cancelled').map(({ job }) => job.webhookId)
   for (const webhookId of new Set(ended)) {
@@ -328,19 +437,6 @@ const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], 
 
 const THROTTLED_WITHOUT_RETRY_AFTER =
   'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, then recover what it missed.'
-
-/** Cancels claims whose webhook is no longer active. */
-export const cancel = async (database: Database, claims: Claim[], now: number): Promise<void> => {
-  const ids = claims.map(claimed => claimed.deliveryId)
-  await database.transaction(async trx => {
-    await run(
-      trx,
-      `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE id IN (${marks(ids)}) AND status = 'pending'`,
-      [now, ...ids],
-    )
-    await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
-  })
-}
 
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */
 const caseOf = (

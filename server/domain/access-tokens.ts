@@ -3,7 +3,7 @@ import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { badInput } from '../../shared/errors.ts'
 import { toIso } from '../../shared/time.ts'
-import { rows, run, type Sql } from '../database/connect.ts'
+import { insertMany, rows, run, type Sql } from '../database/connect.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Resource } from '../mango/resource.ts'
 import { checkName } from './names.ts'
@@ -120,11 +120,11 @@ export const createAccessToken = async (
   await trx('access_token_permissions').insert(
     [...new Set(granted)].map(permission => ({ access_token_id: id, permission })),
   )
-  if (organisationIds && organisationIds.length > 0) {
-    await trx('access_token_organisations').insert(
-      [...new Set(organisationIds)].map(organisation_id => ({ access_token_id: id, organisation_id })),
-    )
-  }
+  await insertMany(
+    trx,
+    'access_token_organisations',
+    [...new Set(organisationIds)].map(organisation_id => ({ access_token_id: id, organisation_id })),
+  )
   return { id, apiKey, apiSecret }
 }
 

@@ -1,7 +1,7 @@
 import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { type EventPayload, type EventType, eventTypes } from '../../shared/events.ts'
-import { marks, rows, run, type Sql } from '../database/connect.ts'
+import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Dialect } from '../database/engine.ts'
 import type { Resource } from '../mango/resource.ts'
 import { type AccessToken, whereOrganisationVisible } from './access-tokens.ts'
@@ -98,8 +98,9 @@ export const recordEvent = async <Type extends EventType>(
     'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)',
     [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), now],
   )
-  if (organisationIds !== 'all' && single === null && organisationIds.length > 0) {
-    await trx('event_organisations').insert(organisationIds.map(organisation_id => ({ event_id: id, organisation_id })))
+  if (organisationIds !== 'all' && single === null) {
+    const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
+    await insertMany(trx, 'event_organisations', several)
   }
   await queueDeliveries(trx, { id, type }, await webhooksFor(trx, dialect, event), now)
 }

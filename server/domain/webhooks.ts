@@ -1,7 +1,7 @@
 import type { Knex } from 'knex'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { type EventType, eventTypes } from '../../shared/events.ts'
-import { rows, run, type Sql } from '../database/connect.ts'
+import { insertMany, rows, run, type Sql } from '../database/connect.ts'
 import type { Resource } from '../mango/resource.ts'
 import type { AccessToken } from './access-tokens.ts'
 import type { Change } from './change.ts'
@@ -191,9 +191,11 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
   for (const [table, column, values] of lists) {
     if (values === undefined) continue
     await trx(table).where('webhook_id', id).delete()
-    if (values.length > 0) {
-      await trx(table).insert([...new Set(values)].map(value => ({ webhook_id: id, [column]: value })))
-    }
+    await insertMany(
+      trx,
+      table,
+      [...new Set<string>(values)].map(value => ({ webhook_id: id, [column]: value })),
+    )
   }
   await run(
     trx,

@@ -1,17 +1,24 @@
 import DataLoader from 'dataloader'
+import type { FieldNode, GraphQLResolveInfo } from 'graphql'
+import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Database } from '../database/connect.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { type AccessToken, may, type Permission } from '../domain/access-tokens.ts'
 import type { Change } from '../domain/change.ts'
+import { organisations } from '../domain/organisations.ts'
 import { visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
+import { parsePage } from '../mango/page.ts'
 import { type Explain, find, findByParents, type MangoQuery } from '../mango/query.ts'
 import type { Resource } from '../mango/resource.ts'
-import { createLoaders, type Loaders } from './loaders.ts'
+import { createLoaders, type Loaders, maxBatchSize } from './loaders.ts'
 
 type Query = MangoQuery | null | undefined
+
+/** Stands for every token that sees all organisations. */
+const ALL = 'all'
 
 /** What resolvers share with the rest of the server. */
 export type Service = {
@@ -32,75 +39,94 @@ export type Context = Service & {
   list<Row>(resource: Resource, query: Query): Promise<Row[]>
   /** The visible rows of a resource that belong to a parent; those of all parents of a level cost one statement. */
   children<Row>(
+    info: GraphQLResolveInfo,
     resource: Resource,
     query: Query,
     parents: { column: string; orderBy?: string },
     id: string,
   ): Promise<Row[]>
-  /** The visible rows of a resource among those with these ids; those of all parents of a level cost one statement. */
-  among<Row extends { id: string }>(resource: Resource, query: Query, ids: string[]): Promise<Row[]>
+  /** The visible organisations that another token sees, all if it is not named; the same statements for one token and for many. */
+  seenOrganisations(info: GraphQLResolveInfo, query: Query, tokenId: string | undefined): Promise<{ id: string }[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /** Runs a change in a transaction, and wakes the delivery loop when it is committed. */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** Forgets what was loaded before something is changed. */
+  forget(): void
 }
 
 export const createContext = (service: Service, token: AccessToken, requestId: string): Context => {
   const { database, tools, loop } = service
   const { knex, engine } = database
   const related = visibleTo(token)
-  const nested = new Map<string, DataLoader<string, unknown[]>>()
-  const shared = new Map<string, DataLoader<string[], unknown[]>>()
+  // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large to compare.
+  const nested = new Map<FieldNode, DataLoader<string, unknown[]>>()
+  const loaderOf = (info: GraphQLResolveInfo, load: DataLoader.BatchLoadFn<string, unknown[]>) => {
+    const field = info.fieldNodes[0]!
+    const loader = nested.get(field) ?? new DataLoader(load, { maxBatchSize })
+    nested.set(field, loader)
+    return loader
+  }
   const context: Context = {
     ...service,
     token,
     requestId,
-    loaders: createLoaders(database, tools.clock),
+    loaders: createLoaders(database, tools.clock, token),
     async list<Row>(resource: Resource, query: Query) {
       const { rows } = await find(knex, engine, resource, query, related(resource), { related })
       return rows as Row[]
     },
-    children<Row>(resource: Resource, query: Query, parents: { column: string; orderBy?: string }, id: string) {
-      const key = JSON.stringify([resource.name, parents.column, query])
-      let loader = nested.get(key)
-      if (!loader) {
-        loader = new DataLoader(async ids => {
-          const { rows } = await findByParents(
-            knex,
-            engine,
-            resource,
-            query,
-            related(resource),
-            { ...parents, ids },
-            { related },
-          )
-          return ids.map(parent => rows.get(parent) ?? [])
-        })
-        nested.set(key, loader)
-      }
+    children<Row>(
+      info: GraphQLResolveInfo,
+      resource: Resource,
+      query: Query,
+      parents: { column: string; orderBy?: string },
+      id: string,
+    ) {
+      const loader = loaderOf(info, async ids => {
+        const { rows } = await findByParents(
+          knex,
+          engine,
+          resource,
+          query,
+          related(resource),
+          { ...parents, ids },
+          { related },
+        )
+        return ids.map(parent => rows.get(parent) ?? [])
+      })
       return loader.load(id) as Promise<Row[]>
     },
-    async among<Row extends { id: string }>(resource: Resource, query: Query, ids: string[]) {
-      const key = JSON.stringify([resource.name, 'id', query])
-      let loader = shared.get(key)
-      if (!loader) {
-        loader = new DataLoader(async lists => {
-          const { selector = {}, sort, limit, skip, after } = query ?? {}
-          const all = [...new Set(lists.flat())]
-          const rows = await context.list<Row>(resource, {
-            selector: { $and: [{ id: { $in: all } }, selector] },
-            sort: sort ?? null,
+    seenOrganisations(info, query, tokenId) {
+      const seenBy = async (tokenIds: string[], page: Query) => {
+        const visible = (builder: Knex.QueryBuilder) => {
+          related(organisations)(builder)
+          builder.whereIn('organisations.id', seen => {
+            seen.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
           })
-          return lists.map(list => {
-            const wanted = new Set(list)
-            const own = rows.filter(row => wanted.has(row.id))
-            const from = (after ? own.findIndex(row => row.id === after) + 1 : 0) + (skip ?? 0)
-            return own.slice(from, from + (limit ?? own.length))
-          })
-        })
-        shared.set(key, loader)
+        }
+        const { rows } = await find(knex, engine, organisations, page, visible, { related })
+        return rows as { id: string }[]
       }
-      return loader.load(ids) as Promise<Row[]>
+      const loader = loaderOf(info, async keys => {
+        const all = keys.includes(ALL) ? await context.list(organisations, query) : []
+        const ids = keys.filter(key => key !== ALL)
+        if (ids.length === 1) {
+          const own = await seenBy(ids, query)
+          return keys.map(key => (key === ALL ? all : own))
+        }
+        if (ids.length === 0) return keys.map(() => all)
+        const { limit, skip } = parsePage(query ?? {}, organisations)
+        const { selector, sort = null, after = null } = query ?? {}
+        const some = await seenBy(ids, { selector, sort, after })
+        const lists = await context.loaders.tokenOrganisationIds.loadMany(ids)
+        const seen = new Map(ids.map((id, index) => [id, new Set(lists[index] as string[])]))
+        return keys.map(key => {
+          const own = seen.get(key)
+          return own ? some.filter(({ id }) => own.has(id)).slice(skip, skip + (limit ?? some.length)) : all
+        })
+      })
+      return loader.load(tokenId ?? ALL) as Promise<{ id: string }[]>
     },
     async explain(resource, query) {
       const { explain } = await find(knex, engine, resource, query, related(resource), { related, explain: true })
@@ -112,6 +138,10 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       )
       loop.wake()
       return result
+    },
+    forget() {
+      nested.clear()
+      context.loaders = createLoaders(database, tools.clock, token)
     },
   }
   return context

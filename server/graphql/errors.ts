@@ -1,7 +1,8 @@
 import { GraphQLError } from 'graphql'
-import { extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
+import { badInput, extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
 import type { Log } from '../log.ts'
 import { MangoError } from '../mango/error.ts'
+import { argumentAt } from './argument-at.ts'
 
 /**
  * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not cause
@@ -27,6 +28,9 @@ export const presentError =
     }
     // Without a cause, the document or its variables are at fault: the syntax, a name, a type.
     if (cause === undefined) {
+      if (given.message === 'Validation aborted.') return present(tooManyRepetitions())
+      const argument = argumentAt(given)
+      if (argument) return present(badInput(argument, given.message))
       const tooLong = /contains more than \d+ tokens/.test(given.message)
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
@@ -37,8 +41,20 @@ export const presentError =
 const REQUEST_SHAPE =
   'A request is a JSON object such as {"query": "{ viewer { name } }", "variables": {}, "operationName": null}.'
 
+const tooManyRepetitions = (): TidingsError =>
+  new TidingsError(
+    'QUERY_TOO_COMPLEX',
+    'The document asks for the same fields so often that checking them would take too long: ask for each once.',
+  )
+
+/** What parsing or measuring a document has thrown. */
 export const asGraphqlError = (error: unknown): GraphQLError => {
   if (error instanceof GraphQLError) return error
+  if (error instanceof RangeError) {
+    return asGraphqlError(
+      new TidingsError('QUERY_TOO_COMPLEX', 'The document is nested too deeply to be read: ask for less at once.'),
+    )
+  }
   const thrown = error instanceof Error ? error : new Error(String(error))
   return new GraphQLError(thrown.message, { originalError: thrown })
 }

@@ -6,6 +6,7 @@ import {
   type OperationDefinitionNode,
   type SelectionSetNode,
   type ValueNode,
+  valueFromASTUntyped,
 } from 'graphql'
 import { TidingsError } from '../../shared/errors.ts'
 
@@ -36,7 +37,7 @@ type Measure = { depth: number; aliases: number; cost: number }
 
 /**
  * Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past one. To be asked before validation, which takes
- * longer than the execution of some documents. Introspection is bounded by its own rule and the number of tokens.
+ * longer than the execution of some documents. Introspection is bounded by a rule of validation, by tokens and by aliases.
  */
 export const checkLimits = (document: DocumentNode, variables: Record<string, unknown> | null | undefined): void => {
   const fragments = new Map(
@@ -50,7 +51,7 @@ export const checkLimits = (document: DocumentNode, variables: Record<string, un
     const measure = measureSelections(operation.selectionSet, {
       fragments,
       measured,
-      variables: variables ?? {},
+      variables: { ...defaultsOf(operation), ...variables },
       within: [],
     })
     refuse('levels deep', measure.depth, MAX_DEPTH, 'ask for less at once, or in several requests', operation)
@@ -58,6 +59,13 @@ export const checkLimits = (document: DocumentNode, variables: Record<string, un
     refuse('fields, by its limits,', measure.cost, MAX_COST, 'give its lists smaller limits', operation)
   }
 }
+
+const defaultsOf = ({ variableDefinitions = [] }: OperationDefinitionNode): Record<string, unknown> =>
+  Object.fromEntries(
+    variableDefinitions.flatMap(({ variable, defaultValue }) =>
+      defaultValue ? [[variable.name.value, valueFromASTUntyped(defaultValue)]] : [],
+    ),
+  )
 
 const refuse = (
   what: string,
@@ -103,9 +111,10 @@ const measureSelections = (set: SelectionSetNode, around: Surroundings): Measure
 const measureField = (field: FieldNode, around: Surroundings): Measure => {
   const name = field.name.value
   const aliases = field.alias && field.alias.value !== name ? 1 : 0
-  if (name.startsWith('__')) return { depth: 1, aliases, cost: 1 }
   if (!field.selectionSet) return { depth: 1, aliases, cost: 1 }
   const below = measureSelections(field.selectionSet, around)
+  // The schema is no deeper and no larger than it is.
+  if (name.startsWith('__')) return { depth: 1, aliases: below.aliases + aliases, cost: 1 }
   const times = LISTS.has(name) ? rowsOf(field, around.variables) : 1
   return { depth: below.depth + 1, aliases: below.aliases + aliases, cost: 1 + times * below.cost }
 }

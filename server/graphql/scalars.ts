@@ -1,19 +1,38 @@
-import { GraphQLError, GraphQLScalarType, valueFromASTUntyped } from 'graphql'
+import { GraphQLError, GraphQLScalarType, type ValueNode, valueFromASTUntyped } from 'graphql'
+import { parseIso } from '../../shared/time.ts'
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
-const text = (name: string, pattern: RegExp, example: string) => (value: unknown) => {
-  if (typeof value === 'string' && pattern.test(value)) return value
-  throw new GraphQLError(`${name} cannot represent ${JSON.stringify(value)}; write it as "${example}".`)
+/** Reads a value; `node` is its place, where it stands in a document. */
+type Read = (value: unknown, node?: ValueNode) => unknown
+
+const text =
+  (name: string, isRight: (value: string) => boolean, example: string) =>
+  (value: unknown, node?: ValueNode): string => {
+    if (typeof value === 'string' && isRight(value)) return value
+    throw new GraphQLError(`${name} cannot represent ${shown(value)}; write it as "${example}".`, { nodes: node })
+  }
+
+/** Enough of a value to know it by. */
+const shown = (value: unknown): string => {
+  if (typeof value === 'string') return JSON.stringify(value.length > 80 ? `${value.slice(0, 79)}…` : value)
+  if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'a list' : 'an object'
+  return String(value)
 }
 
-const uuid = text('UUID', UUID, '01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e12')
-const time = text('DateTime', /^\d{4}-\d{2}-\d{2}T.*(Z|[+-]\d{2}:?\d{2})$/i, '2026-11-21T00:40:01+00:00')
-const date = text('Date', /^\d{4}-\d{2}-\d{2}$/, '2026-11-21')
+const DATE_LENGTH = 10
+
+const uuid = text('UUID', value => UUID.test(value), '01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e12')
+const time = text(
+  'DateTime',
+  value => value.length > DATE_LENGTH && parseIso(value) !== undefined,
+  '2026-11-21T00:40:01+00:00',
+)
+const date = text('Date', value => value.length === DATE_LENGTH && parseIso(value) !== undefined, '2026-11-21')
 
 /** How each scalar of the schema reads its input. Ids are compared in lower case. */
-const readers: Record<string, (value: unknown) => unknown> = {
-  UUID: value => uuid(value).toLowerCase(),
+const readers: Record<string, Read> = {
+  UUID: (value, node) => uuid(value, node).toLowerCase(),
   DateTime: time,
   Date: date,
   JSON: value => value,
@@ -26,7 +45,7 @@ export const completeScalars = (types: Iterable<unknown>): void => {
     if (!(type instanceof GraphQLScalarType)) continue
     const read = readers[type.name]
     if (!read) continue
-    type.coerceInputValue = read
-    type.coerceInputLiteral = node => read(valueFromASTUntyped(node))
+    type.coerceInputValue = value => read(value)
+    type.coerceInputLiteral = node => read(valueFromASTUntyped(node), node)
   }
 }

@@ -7,7 +7,7 @@ import { explainResolvers } from './resolvers/explain.ts'
 import { organisationResolvers } from './resolvers/organisations.ts'
 import { projectReportResolvers } from './resolvers/project-reports.ts'
 import { projectResolvers } from './resolvers/projects.ts'
-import type { Resolvers } from './resolvers/resolvers.ts'
+import type { Resolver, Resolvers } from './resolvers/resolvers.ts'
 import { userResolvers } from './resolvers/users.ts'
 import { webhookResolvers } from './resolvers/webhooks.ts'
 import { completeScalars } from './scalars.ts'
@@ -39,7 +39,15 @@ const attach = (schema: GraphQLSchema, resolvers: Resolvers): void => {
     for (const [name, resolve] of Object.entries(fields)) {
       const field = type.getFields()[name]
       if (!field) throw new Error(`schema.graphql has no field ${typeName}.${name}`)
-      field.resolve = resolve
+      field.resolve = typeName === 'Mutation' ? afresh(resolve) : resolve
     }
   }
 }
+
+/** A mutation answers with what the ones before it in the same document have changed. */
+const afresh =
+  (resolve: Resolver): Resolver =>
+  (row, args, context, info) => {
+    context.forget()
+    return resolve(row, args, context, info)
+  }

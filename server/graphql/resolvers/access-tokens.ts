@@ -1,7 +1,7 @@
 import { notFound } from '../../../shared/errors.ts'
 import { toIso } from '../../../shared/time.ts'
 import { accessTokens, createAccessToken, revokeAccessToken } from '../../domain/access-tokens.ts'
-import { organisations, requireOrganisations, requireSeesAll } from '../../domain/organisations.ts'
+import { requireOrganisations, requireSeesAll } from '../../domain/organisations.ts'
 import { column, given, needs, type Resolvers, time, timeArgument } from './resolvers.ts'
 
 export const accessTokenResolvers: Resolvers = {
@@ -41,11 +41,11 @@ export const accessTokenResolvers: Resolvers = {
   AccessToken: {
     apiKey: column('api_key'),
     permissions: (token, _args, { loaders }) => loaders.permissions.load(token.id),
+    organisationIds: (token, _args, { loaders }) => loaders.tokenOrganisationIds.load(token.id),
     seesAllOrganisations: token => token.sees_all_organisations === 1,
-    organisations: async (token, { query }, context) => {
-      if (token.sees_all_organisations === 1) return context.list(organisations, query)
-      return context.among(organisations, query, await context.loaders.tokenOrganisationIds.load(token.id))
-    },
+    organisations: needs('read', (token, { query }, context, info) =>
+      context.seenOrganisations(info, query, token.sees_all_organisations === 1 ? undefined : token.id),
+    ),
     expiresAt: time('expires_at'),
     revokedAt: time('revoked_at'),
     lastUsedAt: time('last_used_at'),

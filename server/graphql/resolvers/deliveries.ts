@@ -25,8 +25,8 @@ export const deliveryResolvers: Resolvers = {
     nextAttemptAt: time('next_attempt_at'),
     createdAt: time('created_at'),
     finishedAt: time('finished_at'),
-    attempts: (delivery, { query }, context) =>
-      context.children(attempts, query, { column: 'delivery_id', orderBy: 'number' }, delivery.id),
+    attempts: (delivery, { query }, context, info) =>
+      context.children(info, attempts, query, { column: 'delivery_id', orderBy: 'number' }, delivery.id),
   },
   Attempt: {
     startedAt: time('started_at'),

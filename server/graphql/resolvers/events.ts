@@ -8,11 +8,13 @@ export const eventResolvers: Resolvers = {
   },
   Event: {
     organisationId: column('organisation_id'),
-    organisation: related('organisation_id', context => context.loaders.organisation),
+    organisation: related('organisation_id', context => context.loaders.seenOrganisation),
     projectId: column('project_id'),
-    project: related('project_id', context => context.loaders.project),
+    project: related('project_id', context => context.loaders.seenProject),
     payload: event => JSON.parse(event.payload),
     time: time('created_at'),
-    deliveries: (event, { query }, context) => context.children(deliveries, query, { column: 'event_id' }, event.id),
+    deliveries: needs('read', (event, { query }, context, info) =>
+      context.children(info, deliveries, query, { column: 'event_id' }, event.id),
+    ),
   },
 }

@@ -9,7 +9,8 @@ import { webhooks } from '../../domain/webhooks.ts'
 import type { Resource } from '../../mango/resource.ts'
 import { needs, type Resolvers } from './resolvers.ts'
 
-const resources: Record<string, Resource> = {
+/** By the names of the queries for them. */
+export const resources: Record<string, Resource> = {
   organisations,
   projects,
   users,

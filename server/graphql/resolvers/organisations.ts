@@ -12,7 +12,8 @@ export const organisationResolvers: Resolvers = {
     ),
   },
   Organisation: {
-    projects: (organisation, { query }, context) =>
-      context.children(projects, query, { column: 'organisation_id' }, organisation.id),
+    projects: needs('read', (organisation, { query }, context, info) =>
+      context.children(info, projects, query, { column: 'organisation_id' }, organisation.id),
+    ),
   },
 }

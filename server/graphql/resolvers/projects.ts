@@ -14,7 +14,8 @@ export const projectResolvers: Resolvers = {
   Project: {
     organisationId: column('organisation_id'),
     organisation: related('organisation_id', context => context.loaders.organisation),
-    projectReports: (project, { query }, context) =>
-      context.children(projectReports, query, { column: 'project_id' }, project.id),
+    projectReports: needs('read', (project, { query }, context, info) =>
+      context.children(info, projectReports, query, { column: 'project_id' }, project.id),
+    ),
   },
 }

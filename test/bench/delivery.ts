@@ -1,0 +1,197 @@
+import { fork } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { setTimeout as wait } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { rows } from '../../server/database/connect.ts'
+import { sendOnce } from '../../server/delivery/attempt.ts'
+import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
+import { claim } from '../../server/delivery/queue.ts'
+import { createSender } from '../../server/delivery/send.ts'
+import { createSealer } from '../../server/keys/seal.ts'
+import { openKeyring } from '../../server/keys/signing-keys.ts'
+import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
+import { type Rig, startRig } from '../delivery/rig.ts'
+import { masterKey } from '../delivery/server-process.ts'
+import { engines } from '../support/databases.ts'
+
+// What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address of a
+// database server in TIDINGS_TEST_DATABASE_URLS that server too.
+
+const ENDPOINTS = 100
+const ROUNDS = 3
+const DELIVERIES = 10_000
+const EVENTS_A_SECOND = 100
+const SECONDS = 10
+
+const startReceivers = async (count: number) => {
+  const child = fork(fileURLToPath(new URL('receiver.ts', import.meta.url)), [String(count)], {
+    execArgv: ['--disable-warning=ExperimentalWarning'],
+  })
+  const [{ ports }] = (await once(child, 'message')) as [{ ports: number[] }]
+  return {
+    urls: ports.map(port => `http://127.0.0.1:${port}/`),
+    async arrivals() {
+      child.send('arrivals')
+      const [{ arrivals }] = (await once(child, 'message')) as [{ arrivals: [string, number][] }]
+      return arrivals
+    },
+    stop: () => child.disconnect(),
+  }
+}
+
+const quantile = (sorted: number[], part: number): number =>
+  sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))]!
+const round = (value: number): number => Math.round(value * 100) / 100
+
+/** Deliveries a second by the same client with the same signatures, and nothing written down. */
+const withoutDatabase = async (rig: Rig, urls: string[]): Promise<number> => {
+  const clock = { now: () => Date.now() }
+  const keyring = await openKeyring(rig.database, createSealer([Buffer.from(masterKey, 'base64')]), clock)
+  const sender = createSender({
+    guard: createNetworkGuard({ allow: ['127.0.0.0/8'] }),
+    maxConnectionsPerOrigin: 1024,
+  })
+  const tools = { clock, keyring, sender, issuerUrl: 'https://tidings.example', retryScheduleMs: RETRY_SCHEDULE_MS }
+  const payload = JSON.stringify({ projectReport: { id: randomUUID(), projectId: randomUUID(), quarter: '2026-3' } })
+  let left = DELIVERIES
+  const startedAt = performance.now()
+  await Promise.all(
+    Array.from({ length: 256 }, async () => {
+      while (left > 0) {
+        left -= 1
+        const url = urls[left % urls.length]!
+        const eventType = 'project_report_quarterly_overdue'
+        const ids = { deliveryId: randomUUID(), webhookId: randomUUID() }
+        await sendOnce({ ...ids, url, eventType, eventTime: clock.now(), payload }, tools)
+      }
+    }),
+  )
+  const took = performance.now() - startedAt
+  await sender.close()
+  keyring.stop()
+  return (DELIVERIES / took) * 1000
+}
+
+/** Deliveries a second of a backlog, claimed, signed, logged and settled. */
+const withDatabase = async (rig: Rig): Promise<number> => {
+  await rig.emit(DELIVERIES / ENDPOINTS)
+  const startedAt = performance.now()
+  const loop = await rig.startLoop()
+  while (await rig.database.knex('delivery_queue').first('delivery_id')) await wait(20)
+  const took = performance.now() - startedAt
+  await loop.stop()
+  return (DELIVERIES / took) * 1000
+}
+
+const throughput = async (engine: string): Promise<void> => {
+  const receivers = await startReceivers(ENDPOINTS)
+  const rig = await startRig(engine, { now: () => Date.now() }, { masterKey })
+  try {
+    const ratios: number[] = []
+    for (let n = 0; n < ROUNDS; n++) {
+      const bare = await withoutDatabase(rig, receivers.urls)
+      for (const url of receivers.urls) await rig.webhook(url)
+      const durable = await withDatabase(rig)
+      await rig.reset()
+      ratios.push(durable / bare)
+      console.log(
+        `${engine}: ${Math.round(durable)} deliveries/s durable, ${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
+      )
+    }
+    console.log(`${engine}: best ratio ${round(Math.max(...ratios))} (wanted: 0.7 or more)`)
+  } finally {
+    await rig.stop()
+    receivers.stop()
+  }
+}
+
+/** Milliseconds from the commit of a change to the request at each of 10 receivers, at a steady rate. */
+const latency = async (engine: string, hanging: number): Promise<{ p50: number; p99: number }> => {
+  const receivers = await startReceivers(10 + hanging)
+  const rig = await startRig(engine, { now: () => Date.now() })
+  try {
+    const loop = await rig.startLoop()
+    for (const url of receivers.urls.slice(hanging)) await rig.webhook(url)
+    for (const url of receivers.urls.slice(0, hanging)) await rig.webhook(`${url}hanging`)
+    const measure = async (seconds: number): Promise<number[]> => {
+      await receivers.arrivals()
+      const committed = new Map<string, number>()
+      for (let n = 0; n < seconds * EVENTS_A_SECOND; n++) {
+        const next = wait(1000 / EVENTS_A_SECOND)
+        void rig.emit().then(([id]) => {
+          committed.set(id!, Date.now())
+          loop.wake()
+        })
+        await next
+      }
+      await wait(500)
+      return (await receivers.arrivals()).map(([id, at]) => at - committed.get(id)!).toSorted((a, b) => a - b)
+    }
+    await measure(3)
+    const sorted = await measure(SECONDS)
+    return { p50: quantile(sorted, 0.5), p99: quantile(sorted, 0.99) }
+  } finally {
+    receivers.stop()
+    await rig.stop()
+  }
+}
+
+const latencies = async (engine: string): Promise<void> => {
+  const alone = await latency(engine, 0)
+  const besides = await latency(engine, 1)
+  console.log(
+    `${engine}: commit to receiver, ${EVENTS_A_SECOND} events/s, 10 endpoints each: p50 ${alone.p50} ms, p99 ${alone.p99} ms (wanted: 20 or less); with one more that hangs: p50 ${besides.p50} ms, p99 ${besides.p99} ms, ratio of p99 ${round(besides.p99 / alone.p99)} (wanted: 2 or less)`,
+  )
+}
+
+/** Milliseconds of a claim of 200 due deliveries, with so many that are due later. */
+const claims = async (engine: string): Promise<void> => {
+  const rig = await startRig(engine, { now: () => Date.now() })
+  try {
+    const webhookId = await rig.webhook('http://127.0.0.1:9/')
+    let later = 0
+    const timed = async (wanted: number): Promise<number> => {
+      for (; later < wanted; later += 1000) {
+        const due_at = Date.now() + 24 * 3_600_000 + later
+        await rig.database
+          .knex('delivery_queue')
+          .insert(Array.from({ length: 1000 }, () => ({ delivery_id: randomUUID(), webhook_id: webhookId, due_at })))
+      }
+      const times: number[] = []
+      for (let n = 0; n < 15; n++) {
+        await rig.emit(200)
+        const startedAt = performance.now()
+        const given = { lease: randomUUID(), now: Date.now(), limit: 200, leaseMs: 30_000 }
+        const { taken } = await claim(rig.database, { ...given, plan: due => ({ take: due, later: [] }) })
+        times.push(performance.now() - startedAt)
+        if (taken.length !== 200) throw new Error(`claimed ${taken.length}`)
+        await rows(rig.database.knex, 'SELECT 1')
+        await rig.database
+          .knex('delivery_queue')
+          .whereNotNull('lease')
+          .where('due_at', '<', Date.now() + 3_600_000)
+          .delete()
+      }
+      return quantile(
+        times.toSorted((a, b) => a - b),
+        0.5,
+      )
+    }
+    const few = await timed(1000)
+    const many = await timed(1_000_000)
+    console.log(
+      `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with 1,000,000: ratio ${round(many / few)} (wanted: 1.5 or less)`,
+    )
+  } finally {
+    await rig.stop()
+  }
+}
+
+const wanted = process.argv.slice(2)
+for (const engine of engines) {
+  if (wanted.length > 0 && !wanted.some(name => engine.startsWith(name))) continue
+  await throughput(engine)
+  await latencies(engine)
+  if (wanted.includes('claims')) await claims(engine)
+}

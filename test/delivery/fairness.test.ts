@@ -1,0 +1,174 @@
+import assert from 'node:assert/strict'
+import { describe, it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
+import type { Job } from '../../server/delivery/queue.ts'
+import { createShares } from '../../server/delivery/shares.ts'
+import { testClock } from '../support/clock.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { startRig } from './rig.ts'
+
+const HEALTHY = 8
+const SECOND = 1000
+const realClock = { now: () => Date.now() }
+
+describeEachEngine('events for 10 webhooks, of which one always answers 500 and one never answers', engine => {
+  for (const [EVENTS, where] of [
+    [1000, 'all on one origin'],
+    [250, 'each on a port of its own'],
+  ] as const) {
+    it(`all reach the other 8 meanwhile: ${EVENTS} events, ${where}`, async () => {
+      const rig = await startRig(engine, realClock)
+      const receivers: Receiver[] = []
+      let hanging = 0
+      let mostHanging = 0
+      const receiver = async () => {
+        const started = await startReceiver({
+          answer: ({ path }) => {
+            if (path.endsWith('/failing')) return { status: 500 }
+            if (!path.endsWith('/hanging')) return { status: 200 }
+            hanging += 1
+            mostHanging = Math.max(mostHanging, hanging)
+            return 'hang'
+          },
+        })
+        receivers.push(started)
+        return started
+      }
+      try {
+        const shared = await receiver()
+        const names = [...Array.from({ length: HEALTHY }, (_, n) => `healthy-${n}`), 'failing', 'hanging']
+        const ids: string[] = []
+        for (const name of names) {
+          const { url } = where === 'all on one origin' ? shared : await receiver()
+          ids.push(await rig.webhook(`${url}/${name}`))
+        }
+        const [failingId, hangingId] = ids.slice(HEALTHY)
+        const loop = await rig.startLoop({ retryScheduleMs: [2 * SECOND, 60 * SECOND], attemptTimeoutMs: 300 * SECOND })
+        await rig.emit(EVENTS)
+        loop.wake()
+        const emittedAt = Date.now()
+        const isDone = () => rig.countWhere({ status: 'delivered' }).then(done => done === EVENTS * HEALTHY)
+        // Whoever hangs does so for all this time, and longer.
+        while (!(await isDone()) && Date.now() - emittedAt < 45 * SECOND) await wait(50)
+        assert.equal(await rig.countWhere({ status: 'delivered' }), EVENTS * HEALTHY)
+        assert.ok(mostHanging > 0 && mostHanging <= 512 / 4, `${mostHanging} hanging at once`)
+        assert.equal(await rig.countWhere({ webhook_id: hangingId!, status: 'pending' }), EVENTS)
+
+        while ((await rig.countWhere({ webhook_id: failingId!, attempt_count: 2 })) < EVENTS) await wait(50)
+        const waits = await rig.waits(failingId!)
+        assert.equal(waits.length, EVENTS)
+        assert.ok(Math.min(...waits) >= 2 * SECOND, `retried after ${Math.min(...waits)} ms`)
+        assert.ok(Math.max(...waits) < 12 * SECOND, `retried after ${Math.max(...waits)} ms`)
+      } finally {
+        for (const each of receivers) await each.close()
+        await rig.stop()
+      }
+    })
+  }
+
+  it('wait their turn where a webhook has thousands due at once, and the others do not wait for them', async () => {
+    const rig = await startRig(engine, realClock)
+    const slow = await startReceiver({ answer: () => ({ status: 200, delayMs: 1000 }) })
+    const quick = await startReceiver()
+    try {
+      const slowId = await rig.webhook(slow.url)
+      await rig.emit(1000)
+      await rig.multiplyQueue(slowId, 5)
+      const loop = await rig.startLoop({ concurrency: 64 })
+      await slow.waitFor(all => all.length >= 16)
+      const quickId = await rig.webhook(quick.url)
+      const emittedAt = Date.now()
+      for (let n = 0; n < 20; n++) {
+        await rig.emit()
+        loop.wake()
+        await wait(20)
+      }
+      await quick.waitFor(all => all.length === 20, 10_000)
+      const latencies = quick.requests.map(({ receivedAt, body }) => receivedAt - Date.parse(body.eventTime))
+      assert.equal(await rig.countWhere({ webhook_id: quickId }), 20)
+      assert.ok(Math.max(...latencies) < 2000, `took ${latencies} ms; emitted within ${Date.now() - emittedAt}`)
+    } finally {
+      await slow.close()
+      await quick.close()
+      await rig.stop()
+    }
+  })
+})
+
+describe('the shares of a process', () => {
+  const clock = testClock()
+  const job = (webhookId: string) => ({ webhookId, heldUntil: null }) as Job
+  /** What so many due deliveries of each of these webhooks, by turns, get in memory and in connections. */
+  const fill = (shares: ReturnType<typeof createShares>, webhookIds: string[], count = 1000) => {
+    const { take } = shares.plan(Array.from({ length: count }, () => webhookIds.map(job)).flat())
+    for (const each of take) shares.add(each, clock.now() + 30_000)
+    const sent = []
+    for (let place = shares.next(); place; place = shares.next()) sent.push(place)
+    return { taken: take.length, sent }
+  }
+
+  it('are at most a quarter for one webhook alone, in connections and in memory', () => {
+    const shares = createShares({ clock, concurrency: 512 })
+    const { taken, sent } = fill(shares, ['flood'])
+    assert.equal(taken, 256)
+    assert.equal(sent.length, 128)
+  })
+
+  it('leave room for one more, however many webhooks take all they can', () => {
+    const shares = createShares({ clock, concurrency: 512 })
+    fill(
+      shares,
+      Array.from({ length: 100 }, (_, n) => `hanging-${n}`),
+    )
+    const { taken, sent } = fill(shares, ['healthy'], 3)
+    assert.equal(taken, 3)
+    assert.equal(sent.filter(({ job }) => job.webhookId === 'healthy').length, 3)
+  })
+
+  it('go round when claims are made by webhook: none has two more than another', () => {
+    const shares = createShares({ clock, concurrency: 512 })
+    fill(shares, ['flood'])
+    const quotas = shares.quotas(['flood', 'a', 'b', 'c'], 20)
+    assert.deepEqual(
+      [...quotas],
+      [
+        ['a', 7],
+        ['b', 7],
+        ['c', 6],
+      ],
+    )
+  })
+
+  it('give every webhook a place in turn when there are more of them than places', () => {
+    const shares = createShares({ clock, concurrency: 4 })
+    const webhooks = Array.from({ length: 8 }, (_, n) => `webhook-${n}`)
+    const { take } = shares.plan(webhooks.map(job))
+    for (const each of take) shares.add(each, clock.now() + 30_000)
+    const served = new Set<string>()
+    for (let round = 0; round < 100 && served.size < take.length; round++) {
+      const place = shares.next()
+      if (!place) break
+      served.add(place.job.webhookId)
+      shares.ended(place)
+      shares.leave(place)
+      // Whoever has been served has more at once.
+      const again = shares.plan([job(place.job.webhookId)]).take
+      for (const each of again) shares.add(each, clock.now() + 30_000)
+    }
+    assert.equal(served.size, 8)
+  })
+
+  it('forget a webhook that has nothing here any more', () => {
+    const shares = createShares({ clock, concurrency: 512 })
+    for (let n = 0; n < 1000; n++) {
+      const { sent } = fill(shares, [`webhook-${n}`], 1)
+      for (const place of sent) {
+        shares.ended(place)
+        shares.leave(place)
+      }
+    }
+    assert.equal(shares.count(), 0)
+    assert.equal(shares.webhooks(), 0)
+  })
+})

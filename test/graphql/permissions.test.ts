@@ -1,0 +1,111 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { after, before, it } from 'node:test'
+import type { Permission } from '../../server/domain/access-tokens.ts'
+import { createSchema } from '../../server/graphql/schema.ts'
+import type { Credentials } from '../../shared/hmac.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { startReceiver } from '../support/receiver.ts'
+import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+
+const id = randomUUID()
+
+/** Every query and mutation with what it needs, asked in a way that changes nothing where it is let through. */
+const operations: Record<'query' | 'mutation', Record<string, [needs: Permission, asked: string]>> = {
+  query: {
+    viewer: ['read', 'viewer { id }'],
+    organisations: ['read', 'organisations { id }'],
+    projects: ['read', 'projects { id }'],
+    users: ['read', 'users { id }'],
+    projectReports: ['read', 'projectReports { id }'],
+    webhooks: ['read', 'webhooks { id }'],
+    events: ['read', 'events { id }'],
+    deliveries: ['read', 'deliveries { id }'],
+    accessTokens: ['read', 'accessTokens { id }'],
+    explain: ['read', 'explain(resource: webhooks) { sql }'],
+  },
+  mutation: {
+    createWebhook: ['webhooks', 'createWebhook(url: "nowhere") { id }'],
+    upsertWebhook: ['webhooks', 'upsertWebhook(url: "nowhere") { id }'],
+    pingWebhook: ['webhooks', `pingWebhook(id: "${id}") { id }`],
+    redeliver: ['webhooks', `redeliver(deliveryId: "${id}") { id }`],
+    recoverDeliveries: ['webhooks', `recoverDeliveries(webhookId: "${id}", since: "2026-11-21T00:00:00Z") { queued }`],
+    submitProjectReport: [
+      'reports',
+      `submitProjectReport(projectId: "${id}", quarter: "2026-3", submitterId: "${id}") { id }`,
+    ],
+    approveProjectReport: ['reports', `approveProjectReport(id: "${id}", approverId: "${id}") { id }`],
+    upsertOrganisation: ['admin', 'upsertOrganisation(name: "") { id }'],
+    upsertProject: ['admin', `upsertProject(organisationId: "${id}", name: "") { id }`],
+    upsertUser: ['admin', 'upsertUser(name: "") { id }'],
+    createAccessToken: ['admin', 'createAccessToken(name: "", permissions: [read]) { secret }'],
+    revokeAccessToken: ['admin', `revokeAccessToken(id: "${id}") { id }`],
+    rotateSigningKey: ['admin', 'rotateSigningKey { kid }'],
+  },
+}
+
+it('the table of permissions names every query and mutation there is', () => {
+  const schema = createSchema()
+  assert.deepEqual(Object.keys(operations.query).sort(), Object.keys(schema.getQueryType()!.getFields()).sort())
+  assert.deepEqual(Object.keys(operations.mutation).sort(), Object.keys(schema.getMutationType()!.getFields()).sort())
+})
+
+describeEachEngine('permissions', engine => {
+  let server: TestServer
+  const tokens = new Map<string, Credentials>()
+  before(async () => {
+    server = await startTestServer(engine, { env: { TIDINGS_ROLES: 'api' } })
+    for (const permission of ['read', 'webhooks', 'reports', 'admin'] as const) {
+      tokens.set(permission, await server.token({ name: permission, permissions: [permission] }))
+    }
+  })
+  after(() => server.stop())
+
+  for (const permission of ['read', 'webhooks', 'reports', 'admin'] as const) {
+    it(`a token with "${permission}" reaches what that allows, and is told which permission the rest needs`, async () => {
+      for (const [kind, fields] of Object.entries(operations)) {
+        for (const [name, [needs, asked]] of Object.entries(fields)) {
+          const { errors } = await server.graphql(`${kind} { ${asked} }`, {}, tokens.get(permission))
+          const { code, permission: told } = errors?.[0]?.extensions ?? {}
+          if (permission === needs || permission === 'admin') {
+            assert.notEqual(code, 'FORBIDDEN', name)
+            assert.notEqual(code, 'INTERNAL_SERVER_ERROR', name)
+          } else {
+            assert.deepEqual({ code, told }, { code: 'FORBIDDEN', told: needs }, name)
+            assert.match(errors![0]!.message, new RegExp(`"${needs}".* "${permission}" has ${permission}`))
+          }
+        }
+      }
+    })
+  }
+
+  it('a token with several has what each of them allows', async () => {
+    const both = await server.token({ permissions: ['read', 'reports'] })
+    const { errors } = await server.graphql('{ viewer { permissions } webhooks { id } }', {}, both)
+    assert.equal(errors, undefined)
+    const [, asked] = operations.mutation.approveProjectReport!
+    const approved = await server.graphql(`mutation { ${asked} }`, {}, both)
+    assert.equal(approved.errors![0]!.extensions.code, 'NOT_FOUND')
+  })
+
+  it('a token without "read" does not read lists by way of what a mutation answers', async () => {
+    const { projectId, userId } = await addProject(server.database)
+    const { url, close } = await startReceiver()
+    const submit = `submitProjectReport(projectId: "${projectId}", quarter: "2026-3", submitterId: "${userId}")`
+    const lists = [
+      ['reports', `${submit} { project { projectReports { id } } }`],
+      ['reports', `${submit.replace('2026-3', '2026-2')} { project { organisation { projects { id } } } }`],
+      ['webhooks', `createWebhook(url: "${url}") { deliveries { id } }`],
+      ['webhooks', `createWebhook(url: "${url}") { deliveries { event { deliveries { id } } } }`],
+    ] as const
+    try {
+      for (const [permission, asked] of lists) {
+        const { errors } = await server.graphql(`mutation { ${asked} }`, {}, tokens.get(permission))
+        const { code, permission: told } = errors?.[0]?.extensions ?? {}
+        assert.deepEqual({ code, told }, { code: 'FORBIDDEN', told: 'read' }, asked)
+      }
+    } finally {
+      await close()
+    }
+  })
+})

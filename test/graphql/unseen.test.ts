@@ -1,0 +1,440 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { after, before, it } from 'node:test'
+import {
+  type GraphQLField,
+  type GraphQLObjectType,
+  getNamedType,
+  getNullableType,
+  isEnumType,
+  isLeafType,
+  isListType,
+  isObjectType,
+} from 'graphql'
+import { attempts } from '../../server/domain/deliveries.ts'
+import { resources } from '../../server/graphql/resolvers/explain.ts'
+import { createSchema } from '../../server/graphql/schema.ts'
+import { createSealer } from '../../server/keys/seal.ts'
+import { MangoError } from '../../server/mango/error.ts'
+import { findByParents } from '../../server/mango/query.ts'
+import type { Resource } from '../../server/mango/resource.ts'
+import { testClock } from '../support/clock.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { startTestServer, type TestServer } from '../support/server.ts'
+import {
+  createTokens,
+  fill,
+  idOf,
+  type Kind,
+  type KindName,
+  kinds,
+  markOf,
+  organisationNames,
+  type Tokens,
+} from './worlds.ts'
+
+// Everything here is read from the schema: a field, a query or a mutation that is added to it is walked too, or the test
+// says that it does not know how.
+
+const schema = createSchema()
+type Field = GraphQLField<unknown, unknown>
+const fieldsOf = (type: GraphQLObjectType): Field[] => Object.values(type.getFields())
+const objectOf = (field: Field): GraphQLObjectType | undefined => {
+  const type = getNamedType(field.type)
+  return isObjectType(type) ? type : undefined
+}
+const isList = (field: Field): boolean => isListType(getNullableType(field.type))
+
+const tableOf = (list: string): string => resources[list]!.table
+
+/** The root fields that take a query and list something, with what they list. */
+const lists = fieldsOf(schema.getQueryType()!).filter(
+  field => isList(field) && field.args.every(argument => argument.name === 'query'),
+)
+
+/** All fields of a type and of what hangs on it, `levels` deep. */
+const everythingOf = (type: GraphQLObjectType, levels: number): string =>
+  fieldsOf(type)
+    .map(field => {
+      assert.ok(
+        field.args.every(argument => argument.name === 'query'),
+        `this walk does not know the arguments of ${type.name}.${field.name}`,
+      )
+      const inner = objectOf(field)
+      if (!inner) return field.name
+      if (levels === 0) return ''
+      // More than there are; it keeps the cost of the document within its limit.
+      const query = isList(field) && field.args.length > 0 ? '(query: { limit: 14 })' : ''
+      return `${field.name}${query} { ${everythingOf(inner, levels - 1)} }`
+    })
+    .join(' ')
+
+const firstDifference = (a: string, b: string): string => {
+  const [left, right] = [a.split('\n'), b.split('\n')]
+  const at = left.findIndex((line, index) => line !== right[index])
+  const field = left.slice(0, at).findLast(line => /^ {2}"/.test(line))
+  return `in ${field?.trim()} ${left[at]?.trim()} is ${right[at]?.trim()} where nothing is hidden`
+}
+
+type Condition = object
+/** Something that a selector or a sort may name. Not all of them can be selected on: then the error is the same in both worlds. */
+type Place = { path: string; type: string; values: readonly string[]; selector: (condition: Condition) => object }
+
+const PAYLOAD = ['projectReport.projectId', 'projectReport.submitterName', 'note', 'accessTokenId']
+
+const placesOf = (type: GraphQLObjectType, levels: number): Place[] =>
+  fieldsOf(type).flatMap(field => {
+    const { name } = field
+    const inner = objectOf(field)
+    if (inner) {
+      if (levels === 0) return []
+      return placesOf(inner, isList(field) ? 0 : levels - 1).map(place => ({
+        ...place,
+        path: `${name}.${place.path}`,
+        selector: condition =>
+          isList(field) ? { [name]: { $elemMatch: place.selector(condition) } } : { [name]: place.selector(condition) },
+      }))
+    }
+    const leaf = getNamedType(field.type)
+    assert.ok(isLeafType(leaf))
+    const values = isEnumType(leaf) ? leaf.getValues().map(value => value.name) : []
+    const paths = leaf.name === 'JSON' ? PAYLOAD.map(path => `${name}.${path}`) : [name]
+    return paths.map(path => ({
+      path,
+      type: leaf.name,
+      values,
+      selector: condition => ({ [path]: isList(field) ? { $elemMatch: condition } : condition }),
+    }))
+  })
+
+/** Of organisation S. */
+const hidden: Record<string, string> = {
+  organisations: idOf('organisation S'),
+  projects: idOf('project S1'),
+  projectReports: idOf('report S1 2026-2'),
+  webhooks: idOf('webhook named S'),
+  events: idOf('event submitted S'),
+  deliveries: idOf('delivery submitted S to named S'),
+  // A project that was once of A, and a delivery to a webhook that names only A now.
+  'moved project': idOf('project moved to S'),
+  'old delivery': idOf('delivery submitted S to narrowed to A'),
+}
+const hiddenIds = Object.values(hidden)
+
+/** Two queries that between them hold every kind of condition, and its opposite. */
+const queriesOn = ({ path, type, values, selector }: Place): object[] => {
+  const conditions = [
+    { $regex: `S|5|${markOf('S')}` },
+    { $exists: false },
+    ...(type === 'UUID' ? [{ $in: hiddenIds }] : []),
+    ...(values.length > 0 ? [{ $in: values.slice(0, 2) }] : []),
+    ...(type === 'Int' || type === 'DateTime' ? [{ $lt: type === 'Int' ? 2 : '2100-01-01T00:00:00Z' }] : []),
+  ].map(selector)
+  return [
+    { selector: { $or: conditions } },
+    { selector: { $nor: conditions } },
+    { sort: [{ [path]: 'desc' }, 'id'], limit: 4, skip: 1 },
+  ]
+}
+
+type Probe = { resource: Resource; field: (argument: string) => string; query: object }
+
+/** Every list with every query on it. */
+const rootProbes: Probe[] = lists.flatMap(list =>
+  placesOf(objectOf(list)!, 2)
+    .flatMap(queriesOn)
+    .map(query => ({ resource: resources[list.name]!, field: argument => `${list.name}(${argument}) { id }`, query })),
+)
+
+/** Every list in a list with every query on it. */
+const nestedProbes: Probe[] = lists.flatMap(list =>
+  fieldsOf(objectOf(list)!)
+    .filter(field => isList(field) && objectOf(field))
+    .flatMap(field =>
+      placesOf(objectOf(field)!, 1)
+        .flatMap(place => queriesOn(place).filter((_, index) => index !== 1))
+        .map(query => ({
+          resource: { ...resources, attempts }[field.name]!,
+          field: (argument: string) => `${list.name} { id ${field.name}(${argument}) { __typename } }`,
+          query,
+        })),
+    ),
+)
+
+type Asked = { document: string; variables: Record<string, unknown> }
+
+/** As many fields in a document as there may be, each with a query of its own. */
+const together = (fields: Pick<Probe, 'field' | 'query'>[]): Asked[] =>
+  Array.from({ length: Math.ceil(fields.length / 40) }, (_, index) => fields.slice(index * 40, index * 40 + 40)).map(
+    part => ({
+      document: `query(${part.map((_, n) => `$q${n}: MangoQuery`).join(', ')}) {
+        ${part.map(({ field }, n) => `a${n}: ${field(`query: $q${n}`)}`).join('\n')} }`,
+      variables: Object.fromEntries(part.map(({ query }, n) => [`q${n}`, query])),
+    }),
+  )
+
+// The worlds that are compared with the whole one, and the tokens that they are left for.
+const compared: KindName[] = ['sees one', 'sees one, admin', 'sees two', 'sees two others', 'sees none']
+const readsAs: Partial<Record<KindName, KindName>> = { 'sees one, reads only': 'sees one' }
+
+describeEachEngine('what a token does not see', engine => {
+  let whole: TestServer
+  let tokens: Tokens
+  const left = new Map<KindName, TestServer>()
+  const written = new Map<KindName, Awaited<ReturnType<typeof fill>>>()
+  const clock = testClock()
+  let rootQueries: Probe[]
+  let nestedQueries: Probe[]
+
+  before(async () => {
+    const env = {
+      TIDINGS_ROLES: 'api',
+      TIDINGS_RATE_LIMIT: '0',
+      TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
+    }
+    whole = await startTestServer(engine, { env, clock })
+    const made = await createTokens(whole.database, createSealer(whole.config.masterKeys), clock.now())
+    tokens = made.tokens
+    await fill(whole.database, made, clock.now())
+    for (const kind of compared) {
+      const server = await startTestServer(engine, { env, clock })
+      left.set(kind, server)
+      written.set(kind, await fill(server.database, made, clock.now(), kind))
+    }
+    rootQueries = await answered(rootProbes)
+    nestedQueries = await answered(nestedProbes)
+  })
+  after(async () => {
+    for (const server of [whole, ...left.values()]) await server.stop()
+  })
+
+  /** Those that are answered. One that names what cannot be selected on is refused whatever there is, and the document with it. */
+  const answered = async (probes: Probe[]): Promise<Probe[]> => {
+    const { knex, engine } = whole.database
+    const found: Probe[] = []
+    for (const probe of probes) {
+      try {
+        // Of no parents: it is only looked at, and nothing is read.
+        await findByParents(knex, engine, probe.resource, probe.query, () => {}, { column: 'id', ids: [] })
+        found.push(probe)
+      } catch (error) {
+        if (!(error instanceof MangoError)) throw error
+      }
+    }
+    return found
+  }
+
+  const textOf = async (server: TestServer, kind: KindName, { document, variables }: Asked): Promise<string> => {
+    const { status, data, errors } = await server.graphql(document, variables, tokens[kind])
+    return JSON.stringify({ status, data, errors }, null, 1)
+      .replaceAll(/"requestId": "[^"]*"/g, '"requestId": ""')
+      .replaceAll(/"durationMs": \d+/g, '"durationMs": 0')
+  }
+
+  /** Asks in the whole world and in what is left of it for the token, and returns the one answer. */
+  const ask = async (kind: KindName, asked: Asked): Promise<string> => {
+    const [inWhole, inLeft] = await Promise.all([
+      textOf(whole, kind, asked),
+      textOf(left.get(readsAs[kind] ?? kind)!, kind, asked),
+    ])
+    if (inWhole !== inLeft) {
+      const { document, variables } = asked
+      assert.fail(`${kind} can tell: ${firstDifference(inWhole, inLeft)}\n${document} ${JSON.stringify(variables)}`)
+    }
+    assert.doesNotMatch(inWhole, /INTERNAL_SERVER_ERROR|QUERY_TOO_COMPLEX/)
+    const { sees = organisationNames, permissions }: Kind = kinds[kind]
+    // An admin sees every webhook, and so its url, its pings and what they were answered.
+    for (const name of organisationNames) {
+      if (sees.includes(name) || permissions.includes('admin')) continue
+      assert.ok(!inWhole.includes(markOf(name)), `${kind} is shown ${name}: ${inWhole}`)
+    }
+    return inWhole
+  }
+
+  it('is looked for in every field that can be selected on', () => {
+    for (const [resource, { fields }] of Object.entries(resources)) {
+      const text = JSON.stringify(rootQueries.filter(probe => probe.resource === resources[resource]))
+      for (const name of Object.keys(fields)) assert.match(text, new RegExp(`"${name}[".]`), `${resource}.${name}`)
+    }
+  })
+
+  const readers = [...compared, ...(Object.keys(readsAs) as KindName[])]
+
+  for (const kind of readers) {
+    it(`is in no answer to one that ${kind}, whatever is asked for with it, and all else is`, async () => {
+      for (const field of lists) {
+        const document = `{ ${field.name} { ${everythingOf(objectOf(field)!, 3)} } }`
+        const { data } = JSON.parse(await ask(kind, { document, variables: {} }))
+        if (field.name === 'accessTokens') continue
+        const there = (written.get(readsAs[kind] ?? kind)![tableOf(field.name)] ?? []).map(row => row.id)
+        const listed: { id: string }[] = data[field.name]
+        assert.deepEqual(
+          listed.map(row => row.id),
+          there.sort(),
+          field.name,
+        )
+      }
+      const { viewer } = schema.getQueryType()!.getFields()
+      const document = `{ viewer { ${everythingOf(objectOf(viewer!)!, 3)} } }`
+      assert.match(await ask(kind, { document, variables: {} }), new RegExp(tokens[kind].id))
+    })
+
+    it(`is not found under its id by one that ${kind}, and that id says no more than one that never was`, async () => {
+      for (const list of lists) {
+        const { name } = list
+        const field = (argument: string) => `${name}(${argument}) { id }`
+        const asked = hiddenIds.flatMap(id => [
+          { field, query: { selector: { id } } },
+          { field, query: { after: id, limit: 2 } },
+        ])
+        for (const document of together(asked)) await ask(kind, document)
+        const id = hidden[name]
+        if (!id) continue
+        const another = fieldsOf(objectOf(list)!).find(field => field.name !== 'id' && !objectOf(field))!
+        const [sorted] = together([{ field, query: { after: id, sort: [another.name] } }])
+        const text = await ask(kind, sorted!)
+        const seen = (written.get(readsAs[kind] ?? kind)![tableOf(name)] ?? []).some(row => row.id === id)
+        if (!seen) assert.match(text, new RegExp(`there is no row ${id}`))
+      }
+    })
+  }
+
+  // With these every rule is met: organisations that are seen, an admin's webhooks, webhooks of one's own.
+  for (const kind of ['sees one', 'sees one, admin', 'sees two others'] as const) {
+    it(`is not selected on, sorted by or counted for one that ${kind}`, async () => {
+      for (const asked of together(rootQueries)) assert.doesNotMatch(await ask(kind, asked), /"errors"/)
+    })
+
+    if (kind === 'sees two others') continue
+    it(`is in no nested list of one that ${kind}, however it is asked for`, async () => {
+      for (const asked of together(nestedQueries)) assert.doesNotMatch(await ask(kind, asked), /"errors"/)
+    })
+  }
+
+  it('is not in an explanation', async () => {
+    const explained = rootQueries
+      .filter((_, index) => index % 2 === 0)
+      .map(({ resource, query }) => ({
+        resource,
+        field: (argument: string) =>
+          // Which index a database takes depends on how much there is.
+          `explain(resource: ${resource.name}, ${argument}) { sql bindings statements rowsExamined }`,
+        query,
+      }))
+    for (const asked of together(explained)) assert.doesNotMatch(await ask('sees one', asked), /"errors"/)
+  })
+
+  // The arguments with which each mutation would do something for an admin of organisation A.
+  const url = 'http://127.0.0.1:1/'
+  const mutations: Record<string, Record<string, unknown>> = {
+    createWebhook: { url, organisationIds: [idOf('organisation A')], projectIds: [idOf('project A1')] },
+    upsertWebhook: {
+      id: idOf('webhook named A'),
+      url,
+      organisationIds: [idOf('organisation A')],
+      projectIds: [idOf('project A1')],
+    },
+    pingWebhook: { id: idOf('webhook named A') },
+    submitProjectReport: { projectId: idOf('project A2'), quarter: '2026-1', submitterId: idOf('user 1') },
+    approveProjectReport: { id: idOf('report A1 2026-2'), approverId: idOf('user 1'), approvedDate: '2026-11-02' },
+    redeliver: { deliveryId: idOf('delivery submitted A to named A') },
+    recoverDeliveries: { webhookId: idOf('webhook named A'), since: '2026-01-01T00:00:00Z' },
+    upsertOrganisation: { id: idOf('organisation A'), name: `Org ${markOf('A')}` },
+    upsertProject: { id: idOf('project A1'), organisationId: idOf('organisation A'), name: 'P' },
+    upsertUser: { id: idOf('user 1'), name: 'User 1' },
+    createAccessToken: { name: 'new', permissions: ['read'], organisationIds: [idOf('organisation A')] },
+    revokeAccessToken: { id: idOf('token sees one') },
+    rotateSigningKey: {},
+  }
+
+  const ADMIN = ['upsertOrganisation', 'upsertProject', 'upsertUser', 'createAccessToken', 'revokeAccessToken']
+
+  it('has its every mutation tried below', () => {
+    assert.deepEqual(Object.keys(mutations), Object.keys(schema.getMutationType()!.getFields()))
+  })
+
+  const call = (name: string, given: Record<string, unknown>): Asked => {
+    const field = schema.getMutationType()!.getFields()[name]!
+    const args = field.args.filter(argument => argument.name in given)
+    const variables = args.map(argument => `$${argument.name}: ${argument.type}`).join(', ')
+    const passed = args.map(argument => `${argument.name}: $${argument.name}`).join(', ')
+    return {
+      document: `mutation${variables && `(${variables})`} { ${name}${passed && `(${passed})`} { ${everythingOf(objectOf(field)!, 1)} } }`,
+      variables: given,
+    }
+  }
+
+  const takesId = (name: string, argument: string): boolean =>
+    getNamedType(
+      schema
+        .getMutationType()!
+        .getFields()
+        [name]!.args.find(it => it.name === argument)!.type,
+    ).name === 'UUID'
+
+  for (const kind of ['sees one', 'sees one, admin'] as const) {
+    it(`cannot be named in a mutation of one that ${kind}, no more than what never was`, async () => {
+      const { permissions }: Kind = kinds[kind]
+      const ids = permissions.includes('admin')
+        ? // An admin sees every webhook.
+          hiddenIds.filter(id => id !== hidden.webhooks)
+        : hiddenIds
+      for (const [name, base] of Object.entries(mutations)) {
+        if (!permissions.includes('admin') && ADMIN.includes(name)) continue
+        for (const [argument, value] of Object.entries(base)) {
+          if (!takesId(name, argument)) continue
+          // Under an id that is not known to the caller these create. Where it is taken they cannot.
+          const creates = argument === 'id' && ['upsertWebhook', 'upsertProject', 'upsertUser'].includes(name)
+          if (creates) continue
+          for (const id of [...ids, tokens['sees two others'].id, tokens['sees all'].id]) {
+            const given = { ...base, [argument]: Array.isArray(value) ? [...value, id] : id }
+            const text = await ask(kind, call(name, given))
+            assert.match(text, /"code": "(NOT_FOUND|FORBIDDEN)"/, text)
+          }
+        }
+      }
+    })
+  }
+
+  it('is not changed by an upsert under its id, which answers NOT_FOUND', async () => {
+    for (const [name, id, table] of [
+      ['upsertWebhook', hidden.webhooks!, 'webhooks'],
+      ['upsertProject', hidden.projects!, 'projects'],
+    ] as const) {
+      const kind = name === 'upsertWebhook' ? 'sees one' : 'sees one, admin'
+      const before = await whole.database.knex(table).where({ id })
+      const text = await textOf(whole, kind, call(name, { ...mutations[name], id }))
+      assert.match(text, /"code": "NOT_FOUND"/)
+      assert.deepEqual(await whole.database.knex(table).where({ id }), before)
+    }
+  })
+
+  // Last, since this changes both worlds of one token.
+  it('is in no answer to a mutation of an admin that sees one, also not in the count of what it recovers', async () => {
+    const kind = 'sees one, admin'
+    const fresh = new Map<string, string>()
+    /** Ids that were made just now differ, and are told apart by their order. */
+    const named = (text: string) =>
+      text.replaceAll(/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g, id => {
+        if (!fresh.has(id)) fresh.set(id, id.startsWith('0') ? `new ${fresh.size}` : id)
+        return fresh.get(id)!
+      })
+    const calls: [string, Record<string, unknown>][] = [
+      ['upsertWebhook', { id: hidden.webhooks!, status: 'disabled' }],
+      ['upsertWebhook', { id: idOf('webhook named A and S'), status: 'disabled' }],
+      ['recoverDeliveries', { webhookId: idOf('webhook unnamed all'), since: '2026-01-01T00:00:00Z' }],
+      ['recoverDeliveries', { webhookId: idOf('webhook unnamed others'), since: '2026-01-01T00:00:00Z' }],
+      ...Object.entries(mutations).filter(([name]) => !/AccessToken|Webhook|redeliver/.test(name)),
+      ['revokeAccessToken', { id: tokens['sees one'].id }],
+    ]
+    for (const [name, given] of calls) {
+      fresh.clear()
+      const asked = call(name, given)
+      const inWhole = named(await textOf(whole, kind, asked))
+      fresh.clear()
+      assert.equal(inWhole, named(await textOf(left.get(kind)!, kind, asked)), name)
+      assert.doesNotMatch(inWhole, /INTERNAL_SERVER_ERROR/)
+      if (name !== 'rotateSigningKey') assert.doesNotMatch(inWhole, /"errors"/, inWhole)
+    }
+  })
+})
