@@ -6,8 +6,8 @@ import type { Resource } from '../mango/resource.ts'
 import type { AccessToken } from './access-tokens.ts'
 import type { Change } from './change.ts'
 import { visibleEvents } from './events.ts'
-import { requireOrganisations } from './organisations.ts'
-import { requireProjects } from './projects.ts'
+import { organisations, requireOrganisations } from './organisations.ts'
+import { projects, requireProjects } from './projects.ts'
 import { redirectableWebhooks, visibleWebhooks } from './webhook-visibility.ts'
 
 export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
@@ -46,8 +46,16 @@ export const webhooks: Resource = {
       key: 'webhook_id',
       column: 'organisation_id',
       type: 'uuid',
+      of: () => organisations,
     },
-    projectIds: { kind: 'list', table: 'webhook_projects', key: 'webhook_id', column: 'project_id', type: 'uuid' },
+    projectIds: {
+      kind: 'list',
+      table: 'webhook_projects',
+      key: 'webhook_id',
+      column: 'project_id',
+      type: 'uuid',
+      of: () => projects,
+    },
     status: { kind: 'column', column: 'status', type: 'string', values: webhookStatuses },
     statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },

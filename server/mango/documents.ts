@@ -72,6 +72,7 @@ const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs)
         `SELECT ${field.key}, ${field.column} FROM ${field.table}`,
         field.key,
         ids(rows),
+        field.of && source.visible(field.of(), field.table, field.column),
       )
       const lists = Map.groupBy(found, row => row[field.key])
       return row => (lists.get(row.id) ?? []).map(item => item[field.column] as string).toSorted(compareText)

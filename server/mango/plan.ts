@@ -35,7 +35,7 @@ export type Plan = {
 export type Join = { table: string; alias: string; on: Sql; required: boolean }
 
 /** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where there is nothing to hide. */
-export type VisibleRows = (resource: Resource, alias: string) => Sql | undefined
+export type VisibleRows = (resource: Resource, alias: string, column?: string) => Sql | undefined
 
 /** Plans a bound selector over `resource`, whose table goes by its own name. */
 export const plan = (node: Node, resource: Resource, engine: Engine, visible: VisibleRows): Plan => {
@@ -187,8 +187,11 @@ class Planner {
     const alias = `l${++this.#aliases}`
     const key = `${alias}.${field.key} = ${row.alias}.id`
     const element: Scalar = { column: `${alias}.${field.column}`, type: field.type, nullable: false }
-    const some = (condition: Condition): Part =>
-      this.#exists(field.table, alias, key, this.#scalar({ ...node, path: [], negated: false, condition }, element))
+    const visible = field.of && this.#visible(field.of(), alias, field.column)
+    const some = (condition: Condition): Part => {
+      const inner = this.#scalar({ ...node, path: [], negated: false, condition }, element)
+      return this.#exists(field.table, alias, key, inner, visible)
+    }
     const { condition } = node
     switch (condition.operator) {
       case '$in':
@@ -200,7 +203,7 @@ class Planner {
         if (Array.isArray(condition.values[0]) && condition.values.length === 1) return UNKNOWN
         return negatedIf(node.negated, conjunction(condition.values.map(value => some({ operator: '$eq', value }))))
       default:
-        return this.#many(node, { table: field.table, alias, key, element })
+        return this.#many(node, { table: field.table, alias, key, element, visible })
     }
   }
 

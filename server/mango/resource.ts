@@ -29,6 +29,8 @@ export type Field =
       column: string
       type: 'uuid' | 'string'
       values?: readonly string[]
+      /** What the values are ids of: one that the caller may not see is not in the list. */
+      of?: () => Resource
     }
   /** To one, by its id in a column of this table, which may be null. */
   | { kind: 'related'; column: string; resource: () => Resource }

@@ -419,10 +419,10 @@ const visibleRowsBy = (db: Knex | Knex.Transaction, related: Options['related'])
     const { sql, bindings } = db(resource.table).select(id).modify(visible).toSQL()
     return sql === everything ? undefined : { sql, bindings: bindings as Sql['bindings'] }
   }
-  return (resource, alias) => {
+  return (resource, alias, column = 'id') => {
     if (!known.has(resource)) known.set(resource, visibleIds(resource))
     const ids = known.get(resource)
-    return ids && { sql: `${alias}.id IN (${ids.sql})`, bindings: ids.bindings }
+    return ids && { sql: `${alias}.${column} IN (${ids.sql})`, bindings: ids.bindings }
   }
 }
 
