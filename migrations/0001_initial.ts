@@ -157,7 +157,7 @@ export const up = async (knex: Knex, dialect: Dialect): Promise<void> => {
     t.key('status', 16).notNullable()
     t.table.integer('attempt_count').notNullable().defaultTo(0)
     t.time('next_attempt_at')
-    t.time('created_at').notNullable()
+    t.time('created_at').notNullable().index('deliveries_by_time')
     t.time('finished_at')
     // Cancelling what is pending, the health of a webhook and its last delivery each read one range of this.
     t.table.index(['webhook_id', 'status', 'finished_at'], 'deliveries_by_webhook')

@@ -1,5 +1,5 @@
 import { v7 as uuid } from 'uuid'
-import type { Database } from './database/connect.ts'
+import { type Database, insertMany } from './database/connect.ts'
 
 const ORGANISATIONS = ['Acme Relief', 'Borealis Trust', 'Cedar Foundation']
 const PROJECTS = ['Clean Water', 'School Meals']
@@ -52,7 +52,8 @@ export const seedMany = async (
   const insert = async (table: string, count: number, row: (index: number) => object): Promise<void> => {
     for (let from = 0; from < count; from += ROWS_A_STATEMENT) {
       const length = Math.min(ROWS_A_STATEMENT, count - from)
-      await database.knex(table).insert(Array.from({ length }, (_, index) => row(from + index)))
+      const rows = Array.from({ length }, (_, index) => row(from + index))
+      await insertMany(database.knex, table, rows)
       onProgress(table, from + length)
     }
   }

@@ -42,6 +42,7 @@ export const attempts: Resource = {
     durationMs: { kind: 'column', column: 'duration_ms', type: 'integer', nullable: true },
     statusCode: { kind: 'column', column: 'status_code', type: 'integer', nullable: true },
     failure: { kind: 'column', column: 'failure', type: 'string', nullable: true },
+    failureDetail: { kind: 'column', column: 'failure_detail', type: 'string', nullable: true },
     response: { kind: 'column', column: 'response', type: 'string', nullable: true },
     retryAfter: { kind: 'column', column: 'retry_after', type: 'time', nullable: true },
   },

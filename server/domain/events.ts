@@ -143,26 +143,42 @@ const webhooksFor = async (trx: Knex.Transaction, dialect: Dialect, event: NewEv
 
 const ROWS_A_STATEMENT = 500
 
-/**
- * Writes pending deliveries of one event, due now, and returns their ids in the order of `webhookIds`.
- *
- * @param lease if given, the first attempt is claimed by the caller from the start, until `end`
- */
-export const queueDeliveries = async (
+type Named = { id: string; type: EventType }
+
+/** Writes pending deliveries of one event, due now, and returns their ids in the order of `webhookIds`. */
+export const queueDeliveries = (
   trx: Sql,
-  event: { id: string; type: EventType },
+  event: Named,
   webhookIds: string[],
   now: number,
   lease?: { id: string; end: number },
+): Promise<string[]> =>
+  queueEach(
+    trx,
+    webhookIds.map(webhookId => ({ event, webhookId })),
+    now,
+    lease,
+  )
+
+/**
+ * Writes pending deliveries, due now, and returns their ids in the order of `owed`.
+ *
+ * @param lease if given, the first attempt is claimed by the caller from the start, until `end`
+ */
+export const queueEach = async (
+  trx: Sql,
+  owed: { event: Named; webhookId: string }[],
+  now: number,
+  lease?: { id: string; end: number },
 ): Promise<string[]> => {
-  const deliveries = webhookIds.map(webhookId => ({ id: uuid(), webhookId }))
+  const deliveries = owed.map(one => ({ id: uuid(), ...one }))
   for (let from = 0; from < deliveries.length; from += ROWS_A_STATEMENT) {
     const part = deliveries.slice(from, from + ROWS_A_STATEMENT)
     await run(
       trx,
       `INSERT INTO deliveries (id, event_id, event_type, webhook_id, status, next_attempt_at, created_at)
        VALUES ${part.map(() => "(?, ?, ?, ?, 'pending', ?, ?)").join(', ')}`,
-      part.flatMap(({ id, webhookId }) => [id, event.id, event.type, webhookId, now, now]),
+      part.flatMap(({ id, event, webhookId }) => [id, event.id, event.type, webhookId, now, now]),
     )
     await run(
       trx,

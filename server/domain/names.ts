@@ -5,5 +5,7 @@ const LONGEST = 255
 /** Throws unless `name` is something to call a thing by. */
 export const checkName = (name: string): void => {
   if (name.trim() === '') throw badInput('name', 'is empty; give it a name')
+  if (!name.isWellFormed() || name.includes('\0'))
+    throw badInput('name', 'is not text: it has half a character, or a NUL')
   if ([...name].length > LONGEST) throw badInput('name', `is longer than ${LONGEST} characters`)
 }

@@ -5,7 +5,7 @@ import { type Database, rows, type Sql } from '../database/connect.ts'
 import type { AccessToken } from './access-tokens.ts'
 import type { Change } from './change.ts'
 import type { DeliveryRow } from './deliveries.ts'
-import { queueDeliveries, visibleEvents } from './events.ts'
+import { queueDeliveries, queueEach, visibleEvents } from './events.ts'
 import type { WebhookRow } from './webhooks.ts'
 
 /** Events of one transaction of a recovery. */
@@ -64,7 +64,11 @@ export const recoverDeliveries = async (
         webhookId,
         BATCH,
       ])
-      for (const event of missed) await queueDeliveries(trx, event, [webhookId], clock.now())
+      await queueEach(
+        trx,
+        missed.map(event => ({ event, webhookId })),
+        clock.now(),
+      )
       return { missed, seen: await countSeen(trx, token, missed) }
     })
     queued += page.seen
