@@ -25,7 +25,7 @@ export type Keyring = {
   current(): { kid: string; key: KeyObject }
   /** The public keys a receiver may need now: those that sign, those about to, and those whose last tokens may still be on their way. */
   jwks(): { keys: PublicJwk[] }
-  /** Makes and publishes the next key, which signs from `activeFrom` on. */
+  /** Makes and publishes the next key, which signs from `activeFrom` on; the one there is if it does not sign yet. */
   rotate(): Promise<SigningKey>
   stop(): void
 }
@@ -57,8 +57,11 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
       return { keys: wanted.map(key => key.publicJwk) }
     },
     async rotate() {
-      const newest = (await load(database.knex, sealer)).at(-1)!
+      keys = await load(database.knex, sealer)
+      const newest = keys.at(-1)!
       const now = clock.now()
+      // The next key is published already: of two rotations at once, both answer with it.
+      if (newest.activeFrom > now) return newest
       await insertKey(database, sealer, {
         generation: newest.generation + 1,
         createdAt: now,

@@ -103,17 +103,16 @@ describeEachEngine('signing keys', engine => {
     assert.deepEqual(kids(keyring), [next.kid])
   })
 
-  it('signs with one after the other when two rotations follow closely', async () => {
+  it('answers a rotation with the next key for as long as that does not sign yet', async () => {
     const keyring = await open()
     const first = keyring.current()
     const second = await keyring.rotate()
     clock.advance(MINUTE_MS)
-    const third = await keyring.rotate()
-    assert.deepEqual(kids(keyring), [first.kid, second.kid, third.kid])
+    assert.equal((await keyring.rotate()).kid, second.kid)
     clock.set(second.activeFrom)
     assert.equal(keyring.current().kid, second.kid)
-    clock.set(third.activeFrom)
-    assert.equal(keyring.current().kid, third.kid)
+    const third = await keyring.rotate()
+    assert.deepEqual(kids(keyring), [first.kid, second.kid, third.kid])
     assert.ok(isVerified(first, keyring))
   })
 
