@@ -1,4 +1,5 @@
 import { createServer, type RequestListener, type Server } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Middleware } from 'koa'
 import compose from 'koa-compose'
 import pRetry from 'p-retry'
@@ -34,7 +35,7 @@ export type RunningServer = {
 }
 
 /** What there is once the database has answered with a current schema. */
-type Running = { keyring: Keyring; handle: Middleware; stop(): Promise<void> }
+type Running = { keyring: Keyring; handle: Middleware; stop(answered: Promise<void>): Promise<void> }
 
 /**
  * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database does:
@@ -90,12 +91,14 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     ready,
     async stop() {
       stopping = true
-      const closed = new Promise(resolve => http.close(resolve))
-      http.closeIdleConnections()
+      const closed = new Promise<void>(resolve => http.close(() => resolve()))
+      const closing = setInterval(() => http.closeIdleConnections(), 50)
+      const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
       await ready.catch(() => {})
-      await running?.stop()
+      await running?.stop(answered)
       http.closeAllConnections()
       await closed
+      clearInterval(closing)
       await database?.close()
     },
   }
@@ -138,15 +141,18 @@ const startRoles = async (
       rateLimit({ database, clock, limit: config.rateLimit }),
       graphqlOverHttp(createSchema(), service, log),
     ]) as Middleware,
-    async stop() {
-      await scheduler?.stop()
-      await loop.stop()
+    async stop(answered) {
+      // A request may be in the middle of a ping, or of its transaction.
+      await Promise.all([scheduler?.stop(), loop.stop(), answered])
       await sender.close()
       keyring.stop()
       ownClock?.stop()
     },
   }
 }
+
+/** Shutting down, requests get so long to be answered. */
+const REQUESTS_MS = 20_000
 
 const listen = (handler: RequestListener, config: Config): Promise<Server> => {
   const server = createServer(handler)

@@ -9,8 +9,9 @@ import type { Answer, Outcome } from './outcome.ts'
 //
 // Invariants
 // 1. A delivery is `pending` exactly while it has a row here. Both change in one transaction.
-// 2. A claim takes due rows in the order of their due time, writes its own id into `lease`, and pushes `due_at` forward as
-//    the lease's end: a row whose lease has run out is simply due again, for any process. No transaction is open while sending.
+// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the `lease` of those
+//    it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is simply due again, for any
+//    process. No transaction is open while sending.
 // 3. `attempt` grows with each claim, so no two attempts of a delivery have the same number, whoever makes them.
 // 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver has
 //    acknowledged the event, so the delivery is delivered, whoever holds its row now and even if it was cancelled meanwhile.

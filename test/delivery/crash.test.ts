@@ -7,6 +7,7 @@ import { connect } from '../../server/database/connect.ts'
 import { LEASE_MS } from '../../server/delivery/loop.ts'
 import { describeEachEngine, engines } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { sendGraphql } from '../support/server.ts'
 import { type Rig, startRig } from './rig.ts'
 import { masterKey, type ServerProcess, startServerProcess } from './server-process.ts'
 
@@ -95,6 +96,33 @@ describeEachEngine('SIGTERM', engine => {
       assert.equal(await rig.countWhere({ status: 'delivered' }), receiver.requests.length)
       assert.equal(await rig.count('attempts'), receiver.requests.length)
       assert.equal(server.log(), '')
+    } finally {
+      await server.end('SIGKILL')
+      await receiver.close()
+      await rig.stop()
+    }
+  })
+})
+
+describeEachEngine('SIGTERM while a request is being answered', engine => {
+  it('answers it first: a webhook whose endpoint is slow to answer its ping is stored', async () => {
+    const rig = await startRig(engine, realClock, { masterKey })
+    const receiver = await startReceiver({ answer: () => ({ status: 200, delayMs: 1000 }) })
+    const server = await startServerProcess(rig.given.url)
+    try {
+      const token = await rig.token()
+      const created = sendGraphql(
+        server.url,
+        token,
+        'mutation ($url: String!) { createWebhook(url: $url) { status } }',
+        {
+          url: receiver.url,
+        },
+      )
+      await receiver.waitFor(all => all.length === 1)
+      assert.deepEqual(await server.end('SIGTERM'), { code: 0, signal: null })
+      assert.deepEqual((await created).data, { createWebhook: { status: 'active' } })
+      assert.equal(await rig.count('webhooks'), 1)
     } finally {
       await server.end('SIGKILL')
       await receiver.close()

@@ -341,9 +341,31 @@ describeEachEngine('the delivery loop', engine => {
     // Another process has claimed what ran out, and is sending it.
     await claim(rig.database, { lease: 'heir', now: clock.now(), limit: 10, leaseMs: LEASE_MS, plan: takeAll })
     answer({ status: 200 })
+    while ((await rig.countWhere({ status: 'delivered' })) === 0) await wait(5)
     await loop.idle()
     assert.equal(receiver.requests.length, 1)
     assert.deepEqual(await rig.database.knex('delivery_queue').pluck('lease'), ['heir'])
+  })
+
+  it('gives back what waits for a webhook that asks for a pause meanwhile', async () => {
+    let answer = (_: { status: number; headers: Record<string, string> }) => {}
+    receiver = await startReceiver({
+      answer: (_request, n) => (n === 1 ? new Promise(resolve => (answer = resolve)) : { status: 200 }),
+    })
+    const loop = await rig.startLoop({ concurrency: 4 })
+    const webhookId = await rig.webhook(receiver.url)
+    await rig.emit(2)
+    loop.wake()
+    await receiver.waitFor(all => all.length === 1)
+    while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
+    answer({ status: 429, headers: { 'retry-after': '60' } })
+    while ((await rig.webhookRow(webhookId)).held_until === null) await wait(5)
+    await loop.idle()
+    assert.equal(receiver.requests.length, 1)
+    clock.advance(61_000)
+    await loop.idle()
+    assert.equal(receiver.requests.length, 3)
+    assert.deepEqual((await rig.deliveries()).map(each => each.attempt_count).toSorted(), [1, 2])
   })
 
   it('knows no hold but the one in the database, so that whoever lifts it is heard', async () => {
@@ -361,8 +383,14 @@ describeEachEngine('the delivery loop', engine => {
   })
 
   it('records all others when one attempt cannot be written', async () => {
+    // All are answered at once, so that they are recorded together.
+    const all = Promise.withResolvers<void>()
     receiver = await startReceiver({
-      answer: (_request, n) => ({ status: 200, body: n === 2 ? 'unwritable' : 'fine' }),
+      answer: async (_request, n) => {
+        if (n === 8) all.resolve()
+        await all.promise
+        return { status: 200, body: n === 2 ? 'unwritable' : 'fine' }
+      },
     })
     await refuse(rig, "NEW.response = 'unwritable'")
     try {

@@ -5,7 +5,7 @@ import { type DeliveryLoop, startDeliveryLoop } from '../../server/delivery/loop
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
 import type { Settlement } from '../../server/delivery/queue.ts'
 import { createSender } from '../../server/delivery/send.ts'
-import { createAccessToken } from '../../server/domain/access-tokens.ts'
+import { type Credentials, createAccessToken } from '../../server/domain/access-tokens.ts'
 import type { AttemptRow, DeliveryRow } from '../../server/domain/deliveries.ts'
 import { recordEvent } from '../../server/domain/events.ts'
 import type { WebhookRow } from '../../server/domain/webhooks.ts'
@@ -21,6 +21,8 @@ export type Rig = {
   database: Database
   /** Starts a delivery loop on the database; `stop` ends it. */
   startLoop(options?: LoopOptions): Promise<DeliveryLoop>
+  /** Makes an access token that may do everything. */
+  token(): Promise<Credentials>
   /** Stores an active webhook for all events. */
   webhook(url: string): Promise<string>
   /** Emits so many events, each in a transaction with its deliveries, and returns the ids of their project reports. */
@@ -59,9 +61,9 @@ export const startRig = async (
   const { database } = given
   const sealer = createSealer([Buffer.from(masterKey, 'base64')])
   const keyring = await openKeyring(database, sealer, clock)
-  const { id: accessTokenId } = await database.transaction(trx =>
-    createAccessToken(trx, sealer, { name: 'rig', permissions: ['admin'] }, clock.now()),
-  )
+  const token = () =>
+    database.transaction(trx => createAccessToken(trx, sealer, { name: 'rig', permissions: ['admin'] }, clock.now()))
+  const { id: accessTokenId } = await token()
   const { organisationId, projectId } = await addProject(database)
   const running: DeliveryLoop[] = []
   const deliveries = (webhookId?: string): Promise<DeliveryRow[]> =>
@@ -98,6 +100,7 @@ export const startRig = async (
       running.push(started)
       return started
     },
+    token,
     async webhook(url) {
       const id = randomUUID()
       const now = clock.now()
