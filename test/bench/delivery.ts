@@ -99,7 +99,11 @@ const throughput = async (engine: string): Promise<void> => {
         `${engine}: ${Math.round(durable)} deliveries/s durable, ${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
       )
     }
-    console.log(`${engine}: best ratio ${round(Math.max(...ratios))} (wanted: 0.7 or more)`)
+    const median = quantile(
+      ratios.toSorted((a, b) => a - b),
+      0.5,
+    )
+    console.log(`${engine}: median ratio ${round(median)} (wanted: 0.7 or more)`)
   } finally {
     await rig.stop()
     receivers.stop()
