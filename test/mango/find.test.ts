@@ -385,6 +385,26 @@ describeEachEngine('find', engine => {
     )
   })
 
+  test('lists cut for many parents come in one statement, however many rows they are cut from', async () => {
+    const parents = Array.from({ length: 250 }, (_, index) => maker(index))
+    const children = parents.flatMap(({ id }, index) =>
+      Array.from({ length: 84 }, (_, nth) => thing(index * 84 + nth, { makerId: id })),
+    )
+    await insertWorld(database, { makers: parents, things: children })
+    const query = { limit: 2, skip: 1, sort: [{ id: 'desc' }] }
+    const { rows, explain } = await findByParents(database.knex, database.engine, things, query, () => {}, {
+      column: 'maker_id',
+      ids: parents.map(({ id }) => id),
+    })
+    assert.equal(explain.statements, 1)
+    assert.equal(rows.size, 250)
+    assert.deepEqual(
+      rows.get(idOf(9))?.map(row => row.id),
+      [idOf(9 * 84 + 82), idOf(9 * 84 + 81)],
+    )
+    assert.ok(!('mango_rank' in rows.get(idOf(9))![0]!))
+  })
+
   test('children without an id of their own are in the order that their resource says', async () => {
     const parts = [1, 2, 3].map(number => ({ number, note: `n${number}`, good: true, makerId: null }))
     await insertWorld(database, { makers: [], things: [thing(1, { parts }), thing(2, { parts: parts.slice(0, 1) })] })
