@@ -112,6 +112,8 @@ class Planner {
         return rest.length > 0 ? UNKNOWN : this.#list(node, field, row)
       case 'children':
         return rest.length > 0 ? UNKNOWN : this.#children(node, field, row)
+      case 'derived':
+        return UNKNOWN
       case 'related':
         return this.#whole(node, this.#existsRelated(field, row, exactly(true), `r${++this.#aliases}`).sql)
     }

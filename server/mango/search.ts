@@ -2,7 +2,7 @@ import type { Knex } from 'knex'
 import { rows as select } from '../database/connect.ts'
 import { bind } from './bind.ts'
 import { mangoDialects, type Sql } from './dialect.ts'
-import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
+import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row, type Source } from './documents.ts'
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
@@ -38,7 +38,7 @@ export class Search {
   readonly #engine: Engine
   readonly #resource: Resource
   readonly #visible: Visible
-  readonly #visibleRows: VisibleRows
+  readonly #source: Source
   readonly #asked: boolean
   readonly #plan: Plan
   readonly #keys: SortKey[]
@@ -67,9 +67,9 @@ export class Search {
     this.#engine = engine
     this.#resource = resource
     this.#visible = visible
-    this.#visibleRows = visibleRowsBy(db, options.related)
+    this.#source = { connection: db, visible: visibleRowsBy(db, options.related), now: options.now ?? Date.now() }
     this.#asked = options.explain ?? false
-    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#visibleRows)
+    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#source.visible)
     this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
@@ -325,8 +325,8 @@ export class Search {
   /** The rows that match what SQL could not say, with what they are sorted by. */
   async #matching(rows: Row[]): Promise<Hit[]> {
     const { residual } = this.#plan
-    const source = { connection: this.#db, visible: this.#visibleRows }
-    const documents = this.#needs.size === 0 ? undefined : await documentsOf(source, this.#resource, rows, this.#needs)
+    const documents =
+      this.#needs.size === 0 ? undefined : await documentsOf(this.#source, this.#resource, rows, this.#needs)
     const hits: Hit[] = []
     let workedSince = performance.now()
     for (const [index, row] of rows.entries()) {
@@ -386,8 +386,7 @@ export class Search {
         `there is no row ${this.#page.after} any more to tell where to go on in this sort; sort by id, where any id will do`,
       )
     }
-    const source = { connection: this.#db, visible: this.#visibleRows }
-    const [document] = await documentsOf(source, this.#resource, rows, this.#needs)
+    const [document] = await documentsOf(this.#source, this.#resource, rows, this.#needs)
     return this.#values(rows[0]!, document!)
   }
 
