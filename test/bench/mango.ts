@@ -287,6 +287,20 @@ const compareAll = async (database: Database): Promise<void> => {
             sql: `SELECT * FROM organisations WHERE ${regexp('name')} ORDER BY id LIMIT 10001`,
             bindings: ['Trust [0-9]*77$'],
           },
+          ...['[0-9]{4}7$', '^[A-C][a-z]+[^a-z]+[A-F]'].map(pattern => ({
+            name: `name $regex without a literal, ${pattern}`,
+            resource: organisations,
+            query: { selector: { name: { $regex: pattern } }, limit: 5_000 },
+            sql: `SELECT * FROM organisations WHERE ${regexp('name')} ORDER BY id LIMIT 5000`,
+            bindings: [pattern],
+          })),
+          ...['[0-9]{4}77$', '^[A-C][a-z]+[^a-z]+[A-F].*777$', '(77|71)1$'].map(pattern => ({
+            name: `few by $regex, ${pattern}`,
+            resource: organisations,
+            query: { selector: { name: { $regex: pattern } } },
+            sql: `SELECT * FROM organisations WHERE ${regexp('name')} ORDER BY id LIMIT 10001`,
+            bindings: [pattern],
+          })),
           {
             name: 'name $regex (?i)',
             resource: organisations,
