@@ -179,6 +179,7 @@ export const up = async (knex: Knex, dialect: Dialect): Promise<void> => {
   // What is owed, apart from the history: a row a pending delivery, gone when it is settled. See server/delivery/queue.ts.
   await table('delivery_queue', t => {
     t.uuid('delivery_id').primary()
+    t.uuid('event_id').notNullable()
     t.uuid('webhook_id').notNullable()
     t.time('due_at').notNullable().index('delivery_queue_by_due_time')
     t.uuid('lease')

@@ -83,15 +83,15 @@ export const pingWebhook = async (
 ): Promise<string> => {
   const now = clock.now()
   const lease = uuid()
-  const deliveryId = await database.transaction(async trx => {
+  const { deliveryId, eventId } = await database.transaction(async trx => {
     const eventId = await recordPing(trx, now)
     const [id] = await queueDeliveries(trx, { id: eventId, type: 'ping' }, [webhookId], now, {
       id: lease,
       end: now + LEASE_MS,
     })
-    return id!
+    return { deliveryId: id!, eventId }
   })
-  const claimed = { deliveryId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
+  const claimed = { deliveryId, eventId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
   for (const job of await jobsOf(database.knex, [claimed])) await loop.deliverNow(job)
   return deliveryId
 }

@@ -20,6 +20,7 @@ import type { Answer, Outcome } from './outcome.ts'
 /** A claimed delivery: what is owed to whom, under which lease. */
 export type Claim = {
   deliveryId: string
+  eventId: string
   webhookId: string
   lease: string
   /** The number of the attempt to be made. */
@@ -50,6 +51,7 @@ export type Settlement = {
 
 type QueueRow = {
   delivery_id: string
+  event_id: string
   webhook_id: string
   due_at: number
   lease: string | null
@@ -152,6 +154,7 @@ export const headOfEach = async (database: Database): Promise<{ webhookId: strin
 
 const claimOf = (row: QueueRow, lease: string): Claim => ({
   deliveryId: row.delivery_id,
+  eventId: row.event_id,
   webhookId: row.webhook_id,
   lease,
   attempt: row.attempt + 1,
@@ -220,37 +223,31 @@ export const freeLeases = (database: Database, { now, leaseMs }: { now: number; 
     return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
   })
 
-/** Claims with all that is needed to send them. */
+/** Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is left out. */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   if (claims.length === 0) return []
-  type Details = {
-    id: string
-    url: string
-    status: WebhookStatus
-    held_until: number | null
-    type: EventType
-    payload: string
-    created_at: number
+  type WebhookDetails = { id: string; url: string; status: WebhookStatus; held_until: number | null }
+  type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
+  const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
+    const found = await rows<Row>(sql, `SELECT id, ${columns} FROM ${table} WHERE id IN (${marks([...ids])})`, [...ids])
+    return new Map(found.map(row => [row.id, row]))
   }
-  const found = await rows<Details>(
-    sql,
-    `SELECT d.id, w.url, w.status, w.held_until, e.type, e.payload, e.created_at
-     FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id
-     WHERE d.id IN (${marks(claims)})`,
-    claims.map(claimed => claimed.deliveryId),
-  )
-  const details = new Map(found.map(row => [row.id, row]))
+  const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
+  const webhooks = await read<WebhookDetails>('url, status, held_until', 'webhooks', webhookIds)
+  const eventIds = new Set(claims.map(({ eventId }) => eventId))
+  const events = await read<EventDetails>('type, payload, created_at', 'events', eventIds)
   return claims.flatMap(claimed => {
-    const row = details.get(claimed.deliveryId)
-    if (!row) return []
+    const webhook = webhooks.get(claimed.webhookId)
+    const event = events.get(claimed.eventId)
+    if (!webhook || !event) return []
     return {
       ...claimed,
-      url: row.url,
-      webhookStatus: row.status,
-      heldUntil: row.held_until,
-      eventType: row.type,
-      eventTime: row.created_at,
-      payload: row.payload,
+      url: webhook.url,
+      webhookStatus: webhook.status,
+      heldUntil: webhook.held_until,
+      eventType: event.type,
+      eventTime: event.created_at,
+      payload: event.payload,
     }
   })
 }
@@ -353,13 +350,14 @@ const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[])
   )
   if (again.length === 0) return
   // Every row is there: this transaction has locked it under its lease.
-  const columns = ['webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
+  const columns = ['event_id', 'webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
+      job.eventId,
       job.webhookId,
       endOf(settlement) + outcome.retryInMs,
       job.attempt,

@@ -182,9 +182,16 @@ export const queueEach = async (
     )
     await run(
       trx,
-      `INSERT INTO delivery_queue (delivery_id, webhook_id, due_at, lease, attempt)
-       VALUES ${part.map(() => '(?, ?, ?, ?, ?)').join(', ')}`,
-      part.flatMap(({ id, webhookId }) => [id, webhookId, lease?.end ?? now, lease?.id ?? null, lease ? 1 : 0]),
+      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, due_at, lease, attempt)
+       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?)').join(', ')}`,
+      part.flatMap(({ id, event, webhookId }) => [
+        id,
+        event.id,
+        webhookId,
+        lease?.end ?? now,
+        lease?.id ?? null,
+        lease ? 1 : 0,
+      ]),
     )
   }
   return deliveries.map(delivery => delivery.id)

@@ -158,9 +158,10 @@ const claims = async (engine: string): Promise<void> => {
     const timed = async (wanted: number): Promise<number> => {
       for (; later < wanted; later += 1000) {
         const due_at = Date.now() + 24 * 3_600_000 + later
+        const waiting = { event_id: randomUUID(), webhook_id: webhookId, due_at }
         await rig.database
           .knex('delivery_queue')
-          .insert(Array.from({ length: 1000 }, () => ({ delivery_id: randomUUID(), webhook_id: webhookId, due_at })))
+          .insert(Array.from({ length: 1000 }, () => ({ delivery_id: randomUUID(), ...waiting })))
       }
       const times: number[] = []
       for (let n = 0; n < 15; n++) {

@@ -173,11 +173,14 @@ export const startRig = async (
         for (let from = 0; from < owed.length; from += 500) {
           const copies = owed.slice(from, from + 500).map(delivery => ({ ...delivery, id: randomUUID() }))
           await database.knex('deliveries').insert(copies)
-          await database
-            .knex('delivery_queue')
-            .insert(
-              copies.map(({ id, created_at }) => ({ delivery_id: id, webhook_id: webhookId, due_at: created_at })),
-            )
+          await database.knex('delivery_queue').insert(
+            copies.map(({ id, event_id, created_at }) => ({
+              delivery_id: id,
+              event_id,
+              webhook_id: webhookId,
+              due_at: created_at,
+            })),
+          )
         }
       }
     },
