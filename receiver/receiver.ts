@@ -162,7 +162,7 @@ export const createReceiver = (options: ReceiverOptions): Receiver => {
 
 /** What follows “Bearer ” in an Authorization header (RFC 6750 section 2.1; the scheme's case does not matter). */
 export const bearerToken = (header: string | null | undefined): string | undefined =>
-  /^Bearer +(\S+) *$/i.exec(header ?? '')?.[1]
+  /^Bearer +(\S.*?) *$/i.exec(header ?? '')?.[1]
 
 const keySource = (keys: string | readonly Jwk[] | KeySource): KeySource => {
   if (typeof keys === 'function') return keys

@@ -125,7 +125,7 @@ describe('a delivery', () => {
     assert.equal(answer.headers.allow, 'POST')
   })
 
-  for (const authorization of [undefined, null, '', 'Bearer', 'Bearer ', 'Basic YTpi', 'Bearer a, Bearer b']) {
+  for (const authorization of [undefined, null, '', 'Bearer', 'Bearer ', 'Basic YTpi']) {
     test(`with ${JSON.stringify(authorization)} as Authorization is asked for a bearer token`, async () => {
       const { receive, handler } = start()
       const answer = await receive({ authorization, body: '{}' }, handler)
