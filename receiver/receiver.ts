@@ -162,11 +162,13 @@ export const createReceiver = (options: ReceiverOptions): Receiver => {
 
 /** What follows “Bearer ” in an Authorization header (RFC 6750 section 2.1; the scheme's case does not matter). */
 export const bearerToken = (header: string | null | undefined): string | undefined =>
-  /^Bearer +(\S.*?) *$/i.exec(header ?? '')?.[1]
+  /^Bearer +(\S.*)$/i.exec(header ?? '')?.[1]?.trimEnd()
 
 const keySource = (keys: string | readonly Jwk[] | KeySource): KeySource => {
   if (typeof keys === 'function') return keys
-  return typeof keys === 'string' ? remoteKeys(keys) : async () => keys
+  if (typeof keys !== 'string') return async () => keys
+  requireUrl('keys', keys, 'the URL of a JSON Web Key Set, or the keys themselves')
+  return remoteKeys(keys)
 }
 
 const requireUrl = (name: string, value: unknown, meaning: string): void => {

@@ -340,7 +340,9 @@ describe('keys', () => {
   })
 })
 
-test('an issuer or an audience that is no URL is told at the start', () => {
+test('what should be a URL and is none is told at the start', () => {
+  const given = { issuer: sender.issuer.url, audience }
+  assert.throws(() => createReceiver({ ...given, keys: 'jwks.json' }), /keys is "jwks.json"; it should be the URL of/)
   assert.throws(() => createReceiver({ issuer: 'tidings', audience }), /issuer is "tidings"; it should be the address/)
   assert.throws(() => createReceiver({ issuer: sender.issuer.url, audience: undefined as never }), /audience is undef/)
 })
