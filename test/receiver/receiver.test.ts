@@ -4,6 +4,7 @@ import { describe, test } from 'node:test'
 import {
   type Answer,
   createReceiver,
+  type KnownEvent,
   memoryReplayStore,
   type ReceiverOptions,
   type ReplayStore,
@@ -164,6 +165,29 @@ describe('a delivery', () => {
     const inTime = start({ now: () => (issuedAtSeconds + 299) * 1000 })
     assert.equal((await inTime.receive(request, inTime.handler)).status, 200)
   })
+})
+
+test('a payload is typed by the type of its event', () => {
+  const describeEvent = (event: TidingsEvent): string => {
+    switch (event.eventType) {
+      case 'project_report_quarterly_submitted':
+        return event.payload.projectReport.submitterName
+      case 'project_report_quarterly_approved':
+        // @ts-expect-error who submitted it is not in the event of an approval
+        return event.payload.projectReport.submitterName ?? event.payload.projectReport.approvedDate
+      case 'project_report_quarterly_overdue':
+        return event.payload.projectReport.quarter
+      case 'token_expired':
+        return event.payload.accessTokenId
+      case 'unknown':
+        return event.unknownType
+      default:
+        return event satisfies never
+    }
+  }
+  const envelope = { webhookId: '', eventId: '', eventTime: '' }
+  const expired = { ...envelope, eventType: 'token_expired', payload: { accessTokenId: 'x' } } satisfies TidingsEvent
+  assert.equal(describeEvent(expired satisfies KnownEvent<'token_expired'>), 'x')
 })
 
 describe('a delivery that comes again', () => {
