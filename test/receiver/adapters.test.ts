@@ -95,6 +95,8 @@ for (const [name, serve] of Object.entries(adapters)) {
       const { authorization } = await sender.request({ audience: url })
       const body = 'x'.repeat(3 * 1024 * 1024)
       assert.equal((await fetch(url, { method: 'POST', headers: { authorization }, body })).status, 413)
+      // Without a token the body is not even read.
+      assert.equal((await fetch(url, { method: 'POST', body })).status, 401)
     })
 
     test('a body of any content type, or none, is read', async () => {
