@@ -75,8 +75,7 @@ describe('in a project that has installed Tidings', () => {
         const [printed] = await once(child.stdout, 'data')
         assert.match(String(printed), /project_report_quarterly_overdue/)
       } finally {
-        child.kill()
-        await once(child, 'exit')
+        if (child.kill()) await once(child, 'exit')
       }
     })
   }
