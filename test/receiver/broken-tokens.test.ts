@@ -228,6 +228,7 @@ const broken: [what: string, token: string, check: CheckName, says?: RegExp][] =
     'format',
     /"jti" twice/,
   ],
+  ['with its claims detached', `${goodHeader}..${goodSignature}`, 'format', /claims: no JSON, ""/],
   ['padded', `${goodHeader}.${goodClaims}.${goodSignature}==`, 'format', /signature: no base64url/],
   ['with padding in the middle', `${goodHeader}=.${goodClaims}.${goodSignature}`, 'format', /header: no base64url/],
   ['in base64 with + and /', `${goodHeader}.${goodClaims}.${'+/'.repeat(43)}`, 'format', /signature: no base64url/],
