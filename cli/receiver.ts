@@ -1,13 +1,13 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
+import { MAX_BODY_BYTES } from '../receiver/body.ts'
+import { bearerToken } from '../receiver/receiver.ts'
 import { type Check, type Verification, verifyDeliveryToken } from '../shared/delivery-token.ts'
 import type { PlannedAnswer } from './answers.ts'
 import { CliError, exitCodes } from './errors.ts'
 import { type KeySource, kidOf, remoteKeys } from './jwks.ts'
 
-/** Far more than any delivery; what is longer is answered 413. */
-const LONGEST_BODY = 1024 * 1024
 /** As long as the service waits for an answer. */
 const FORWARD_TIMEOUT_MS = 15_000
 
@@ -222,9 +222,9 @@ const readAll = async (request: IncomingMessage): Promise<string | undefined> =>
   let length = 0
   for await (const chunk of request) {
     length += (chunk as Buffer).length
-    if (length <= LONGEST_BODY) chunks.push(chunk as Buffer)
+    if (length <= MAX_BODY_BYTES) chunks.push(chunk as Buffer)
   }
-  return length > LONGEST_BODY ? undefined : Buffer.concat(chunks).toString('utf8')
+  return length > MAX_BODY_BYTES ? undefined : Buffer.concat(chunks).toString('utf8')
 }
 
 const readBody = (body: string): { eventId: string | undefined; eventType: string | undefined } => {
@@ -236,8 +236,6 @@ const readBody = (body: string): { eventId: string | undefined; eventType: strin
     return { eventId: undefined, eventType: undefined }
   }
 }
-
-const bearerToken = (header: string | undefined): string | undefined => /^Bearer\s+(\S+)\s*$/i.exec(header ?? '')?.[1]
 
 const describeFailure = (checks: Check[]): string =>
   checks

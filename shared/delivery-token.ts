@@ -1,12 +1,12 @@
 import { type KeyObject, sign } from 'node:crypto'
-import { compactVerify, errors, importJWK, type JWK } from 'jose'
+import { compactVerify, importJWK, type JWK } from 'jose'
+import { show } from './show.ts'
+import { type Content, CUT_OR_CHANGED, isBase64url, isObject, read, readToken } from './token-format.ts'
 
 /** Seconds from `iat` to `exp` of a delivery token. */
 export const TOKEN_LIFETIME_SECONDS = 300
 /** How far ahead of the receiver's clock a token's `iat` may be, in seconds: two honest clocks differ by so much. */
 const CLOCK_TOLERANCE_SECONDS = 60
-/** A delivery token is some 500 characters; nothing near this length is one. */
-const LONGEST_TOKEN = 16_384
 
 /** A public key as `/.well-known/jwks.json` has it (RFC 7517): `kty` `OKP`, `crv` `Ed25519`, `x`, `kid`. */
 export type Jwk = JWK
@@ -115,67 +115,6 @@ export const verifyDeliveryToken = async (
 
 const encode = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url')
 
-type Content = Record<string, unknown> | undefined
-
-/** RFC 7515 section 7.1: three parts in base64url; header and claims are JSON objects. */
-const readToken = (token: string): { header: Content; claims: Content; check: Check } => {
-  const expected = 'three base64url parts joined by ".", the first two JSON objects'
-  const failed = (found: string, advice: string, header?: Content, claims?: Content) => ({
-    header,
-    claims,
-    check: { name: 'format', status: 'failed', expected, found, advice } as const,
-  })
-  if (token.length > LONGEST_TOKEN) return failed(`${token.length} characters`, 'This is not a delivery token.')
-
-  const parts = token.split('.')
-  if (/^\s*bearer\s/i.test(token)) return failed(show(token), 'Leave out "Bearer ": give what follows it.')
-  if (parts.length !== 3) {
-    return failed(
-      `${parts.length} part(s): ${show(token)}`,
-      'Give what follows "Bearer " in the Authorization header, whole.',
-    )
-  }
-  const header = decode(parts[0]!)
-  const claims = decode(parts[1]!)
-  const unreadable = header === undefined ? 'header' : claims === undefined ? 'claims' : undefined
-  if (unreadable !== undefined) {
-    return failed(
-      `unreadable ${unreadable}: ${show(parts[unreadable === 'header' ? 0 : 1])}`,
-      CUT_OR_CHANGED,
-      header,
-      claims,
-    )
-  }
-  if (!BASE64URL.test(parts[2]!)) {
-    return failed(`unreadable signature: ${show(parts[2])}`, CUT_OR_CHANGED, header, claims)
-  }
-  const extension = ['crit', 'b64'].find(name => Object.hasOwn(header!, name))
-  if (extension !== undefined) {
-    return failed(`${extension} in the header`, 'Delivery tokens use no extensions: reject it.', header, claims)
-  }
-  return { header, claims, check: { name: 'format', status: 'passed' } }
-}
-
-const CUT_OR_CHANGED = 'The token was cut or changed on its way: take it from the Authorization header unchanged.'
-const BASE64URL = /^[A-Za-z0-9_-]+$/
-
-const decode = (part: string): Content => {
-  if (!BASE64URL.test(part)) return undefined
-  try {
-    const value: unknown = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(Buffer.from(part, 'base64url')))
-    return isObject(value) ? value : undefined
-  } catch {
-    return undefined
-  }
-}
-
-const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
-
-/** Own properties only: a claim named `constructor` is no claim unless the token says so. */
-const read = (content: Content, name: string): unknown =>
-  content !== undefined && Object.hasOwn(content, name) ? content[name] : undefined
-
 const checkAlgorithm = (header: Content): Check => {
   if (header === undefined) return unread('algorithm', 'header')
   const alg = read(header, 'alg')
@@ -188,7 +127,9 @@ const findKey = (header: Content, keys: readonly Jwk[]): { key?: Jwk; check: Che
   if (header === undefined) return { check: unread('key', 'header') }
   const kid = read(header, 'kid')
   const published = keys.filter(key => isObject(key))
-  const key = published.find(it => typeof kid === 'string' && it.kid === kid)
+  const named = published.filter(it => typeof kid === 'string' && it.kid === kid)
+  // Keys of different kinds may share a kid (RFC 7517 section 4.5).
+  const key = named.find(isEd25519) ?? named[0]
   const expected = published.length === 0 ? 'a published key' : `one of ${published.map(it => show(it.kid)).join(', ')}`
   const found = show(kid)
   const failed = (advice: string) => ({ check: { name: 'key', status: 'failed', expected, found, advice } as const })
@@ -199,13 +140,15 @@ const findKey = (header: Content, keys: readonly Jwk[]): { key?: Jwk; check: Che
       'Fetch the issuer’s /.well-known/jwks.json again: keys rotate. If the kid is still not there, reject the token.',
     )
   }
-  if (key.kty !== 'OKP' || key.crv !== 'Ed25519') {
-    return {
-      check: { name: 'key', status: 'failed', expected: 'an Ed25519 key', found: `${show(key.kty)} ${show(key.crv)}` },
-    }
+  if (!isEd25519(key)) {
+    const advice = 'Delivery tokens are signed with Ed25519: reject it.'
+    const kind = `${show(key.kty)} ${show(key.crv)}`
+    return { check: { name: 'key', status: 'failed', expected: 'an Ed25519 key', found: kind, advice } }
   }
   return { key, check: { name: 'key', status: 'passed', expected, found } }
 }
+
+const isEd25519 = (key: Jwk): boolean => key.kty === 'OKP' && key.crv === 'Ed25519'
 
 const checkSignature = async (token: string, key: Jwk | undefined, before: Check[]): Promise<Check> => {
   const blocking = before.find(check => check.status === 'failed')
@@ -214,19 +157,36 @@ const checkSignature = async (token: string, key: Jwk | undefined, before: Check
     return { name: 'signature', status: 'skipped', advice }
   }
   const expected = `a signature by key ${show(key.kid)}`
+  const failed = (found: string, advice: string) =>
+    ({ name: 'signature', status: 'failed', expected, found, advice }) as const
+
+  const signature = token.split('.')[2]!
+  const bytes = Buffer.from(signature, 'base64url').length
+  if (bytes !== SIGNATURE_BYTES || !isBase64url(signature)) {
+    return failed(
+      bytes === SIGNATURE_BYTES ? 'stray bits at its end' : `${bytes} bytes of ${SIGNATURE_BYTES}`,
+      CUT_OR_CHANGED,
+    )
+  }
+  let publicKey: Awaited<ReturnType<typeof importJWK>>
   try {
     // Only the key itself counts: what else a JWK says (alg, use, key_ops) must not decide how it is used.
     const { kty, crv, x } = key as { kty: string; crv: string; x: string }
-    await compactVerify(token, await importJWK({ kty, crv, x }, 'EdDSA'), { algorithms: ['EdDSA'] })
+    publicKey = await importJWK({ kty, crv, x }, 'EdDSA')
+  } catch {
+    return failed('a published key that is none', 'Fetch the keys again, and reject the token if that changes nothing.')
+  }
+  try {
+    await compactVerify(token, publicKey, { algorithms: ['EdDSA'] })
     return { name: 'signature', status: 'passed', expected }
-  } catch (error) {
-    const advice =
-      error instanceof errors.JWSSignatureVerificationFailed
-        ? 'Header or claims were changed, or the key is not the one that signed: reject it.'
-        : 'The key or the token can’t be used; fetch the keys again, and reject the token if that changes nothing.'
-    return { name: 'signature', status: 'failed', expected, found: 'a signature that does not match', advice }
+  } catch {
+    const advice = 'Header or claims were changed, or the key is not the one that signed: reject it.'
+    return failed('a signature that does not match', advice)
   }
 }
+
+/** RFC 8032 section 5.1.6. */
+const SIGNATURE_BYTES = 64
 
 const checkEqual = (
   name: 'issuer' | 'audience',
@@ -263,15 +223,10 @@ const checkExpiry = (claims: Content, nowSeconds: number): Check => {
     const advice = `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: check the receiver’s clock, and that it verifies on arrival.`
     return { name: 'expiry', status: 'failed', expected, found, advice }
   }
-  if (isTime(iat) && exp - iat > TOKEN_LIFETIME_SECONDS) {
+  if (isTime(iat) && (exp <= iat || exp - iat > TOKEN_LIFETIME_SECONDS)) {
     const advice = 'Tokens are valid for 5 minutes: this one was not made by the service. Reject it.'
-    return {
-      name: 'expiry',
-      status: 'failed',
-      expected: `at most ${TOKEN_LIFETIME_SECONDS} s after iat`,
-      found,
-      advice,
-    }
+    const allowed = `at most ${TOKEN_LIFETIME_SECONDS} s after iat, ${showTime(iat)}`
+    return { name: 'expiry', status: 'failed', expected: allowed, found, advice }
   }
   return { name: 'expiry', status: 'passed', expected, found }
 }
@@ -325,10 +280,18 @@ const checkIssuedAt = (claims: Content, nowSeconds: number): Check => {
   const iat = read(claims, 'iat')
   if (!isTime(iat)) return { name: 'issued_at', status: 'failed', expected: 'iat, in epoch seconds', found: show(iat) }
   const expected = `no later than ${showTime(nowSeconds)}, give or take ${CLOCK_TOLERANCE_SECONDS} s`
-  if (iat <= nowSeconds + CLOCK_TOLERANCE_SECONDS)
-    return { name: 'issued_at', status: 'passed', expected, found: showTime(iat) }
-  const advice = 'Created in the future: check the receiver’s clock.'
-  return { name: 'issued_at', status: 'failed', expected, found: showTime(iat), advice }
+  const latest = nowSeconds + CLOCK_TOLERANCE_SECONDS
+  if (iat > latest) {
+    const advice = 'Created in the future: check the receiver’s clock.'
+    return { name: 'issued_at', status: 'failed', expected, found: showTime(iat), advice }
+  }
+  // Delivery tokens have no nbf; where there is one, it counts (RFC 7519 section 4.1.5).
+  const nbf = read(claims, 'nbf')
+  if (nbf !== undefined && !(isTime(nbf) && nbf <= latest)) {
+    const found = `nbf ${isTime(nbf) ? showTime(nbf) : show(nbf)}`
+    return { name: 'issued_at', status: 'failed', expected, found, advice: 'Not valid yet: reject it.' }
+  }
+  return { name: 'issued_at', status: 'passed', expected, found: showTime(iat) }
 }
 
 const unread = (name: CheckName, part: string): Check => ({
@@ -341,18 +304,3 @@ const unread = (name: CheckName, part: string): Check => ({
 const isTime = (value: unknown): value is number => typeof value === 'number' && Math.abs(value) <= 8.64e12
 
 const showTime = (seconds: number): string => `${new Date(seconds * 1000).toISOString().replace('Z', '+00:00')}`
-
-const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu
-
-/** A value that a stranger chose, on one line: no control or direction character survives, and nothing long does. */
-const show = (value: unknown): string => {
-  if (value === undefined) return 'nothing'
-  let text: string
-  try {
-    text = JSON.stringify(value)
-  } catch {
-    return 'a value nested too deeply to show'
-  }
-  const short = text.length > 200 ? `${text.slice(0, 200)}…` : text
-  return short.replace(UNPRINTABLE, it => `\\u{${it.codePointAt(0)!.toString(16)}}`)
-}

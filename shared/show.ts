@@ -1,0 +1,14 @@
+const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu
+
+/** A value that a stranger chose, on one line: no control or direction character survives, and nothing long does. */
+export const show = (value: unknown): string => {
+  if (value === undefined) return 'nothing'
+  let text: string
+  try {
+    text = JSON.stringify(value)
+  } catch {
+    return 'a value nested too deeply to show'
+  }
+  const short = text.length > 200 ? `${text.slice(0, 200)}…` : text
+  return short.replace(UNPRINTABLE, it => `\\u{${it.codePointAt(0)!.toString(16)}}`)
+}

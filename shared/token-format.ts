@@ -1,0 +1,113 @@
+import type { Check } from './delivery-token.ts'
+import { show } from './show.ts'
+
+/** A delivery token is some 500 characters; nothing near this length is one. */
+const LONGEST_TOKEN = 16_384
+
+/** A token's header or claims; undefined where they can't be read. */
+export type Content = Record<string, unknown> | undefined
+
+type Fault = { expected?: string; found: string; advice?: string }
+
+export const CUT_OR_CHANGED =
+  'The token was cut or changed on its way: take it from the Authorization header unchanged.'
+
+/** RFC 7515 section 7.1: three parts in base64url; header and claims are JSON objects. */
+export const readToken = (token: string): { header: Content; claims: Content; check: Check } => {
+  const parts = token.split('.')
+  const misfit = misfitOf(token, parts)
+  if (misfit !== undefined) return { header: undefined, claims: undefined, check: failed(misfit) }
+
+  const [header, claims] = [readPart('header', parts[0]!), readPart('claims', parts[1]!)]
+  const fault = header.fault ?? claims.fault ?? faultOfSignature(parts[2]!) ?? faultOfHeader(header.content)
+  const check: Check = fault === undefined ? { name: 'format', status: 'passed' } : failed(fault)
+  return { header: header.content, claims: claims.content, check }
+}
+
+const failed = ({
+  expected = 'three base64url parts joined by ".", the first two JSON objects',
+  found,
+  advice = CUT_OR_CHANGED,
+}: Fault): Check => ({ name: 'format', status: 'failed', expected, found, advice })
+
+/** Why a text is not in the form of a delivery token at all. */
+const misfitOf = (token: string, parts: string[]): Fault | undefined => {
+  if (token.length > LONGEST_TOKEN) {
+    return { found: `${token.length} characters`, advice: 'This is not a delivery token.' }
+  }
+  if (/^\s*bearer\s/i.test(token)) {
+    return { found: show(token), advice: 'Leave out "Bearer ": give what follows it.' }
+  }
+  if (/^\s*\{/.test(token)) {
+    return { found: `JSON: ${show(token)}`, advice: 'Delivery tokens come in the compact form: reject it.' }
+  }
+  if (parts.length === 5) {
+    return { found: 'five parts, as an encrypted token (JWE) has', advice: 'Delivery tokens are signed: reject it.' }
+  }
+  if (parts.length !== 3) {
+    const advice = 'Give what follows "Bearer " in the Authorization header, whole.'
+    return { found: `${parts.length} part(s): ${show(token)}`, advice }
+  }
+  return undefined
+}
+
+const readPart = (name: string, part: string): { content?: Record<string, unknown>; fault?: Fault } => {
+  if (!isBase64url(part)) return { fault: { found: `${name}: no base64url, ${show(part)}` } }
+  let text: string
+  let content: unknown
+  try {
+    text = UTF8.decode(Buffer.from(part, 'base64url'))
+    content = JSON.parse(text)
+  } catch {
+    return { fault: { found: `${name}: no JSON, ${show(part)}` } }
+  }
+  if (!isObject(content)) return { fault: { found: `${name}: no JSON object, ${show(content)}` } }
+  const repeated = repeatedMember(text)
+  if (repeated === undefined) return { content }
+  const advice = 'Two parsers may read it in two ways: reject it.'
+  return { content, fault: { expected: 'each name once', found: `${name}: ${repeated} twice`, advice } }
+}
+
+const faultOfSignature = (part: string): Fault | undefined =>
+  /^[\w-]*$/.test(part) ? undefined : { found: `signature: no base64url, ${show(part)}` }
+
+/** What no delivery token has in its header. */
+const faultOfHeader = (header: Content): Fault | undefined => {
+  const extension = ['crit', 'b64'].find(name => read(header, name) !== undefined)
+  if (extension !== undefined) {
+    const advice = 'Delivery tokens use no extensions: reject it.'
+    return { expected: 'a header without extensions', found: `${extension} in the header`, advice }
+  }
+  const typ = read(header, 'typ')
+  // RFC 7519 section 5.1 recommends "JWT"; RFC 7515 section 4.1.9 lets it be left out, or be written as a media type.
+  if (typ === undefined || (typeof typ === 'string' && /^(application\/)?jwt$/i.test(typ))) return undefined
+  return { expected: 'typ "JWT"', found: `typ ${show(typ)}`, advice: 'It was made for something else: reject it.' }
+}
+
+const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
+
+/** In the one way that RFC 4648 section 5 has of writing the bytes: no padding, and no bits set that are not used. */
+export const isBase64url = (part: string): boolean => Buffer.from(part, 'base64url').toString('base64url') === part
+
+/** The first name that the object has twice, of which parsers may read either (RFC 7519 section 4). `json` is a JSON object. */
+const repeatedMember = (json: string): string | undefined => {
+  const names = new Set<unknown>()
+  let depth = 0
+  for (const [token] of json.matchAll(/"(?:[^"\\]|\\.)*"\s*:?|[[\]{}]/g)) {
+    if (token === '{' || token === '[') depth += 1
+    else if (token === '}' || token === ']') depth -= 1
+    else if (depth === 1 && token.endsWith(':')) {
+      const name: unknown = JSON.parse(token.slice(0, -1))
+      if (names.has(name)) return show(name)
+      names.add(name)
+    }
+  }
+  return undefined
+}
+
+export const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** Own properties only: a claim named `constructor` is no claim unless the token says so. */
+export const read = (content: Content, name: string): unknown =>
+  content !== undefined && Object.hasOwn(content, name) ? content[name] : undefined
