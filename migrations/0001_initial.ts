@@ -45,7 +45,8 @@ export const up = async (knex: Knex, dialect: Dialect): Promise<void> => {
     t.time('overdue_at')
     t.created()
     t.table.unique(['project_id', 'quarter'], { indexName: 'project_reports_by_project_and_quarter' })
-    t.table.index(['status', 'due_date'], 'project_reports_by_status_and_due_date')
+    // What has fallen due and has not been told: one range of this.
+    t.table.index(['status', 'overdue_at', 'due_date'], 'project_reports_by_status')
   })
 
   await table('access_tokens', t => {

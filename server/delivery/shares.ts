@@ -6,6 +6,12 @@ import type { Job, Plan } from './queue.ts'
 //
 // A webhook may take one more place while it has less than a third of those that are free. Alone it comes to a quarter of all;
 // of n that hang, each comes to 1 in n + 3, and three times that stays free: whoever is next finds room, however many hang.
+//
+// Several processes share the queue, and each has shares of its own. So over all of them too a webhook has at most a quarter of
+// the places, each delivery is in the hands of one process, and a webhook that asked to be left alone (429) is left alone by all:
+// the hold is in the database, and each process meets it with its next claim. Not promised: that a webhook's connections are fewer
+// than its share times the number of processes; that what another process has taken already for a webhook that was held this
+// moment is not sent, at most its share there; and any order of deliveries.
 
 /** A claimed job in this process, from its claim to its record. */
 export type Place = { job: Job; lane: Lane; leaseEnd: number }
