@@ -164,7 +164,8 @@ export const run = async (argv: string[]): Promise<number> => {
       return exitCodes.done
     }
     const helpAsked = operands[0] === 'help'
-    await addCommands(program as unknown as CommandUnknownOpts, operands[helpAsked ? 1 : 0])
+    const used = operands[helpAsked ? 1 : 0]
+    await addCommands(program as unknown as CommandUnknownOpts, name => name === used)
     const line = helpAsked ? [...argv.toSpliced(argv.indexOf('help'), 1), '--help'] : argv
     await program.parseAsync(line.length === 0 ? ['--help'] : line, { from: 'user' })
     return exitCodes.done
@@ -173,10 +174,17 @@ export const run = async (argv: string[]): Promise<number> => {
   }
 }
 
+/** The program with every command loaded, for what looks at all of them. */
+export const wholeProgram = async (): Promise<CommandUnknownOpts> => {
+  const program = createProgram([]) as unknown as CommandUnknownOpts
+  await addCommands(program, () => true)
+  return program
+}
+
 /** Adds every command of the top level, but only what is needed of those that are not the one used. */
-const addCommands = async (program: CommandUnknownOpts, used: string | undefined): Promise<void> => {
+const addCommands = async (program: CommandUnknownOpts, isUsed: (name: string) => boolean): Promise<void> => {
   for (const entry of entries) {
-    const command: CommandUnknownOpts = entry.name === used ? await entry.load() : new Command(entry.name)
+    const command: CommandUnknownOpts = isUsed(entry.name) ? await entry.load() : new Command(entry.name)
     program.addCommand(command.summary(entry.summary).helpGroup(entry.group))
     inheritSettings(command, program)
   }
@@ -193,7 +201,7 @@ const completeLine = async (argv: string[]): Promise<number> => {
     const program = createProgram(argv) as unknown as CommandUnknownOpts
     // Commander would find fault with a line that is not finished.
     const used = words.slice(0, -1).find(word => entries.some(({ name }) => name === word))
-    await addCommands(program, used)
+    await addCommands(program, name => name === used)
     const { complete } = await import('./completion/complete.ts')
     process.stdout.write(await complete(program, words), () => process.exit(exitCodes.done))
   } catch {
@@ -224,7 +232,11 @@ const createProgram = (argv: string[]) =>
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
     .helpCommand(false)
-    .configureHelp({ formatHelp: commandsFirst, styleTitle: pc.createColors(true).bold })
+    .configureHelp({
+      subcommandTerm: command => command.name(),
+      formatHelp: commandsFirst,
+      styleTitle: pc.createColors(true).bold,
+    })
     .configureOutput({ outputError: () => {}, getOutHasColors: () => useColour(askedColour(argv), process.stdout) })
     .exitOverride()
     .addHelpText(
@@ -241,9 +253,7 @@ Begin with:
   $ tidings webhooks create --help   set up an endpoint of your own`,
     )
     .addHelpText('afterAll', ({ command }) =>
-      command.parent
-        ? '\nBesides, every command takes --output, --profile, --quiet, --verbose and more: tidings --help'
-        : '',
+      command.parent ? '\nBesides, every command takes --output, --profile and more: tidings --help' : '',
     )
 
 /** A newcomer looks for what can be done before how to fine-tune it. */

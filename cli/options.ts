@@ -8,7 +8,22 @@ export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmat
 
 /** A help text's examples: what it is for, then the line to type. */
 export const examples = (...lines: [purpose: string, line: string][]): string =>
-  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n  $ ${line}`).join('\n\n')}`
+  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n  $ ${foldLine(line)}`).join('\n\n')}`
+
+const HELP_WIDTH = 80
+
+/** A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays whole. */
+const foldLine = (line: string): string => {
+  const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
+  const folded = ['']
+  for (const word of words) {
+    const last = folded.at(-1)!
+    // Two columns for the indent or the prompt before it, two for what continues it.
+    if (last !== '' && last.length + 1 + word.length > HELP_WIDTH - 6) folded.push(`  ${word}`)
+    else folded[folded.length - 1] = last === '' ? word : `${last} ${word}`
+  }
+  return folded.join(' \\\n  ')
+}
 
 /** For an option that may be repeated, and takes several values separated by commas. */
 export const collect = (value: string, before: string[] | undefined): string[] => [

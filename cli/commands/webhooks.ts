@@ -62,8 +62,8 @@ const createCommand = () =>
           'tidings webhooks create --file webhooks.json',
         ],
         [
-          'What the file looks like',
-          `echo '[{"url":"https://example.com/a"},{"url":"https://example.com/b","events":["token_expired"]}]' > webhooks.json`,
+          'A line of the file; a JSON array of such does as well',
+          `echo '{"url":"https://example.com/a","events":["token_expired"]}' > webhooks.json`,
         ],
       ),
     )
