@@ -191,13 +191,17 @@ const addCommands = async (program: CommandUnknownOpts, isUsed: (name: string) =
 }
 
 /**
- * What a shell's completion script asks: `complete -- WORD…`. It has nobody to tell an error to, and nothing to wait for once
+ * What a shell's completion script asks: `complete [--empty] -- WORD…`. It has nobody to tell an error to, and nothing to wait for once
  * it has answered.
  */
 const completeLine = async (argv: string[]): Promise<number> => {
   try {
-    const end = argv.indexOf('--')
-    const words = [...argv.slice(end + 1), ...(argv.slice(0, end).includes('--empty') ? [''] : [])]
+    const words = argv.slice(1)
+    const endsEmpty = words[0] === '--empty'
+    if (endsEmpty) words.shift()
+    // A script that PowerShell starts, such as npm's for Windows, is not handed the sign itself.
+    if (words[0] === '--') words.shift()
+    if (endsEmpty) words.push('')
     const program = createProgram(argv) as unknown as CommandUnknownOpts
     // Commander would find fault with a line that is not finished.
     const used = words.slice(0, -1).find(word => entries.some(({ name }) => name === word))
