@@ -209,6 +209,13 @@ const notReached = (url: URL, error: unknown): CliError => {
     )
   }
   const code = causeCode(error)
+  if (/CERT|SELF_SIGNED|UNABLE_TO_VERIFY/.test(code)) {
+    return new Unreachable(
+      `${url.origin} was not reached: its certificate is not accepted (${code}).`,
+      'See what is wrong with it, and what to do, with: tidings doctor',
+      true,
+    )
+  }
   const hint =
     code === 'ECONNREFUSED'
       ? 'Is the server running? A sandbox starts with: npm start. See which server is meant with: tidings config'
@@ -225,6 +232,7 @@ const REASONS: Record<string, string> = {
   ECONNRESET: 'the connection was broken off (ECONNRESET)',
   UND_ERR_SOCKET: 'the connection was broken off',
   UND_ERR_CONNECT_TIMEOUT: 'connecting took too long',
+  ERR_SSL_WRONG_VERSION_NUMBER: 'what listens there does not speak TLS; is it http?',
 }
 
 /** The code of the innermost cause: fetch wraps what happened, sometimes as several attempts at several addresses. */
