@@ -144,13 +144,13 @@ const hintFor = (
     case 'UNAUTHENTICATED':
       return unauthenticatedHint(reason, apiKey)
     case 'FORBIDDEN':
-      return 'See what this access token may do with: tidings whoami. An admin can make one that may do more.'
+      return 'An admin can make one that may: tidings tokens create --help'
     case 'NOT_FOUND':
       return 'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.'
     case 'BAD_USER_INPUT':
       return /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined
     case 'PING_FAILED':
-      return 'The endpoint must answer a ping with exactly 200. A receiver to try with: tidings listen --register'
+      return 'Mend the endpoint and run this again. To try without one of your own: tidings listen --register'
     case 'RESULT_TOO_LARGE':
       return 'Narrow it with a selector, or page: --limit 1000, and then --after with the last id of each page.'
     case 'RATE_LIMITED': {

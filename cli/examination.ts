@@ -26,10 +26,7 @@ export const examineClient = async (session: Session, webhookId: string | undefi
   } catch (error) {
     return [failure('settings', error), skipped('the rest', 'needs the address of a server')]
   }
-  const { profile } = settings
-  const checks = [
-    ok('settings', `${url.href} (from ${settings.url!.source})${profile ? `, profile ${profile.value}` : ''}`),
-  ]
+  const checks = [ok('settings', `${url.href} (from ${settings.url!.source})`)]
   const reached = await examineServer(url)
   checks.push(...reached.checks)
   if (!reached.ready) return [...checks, skipped('access token', 'needs a server that is ready')]
@@ -172,7 +169,7 @@ const examineWebhook = async (session: Session, id: string): Promise<Check[]> =>
       : problem(
           'webhook',
           `${webhook.status}${webhook.statusReason ? `: ${webhook.statusReason}` : ''}`,
-          `Nothing is sent to it. Once its endpoint is well: tidings webhooks enable ${id}. What it missed: tidings webhooks recover ${id} --since 1d`,
+          `Nothing is sent to it. Once its endpoint is well: tidings webhooks enable ${id}`,
         ),
     examineDeliveries(webhook, session.output.nowMs),
     ...(url === null ? [] : [await examineEndpoint(url)]),
@@ -201,7 +198,9 @@ const examineDeliveries = ({ id, deliveries, createdAt }: Webhook & { deliveries
           `${when}, has not been attempted`,
           'Is a server running that has the role “delivery”? Whoever runs it: tidings server doctor',
         )
-      : ok('deliveries', `${when}: ${last.status}`)
+      : last.status === 'cancelled'
+        ? note('deliveries', `${when}: cancelled`, `What it missed: tidings webhooks recover ${id} --since 1d`)
+        : ok('deliveries', `${when}: ${last.status}`)
   }
   const failed = deliveries.filter(({ status }) => status !== 'delivered').length
   const [attempt] = wrong.attempts

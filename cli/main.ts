@@ -2,7 +2,8 @@ import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '
 import pc from 'picocolors'
 import { CliError, exitCodes, Finished, usageError } from './errors.ts'
 import { neutralise, safeJson } from './output/neutralise.ts'
-import { forms, Output, type OutputFlags, useColour } from './output/output.ts'
+import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
+import { fold } from './output/wrap.ts'
 
 /** A command of the top level. `load` is called only when it is the one used, so that none costs the others time. */
 interface Entry {
@@ -318,7 +319,8 @@ const report = ({ code, message, hint, exitCode }: CliError, argv: string[]): nu
     return exitCode
   }
   const { messageColours: colours } = new Output({ color: askedColour(argv) })
-  process.stderr.write(`${colours.red('Error:')} ${message}\n${hint ? `${hint}\n` : ''}`)
+  const text = `${colours.red('Error:')} ${message}\n${hint ? `${hint}\n` : ''}`
+  process.stderr.write(fold(text, columnsOf(process.stderr)))
   return exitCode
 }
 

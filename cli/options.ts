@@ -1,7 +1,9 @@
 import { readFileSync, readSync } from 'node:fs'
+import { isAbsolute } from 'node:path'
 import { InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import { parseIso, toIso } from '../shared/time.ts'
 import { usageError } from './errors.ts'
+import { neutralise } from './output/neutralise.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
@@ -78,9 +80,22 @@ export const readBytes = (path: string | 0, what: string): Buffer => {
   try {
     return path === 0 ? readStandardInput() : readFileSync(path)
   } catch (error) {
-    throw usageError(`${what} cannot be read: ${(error as Error).message}.`)
+    const { code = '', message } = error as NodeJS.ErrnoException
+    throw usageError(
+      `${what} cannot be read: ${FILE_FAULTS[code] ?? message}.`,
+      path === 0 ? undefined : lookedIn(path),
+    )
   }
 }
+
+const FILE_FAULTS: Record<string, string> = {
+  ENOENT: 'there is no such file',
+  EACCES: 'this user may not read it',
+  EISDIR: 'it is a folder',
+}
+
+const lookedIn = (path: string): string =>
+  isAbsolute(path) ? 'Check its path.' : `Looked for ${neutralise(path)} in ${neutralise(process.cwd())}.`
 
 /** To its end. What writes into a pipe may have made it one that does not wait, and be slower than this. */
 const readStandardInput = (): Buffer => {

@@ -37,7 +37,7 @@ const listProfilesCommand = () =>
         columns: [
           { title: '', cell: row => (row.current ? '*' : ' ') },
           { title: 'NAME', cell: row => cellText(row.name) },
-          { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+          { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
           { title: 'API KEY', cell: row => cellText(row.apiKey) },
         ],
         empty: 'No profiles. Save one with: tidings login. Or start a sandbox, which saves its own, with: npm start',

@@ -39,7 +39,7 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
   await Promise.all(Array.from({ length: AT_ONCE }, work))
   session.output.rows(results, viewOf(results))
   for (const [index, { error }] of results.entries()) {
-    if (error) session.output.message(`Entry ${index + 1}: ${error.message}${error.hint ? ` ${error.hint}` : ''}`)
+    if (error) session.output.message(`Entry ${index + 1}: ${error.message}`)
   }
   const counted = ['created', 'changed', 'unchanged', 'to create', 'to change', 'failed'].flatMap(outcome => {
     const number = results.filter(result => result.outcome === outcome).length
@@ -130,7 +130,7 @@ const viewOf = (results: Result[]): View<Result> => ({
       cell: ({ outcome }, colours) =>
         (outcome === 'failed' ? colours.red : outcome === 'unchanged' ? colours.dim : colours.green)(outcome),
     },
-    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+    { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
     ...(results.some(({ changed }) => changed.length > 0)
       ? [{ title: 'CHANGED', shrinks: 'end' as const, cell: ({ changed }: Result) => cellText(changed.join(', ')) }]
       : []),

@@ -254,7 +254,7 @@ const view = (nowMs: number): View<Webhook> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
-    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+    { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
     {
       title: 'EVENTS',
       shrinks: 'end',
@@ -262,7 +262,7 @@ const view = (nowMs: number): View<Webhook> => ({
       cell: row => (row.events.length === 0 ? 'all' : cellText(row.events.join(', '))),
     },
     { ...timeColumn<Webhook>('LAST DELIVERY', row => row.lastDeliveryAt, nowMs), optional: true },
-    { title: 'LAST 24 H', cell: (row, colours) => describeHealth(row.health, colours) },
+    { title: 'LAST 24 H', shrinks: 'end', cell: (row, colours) => describeHealth(row.health, colours) },
   ],
   empty:
     'No webhooks. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register',
