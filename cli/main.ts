@@ -283,7 +283,8 @@ let pipeClosed = false
 
 /** A command that has something to put away first does so as when it is told to end; the others just end. */
 const endOnClosedPipe = (error: NodeJS.ErrnoException): void => {
-  if (error.code !== 'EPIPE') throw error
+  // A terminal that has been closed answers EIO.
+  if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error
   if (pipeClosed) return
   pipeClosed = true
   if (!process.emit('SIGTERM', 'SIGTERM')) process.exit(exitCodes.done)

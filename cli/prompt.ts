@@ -75,7 +75,9 @@ const readLine = (prompt: string, output: NodeJS.WritableStream): Promise<string
       process.kill(process.pid, 'SIGINT')
     })
     lines.once('close', () => {
-      if (!answered) reject(usageError('The input ended before an answer.'))
+      if (answered) return
+      process.stderr.write('\n')
+      reject(usageError('The input ended before an answer: nothing was done.', 'Run it again to be asked again.'))
     })
     lines.prompt()
   })

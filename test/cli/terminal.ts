@@ -14,6 +14,8 @@ export interface Terminal {
   text(): Promise<string>
   /** Waits until the screen shows `pattern`, and answers with what it shows. Throws after `timeoutMs`, with the screen. */
   shows(pattern: RegExp, timeoutMs?: number): Promise<string>
+  /** Closes the window, which hangs up on what runs in it. */
+  close(): Promise<void>
 }
 
 /** A real terminal in which a command runs; gone when the test file has ended. */
@@ -24,7 +26,8 @@ export const openTerminal = async (
   const name = `tidings-${randomUUID()}`
   const tmux = async (...args: string[]) =>
     (await promisify(execFile)('tmux', ['-L', name, '-f', '/dev/null', ...args])).stdout
-  after(() => tmux('kill-server').catch(() => {}))
+  const close = async () => void (await tmux('kill-server').catch(() => {}))
+  after(close)
   const variables = Object.entries(env).map(([key, value]) => `${key}=${value}`)
   await tmux(
     ...['new-session', '-d', '-x', String(columns), '-y', String(rows)],
@@ -42,7 +45,7 @@ export const openTerminal = async (
       await delay(50)
     }
   }
-  return { press: async (...keys) => void (await tmux('send-keys', ...keys)), text, shows }
+  return { press: async (...keys) => void (await tmux('send-keys', ...keys)), text, shows, close }
 }
 
 const quoted = (word: string): string => `'${word.replaceAll("'", `'\\''`)}'`
