@@ -7,7 +7,7 @@ import { CliError, exitCodes } from './errors.ts'
 import { count, duration, relativeIso } from './output/time.ts'
 import type { Session } from './session.ts'
 import { type Attempt, describeAttempt } from './timeline.ts'
-import { type Viewer, viewerDocument } from './viewer.ts'
+import { askViewer, describeSight, type Viewer } from './viewer.ts'
 import { type Webhook, webhookFields } from './webhook.ts'
 
 const TIMEOUT_MS = 10_000
@@ -32,11 +32,19 @@ export const examineClient = async (session: Session, webhookId: string | undefi
   if (!reached.ready) return [...checks, skipped('access token', 'needs a server that is ready')]
   try {
     const connection = connect(settings)
-    const { viewer } = await graphql<{ viewer: Viewer }>(connection, viewerDocument)
+    const viewer = await askViewer(document => graphql(connection, document))
     checks.push(...examineToken(viewer, session.output.nowMs))
     if (webhookId !== undefined) checks.push(...(await examineWebhook(session, webhookId)))
   } catch (error) {
-    checks.push(failure('access token', error))
+    checks.push(
+      error instanceof CliError && error.code === 'FORBIDDEN'
+        ? note(
+            'access token',
+            `good, but ${error.message}`,
+            'For looking at anything, an admin makes one that may read.',
+          )
+        : failure('access token', error),
+    )
   }
   return checks
 }
@@ -103,11 +111,7 @@ const examineClock = (response: Response, startedAtMs: number): Check[] => {
 }
 
 const examineToken = (viewer: Viewer, nowMs: number): Check[] => {
-  const sees = viewer.seesAllOrganisations
-    ? 'all organisations'
-    : viewer.organisations.length === 0
-      ? 'no organisation'
-      : viewer.organisations.map(({ name }) => name).join(', ')
+  const sees = describeSight(viewer)
   const may = viewer.permissions.join(', ')
   const expires = viewer.expiresAt === null ? 'does not expire' : `expires ${relativeIso(viewer.expiresAt, nowMs)}`
   const isSoon = viewer.expiresAt !== null && Date.parse(viewer.expiresAt) - nowMs < EXPIRES_SOON_MS

@@ -154,7 +154,7 @@ const entries: Entry[] = [
  */
 export const run = async (argv: string[]): Promise<number> => {
   // A reader that stops reading, such as `head`, has what it wanted.
-  for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnClosedPipe)
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnBrokenOutput)
   if (argv[0] === 'complete') return completeLine(argv)
   const program = createProgram(argv)
   try {
@@ -279,15 +279,17 @@ const inheritSettings = (command: CommandUnknownOpts, parent: CommandUnknownOpts
   for (const child of command.commands) inheritSettings(child, command)
 }
 
-let pipeClosed = false
+let outputBroken = false
 
 /** A command that has something to put away first does so as when it is told to end; the others just end. */
-const endOnClosedPipe = (error: NodeJS.ErrnoException): void => {
-  // A terminal that has been closed answers EIO.
-  if (error.code !== 'EPIPE' && error.code !== 'EIO') throw error
-  if (pipeClosed) return
-  pipeClosed = true
-  if (!process.emit('SIGTERM', 'SIGTERM')) process.exit(exitCodes.done)
+const endOnBrokenOutput = (error: NodeJS.ErrnoException): void => {
+  if (outputBroken) return
+  outputBroken = true
+  // A closed terminal answers EIO. Anything else, such as a full disk, loses data.
+  const isClosed = error.code === 'EPIPE' || error.code === 'EIO'
+  if (!isClosed) process.stderr.write(`Error: The output cannot be written: ${error.message}.\n`)
+  process.exitCode = isClosed ? exitCodes.done : exitCodes.failed
+  if (!process.emit('SIGTERM', 'SIGTERM')) process.exit()
 }
 
 const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): number => {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
-import { writeFileSync } from 'node:fs'
+import { existsSync, openSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
 import { eventTypes } from '../../shared/events.ts'
 import { type Answer, connectedTo, startStubServer } from './stub-server.ts'
@@ -375,6 +376,19 @@ test('a reader that stops early ends the command without an error', async () => 
   const code = await new Promise(resolve => child.once('close', resolve))
   assert.equal(code, 0)
   assert.equal(stderr, '')
+})
+
+const full = { skip: existsSync('/dev/full') ? false : 'there is no /dev/full' }
+test('output that cannot be written is a failure in a sentence', full, async () => {
+  server.answer = () => ({ data: { rows: [webhook] } })
+  const child = startTidings(['webhooks', 'list'], {
+    home,
+    env: connectedTo(server),
+    stdout: openSync('/dev/full', 'w'),
+  })
+  const [stderr, code] = await Promise.all([text(child.stderr), new Promise(resolve => child.once('close', resolve))])
+  assert.equal(code, 1)
+  assert.match(stderr, /^Error: The output cannot be written: ENOSPC.*\n$/)
 })
 
 test('what has no id is wrong usage with --output id', async () => {
