@@ -43,6 +43,7 @@ const createCommand = () =>
     .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'or of this project (repeatable)', collect)
+    .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
       'after',

@@ -14,6 +14,8 @@ export interface Terminal {
   text(): Promise<string>
   /** Waits until the screen shows `pattern`, and answers with what it shows. Throws after `timeoutMs`, with the screen. */
   shows(pattern: RegExp, timeoutMs?: number): Promise<string>
+  /** Empties the screen, and forgets what has scrolled off. */
+  clear(): Promise<void>
   /** Closes the window, which hangs up on what runs in it. */
   close(): Promise<void>
 }
@@ -26,6 +28,7 @@ export const openTerminal = async (
   const name = `tidings-${randomUUID()}`
   const tmux = async (...args: string[]) =>
     (await promisify(execFile)('tmux', ['-L', name, '-f', '/dev/null', ...args])).stdout
+  const clear = async () => void (await tmux('send-keys', '-R', ';', 'clear-history'))
   const close = async () => void (await tmux('kill-server').catch(() => {}))
   after(close)
   const variables = Object.entries(env).map(([key, value]) => `${key}=${value}`)
@@ -45,7 +48,7 @@ export const openTerminal = async (
       await delay(50)
     }
   }
-  return { press: async (...keys) => void (await tmux('send-keys', ...keys)), text, shows, close }
+  return { press: async (...keys) => void (await tmux('send-keys', ...keys)), text, shows, clear, close }
 }
 
 const quoted = (word: string): string => `'${word.replaceAll("'", `'\\''`)}'`
