@@ -214,8 +214,7 @@ const describe = (
 ): string => {
   const mark = verification?.ok === true ? colours.green('✓') : colours.red('✗')
   const fine = typeof answered === 'number' && answered < 300
-  const result =
-    answered === 'reset' ? 'broken off  ' : answered === 'hang' ? 'left waiting' : `answered ${answered}`
+  const result = answered === 'reset' ? 'broken off  ' : answered === 'hang' ? 'left waiting' : `answered ${answered}`
   const begin = `${colours.dim(new Date(receivedAtMs).toLocaleTimeString('en-GB'))}  ${mark} ${(fine ? colours.green : colours.yellow)(result)}`
   const named = eventId === undefined ? begin : `${begin}  ${cellText(eventId)}`
   const took = `  after ${duration(durationMs)}`
