@@ -8,7 +8,13 @@ const args = process.argv.slice(2)
 
 if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
   // Answered before anything else is loaded, process.stdout included: this takes as long as Node takes to start.
-  writeSync(1, `${JSON.parse(readFileSync(path.join(__dirname, '../package.json'), 'utf8')).version}\n`)
+  const { version } = JSON.parse(readFileSync(path.join(__dirname, '../package.json'), 'utf8'))
+  try {
+    writeSync(1, `${version}\n`)
+  } catch (error) {
+    // A reader that has gone has what it wanted.
+    if (error.code !== 'EPIPE') throw error
+  }
 } else {
   start().then(
     code => {

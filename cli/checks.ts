@@ -1,6 +1,7 @@
 import { CliError, exitCodes } from './errors.ts'
 import { type Colours, cellText, type Output } from './output/output.ts'
 import { displayWidth } from './output/table.ts'
+import { roomFor, wrap } from './output/wrap.ts'
 
 /** One thing that a doctor has looked at. A `note` may be as it is meant to be; a `problem` is not. */
 export interface Check {
@@ -38,7 +39,7 @@ export const printChecks = (output: Output, checks: Check[]): void => {
 
 const describeChecks = (checks: Check[], colours: Colours): string => {
   const width = Math.max(...checks.map(({ name }) => displayWidth(name)))
-  const room = Math.max(30, (process.stdout.isTTY ? process.stdout.columns : 100) - width - 5)
+  const room = roomFor(width + 5)
   const indent = ' '.repeat(width + 5)
   const mark = {
     ok: colours.green('✓'),
@@ -55,16 +56,4 @@ const describeChecks = (checks: Check[], colours: Colours): string => {
       return `${mark[status]} ${name.padEnd(width)}   ${lines.join(`\n${indent}`)}\n`
     })
     .join('')
-}
-
-/** Lines of at most so many terminal columns, broken between words; a word that is longer stays whole, to be copied. */
-const wrap = (text: string, width: number): string[] => {
-  const lines: string[] = []
-  for (const word of text.split(/ +/)) {
-    const last = lines.at(-1)
-    if (last !== undefined && displayWidth(last) + 1 + displayWidth(word) <= width)
-      lines[lines.length - 1] = `${last} ${word}`
-    else lines.push(word)
-  }
-  return lines
 }

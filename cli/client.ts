@@ -144,13 +144,13 @@ const hintFor = (
     case 'UNAUTHENTICATED':
       return unauthenticatedHint(reason, apiKey)
     case 'FORBIDDEN':
-      return 'See what this access token may do with: tidings whoami. An admin can make one that may do more.'
+      return 'An admin can make one that may: tidings tokens create --help'
     case 'NOT_FOUND':
       return 'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.'
     case 'BAD_USER_INPUT':
       return /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined
     case 'PING_FAILED':
-      return 'The endpoint must answer a ping with exactly 200. A receiver to try with: tidings listen --register'
+      return 'Mend the endpoint and run this again. To try without one of your own: tidings listen --register'
     case 'RESULT_TOO_LARGE':
       return 'Narrow it with a selector, or page: --limit 1000, and then --after with the last id of each page.'
     case 'RATE_LIMITED': {
@@ -209,6 +209,13 @@ const notReached = (url: URL, error: unknown): CliError => {
     )
   }
   const code = causeCode(error)
+  if (/CERT|SELF_SIGNED|UNABLE_TO_VERIFY/.test(code)) {
+    return new Unreachable(
+      `${url.origin} was not reached: its certificate is not accepted (${code}).`,
+      'See what is wrong with it, and what to do, with: tidings doctor',
+      true,
+    )
+  }
   const hint =
     code === 'ECONNREFUSED'
       ? 'Is the server running? A sandbox starts with: npm start. See which server is meant with: tidings config'
@@ -225,6 +232,7 @@ const REASONS: Record<string, string> = {
   ECONNRESET: 'the connection was broken off (ECONNRESET)',
   UND_ERR_SOCKET: 'the connection was broken off',
   UND_ERR_CONNECT_TIMEOUT: 'connecting took too long',
+  ERR_SSL_WRONG_VERSION_NUMBER: 'what listens there does not speak TLS; is it http?',
 }
 
 /** The code of the innermost cause: fetch wraps what happened, sometimes as several attempts at several addresses. */

@@ -7,7 +7,7 @@ import { CliError, exitCodes } from './errors.ts'
 import { count, duration, relativeIso } from './output/time.ts'
 import type { Session } from './session.ts'
 import { type Attempt, describeAttempt } from './timeline.ts'
-import { type Viewer, viewerDocument } from './viewer.ts'
+import { askViewer, describeSight, type Viewer } from './viewer.ts'
 import { type Webhook, webhookFields } from './webhook.ts'
 
 const TIMEOUT_MS = 10_000
@@ -26,20 +26,25 @@ export const examineClient = async (session: Session, webhookId: string | undefi
   } catch (error) {
     return [failure('settings', error), skipped('the rest', 'needs the address of a server')]
   }
-  const { profile } = settings
-  const checks = [
-    ok('settings', `${url.href} (from ${settings.url!.source})${profile ? `, profile ${profile.value}` : ''}`),
-  ]
+  const checks = [ok('settings', `${url.href} (from ${settings.url!.source})`)]
   const reached = await examineServer(url)
   checks.push(...reached.checks)
   if (!reached.ready) return [...checks, skipped('access token', 'needs a server that is ready')]
   try {
     const connection = connect(settings)
-    const { viewer } = await graphql<{ viewer: Viewer }>(connection, viewerDocument)
+    const viewer = await askViewer(document => graphql(connection, document))
     checks.push(...examineToken(viewer, session.output.nowMs))
     if (webhookId !== undefined) checks.push(...(await examineWebhook(session, webhookId)))
   } catch (error) {
-    checks.push(failure('access token', error))
+    checks.push(
+      error instanceof CliError && error.code === 'FORBIDDEN'
+        ? note(
+            'access token',
+            `good, but ${error.message}`,
+            'For looking at anything, an admin makes one that may read.',
+          )
+        : failure('access token', error),
+    )
   }
   return checks
 }
@@ -106,11 +111,7 @@ const examineClock = (response: Response, startedAtMs: number): Check[] => {
 }
 
 const examineToken = (viewer: Viewer, nowMs: number): Check[] => {
-  const sees = viewer.seesAllOrganisations
-    ? 'all organisations'
-    : viewer.organisations.length === 0
-      ? 'no organisation'
-      : viewer.organisations.map(({ name }) => name).join(', ')
+  const sees = describeSight(viewer)
   const may = viewer.permissions.join(', ')
   const expires = viewer.expiresAt === null ? 'does not expire' : `expires ${relativeIso(viewer.expiresAt, nowMs)}`
   const isSoon = viewer.expiresAt !== null && Date.parse(viewer.expiresAt) - nowMs < EXPIRES_SOON_MS
@@ -172,7 +173,7 @@ const examineWebhook = async (session: Session, id: string): Promise<Check[]> =>
       : problem(
           'webhook',
           `${webhook.status}${webhook.statusReason ? `: ${webhook.statusReason}` : ''}`,
-          `Nothing is sent to it. Once its endpoint is well: tidings webhooks enable ${id}. What it missed: tidings webhooks recover ${id} --since 1d`,
+          `Nothing is sent to it. Once its endpoint is well: tidings webhooks enable ${id}`,
         ),
     examineDeliveries(webhook, session.output.nowMs),
     ...(url === null ? [] : [await examineEndpoint(url)]),
@@ -201,7 +202,9 @@ const examineDeliveries = ({ id, deliveries, createdAt }: Webhook & { deliveries
           `${when}, has not been attempted`,
           'Is a server running that has the role “delivery”? Whoever runs it: tidings server doctor',
         )
-      : ok('deliveries', `${when}: ${last.status}`)
+      : last.status === 'cancelled'
+        ? note('deliveries', `${when}: cancelled`, `What it missed: tidings webhooks recover ${id} --since 1d`)
+        : ok('deliveries', `${when}: ${last.status}`)
   }
   const failed = deliveries.filter(({ status }) => status !== 'delivered').length
   const [attempt] = wrong.attempts

@@ -3,10 +3,11 @@ import { usageError } from './errors.ts'
 import { dryRunOption, parseSelector, wholeNumber } from './options.ts'
 import type { View } from './output/output.ts'
 import { count } from './output/time.ts'
+import { askForMore, canAsk } from './prompt.ts'
 import { allOf, type MangoQuery } from './resources.ts'
 import type { Session } from './session.ts'
 
-/** A person gets so many rows unless they say how many; a program gets all of them, or an error that says to page. */
+/** A person gets so many rows at a time unless they say how many; a program gets all of them, or an error that says to page. */
 const ROWS_FOR_PEOPLE = 50
 
 /** What every list takes. */
@@ -22,7 +23,11 @@ export const listCommand = () =>
   new Command('list')
     .option('--selector <json>', 'only what this Mango selector matches')
     .option('--sort <fields>', 'order by these fields, such as status,-createdAt; - is descending')
-    .option('--limit <number>', `at most so many; a table shows ${ROWS_FOR_PEOPLE} unless told otherwise`, wholeNumber)
+    .option(
+      '--limit <number>',
+      `at most so many; unless given, a table shows ${ROWS_FOR_PEOPLE} at a time`,
+      wholeNumber,
+    )
     .option('--after <id>', 'go on after this row, the last one of a page')
     .addOption(dryRunOption())
 
@@ -58,7 +63,7 @@ export const mangoQuery = (
   return { query, shownLimit: shortened ? ROWS_FOR_PEOPLE : undefined }
 }
 
-/** Asks the API for a list and prints it. */
+/** Asks the API for a list and prints it: to a person page by page as they ask for more, to a program all at once. */
 export const list = async <Row extends { id: string }>(
   session: Session,
   options: ListOptions,
@@ -67,13 +72,21 @@ export const list = async <Row extends { id: string }>(
   const { output } = session
   const { query, shownLimit } = mangoQuery(options, output, listing)
   const document = `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) { ${listing.fields} } }`
-  const { rows } = await session.graphql<{ rows: Row[] }>(document, { query })
-  const shown = rows.slice(0, shownLimit)
-  output.rows(shown, listing.view)
-  if (shown.length < rows.length) {
-    output.message(
-      `The first ${count(shown.length, ...listing.noun)}. The next ones: --after ${shown.at(-1)!.id}, or more at once: --limit 500`,
-    )
+  const turnsPages = shownLimit !== undefined && process.stdout.isTTY === true && canAsk()
+  let after = query.after
+  for (let total = 0; ; ) {
+    const { rows } = await session.graphql<{ rows: Row[] }>(document, {
+      query: { ...query, ...(after !== undefined && { after }) },
+    })
+    const shown = rows.slice(0, shownLimit)
+    total += shown.length
+    output.rows(shown, listing.view)
+    if (shown.length === rows.length) return
+    after = shown.at(-1)!.id
+    const soFar = `The first ${count(total, ...listing.noun)}.`
+    if (turnsPages && (await askForMore(soFar))) continue
+    output.message(`${soFar} The next ones: --after ${after}, or more at once: --limit 500`)
+    return
   }
 }
 

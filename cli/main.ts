@@ -2,7 +2,8 @@ import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '
 import pc from 'picocolors'
 import { CliError, exitCodes, Finished, usageError } from './errors.ts'
 import { neutralise, safeJson } from './output/neutralise.ts'
-import { forms, Output, type OutputFlags, useColour } from './output/output.ts'
+import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
+import { fold } from './output/wrap.ts'
 
 /** A command of the top level. `load` is called only when it is the one used, so that none costs the others time. */
 interface Entry {
@@ -153,7 +154,7 @@ const entries: Entry[] = [
  */
 export const run = async (argv: string[]): Promise<number> => {
   // A reader that stops reading, such as `head`, has what it wanted.
-  for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnClosedPipe)
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnBrokenOutput)
   if (argv[0] === 'complete') return completeLine(argv)
   const program = createProgram(argv)
   try {
@@ -164,7 +165,8 @@ export const run = async (argv: string[]): Promise<number> => {
       return exitCodes.done
     }
     const helpAsked = operands[0] === 'help'
-    await addCommands(program as unknown as CommandUnknownOpts, operands[helpAsked ? 1 : 0])
+    const used = operands[helpAsked ? 1 : 0]
+    await addCommands(program as unknown as CommandUnknownOpts, name => name === used)
     const line = helpAsked ? [...argv.toSpliced(argv.indexOf('help'), 1), '--help'] : argv
     await program.parseAsync(line.length === 0 ? ['--help'] : line, { from: 'user' })
     return exitCodes.done
@@ -173,27 +175,38 @@ export const run = async (argv: string[]): Promise<number> => {
   }
 }
 
+/** The program with every command loaded, for what looks at all of them. */
+export const wholeProgram = async (): Promise<CommandUnknownOpts> => {
+  const program = createProgram([]) as unknown as CommandUnknownOpts
+  await addCommands(program, () => true)
+  return program
+}
+
 /** Adds every command of the top level, but only what is needed of those that are not the one used. */
-const addCommands = async (program: CommandUnknownOpts, used: string | undefined): Promise<void> => {
+const addCommands = async (program: CommandUnknownOpts, isUsed: (name: string) => boolean): Promise<void> => {
   for (const entry of entries) {
-    const command: CommandUnknownOpts = entry.name === used ? await entry.load() : new Command(entry.name)
+    const command: CommandUnknownOpts = isUsed(entry.name) ? await entry.load() : new Command(entry.name)
     program.addCommand(command.summary(entry.summary).helpGroup(entry.group))
     inheritSettings(command, program)
   }
 }
 
 /**
- * What a shell's completion script asks: `complete -- WORD…`. It has nobody to tell an error to, and nothing to wait for once
+ * What a shell's completion script asks: `complete [--empty] -- WORD…`. It has nobody to tell an error to, and nothing to wait for once
  * it has answered.
  */
 const completeLine = async (argv: string[]): Promise<number> => {
   try {
-    const end = argv.indexOf('--')
-    const words = [...argv.slice(end + 1), ...(argv.slice(0, end).includes('--empty') ? [''] : [])]
+    const words = argv.slice(1)
+    const endsEmpty = words[0] === '--empty'
+    if (endsEmpty) words.shift()
+    // A script that PowerShell starts, such as npm's for Windows, is not handed the sign itself.
+    if (words[0] === '--') words.shift()
+    if (endsEmpty) words.push('')
     const program = createProgram(argv) as unknown as CommandUnknownOpts
     // Commander would find fault with a line that is not finished.
     const used = words.slice(0, -1).find(word => entries.some(({ name }) => name === word))
-    await addCommands(program, used)
+    await addCommands(program, name => name === used)
     const { complete } = await import('./completion/complete.ts')
     process.stdout.write(await complete(program, words), () => process.exit(exitCodes.done))
   } catch {
@@ -224,7 +237,11 @@ const createProgram = (argv: string[]) =>
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
     .helpCommand(false)
-    .configureHelp({ formatHelp: commandsFirst, styleTitle: pc.createColors(true).bold })
+    .configureHelp({
+      subcommandTerm: command => command.name(),
+      formatHelp: commandsFirst,
+      styleTitle: pc.createColors(true).bold,
+    })
     .configureOutput({ outputError: () => {}, getOutHasColors: () => useColour(askedColour(argv), process.stdout) })
     .exitOverride()
     .addHelpText(
@@ -241,9 +258,7 @@ Begin with:
   $ tidings webhooks create --help   set up an endpoint of your own`,
     )
     .addHelpText('afterAll', ({ command }) =>
-      command.parent
-        ? '\nBesides, every command takes --output, --profile, --quiet, --verbose and more: tidings --help'
-        : '',
+      command.parent ? '\nBesides, every command takes --output, --profile and more: tidings --help' : '',
     )
 
 /** A newcomer looks for what can be done before how to fine-tune it. */
@@ -264,14 +279,17 @@ const inheritSettings = (command: CommandUnknownOpts, parent: CommandUnknownOpts
   for (const child of command.commands) inheritSettings(child, command)
 }
 
-let pipeClosed = false
+let outputBroken = false
 
 /** A command that has something to put away first does so as when it is told to end; the others just end. */
-const endOnClosedPipe = (error: NodeJS.ErrnoException): void => {
-  if (error.code !== 'EPIPE') throw error
-  if (pipeClosed) return
-  pipeClosed = true
-  if (!process.emit('SIGTERM', 'SIGTERM')) process.exit(exitCodes.done)
+const endOnBrokenOutput = (error: NodeJS.ErrnoException): void => {
+  if (outputBroken) return
+  outputBroken = true
+  // A closed terminal answers EIO. Anything else, such as a full disk, loses data.
+  const isClosed = error.code === 'EPIPE' || error.code === 'EIO'
+  if (!isClosed) process.stderr.write(`Error: The output cannot be written: ${error.message}.\n`)
+  process.exitCode = isClosed ? exitCodes.done : exitCodes.failed
+  if (!process.emit('SIGTERM', 'SIGTERM')) process.exit()
 }
 
 const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): number => {
@@ -304,7 +322,8 @@ const report = ({ code, message, hint, exitCode }: CliError, argv: string[]): nu
     return exitCode
   }
   const { messageColours: colours } = new Output({ color: askedColour(argv) })
-  process.stderr.write(`${colours.red('Error:')} ${message}\n${hint ? `${hint}\n` : ''}`)
+  const text = `${colours.red('Error:')} ${message}\n${hint ? `${hint}\n` : ''}`
+  process.stderr.write(fold(text, columnsOf(process.stderr)))
   return exitCode
 }
 

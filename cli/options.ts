@@ -1,14 +1,31 @@
 import { readFileSync, readSync } from 'node:fs'
+import { isAbsolute } from 'node:path'
 import { InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import { parseIso, toIso } from '../shared/time.ts'
 import { usageError } from './errors.ts'
+import { neutralise } from './output/neutralise.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
 
 /** A help text's examples: what it is for, then the line to type. */
 export const examples = (...lines: [purpose: string, line: string][]): string =>
-  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n  $ ${line}`).join('\n\n')}`
+  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n  $ ${foldLine(line)}`).join('\n\n')}`
+
+const HELP_WIDTH = 80
+
+/** A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays whole. */
+const foldLine = (line: string): string => {
+  const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
+  const folded = ['']
+  for (const word of words) {
+    const last = folded.at(-1)!
+    // Two columns for the indent or the prompt before it, two for what continues it.
+    if (last !== '' && last.length + 1 + word.length > HELP_WIDTH - 6) folded.push(`  ${word}`)
+    else folded[folded.length - 1] = last === '' ? word : `${last} ${word}`
+  }
+  return folded.join(' \\\n  ')
+}
 
 /** For an option that may be repeated, and takes several values separated by commas. */
 export const collect = (value: string, before: string[] | undefined): string[] => [
@@ -63,9 +80,22 @@ export const readBytes = (path: string | 0, what: string): Buffer => {
   try {
     return path === 0 ? readStandardInput() : readFileSync(path)
   } catch (error) {
-    throw usageError(`${what} cannot be read: ${(error as Error).message}.`)
+    const { code = '', message } = error as NodeJS.ErrnoException
+    throw usageError(
+      `${what} cannot be read: ${FILE_FAULTS[code] ?? message}.`,
+      path === 0 ? undefined : lookedIn(path),
+    )
   }
 }
+
+const FILE_FAULTS: Record<string, string> = {
+  ENOENT: 'there is no such file',
+  EACCES: 'this user may not read it',
+  EISDIR: 'it is a folder',
+}
+
+const lookedIn = (path: string): string =>
+  isAbsolute(path) ? 'Check its path.' : `Looked for ${neutralise(path)} in ${neutralise(process.cwd())}.`
 
 /** To its end. What writes into a pipe may have made it one that does not wait, and be slower than this. */
 const readStandardInput = (): Buffer => {

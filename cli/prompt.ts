@@ -21,6 +21,31 @@ export const askSecret = async (question: string): Promise<string> => {
   return secret.trim()
 }
 
+const MORE = '\r\n '
+const INTERRUPT = '\u0003'
+/** q, ctrl-D, escape and ctrl-C. */
+const ENOUGH = `qQ\u0004\u001b${INTERRUPT}`
+
+/** Waits for a key below what a list has shown so far: true to go on, false to leave it at that. */
+export const askForMore = (told: string): Promise<boolean> =>
+  new Promise(resolve => {
+    const { stdin, stderr } = process
+    stderr.write(`${told}  Enter: more  q: enough `)
+    stdin.setRawMode(true)
+    const listen = (keys: Buffer): void => {
+      const key = keys.toString().charAt(0)
+      if (!`${MORE}${ENOUGH}`.includes(key)) return
+      stdin.off('data', listen)
+      stdin.setRawMode(false)
+      stdin.pause()
+      // The question makes way for what follows it.
+      stderr.write('\r\u001b[K')
+      if (key === INTERRUPT) process.kill(process.pid, 'SIGINT')
+      resolve(MORE.includes(key))
+    }
+    stdin.on('data', listen).resume()
+  })
+
 /**
  * Makes sure that something dangerous is meant: `--yes` says so, a person is asked, and where there is nobody to ask
  * it is refused. Throws a CliError unless the answer is yes.
@@ -50,7 +75,9 @@ const readLine = (prompt: string, output: NodeJS.WritableStream): Promise<string
       process.kill(process.pid, 'SIGINT')
     })
     lines.once('close', () => {
-      if (!answered) reject(usageError('The input ended before an answer.'))
+      if (answered) return
+      process.stderr.write('\n')
+      reject(usageError('The input ended before an answer: nothing was done.', 'Run it again to be asked again.'))
     })
     lines.prompt()
   })

@@ -1,3 +1,4 @@
+import { requestFromCurl } from './curl-output.ts'
 import { usageError } from './errors.ts'
 import type { Arrival } from './receiver.ts'
 
@@ -7,7 +8,8 @@ export interface SavedRequest {
   target: string
   host: string | undefined
   authorization: string | undefined
-  body: string
+  /** Undefined where what it was saved by does not tell it. */
+  body: string | undefined
 }
 
 /** An HTTP/1.1 request as text (RFC 9112), with the whole URL in its first line, so that it tells its own audience. */
@@ -18,15 +20,23 @@ export const writeRequest = ({ method, headers, body }: Arrival, url: string): s
   return `${method} ${url} HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n${body}`
 }
 
-/** Reads such a request; line ends may have lost their CR. Throws a CliError when it is none. */
+/** Whether a text looks like a request, saved as HTTP or by curl. */
+export const isRequest = (text: string): boolean => /^(> |0000: )?[A-Z]+ \S+ HTTP\/\d/m.test(text)
+
+/**
+ * Reads such a request, or one out of what curl prints with `-v`, `--trace` or `--trace-ascii`; line ends may have lost
+ * their CR. Throws a CliError when it is none of these.
+ */
 export const readRequest = (text: string): SavedRequest => {
-  const [, head = '', body = ''] = /^(.*?)(?:\r?\n){2}(.*)$/s.exec(text) ?? [undefined, text]
+  const { head, body } = requestFromCurl(text) ?? partsOf(text)
   const [first = '', ...lines] = head.split(/\r?\n/)
   const [, target] = /^[A-Z]+ (\S+) HTTP\/\d/.exec(first) ?? []
   if (!target) {
     throw usageError(
-      'The saved request does not begin with a request line.',
-      'Such as: POST /hooks HTTP/1.1, then its headers, an empty line and its body.',
+      first.startsWith('HTTP/')
+        ? 'This is an answer, as curl -i prints it, and not the request.'
+        : 'The saved request does not begin with a request line.',
+      'It is such as POST /hooks HTTP/1.1, then its headers, an empty line and its body. tidings listen --save keeps it so; curl tells it with -v, --trace or --trace-ascii.',
     )
   }
   const headers = new Map(
@@ -36,6 +46,11 @@ export const readRequest = (text: string): SavedRequest => {
     }),
   )
   return { target, host: headers.get('host'), authorization: headers.get('authorization'), body }
+}
+
+const partsOf = (text: string): { head: string; body: string | undefined } => {
+  const [, head = text, body] = /^(.*?)(?:\r?\n){2}(.*)$/s.exec(text.trimStart()) ?? []
+  return { head, body }
 }
 
 /**

@@ -6,6 +6,7 @@ import { pendingMigrations } from '../server/database/migrate.ts'
 import { createNetworkGuard } from '../server/delivery/network-guard.ts'
 import { createSealer } from '../server/keys/seal.ts'
 import { type Check, note, ok, problem, skipped } from './checks.ts'
+import { addressesOf, checkReachable } from './endpoint-check.ts'
 import { count, duration } from './output/time.ts'
 
 /** Signatures are good for five minutes either way; what is a tenth of that off will be more tomorrow. */
@@ -13,8 +14,8 @@ const CLOCK_TOLERANCE_MS = 30_000
 /** A loop that runs takes what is due within a second or so. */
 const OVERDUE_MS = 60_000
 
-/** Looks at everything that a server with this environment needs, and changes nothing. */
-export const examineServer = async (env: NodeJS.ProcessEnv): Promise<Check[]> => {
+/** Looks at everything that a server with this environment needs, and at an endpoint if one is given. Changes nothing. */
+export const examineServer = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<Check[]> => {
   let config: Config
   try {
     config = readConfig(env)
@@ -36,10 +37,11 @@ export const examineServer = async (env: NodeJS.ProcessEnv): Promise<Check[]> =>
       'configuration',
       `roles ${config.roles.join(', ')}; sealed with ${count(config.masterKeys.length, 'master key')}`,
     ),
-    ...examineAddresses(config),
+    ...(await examineAddresses(config)),
     ...(await examineDatabase(config)),
     examineGuard(config),
     await examinePort(config),
+    ...(endpoint === undefined ? [] : [await examineEndpoint(config, endpoint)]),
   ]
 }
 
@@ -181,10 +183,11 @@ const examineQueue = async (database: Database): Promise<Check> => {
   )
 }
 
-const examineAddresses = ({ baseUrl, issuerUrl }: Config): Check[] => {
+const examineAddresses = async ({ baseUrl, issuerUrl }: Config): Promise<Check[]> => {
   const url = new URL(baseUrl)
   const found = issuerUrl === baseUrl ? `${baseUrl}, also the issuer of tokens` : `${baseUrl}; issuer ${issuerUrl}`
-  if (url.protocol === 'https:' || isLoopback(url.hostname)) return [ok('addresses', found)]
+  if (url.protocol === 'https:') return [ok('addresses', found), await examineTls(url)]
+  if (isLoopback(url.hostname)) return [ok('addresses', found)]
   return [
     note(
       'addresses',
@@ -192,6 +195,30 @@ const examineAddresses = ({ baseUrl, issuerUrl }: Config): Check[] => {
       'Receivers fetch the signing keys from there: set TIDINGS_BASE_URL to the https address that they reach it by.',
     ),
   ]
+}
+
+/** A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown. */
+const examineTls = async (url: URL): Promise<Check> => {
+  const check = await checkReachable('TLS', url)
+  if (check.status !== 'problem' || /certificate/.test(check.found)) return check
+  return note('TLS', check.found, `From this machine TIDINGS_BASE_URL is not reached. ${check.next}`)
+}
+
+/** From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection. */
+const examineEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL): Promise<Check> => {
+  if (requireHttps && url.protocol !== 'https:') {
+    return problem('endpoint', `${url.href} is not https`, 'TIDINGS_REQUIRE_HTTPS is set: give it an https address.')
+  }
+  const guard = createNetworkGuard({ allow: allowNetworks })
+  const closed = (await addressesOf(url)).filter(address => !guard.isAllowed(address))
+  if (closed.length > 0) {
+    return problem(
+      'endpoint',
+      `${url.hostname} is at ${closed.join(', ')}, which the network guard does not send to`,
+      `If it is meant to be reached: TIDINGS_ALLOW_NETWORKS=${[...allowNetworks, ...closed.map(address => `${address}/${address.includes(':') ? 128 : 32}`)].join(',')}`,
+    )
+  }
+  return checkReachable('endpoint', url)
 }
 
 const examineGuard = ({ allowNetworks, requireHttps, baseUrl }: Config): Check => {

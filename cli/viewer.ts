@@ -1,3 +1,5 @@
+import { cellText } from './output/output.ts'
+
 /** The calling access token, as the API shows it. */
 export interface Viewer {
   id: string
@@ -5,9 +7,23 @@ export interface Viewer {
   apiKey: string
   permissions: string[]
   seesAllOrganisations: boolean
+  /** Those it is limited to; none if it sees all, which may be more than a list can hold. */
   organisations: { id: string; name: string }[]
   expiresAt: string | null
 }
 
-export const viewerDocument =
-  '{ viewer { id name apiKey permissions seesAllOrganisations organisations { id name } expiresAt } }'
+const FIELDS = 'id name apiKey permissions seesAllOrganisations expiresAt'
+
+/** Asks which access token this is. `ask` sends a signed GraphQL request and answers with its data. */
+export const askViewer = async (ask: <Data>(document: string) => Promise<Data>): Promise<Viewer> => {
+  const { viewer } = await ask<{ viewer: Omit<Viewer, 'organisations'> }>(`{ viewer { ${FIELDS} } }`)
+  if (viewer.seesAllOrganisations) return { ...viewer, organisations: [] }
+  const limited = await ask<{ viewer: Pick<Viewer, 'organisations'> }>('{ viewer { organisations { id name } } }')
+  return { ...viewer, organisations: limited.viewer.organisations }
+}
+
+/** `all organisations`, their names, or `no organisation`. */
+export const describeSight = ({ seesAllOrganisations, organisations }: Viewer): string => {
+  if (seesAllOrganisations) return 'all organisations'
+  return organisations.length === 0 ? 'no organisation' : cellText(organisations.map(({ name }) => name).join(', '))
+}

@@ -27,7 +27,8 @@ export const eventTypes = [
   'token_expired',
 ]
 
-const HEALTH = ['delivered', 'pending', 'rejected', 'dropped', 'cancelled'] as const
+/** What needs somebody comes first. */
+const HEALTH = ['rejected', 'dropped', 'pending', 'cancelled', 'delivered'] as const
 /** GraphQL selection of everything that is told about a webhook. */
 export const webhookFields = `id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt health { ${HEALTH.join(' ')} }`
 
@@ -84,7 +85,7 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
   )
 }
 
-/** `3 delivered, 1 pending`. */
+/** `1 pending, 3 delivered`. */
 export const describeHealth = (health: Webhook['health'], colours: Colours): string => {
   const parts = HEALTH.filter(status => (health[status] ?? 0) > 0)
   return parts.length === 0 ? '–' : parts.map(status => `${health[status]} ${statusCell(status, colours)}`).join(', ')

@@ -137,7 +137,7 @@ const view = (nowMs: number): View<Row> => ({
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
     // Types differ at their ends.
     { title: 'EVENT', shrinks: 'start', cell: row => cellText(row.eventType) },
-    { title: 'WEBHOOK', shrinks: 'end', optional: true, cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    { title: 'WEBHOOK', shrinks: 'url', optional: true, cell: row => cellText(row.webhook?.url ?? row.webhookId) },
     {
       title: 'NEXT',
       optional: true,

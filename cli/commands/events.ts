@@ -136,7 +136,7 @@ const SENT_COLUMNS = [
   { title: 'DELIVERY' },
   { title: 'STATUS' },
   { title: 'ATTEMPTS', align: 'right' as const, optional: true as const },
-  { title: 'WEBHOOK', shrinks: 'end' as const },
+  { title: 'WEBHOOK', shrinks: 'url' as const },
 ]
 
 const named = (found: { name: string } | null, id: string | null): string =>

@@ -7,8 +7,10 @@ import { CliError, exitCodes, usageError } from '../errors.ts'
 import { jwksUrl, keysFrom } from '../jwks.ts'
 import { collect, examples, wholeNumber } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
-import { type Colours, cellText, type Output } from '../output/output.ts'
+import { type Colours, cellText, columnsOf, type Output } from '../output/output.ts'
+import { cut, displayWidth } from '../output/table.ts'
 import { count, duration } from '../output/time.ts'
+import { fold } from '../output/wrap.ts'
 import { ReachWatch } from '../reach.ts'
 import { type Arrival, startReceiver } from '../receiver.ts'
 import { writeRequest } from '../saved-request.ts'
@@ -72,7 +74,10 @@ export const listenCommand = () =>
         keysUrl: keysFrom(options.jwks ?? jwksUrl(issuer)),
         issuer,
         answers,
-        answerPings: options.answerPings ?? false,
+        // Not the ping that registers it: that must be answered with 200.
+        get answerPings() {
+          return counting && (options.answerPings ?? false)
+        },
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
         ...(options.delay !== undefined && { delayMs: options.delay }),
         ...(options.forward !== undefined && { forward: parseForward(options.forward) }),
@@ -202,27 +207,31 @@ const print = (output: Output, arrival: Arrival, full: boolean): void => {
   else output.data(`${safeJson(asData(arrival, full))}\n`)
 }
 
+/** One line, cut to the terminal: the id, to go on with, is never cut, and types differ at their ends. */
 const describe = (
   { verification, receivedAtMs, eventType, eventId, answered, reason, durationMs, method, path }: Arrival,
   colours: Colours,
 ): string => {
-  const ok = verification?.ok === true
-  const mark = ok ? colours.green('✓') : colours.red('✗')
-  const what =
-    eventType === undefined
-      ? cellText(`${method} ${path}`)
-      : `${cellText(eventType)}  ${colours.dim(cellText(eventId))}`
+  const mark = verification?.ok === true ? colours.green('✓') : colours.red('✗')
   const fine = typeof answered === 'number' && answered < 300
-  const result = (fine ? colours.green : colours.yellow)(
-    answered === 'reset' ? 'connection broken off' : answered === 'hang' ? 'left waiting' : `answered ${answered}`,
-  )
-  const line = `${colours.dim(new Date(receivedAtMs).toLocaleTimeString('en-GB'))}  ${mark} ${what}  ${result}${colours.dim(` after ${duration(durationMs)}`)}`
-  return reason === undefined ? line : `${line}\n            ${colours.red(cellText(reason))}`
+  const result = answered === 'reset' ? 'broken off  ' : answered === 'hang' ? 'left waiting' : `answered ${answered}`
+  const begin = `${colours.dim(new Date(receivedAtMs).toLocaleTimeString('en-GB'))}  ${mark} ${(fine ? colours.green : colours.yellow)(result)}`
+  const named = eventId === undefined ? begin : `${begin}  ${cellText(eventId)}`
+  const took = `  after ${duration(durationMs)}`
+  const room = (columnsOf(process.stdout) ?? Number.POSITIVE_INFINITY) - displayWidth(named) - 2
+  const type = cut(cellText(eventType ?? `${method} ${path}`), Math.max(room, 10), 'start')
+  const line = `${named}  ${type}${displayWidth(type + took) <= room ? colours.dim(took) : ''}`
+  return reason === undefined
+    ? line
+    : `${line}\n${fold(`            ${cellText(reason)}`, columnsOf(process.stdout))
+        .split('\n')
+        .map(colours.red)
+        .join('\n')}`
 }
 
 const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
   const checks = verification?.checks.map(check => `${check.name} ${check.status}`).join(', ') ?? 'none made'
-  return `\n${prettyBody(body)}\n${colours.dim(`checks: ${checks}`)}\n`
+  return `\n${prettyBody(body)}\n${colours.dim(fold(`checks: ${checks}`, columnsOf(process.stdout)))}\n`
 }
 
 const prettyBody = (body: string): string => {

@@ -1,13 +1,13 @@
 import { Command } from '@commander-js/extra-typings'
 import { graphql } from '../client.ts'
 import { connect, type Settings } from '../connection.ts'
-import { usageError } from '../errors.ts'
+import { CliError, usageError } from '../errors.ts'
 import { examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { profilesPath, readProfiles, saveProfile } from '../profiles.ts'
 import { ask, askSecret, canAsk } from '../prompt.ts'
 import { Session } from '../session.ts'
-import { type Viewer, viewerDocument } from '../viewer.ts'
+import { askViewer } from '../viewer.ts'
 
 export const loginCommand = () =>
   new Command('login')
@@ -32,21 +32,28 @@ export const loginCommand = () =>
         throw usageError(`${JSON.stringify(name)} is no name for a profile.`, 'Letters, digits, “.”, “_” and “-”.')
       }
       const connection = connect(await complete(session.newSettings(), readProfiles().profiles[name]?.url))
-      const { viewer } = await graphql<{ viewer: Viewer }>(connection, viewerDocument)
+      const viewer = await askViewer(document => graphql(connection, document)).catch(unlessForbidden)
       const { url, apiKey, apiSecret } = connection
       saveProfile(name, { url: url.href.replace(/\/$/, ''), apiKey, apiSecret }, { current: true })
       session.output.message(`Saved as profile ${name} in ${cellText(profilesPath())}, and used from now on.`)
-      session.output.one({ profile: name, url: url.href, id: viewer.id, name: viewer.name }, colours =>
-        describeFields(
-          [
-            ['Profile', name],
-            ['Server', url.href],
-            ['Access token', cellText(viewer.name)],
-          ],
-          colours,
-        ),
+      session.output.one(
+        { profile: name, url: url.href, id: viewer?.id ?? null, name: viewer?.name ?? null },
+        colours =>
+          describeFields(
+            [
+              ['Profile', name],
+              ['Server', url.href],
+              ['Access token', viewer ? cellText(viewer.name) : cellText(apiKey)],
+            ],
+            colours,
+          ),
       )
     })
+
+/** What may not read is good all the same: the server would not have known it otherwise. */
+const unlessForbidden = (error: unknown): undefined => {
+  if (!(error instanceof CliError) || error.code !== 'FORBIDDEN') throw error
+}
 
 /** Asks for what neither flags nor environment say; where there is nobody to ask, that is an error. */
 const complete = async (settings: Settings, savedUrl = 'http://127.0.0.1:4100'): Promise<Settings> => {

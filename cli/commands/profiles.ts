@@ -37,7 +37,7 @@ const listProfilesCommand = () =>
         columns: [
           { title: '', cell: row => (row.current ? '*' : ' ') },
           { title: 'NAME', cell: row => cellText(row.name) },
-          { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+          { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
           { title: 'API KEY', cell: row => cellText(row.apiKey) },
         ],
         empty: 'No profiles. Save one with: tidings login. Or start a sandbox, which saves its own, with: npm start',
@@ -51,7 +51,9 @@ const useCommand = () =>
     .addHelpText('after', examples(['Back to the sandbox', 'tidings profiles use sandbox']))
     .action((name, _options, command) => {
       useProfile(name)
-      new Session(command).output.message(`From now on profile ${cellText(name)} is used.`)
+      const { output } = new Session(command)
+      output.one({ id: name, current: true }, () => '')
+      output.message(`From now on profile ${cellText(name)} is used.`)
     })
 
 const removeCommand = () =>
@@ -66,5 +68,6 @@ const removeCommand = () =>
       if (!Object.hasOwn(stored.profiles, name)) throw noSuchProfile(name, stored)
       await confirm(`Forget profile ${cellText(name)} and its secret?`, session)
       removeProfile(name)
+      session.output.one({ id: name, removed: true }, () => '')
       session.output.message(`Profile ${cellText(name)} is forgotten. Its access token stays valid on the server.`)
     })

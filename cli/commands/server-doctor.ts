@@ -1,5 +1,6 @@
 import { Command } from '@commander-js/extra-typings'
 import { printChecks } from '../checks.ts'
+import { usageError } from '../errors.ts'
 import { examples } from '../options.ts'
 import { Session } from '../session.ts'
 
@@ -7,17 +8,26 @@ export const serverDoctorCommand = () =>
   new Command('doctor')
     .summary('find out what is wrong with this installation')
     .description(
-      'Looks at everything that a server needs: configuration, database, schema, clock, keys, network guard, port, and whether deliveries are sent. Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
+      'Looks at everything that a server needs: configuration, database, schema, clock, keys, network guard, TLS, port, and whether deliveries are sent; and with --endpoint whether one is reached from here. Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
     )
+    .option('--endpoint <url>', 'look whether deliveries to this URL would get through, too')
     .addHelpText(
       'after',
       examples(
         ['Before the first start, and when something is odd', 'tidings server doctor'],
+        ['Why does this endpoint get nothing?', 'tidings server doctor --endpoint https://example.com/hooks'],
         ['For monitoring', `tidings server doctor --output json | jq '.checks[] | select(.status == "problem")'`],
       ),
     )
-    .action(async (_options, command) => {
+    .action(async ({ endpoint }, command) => {
       const { output } = new Session(command)
+      const url = endpoint === undefined ? undefined : URL.parse(endpoint)
+      if (url === null || (url && !/^https?:$/.test(url.protocol))) {
+        throw usageError(
+          `${JSON.stringify(endpoint)} is no URL of an endpoint.`,
+          'Such as: --endpoint https://example.com/hooks',
+        )
+      }
       const { examineServer } = await import('../server-examination.ts')
-      printChecks(output, await examineServer(process.env))
+      printChecks(output, await examineServer(process.env, url))
     })

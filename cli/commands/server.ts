@@ -156,6 +156,7 @@ const migrateCommand = () =>
         if (options.forceUnlock) await forceUnlock(database)
         const names = await (options.down ? rollback : migrate)(database)
         const done = options.down ? 'Took back' : 'Migrated'
+        session.output.one({ migrated: options.down ? [] : names, takenBack: options.down ? names : [] }, () => '')
         session.output.message(
           names.length === 0 ? 'The schema is up to date already.' : `${done}: ${names.join(', ')}.`,
         )
@@ -261,11 +262,13 @@ const seedCommand = () =>
         const { organisations = 0, projects = 0, users = 0 } = options
         if (organisations + projects + users === 0) {
           await seedSamples(database, now)
+          session.output.one({ samples: true }, () => '')
           return session.output.message('The samples are there: tidings organisations list')
         }
         await seedMany(database, { organisations, projects, users }, now, (table, written) => {
           if (written % 100_000 === 0) session.output.message(`${table}: ${written}`)
         })
+        session.output.one({ organisations, projects, users }, () => '')
         session.output.message(`Added ${organisations} organisations, ${projects} projects and ${users} users.`)
       })
     })

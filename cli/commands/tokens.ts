@@ -38,7 +38,7 @@ export const tokensCommand = () =>
         ['Which are there, and which are still used?', 'tidings tokens list'],
         [
           'Rotate: make the next one, use it, then end the old one',
-          'tidings tokens create --name ci-2027 --permissions webhooks --save ci',
+          'tidings tokens create --name ci-2027 --permissions read,webhooks --save ci',
         ],
       ),
     )
@@ -97,7 +97,7 @@ const createCommand = () =>
         ],
         [
           'Take the place of the one in profile ci',
-          'tidings tokens create --name ci-2 --permissions webhooks --save ci',
+          'tidings tokens create --name ci-2 --permissions read,webhooks --save ci',
         ],
       ),
     )
@@ -153,12 +153,14 @@ const createCommand = () =>
           colours,
         ),
       )
+      const mayRead = accessToken.permissions.some(each => each === 'read' || each === 'admin')
+      if (!mayRead) output.warning('Without the permission read it cannot list or show anything, itself included.')
       if (options.save === undefined) {
         output.message('The secret is not shown again. Save it where it is used with: tidings login')
         return
       }
       output.message(
-        `Saved as profile ${options.save} in ${profilesPath()}. Try it with: tidings whoami --profile ${options.save}`,
+        `Saved as profile ${options.save} in ${profilesPath()}.${mayRead ? ` Try it with: tidings whoami --profile ${options.save}` : ''}`,
       )
       if (replaced && replaced.apiKey !== apiKey) {
         output.message(

@@ -1,11 +1,13 @@
 import { Command } from '@commander-js/extra-typings'
-import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { type Check, verifyDeliveryToken } from '../../shared/delivery-token.ts'
 import { parseIso } from '../../shared/time.ts'
+import { withAdvice } from '../check-advice.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
+import { claimsOf, readToken } from '../given-token.ts'
 import { jwksUrl, keysFrom, kidOf } from '../jwks.ts'
-import { examples, readBytes, readText } from '../options.ts'
+import { examples, readText } from '../options.ts'
 import { type Colours, cellText } from '../output/output.ts'
-import { possibleUrls, readRequest } from '../saved-request.ts'
+import { roomFor, wrap } from '../output/wrap.ts'
 import { Session } from '../session.ts'
 
 export const verifyCommand = () =>
@@ -13,8 +15,12 @@ export const verifyCommand = () =>
     .description(
       'Checks a delivery token as a receiver must, and shows every check with what was expected, what was found and what to do. Exit code 6 when one fails.',
     )
-    .argument('[token]', 'the token, with or without “Bearer ”; - for standard input')
-    .option('--request <file>', 'take token, body and audience from a saved HTTP request; - for standard input')
+    .argument('[token]', 'the token, or the whole Authorization header; - reads either from standard input')
+    .option('--clipboard', 'take the Authorization header, or the token alone, from the clipboard')
+    .option(
+      '--request <file>',
+      'take token, body and audience from a request as listen --save keeps it, or as curl tells it with -v, --trace or --trace-ascii; - for standard input',
+    )
     .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
     .option('--audience <url>', 'what aud must equal: the endpoint’s URL as registered')
     .option(
@@ -26,75 +32,62 @@ export const verifyCommand = () =>
     .addHelpText(
       'after',
       examples(
-        [
-          'A token from a log, as of when it was received',
-          'tidings verify eyJ… --audience https://example.com/hooks --at 2026-11-21T00:40:01Z',
-        ],
-        ['A request that tidings listen --save kept', 'tidings verify --request deliveries/0193….http'],
+        ['The header just copied from a log', 'tidings verify --clipboard --audience https://example.com/hooks'],
+        ['A token that has expired since, as of when it was received', 'tidings verify eyJ… --at 2026-11-21T00:40:01Z'],
+        ['A request that tidings listen --save kept', 'tidings verify --request received/….http'],
         ['Without a connection', 'tidings verify - --jwks jwks.json --issuer https://tidings.example.com < token.txt'],
       ),
     )
     .action(async (argument, options, command) => {
       const session = new Session(command)
-      const { token, body, audience } = readInput(argument, options)
+      if (argument === '-' || options.request === '-') tellToPaste(session)
+      const given = await readToken({ argument, ...options })
+      const body = options.body === undefined ? given.body : readText(options.body, 'The body')
+      const audience = options.audience ?? given.audience
+      const at = options.at === undefined ? undefined : parseAt(options.at)
       const issuer = options.issuer ?? session.settings.url?.value.replace(/\/$/, '')
-      const source = options.jwks ?? (issuer && jwksUrl(issuer))
-      if (!source)
+      const keySource = options.jwks ?? (issuer && jwksUrl(issuer))
+      if (!keySource)
         throw usageError(
           'It is not known whose keys to check with.',
-          'Name the issuer with --issuer, or its keys with --jwks.',
+          `Name the sender’s address with --issuer, or a file or URL of its keys with --jwks.${issuerOf(given.token)}`,
         )
-      const verification = await verifyDeliveryToken(token, {
-        keys: await keysFrom(source)(kidOf(token)),
+      const verification = await verifyDeliveryToken(given.token, {
+        keys: await keysFrom(keySource)(kidOf(given.token)),
         ...(issuer !== undefined && { issuer }),
         ...(audience !== undefined && { audience }),
         ...(body !== undefined && { body }),
-        ...(options.at !== undefined && { at: parseAt(options.at) }),
+        ...(at !== undefined && { at }),
       })
-      session.output.one({ id: verification.claims?.jti, ...verification }, colours => describe(verification, colours))
-      if (verification.ok) return
-      const failed = verification.checks.filter(check => check.status === 'failed').map(check => check.name)
+      const issuerAssumed = options.issuer === undefined
+      const checks = await withAdvice(verification, { keySource, issuer, issuerAssumed, audience, at })
+      const { output } = session
+      output.one({ id: verification.claims?.jti, ...verification, checks }, colours => describe(checks, colours))
+      const failed = checks.filter(check => check.status === 'failed')
+      if (failed.length === 0) {
+        const skipped = checks.filter(check => check.status === 'skipped').map(check => check.name.replace('_', ' '))
+        const reserve = skipped.length === 0 ? '' : `, as far as it was checked: not for ${skipped.join(', ')}`
+        output.message(`The token is valid${reserve}.`)
+        return
+      }
       throw new CliError(
         exitCodes.verificationFailed,
         'VERIFICATION_FAILED',
-        `The token is not valid: ${failed.join(', ')} failed.`,
-        firstAdvice(verification.checks),
+        `The token is not valid: ${failed.map(({ name }) => name.replace('_', ' ')).join(', ')} failed.`,
+        // For people it stands with the check.
+        output.forPeople ? undefined : failed.find(({ advice }) => advice)?.advice,
       )
     })
 
-interface Input {
-  request?: string | undefined
-  audience?: string | undefined
-  body?: string | undefined
+/** Whom the token names: for a person to judge, and not to be believed by itself. */
+const issuerOf = (token: string): string => {
+  const { iss } = claimsOf(token)
+  return typeof iss === 'string' ? ` The token says that it comes from ${cellText(iss)}.` : ''
 }
 
-const readInput = (argument: string | undefined, { request, ...given }: Input) => {
-  const explicitBody = given.body === undefined ? undefined : readText(given.body, 'The body')
-  if (request === undefined) {
-    if (argument === undefined)
-      throw usageError('No token is given.', 'Give the token, - to read it from standard input, or --request FILE.')
-    return { token: bare(readText(argument, 'The token')), body: explicitBody, audience: given.audience }
-  }
-  if (argument !== undefined) throw usageError('A token and --request are both given.', 'Give one of them.')
-  const saved = readRequest(readBytes(request === '-' ? 0 : request, 'The saved request').toString('utf8'))
-  if (saved.authorization === undefined)
-    throw usageError('The saved request has no Authorization header.', 'Save it whole; tidings listen --save does.')
-  const token = bare(saved.authorization)
-  const urls = possibleUrls(saved)
-  const audience = given.audience ?? urls.find(url => url === audienceOf(token)) ?? urls[0]
-  return { token, body: explicitBody ?? saved.body, audience }
-}
-
-/** What follows “Bearer ” in the header, which may have been pasted with its name. */
-const bare = (text: string): string => text.trim().replace(/^(authorization:\s*)?bearer\s+/i, '')
-
-/** Only to tell which of the URLs that a request may have come to is meant. */
-const audienceOf = (token: string): unknown => {
-  try {
-    return JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString('utf8')).aud
-  } catch {
-    return undefined
-  }
+/** Nothing shows that standard input is waited for. */
+const tellToPaste = ({ output }: Session): void => {
+  if (process.stdin.isTTY) output.message('Paste it here, then press Enter and ctrl-D.')
 }
 
 const parseAt = (text: string): Date => {
@@ -104,29 +97,26 @@ const parseAt = (text: string): Date => {
   return new Date(ms)
 }
 
-const describe = ({ ok, checks }: Verification, colours: Colours): string => {
-  const lines = checks.flatMap(check => describeCheck(check, colours))
-  const skipped = checks.filter(check => check.status === 'skipped').map(check => check.name)
-  const verdict = ok ? colours.green('The token is valid') : colours.red('The token is not valid')
-  const reserve = ok && skipped.length > 0 ? `, as far as it was checked: not for ${skipped.join(', ')}` : ''
-  return `${lines.join('\n')}\n\n${verdict}${reserve}.\n`
-}
+const describe = (checks: Check[], colours: Colours): string =>
+  checks.map(check => describeCheck(check, colours)).join('')
 
 const WIDTH = 11
 
-const describeCheck = ({ name, status, expected, found, advice }: Check, colours: Colours): string[] => {
+const describeCheck = ({ name, status, expected, found, advice }: Check, colours: Colours): string => {
   const label = name.replace('_', ' ').padEnd(WIDTH)
   const indent = ' '.repeat(WIDTH + 3)
+  const fill = (text: string, style: (line: string) => string): string =>
+    wrap(text, roomFor(WIDTH + 3))
+      .map(style)
+      .join(`\n${indent}`)
   if (status === 'passed')
-    return [`${colours.green('✓')} ${label} ${colours.dim(cellText(found ?? expected ?? 'as it should be'))}`]
+    return `${colours.green('✓')} ${label} ${colours.dim(cellText(found ?? expected ?? 'as it should be'))}\n`
   if (status === 'skipped')
-    return [`${colours.dim('–')} ${label} ${colours.dim(`not checked. ${cellText(advice ?? '')}`)}`]
+    return `${colours.dim('–')} ${label} ${fill(`not checked. ${cellText(advice ?? '')}`, colours.dim)}\n`
   return [
     `${colours.red('✗')} ${label} expected ${cellText(expected)}`,
     `${indent}found    ${cellText(found)}`,
-    ...(advice ? [`${indent}${colours.yellow(cellText(advice))}`] : []),
-  ]
+    ...(advice ? [indent + fill(`→ ${cellText(advice)}`, colours.yellow)] : []),
+    '',
+  ].join('\n')
 }
-
-const firstAdvice = (checks: Check[]): string | undefined =>
-  checks.find(check => check.status === 'failed' && check.advice)?.advice

@@ -3,6 +3,7 @@ import { CliError, exitCodes } from '../errors.ts'
 import { readText } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { count } from '../output/time.ts'
+import { confirm } from '../prompt.ts'
 import type { Session } from '../session.ts'
 import { type Webhook, webhookFields } from '../webhook.ts'
 import { differences, parseWebhookFile, type WebhookEntry } from '../webhook-file.ts'
@@ -31,6 +32,7 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
   const source = path === '-' ? 'Standard input' : path
   const entries = parseWebhookFile(readText(path === '-' ? '-' : `@${path}`, source), source)
   const plan = await plannedFor(session, entries)
+  await confirmDisabling(session, plan)
   const results: Result[] = []
   const waiting = plan.entries()
   const work = async (): Promise<void> => {
@@ -39,7 +41,7 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
   await Promise.all(Array.from({ length: AT_ONCE }, work))
   session.output.rows(results, viewOf(results))
   for (const [index, { error }] of results.entries()) {
-    if (error) session.output.message(`Entry ${index + 1}: ${error.message}${error.hint ? ` ${error.hint}` : ''}`)
+    if (error) session.output.message(`Entry ${index + 1}: ${error.message}`)
   }
   const counted = ['created', 'changed', 'unchanged', 'to create', 'to change', 'failed'].flatMap(outcome => {
     const number = results.filter(result => result.outcome === outcome).length
@@ -55,6 +57,15 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
     `${failed.length} of ${count(results.length, 'webhook')} could not be set up.`,
     'Mend what is said above and run it again: what is done already stays as it is.',
   )
+}
+
+/** Disabling cancels what waits to be sent, also where a file asks for it. */
+const confirmDisabling = async (session: Session, plan: Planned[]): Promise<void> => {
+  const urls = plan.flatMap(({ entry, exists, changed }) =>
+    exists && entry.status === 'disabled' && changed.includes('status') ? [cellText(entry.url)] : [],
+  )
+  if (urls.length === 0 || session.dryRun) return
+  await confirm(`Disable ${urls.join(' and ')}, and cancel what is waiting to be sent there?`, session)
 }
 
 interface Planned {
@@ -130,7 +141,7 @@ const viewOf = (results: Result[]): View<Result> => ({
       cell: ({ outcome }, colours) =>
         (outcome === 'failed' ? colours.red : outcome === 'unchanged' ? colours.dim : colours.green)(outcome),
     },
-    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+    { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
     ...(results.some(({ changed }) => changed.length > 0)
       ? [{ title: 'CHANGED', shrinks: 'end' as const, cell: ({ changed }: Result) => cellText(changed.join(', ')) }]
       : []),

@@ -43,6 +43,7 @@ const createCommand = () =>
     .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'or of this project (repeatable)', collect)
+    .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
       'after',
@@ -62,8 +63,8 @@ const createCommand = () =>
           'tidings webhooks create --file webhooks.json',
         ],
         [
-          'What the file looks like',
-          `echo '[{"url":"https://example.com/a"},{"url":"https://example.com/b","events":["token_expired"]}]' > webhooks.json`,
+          'A line of the file; a JSON array of such does as well',
+          `echo '{"url":"https://example.com/a","events":["token_expired"]}' > webhooks.json`,
         ],
       ),
     )
@@ -254,7 +255,7 @@ const view = (nowMs: number): View<Webhook> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
-    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+    { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
     {
       title: 'EVENTS',
       shrinks: 'end',
@@ -262,7 +263,7 @@ const view = (nowMs: number): View<Webhook> => ({
       cell: row => (row.events.length === 0 ? 'all' : cellText(row.events.join(', '))),
     },
     { ...timeColumn<Webhook>('LAST DELIVERY', row => row.lastDeliveryAt, nowMs), optional: true },
-    { title: 'LAST 24 H', cell: (row, colours) => describeHealth(row.health, colours) },
+    { title: 'LAST 24 H', shrinks: 'end', cell: (row, colours) => describeHealth(row.health, colours) },
   ],
   empty:
     'No webhooks. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register',

@@ -3,7 +3,7 @@ import { dryRunOption, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
 import { Session } from '../session.ts'
-import { type Viewer, viewerDocument } from '../viewer.ts'
+import { askViewer, describeSight } from '../viewer.ts'
 
 export const whoamiCommand = () =>
   new Command('whoami')
@@ -18,7 +18,7 @@ export const whoamiCommand = () =>
     )
     .action(async (_options, command) => {
       const session = new Session(command)
-      const { viewer } = await session.graphql<{ viewer: Viewer }>(viewerDocument)
+      const viewer = await askViewer(document => session.graphql(document))
       const { url, profile } = session.settings
       session.output.one(viewer, colours =>
         describeFields(
@@ -28,12 +28,7 @@ export const whoamiCommand = () =>
             ['API key', cellText(viewer.apiKey)],
             ['Server', `${cellText(url?.value)}${profile ? colours.dim(`  profile ${cellText(profile.value)}`) : ''}`],
             ['Permissions', cellText(viewer.permissions.join(', '))],
-            [
-              'Sees',
-              viewer.seesAllOrganisations
-                ? 'all organisations'
-                : cellText(viewer.organisations.map(each => each.name).join(', ')),
-            ],
+            ['Sees', describeSight(viewer)],
             [
               'Expires',
               viewer.expiresAt

@@ -11,31 +11,36 @@ export const completionScript = (shell: Shell): string => SCRIPTS[shell]
 const SCRIPTS: Record<Shell, string> = {
   bash: `# tidings: completion for bash
 _tidings() {
-  local value text
+  local value text line i width=0
   local -a values=() texts=()
+  COMPREPLY=()
   while IFS=$'\\t' read -r value text; do
     if [[ $value == :files ]]; then
       compopt -o default
-      COMPREPLY=()
       return
     fi
     values+=("$value")
-    texts+=("\${text:+$value  ($text)}")
+    texts+=("\${text:+($text)}")
+    (( \${#value} > width )) && width=\${#value}
   done < <("\${COMP_WORDS[0]}" complete -- "\${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-  # A listing, which inserts nothing, can say what each is.
   if [[ $COMP_TYPE == 63 && \${#values[@]} -gt 1 ]]; then
-    COMPREPLY=("\${texts[@]}")
+    # A listing, which inserts nothing, can say what each is.
+    for i in "\${!values[@]}"; do
+      printf -v line '%-*s  %s' "$width" "\${values[i]}" "\${texts[i]}"
+      COMPREPLY+=("$line")
+    done
   else
     COMPREPLY=("\${values[@]}")
   fi
   [[ \${#values[@]} == 1 && \${values[0]} == *[=,] ]] && compopt -o nospace
 }
-complete -o nosort -F _tidings tidings
+# Old ones, such as the bash of macOS, know no nosort.
+complete -o nosort -F _tidings tidings 2>/dev/null || complete -F _tidings tidings
 `,
   zsh: `#compdef tidings
 # tidings: completion for zsh
 _tidings() {
-  local line value
+  local line value text
   local -a candidates
   for line in "\${(@f)$("\${words[1]}" complete -- "\${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
     [[ -z $line ]] && continue
@@ -44,7 +49,8 @@ _tidings() {
       return
     fi
     value=\${line%%$'\\t'*}
-    candidates+=("\${value//:/\\\\:}:\${line#*$'\\t'}")
+    text=\${line#*$'\\t'}
+    candidates+=("\${value//:/\\\\:}\${text:+:$text}")
   done
   _describe -V tidings candidates
 }

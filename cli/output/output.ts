@@ -2,6 +2,7 @@ import pc from 'picocolors'
 import { usageError } from '../errors.ts'
 import { neutralise, safeJson } from './neutralise.ts'
 import { type Column, displayWidth, renderTable } from './table.ts'
+import { fold } from './wrap.ts'
 
 export const forms = ['json', 'ndjson', 'table', 'id'] as const
 export type Form = (typeof forms)[number]
@@ -62,8 +63,7 @@ export class Output {
 
   #table<Row extends object>(rows: readonly Row[], { columns }: View<Row>): void {
     const cells = rows.map(row => columns.map(column => column.cell(row, this.colours)))
-    const width = process.stdout.isTTY ? process.stdout.columns : undefined
-    this.data(renderTable(columns, cells, { width, title: this.colours.bold }))
+    this.data(renderTable(columns, cells, { width: columnsOf(process.stdout), title: this.colours.bold }))
   }
 
   /** One thing: `describe` gives the text for people; the other forms get its data. */
@@ -71,7 +71,7 @@ export class Output {
     if (this.form === 'json') this.data(`${safeJson(row, 2)}\n`)
     else if (this.form === 'ndjson') this.data(`${safeJson(row)}\n`)
     else if (this.form === 'id') this.data(`${idOf(row)}\n`)
-    else this.data(describe(this.colours))
+    else this.data(fold(describe(this.colours), columnsOf(process.stdout)))
   }
 
   /** Text to stdout as it is. */
@@ -81,7 +81,7 @@ export class Output {
 
   /** For people, on stderr; silent with --quiet. */
   message(text: string): void {
-    if (!this.quiet) process.stderr.write(`${text}\n`)
+    if (!this.quiet) process.stderr.write(`${fold(text, columnsOf(process.stderr))}\n`)
   }
 
   warning(text: string): void {
@@ -113,6 +113,9 @@ export const useColour = (flag: boolean | undefined, stream: NodeJS.WriteStream)
   if (process.env.FORCE_COLOR && process.env.FORCE_COLOR !== '0') return true
   return stream.isTTY === true && process.env.TERM !== 'dumb'
 }
+
+/** A terminal's width; undefined for what is none, where nothing is to be folded or cut. */
+export const columnsOf = (stream: NodeJS.WriteStream): number | undefined => (stream.isTTY ? stream.columns : undefined)
 
 const idOf = (row: object): string => {
   const { id } = row as { id?: unknown }

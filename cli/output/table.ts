@@ -3,15 +3,15 @@ import { stripVTControlCharacters } from 'node:util'
 export interface Column {
   title: string
   align?: 'left' | 'right'
-  /** May be cut at this end to make the table fit the terminal's width. */
-  shrinks?: 'start' | 'end'
+  /** May be cut at this end to make the table fit the terminal's width; a `url` loses its scheme first, then its middle. */
+  shrinks?: 'start' | 'end' | 'url'
   /** Left out where the table would be too wide even so; of several such columns the last one goes first. */
   optional?: true
 }
 
 const GAP = '  '
 /** A shrinking column keeps at least this many columns of the terminal, or its content's width if that is less. */
-const SHRUNK_WIDTH = 16
+const SHRUNK_WIDTH = 12
 
 /**
  * Rows as aligned columns under their titles. Cells may carry colour codes, and must otherwise be free of control
@@ -67,8 +67,15 @@ const fit = (columns: Column[], natural: number[], available = Number.POSITIVE_I
 }
 
 /** Cuts text to so many terminal columns; a coloured cell is cut without its colours, since a cut colour code would run on. */
-export const cut = (cell: string, width: number, end: 'start' | 'end' = 'end'): string => {
+export const cut = (cell: string, width: number, end: 'start' | 'end' | 'url' = 'end'): string => {
   if (displayWidth(cell) <= width) return cell
+  if (end === 'url') {
+    const bare = cell.replace(/^https?:\/\//, '')
+    if (displayWidth(bare) <= width) return bare
+    // Hosts differ at their beginning, paths at their end.
+    const head = Math.floor((width - 1) / 2)
+    return cut(bare, head + 1) + cut(bare, width - head, 'start').slice(1)
+  }
   const parts = Array.from(graphemes(stripVTControlCharacters(cell)), ({ segment }) => segment)
   const kept: string[] = []
   for (let used = 0; parts.length > 0; ) {

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
+import { execFile, spawnSync } from 'node:child_process'
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { connectedTo, startStubServer } from './stub-server.ts'
+import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
 const home = temporaryFolder()
@@ -100,17 +101,79 @@ test('each shell gets its script, and another is wrong usage that names them', a
   assert.match(stderr, /bash, zsh, fish, powershell/)
 })
 
-test('bash completes with its script', async () => {
-  const bin = join(home, 'bin')
-  mkdirSync(bin)
-  symlinkSync(fileURLToPath(new URL('../../bin/tidings.js', import.meta.url)), join(bin, 'tidings'))
-  const script = `PATH=${bin}:${process.execPath.replace(/\/node$/, '')}:$PATH
-    source <(tidings completion bash)
-    COMP_WORDS=(tidings webhooks show w) COMP_CWORD=3 COMP_TYPE=9
-    _tidings 2>/dev/null
-    echo "\${COMPREPLY[@]}"`
-  const { stdout } = await promisify(execFile)('bash', ['-c', script], {
-    env: { ...process.env, ...connectedTo(server), XDG_CONFIG_HOME: home },
+/** Where the shells find `tidings`, and what tells it which server to ask. */
+const bin = join(home, 'bin')
+mkdirSync(bin)
+symlinkSync(fileURLToPath(new URL('../../bin/tidings.js', import.meta.url)), join(bin, 'tidings'))
+const env = {
+  ...connectedTo(server),
+  XDG_CONFIG_HOME: home,
+  PATH: `${bin}:${dirname(process.execPath)}:${process.env.PATH}`,
+}
+const without = (shell: string) => (spawnSync(shell, ['-c', ':']).status === 0 ? false : `${shell} is not installed`)
+
+/** The line that a shell has made of each of these after a tab, as its line editor shows it. */
+const pressTab = async (shell: string[], settingUp: string[], lines: string[]) => {
+  const terminal = await openTerminal(shell, { env: { ...env, PS1: '> ' }, columns: 200 })
+  await terminal.press([...settingUp, 'echo re""ady'].join('; '), 'Enter')
+  await terminal.shows(/^ready$/m)
+  const completed: string[] = []
+  for (const line of lines) {
+    await terminal.press(line, 'Tab', 'C-x')
+    const shown = await terminal.shows(new RegExp(`(?:^|\n)<[^>]*>(?:[\\s\\S]*\n<[^>]*>){${completed.length}}`))
+    completed.push(
+      shown
+        .match(/^<[^>]*>$/gm)!
+        .at(-1)!
+        .slice(1, -1),
+    )
+  }
+  return completed
+}
+const lines = [
+  'tidings deliv',
+  'tidings webhooks show w',
+  'tidings webhooks create --events tok',
+  'tidings webhooks list --output=nd',
+]
+const completedLines = [
+  'tidings deliveries ',
+  'tidings webhooks show w-1 ',
+  'tidings webhooks create --events token_expired ',
+  'tidings webhooks list --output=ndjson ',
+]
+
+test('bash completes commands, webhook ids and event types', { skip: without('bash') || noTerminal }, async () => {
+  const show = `bind -x '"\\C-x": echo "<$READLINE_LINE>"; READLINE_LINE='`
+  assert.deepEqual(
+    await pressTab(['bash', '--norc', '--noprofile', '-i'], ['source <(tidings completion bash)', show], lines),
+    completedLines,
+  )
+})
+
+test('zsh completes commands, webhook ids and event types', { skip: without('zsh') || noTerminal }, async () => {
+  const show = `show() { print -r -- ""; print -r -- "<$BUFFER>"; BUFFER=; zle reset-prompt }; zle -N show; bindkey '^X' show`
+  const settingUp = ['autoload -U compinit', 'compinit -D', 'source <(tidings completion zsh)', show]
+  assert.deepEqual(await pressTab(['zsh', '-f', '-i'], settingUp, lines), completedLines)
+})
+
+test('fish completes commands, webhook ids and event types, with what each is', { skip: without('fish') }, async () => {
+  const script = `tidings completion fish | source
+${lines.map(line => `complete -C "${line}"`).join('\n')}
+complete -C "tidings webhooks create --file ${join(home, 'bi')}"`
+  const { stdout } = await promisify(execFile)('fish', ['--no-config', '-c', script], {
+    env: { ...process.env, ...env },
   })
-  assert.equal(stdout, 'w-1\n')
+  assert.deepEqual(stdout.trimEnd().split('\n'), [
+    'deliveries\tlist and watch deliveries, and show why one did what it did',
+    'w-1\thttps://example.com/a active',
+    'token_expired',
+    '--output=ndjson',
+    `${bin}/`,
+  ])
+})
+
+test('PowerShell, which leaves an empty word and its own -- out, is answered all the same', async () => {
+  const { stdout } = await tidings(['complete', '--empty', 'webhooks', 'show'], { home, env: connectedTo(server) })
+  assert.match(stdout, /^w-1\t.*\nx-2\t/)
 })

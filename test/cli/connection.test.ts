@@ -131,6 +131,21 @@ test('login saves nothing when the token is refused', async () => {
   assert.throws(() => statSync(join(home, 'tidings', 'profiles.json')))
 })
 
+test('login takes a token that may not read, which the server would refuse otherwise', async () => {
+  const home = temporaryFolder()
+  const forbidding = await startStubServer(() => ({ errors: [{ message: 'No.', extensions: { code: 'FORBIDDEN' } }] }))
+  const args = ['login', '--url', forbidding.url, '--api-key', credentials.apiKey, '--api-secret', '-']
+  assert.equal((await tidings(args, { home, stdin: credentials.apiSecret })).code, 0)
+  assert.equal(JSON.parse((await tidings(['profiles'], { home })).stdout)[0].name, 'default')
+})
+
+test('a token that sees all is shown without the organisations, which may be too many', async () => {
+  const all = await startStubServer(() => ({ data: { viewer } }))
+  const { stdout } = await tidings(['whoami'], { home: temporaryFolder(), env: connectedTo(all) })
+  assert.deepEqual(JSON.parse(stdout).organisations, [])
+  assert.ok(all.received.every(({ query }) => !/\borganisations\b/.test(query)))
+})
+
 test('login without a terminal says what is missing', async () => {
   const { code, stderr } = await tidings(['login', '--url', server.url], { home: temporaryFolder() })
   assert.equal(code, 2)

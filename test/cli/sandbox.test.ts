@@ -1,43 +1,17 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { after, test } from 'node:test'
+import { test } from 'node:test'
 import { promisify } from 'node:util'
+import { startSandbox } from './sandbox-server.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 
 // The command line as people use it, against a sandbox of its own.
 
 const home = temporaryFolder()
-const freePort = async (): Promise<number> => {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise(resolve => server.close(resolve))
-  return port
-}
-const port = await freePort()
-const sandbox = startTidings(['server', 'start', '--sandbox'], {
-  home,
-  env: { TIDINGS_HOME: join(home, 'sandbox'), TIDINGS_PORT: String(port), TIDINGS_RETRY_SCHEDULE: '0.2,0.2' },
-})
-after(async () => {
-  const ended = new Promise(resolve => sandbox.once('close', resolve))
-  sandbox.kill('SIGTERM')
-  await ended
-})
-let log = ''
-await new Promise<void>((resolve, reject) => {
-  sandbox.stderr.on('data', chunk => {
-    log += chunk
-    if (/is ready/.test(log) && existsSync(join(home, 'tidings', 'profiles.json'))) resolve()
-  })
-  sandbox.once('close', () => reject(new Error(`the sandbox ended: ${log}`)))
-})
-sandbox.stdout.resume()
+const url = await startSandbox(home)
 
 const run = async (...args: string[]) => {
   const ended = await tidings(args, { home })
@@ -79,7 +53,7 @@ test('curl is served with the headers that sign prints', async () => {
     `@${headers}`,
     '--data-binary',
     `@${file}`,
-    `http://127.0.0.1:${port}/graphql`,
+    `${url}/graphql`,
   ])
   assert.equal(JSON.parse(stdout).data.viewer.name, 'sandbox')
 })

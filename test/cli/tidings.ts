@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process'
+import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -22,14 +22,17 @@ export const temporaryFolder = (): string => {
 }
 
 /** The command line as a process of its own, whose home is `home`; none of the caller's own TIDINGS_… settings reach it. */
-export const startTidings = (args: string[], { home, env = {} }: { home: string; env?: Record<string, string> }) => {
+export const startTidings = (
+  args: string[],
+  { home, env = {}, stdout }: { home: string; env?: Record<string, string>; stdout?: number },
+) => {
   const inherited = Object.entries(process.env).filter(
     ([name]) => !/^(TIDINGS_|NO_COLOR|FORCE_COLOR|NODE_TEST)/.test(name),
   )
   return spawn(process.execPath, [PROGRAM, ...args], {
     env: { ...Object.fromEntries(inherited), XDG_CONFIG_HOME: home, ...env },
-    stdio: 'pipe',
-  })
+    stdio: ['pipe', stdout ?? 'pipe', 'pipe'],
+  }) as ChildProcessWithoutNullStreams
 }
 
 export const tidings = async (

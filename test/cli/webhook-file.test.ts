@@ -119,3 +119,14 @@ test('a line that is not JSON is named by its number', async () => {
   assert.equal(code, 2)
   assert.match(stderr, /Line 2 of/)
 })
+
+test('a file that would disable a webhook is refused where there is nobody to ask, and done with --yes', async () => {
+  const entries = [{ url: stored.url, status: 'disabled' }]
+  const refused = await apply(entries, [stored])
+  assert.equal(refused.code, 2)
+  assert.match(refused.stderr, /Disable https:\/\/example\.com\/a, and cancel.*--yes/s)
+  assert.deepEqual(mutations(), [])
+  const done = await apply(entries, [stored], { args: ['--yes'] })
+  assert.deepEqual(outcomes(done.stdout), ['changed'])
+  assert.equal((await apply(entries, [{ ...stored, status: 'disabled' }])).code, 0)
+})

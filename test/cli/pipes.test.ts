@@ -1,0 +1,174 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, test } from 'node:test'
+import type { CommandUnknownOpts } from '@commander-js/extra-typings'
+import { wholeProgram } from '../../cli/main.ts'
+import { freePort } from '../support/ports.ts'
+import { startReceiver } from '../support/receiver.ts'
+import { startSandbox } from './sandbox-server.ts'
+import { startTidings, temporaryFolder, tidings } from './tidings.ts'
+
+// What a program gets from each command that there is: JSON and nothing else, and never the secret.
+
+const home = temporaryFolder()
+const at = (name: string) => join(home, name)
+const url = await startSandbox(home)
+const { profiles } = JSON.parse(readFileSync(at('tidings/profiles.json'), 'utf8'))
+const { apiKey, apiSecret } = profiles.sandbox
+const endpoint = await startReceiver()
+after(() => endpoint.close())
+
+const run = async (line: string[], { stdin = '', env = {} } = {}) => tidings(line, { home, env, stdin })
+const json = async (...line: string[]) => JSON.parse((await run(line)).stdout)
+const [project] = await json('projects', 'list', '--limit', '1')
+const [user] = await json('users', 'list', '--limit', '1')
+const [organisation] = await json('organisations', 'list', '--limit', '1')
+const webhook = await json('webhooks', 'create', endpoint.url)
+const delivery = await json('webhooks', 'ping', webhook.id)
+const report = await json(
+  ...['reports', 'submit', '--project', project.id, '--quarter', '2024-1', '--submitter', user.id],
+)
+const [event] = await json('events', 'list', '--limit', '1')
+const token = await json('tokens', 'create', '--name', 'old', '--permissions', 'read', '--save', 'old')
+writeFileSync(at('webhooks.json'), JSON.stringify([{ url: endpoint.url }]))
+writeFileSync(at('query.json'), '{"query":"{ viewer { name } }"}')
+const request = endpoint.requests.at(-1)!
+writeFileSync(
+  at('request.http'),
+  `POST ${endpoint.url} HTTP/1.1\r\nauthorization: ${request.headers.authorization}\r\n\r\n${request.rawBody}`,
+)
+
+const installation = {
+  TIDINGS_HOME: at('nowhere'),
+  TIDINGS_DATABASE_URL: `sqlite:${at('installation.sqlite')}`,
+  TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
+  TIDINGS_PORT: String(await freePort()),
+}
+
+interface Use {
+  line: string[]
+  stdin?: string
+  env?: Record<string, string>
+  /** It prints a secret on purpose, this once. */
+  printsSecret?: true
+  /** It goes on until it is told to end, and prints an object a line; the first of them comes with this. */
+  until?: () => Promise<unknown>
+}
+
+/** How each command is used here, in an order in which one finds what it needs. */
+const uses: Record<string, Use> = {
+  'webhooks list': { line: [] },
+  'webhooks show': { line: [webhook.id] },
+  'webhooks create': { line: ['--file', at('webhooks.json')] },
+  'webhooks update': { line: [webhook.id, '--events', 'all'] },
+  'webhooks ping': { line: [webhook.id] },
+  'webhooks recover': { line: [webhook.id, '--since', '1h', '--yes'] },
+  'deliveries list': { line: [] },
+  'deliveries show': { line: [delivery.id] },
+  'deliveries redeliver': { line: [delivery.id] },
+  'deliveries watch': { line: [], until: () => run(['webhooks', 'ping', webhook.id]) },
+  'events list': { line: [] },
+  'events show': { line: [event.id] },
+  listen: { line: ['--port', '0', '--register'], until: async () => {} },
+  verify: { line: ['--request', at('request.http')] },
+  'organisations list': { line: [] },
+  'organisations upsert': { line: ['Acme', '--id', organisation.id] },
+  'projects list': { line: [] },
+  'projects upsert': { line: ['Quay', '--organisation', organisation.id] },
+  'users list': { line: [] },
+  'users upsert': { line: ['Una'] },
+  'reports list': { line: [] },
+  'reports submit': { line: ['--project', project.id, '--quarter', '2024-2', '--submitter', user.id] },
+  'reports approve': { line: [report.id, '--approver', user.id] },
+  query: { line: ['webhooks', '{"status":"active"}'] },
+  graphql: { line: ['{ viewer { name } }'] },
+  sign: { line: ['--body', `@${at('query.json')}`] },
+  login: {
+    line: ['--profile', 'again', '--url', url, '--api-key', apiKey, '--api-secret', '-'],
+    stdin: `${apiSecret}\n`,
+  },
+  'profiles list': { line: [] },
+  'profiles use': { line: ['sandbox'] },
+  'profiles remove': { line: ['again', '--yes'] },
+  whoami: { line: [] },
+  'tokens list': { line: [] },
+  'tokens create': { line: ['--name', 'new', '--permissions', 'read'], printsSecret: true },
+  'tokens revoke': { line: [token.id, '--yes'] },
+  config: { line: [] },
+  doctor: { line: ['--webhook', webhook.id] },
+  'webhooks disable': { line: [webhook.id, '--yes'] },
+  'webhooks enable': { line: [webhook.id] },
+  'server migrate': { line: [], env: installation },
+  'server seed': { line: ['--organisations', '10'], env: installation },
+  'server token': { line: ['--name', 'ci', '--permissions', 'admin'], env: installation, printsSecret: true },
+  'server keys list': { line: [], env: installation },
+  'server keys rotate': { line: [], env: installation },
+  'server doctor': { line: [], env: installation },
+  demo: { line: [] },
+}
+/** What prints no data: a script for a shell, a log, a screen. */
+const withoutData = ['completion', 'server start', 'dashboard']
+
+const leaves = (command: CommandUnknownOpts, path: string[] = []): string[] =>
+  command.commands.length === 0
+    ? [path.join(' ')]
+    : command.commands.flatMap(child => leaves(child, [...path, child.name()]))
+
+test('every command that there is is tried here', async () => {
+  const there = leaves(await wholeProgram()).filter(path => !withoutData.includes(path))
+  assert.deepEqual(there.toSorted(), Object.keys(uses).toSorted())
+})
+
+/** The master key of the installation is as much of a secret as the access token's. */
+const secrets = [apiSecret, installation.TIDINGS_MASTER_KEY]
+const noSecretIn = (text: string) => {
+  for (const secret of secrets) assert.ok(!text.includes(secret), 'a secret was printed')
+  assert.doesNotMatch(text, /Signature=/)
+}
+
+for (const [path, { line, stdin, env, printsSecret, until }] of Object.entries(uses)) {
+  test(`${path} --output json prints JSON and nothing else, and no secret even with --verbose`, async () => {
+    const whole = [...path.split(' '), ...line, '--output', 'json', '--verbose']
+    const { code, stdout, stderr } = until
+      ? await firstLine(whole, until)
+      : await run(whole, { ...(stdin && { stdin }), ...(env && { env }) })
+    assert.equal(code, 0, stderr)
+    assert.doesNotThrow(() => JSON.parse(stdout), stdout)
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: their absence is what is tested
+    assert.doesNotMatch(stdout + stderr, /\u001b/)
+    if (path !== 'sign') noSecretIn(stdout + stderr)
+    if (!printsSecret) assert.doesNotMatch(stdout, /"secret":/)
+  })
+}
+
+/** What a command that goes on prints first, once `cause` has happened; it is told to end then. */
+const firstLine = async (line: string[], cause: () => Promise<unknown>) => {
+  const child = startTidings(line, { home })
+  let stdout = ''
+  let stderr = ''
+  const ended = new Promise<number | null>(resolve => child.once('close', resolve))
+  const began = Promise.withResolvers<void>()
+  const printed = Promise.withResolvers<void>()
+  child.stderr.on('data', chunk => {
+    stderr += chunk
+    if (/Watching|Registered/.test(stderr)) began.resolve()
+  })
+  child.stdout.on('data', chunk => {
+    stdout += chunk
+    if (stdout.includes('\n')) printed.resolve()
+  })
+  await Promise.race([began.promise, ended])
+  await cause()
+  await Promise.race([printed.promise, ended])
+  child.kill('SIGINT')
+  return { code: await ended, stdout: stdout.slice(0, stdout.indexOf('\n') + 1), stderr }
+}
+
+test('every file that the commands have written is for its owner alone', () => {
+  const files = readdirSync(at('tidings'))
+  assert.deepEqual(files, ['profiles.json'])
+  assert.equal(statSync(at('tidings')).mode & 0o777, 0o700)
+  assert.equal(statSync(at('tidings/profiles.json')).mode & 0o777, 0o600)
+})
