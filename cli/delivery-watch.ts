@@ -1,21 +1,9 @@
-import type { Attempt, Delivery } from './timeline.ts'
-
-/** A delivery as it stands, with its last attempt alone. */
-export type WatchedDelivery = Pick<
-  Delivery,
-  'id' | 'webhookId' | 'eventType' | 'status' | 'attemptCount' | 'nextAttemptAt' | 'createdAt' | 'finishedAt'
-> & {
-  webhook: { url: string } | null
-  attempts: Pick<Attempt, 'number' | 'startedAt' | 'durationMs' | 'statusCode' | 'failure' | 'retryAfter'>[]
-}
+import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
 
 type Ask = <Data>(document: string, variables: object) => Promise<Data>
 
 const DOCUMENT = `query ($query: MangoQuery) {
-  deliveries(query: $query) {
-    id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt
-    attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure retryAfter }
-  }
+  deliveries(query: $query) { ${glanceFields} }
 }`
 
 const PAGE = 500
@@ -53,7 +41,7 @@ export class DeliveryWatch {
   }
 
   /** What has changed since the last look, in the order of creation; a delivery that was queued and sent meanwhile comes once. */
-  async changes(): Promise<WatchedDelivery[]> {
+  async changes(): Promise<DeliveryAtAGlance[]> {
     const pending = [...this.#known].flatMap(([id, { pending }]) => (pending ? [id] : [])).slice(0, PAGE)
     const changed = (await this.#fresh()).filter(each => this.#note(each))
     const asked = pending.length === 0 ? [] : await this.#find({ id: { $in: pending } }, { sort: [{ id: 'asc' }] })
@@ -63,9 +51,9 @@ export class DeliveryWatch {
     return changed.sort((a, b) => (a.id < b.id ? -1 : 1))
   }
 
-  async #fresh(): Promise<WatchedDelivery[]> {
+  async #fresh(): Promise<DeliveryAtAGlance[]> {
     const since = leastIdAt(this.#newestMs - OVERLAP_MS)
-    const found: WatchedDelivery[] = []
+    const found: DeliveryAtAGlance[] = []
     for (let after: string | undefined; ; after = found.at(-1)!.id) {
       const page = await this.#find(
         { id: { $gte: since } },
@@ -76,14 +64,14 @@ export class DeliveryWatch {
     }
   }
 
-  async #find(condition: Record<string, unknown>, page: object): Promise<WatchedDelivery[]> {
+  async #find(condition: Record<string, unknown>, page: object): Promise<DeliveryAtAGlance[]> {
     const query = { selector: { ...condition, ...this.#conditions }, ...page }
-    const { deliveries } = await this.#ask<{ deliveries: WatchedDelivery[] }>(DOCUMENT, { query })
+    const { deliveries } = await this.#ask<{ deliveries: DeliveryAtAGlance[] }>(DOCUMENT, { query })
     return deliveries
   }
 
   /** Whether it differs from what was last seen of it. */
-  #note(delivery: WatchedDelivery): boolean {
+  #note(delivery: DeliveryAtAGlance): boolean {
     const { id, status, attemptCount, attempts } = delivery
     const state = `${status} ${attemptCount} ${attempts[0]?.statusCode} ${attempts[0]?.failure}`
     const changed = this.#known.get(id)?.state !== state

@@ -1,14 +1,14 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, Option } from '@commander-js/extra-typings'
-import { DeliveryWatch, type WatchedDelivery } from '../delivery-watch.ts'
+import { DeliveryWatch } from '../delivery-watch.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { collect, examples } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
-import { duration, relativeIso } from '../output/time.ts'
+import { timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { Session } from '../session.ts'
-import { deliveryStatuses } from '../timeline.ts'
+import { type DeliveryAtAGlance, deliveryStatuses, describeState, statusMark } from '../timeline.ts'
 import { eventTypes } from '../webhook.ts'
 
 const INTERVAL_MS = 1000
@@ -44,7 +44,7 @@ export const watchCommand = () =>
       const ending = new AbortController()
       for (const signal of SIGNALS) process.once(signal, () => ending.abort())
       await watch.begin()
-      output.message('Watching. Ctrl-C ends it.')
+      output.message(`Watching; times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
       let away = false
       while (!ending.signal.aborted) {
         try {
@@ -76,42 +76,18 @@ const knownStatuses = (given: string[] | undefined): string[] | undefined => {
 }
 
 /** A stream has no end to wait for: JSON is an object a line here, whatever the form of JSON. */
-const print = (output: Output, delivery: WatchedDelivery): void => {
+const print = (output: Output, delivery: DeliveryAtAGlance): void => {
   if (output.form === 'table') output.data(`${describe(delivery, output.colours)}\n`)
   else if (output.form === 'id') output.data(`${cellText(delivery.id)}\n`)
   else output.data(`${safeJson(delivery)}\n`)
 }
 
 /** One line, cut to the terminal: first what is needed to go on from here, then whatever fits. */
-const describe = (delivery: WatchedDelivery, colours: Colours): string => {
-  const time = new Date().toLocaleTimeString('en-GB')
-  const text = `${happened(delivery)}  ${cellText(delivery.eventType)}  ${cellText(delivery.webhook?.url ?? delivery.webhookId)}`
+const describe = (delivery: DeliveryAtAGlance, colours: Colours): string => {
+  const now = Date.now()
+  const time = timeOfDay(now)
+  const text = `${describeState(delivery, now)}  ${cellText(delivery.eventType)}  ${cellText(delivery.webhook?.url ?? delivery.webhookId)}`
   const { columns } = process.stdout
   const room = process.stdout.isTTY && columns ? columns - time.length - delivery.id.length - 7 : text.length
-  return `${colours.dim(time)}  ${mark(delivery, colours)}  ${cellText(delivery.id)}  ${cut(text, Math.max(room, 10))}`
-}
-
-const mark = ({ status, attempts }: WatchedDelivery, colours: Colours): string => {
-  if (status === 'delivered') return colours.green('✓')
-  if (status === 'rejected' || status === 'dropped') return colours.red('✗')
-  if (status === 'cancelled') return colours.dim('–')
-  return attempts.length === 0 ? colours.dim('·') : colours.yellow('!')
-}
-
-const happened = ({ status, attempts, nextAttemptAt }: WatchedDelivery): string => {
-  const [attempt] = attempts
-  const answer =
-    attempt === undefined
-      ? undefined
-      : attempt.statusCode === null
-        ? (attempt.failure?.replaceAll('_', ' ') ?? 'under way')
-        : String(attempt.statusCode)
-  if (status !== 'pending') {
-    const took = status === 'delivered' && attempt?.durationMs ? `, ${duration(attempt.durationMs)}` : ''
-    return answer === undefined || status === 'cancelled' ? status : `${status} (${cellText(answer)}${took})`
-  }
-  if (answer === undefined) return 'queued'
-  return nextAttemptAt === null
-    ? cellText(answer)
-    : `again ${relativeIso(nextAttemptAt, Date.now())} (${cellText(answer)})`
+  return `${colours.dim(time)}  ${statusMark(delivery, colours)}  ${cellText(delivery.id)}  ${cut(text, Math.max(room, 10))}`
 }

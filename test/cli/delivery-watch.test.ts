@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict'
 import { createInterface } from 'node:readline'
 import { test } from 'node:test'
-import { DeliveryWatch, type WatchedDelivery } from '../../cli/delivery-watch.ts'
+import { DeliveryWatch } from '../../cli/delivery-watch.ts'
+import type { DeliveryAtAGlance } from '../../cli/timeline.ts'
 import { connectedTo, startStubServer } from './stub-server.ts'
 import { startTidings, temporaryFolder } from './tidings.ts'
 
 const id = (number: number) => `0193f000-${(number * 1000).toString(16).padStart(4, '0')}-7000-8000-000000000001`
-const delivery = (number: number, given: Partial<WatchedDelivery> = {}): WatchedDelivery => ({
+const delivery = (number: number, given: Partial<DeliveryAtAGlance> = {}): DeliveryAtAGlance => ({
   id: id(number),
   webhookId: 'w1',
   webhook: { url: 'https://example.com/hooks' },
@@ -29,7 +30,7 @@ interface Query {
   limit?: number
 }
 /** What the API would answer from these deliveries. */
-const find = (deliveries: WatchedDelivery[], { selector, sort, limit }: Query) => {
+const find = (deliveries: DeliveryAtAGlance[], { selector, sort, limit }: Query) => {
   const found = deliveries
     .filter(each => selector.id?.$gte === undefined || each.id >= selector.id.$gte)
     .filter(each => selector.id?.$in === undefined || selector.id.$in.includes(each.id))
@@ -37,7 +38,7 @@ const find = (deliveries: WatchedDelivery[], { selector, sort, limit }: Query) =
     .sort((a, b) => (a.id < b.id ? -1 : 1))
   return (sort[0]!.id === 'desc' ? found.reverse() : found).slice(0, limit)
 }
-const watching = async (deliveries: WatchedDelivery[]) => {
+const watching = async (deliveries: DeliveryAtAGlance[]) => {
   const watch = new DeliveryWatch(async (_document, variables) => {
     return { deliveries: find(deliveries, (variables as { query: Query }).query) } as never
   })
@@ -74,7 +75,7 @@ test('a delivery that was pending before the watch began is told when it ends', 
 })
 
 test('a delivery whose transaction ended after that of a later one is not missed', async () => {
-  const deliveries: WatchedDelivery[] = []
+  const deliveries: DeliveryAtAGlance[] = []
   const changes = await watching(deliveries)
   deliveries.push(delivery(2, { status: 'delivered' }))
   assert.deepEqual(await changes(), ['2 delivered 0'])
@@ -83,7 +84,7 @@ test('a delivery whose transaction ended after that of a later one is not missed
 })
 
 test('deliveries watch prints a JSON object a line, waits for a server that is away, and ends well on SIGINT', async t => {
-  const deliveries: WatchedDelivery[] = []
+  const deliveries: DeliveryAtAGlance[] = []
   const server = await startStubServer(({ variables }) => ({
     data: { deliveries: find(deliveries, variables.query as Query) },
   }))
