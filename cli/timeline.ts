@@ -1,4 +1,5 @@
 import { parseIso } from '../shared/time.ts'
+import { CliError, exitCodes } from './errors.ts'
 import { type Colours, cellText, describeFields } from './output/output.ts'
 import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from './output/time.ts'
 import { statusCell } from './resources.ts'
@@ -29,6 +30,18 @@ export interface Delivery {
 }
 
 export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
+
+/** The statuses that an option names. Throws a CliError, exit code 2, for one that there is not. */
+export const knownStatuses = (given: string[] | undefined): string[] | undefined => {
+  const unknown = given?.find(status => !deliveryStatuses.some(known => known === status))
+  if (unknown === undefined) return given
+  throw new CliError(
+    exitCodes.usage,
+    'USAGE',
+    `${JSON.stringify(unknown)} is no status of a delivery.`,
+    `There are ${deliveryStatuses.join(', ')}.`,
+  )
+}
 
 /** GraphQL selection of everything that a delivery's story is told from. */
 export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount

@@ -8,7 +8,7 @@ import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
 import { timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { Session } from '../session.ts'
-import { type DeliveryAtAGlance, deliveryStatuses, describeState, statusMark } from '../timeline.ts'
+import { type DeliveryAtAGlance, deliveryStatuses, describeState, knownStatuses, statusMark } from '../timeline.ts'
 import { eventTypes } from '../webhook.ts'
 
 const INTERVAL_MS = 1000
@@ -63,17 +63,6 @@ export const watchCommand = () =>
     })
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
-
-const knownStatuses = (given: string[] | undefined): string[] | undefined => {
-  const unknown = given?.find(status => !deliveryStatuses.some(known => known === status))
-  if (unknown === undefined) return given
-  throw new CliError(
-    exitCodes.usage,
-    'USAGE',
-    `${JSON.stringify(unknown)} is no status of a delivery.`,
-    `There are ${deliveryStatuses.join(', ')}.`,
-  )
-}
 
 /** A stream has no end to wait for: JSON is an object a line here, whatever the form of JSON. */
 const print = (output: Output, delivery: DeliveryAtAGlance): void => {
