@@ -1,5 +1,6 @@
 import { parseIso } from '../shared/time.ts'
 import { CliError, exitCodes } from './errors.ts'
+import { neutralise } from './output/neutralise.ts'
 import { type Colours, cellText, describeFields } from './output/output.ts'
 import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from './output/time.ts'
 import { statusCell } from './resources.ts'
@@ -117,7 +118,6 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
     [
       ['Delivery', `${cellText(delivery.id)}  ${statusCell(delivery.status, colours)}`],
       ['Event', cellText(delivery.eventType)],
-      ['Payload', cellText(event?.payload)],
       [
         'Webhook',
         webhook ? `${cellText(webhook.url)}  ${statusCell(webhook.status, colours)}` : cellText(delivery.webhookId),
@@ -143,7 +143,9 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
     }
     settledAt = startedAt === undefined ? undefined : startedAt + (attempt.durationMs ?? 0)
   }
-  return `${head}\n${lines.join('\n')}\n\n${describeNext(delivery, nowMs, zone, colours)}\n`
+  const payload = (JSON.stringify(event?.payload, null, 2) ?? '–').split('\n').map(each => neutralise(each))
+  const next = describeNext(delivery, nowMs, zone, colours)
+  return `${head}\n${lines.join('\n')}\n\n${next}\n\n${colours.dim('Payload')}\n${payload.join('\n')}\n`
 }
 
 /** What becomes of a delivery from here, and what a reader can do about it. */

@@ -22,7 +22,7 @@ export const deliveriesPane = (state: State, layout: Layout, colours: Colours): 
   const { deliveryId, deliveries, focus, nowMs } = state
   const { listsWidth: width, deliveryRows: height } = layout
   const focused = focus === 'deliveries'
-  const title = rule(`Deliveries${limitsOf(state)}`, noteOf(state), width)
+  const title = rule(`Deliveries${limitsOf(state)}`, noteOf(state), width, focused)
   const heads = rowOf(
     cellsOf({ mark: '', time: 'TIME', what: 'WHAT HAPPENED', event: 'EVENT', webhook: 'WEBHOOK' }, state, width),
   )
@@ -99,7 +99,7 @@ const cellsOf = ({ mark, time, what, event, webhook, colour }: Values, { webhook
     { text: mark, width: 1 },
     { text: time, width: 8 },
   ]
-  const whatWidth = room < 80 ? 24 : 32
+  const whatWidth = room < 80 ? 22 : 32
   if (webhookId !== undefined) {
     const eventWidth = Math.max(8, Math.min(EVENT, room - whatWidth - 2))
     return [
@@ -108,7 +108,7 @@ const cellsOf = ({ mark, time, what, event, webhook, colour }: Values, { webhook
       { text: event, width: eventWidth, shrinks: 'start' },
     ]
   }
-  const eventWidth = Math.max(8, Math.min(EVENT, Math.floor((room - whatWidth - 4) / 2)))
+  const eventWidth = Math.max(8, Math.min(EVENT, Math.ceil((room - whatWidth - 4) / 2)))
   return [
     ...first,
     { text: what, width: whatWidth, colour },

@@ -2,11 +2,11 @@ import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
 import { statusCell } from '../../resources.ts'
-import { describeDelivery } from '../../timeline.ts'
+import { describeDelivery, describeState } from '../../timeline.ts'
 import { describeHealth, type Webhook } from '../../webhook.ts'
 import type { Layout } from './layout.ts'
 import { filledUp, rule, wrapLine } from './lines.ts'
-import { type State, selectedWebhook } from './state.ts'
+import { type State, selectedDelivery, selectedWebhook } from './state.ts'
 
 /** Where a field's value begins, and where what happened stands beside its time: what does not fit goes on there. */
 const FIELD = /^(\S[^:]*?\s{2,}|\s{2,})(?=\S)/
@@ -34,9 +34,17 @@ export const detailsPane = (
   const furthest = Math.max(0, lines.length - height)
   const first = Math.min(state.scrolled, furthest)
   const place = furthest === 0 ? '' : first === furthest ? 'end' : `${Math.round((100 * first) / furthest)} %`
-  const title = rule(state.detailsOf === 'webhooks' ? 'Webhook' : 'Story', place, width)
-  const head = state.focus === 'details' ? colours.bold(title) : title
+  const focused = state.focus === 'details'
+  const title = rule(titleOf(state), place, width, focused)
+  const head = focused ? colours.bold(title) : title
   return [head, ...filledUp(lines.slice(first, first + height), height)]
+}
+
+/** How it stands is said where it does not scroll away. */
+const titleOf = (state: State): string => {
+  if (state.detailsOf === 'webhooks') return 'Webhook'
+  const delivery = selectedDelivery(state)
+  return delivery ? `Story · ${describeState(delivery, state.nowMs)}` : 'Story'
 }
 
 const textOf = (state: State, colours: Colours): string => {

@@ -14,12 +14,8 @@ export interface Place {
 export const headerLine = (state: State, { url, profile }: Place, width: number, colours: Colours): string => {
   const { viewer, link, nowMs } = state
   const readOnly = viewer.permissions.some(each => each === 'webhooks' || each === 'admin') ? '' : ' (read only)'
-  const left = [
-    'Tidings',
-    cellText(url),
-    profile && `profile ${cellText(profile)}`,
-    `token ${cellText(viewer.name)}${readOnly}`,
-  ]
+  const token = `token ${cellText(viewer.name)}${readOnly}`
+  const left = ['Tidings', cellText(url), token, profile && `profile ${cellText(profile)}`]
   const sign = { live: '● live', away: '○ away', limited: '◐ slowed', refused: '✗ refused' }[link.kind]
   const clock = `${timeOfDay(nowMs)} ${zoneName(zoneAt(nowMs))}`
   const line = bothEnds(left.filter(Boolean).join('  '), `${sign}  ${clock}`, width)
@@ -119,15 +115,8 @@ const lookHints = (state: State): KeyHint[] => {
   if (state.focus === 'details') return [['↑↓', 'scroll'], ['esc', 'back'], ['tab', 'pane'], ...general]
   if (state.focus === 'webhooks')
     return [['↑↓', 'choose'], ['enter', 'open'], ['tab', 'pane'], ['/', 'find'], ...general]
-  return [
-    ['↑↓', 'hold'],
-    ['enter', 'story'],
-    ['tab', 'pane'],
-    ['/', 'find'],
-    ['s', 'status'],
-    ['t', 'type'],
-    ...general,
-  ]
+  const move: KeyHint = state.deliveryId === undefined ? ['↓', 'select'] : ['home', 'newest']
+  return [move, ['enter', 'story'], ['tab', 'pane'], ['/', 'find'], ['s', 'status'], ['t', 'type'], ...general]
 }
 
 const actHints = (state: State): KeyHint[] => {

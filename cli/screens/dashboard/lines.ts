@@ -30,11 +30,12 @@ export const bothEnds = (left: string, right: string, width: number): string => 
   return fitted + ' '.repeat(Math.max(1, width - displayWidth(fitted) - displayWidth(right))) + right
 }
 
-/** A pane's title, drawn out to the width of the pane. */
-export const rule = (title: string, note: string, width: number): string => {
-  const right = note === '' ? '' : ` ${note} ─`
-  const left = cut(`─ ${title} `, Math.max(0, width - displayWidth(right)))
-  return left + '─'.repeat(Math.max(0, width - displayWidth(left) - displayWidth(right))) + right
+/** A pane's title, drawn out to the width of the pane; heavier where the keyboard is. */
+export const rule = (title: string, note: string, width: number, focused: boolean): string => {
+  const line = focused ? '━' : '─'
+  const right = note === '' ? '' : ` ${note} ${line}`
+  const left = cut(`${line} ${title} `, Math.max(0, width - displayWidth(right)))
+  return left + line.repeat(Math.max(0, width - displayWidth(left) - displayWidth(right))) + right
 }
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: colour codes begin with one

@@ -151,7 +151,7 @@ export const selectorOf = (state: State): Record<string, unknown> | undefined =>
   const filter = filterOf(state)
   const search = searchOf(state)
   if (search === 'nothing') return undefined
-  return search === 'everything' ? filter : { $and: [filter, search] }
+  return search === 'everything' ? filter : { ...filter, ...search }
 }
 
 /** The condition that the filters make. */

@@ -14,7 +14,7 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
   const focused = focus === 'webhooks'
   const found = search.webhooks === '' ? '' : ` · “${cellText(search.webhooks)}”`
   const number = webhooks === undefined ? '' : ` · ${listed.length}${webhooks.length === MOST_WEBHOOKS ? '+' : ''}`
-  const title = rule(`Webhooks${number}${found}`, 'last 24 h', width)
+  const title = rule(`Webhooks${number}${found}`, 'last 24 h', width, focused)
   const heads = rowOf(cellsOf(HEADS, width))
   const lines = [focused ? colours.bold(title) : title, `  ${colours.dim(heads)}`]
   if (webhooks === undefined) return filledUp([...lines, '  Looking …'], height + 2)
