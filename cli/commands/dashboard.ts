@@ -46,6 +46,8 @@ export const dashboardCommand = () =>
       const { viewer } = await session.graphql<{ viewer: Viewer }>(viewerDocument)
       const { url, profile } = session.settings
       const { connection } = session
+      // React checks much more otherwise, for those who develop with it, and takes several times as long.
+      process.env.NODE_ENV ??= 'production'
       const [{ Dashboard }, { showDashboard }, { screenColours }] = await Promise.all([
         import('../screens/dashboard/dashboard.ts'),
         import('../screens/dashboard/screen.ts'),

@@ -3,7 +3,7 @@ import { type Colours, cellText } from '../../output/output.ts'
 import { timeOfDay, zoneAt } from '../../output/time.ts'
 import { type DeliveryAtAGlance, describeState, statusMark } from '../../timeline.ts'
 import { firstShown, type Layout } from './layout.ts'
-import { type Cell, filledUp, rowOf, rule, selectable, wrapLine } from './lines.ts'
+import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
 import { MOST_ROWS } from './looks.ts'
 import { type State, selectedWebhook } from './state.ts'
 
@@ -39,7 +39,7 @@ export const deliveriesPane = (state: State, layout: Layout, colours: Colours): 
 const limitsOf = (state: State): string => {
   const { webhookId, statuses, eventType, search } = state
   const limits = [
-    webhookId !== undefined && bare(selectedWebhook(state)?.url ?? webhookId),
+    webhookId !== undefined && withoutScheme(selectedWebhook(state)?.url ?? webhookId),
     statuses.join(' or '),
     eventType,
     search.deliveries !== '' && `“${search.deliveries}”`,
@@ -86,7 +86,7 @@ const valuesOf = (delivery: DeliveryAtAGlance, nowMs: number, colours: Colours):
   time: timeOf(delivery.createdAt, nowMs),
   what: describeState(delivery, nowMs),
   event: cellText(delivery.eventType),
-  webhook: cellText(bare(delivery.webhook?.url ?? delivery.webhookId)),
+  webhook: cellText(withoutScheme(delivery.webhook?.url ?? delivery.webhookId)),
   ...(FAILED.has(delivery.status) && { colour: colours.red }),
 })
 
@@ -114,7 +114,7 @@ const cellsOf = ({ mark, time, what, event, webhook, colour }: Values, { webhook
     { text: what, width: whatWidth, colour },
     // Types differ at their ends.
     { text: event, width: eventWidth, shrinks: 'start' },
-    { text: webhook, width: Math.max(8, room - whatWidth - eventWidth - 4) },
+    { text: webhook, width: Math.max(8, room - whatWidth - eventWidth - 4), shrinks: 'middle' },
   ]
 }
 
@@ -132,6 +132,3 @@ const timeOf = (iso: string, nowMs: number): string => {
     timeZone: 'UTC',
   })
 }
-
-/** The scheme is what URLs differ in least. */
-const bare = (url: string): string => url.replace(/^https?:\/\//, '')

@@ -7,8 +7,8 @@ export interface Cell {
   text: string
   width: number
   align?: 'left' | 'right'
-  /** The end at which it is cut if it is too long. */
-  shrinks?: 'start' | 'end'
+  /** Where it is cut if it is too long. */
+  shrinks?: 'start' | 'middle' | 'end'
   colour?: ((text: string) => string) | undefined
 }
 
@@ -18,11 +18,21 @@ export const GAP = '  '
 export const rowOf = (cells: Cell[]): string =>
   cells
     .map(({ text, width, align, shrinks, colour = (plain: string) => plain }) => {
-      const fitted = cut(text, width, shrinks)
+      const fitted = shrinks === 'middle' ? cutMiddle(text, width) : cut(text, width, shrinks)
       const padding = ' '.repeat(Math.max(0, width - displayWidth(fitted)))
       return align === 'right' ? padding + colour(fitted) : colour(fitted) + padding
     })
     .join(GAP)
+
+/** For what differs at its beginning as well as at its end, as URLs do. */
+const cutMiddle = (text: string, width: number): string => {
+  if (displayWidth(text) <= width) return text
+  const beginning = cut(text, Math.ceil(width / 2))
+  return beginning + cut(text, width - displayWidth(beginning) + 1, 'start').slice(1)
+}
+
+/** A URL without its scheme, which tells least. */
+export const withoutScheme = (url: string): string => url.replace(/^https?:\/\//, '')
 
 /** Text at both ends of a line of `width` columns; the left one gives way. */
 export const bothEnds = (left: string, right: string, width: number): string => {

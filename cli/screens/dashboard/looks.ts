@@ -18,7 +18,7 @@ export const afterLook = (state: State, look: Look, nowMs: number): State => {
     seenAtMs: nowMs,
     nowMs,
     story: story?.id === state.deliveryId ? story : state.story,
-    perSecond: rateOf(newest, arrived, nowMs),
+    perSecond: steadied(state.perSecond, rateOf(newest, arrived, nowMs)),
   }
   if (state.deliveries === undefined || state.deliveryId === undefined || state.deliveries.length === 0) {
     return { ...seen, deliveries: newest, newer: 0, newerAtLeast: false, more: newest.length === PAGE }
@@ -58,6 +58,9 @@ const rateOf = (newest: DeliveryAtAGlance[], arrived: State['newest'], nowMs: nu
   const spanMs = Math.min(RATE_SPAN_MS, coveredMs + quietMs)
   return (times.filter(time => time > latest - (spanMs - quietMs)).length * 1000) / spanMs
 }
+
+/** A page of a fast stream covers a tenth of a second, in which more or fewer may fall than do over a second. */
+const steadied = (before: number, rate: number): number => (before === 0 || rate === 0 ? rate : (2 * before + rate) / 3)
 
 /** When the newest was first seen; at the first look it may be old. */
 const arrivalOf = (newest: DeliveryAtAGlance | undefined, { newest: known }: State, nowMs: number): State['newest'] => {

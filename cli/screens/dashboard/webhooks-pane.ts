@@ -4,7 +4,7 @@ import { statusCell } from '../../resources.ts'
 import type { Webhook } from '../../webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
 import { firstShown, type Layout } from './layout.ts'
-import { type Cell, filledUp, rowOf, rule, selectable, wrapLine } from './lines.ts'
+import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
 import { listedWebhooks, type State } from './state.ts'
 
 /** The webhooks, who needs attention first, as lines of the terminal. */
@@ -62,7 +62,11 @@ const cellsOf = (values: Values, width: number): Cell[] => {
   const rest: Cell[] = [...counts, { ...values.pending, width: 7, align: 'right' }]
   if (width >= 100) rest.push({ text: values.last, width: 13, align: 'right' })
   const taken = rest.reduce((sum, cell) => sum + cell.width + 2, 2 + 8 + 2)
-  return [{ ...values.status, width: 8 }, { text: values.url, width: Math.max(8, width - taken) }, ...rest]
+  return [
+    { ...values.status, width: 8 },
+    { text: values.url, width: Math.max(8, width - taken), shrinks: 'middle' },
+    ...rest,
+  ]
 }
 
 const HEADS: Values = {
@@ -86,7 +90,7 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
       text: cellText(status),
       colour: text => (status === 'inactive' ? colours.red(text) : statusCell(text, colours)),
     },
-    url: cellText(url),
+    url: cellText(withoutScheme(url)),
     delivered: { text: short(delivered) },
     rejected: bad(rejected),
     dropped: bad(dropped),
