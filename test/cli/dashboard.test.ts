@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { readdirSync, readFileSync } from 'node:fs'
 import { after, before, beforeEach, suite, type TestContext, test } from 'node:test'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
@@ -98,7 +99,157 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     await terminal.waitFor(/Queued as [0-9a-f-]{36}/)
     await terminal.waitFor(/Delivered after 1 attempt/)
   })
+
+  test('a wide terminal has the story of what is selected beside the lists', async t => {
+    const terminal = await open(t, { columns: 200, rows: 60 })
+    await terminal.press('Down')
+    const screen = await terminal.waitFor(/attempt 1/)
+    assert.match(screen, /─ Webhooks · 3 ─.*─ Story · /)
+    assert.match(screen, /^> . {2}\d\d:\d\d:\d\d/m)
+  })
+
+  test('the list is limited by status, by webhook and by what is searched for, and esc shows all again', async t => {
+    const terminal = await open(t, { columns: 100, rows: 30 })
+    await terminal.waitFor(/rejected \(400\)/)
+    await terminal.press('s', 's')
+    const failed = await terminal.waitWhile(/delivered \(200/)
+    assert.match(failed, /Deliveries · rejected or dropped/)
+    await terminal.press('Escape')
+    await terminal.waitFor(/delivered \(200/)
+    await terminal.press('/')
+    await terminal.type('failing')
+    await terminal.press('Enter')
+    await terminal.waitFor(/Deliveries · “failing”/)
+    await terminal.waitWhile(/✗|\/well\n/)
+    await terminal.press('Escape', '/')
+    await terminal.type('nothing like it')
+    await terminal.press('Enter')
+    await terminal.waitFor('None are like that. Esc shows them all again.')
+    await terminal.press('Escape', 'Tab', 'Down')
+    const limited = await terminal.waitFor(/Deliveries · \S+\/(refusing|failing|well)/)
+    assert.doesNotMatch(limited, /EVENT +WEBHOOK/)
+  })
+
+  test('a webhook is pinged, disabled, enabled and recovered, each after a question that names it', async t => {
+    const id = await createWebhook('/own')
+    const terminal = await open(t, { columns: 80, rows: 24 }, `--webhook ${id}`)
+    const act = async (key: string, question: RegExp, outcome: RegExp) => {
+      await terminal.press(key)
+      await terminal.waitFor(question)
+      await terminal.press('y')
+      await terminal.waitFor(outcome)
+    }
+    await act('p', /Send a ping to \S+\/own now\? y\/n/, /Ping delivered: answered 200 +after/)
+    await act('d', /Disable \S+\/own\?/, /\/own is disabled\./)
+    await terminal.waitFor(/> disabled/)
+    await act('e', /Make \S+\/own\s+active\?/, /\/own is active\./)
+    await terminal.press('c')
+    await terminal.waitFor(/has not\s+acknowledged\s+since:\s+2h/)
+    await terminal.press('BSpace', 'BSpace')
+    await terminal.type('soon')
+    await terminal.press('Enter')
+    await terminal.waitFor(/Give how long ago/)
+    await terminal.press('C-u')
+    await terminal.type('1d')
+    await act('Enter', /since\s+\d{4}-\d\d-\d\d/, /Nothing to send/)
+    await server.graphql('mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { id } }', { id })
+    await act('p', /Send a ping/, /The webhook is disabled\. Set its status to active/)
+  })
+
+  test('a token that may only read is told so, by what it lacks', async t => {
+    const { apiKey, apiSecret } = await server.token({ name: 'viewer', permissions: ['read'] })
+    const reading = await startTerminal(t, {
+      columns: 80,
+      rows: 24,
+      env: { ...env, TIDINGS_API_KEY: apiKey, TIDINGS_API_SECRET: apiSecret },
+    })
+    await reading.type('tidings dashboard\n')
+    await reading.waitFor('token viewer (read only)')
+    await reading.press('d')
+    await reading.waitFor(/may read but not disable: it lacks the\s+permission “webhooks”/)
+  })
+
+  test('it keeps to the terminal while that changes its size, and asks for more room where there is too little', async t => {
+    const terminal = await open(t, { columns: 80, rows: 24 })
+    for (const [columns, rows] of [
+      [120, 40],
+      [60, 15],
+      [180, 30],
+    ] as const) {
+      await terminal.resize(columns, rows)
+      await terminal.waitFor(new RegExp(`^Tidings.{${columns - 10}}UTC\n`))
+      await terminal.waitFor(/c recover\s*$/)
+      const screen = await terminal.screen()
+      const drawn = screen.trimEnd().split('\n')
+      assert.equal(drawn.length, rows)
+      assert.equal(screen.match(/Webhooks/g)?.length, 1)
+    }
+    await terminal.resize(50, 10)
+    await terminal.waitFor(/needs 60 columns and 15 rows/)
+    await terminal.resize(80, 24)
+    await terminal.waitFor('WHAT HAPPENED')
+  })
+
+  for (const [how, end] of [
+    ['q', async (terminal: Terminal) => terminal.press('q')],
+    ['ctrl-C', async (terminal: Terminal) => terminal.press('C-c')],
+    ['SIGTERM', async () => killDashboards('SIGTERM')],
+    ['SIGINT from elsewhere', async () => killDashboards('SIGINT')],
+    // Not one that it sends itself: it is as if a bug had thrown.
+    ['a crash', async () => killDashboards('SIGUSR2')],
+  ] as const) {
+    test(`the terminal is as it was after ${how}`, async t => {
+      const terminal = await startTerminal(t, { columns: 80, rows: 24, env: { ...env, NODE_OPTIONS: CRASHING } })
+      await terminal.type('echo first; stty -a | cksum; tidings dashboard\n')
+      await terminal.waitFor('● live')
+      assert.equal(await terminal.ask('alternate_on'), '1')
+      assert.equal(await terminal.ask('cursor_flag'), '0')
+      await end(terminal)
+      await terminal.waitFor(/^[$#] *\n*$/m)
+      await terminal.type('stty -a | cksum; echo last\n')
+      const screen = await terminal.waitFor(/^last$/m)
+      assert.equal(await terminal.ask('alternate_on'), '0')
+      assert.equal(await terminal.ask('cursor_flag'), '1')
+      assert.doesNotMatch(screen, /Webhooks/)
+      const [before, after] = screen.match(/^\d+ \d+$/gm)!
+      assert.equal(after, before)
+    })
+  }
+
+  test('NO_COLOR is kept: a screen without a single colour', async t => {
+    const terminal = await startTerminal(t, { columns: 80, rows: 24, env: { ...env, NO_COLOR: '1' } })
+    await terminal.type('tidings dashboard\n')
+    await terminal.waitFor(/rejected \(400\)/)
+    await terminal.press('Down')
+    await terminal.waitFor(/^> ./m)
+    const screen = await terminal.screen({ codes: true })
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: colour codes begin with one
+    assert.doesNotMatch(screen, /\x1b\[[0-9;]*[1-9][0-9;]*m/)
+  })
 })
+
+/** Lets a signal stand for a bug: what it throws is caught nowhere. */
+const CRASHING = `--import=data:text/javascript,${encodeURIComponent(
+  "process.on('SIGUSR2', () => { throw new Error('a bug') })",
+)}`
+
+/** The dashboards of this file's server, found by the environment that only they have. */
+const killDashboards = (signal: NodeJS.Signals): void => {
+  for (const pid of dashboards()) process.kill(pid, signal)
+}
+
+const dashboards = (): number[] =>
+  readdirSync('/proc')
+    .filter(name => /^\d+$/.test(name))
+    .map(Number)
+    .filter(pid => {
+      try {
+        const [line, environment] = ['cmdline', 'environ'].map(file => readFileSync(`/proc/${pid}/${file}`, 'utf8'))
+        return line!.includes('tidings.js\0dashboard') && environment!.includes(`TIDINGS_URL=${server.url}`)
+      } catch {
+        return false
+      }
+    })
 
 test('without a terminal it prints once how things are, as JSON or as text', { timeout: 60_000 }, async t => {
   const server = await startTestServer('sqlite')

@@ -8,12 +8,11 @@ import { type Effect, paste, press, type Sizes } from './keys.ts'
 import { afterLook, afterOlder } from './looks.ts'
 import { type Filters, initialState, type Notice, type State, selectorOf, wantedOf } from './state.ts'
 
-/** Deliveries are looked at so often while something happens, or somebody is at the keyboard; less often while nothing does. */
-const BUSY_MS = 1_000
-const QUIET_MS = 3_000
+/** How often it looks while something happens, or somebody is at the keyboard: 80 requests a minute. */
+const BUSY = { deliveriesMs: 1_000, webhooksMs: 3_000 }
+/** And while nothing does: 24 requests a minute. */
+const QUIET = { deliveriesMs: 3_000, webhooksMs: 15_000 }
 const QUIET_AFTER_MS = 30_000
-/** The health of webhooks is counted by the server over a day, and changes little in a few seconds. */
-const WEBHOOKS_MS = 10_000
 /** Countdowns go by seconds. */
 const TICK_MS = 1_000
 
@@ -40,13 +39,13 @@ export class Dashboard {
     const tell = (link: Link) => this.#set({ link })
     this.#deliveries = new Poll({
       look: () => this.#lookAtDeliveries(),
-      intervalMs: () => (Date.now() - this.#changedAtMs < QUIET_AFTER_MS ? BUSY_MS : QUIET_MS),
+      intervalMs: () => this.#pace.deliveriesMs,
       tell,
     })
     // Its failures are those of the other poll, which tells them sooner.
     this.#webhooks = new Poll({
       look: async () => this.#set({ webhooks: await lookAtWebhooks(ask) }),
-      intervalMs: () => WEBHOOKS_MS,
+      intervalMs: () => this.#pace.webhooksMs,
       tell: () => {},
     })
   }
@@ -92,6 +91,10 @@ export class Dashboard {
     else if (effect === 'look') this.#deliveries.now()
     else if (effect === 'older') void this.#loadOlder()
     else void this.#perform(effect.perform)
+  }
+
+  get #pace(): typeof BUSY {
+    return Date.now() - this.#changedAtMs < QUIET_AFTER_MS ? BUSY : QUIET
   }
 
   async #lookAtDeliveries(): Promise<void> {

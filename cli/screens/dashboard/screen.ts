@@ -111,7 +111,18 @@ const keyNames = (input: string, key: Key): string[] => {
   const special = SPECIAL.find(([flag]) => key[flag])
   if (special) return [special[1]]
   if (key.ctrl) return [`ctrl-${input}`]
-  return key.meta ? [] : Array.from(input)
+  const typed = Array.from(input, character => TYPED[character] ?? character)
+  // What follows esc at once looks as if it had been typed with alt, which means nothing here.
+  return key.meta ? ['esc', ...typed] : typed
+}
+
+/** As they come among others. */
+const TYPED: Record<string, string> = {
+  '\r': 'enter',
+  '\n': 'enter',
+  '\t': 'tab',
+  '\x7f': 'backspace',
+  '\b': 'backspace',
 }
 
 const SPECIAL = [
