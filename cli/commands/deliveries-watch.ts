@@ -6,12 +6,14 @@ import { collect, examples } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
-import { timeOfDay, zoneAt, zoneName } from '../output/time.ts'
+import { duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { Session } from '../session.ts'
 import { type DeliveryAtAGlance, deliveryStatuses, describeState, knownStatuses, statusMark } from '../timeline.ts'
 import { eventTypes } from '../webhook.ts'
 
 const INTERVAL_MS = 1000
+/** The limit is for a minute; some of it may have gone by. */
+const LIMITED_WAIT_MS = 15_000
 
 export const watchCommand = () =>
   new Command('watch')
@@ -46,19 +48,35 @@ export const watchCommand = () =>
       await watch.begin()
       output.message(`Watching; times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
       let away = false
+      let slowdown = 1
       while (!ending.signal.aborted) {
+        const startedAt = performance.now()
+        let restMs = 0
         try {
-          for (const delivery of await watch.changes()) {
-            if (statuses === undefined || statuses.includes(delivery.status)) print(output, delivery)
+          for await (const batch of watch.changes()) {
+            for (const delivery of batch) {
+              if (statuses === undefined || statuses.includes(delivery.status)) print(output, delivery)
+            }
+            if (ending.signal.aborted) return
           }
           if (away) output.message('The server is back.')
           away = false
         } catch (error) {
-          if (!(error instanceof CliError) || error.exitCode !== exitCodes.unreachable) throw error
-          if (!away) output.warning(`${error.message} Still trying; nothing is missed meanwhile.`)
-          away = true
+          if (!(error instanceof CliError)) throw error
+          if (error.code === 'RATE_LIMITED') {
+            slowdown *= 2
+            restMs = LIMITED_WAIT_MS
+            output.warning(
+              `${error.message} From then on it looks every ${duration(slowdown * INTERVAL_MS)}; nothing is missed meanwhile.`,
+            )
+          } else if (error.exitCode === exitCodes.unreachable) {
+            if (!away) output.warning(`${error.message} Still trying; nothing is missed meanwhile.`)
+            away = true
+          } else throw error
         }
-        await delay(INTERVAL_MS, undefined, { signal: ending.signal }).catch(() => {})
+        // A server that needs long for a look is left alone as long.
+        const waitMs = Math.max(slowdown * INTERVAL_MS, restMs, performance.now() - startedAt)
+        await delay(waitMs, undefined, { signal: ending.signal }).catch(() => {})
       }
     })
 

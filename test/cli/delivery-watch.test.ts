@@ -28,25 +28,33 @@ interface Query {
   selector: { id?: { $gte?: string; $in?: string[] }; status?: string }
   sort: Record<string, string>[]
   limit?: number
+  after?: string
 }
 /** What the API would answer from these deliveries. */
-const find = (deliveries: DeliveryAtAGlance[], { selector, sort, limit }: Query) => {
+const find = (deliveries: DeliveryAtAGlance[], { selector, sort, limit, after }: Query) => {
   const found = deliveries
     .filter(each => selector.id?.$gte === undefined || each.id >= selector.id.$gte)
     .filter(each => selector.id?.$in === undefined || selector.id.$in.includes(each.id))
     .filter(each => selector.status === undefined || each.status === selector.status)
     .sort((a, b) => (a.id < b.id ? -1 : 1))
-  return (sort[0]!.id === 'desc' ? found.reverse() : found).slice(0, limit)
+  const ordered = sort[0]!.id === 'desc' ? found.reverse() : found
+  const from = after === undefined ? 0 : ordered.findIndex(each => each.id === after) + 1
+  return ordered.slice(from, from + (limit ?? ordered.length))
 }
 const watching = async (deliveries: DeliveryAtAGlance[]) => {
   const watch = new DeliveryWatch(async (_document, variables) => {
     return { deliveries: find(deliveries, (variables as { query: Query }).query) } as never
   })
   await watch.begin()
-  return async () =>
-    (await watch.changes()).map(
-      each => `${each.id === id(1) ? 1 : each.id === id(2) ? 2 : 3} ${each.status} ${each.attemptCount}`,
-    )
+  return async () => {
+    const told: string[] = []
+    for await (const batch of watch.changes()) {
+      for (const { id: one, status, attemptCount } of batch) {
+        told.push(`${[1, 2].find(number => id(number) === one) ?? 3} ${status} ${attemptCount}`)
+      }
+    }
+    return told
+  }
 }
 
 test('what is there before a watch begins is not told', async () => {
