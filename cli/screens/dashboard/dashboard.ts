@@ -3,9 +3,10 @@ import type { Colours } from '../../output/output.ts'
 import type { DeliveryAtAGlance } from '../../timeline.ts'
 import type { Viewer } from '../../viewer.ts'
 import { type Action, perform, progressOf } from './actions.ts'
-import { type Ask, type Link, lookAtDeliveries, lookAtWebhooks, olderDeliveries, Poll } from './feed.ts'
+import { type Ask, lookAtDeliveries, lookAtWebhooks, olderDeliveries } from './feed.ts'
 import { type Effect, paste, press, type Sizes } from './keys.ts'
 import { afterLook, afterOlder } from './looks.ts'
+import { type Link, Poll, Restraint } from './poll.ts'
 import { type Filters, initialState, type Notice, type State, selectorOf, wantedOf } from './state.ts'
 
 /** How often it looks while something happens, or somebody is at the keyboard: 80 requests a minute. */
@@ -36,16 +37,19 @@ export class Dashboard {
     this.#ask = ask
     this.#colours = colours
     this.#state = initialState(viewer, filters, Date.now())
+    const restraint = new Restraint()
     const tell = (link: Link) => this.#set({ link })
     this.#deliveries = new Poll({
       look: () => this.#lookAtDeliveries(),
       intervalMs: () => this.#pace.deliveriesMs,
+      restraint,
       tell,
     })
     // Its failures are those of the other poll, which tells them sooner.
     this.#webhooks = new Poll({
       look: async () => this.#set({ webhooks: await lookAtWebhooks(ask) }),
       intervalMs: () => this.#pace.webhooksMs,
+      restraint,
       tell: () => {},
     })
   }

@@ -2,7 +2,8 @@ import type { Delivery, DeliveryAtAGlance } from '../../timeline.ts'
 import type { Viewer } from '../../viewer.ts'
 import { eventTypes, type Webhook } from '../../webhook.ts'
 import type { Action, ActionKind } from './actions.ts'
-import type { Link, Wanted } from './feed.ts'
+import type { Wanted } from './feed.ts'
+import type { Link } from './poll.ts'
 
 export type Pane = 'webhooks' | 'deliveries' | 'details'
 
