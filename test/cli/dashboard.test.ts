@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { after, before, beforeEach, suite, type TestContext, test } from 'node:test'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
@@ -205,7 +206,8 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
       assert.equal(await terminal.ask('alternate_on'), '1')
       assert.equal(await terminal.ask('cursor_flag'), '0')
       await end(terminal)
-      await terminal.waitFor(/^[$#] *\n*$/m)
+      const left = await terminal.waitFor(/^[$#] *\n*$/m)
+      if (how === 'a crash') assert.match(left, /Error: a bug\n/)
       await terminal.type('stty -a | cksum; echo last\n')
       const screen = await terminal.waitFor(/^last$/m)
       assert.equal(await terminal.ask('alternate_on'), '0')
@@ -263,4 +265,24 @@ test('without a terminal it prints once how things are, as JSON or as text', { t
   assert.equal(asText.code, 0, asText.stderr)
   assert.match(asText.stdout, /Webhooks/)
   assert.match(asText.stderr, /tidings webhooks create/)
+})
+
+test('no other command loads what draws screens, which would cost it a third of a second', async () => {
+  const file = join(home, 'seen.txt')
+  const hooks = `import { appendFileSync } from 'node:fs'; import { registerHooks } from 'node:module'
+    registerHooks({ load: (url, context, next) => {
+      if (/node_modules\\/(ink|react)\\//.test(url)) appendFileSync(${JSON.stringify(file)}, url + '\\n')
+      return next(url, context)
+    } })`
+  const env = { NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(hooks)}` }
+  for (const args of [
+    ['--help'],
+    ['dashboard', '--help'],
+    ['deliveries', '--help'],
+    ['webhooks', 'list'],
+    ['dashboard'],
+  ]) {
+    await tidings(args, { home, env })
+  }
+  assert.equal(existsSync(file), false)
 })

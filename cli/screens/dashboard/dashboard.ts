@@ -103,7 +103,8 @@ export class Dashboard {
 
   async #lookAtDeliveries(): Promise<void> {
     const asked = JSON.stringify(selectorOf(this.#state))
-    const look = await lookAtDeliveries(this.#ask, wantedOf(this.#state, this.#shown))
+    const detailsShown = this.#sizes.wide || this.#state.focus === 'details'
+    const look = await lookAtDeliveries(this.#ask, wantedOf(this.#state, this.#shown, detailsShown))
     // The filters may have become others meanwhile; then another look is under way.
     if (JSON.stringify(selectorOf(this.#state)) !== asked) return
     const before = this.#state

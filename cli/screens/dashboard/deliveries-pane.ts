@@ -47,20 +47,15 @@ const limitsOf = (state: State): string => {
   return limits.map(limit => (limit ? ` · ${cellText(limit)}` : '')).join('')
 }
 
-/** How fast they come, and whether the list moves with them. */
-const noteOf = ({ perSecond, deliveryId, newer, newerAtLeast, deliveries = [] }: State): string => {
+/** How fast they come, and where in the list one is. */
+const noteOf = ({ perSecond, deliveryId, newer, newerAtLeast, more, deliveries = [] }: State): string => {
   const rate = perSecond === 0 ? '' : `${perSecond < 10 ? perSecond.toFixed(1) : Math.round(perSecond)}/s`
-  const place =
-    deliveries.length === 0
-      ? ''
-      : deliveryId === undefined
-        ? 'newest first'
-        : newer > 0
-          ? `${newer}${newerAtLeast ? '+' : ''} newer: home`
-          : deliveries.length === MOST_ROWS
-            ? `the last ${MOST_ROWS}`
-            : 'held'
-  return [rate, place].filter(part => part !== '').join(' · ')
+  if (deliveries.length === 0) return rate
+  const at = deliveries.findIndex(({ id }) => id === deliveryId)
+  const place = at === -1 ? 'newest first' : `${at + 1} of ${deliveries.length}${more ? '+' : ''}`
+  const behind = newer === 0 ? '' : `${newer}${newerAtLeast ? '+' : ''} newer: home`
+  const end = deliveries.length === MOST_ROWS ? 'older ones: narrow it' : ''
+  return [rate, behind, place, end].filter(part => part !== '').join(' · ')
 }
 
 const noneOf = ({ webhooks, webhookId, statuses, eventType, search }: State): string => {

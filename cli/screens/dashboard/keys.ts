@@ -182,8 +182,8 @@ const movedInDeliveries = (state: State, move: Move, sizes: Sizes): Pressed => {
   // The first step selects the newest, and so holds the list.
   const to = at === -1 && 'rows' in move ? 0 : indexAfter(move, Math.max(0, at), deliveries.length, sizes.deliveryRows)
   const selected = select(state, deliveries[to]!.id)
-  const atEnd = to === deliveries.length - 1 && state.more
-  return { state: selected, effect: atEnd ? 'older' : 'look' }
+  if (to === deliveries.length - 1 && state.more) return { state: selected, effect: 'older' }
+  return sizes.wide ? { state: selected, effect: 'look' } : { state: selected }
 }
 
 const select = (state: State, deliveryId: string): State =>

@@ -50,6 +50,8 @@ export const rule = (title: string, note: string, width: number, focused: boolea
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: colour codes begin with one
 const COLOUR_CODE = /(\x1b\[[0-9;]*m)/
+// biome-ignore lint/suspicious/noControlCharactersInRegex: colour codes begin with one
+const SPACES_AT_END = / +((?:\x1b\[[0-9;]*m)*)$/
 const CLOSING = /\[(0|22|39)?m$/
 
 /**
@@ -64,7 +66,7 @@ export const wrapLine = (line: string, width: number, indent = 0): string[] => {
   let used = 0
   let open = ''
   const breakLine = () => {
-    lines.push(open === '' ? text.trimEnd() : `${text.trimEnd()}\x1b[22;39m`)
+    lines.push(text.replace(SPACES_AT_END, '$1') + (open === '' ? '' : '\x1b[22;39m'))
     text = hanging + open
     used = hanging.length
   }

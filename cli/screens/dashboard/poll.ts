@@ -12,8 +12,10 @@ export type Link =
 
 const SLOWEST_MS = 60_000
 const AWAY_MOST_MS = 15_000
-/** A server that needs long for an answer is left alone for this many times as long. */
-const REST = 4
+/** A server that needs long for an answer is left alone for this many times as long: it spends a tenth of its time on a screen. */
+const REST = 9
+/** Keys that ask for a look may be pressed faster than a server is to be asked. */
+const LEAST_MS = 250
 
 /** How much more slowly than it would a screen asks, because of the limit of its access token, which all its polls share. */
 export class Restraint {
@@ -54,6 +56,7 @@ export class Poll {
   #again = false
   #stopped = false
   #failures = 0
+  #startedAt = Number.NEGATIVE_INFINITY
 
   constructor(options: {
     look: () => Promise<void>
@@ -67,10 +70,10 @@ export class Poll {
     this.#tell = options.tell
   }
 
-  /** Looks at once, or right after the look that is under way; not while the server is to be left alone. */
+  /** Looks at once, or after the look that is under way; not while the server is to be left alone. */
   now(): void {
     if (this.#looking) this.#again = true
-    else if (this.#failures === 0) void this.#run()
+    else if (this.#failures === 0) this.#runAfter(this.#soonestMs)
   }
 
   stop(): void {
@@ -79,23 +82,31 @@ export class Poll {
   }
 
   async #run(): Promise<void> {
-    clearTimeout(this.#timer)
     this.#looking = true
     const waitMs = this.#restraint.restMs || (await this.#tryToLook())
     this.#looking = false
+    this.#runAfter(waitMs)
+  }
+
+  #runAfter(waitMs: number): void {
+    clearTimeout(this.#timer)
     if (!this.#stopped) this.#timer = setTimeout(() => void this.#run(), waitMs)
+  }
+
+  get #soonestMs(): number {
+    return Math.max(0, this.#startedAt + LEAST_MS - performance.now())
   }
 
   /** Answers how long to wait for the next look. */
   async #tryToLook(): Promise<number> {
-    const startedAt = performance.now()
+    this.#startedAt = performance.now()
     this.#again = false
     try {
       await this.#look()
       this.#failures = 0
       this.#restraint.fine()
       this.#say(this.#restraint.slowdown > 1 ? { kind: 'limited', everyMs: this.#everyMs() } : { kind: 'live' })
-      return this.#again ? 0 : Math.max(this.#everyMs(), REST * (performance.now() - startedAt))
+      return this.#again ? this.#soonestMs : Math.max(this.#everyMs(), REST * (performance.now() - this.#startedAt))
     } catch (error) {
       if (!(error instanceof CliError)) throw error
       this.#failures += 1

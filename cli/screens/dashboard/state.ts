@@ -182,8 +182,8 @@ const searchOf = (state: State): Record<string, unknown> | 'everything' | 'nothi
 const filled = (beginning: string, digit: '0' | 'f'): string =>
   beginning + '00000000-0000-0000-0000-000000000000'.replaceAll('0', digit).slice(beginning.length)
 
-export const wantedOf = (state: State, shown: DeliveryAtAGlance[]): Wanted => ({
+export const wantedOf = (state: State, shown: DeliveryAtAGlance[], detailsShown: boolean): Wanted => ({
   selector: selectorOf(state),
   refresh: state.deliveryId === undefined ? [] : shown.filter(({ status }) => status === 'pending').map(({ id }) => id),
-  storyId: state.deliveryId,
+  storyId: detailsShown ? state.deliveryId : undefined,
 })
