@@ -39,6 +39,12 @@ const entries: Entry[] = [
     load: async () => (await import('./commands/events.ts')).eventsCommand(),
   },
   {
+    name: 'dashboard',
+    summary: 'see webhooks, deliveries and their stories on one screen, and act on them',
+    group: webhooks,
+    load: async () => (await import('./commands/dashboard.ts')).dashboardCommand(),
+  },
+  {
     name: 'listen',
     summary: 'receive deliveries on this machine, verify, forward and rehearse failures',
     group: receivers,

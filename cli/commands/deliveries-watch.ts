@@ -1,17 +1,19 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, Option } from '@commander-js/extra-typings'
-import { DeliveryWatch, type WatchedDelivery } from '../delivery-watch.ts'
+import { DeliveryWatch } from '../delivery-watch.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { collect, examples } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
-import { duration, relativeIso } from '../output/time.ts'
+import { duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { Session } from '../session.ts'
-import { deliveryStatuses } from '../timeline.ts'
+import { type DeliveryAtAGlance, deliveryStatuses, describeState, knownStatuses, statusMark } from '../timeline.ts'
 import { eventTypes } from '../webhook.ts'
 
 const INTERVAL_MS = 1000
+/** The limit is for a minute; some of it may have gone by. */
+const LIMITED_WAIT_MS = 15_000
 
 export const watchCommand = () =>
   new Command('watch')
@@ -44,74 +46,55 @@ export const watchCommand = () =>
       const ending = new AbortController()
       for (const signal of SIGNALS) process.once(signal, () => ending.abort())
       await watch.begin()
-      output.message('Watching. Ctrl-C ends it.')
+      output.message(`Watching; times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
       let away = false
+      let slowdown = 1
       while (!ending.signal.aborted) {
+        const startedAt = performance.now()
+        let restMs = 0
         try {
-          for (const delivery of await watch.changes()) {
-            if (statuses === undefined || statuses.includes(delivery.status)) print(output, delivery)
+          for await (const batch of watch.changes()) {
+            for (const delivery of batch) {
+              if (statuses === undefined || statuses.includes(delivery.status)) print(output, delivery)
+            }
+            if (ending.signal.aborted) return
           }
           if (away) output.message('The server is back.')
           away = false
         } catch (error) {
-          if (!(error instanceof CliError) || error.exitCode !== exitCodes.unreachable) throw error
-          if (!away) output.warning(`${error.message} Still trying; nothing is missed meanwhile.`)
-          away = true
+          if (!(error instanceof CliError)) throw error
+          if (error.code === 'RATE_LIMITED') {
+            slowdown *= 2
+            restMs = LIMITED_WAIT_MS
+            output.warning(
+              `${error.message} From then on it looks every ${duration(slowdown * INTERVAL_MS)}; nothing is missed meanwhile.`,
+            )
+          } else if (error.exitCode === exitCodes.unreachable) {
+            if (!away) output.warning(`${error.message} Still trying; nothing is missed meanwhile.`)
+            away = true
+          } else throw error
         }
-        await delay(INTERVAL_MS, undefined, { signal: ending.signal }).catch(() => {})
+        // A server that needs long for a look is left alone as long.
+        const waitMs = Math.max(slowdown * INTERVAL_MS, restMs, performance.now() - startedAt)
+        await delay(waitMs, undefined, { signal: ending.signal }).catch(() => {})
       }
     })
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-const knownStatuses = (given: string[] | undefined): string[] | undefined => {
-  const unknown = given?.find(status => !deliveryStatuses.some(known => known === status))
-  if (unknown === undefined) return given
-  throw new CliError(
-    exitCodes.usage,
-    'USAGE',
-    `${JSON.stringify(unknown)} is no status of a delivery.`,
-    `There are ${deliveryStatuses.join(', ')}.`,
-  )
-}
-
 /** A stream has no end to wait for: JSON is an object a line here, whatever the form of JSON. */
-const print = (output: Output, delivery: WatchedDelivery): void => {
+const print = (output: Output, delivery: DeliveryAtAGlance): void => {
   if (output.form === 'table') output.data(`${describe(delivery, output.colours)}\n`)
   else if (output.form === 'id') output.data(`${cellText(delivery.id)}\n`)
   else output.data(`${safeJson(delivery)}\n`)
 }
 
 /** One line, cut to the terminal: first what is needed to go on from here, then whatever fits. */
-const describe = (delivery: WatchedDelivery, colours: Colours): string => {
-  const time = new Date().toLocaleTimeString('en-GB')
-  const text = `${happened(delivery)}  ${cellText(delivery.eventType)}  ${cellText(delivery.webhook?.url ?? delivery.webhookId)}`
+const describe = (delivery: DeliveryAtAGlance, colours: Colours): string => {
+  const now = Date.now()
+  const time = timeOfDay(now)
+  const text = `${describeState(delivery, now)}  ${cellText(delivery.eventType)}  ${cellText(delivery.webhook?.url ?? delivery.webhookId)}`
   const { columns } = process.stdout
   const room = process.stdout.isTTY && columns ? columns - time.length - delivery.id.length - 7 : text.length
-  return `${colours.dim(time)}  ${mark(delivery, colours)}  ${cellText(delivery.id)}  ${cut(text, Math.max(room, 10))}`
-}
-
-const mark = ({ status, attempts }: WatchedDelivery, colours: Colours): string => {
-  if (status === 'delivered') return colours.green('✓')
-  if (status === 'rejected' || status === 'dropped') return colours.red('✗')
-  if (status === 'cancelled') return colours.dim('–')
-  return attempts.length === 0 ? colours.dim('·') : colours.yellow('!')
-}
-
-const happened = ({ status, attempts, nextAttemptAt }: WatchedDelivery): string => {
-  const [attempt] = attempts
-  const answer =
-    attempt === undefined
-      ? undefined
-      : attempt.statusCode === null
-        ? (attempt.failure?.replaceAll('_', ' ') ?? 'under way')
-        : String(attempt.statusCode)
-  if (status !== 'pending') {
-    const took = status === 'delivered' && attempt?.durationMs ? `, ${duration(attempt.durationMs)}` : ''
-    return answer === undefined || status === 'cancelled' ? status : `${status} (${cellText(answer)}${took})`
-  }
-  if (answer === undefined) return 'queued'
-  return nextAttemptAt === null
-    ? cellText(answer)
-    : `again ${relativeIso(nextAttemptAt, Date.now())} (${cellText(answer)})`
+  return `${colours.dim(time)}  ${statusMark(delivery, colours)}  ${cellText(delivery.id)}  ${cut(text, Math.max(room, 10))}`
 }

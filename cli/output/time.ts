@@ -37,3 +37,21 @@ export const relativeIso = (iso: string | null | undefined, nowMs: number): stri
   const at = parseIso(iso)
   return at === undefined ? iso : relativeTime(at, nowMs)
 }
+
+/** How far this machine's time is from UTC at a time (epoch milliseconds), in minutes; positive to the east. */
+export const zoneAt = (ms: number): number => -new Date(ms).getTimezoneOffset()
+
+/** `UTC`, `UTC+02:00`. People are shown their own time, and told with this which one that is; data has UTC with its offset. */
+export const zoneName = (offsetMinutes: number): string => {
+  if (offsetMinutes === 0) return 'UTC'
+  const minutes = Math.abs(offsetMinutes)
+  const two = (number: number) => String(number).padStart(2, '0')
+  return `UTC${offsetMinutes < 0 ? '-' : '+'}${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`
+}
+
+/** `2026-11-21 02:40:01` in a zone, this machine's unless given. Epoch milliseconds. */
+export const dateAndTime = (ms: number, offsetMinutes = zoneAt(ms)): string =>
+  new Date(ms + offsetMinutes * 60_000).toISOString().slice(0, 19).replace('T', ' ')
+
+/** `02:40:01` in a zone, this machine's unless given. Epoch milliseconds. */
+export const timeOfDay = (ms: number, offsetMinutes = zoneAt(ms)): string => dateAndTime(ms, offsetMinutes).slice(11)

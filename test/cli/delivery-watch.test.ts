@@ -1,12 +1,17 @@
 import assert from 'node:assert/strict'
 import { createInterface } from 'node:readline'
 import { test } from 'node:test'
-import { DeliveryWatch, type WatchedDelivery } from '../../cli/delivery-watch.ts'
+import { DeliveryWatch } from '../../cli/delivery-watch.ts'
+import type { DeliveryAtAGlance } from '../../cli/timeline.ts'
 import { connectedTo, startStubServer } from './stub-server.ts'
-import { startTidings, temporaryFolder } from './tidings.ts'
+import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 
 const id = (number: number) => `0193f000-${(number * 1000).toString(16).padStart(4, '0')}-7000-8000-000000000001`
-const delivery = (number: number, given: Partial<WatchedDelivery> = {}): WatchedDelivery => ({
+const idAt = (ms: number) => {
+  const hex = (1_780_000_000_000 + ms).toString(16).padStart(12, '0')
+  return `${hex.slice(0, 8)}-${hex.slice(8)}-7000-8000-000000000001`
+}
+const delivery = (number: number, given: Partial<DeliveryAtAGlance> = {}): DeliveryAtAGlance => ({
   id: id(number),
   webhookId: 'w1',
   webhook: { url: 'https://example.com/hooks' },
@@ -27,25 +32,33 @@ interface Query {
   selector: { id?: { $gte?: string; $in?: string[] }; status?: string }
   sort: Record<string, string>[]
   limit?: number
+  after?: string
 }
 /** What the API would answer from these deliveries. */
-const find = (deliveries: WatchedDelivery[], { selector, sort, limit }: Query) => {
+const find = (deliveries: DeliveryAtAGlance[], { selector, sort, limit, after }: Query) => {
   const found = deliveries
     .filter(each => selector.id?.$gte === undefined || each.id >= selector.id.$gte)
     .filter(each => selector.id?.$in === undefined || selector.id.$in.includes(each.id))
     .filter(each => selector.status === undefined || each.status === selector.status)
     .sort((a, b) => (a.id < b.id ? -1 : 1))
-  return (sort[0]!.id === 'desc' ? found.reverse() : found).slice(0, limit)
+  const ordered = sort[0]!.id === 'desc' ? found.reverse() : found
+  const from = after === undefined ? 0 : ordered.findIndex(each => each.id === after) + 1
+  return ordered.slice(from, from + (limit ?? ordered.length))
 }
-const watching = async (deliveries: WatchedDelivery[]) => {
+const watching = async (deliveries: DeliveryAtAGlance[]) => {
   const watch = new DeliveryWatch(async (_document, variables) => {
     return { deliveries: find(deliveries, (variables as { query: Query }).query) } as never
   })
   await watch.begin()
-  return async () =>
-    (await watch.changes()).map(
-      each => `${each.id === id(1) ? 1 : each.id === id(2) ? 2 : 3} ${each.status} ${each.attemptCount}`,
-    )
+  return async () => {
+    const told: string[] = []
+    for await (const batch of watch.changes()) {
+      for (const { id: one, status, attemptCount } of batch) {
+        told.push(`${[1, 2].find(number => id(number) === one) ?? 3} ${status} ${attemptCount}`)
+      }
+    }
+    return told
+  }
 }
 
 test('what is there before a watch begins is not told', async () => {
@@ -74,7 +87,7 @@ test('a delivery that was pending before the watch began is told when it ends', 
 })
 
 test('a delivery whose transaction ended after that of a later one is not missed', async () => {
-  const deliveries: WatchedDelivery[] = []
+  const deliveries: DeliveryAtAGlance[] = []
   const changes = await watching(deliveries)
   deliveries.push(delivery(2, { status: 'delivered' }))
   assert.deepEqual(await changes(), ['2 delivered 0'])
@@ -82,8 +95,87 @@ test('a delivery whose transaction ended after that of a later one is not missed
   assert.deepEqual(await changes(), ['1 delivered 0'])
 })
 
+test('at 1,000 a second each delivery’s end is told once, and none is missed', async () => {
+  const rows = new Map<string, DeliveryAtAGlance>()
+  let nowMs = 0
+  const watch = new DeliveryWatch(async (_document, variables) => {
+    // As it is asked for more, more comes.
+    step(20)
+    return { deliveries: find([...rows.values()], (variables as { query: Query }).query) } as never
+  })
+  /** Time goes on: one is made each millisecond, and comes to an end between one and 3,000 ms later. */
+  const step = (ms: number) => {
+    for (const end = nowMs + ms; nowMs < end; nowMs += 1) {
+      rows.set(idAt(nowMs), delivery(0, { id: idAt(nowMs) }))
+      for (const ago of [1, 50, 700, 3000]) {
+        const one = rows.get(idAt(nowMs - ago))
+        if (one && [1, 50, 700, 3000][(nowMs - ago) % 4] === ago) {
+          rows.set(one.id, { ...one, status: 'delivered', attemptCount: 1, attempts: answered(200) })
+        }
+      }
+    }
+  }
+  await watch.begin()
+  const before = new Set(rows.keys())
+  const ends = new Map<string, number>()
+  const look = async () => {
+    for await (const batch of watch.changes()) {
+      for (const { id, status } of batch) if (status !== 'pending') ends.set(id, (ends.get(id) ?? 0) + 1)
+    }
+  }
+  for (let looks = 0; looks < 12; looks++) {
+    step(1000)
+    await look()
+  }
+  assert.ok(ends.size > 9_000)
+  assert.ok([...ends.values()].every(times => times === 1))
+  const over = [...rows.values()].filter(({ id, status }) => !before.has(id) && status !== 'pending')
+  await look()
+  for (const { id } of over) assert.ok(ends.has(id), `the end of ${id} was not told`)
+})
+
+test('what a failing request has kept from being told is told at the next look', async () => {
+  const deliveries: DeliveryAtAGlance[] = [delivery(1)]
+  let failing = false
+  const watch = new DeliveryWatch(async (document, variables) => {
+    if (failing && document.includes('eventType')) throw new Error('away')
+    return { deliveries: find(deliveries, (variables as { query: Query }).query) } as never
+  })
+  await watch.begin()
+  deliveries.push(delivery(2, { status: 'delivered' }))
+  failing = true
+  await assert.rejects(watch.changes().next())
+  failing = false
+  assert.deepEqual(
+    (await watch.changes().next()).value.map((each: DeliveryAtAGlance) => each.id),
+    [id(2)],
+  )
+})
+
+test('deliveries show tells this machine’s time, and which that is', async () => {
+  const shown = { ...delivery(1, { status: 'delivered', attempts: answered(200) }), event: { id: 'e1', payload: {} } }
+  const server = await startStubServer(() => ({ data: { deliveries: [shown] } }))
+  const env = { ...connectedTo(server), TZ: 'Asia/Kolkata' }
+  const { stdout } = await tidings(['deliveries', 'show', id(1), '--output', 'table'], { home: temporaryFolder(), env })
+  assert.match(stdout, /Times +UTC\+05:30, as on this machine/)
+  assert.match(stdout, /2026-11-21 06:10:01 {2}queued/)
+})
+
+test('deliveries watch slows down when the server limits the token, and misses nothing', {
+  timeout: 60_000,
+}, async t => {
+  const server = await startStubServer(() => ({ data: { deliveries: [] } }))
+  const child = startTidings(['deliveries', 'watch'], { home: temporaryFolder(), env: connectedTo(server) })
+  t.after(() => child.kill())
+  const messages = createInterface(child.stderr)[Symbol.asyncIterator]()
+  assert.match(String((await messages.next()).value), /Watching; times are UTC/)
+  server.answer = () => ({ status: 429, errors: [{ message: 'Too many.', extensions: { code: 'RATE_LIMITED' } }] })
+  assert.match(String((await messages.next()).value), /Too many\. From then on it looks every 2 s; nothing is missed/)
+  assert.equal(child.exitCode, null)
+})
+
 test('deliveries watch prints a JSON object a line, waits for a server that is away, and ends well on SIGINT', async t => {
-  const deliveries: WatchedDelivery[] = []
+  const deliveries: DeliveryAtAGlance[] = []
   const server = await startStubServer(({ variables }) => ({
     data: { deliveries: find(deliveries, variables.query as Query) },
   }))

@@ -1,0 +1,62 @@
+import { Command, Option } from '@commander-js/extra-typings'
+import { graphql } from '../client.ts'
+import { exitCodes } from '../errors.ts'
+import { collect, dryRunOption, examples } from '../options.ts'
+import { cellText } from '../output/output.ts'
+import type { Filters } from '../screens/dashboard/state.ts'
+import { Session } from '../session.ts'
+import { knownStatuses } from '../timeline.ts'
+import { type Viewer, viewerDocument } from '../viewer.ts'
+import { eventTypes } from '../webhook.ts'
+
+export const dashboardCommand = () =>
+  new Command('dashboard')
+    .description(
+      'Shows on one screen how webhooks are doing, deliveries as they happen, and one delivery’s story, with redeliver, ping, disable, enable and recover a key away. Without a terminal, or with --output, it prints once how things are.',
+    )
+    .option('--webhook <id>', 'begin with this webhook')
+    .option('--status <statuses>', 'begin with deliveries in these statuses only', collect)
+    .addOption(new Option('--event-type <type>', 'begin with this type only').choices(eventTypes))
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['How are things?', 'tidings dashboard'],
+        ['What goes wrong', 'tidings dashboard --status rejected,dropped'],
+        ['Once, as text', 'tidings dashboard --output table'],
+        [
+          'Once, for a script',
+          `tidings dashboard --output json | jq '.webhooks[] | select(.status == "inactive").url'`,
+        ],
+      ),
+    )
+    .action(async (options, command) => {
+      const session = new Session(command)
+      const filters: Filters = {
+        webhookId: options.webhook,
+        statuses: knownStatuses(options.status),
+        eventType: options.eventType,
+      }
+      const { output } = session
+      const isScreen = process.stdin.isTTY && process.stdout.isTTY && process.env.TERM !== 'dumb'
+      if (!isScreen || output.formGiven || session.dryRun) {
+        const { printSnapshot } = await import('../screens/dashboard/snapshot.ts')
+        return printSnapshot(session, filters)
+      }
+      const { viewer } = await session.graphql<{ viewer: Viewer }>(viewerDocument)
+      const { url, profile } = session.settings
+      const { connection } = session
+      // React checks much more otherwise, for those who develop with it, and takes several times as long.
+      process.env.NODE_ENV ??= 'production'
+      const [{ Dashboard }, { showDashboard }, { screenColours }] = await Promise.all([
+        import('../screens/dashboard/dashboard.ts'),
+        import('../screens/dashboard/screen.ts'),
+        import('../screens/dashboard/palette.ts'),
+      ])
+      const colours = screenColours(output.colours.isColorSupported)
+      const ask = <Data>(document: string, variables: object = {}) => graphql<Data>(connection, document, variables)
+      const dashboard = new Dashboard(ask, viewer, filters, colours)
+      await showDashboard({ dashboard, colours, place: { url: cellText(url?.value), profile: profile?.value } })
+      // A look or a ping may still be under way, and nobody waits for it any more.
+      process.exit(exitCodes.done)
+    })

@@ -1,0 +1,112 @@
+import { toIso } from '../../../shared/time.ts'
+import { type Colours, cellText } from '../../output/output.ts'
+import { count, dateAndTime, zoneAt, zoneName } from '../../output/time.ts'
+import { type Delivery, type DeliveryAtAGlance, deliveryFields, describeAttempt } from '../../timeline.ts'
+import type { Ask } from './feed.ts'
+import type { Target } from './state.ts'
+
+/** Something that is done on the server, after it has been confirmed. */
+export type Action =
+  | { kind: 'redeliver'; delivery: DeliveryAtAGlance }
+  | { kind: 'ping' | 'disable' | 'enable'; webhook: Target; pending?: number }
+  | { kind: 'recover'; webhook: Target; sinceMs: number }
+export type ActionKind = Action['kind']
+
+export interface Outcome {
+  text: string
+  /** Whether all is as it was meant. */
+  good: boolean
+  /** A delivery that was made, to be looked at. */
+  deliveryId?: string
+}
+
+/** What exactly will happen, as a question. */
+export const questionOf = (action: Action): string => {
+  switch (action.kind) {
+    case 'redeliver': {
+      const { eventType, webhook, webhookId } = action.delivery
+      return `Send ${cellText(eventType)} to ${cellText(webhook?.url ?? webhookId)} again, as a new delivery?`
+    }
+    case 'ping':
+      return `Send a ping to ${cellText(action.webhook.url)} now?`
+    case 'disable': {
+      const waiting = action.pending
+        ? ` and cancel ${count(action.pending, 'delivery', 'deliveries')} that wait for it`
+        : ''
+      return `Disable ${cellText(action.webhook.url)}${waiting}? It receives nothing until it is enabled again.`
+    }
+    case 'enable':
+      return `Make ${cellText(action.webhook.url)} active? It is pinged first, and must answer 200.`
+    case 'recover':
+      return `Send ${cellText(action.webhook.url)} again all that it has not acknowledged since ${dateAndTime(action.sinceMs)} ${zoneName(zoneAt(action.sinceMs))}?`
+  }
+}
+
+/** What is said while it is being done. */
+export const progressOf = (action: Action): string => {
+  switch (action.kind) {
+    case 'redeliver':
+      return 'Queueing it again …'
+    case 'ping':
+      return `Pinging ${cellText(action.webhook.url)}, which may take 15 s …`
+    case 'disable':
+      return `Disabling ${cellText(action.webhook.url)} …`
+    case 'enable':
+      return `Pinging ${cellText(action.webhook.url)} and making it active …`
+    case 'recover':
+      return `Queueing what ${cellText(action.webhook.url)} has missed …`
+  }
+}
+
+/** Does it, and tells what came of it. Throws a CliError when the server refuses. */
+export const perform = async (ask: Ask, action: Action, colours: Colours): Promise<Outcome> => {
+  switch (action.kind) {
+    case 'redeliver': {
+      const { made } = await ask<{ made: { id: string } }>(
+        'mutation ($id: UUID!) { made: redeliver(deliveryId: $id) { id } }',
+        { id: action.delivery.id },
+      )
+      return { text: `Queued as ${cellText(made.id)}.`, good: true, deliveryId: made.id }
+    }
+    case 'ping': {
+      const { ping } = await ask<{ ping: Delivery }>(
+        `mutation ($id: UUID!) { ping: pingWebhook(id: $id) { ${deliveryFields} } }`,
+        { id: action.webhook.id },
+      )
+      const [attempt] = ping.attempts
+      const answer = attempt ? describeAttempt(attempt, colours) : 'not attempted yet'
+      return { text: `Ping ${cellText(ping.status)}: ${answer}.`, good: ping.status === 'delivered' }
+    }
+    case 'disable':
+    case 'enable': {
+      const { webhook } = await ask<{ webhook: { status: string } }>(
+        'mutation ($id: UUID!, $status: WebhookStatus) { webhook: upsertWebhook(id: $id, status: $status) { status } }',
+        { id: action.webhook.id, status: action.kind === 'enable' ? 'active' : 'disabled' },
+      )
+      const next = action.kind === 'enable' ? ' What it missed meanwhile is sent with c.' : ''
+      return { text: `${cellText(action.webhook.url)} is ${cellText(webhook.status)}.${next}`, good: true }
+    }
+    case 'recover':
+      return recover(ask, action.webhook, action.sinceMs)
+  }
+}
+
+/** Each request is bounded by the server, and tells where to go on. */
+const recover = async (ask: Ask, webhook: Target, sinceMs: number): Promise<Outcome> => {
+  let queued = 0
+  for (let since: string | null = toIso(sinceMs); since !== null; ) {
+    const { recovery }: { recovery: { queued: number; resumeSince: string | null } } = await ask(
+      `mutation ($webhookId: UUID!, $since: DateTime!) {
+        recovery: recoverDeliveries(webhookId: $webhookId, since: $since) { queued resumeSince }
+      }`,
+      { webhookId: webhook.id, since },
+    )
+    queued += recovery.queued
+    since = recovery.resumeSince
+  }
+  const text =
+    queued === 0
+      ? 'Nothing to send: all is acknowledged or pending.'
+      : `Queued ${count(queued, 'delivery', 'deliveries')}.`
+  return { text, good: true }
+}

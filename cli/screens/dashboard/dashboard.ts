@@ -1,0 +1,167 @@
+import { CliError } from '../../errors.ts'
+import type { Colours } from '../../output/output.ts'
+import type { DeliveryAtAGlance } from '../../timeline.ts'
+import type { Viewer } from '../../viewer.ts'
+import { type Action, perform, progressOf } from './actions.ts'
+import { type Ask, lookAtDeliveries, lookAtWebhooks, olderDeliveries } from './feed.ts'
+import { type Effect, paste, press, type Sizes } from './keys.ts'
+import { afterLook, afterOlder } from './looks.ts'
+import { type Link, Poll, Restraint } from './poll.ts'
+import { type Filters, initialState, type Notice, type State, selectorOf, wantedOf } from './state.ts'
+
+/** How often it looks while something happens, or somebody is at the keyboard: 80 requests a minute. */
+const BUSY = { deliveriesMs: 1_000, webhooksMs: 3_000 }
+/** And while nothing does: 24 requests a minute. */
+const QUIET = { deliveriesMs: 3_000, webhooksMs: 15_000 }
+const QUIET_AFTER_MS = 30_000
+/** Countdowns go by seconds. */
+const TICK_MS = 1_000
+
+/** The dashboard without its screen: what it knows, what keys do to it, and its looks at the server. */
+export class Dashboard {
+  #state: State
+  readonly #ask: Ask
+  readonly #colours: Colours
+  readonly #listeners = new Set<() => void>()
+  readonly #deliveries: Poll
+  readonly #webhooks: Poll
+  #ticking: NodeJS.Timeout | undefined
+  #sizes: Sizes = { webhookRows: 1, deliveryRows: 1, detailsRows: 1, detailsLines: 1, wide: false }
+  #shown: DeliveryAtAGlance[] = []
+  #changedAtMs = Date.now()
+  #loadingOlder = false
+  /** Set by `start`; called when a key asks to end. */
+  #quit: () => void = () => {}
+
+  constructor(ask: Ask, viewer: Viewer, filters: Filters, colours: Colours) {
+    this.#ask = ask
+    this.#colours = colours
+    this.#state = initialState(viewer, filters, Date.now())
+    const restraint = new Restraint()
+    const tell = (link: Link) => this.#set({ link })
+    this.#deliveries = new Poll({
+      look: () => this.#lookAtDeliveries(),
+      intervalMs: () => this.#pace.deliveriesMs,
+      restraint,
+      tell,
+    })
+    // Its failures are those of the other poll, which tells them sooner.
+    this.#webhooks = new Poll({
+      look: async () => this.#set({ webhooks: await lookAtWebhooks(ask) }),
+      intervalMs: () => this.#pace.webhooksMs,
+      restraint,
+      tell: () => {},
+    })
+  }
+
+  readonly subscribe = (listener: () => void): (() => void) => {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+  readonly read = (): State => this.#state
+
+  start(quit: () => void): void {
+    this.#quit = quit
+    this.#deliveries.now()
+    this.#webhooks.now()
+    this.#ticking = setInterval(() => this.#set({ nowMs: Date.now() }), TICK_MS)
+  }
+
+  stop(): void {
+    this.#deliveries.stop()
+    this.#webhooks.stop()
+    clearInterval(this.#ticking)
+  }
+
+  /** What the screen has room for, and which rows it shows. To be told after each drawing. */
+  drawn(sizes: Sizes, shown: DeliveryAtAGlance[]): void {
+    this.#sizes = sizes
+    this.#shown = shown
+  }
+
+  press(key: string): void {
+    this.#changedAtMs = Date.now()
+    const { state, effect } = press(this.#state, key, this.#sizes)
+    this.#set(state)
+    if (effect) this.#follow(effect)
+  }
+
+  paste(text: string): void {
+    this.#set(paste(this.#state, text))
+  }
+
+  #follow(effect: Effect): void {
+    if (effect === 'quit') this.#quit()
+    else if (effect === 'look') this.#deliveries.now()
+    else if (effect === 'older') void this.#loadOlder()
+    else void this.#perform(effect.perform)
+  }
+
+  get #pace(): typeof BUSY {
+    return Date.now() - this.#changedAtMs < QUIET_AFTER_MS ? BUSY : QUIET
+  }
+
+  async #lookAtDeliveries(): Promise<void> {
+    const asked = JSON.stringify(selectorOf(this.#state))
+    const detailsShown = this.#sizes.wide || this.#state.focus === 'details'
+    const look = await lookAtDeliveries(this.#ask, wantedOf(this.#state, this.#shown, detailsShown))
+    // The filters may have become others meanwhile; then another look is under way.
+    if (JSON.stringify(selectorOf(this.#state)) !== asked) return
+    const before = this.#state
+    const after = afterLook(before, look, Date.now())
+    if (after.newest?.id !== before.newest?.id) this.#changedAtMs = Date.now()
+    this.#set(after)
+  }
+
+  async #loadOlder(): Promise<void> {
+    const selector = selectorOf(this.#state)
+    const last = this.#state.deliveries?.at(-1)
+    if (this.#loadingOlder || !selector || !last) return
+    this.#loadingOlder = true
+    try {
+      const page = await olderDeliveries(this.#ask, selector, last.id)
+      if (this.#state.deliveries?.at(-1)?.id === last.id) this.#set(afterOlder(this.#state, page))
+    } catch (error) {
+      this.#notify(failureOf(error))
+    } finally {
+      this.#loadingOlder = false
+    }
+  }
+
+  async #perform(action: Action): Promise<void> {
+    this.#notify({ text: progressOf(action), tone: 'busy' })
+    try {
+      const { text, good, deliveryId } = await perform(this.#ask, action, this.#colours)
+      this.#notify({ text, tone: good ? 'good' : 'bad' })
+      // What was made is what one wants to see the story of.
+      if (deliveryId !== undefined) {
+        this.#set({
+          deliveryId,
+          story: undefined,
+          detailsOf: 'deliveries',
+          deliveries: undefined,
+          newer: 0,
+          scrolled: 0,
+        })
+      }
+    } catch (error) {
+      this.#notify(failureOf(error))
+    }
+    this.#deliveries.now()
+    this.#webhooks.now()
+  }
+
+  #notify(notice: Notice): void {
+    this.#set({ notice })
+  }
+
+  #set(changes: Partial<State>): void {
+    this.#state = { ...this.#state, ...changes }
+    for (const listener of this.#listeners) listener()
+  }
+}
+
+const failureOf = (error: unknown): Notice => {
+  if (!(error instanceof CliError)) throw error
+  return { text: error.hint ? `${error.message} ${error.hint}` : error.message, tone: 'bad' }
+}

@@ -1,0 +1,88 @@
+import { parseIso } from '../../../shared/time.ts'
+import { type Colours, cellText, describeFields } from '../../output/output.ts'
+import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
+import { statusCell } from '../../resources.ts'
+import { describeDelivery, describeState } from '../../timeline.ts'
+import { describeHealth, type Webhook } from '../../webhook.ts'
+import type { Layout } from './layout.ts'
+import { filledUp, rule, wrapLine } from './lines.ts'
+import { type State, selectedDelivery, selectedWebhook } from './state.ts'
+
+/** Where a field's value begins, and where what happened stands beside its time: what does not fit goes on there. */
+const FIELD = /^(\S[^:]*?\s{2,}|\s{2,})(?=\S)/
+const TIMED = /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d {2}/
+// biome-ignore lint/suspicious/noControlCharactersInRegex: colour codes begin with one
+const CODES = /\x1b\[[0-9;]*m/g
+
+/** The details of what is selected, wrapped to the pane's width, as lines that can be scrolled. */
+export const detailsLines = (state: State, { detailsWidth: width }: Layout, colours: Colours): string[] =>
+  textOf(state, colours)
+    .trimEnd()
+    .split('\n')
+    .flatMap(line => {
+      const bare = line.replaceAll(CODES, '')
+      const indent = (TIMED.exec(bare) ?? FIELD.exec(bare))?.[0].length ?? 0
+      return wrapLine(line, width, indent)
+    })
+
+export const detailsPane = (
+  state: State,
+  lines: string[],
+  { detailsWidth: width, detailsRows: height }: Layout,
+  colours: Colours,
+): string[] => {
+  const furthest = Math.max(0, lines.length - height)
+  const first = Math.min(state.scrolled, furthest)
+  const place = furthest === 0 ? '' : first === furthest ? 'end' : `${Math.round((100 * first) / furthest)} %`
+  const focused = state.focus === 'details'
+  const title = rule(titleOf(state), place, width, focused)
+  const head = focused ? colours.bold(title) : title
+  return [head, ...filledUp(lines.slice(first, first + height), height)]
+}
+
+/** How it stands is said where it does not scroll away. */
+const titleOf = (state: State): string => {
+  if (state.detailsOf === 'webhooks') return 'Webhook'
+  const delivery = selectedDelivery(state)
+  return delivery ? `Story · ${describeState(delivery, state.nowMs)}` : 'Story'
+}
+
+const textOf = (state: State, colours: Colours): string => {
+  if (state.detailsOf === 'webhooks') {
+    const webhook = selectedWebhook(state)
+    return webhook
+      ? describeWebhook(webhook, state.nowMs, colours)
+      : 'Select a webhook with ↓ to see what it is sent, and how it is doing.'
+  }
+  if (state.deliveryId === undefined)
+    return 'Select a delivery with ↓ to see its story. The list stays as it is then; home lets it move on.'
+  if (state.story === undefined) return 'Looking …'
+  return describeDelivery(state.story, state.nowMs, colours)
+}
+
+const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): string => {
+  const zone = zoneAt(nowMs)
+  const time = (iso: string): string => {
+    const ms = parseIso(iso)
+    return ms === undefined ? cellText(iso) : `${dateAndTime(ms, zone)}  ${colours.dim(relativeTime(ms, nowMs))}`
+  }
+  const listed = (values: string[], none: string) => (values.length === 0 ? none : cellText(values.join(', ')))
+  const limited = webhook.organisationIds.length + webhook.projectIds.length > 0
+  return describeFields(
+    [
+      ['Webhook', cellText(webhook.id)],
+      ['URL', cellText(webhook.url)],
+      ['Status', statusCell(webhook.status, colours)],
+      ...(webhook.statusReason ? [['', cellText(webhook.statusReason)] as [string, string]] : []),
+      ['Last 24 hours', describeHealth(webhook.health, colours)],
+      ['Last delivery', webhook.lastDeliveryAt ? time(webhook.lastDeliveryAt) : '–'],
+      ['Events', listed(webhook.events, 'all')],
+      ['Organisations', listed(webhook.organisationIds, limited ? 'none' : 'all that its access token sees')],
+      ['Projects', listed(webhook.projectIds, limited ? 'none' : 'all that its access token sees')],
+      ['Created', time(webhook.createdAt)],
+      ['Changed', time(webhook.updatedAt)],
+      ['Times', `${zoneName(zone)}, as on this machine`],
+    ],
+    colours,
+  )
+}

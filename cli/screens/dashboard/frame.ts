@@ -1,0 +1,150 @@
+import { type Colours, cellText } from '../../output/output.ts'
+import { cut, displayWidth } from '../../output/table.ts'
+import { duration, timeOfDay, zoneAt, zoneName } from '../../output/time.ts'
+import { questionOf } from './actions.ts'
+import { bothEnds, wrapLine } from './lines.ts'
+import { listInFocus, type State } from './state.ts'
+
+/** Where and as whom the dashboard looks. */
+export interface Place {
+  url: string
+  profile: string | undefined
+}
+
+export const headerLine = (state: State, { url, profile }: Place, width: number, colours: Colours): string => {
+  const { viewer, link, nowMs } = state
+  const readOnly = viewer.permissions.some(each => each === 'webhooks' || each === 'admin') ? '' : ' (read only)'
+  const token = `token ${cellText(viewer.name)}${readOnly}`
+  const left = ['Tidings', cellText(url), token, profile && `profile ${cellText(profile)}`]
+  const sign = { live: '● live', away: '○ away', limited: '◐ slowed', refused: '✗ refused' }[link.kind]
+  const clock = `${timeOfDay(nowMs)} ${zoneName(zoneAt(nowMs))}`
+  const line = bothEnds(left.filter(Boolean).join('  '), `${sign}  ${clock}`, width)
+  const colour = link.kind === 'live' ? colours.green : link.kind === 'limited' ? colours.yellow : colours.red
+  return line.replace('Tidings', colours.bold('Tidings')).replace(sign, colour(sign))
+}
+
+/** What has to be said above the footer: how the server is doing, what came of an action, what is being asked. */
+export const noticeLines = (state: State, width: number, colours: Colours): string[] => {
+  const lines = [linkNotice(state, colours), ...askedFor(state, colours)]
+  const wrapped = lines.filter(line => line !== undefined).flatMap(line => wrapLine(line, width))
+  return wrapped.slice(-MOST_LINES)
+}
+
+const MOST_LINES = 5
+
+const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string | undefined => {
+  const since = seenAtMs === undefined ? '' : ` What is shown is of ${timeOfDay(seenAtMs)}.`
+  switch (link.kind) {
+    case 'live':
+      return undefined
+    case 'away':
+      return colours.red(`${link.message} Still trying.${since}`)
+    case 'limited':
+      return colours.yellow(
+        `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from now on.${since}`,
+      )
+    case 'refused':
+      return colours.red(`${link.message}${since}`)
+  }
+}
+
+const askedFor = ({ mode, notice }: State, colours: Colours): (string | undefined)[] => {
+  switch (mode.kind) {
+    case 'search': {
+      const what =
+        mode.list === 'webhooks' ? 'a URL or an id' : 'an id, its beginning, or text in a URL or an event type'
+      return [`${colours.bold('Find')} (${what}): ${cellTyped(mode.text)}█`, '  enter finds, esc leaves']
+    }
+    case 'since':
+      return [
+        `${colours.bold('Send again')} to ${cellText(mode.webhook.url)} what it has not acknowledged since: ${cellTyped(mode.text)}█`,
+        mode.fault === ''
+          ? '  so long ago as 90s, 15m, 2h, 7d, or a date or time; enter goes on, esc leaves'
+          : colours.red(`  ${mode.fault}`),
+      ]
+    case 'confirm':
+      return [`${colours.bold(questionOf(mode.action))} y/n`]
+    default: {
+      if (!notice) return []
+      const colour = notice.tone === 'bad' ? colours.red : notice.tone === 'good' ? colours.green : colours.bold
+      return [colour(notice.text)]
+    }
+  }
+}
+
+const cellTyped = (text: string): string => (text === '' ? '' : cellText(text))
+
+type KeyHint = [key: string, does: string]
+
+/** The keys that do something here, on one line or two. */
+export const footerLines = (state: State, width: number, colours: Colours): string[] => {
+  const groups = hintsOf(state).map(hints => hints.map(([key, does]) => `${colours.bold(key)} ${does}`).join('  '))
+  const line = groups.join('   ')
+  return (displayWidth(line) <= width ? [line] : groups).map(group => cut(group, width))
+}
+
+const hintsOf = (state: State): KeyHint[][] => {
+  switch (state.mode.kind) {
+    case 'confirm':
+      return [
+        [
+          ['y', 'yes, do it'],
+          ['n', 'no'],
+        ],
+      ]
+    case 'search':
+    case 'since':
+      return [
+        [
+          ['enter', 'go on'],
+          ['esc', 'leave'],
+        ],
+      ]
+    case 'help':
+      return [[['any key', 'back']]]
+    case 'browse':
+      return [lookHints(state), actHints(state)]
+  }
+}
+
+const lookHints = (state: State): KeyHint[] => {
+  const general: KeyHint[] = [
+    ['?', 'help'],
+    ['q', 'quit'],
+  ]
+  if (state.focus === 'details') return [['↑↓', 'scroll'], ['esc', 'back'], ['tab', 'pane'], ...general]
+  if (state.focus === 'webhooks')
+    return [['↑↓', 'choose'], ['enter', 'open'], ['tab', 'pane'], ['/', 'find'], ...general]
+  const move: KeyHint = state.deliveryId === undefined ? ['↓', 'select'] : ['home', 'newest']
+  return [move, ['enter', 'story'], ['tab', 'pane'], ['/', 'find'], ['s', 'status'], ['t', 'type'], ...general]
+}
+
+const actHints = (state: State): KeyHint[] => {
+  const onWebhook: KeyHint[] = [
+    ['p', 'ping'],
+    ['d', 'disable'],
+    ['e', 'enable'],
+    ['c', 'recover'],
+  ]
+  return listInFocus(state) === 'deliveries' ? [['r', 'redeliver'], ...onWebhook] : onWebhook
+}
+
+export const helpLines = (state: State, width: number, colours: Colours): string[] => {
+  const zone = zoneName(zoneAt(state.nowMs))
+  return HELP.map(([key, text]) => `${colours.bold(key.padEnd(7))} ${text}`)
+    .concat('', `Times are ${zone}, as on this machine. Counts are of the last 24 hours.`)
+    .flatMap(line => wrapLine(line, width, 8))
+}
+
+const HELP: [string, string][] = [
+  ['↑↓ jk', 'move; PgUp PgDn page; Home End to the ends'],
+  ['home', 'also lets the list of deliveries follow the newest again'],
+  ['enter', 'opens what is selected; esc goes back, then clears filters'],
+  ['tab', 'goes to the next pane'],
+  ['/', 'finds by id, its beginning, or text in a URL or event type'],
+  ['s t', 'show one status, one event type (S, T: the other way)'],
+  ['r', 'sends the selected delivery again'],
+  ['p d e', 'ping, disable, enable the webhook'],
+  ['c', 'recover: sends it again all it has not acknowledged'],
+  ['q', 'quits; ctrl-z puts aside until fg'],
+]

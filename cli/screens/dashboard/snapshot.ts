@@ -1,0 +1,65 @@
+import { usageError } from '../../errors.ts'
+import { type Colours, cellText, type View } from '../../output/output.ts'
+import { relativeIso } from '../../output/time.ts'
+import { idColumn, statusCell } from '../../resources.ts'
+import type { Session } from '../../session.ts'
+import { type DeliveryAtAGlance, describeState, glanceFields, statusMark } from '../../timeline.ts'
+import { describeHealth, type Webhook, webhookFields } from '../../webhook.ts'
+import { MOST_WEBHOOKS } from './feed.ts'
+import { byUrgency, type Filters, filterOf } from './state.ts'
+
+const DELIVERIES = 30
+
+/** Prints once what the dashboard would show: webhooks, who needs attention first, and the last deliveries. */
+export const printSnapshot = async (session: Session, filters: Filters): Promise<void> => {
+  const { output } = session
+  if (output.form === 'id') {
+    throw usageError(
+      'A dashboard has more to tell than ids.',
+      'Ask for another form, or for a list: tidings deliveries list --output id',
+    )
+  }
+  const found = await session.graphql<{ webhooks: Webhook[]; deliveries: DeliveryAtAGlance[] }>(
+    `query ($webhooks: MangoQuery, $deliveries: MangoQuery) {
+      webhooks(query: $webhooks) { ${webhookFields} }
+      deliveries(query: $deliveries) { ${glanceFields} }
+    }`,
+    {
+      webhooks: { sort: [{ id: 'desc' }], limit: MOST_WEBHOOKS },
+      deliveries: { selector: filterOf(filters), sort: [{ id: 'desc' }], limit: DELIVERIES },
+    },
+  )
+  const webhooks = found.webhooks.toSorted(byUrgency)
+  const { deliveries } = found
+  if (!output.forPeople) return output.one({ webhooks, deliveries }, () => '')
+  const { colours, nowMs } = output
+  output.data(`${colours.bold('Webhooks')}, those that need attention first\n\n`)
+  output.rows(webhooks, webhookView(nowMs))
+  output.data(`\n${colours.bold('Deliveries')}, the newest first\n\n`)
+  output.rows(deliveries, deliveryView(nowMs))
+}
+
+const webhookView = (nowMs: number): View<Webhook> => ({
+  columns: [
+    idColumn,
+    { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
+    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+    { title: 'LAST DELIVERY', optional: true, cell: row => cellText(relativeIso(row.lastDeliveryAt, nowMs)) },
+    { title: 'LAST 24 H', cell: (row, colours) => describeHealth(row.health, colours) },
+  ],
+  empty: 'No webhooks. Register an endpoint with: tidings webhooks create URL',
+})
+
+const deliveryView = (nowMs: number): View<DeliveryAtAGlance> => ({
+  columns: [
+    idColumn,
+    {
+      title: 'WHAT HAPPENED',
+      cell: (row, colours: Colours) => `${statusMark(row, colours)} ${describeState(row, nowMs)}`,
+    },
+    { title: 'EVENT', shrinks: 'start', cell: row => cellText(row.eventType) },
+    { title: 'WEBHOOK', shrinks: 'end', optional: true, cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    { title: 'CREATED', cell: row => cellText(relativeIso(row.createdAt, nowMs)) },
+  ],
+  empty: 'No deliveries. One is made for each webhook that an event concerns.',
+})

@@ -1,0 +1,213 @@
+import assert from 'node:assert/strict'
+import { suite, type TestContext, test } from 'node:test'
+import { v7 as uuid } from 'uuid'
+import type { DeliveryAtAGlance } from '../../cli/timeline.ts'
+import type { Webhook } from '../../cli/webhook.ts'
+import { type Answer, connectedTo, type Received, startStubServer } from './stub-server.ts'
+import { temporaryFolder } from './tidings.ts'
+import { noTmux, startTerminal } from './tmux.ts'
+
+// What the dashboard does with servers that flood it, are away, limit it, or send what is meant for the terminal.
+
+const home = temporaryFolder()
+const viewer = {
+  id: 'v1',
+  name: 'support',
+  apiKey: 'stub-key',
+  permissions: ['admin'],
+  seesAllOrganisations: true,
+  organisations: [],
+  expiresAt: null,
+}
+const webhook: Webhook = {
+  id: uuid(),
+  url: 'https://example.com/hooks',
+  events: [],
+  organisationIds: [],
+  projectIds: [],
+  status: 'active',
+  statusReason: null,
+  createdAt: '2026-11-21T00:40:01.123+00:00',
+  updatedAt: '2026-11-21T00:40:01.123+00:00',
+  lastDeliveryAt: null,
+  health: { pending: 0, delivered: 5, rejected: 0, dropped: 0, cancelled: 0 },
+}
+
+const delivered = (given: Partial<DeliveryAtAGlance> = {}): DeliveryAtAGlance => ({
+  id: uuid(),
+  webhookId: webhook.id,
+  webhook: { url: webhook.url },
+  eventType: 'ping',
+  status: 'delivered',
+  attemptCount: 1,
+  nextAttemptAt: null,
+  createdAt: new Date().toISOString(),
+  finishedAt: new Date().toISOString(),
+  attempts: [
+    {
+      number: 1,
+      startedAt: new Date().toISOString(),
+      durationMs: 5,
+      statusCode: 200,
+      failure: null,
+      retryAfter: null,
+    },
+  ],
+  ...given,
+})
+
+/** What the API answers from these rows. */
+const answering =
+  (deliveries: () => DeliveryAtAGlance[], webhooks: () => Webhook[] = () => [webhook]) =>
+  ({ query, variables }: Received): Answer => {
+    if (query.includes('viewer')) return { data: { viewer } }
+    if (query.includes('webhooks(')) return { data: { webhooks: webhooks() } }
+    const { refreshed, story } = variables as Record<string, { selector: { id: { $in: string[] } } & { id: string } }>
+    const rows = deliveries()
+    return {
+      data: {
+        newest: rows.slice(0, 100),
+        refreshed: refreshed ? rows.filter(({ id }) => refreshed.selector.id.$in.includes(id)) : [],
+        story: story
+          ? rows.filter(({ id }) => id === story.selector.id).map(row => ({ ...row, event: { id: 'e1', payload: {} } }))
+          : [],
+      },
+    }
+  }
+
+const open = async (t: TestContext, answer: (received: Received) => Answer) => {
+  const server = await startStubServer(answer)
+  const env = { ...connectedTo(server), XDG_CONFIG_HOME: home }
+  const terminal = await startTerminal(t, { columns: 80, rows: 24, env })
+  await terminal.type('tidings dashboard\n')
+  await terminal.waitFor('WHAT HAPPENED')
+  await terminal.waitWhile('Looking')
+  return { server, terminal }
+}
+
+suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => {
+  test('1,000 deliveries a second: it tells the rate, holds still for who selects one, and answers keys at once', async t => {
+    let made: DeliveryAtAGlance[] = []
+    let upTo = Date.now()
+    /** One a millisecond, as a flood has them. */
+    const flood = () => {
+      const now = Date.now()
+      const fresh = Array.from({ length: Math.min(200, now - upTo) }, (_, ago) =>
+        delivered({ id: uuid({ msecs: now - ago }), webhook: { url: `https://example.com/${now - ago}` } }),
+      )
+      upTo = now
+      made = [...fresh, ...made].slice(0, 200)
+      return made
+    }
+    const { terminal, server } = await open(t, answering(flood))
+    await terminal.waitFor(/ (9\d\d|1\d\d\d)\/s · newest first/)
+    await terminal.press('Down')
+    await terminal.waitFor(/\d+\+ newer: home/)
+    const before = server.received.length
+    const times: number[] = []
+    for (let step = 0; step < 10; step++) {
+      const [selected] = /^> ✓.*$/m.exec(await terminal.screen())!
+      const at = Date.now()
+      await terminal.press('Down')
+      await terminal.waitFor(new RegExp(`^> ✓(?!${selected.slice(3).replaceAll(/[.()]/g, '\\$&')})`, 'm'))
+      times.push(Date.now() - at)
+    }
+    times.sort((a, b) => a - b)
+    assert.ok(times[5]! < 300, `keys were shown after ${times.join(', ')} ms`)
+    assert.ok(server.received.length - before <= 30, 'a key asks for a look, and a look is one request')
+  })
+
+  test('left alone it makes no more than 90 requests a minute', async t => {
+    const rows = [delivered()]
+    const { server, terminal } = await open(
+      t,
+      answering(() => rows),
+    )
+    await terminal.waitFor('● live')
+    const before = server.received.length
+    await new Promise(resolve => setTimeout(resolve, 6_000))
+    assert.ok(server.received.length - before <= 9, `${server.received.length - before} in 6 s`)
+  })
+
+  test('a server that is away is said to be, and looked for until it is back', async t => {
+    const { server, terminal } = await open(
+      t,
+      answering(() => [delivered()]),
+    )
+    server.reset = true
+    await terminal.waitFor(/○ away/)
+    await terminal.waitFor(
+      /was not reached: the connection was broken off\s+\(ECONNRESET\)\. Still trying\. What is shown is of \d\d:\d\d/,
+    )
+    server.reset = false
+    await terminal.waitFor(/● live/)
+    await terminal.waitWhile('Still trying')
+  })
+
+  test('when the server limits the token it slows down and says so', async t => {
+    const answer = answering(() => [delivered()])
+    const { server, terminal } = await open(t, answer)
+    server.answer = () => ({ status: 429, errors: [{ message: 'Too many.', extensions: { code: 'RATE_LIMITED' } }] })
+    await terminal.waitFor(/◐ slowed/)
+    await terminal.waitFor(/The server limits how often this access token may ask; looking every [2-9]/)
+    server.answer = answer
+    const before = server.received.length
+    await new Promise(resolve => setTimeout(resolve, 3_000))
+    assert.equal(server.received.length, before, 'it rests before it asks again')
+  })
+
+  test('a token that is revoked meanwhile is said to be, with what to do', async t => {
+    const { server, terminal } = await open(
+      t,
+      answering(() => [delivered()]),
+    )
+    server.answer = () => ({
+      status: 401,
+      errors: [{ message: 'The access token is revoked.', extensions: { code: 'UNAUTHENTICATED', reason: 'revoked' } }],
+    })
+    await terminal.waitFor(/✗ refused/)
+    await terminal.waitFor(/The access token is revoked\..*Ask an admin for a\s+new one, then: tidings login/)
+  })
+
+  test('what a server sends cannot act on the terminal', async t => {
+    const hostile = '\x1b[2J\x1b]0;gone\x07\u202e'
+    const rows = [delivered({ eventType: `${hostile}type`, webhook: { url: `https://${hostile}example.com` } })]
+    const webhooks = [{ ...webhook, url: `https://example.com/${hostile}` }]
+    const { terminal } = await open(
+      t,
+      answering(
+        () => rows,
+        () => webhooks,
+      ),
+    )
+    const screen = await terminal.waitFor(/\\u001b/)
+    assert.match(screen, /━ Deliveries ━/)
+    await terminal.press('Enter')
+    await terminal.waitFor(/Event +\\u001b\[2J\\u001b\]0;gone\\u0007\\u202etype/)
+  })
+
+  test('a narrow screen is not torn by wide characters', async t => {
+    const { terminal } = await open(
+      t,
+      answering(() => [
+        delivered({ webhook: { url: 'https://例え.example.com/受け取り/とても長い道のり/その先' } }),
+        delivered(),
+      ]),
+    )
+    const screen = await terminal.waitFor(/例え/)
+    assert.equal(screen.trimEnd().split('\n').length, 24)
+    assert.match(screen, /c recover\s*$/)
+  })
+
+  test('without webhooks and deliveries it says what to do first', async t => {
+    const { terminal } = await open(
+      t,
+      answering(
+        () => [],
+        () => [],
+      ),
+    )
+    await terminal.waitFor(/None yet\. Register an endpoint with: tidings webhooks create URL/)
+    await terminal.waitFor(/None yet\. One is made for each webhook that an event concerns/)
+  })
+})
