@@ -48,7 +48,7 @@ const wantedDatabases = () => {
 
 /** Tests see no setting of the person who runs them, no profile of theirs, and a temporary folder that is removed at the end. */
 const setEnvironment = databaseUrls => {
-  for (const name of Object.keys(process.env)) if (/^TIDINGS_|^NODE_ENV$/.test(name)) delete process.env[name]
+  for (const name of Object.keys(process.env)) if (/^TIDINGS_|^NODE_ENV$|_proxy$/i.test(name)) delete process.env[name]
   Object.assign(process.env, {
     TIDINGS_TEST_DATABASE_URLS: databaseUrls.join(','),
     TIDINGS_TEST_RUN: run,

@@ -164,8 +164,11 @@ const listen = (handler: RequestListener, config: Config): Promise<Server> => {
 
 const RETRY_MS = 1_000
 
+/** Longer than any statement takes that the server makes. */
+const SILENCE_MS = 30_000
+
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
-  pRetry(() => connect(config.databaseUrl), {
+  pRetry(() => connect(config.databaseUrl, { silenceMs: SILENCE_MS }), {
     retries: Number.POSITIVE_INFINITY,
     minTimeout: RETRY_MS,
     factor: 1,

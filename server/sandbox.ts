@@ -32,6 +32,7 @@ TIDINGS_LOG_LEVEL=warn
       { mode: 0o600 },
     )
   }
+  keepLoopbackFromProxies()
   const config = readConfig(rest)
   const database = await connect(config.databaseUrl)
   try {
@@ -51,4 +52,10 @@ TIDINGS_LOG_LEVEL=warn
   } finally {
     await database.close()
   }
+}
+
+/** Receivers on this machine are what a sandbox is for, and a proxy elsewhere cannot reach them. */
+const keepLoopbackFromProxies = (): void => {
+  const name = process.env.no_proxy ? 'no_proxy' : 'NO_PROXY'
+  process.env[name] = [process.env[name], 'localhost', '127.0.0.1', '[::1]'].filter(Boolean).join(',')
 }

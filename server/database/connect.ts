@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net'
 import knexModule, { type Knex } from 'knex'
 import pRetry from 'p-retry'
 import { type Dialect, dialects, type Engine } from './engine.ts'
@@ -15,10 +16,18 @@ export type Database = {
   close(): Promise<void>
 }
 
-/** Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer. */
-export const connect = async (url: string, { poolSize = 16 } = {}): Promise<Database> => {
+/**
+ * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer.
+ *
+ * @param options.silenceMs a connection that has been silent for so long is given up, and the statement that waits for it fails: its
+ *   server may be gone without a word. Never, unless given: the statements of a migration take what they take
+ */
+export const connect = async (
+  url: string,
+  { poolSize = 16, silenceMs = 0 }: { poolSize?: number; silenceMs?: number } = {},
+): Promise<Database> => {
   if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), 'sqlite')
-  const knex = connectMysql(url, poolSize)
+  const knex = connectMysql(url, poolSize, silenceMs)
   try {
     const [found] = await rows<{ version: string }>(knex, 'SELECT VERSION() AS version')
     return database(knex, /mariadb/i.test(found!.version) ? 'mariadb' : 'mysql')
@@ -28,7 +37,7 @@ export const connect = async (url: string, { poolSize = 16 } = {}): Promise<Data
   }
 }
 
-const connectMysql = (url: string, poolSize: number): Knex =>
+const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
   knexModule.knex({
     client: 'mysql2',
     log: knexLog,
@@ -37,14 +46,24 @@ const connectMysql = (url: string, poolSize: number): Knex =>
     pool: {
       min: 0,
       max: poolSize,
-      // Read committed: a claim locks the rows it takes and no gaps between them, and a change of a webhook's state
-      // sees every delivery that was queued before it got its lock.
-      afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) =>
-        connection.query('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED', error => done(error, connection)),
+      afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
+        const { stream } = connection
+        stream.setTimeout(silenceMs, () =>
+          stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
+        )
+        connection.query(LOCK_WAIT, lockError =>
+          lockError ? done(lockError, connection) : connection.query(ISOLATION, error => done(error, connection)),
+        )
+      },
     },
   })
 
-type RawConnection = { query(sql: string, done: (error: unknown) => void): void }
+/** A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before its lock. */
+const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
+/** Seconds: a lock that is not to be had is an error of its own before silence is one. */
+const LOCK_WAIT = 'SET SESSION innodb_lock_wait_timeout = 10'
+
+type RawConnection = { stream: Socket; query(sql: string, done: (error: unknown) => void): void }
 
 const database = (knex: Knex, engine: Engine): Database => ({
   knex,

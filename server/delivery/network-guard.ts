@@ -2,6 +2,7 @@ import { type LookupAddress, lookup as systemLookup } from 'node:dns'
 import { isIP, type LookupFunction, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { buildConnector, errors } from 'undici'
+import { tunnel } from './proxy.ts'
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6
 type Network = [Address, number]
@@ -108,14 +109,22 @@ export type Lookup = (
   callback: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
 ) => void
 
+/** The proxy that requests to a URL go by, if any. */
+export type ProxyFor = (url: string) => string
+
 /**
  * A connector for undici that connects to allowed addresses only. It judges IP literals, which never reach a lookup; of a name's addresses
- * it tries those that are allowed; and it judges the address that was connected to in the end, before a byte is sent.
- * Looking up, connecting and the TLS handshake together take at most `connectTimeoutMs`.
+ * it tries those that are allowed; and it judges the address that was connected to in the end, before a byte is sent. A proxy is
+ * told an address that has been judged, and no name. Looking up, connecting and the TLS handshake together take at most
+ * `connectTimeoutMs`.
  */
 export const createGuardedConnector = (
   guard: NetworkGuard,
-  { connectTimeoutMs, lookup = systemLookup }: { connectTimeoutMs: number; lookup?: Lookup },
+  {
+    connectTimeoutMs,
+    lookup = systemLookup,
+    proxyFor,
+  }: { connectTimeoutMs: number; lookup?: Lookup; proxyFor: ProxyFor },
 ): buildConnector.connector => {
   const guardedLookup: LookupFunction = (host, options, callback) => {
     lookup(host, { ...options, all: true }, (error, addresses) => {
@@ -134,12 +143,11 @@ export const createGuardedConnector = (
   const connect = buildConnector({ timeout: 0, allowH2: false, lookup: guardedLookup }) as (
     ...args: Parameters<buildConnector.connector>
   ) => Socket
+  const tooLate = (hostname: string) =>
+    new errors.ConnectTimeoutError(`No connection to ${hostname} within ${connectTimeoutMs / 1000} s`)
 
-  return (options, callback) => {
+  const connectDirectly: buildConnector.connector = (options, callback) => {
     const { hostname } = options
-    if (isIP(hostname) !== 0 && !guard.isAllowed(hostname)) {
-      return callback(new AddressNotAllowedError(hostname, [hostname]), null)
-    }
     let refused: Error | undefined
     const socket = connect(options, (error, connected) => {
       clearTimeout(timer)
@@ -147,14 +155,59 @@ export const createGuardedConnector = (
       if (fault !== null) callback(fault, null)
       else callback(null, connected!)
     })
-    const timer = setTimeout(() => {
-      socket.destroy(new errors.ConnectTimeoutError(`No connection to ${hostname} within ${connectTimeoutMs / 1000} s`))
-    }, connectTimeoutMs)
+    const timer = setTimeout(() => socket.destroy(tooLate(hostname)), connectTimeoutMs)
     // Ahead of undici's listener, and of the TLS handshake: a forbidden address is not even greeted.
     socket.prependOnceListener('connect', () => {
       refused = refusal(guard, hostname, socket.remoteAddress)
       if (refused !== undefined) socket.destroy(refused)
     })
+  }
+
+  const judgedAddress = (hostname: string): Promise<string> =>
+    new Promise((resolve, reject) => {
+      if (isIP(hostname) !== 0) return resolve(hostname)
+      guardedLookup(hostname, { all: false }, (error, address) => (error ? reject(error) : resolve(address as string)))
+    })
+
+  const connectByProxy = (proxy: string, options: buildConnector.Options, callback: buildConnector.Callback): void => {
+    const { hostname, protocol } = options
+    const ending = new AbortController()
+    let socket: Socket | undefined
+    const end = once((error: Error | null, connected: Socket | null) => {
+      clearTimeout(timer)
+      if (error === null) return callback(null, connected!)
+      ending.abort()
+      socket?.destroy()
+      callback(error, null)
+    })
+    const timer = setTimeout(() => end(tooLate(hostname), null), connectTimeoutMs)
+    const open = async () => {
+      const address = await judgedAddress(hostname)
+      const port = Number(options.port) || (protocol === 'https:' ? 443 : 80)
+      socket = await tunnel(new URL(proxy), { address, port }, ending.signal)
+      if (protocol !== 'https:') return end(null, socket)
+      connect({ ...options, httpSocket: socket }, (error, connected) => end(error, connected as Socket | null))
+    }
+    open().catch(error => end(error, null))
+  }
+
+  return (options, callback) => {
+    const { hostname, host, protocol } = options
+    if (isIP(hostname) !== 0 && !guard.isAllowed(hostname)) {
+      return callback(new AddressNotAllowedError(hostname, [hostname]), null)
+    }
+    const proxy = proxyFor(`${protocol}//${host}`)
+    if (proxy === '') connectDirectly(options, callback)
+    else connectByProxy(proxy, options, callback)
+  }
+}
+
+const once = <Args extends unknown[]>(work: (...args: Args) => void): ((...args: Args) => void) => {
+  let done = false
+  return (...args) => {
+    if (done) return
+    done = true
+    work(...args)
   }
 }
 

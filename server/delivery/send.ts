@@ -1,5 +1,6 @@
+import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
-import { createGuardedConnector, type Lookup, type NetworkGuard } from './network-guard.ts'
+import { createGuardedConnector, type Lookup, type NetworkGuard, type ProxyFor } from './network-guard.ts'
 import type { Answer, FailureReason } from './outcome.ts'
 
 /** Bytes of an answer's body that are read at most; then the connection is given up. */
@@ -34,6 +35,7 @@ export type Sender = {
  * @param options.attemptTimeoutMs for the whole attempt, waiting for a free connection included
  * @param options.maxConnectionsPerOrigin further requests to the same origin wait for a free connection, within their own time
  * @param options.lookup in place of the system's name resolution
+ * @param options.proxyFor in place of what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in upper or lower case
  */
 export const createSender = ({
   guard,
@@ -41,15 +43,17 @@ export const createSender = ({
   attemptTimeoutMs = 15_000,
   maxConnectionsPerOrigin = 64,
   lookup,
+  proxyFor = getProxyForUrl,
 }: {
   guard: NetworkGuard
   connectTimeoutMs?: number
   attemptTimeoutMs?: number
   maxConnectionsPerOrigin?: number
   lookup?: Lookup
+  proxyFor?: ProxyFor
 }): Sender => {
   const agent = new Agent({
-    connect: createGuardedConnector(guard, { connectTimeoutMs, ...(lookup === undefined ? {} : { lookup }) }),
+    connect: createGuardedConnector(guard, { connectTimeoutMs, proxyFor, ...(lookup && { lookup }) }),
     connections: maxConnectionsPerOrigin,
     allowH2: false,
     pipelining: 1,

@@ -8,6 +8,7 @@ import type { Change } from './change.ts'
 import { visibleEvents } from './events.ts'
 import { organisations, requireOrganisations } from './organisations.ts'
 import { projects, requireProjects } from './projects.ts'
+import { healthField, lastDeliveryField } from './webhook-health.ts'
 import { redirectableWebhooks, visibleWebhooks } from './webhook-visibility.ts'
 
 export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
@@ -60,6 +61,8 @@ export const webhooks: Resource = {
     statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },
     updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
+    lastDeliveryAt: lastDeliveryField,
+    health: healthField,
   },
 }
 

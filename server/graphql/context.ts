@@ -59,6 +59,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
   const { database, tools, loop } = service
   const { knex, engine } = database
   const related = visibleTo(token)
+  const mango = () => ({ related, now: tools.clock.now() })
   // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large to compare.
   const nested = new Map<FieldNode, DataLoader<string, unknown[]>>()
   const loaderOf = (info: GraphQLResolveInfo, load: DataLoader.BatchLoadFn<string, unknown[]>) => {
@@ -73,7 +74,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
     requestId,
     loaders: createLoaders(database, tools.clock, token),
     async list<Row>(resource: Resource, query: Query) {
-      const { rows } = await find(knex, engine, resource, query, related(resource), { related })
+      const { rows } = await find(knex, engine, resource, query, related(resource), mango())
       return rows as Row[]
     },
     children<Row>(
@@ -91,7 +92,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
           query,
           related(resource),
           { ...parents, ids },
-          { related },
+          mango(),
         )
         return ids.map(parent => rows.get(parent) ?? [])
       })
@@ -105,7 +106,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
             seen.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
           })
         }
-        const { rows } = await find(knex, engine, organisations, page, visible, { related })
+        const { rows } = await find(knex, engine, organisations, page, visible, mango())
         return rows as { id: string }[]
       }
       const loader = loaderOf(info, async keys => {
@@ -129,7 +130,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return loader.load(tokenId ?? ALL) as Promise<{ id: string }[]>
     },
     async explain(resource, query) {
-      const { explain } = await find(knex, engine, resource, query, related(resource), { related, explain: true })
+      const { explain } = await find(knex, engine, resource, query, related(resource), { ...mango(), explain: true })
       return explain
     },
     async change(work) {

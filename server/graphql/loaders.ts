@@ -3,14 +3,13 @@ import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
 import { type AccessToken, whereOrganisationVisible } from '../domain/access-tokens.ts'
-import { type DeliveryStatus, deliveryStatuses, visibleDeliveries } from '../domain/deliveries.ts'
+import { visibleDeliveries } from '../domain/deliveries.ts'
 import type { EventRow } from '../domain/events.ts'
 import { type OrganisationRow, visibleOrganisations } from '../domain/organisations.ts'
 import { type ProjectRow, visibleProjects } from '../domain/projects.ts'
 import type { UserRow } from '../domain/users.ts'
+import { healthOf, lastDeliveriesOf, type WebhookHealth } from '../domain/webhook-health.ts'
 import type { WebhookRow } from '../domain/webhooks.ts'
-
-const DAY_MS = 24 * 3600 * 1000
 
 export type Loaders = ReturnType<typeof createLoaders>
 
@@ -80,44 +79,18 @@ export const createLoaders = (database: Database, clock: Clock, token: AccessTok
     permissions: values('access_token_permissions', 'access_token_id', 'permission'),
     tokenOrganisationIds: values('access_token_organisations', 'access_token_id', 'organisation_id', seenOrganisations),
 
-    health: new DataLoader<string, Record<DeliveryStatus, number>>(
+    health: new DataLoader<string, WebhookHealth>(
       async ids => {
-        // One range of the index on (webhook_id, status, finished_at) for each webhook and status.
-        const found: { webhook_id: string; status: DeliveryStatus; deliveries: number }[] = await database
-          .knex('deliveries')
-          .select('webhook_id', 'status')
-          .count({ deliveries: '*' })
-          .whereIn('webhook_id', ids as string[])
-          .whereIn('status', deliveryStatuses)
-          .where(recent => recent.where('status', 'pending').orWhere('finished_at', '>=', clock.now() - DAY_MS))
-          .modify(visibleDeliveries(token))
-          .groupBy('webhook_id', 'status')
-        const counts = new Map(found.map(row => [`${row.webhook_id} ${row.status}`, Number(row.deliveries)]))
-        return ids.map(
-          id =>
-            Object.fromEntries(deliveryStatuses.map(status => [status, counts.get(`${id} ${status}`) ?? 0])) as Record<
-              DeliveryStatus,
-              number
-            >,
-        )
+        const found = await healthOf(database.knex, ids, clock.now(), visibleDeliveries(token))
+        return ids.map(id => found.get(id)!)
       },
       { maxBatchSize },
     ),
 
     lastDeliveryAt: new DataLoader<string, number | null>(
       async ids => {
-        const found: { webhook_id: string; last: number | null }[] = await database
-          .knex('deliveries')
-          .select('webhook_id')
-          .max({ last: 'finished_at' })
-          .whereIn('webhook_id', ids as string[])
-          .modify(visibleDeliveries(token))
-          .groupBy('webhook_id', 'status')
-        const last = new Map<string, number>()
-        for (const { webhook_id, last: time } of found) {
-          if (time !== null) last.set(webhook_id, Math.max(Number(time), last.get(webhook_id) ?? 0))
-        }
-        return ids.map(id => last.get(id) ?? null)
+        const found = await lastDeliveriesOf(database.knex, ids, visibleDeliveries(token))
+        return ids.map(id => found.get(id) ?? null)
       },
       { maxBatchSize },
     ),

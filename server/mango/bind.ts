@@ -99,6 +99,10 @@ const targetOf = (field: Field): Target => {
       return { kind: 'related', resource: field.resource() }
     case 'children':
       return { kind: 'objects', element: { kind: 'object', resource: field.resource() } }
+    case 'derived':
+      return field.object
+        ? { kind: 'object', resource: field.object }
+        : { kind: 'scalar', type: 'time', nullable: true }
   }
 }
 

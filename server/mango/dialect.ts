@@ -11,6 +11,8 @@ export type MangoDialect = {
   contains(column: string, part: string): Sql
   /** `contains` for an ASCII part in lower case, whatever the case of the column's. Too much is found, never too little. */
   containsIgnoringCase(column: string, part: string): Sql
+  /** Whether a column's text matches a gist, on an engine that has regular expressions. */
+  matches?(column: string, gist: string): Sql
   explain: string
   /** The indexes that one row of EXPLAIN's answer names. */
   indexes(row: Record<string, unknown>): string[]
@@ -31,10 +33,12 @@ const mysqlFamily = ({
   collation,
   explain,
   ignoringCase,
+  matches,
 }: {
   collation: string
   explain: string
   ignoringCase: (column: string, part: string, contains: Contains) => Sql
+  matches: (column: string) => string
 }): MangoDialect => {
   // Some columns are `ascii`, where MySQL refuses other characters and pads with spaces. Told to compare as the other
   // columns do, it does neither, and those can still use their index. It is told only where it matters, since an
@@ -53,6 +57,7 @@ const mysqlFamily = ({
     text,
     contains,
     containsIgnoringCase: (column, part) => ignoringCase(column, part, contains),
+    matches: (column, gist) => ({ sql: matches(column), bindings: [gist] }),
     explain,
     indexes: ({ table, key }) => (key ? [`${table}.${key}`] : []),
   }
@@ -65,6 +70,7 @@ export const mangoDialects: Record<Engine, MangoDialect> = {
     collation: 'utf8mb4_0900_bin',
     explain: 'EXPLAIN FORMAT=TRADITIONAL ',
     ignoringCase: lowered,
+    matches: column => `REGEXP_LIKE(${column}, ?, 'c')`,
   }),
   mariadb: mysqlFamily({
     collation: 'utf8mb4_nopad_bin',
@@ -74,6 +80,7 @@ export const mangoDialects: Record<Engine, MangoDialect> = {
       sql: `${column} REGEXP ?`,
       bindings: [`(?i)${part.replaceAll(/[^\w ]/g, '\\$&')}`],
     }),
+    matches: column => `${column} REGEXP ?`,
   }),
   sqlite: {
     text: value => ({ sql: '?', bindings: [value] }),

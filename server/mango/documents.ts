@@ -45,8 +45,8 @@ export const addPath = (
   return undefined
 }
 
-/** Reads what rows refer to, as the caller sees it. */
-export type Source = { connection: Connection; visible: VisibleRows }
+/** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
+export type Source = { connection: Connection; visible: VisibleRows; now: number }
 
 /** The needed fields of rows as JSON documents, with one statement for each kind of thing that the rows refer to. */
 export const documentsOf = async (source: Source, resource: Resource, rows: Row[], needs: Needs): Promise<Json[]> => {
@@ -66,6 +66,10 @@ const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs)
       return row => columnValue(field, row[field.column])
     case 'json':
       return row => (row[field.column] === null ? null : JSON.parse(row[field.column] as string))
+    case 'derived': {
+      const loaded = await field.load(source, ids(rows))
+      return row => loaded.get(row.id as string) ?? null
+    }
     case 'list': {
       const found = await readWhere(
         source.connection,
@@ -122,7 +126,7 @@ export const compareRaw = (a: unknown, b: unknown): number => {
 const columnsOf = (resource: Resource, needs: Needs): string[] =>
   [...needs.keys()].map(name => {
     const field = resource.fields[name]!
-    return field.kind === 'list' || field.kind === 'children' ? 'id' : field.column
+    return 'column' in field && field.kind !== 'list' ? field.column : 'id'
   })
 
 const ids = (rows: Row[]): string[] => rows.map(row => row.id as string)

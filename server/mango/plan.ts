@@ -3,6 +3,7 @@ import { among, beginsWith, type Comparable, comparison, isText, type ScalarType
 import { all, either, type MangoDialect, mangoDialects, type Sql, sql } from './dialect.ts'
 import { isPlainJson, textIn } from './json-text.ts'
 import { satisfies } from './matcher.ts'
+import type { Literal, Outline } from './outline.ts'
 import {
   atMost,
   choose,
@@ -15,7 +16,6 @@ import {
   type Part,
   UNKNOWN,
 } from './part.ts'
-import type { Literal } from './pattern.ts'
 import type { Engine, Field, Resource } from './resource.ts'
 import type { Condition, FieldNode, Node } from './selector.ts'
 
@@ -112,6 +112,8 @@ class Planner {
         return rest.length > 0 ? UNKNOWN : this.#list(node, field, row)
       case 'children':
         return rest.length > 0 ? UNKNOWN : this.#children(node, field, row)
+      case 'derived':
+        return UNKNOWN
       case 'related':
         return this.#whole(node, this.#existsRelated(field, row, exactly(true), `r${++this.#aliases}`).sql)
     }
@@ -306,15 +308,22 @@ class Planner {
         return exactly(beginsWith(comparable, condition.value))
       case '$regex':
         if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
-        return this.#regex(comparable, condition.pattern.literals)
+        return this.#regex(comparable, condition.pattern)
       default:
         // The rest ask for a type, or for lists and objects, which no column is.
         return exactly(satisfies(condition, sampleOf(type)))
     }
   }
 
-  #regex(column: Comparable, literals: Literal[]): Part {
-    if (literals.length === 0) return UNKNOWN
+  #regex(column: Comparable, { literals, gist }: Outline): Part {
+    const text = literals.length === 0 ? UNKNOWN : this.#containsOne(column, literals)
+    const matches = gist && this.#dialect.matches?.(column.column, gist.source)
+    // Looking for a text costs less than matching.
+    if (text.exact || !matches || (text.sql !== true && !gist.complete)) return text
+    return { sql: conjunction([text, exactly(matches)]).sql, exact: gist.complete }
+  }
+
+  #containsOne(column: Comparable, literals: Literal[]): Part {
     return disjunction(
       literals.map(({ text, at, ignoreCase, complete }) => {
         if (text === '') return { sql: true, exact: complete }

@@ -21,6 +21,8 @@ export type Visible = (builder: Knex.QueryBuilder) => void
 export type Options = {
   /** What the caller may see of other resources: what it may not see is no relation, no child and no sort value either. */
   related?: ((resource: Resource) => Visible | undefined) | undefined
+  /** The time (epoch milliseconds) by which what depends on it is worked out; the process's own, where it is not given. */
+  now?: number | undefined
   /** Ask the database which indexes it uses. */
   explain?: boolean | undefined
 }

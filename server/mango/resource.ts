@@ -1,3 +1,6 @@
+import type { Source } from './documents.ts'
+import type { Json } from './selector.ts'
+
 export type { Engine } from '../database/engine.ts'
 
 /** What can be selected from: rows of one table, and what hangs on them. */
@@ -36,3 +39,8 @@ export type Field =
   | { kind: 'related'; column: string; resource: () => Resource }
   /** To many, by this table's id in the column `key` of theirs: a list of objects in the order of the column `orderBy`. */
   | { kind: 'children'; resource: () => Resource; key: string; orderBy: string }
+  /**
+   * Worked out from other tables, for the rows it is asked of: SQL neither selects on it nor orders by it. An object with the
+   * fields of `object`, or else a time, or null where `load` has none.
+   */
+  | { kind: 'derived'; object?: Resource; load: (source: Source, ids: string[]) => Promise<Map<string, Json>> }

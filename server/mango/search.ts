@@ -2,7 +2,7 @@ import type { Knex } from 'knex'
 import { rows as select } from '../database/connect.ts'
 import { bind } from './bind.ts'
 import { mangoDialects, type Sql } from './dialect.ts'
-import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
+import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row, type Source } from './documents.ts'
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
@@ -24,7 +24,6 @@ const BATCH_SIZES = [500, 5_000]
 /** SQLite takes 500 SELECTs in one statement, and 32,766 values. */
 const PARENTS_A_STATEMENT = 200
 const VALUES_A_STATEMENT = 30_000
-const ROWS_TO_CUT = 2 * MAX_ROWS
 
 type Key = { unique: string; parent?: string }
 type Values = Json[]
@@ -39,7 +38,7 @@ export class Search {
   readonly #engine: Engine
   readonly #resource: Resource
   readonly #visible: Visible
-  readonly #visibleRows: VisibleRows
+  readonly #source: Source
   readonly #asked: boolean
   readonly #plan: Plan
   readonly #keys: SortKey[]
@@ -48,7 +47,8 @@ export class Search {
   readonly #sortedInSql: boolean
   readonly #needs: Needs = new Map()
   readonly #page: Page
-  #first: Sql | undefined
+  /** The first statement that selected rows. Compiling it once more is left to who asks to see it. */
+  #first: (() => Sql) | undefined
   #statements = 0
   #rowsExamined = 0
   #matchingMs = 0
@@ -67,9 +67,9 @@ export class Search {
     this.#engine = engine
     this.#resource = resource
     this.#visible = visible
-    this.#visibleRows = visibleRowsBy(db, options.related)
+    this.#source = { connection: db, visible: visibleRowsBy(db, options.related), now: options.now ?? Date.now() }
     this.#asked = options.explain ?? false
-    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#visibleRows)
+    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#source.visible)
     this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
@@ -107,7 +107,7 @@ export class Search {
     const parent = this.#scanKeys[0]!.column!.property
     if (!this.#inSql) return this.#checkedGroups(await this.#matchingByParent(start, ids, parent))
     const cut = this.#page.limit !== undefined || this.#page.skip > 0
-    const found = cut ? await this.#cutByParent(start, ids, parent) : await this.#together(start, ids, MAX_ROWS + 1)
+    const found = cut ? await this.#cutByParent(start, ids) : await this.#together(start, ids, MAX_ROWS + 1)
     return this.#checkedGroups(Map.groupBy(found, row => row[parent] as string))
   }
 
@@ -147,6 +147,7 @@ export class Search {
   }
 
   #clean(row: Row): Row {
+    delete row.mango_rank
     for (const { column } of this.#keys) if (column && !column.own) delete row[column.property]
     return row
   }
@@ -221,30 +222,39 @@ export class Search {
     return this.#run(this.#orderedBuilder(start, count, 0).whereIn(this.#scanKeys[0]!.column!.sql, ids))
   }
 
-  /** A list of its own for each parent. For many parents a list of all their rows is cut here, unless it is too long. */
-  async #cutByParent(start: Values | undefined, ids: string[], parent: string): Promise<Row[]> {
-    if (ids.length > PARENTS_A_STATEMENT) {
-      const found = await this.#together(start, ids, ROWS_TO_CUT + 1)
-      if (found.length <= ROWS_TO_CUT) {
-        const end = this.#page.skip + this.#wanted
-        return [...Map.groupBy(found, row => row[parent]).values()].flatMap(rows => rows.slice(this.#page.skip, end))
-      }
-    }
-    const builder = this.#orderedBuilder(start, this.#wanted, this.#page.skip)
-    const one = builder.where(this.#scanKeys[0]!.column!.sql, PARENT).toSQL()
-    const together = Math.max(1, Math.min(PARENTS_A_STATEMENT, Math.floor(VALUES_A_STATEMENT / one.bindings.length)))
-    const found: Row[] = []
-    for (let from = 0; from < ids.length && found.length <= MAX_ROWS; from += together) {
-      const part = ids.slice(from, from + together)
-      const statement = part.map((_, index) => `SELECT * FROM (${one.sql}) p${index}`).join(' UNION ALL ')
-      const bindings = part.flatMap(id =>
-        one.bindings.map(value => (value === PARENT ? id : (value as string | number))),
-      )
-      this.#note({ sql: statement, bindings })
-      for (const row of await select<Row>(this.#db, statement, bindings)) found.push(row)
-    }
+  /** A list of its own for each parent, in one statement. Few parents are looked up one by one in the index. */
+  async #cutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
+    const statement = this.#oneByOne(start, ids) ?? this.#ranked(start, ids)
+    this.#note(() => statement)
+    const found = await select<Row>(this.#db, statement.sql, statement.bindings)
     this.#rowsExamined += found.length
     return found.sort((a, b) => this.#compare(this.#rawValues(a), this.#rawValues(b)))
+  }
+
+  /** A SELECT for each parent; undefined for more than a statement takes. */
+  #oneByOne(start: Values | undefined, ids: string[]): Sql | undefined {
+    if (ids.length > PARENTS_A_STATEMENT) return undefined
+    const builder = this.#orderedBuilder(start, this.#wanted, this.#page.skip)
+    const one = builder.where(this.#scanKeys[0]!.column!.sql, PARENT).toSQL()
+    if (ids.length * one.bindings.length > VALUES_A_STATEMENT) return undefined
+    return {
+      sql: ids.map((_, index) => `SELECT * FROM (${one.sql}) p${index}`).join(' UNION ALL '),
+      bindings: ids.flatMap(id => one.bindings.map(value => (value === PARENT ? id : (value as string | number)))),
+    }
+  }
+
+  /** All rows of all parents, numbered parent by parent, which costs as many rows as they have. */
+  #ranked(start: Values | undefined, ids: string[]): Sql {
+    const parent = this.#scanKeys[0]!.column!.sql
+    const { skip } = this.#page
+    const numbered = this.#builder(start)
+      .select(this.#db.raw(`ROW_NUMBER() OVER (PARTITION BY ${parent} ORDER BY ${orderBy(this.#keys)}) AS mango_rank`))
+      .whereIn(parent, ids)
+      .toSQL()
+    return {
+      sql: `SELECT * FROM (${numbered.sql}) numbered WHERE mango_rank > ? AND mango_rank <= ? LIMIT ${MAX_ROWS + 1}`,
+      bindings: [...(numbered.bindings as Sql['bindings']), skip, skip + this.#wanted],
+    }
   }
 
   async #matchingByParent(start: Values | undefined, ids: string[], parent: string): Promise<Map<string, Row[]>> {
@@ -298,18 +308,16 @@ export class Search {
   }
 
   async #run(builder: Knex.QueryBuilder): Promise<Row[]> {
-    if (!this.#first) {
+    this.#note(() => {
       const { sql, bindings } = builder.toSQL()
-      this.#note({ sql, bindings: bindings as Sql['bindings'] })
-    } else {
-      this.#statements += 1
-    }
+      return { sql, bindings: bindings as Sql['bindings'] }
+    })
     const rows: Row[] = await builder
     this.#rowsExamined += rows.length
     return rows
   }
 
-  #note(statement: Sql): void {
+  #note(statement: () => Sql): void {
     this.#first ??= statement
     this.#statements += 1
   }
@@ -317,8 +325,8 @@ export class Search {
   /** The rows that match what SQL could not say, with what they are sorted by. */
   async #matching(rows: Row[]): Promise<Hit[]> {
     const { residual } = this.#plan
-    const source = { connection: this.#db, visible: this.#visibleRows }
-    const documents = this.#needs.size === 0 ? undefined : await documentsOf(source, this.#resource, rows, this.#needs)
+    const documents =
+      this.#needs.size === 0 ? undefined : await documentsOf(this.#source, this.#resource, rows, this.#needs)
     const hits: Hit[] = []
     let workedSince = performance.now()
     for (const [index, row] of rows.entries()) {
@@ -378,16 +386,16 @@ export class Search {
         `there is no row ${this.#page.after} any more to tell where to go on in this sort; sort by id, where any id will do`,
       )
     }
-    const source = { connection: this.#db, visible: this.#visibleRows }
-    const [document] = await documentsOf(source, this.#resource, rows, this.#needs)
+    const [document] = await documentsOf(this.#source, this.#resource, rows, this.#needs)
     return this.#values(rows[0]!, document!)
   }
 
   async explain(): Promise<Explain> {
+    const first = this.#asked ? this.#first?.() : undefined
     return {
-      sql: this.#first?.sql ?? null,
-      bindings: this.#first?.bindings.length ?? 0,
-      indexes: this.#asked && this.#first ? await this.#indexes(this.#first) : null,
+      sql: first?.sql ?? null,
+      bindings: first?.bindings.length ?? 0,
+      indexes: first ? await this.#indexes(first) : null,
       matchedInTypeScript: describe(this.#plan.residual),
       sortedInTypeScript: this.#keys.filter(key => !key.column).map(key => key.path.join('.')),
       statements: this.#statements,

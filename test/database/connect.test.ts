@@ -5,6 +5,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { databaseClock } from '../../server/clock.ts'
 import { connect, type Database, isDuplicate, isMissingTable, rows, run } from '../../server/database/connect.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
+import { startProxy } from './proxy.ts'
 
 describeEachEngine('a database', engine => {
   let fresh: TestDatabase
@@ -150,6 +151,21 @@ describeEachEngine('a database', engine => {
     const clock = await databaseClock(database)
     clock.stop()
     assert.ok(Math.abs(clock.now() - Date.now()) < 1_000, `${clock.now() - Date.now()} ms off`)
+  })
+
+  it('that has gone without a word fails what waits for it, and is used again when it is back', async t => {
+    if (engine === 'sqlite') return t.skip('a file does not fall silent')
+    const proxy = await startProxy(fresh.url)
+    const distant = await connect(proxy.url, { silenceMs: 200 })
+    try {
+      proxy.break('does not answer')
+      await assert.rejects(rows(distant.knex, 'SELECT 1'), /silent for 0\.2 s/)
+      proxy.mend()
+      assert.equal((await rows(distant.knex, 'SELECT 1')).length, 1)
+    } finally {
+      proxy.close()
+      await distant.close()
+    }
   })
 
   it('is reported at once when it cannot be reached', async t => {

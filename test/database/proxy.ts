@@ -1,49 +1,59 @@
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
-/** A way to a database server that a test can cut. */
+/** `does not answer`: connections stay and new ones are taken, and nothing comes through, as when a host is gone without a word. */
+export type Outage = 'refuses' | 'does not answer'
+
+/** A way to a database server that a test can break. */
 export type DatabaseProxy = {
   /** The database's address by this way. */
   url: string
-  /** Breaks every connection, and refuses new ones. */
-  cut(): Promise<void>
-  mend(): Promise<void>
+  break(how: Outage): void
+  mend(): void
+  close(): void
 }
 
 export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> => {
-  const target = new URL(databaseUrl)
+  const { hostname, port } = new URL(databaseUrl)
+  let broken: Outage | undefined
   const sockets = new Set<Socket>()
   const server = createServer(client => {
-    const upstream = connect(Number(target.port), target.hostname)
-    for (const [socket, other] of [
+    if (broken === 'refuses') return void client.resetAndDestroy()
+    const upstream = connect(Number(port), hostname)
+    for (const [from, to] of [
       [client, upstream],
       [upstream, client],
     ] as const) {
-      sockets.add(socket)
-      socket.pipe(other)
-      socket.on('error', () => {})
-      socket.on('close', () => {
-        sockets.delete(socket)
-        other.destroy()
+      sockets.add(from)
+      from.on('data', chunk => to.write(chunk))
+      from.on('error', () => {})
+      from.on('close', () => {
+        sockets.delete(from)
+        to.destroy()
       })
+      if (broken) from.pause()
     }
   })
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
   const url = new URL(databaseUrl)
-  url.host = `127.0.0.1:${port}`
+  url.host = `127.0.0.1:${(server.address() as AddressInfo).port}`
   return {
     url: url.href,
-    async cut() {
-      const closed = once(server, 'close')
-      server.close()
-      for (const socket of sockets) socket.resetAndDestroy()
-      await closed
+    break(how) {
+      broken = how
+      for (const socket of sockets) {
+        if (how === 'refuses') socket.resetAndDestroy()
+        else socket.pause()
+      }
     },
-    async mend() {
-      server.listen(port, '127.0.0.1')
-      await once(server, 'listening')
+    mend() {
+      broken = undefined
+      for (const socket of sockets) socket.resume()
+    },
+    close() {
+      server.close()
+      for (const socket of sockets) socket.destroy()
     },
   }
 }

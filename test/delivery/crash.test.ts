@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
-import { type AddressInfo, connect as connectSocket, createServer, type Socket } from 'node:net'
 import { describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { connect } from '../../server/database/connect.ts'
 import { LEASE_MS } from '../../server/delivery/loop.ts'
+import { startProxy } from '../database/proxy.ts'
 import { describeEachEngine, engines } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { sendGraphql } from '../support/server.ts'
@@ -168,50 +167,3 @@ describe('a database out of reach', () => {
     }
   }
 })
-
-/** Stands before a database server, and can be out of order. */
-const startProxy = async (target: string) => {
-  const { hostname, port } = new URL(target)
-  let broken: 'refuses' | 'does not answer' | undefined
-  const sockets = new Set<Socket>()
-  const server = createServer(client => {
-    if (broken === 'refuses') return void client.destroy()
-    const upstream = connectSocket(Number(port), hostname)
-    for (const [from, to] of [
-      [client, upstream],
-      [upstream, client],
-    ] as const) {
-      sockets.add(from)
-      from.on('data', chunk => to.write(chunk))
-      from.on('error', () => {})
-      from.on('close', () => {
-        sockets.delete(from)
-        to.destroy()
-      })
-      if (broken) from.pause()
-    }
-  })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const url = new URL(target)
-  url.hostname = '127.0.0.1'
-  url.port = String((server.address() as AddressInfo).port)
-  return {
-    url: url.href,
-    break(how: 'refuses' | 'does not answer') {
-      broken = how
-      for (const socket of sockets) {
-        if (how === 'refuses') socket.destroy()
-        else socket.pause()
-      }
-    },
-    mend() {
-      broken = undefined
-      for (const socket of sockets) socket.resume()
-    },
-    close() {
-      server.close()
-      for (const socket of sockets) socket.destroy()
-    },
-  }
-}

@@ -6,6 +6,7 @@ import { setImmediate } from 'node:timers/promises'
 import { createServer as createTlsServer, getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { createNetworkGuard, type Lookup, type NetworkGuard } from '../../server/delivery/network-guard.ts'
 import { createSender, type Sender } from '../../server/delivery/send.ts'
+import { cert, key } from './localhost-certificate.ts'
 
 const loopback = createNetworkGuard({ allow: ['127.0.0.0/8', '::1'] })
 const headers = { 'content-type': 'application/json', authorization: 'Bearer t', 'user-agent': 'Tidings/test' }
@@ -490,21 +491,3 @@ function pourSlowly(first: string, then: string) {
     socket.on('close', () => clearInterval(timer))
   }
 }
-
-/** Vouches for localhost and 127.0.0.1 until 2126; made for these tests and used nowhere else. */
-const cert = `-----BEGIN CERTIFICATE-----
-MIIBmjCCAUGgAwIBAgIUHTJdhhJxmCYFOY4v+Fr9tS7zpLAwCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMTAxMzMwNVoYDzIxMjYxMDI4
-MDEzMzA1WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAATpgxvVxGPkoFtPRVn+j2YArvM3gtNkQyt0vuyRa3r4KKkMExo2YHRt
-s1kiNyRk75EDF1Bgbh6p1RLzhmuS+awXo28wbTAdBgNVHQ4EFgQUDlc9bM/5Gv59
-9QrbjIvaYh0oiBkwHwYDVR0jBBgwFoAUDlc9bM/5Gv599QrbjIvaYh0oiBkwDwYD
-VR0TAQH/BAUwAwEB/zAaBgNVHREEEzARgglsb2NhbGhvc3SHBH8AAAEwCgYIKoZI
-zj0EAwIDRwAwRAIgPJIRgMF6TuUkefxe98q+UtcVT96+G0H0oF1VxhzvoU4CIFZH
-DWnPz86DtA3HFKK/d9Iwby9W/PXkEzLwDGWKmnD4
------END CERTIFICATE-----`
-const key = `-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg1xEJPIdyn3uhRIrY
-/6SnJuP+Rm4n9aS7G+In8d2Tol6hRANCAATpgxvVxGPkoFtPRVn+j2YArvM3gtNk
-Qyt0vuyRa3r4KKkMExo2YHRts1kiNyRk75EDF1Bgbh6p1RLzhmuS+awX
------END PRIVATE KEY-----`

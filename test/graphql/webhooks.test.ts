@@ -90,6 +90,26 @@ describeEachEngine('webhooks', engine => {
     assert.deepEqual(await stored(webhook.id), webhook)
   })
 
+  it('can be selected and sorted by their health and their last delivery', async () => {
+    const { url } = await good()
+    const { id } = await create({ url })
+    const idle = await create({ url })
+    await server.database.knex('deliveries').where({ webhook_id: id }).update({ status: 'dropped' })
+    await server.database.knex('deliveries').where({ webhook_id: idle.id }).delete()
+    const found = async (query: object) => {
+      const scope = { id: { $in: [id, idle.id] } }
+      const { data } = await server.graphql('query($query: MangoQuery) { webhooks(query: $query) { id } }', {
+        query: { ...query, selector: { ...scope, ...(query as { selector?: object }).selector } },
+      })
+      return data.webhooks.map((webhook: { id: string }) => webhook.id)
+    }
+    assert.deepEqual(await found({ selector: { 'health.dropped': { $gt: 0 } } }), [id])
+    assert.deepEqual(await found({ selector: { lastDeliveryAt: null } }), [idle.id])
+    assert.deepEqual(await found({ selector: { lastDeliveryAt: { $gt: '2000-01-01T00:00:00Z' } } }), [id])
+    assert.deepEqual(await found({ sort: [{ 'health.dropped': 'asc' }] }), [idle.id, id])
+    assert.deepEqual(await found({ sort: [{ lastDeliveryAt: 'desc' }] }), [id, idle.id])
+  })
+
   it('have the ping that let them in as their first delivery', async () => {
     const { url, requests } = await receiverAnswering({ status: 200, body: 'welcome' })
     const webhook = await create({ url })

@@ -44,13 +44,13 @@ describeEachEngine('a server', engine => {
     folder = await mkdtemp(path.join(tmpdir(), 'tidings-test-'))
     if (engine !== 'sqlite') proxy = await startProxy(fresh.url)
     url = proxy?.url ?? `sqlite:${path.join(folder, 'late', 'tidings.sqlite')}`
-    await proxy?.cut()
+    proxy?.break('refuses')
     server = await start(url)
   })
   after(async () => {
     await server.stop()
     await database?.close()
-    await proxy?.cut()
+    proxy?.close()
     await fresh.drop()
     await rm(folder, { recursive: true })
   })
@@ -61,7 +61,7 @@ describeEachEngine('a server', engine => {
     assert.deepEqual(body, { status: 'not ready', reason: 'the database does not answer' })
     assert.deepEqual((await get(server, '/livez')).body, { status: 'live' })
     await mkdir(path.join(folder, 'late'))
-    await proxy?.mend()
+    proxy?.mend()
     database = await connect(url)
   })
 
@@ -103,12 +103,12 @@ describeEachEngine('a server', engine => {
 
   it('is not ready while its database does not answer, and ready again when it does', async t => {
     if (!proxy) return t.skip('SQLite is in the process')
-    await proxy.cut()
+    proxy.break('refuses')
     const { status, body } = await get(server, '/readyz')
     assert.equal(status, 503)
     assert.match(body.reason, /database does not answer/)
     assert.equal((await get(server, '/livez')).status, 200)
-    await proxy.mend()
+    proxy.mend()
     assert.equal((await get(server, '/readyz')).status, 200)
   })
 

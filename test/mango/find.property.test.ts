@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { after, before, test } from 'node:test'
 import fc from 'fast-check'
 import type { Knex } from 'knex'
@@ -108,7 +109,10 @@ describeEachEngine('random selectors', engine => {
       limit: fc.option(fc.nat({ max: 3 })),
       skip: fc.option(fc.nat({ max: 2 })),
       from: fc.option(fc.nat({ max: 50 })),
+      many: fc.boolean(),
     })
+    // Where there are hundreds of parents another statement is made.
+    const others = Array.from({ length: 250 }, () => randomUUID())
     await fc.assert(
       fc.asyncProperty(
         world,
@@ -116,8 +120,9 @@ describeEachEngine('random selectors', engine => {
         async (made, queries) => {
           await insertWorld(database, made)
           const documents = documentsOf(made)
-          const ids = made.makers.map(maker => maker.id)
-          for (const { selector: wanted, sort: keys, limit, skip, from } of queries) {
+          const makerIds = made.makers.map(maker => maker.id)
+          for (const { selector: wanted, sort: keys, limit, skip, from, many } of queries) {
+            const ids = many ? [...makerIds, ...others] : makerIds
             const last = from === null ? undefined : documents[from % documents.length]
             const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.id as string) ?? null }
             const parents = { column: 'maker_id', ids }

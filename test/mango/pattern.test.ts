@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { compilePattern, type Literal, literalsOf } from '../../server/mango/pattern.ts'
+import { type Gist, type Literal, outlineOf } from '../../server/mango/outline.ts'
+import { compilePattern } from '../../server/mango/pattern.ts'
 
 const literal = (text: string, rest: Partial<Literal> = {}): Literal => ({
   ...{ text, at: 'anywhere', ignoreCase: false, complete: false },
@@ -18,21 +19,43 @@ const found: [string, Literal[]][] = [
   ['acme.*limited', [literal('limited')]],
   ['acme (ltd|inc)', [literal('acme ')]],
   ['acme|borealis', [literal('acme', { complete: true }), literal('borealis', { complete: true })]],
-  ['acmes?', [literal('acme')]],
-  ['ac+me', [literal('ac')]],
-  ['a{0,3}bc', [literal('bc')]],
+  ['acmes?', [literal('acme', { complete: true })]],
+  ['.*acme.*', [literal('acme', { complete: true })]],
+  ['.*acme$', [literal('acme')]],
+  ['ac+me', [literal('cme')]],
+  ['ab{3}c', [literal('abbbc', { complete: true })]],
+  ['a{0,3}bc', [literal('bc', { complete: true })]],
   ['[ac]me', [literal('me')]],
   ['\\d+ acme', [literal(' acme')]],
   ['', [literal('', { complete: true })]],
-  ['acme|.*', []],
-  ['a*', []],
+  ['acme|.*', [literal('acme', { complete: true }), literal('', { complete: true })]],
+  ['a*', [literal('', { complete: true })]],
+  ['[ab]', []],
   ['\\x41cme', []],
   ['\\Qa.b\\E', []],
   ['(?-i)acme', []],
 ]
 
 for (const [source, literals] of found) {
-  test(`the literals of ${JSON.stringify(source)}`, () => assert.deepEqual(literalsOf(source), literals))
+  test(`the literals of ${JSON.stringify(source)}`, () => assert.deepEqual(outlineOf(source).literals, literals))
+}
+
+const gists: [string, Gist | undefined][] = [
+  ['^[A-D]', { source: '\\A[\\x41-\\x44]', complete: true }],
+  ['[0-9]{2}$', { source: '[\\x30-\\x39][\\x30-\\x39]\\z', complete: true }],
+  ['[0-9]+$', { source: '[\\x30-\\x39]\\z', complete: true }],
+  ['a[^b-]?c', { source: '[\\x61]', complete: false }],
+  ['x.y', { source: '[\\x78][^\\x0a][\\x79]', complete: true }],
+  ['(?s)x.', { source: '[\\x78][\\s\\S]', complete: true }],
+  ['^$', { source: '\\A\\z', complete: true }],
+  ['\\d|\\w\\b', { source: '[\\x30-\\x39]|[\\x30-\\x39\\x41-\\x5a\\x5f\\x61-\\x7a]', complete: false }],
+  ['(?i)[a-z]', undefined],
+  ['[é]', undefined],
+  ['(a+)+$', undefined],
+]
+
+for (const [source, gist] of gists) {
+  test(`the gist of ${JSON.stringify(source)}`, () => assert.deepEqual(outlineOf(source).gist, gist))
 }
 
 const piece = fc.constantFrom(
@@ -48,7 +71,11 @@ const piece = fc.constantFrom(
     '\\d',
     '\\b',
     '[ab]',
+    '[a-k]',
     '[^a]',
+    '[^\\d-]',
+    '\\w',
+    '\\s',
     '[]a]',
     '[[:alpha:]]',
     '(a)',
@@ -66,6 +93,7 @@ const piece = fc.constantFrom(
     '+',
     '?',
     '{2}',
+    '{1,}',
     '{0,1}',
     '{,2}',
     '+?',
@@ -88,7 +116,7 @@ const has = (value: string, { text: part, at, ignoreCase }: Literal): boolean =>
   return at === 'start' ? folded.startsWith(part) : folded.includes(part)
 }
 
-test('every match has one of the literals, and a complete literal is a match', () => {
+test('every match has one of the literals and matches the gist, and what has a complete one of them is a match', () => {
   fc.assert(
     fc.property(
       fc.array(piece, { maxLength: 6 }),
@@ -102,11 +130,19 @@ test('every match has one of the literals, and a complete literal is a match', (
             return undefined
           }
         })()
-        if (!compiled || compiled.literals.length === 0) return
+        if (!compiled) return
+        const { literals, gist } = compiled
+        const gistOf = gist && new RegExp(gist.source.replaceAll('\\A', '^').replaceAll('\\z', '$'), 'u')
         for (const characters of texts) {
           const value = characters.join('')
-          const matching = compiled.literals.filter(candidate => has(value, candidate))
-          if (compiled.test(value)) assert.ok(matching.length > 0, JSON.stringify({ source, value }))
+          const matching = literals.filter(candidate => has(value, candidate))
+          if (compiled.test(value)) {
+            assert.ok(literals.length === 0 || matching.length > 0, JSON.stringify({ source, value, literals }))
+            assert.ok(gistOf?.test(value) ?? true, JSON.stringify({ source, value, gist }))
+          }
+          if (gist?.complete && gistOf!.test(value)) {
+            assert.ok(compiled.test(value), JSON.stringify({ source, value, gist }))
+          }
           if (matching.some(candidate => candidate.complete))
             assert.ok(compiled.test(value), JSON.stringify({ source, value }))
         }
