@@ -3,7 +3,12 @@ import { once } from 'node:events'
 
 const SCRIPT = `
   folder=$1
-  while read -r process; do processes="$processes $process"; done
+  while read -r word process; do
+    case $word in
+      include) processes="$processes $process" ;;
+      exclude) rest=; for other in $processes; do [ "$other" = "$process" ] || rest="$rest $other"; done; processes=$rest ;;
+    esac
+  done
   for process in $processes; do kill -9 "$process"; done
   rm -rf "$folder"
 `
@@ -11,13 +16,15 @@ const SCRIPT = `
 /**
  * Sees to it that a temporary folder and some processes do not outlive this process, even when that is killed: a shell in a
  * session of its own, which no Ctrl-C reaches, waits for the end of a pipe from here, then ends them.
- * `include` adds a process by its id, or a process group by its negative id; `end` does it now and waits until it is done.
+ * `include` adds a process by its id, or a process group by its negative id; `exclude` takes out one that has ended, whose id may
+ * come to be another's; `end` does it now and waits until it is done.
  */
 export const aftercare = folder => {
   const shell = spawn('/bin/sh', ['-c', SCRIPT, 'sh', folder], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] })
   const ended = once(shell, 'exit')
   return {
-    include: processId => shell.stdin.write(`${processId}\n`),
+    include: processId => shell.stdin.write(`include ${processId}\n`),
+    exclude: processId => shell.stdin.write(`exclude ${processId}\n`),
     end: async () => {
       shell.stdin.end()
       await ended

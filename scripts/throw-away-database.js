@@ -1,6 +1,15 @@
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { accessSync, constants, existsSync, mkdtempSync, openSync, readdirSync, readFileSync } from 'node:fs'
+import {
+  accessSync,
+  constants,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  writeFileSync,
+} from 'node:fs'
 import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
@@ -20,9 +29,11 @@ const ADVICE = `Tests run on SQLite and on a server of the MySQL family. Any one
 /**
  * Starts a private MariaDB or MySQL server on a free port of 127.0.0.1, with its data in a folder of its own.
  * Nothing of it outlives this process, even when that is killed. Throws an Error that says what to do.
+ *
+ * `signal` sends the server a signal, and resolves when it has ended if that is what the signal does; `start` starts it again on the
+ * same port and data.
  */
-export const startThrowAwayDatabase = async () => {
-  const program = findServer() ?? installServer()
+export const startThrowAwayDatabase = async (program = findServer() ?? installServer()) => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-database-'))
   const care = aftercare(folder)
   try {
@@ -30,21 +41,33 @@ export const startThrowAwayDatabase = async () => {
     const data = path.join(folder, 'data')
     initialise(program, data, log)
     const port = await freePort()
-    const server = spawn(program, settings(data, path.join(folder, 'socket'), port), {
-      detached: true,
-      stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
-    })
-    care.include(server.pid)
     const url = `mysql://root@127.0.0.1:${port}`
-    await untilReady(url, server, log)
-    return { url, stop: care.end }
+    let server
+    const start = async () => {
+      server = spawn(program, settings(data, path.join(folder, 'socket'), port), {
+        detached: true,
+        stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
+      })
+      const { pid } = server
+      care.include(pid)
+      server.once('exit', () => care.exclude(pid))
+      await untilReady(url, server, log)
+    }
+    const signal = async name => {
+      const ended = /^SIG(STOP|CONT)$/.test(name) ? undefined : once(server, 'exit')
+      server.kill(name)
+      await ended
+    }
+    await start()
+    return { url, signal, start, stop: care.end }
   } catch (error) {
     await care.end()
     throw error
   }
 }
 
-const findServer = () => {
+/** The path of a `mariadbd` or `mysqld` on this machine, if there is one. */
+export const findServer = () => {
   const folders = [...(process.env.PATH ?? '').split(path.delimiter), ...ELSEWHERE]
   const candidates = ['mariadbd', 'mysqld'].flatMap(name => folders.map(folder => path.join(folder, name)))
   return candidates.find(file => {
@@ -82,7 +105,11 @@ const initialise = (program, data, log) => {
   const output = openSync(log, 'a')
   const run = (args, input) => execFileSync(program, args, { input, stdio: ['pipe', output, output] })
   try {
-    if (!isMariadb(program)) return run([...common, '--initialize-insecure'])
+    if (!isMariadb(program)) {
+      const accounts = `${data}.sql`
+      writeFileSync(accounts, ROOT_BY_ADDRESS)
+      return run([...common, '--initialize-insecure', `--init-file=${accounts}`])
+    }
     // What mariadb-install-db does, without the client programs that it needs and mariadb-server-core lacks.
     execFileSync('mkdir', [data])
     return run([...common, '--bootstrap'], systemTables(program))
@@ -90,6 +117,11 @@ const initialise = (program, data, log) => {
     throw new Error(`${program} could not make an empty database: ${error.message}\n${lastLines(log)}\n${ADVICE}`)
   }
 }
+
+/** MySQL's own root is that of the socket; MariaDB's tables have one of 127.0.0.1 too. */
+const ROOT_BY_ADDRESS = `CREATE USER root@'127.0.0.1';
+GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;
+`
 
 const isMariadb = program => /mariadb/i.test(execFileSync(program, ['--version'], { encoding: 'utf8' }))
 

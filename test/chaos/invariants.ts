@@ -1,0 +1,274 @@
+import { type Database, marks, rows } from '../../server/database/connect.ts'
+import type { AttemptRow, DeliveryRow } from '../../server/domain/deliveries.ts'
+import type { EventRow } from '../../server/domain/events.ts'
+import type { Arrivals } from './arrivals.ts'
+import { actionOf, endpoints, organisationOf, wants } from './endpoints.ts'
+import type { Disturbance } from './faults.ts'
+import type { LoadResult } from './load.ts'
+import { rules, type Story, tell, time, waits } from './story.ts'
+import type { World } from './world.ts'
+
+// What must hold at the end of a run, of all that is in the database and in the endpoints' log.
+
+/** Each invariant by its sentence, with what offends it. */
+export type Findings = Map<string, string[]>
+
+export type Figures = Record<string, number | string>
+
+/** How a server process came to its end, by itself or not, and the errors that it has logged. */
+export type ServerLog = { ended: string | undefined; lines: string[] }
+
+type Given = {
+  world: World
+  arrivals: Arrivals
+  disturbances: Disturbance[]
+  scheduleMs: readonly number[]
+  load: LoadResult
+  servers: ServerLog[]
+}
+
+const PAGE = 1_000
+
+export const checkAll = async (given: Given): Promise<{ findings: Findings; figures: Figures }> => {
+  const findings: Findings = new Map()
+  const figures: Figures = {}
+  given.arrivals.index()
+  await checkEvents(given, findings, figures)
+  await checkDeliveries(given, findings, figures)
+  checkHolds(given, findings)
+  checkRequests(given, findings)
+  checkAnswers(given, findings, figures)
+  checkServers(given, findings)
+  await checkQueue(given, findings)
+  return { findings, figures }
+}
+
+const finder = (findings: Findings, sentence: string) => {
+  const wrong: string[] = findings.get(sentence) ?? []
+  findings.set(sentence, wrong)
+  return wrong
+}
+
+/** Whether faults, of some kinds or of any, lie between two times; those of the past stay in mind for so long as they were felt. */
+const among =
+  (disturbances: Disturbance[]): Story['disturbances'] =>
+  (from, to, ...kinds) =>
+    disturbances.filter(
+      it =>
+        it.from <= to && it.to >= from && (kinds.length === 0 || kinds.includes(it.kind) || it.target === 'database'),
+    )
+
+/** Whether the database was away at some moment between two times; a server that was frozen then finds out when it wakes. */
+const wasAway = (disturbances: Disturbance[], from: number, to: number): boolean =>
+  disturbances.some(outage => {
+    if (outage.target !== 'database') return false
+    const frozen = disturbances.filter(it => it.kind === 'freeze' && it.from <= outage.to && it.to >= outage.from)
+    return outage.from <= to && Math.max(outage.to, ...frozen.map(it => it.to)) >= from
+  })
+
+/** All rows of a table in the order of a key, by pages. */
+async function* pages<Row extends { id: string }>(database: Database, table: string): AsyncGenerator<Row[]> {
+  for (let after = ''; ; ) {
+    const page = await rows<Row>(database.knex, `SELECT * FROM ${table} WHERE id > ? ORDER BY id LIMIT ${PAGE}`, [
+      after,
+    ])
+    if (page.length === 0) return
+    yield page
+    after = page.at(-1)!.id
+  }
+}
+
+const checkEvents = async ({ world, load }: Given, findings: Findings, figures: Figures): Promise<void> => {
+  const missing = finder(findings, 'every event has a delivery to every webhook that should have it, and to no other')
+  const lost = finder(findings, 'what was answered as done is in the database')
+  const half = finder(findings, 'no change is without its event, no event without its change or twice')
+  const { database } = world
+  const submitted = new Set(load.submitted)
+  const approved = new Set(load.approved)
+  const seen = new Set<string>()
+  let events = 0
+  for await (const page of pages<EventRow>(database, 'events')) {
+    const deliveries = await rows<{ event_id: string; webhook_id: string }>(
+      database.knex,
+      `SELECT event_id, webhook_id FROM deliveries WHERE event_id IN (${marks(page)})`,
+      page.map(({ id }) => id),
+    )
+    const reached = Map.groupBy(deliveries, delivery => delivery.event_id)
+    for (const event of page) {
+      events += 1
+      const project = world.projectIds.indexOf(event.project_id!)
+      const { projectReport: report } = JSON.parse(event.payload)
+      const what = `${event.type} ${report.id}`
+      if (seen.has(what)) half.push(`${what} happened twice`)
+      seen.add(what)
+      submitted.delete(`${project} ${report.quarter}`)
+      if (event.type === 'project_report_quarterly_approved') approved.delete(report.id)
+      const should = world.webhookIds
+        .filter((_id, index) =>
+          wants(endpoints[index]!, { type: event.type, project, organisation: organisationOf(project) }),
+        )
+        .toSorted()
+      const has = (reached.get(event.id) ?? []).map(({ webhook_id }) => webhook_id).toSorted()
+      if (should.join() !== has.join())
+        missing.push(`event ${event.id}: should reach ${should}, has deliveries to ${has}`)
+    }
+  }
+  for (const one of submitted) lost.push(`submission of ${one}`)
+  for (const one of approved) lost.push(`approval of ${one}`)
+  type Report = { id: string; status: string; overdue_at: number | null }
+  for await (const page of pages<Report>(database, 'project_reports')) {
+    for (const { id, status, overdue_at } of page) {
+      const has = (type: string) => seen.delete(`project_report_quarterly_${type} ${id}`)
+      if (has('submitted') !== (status !== 'open')) half.push(`report ${id} is ${status}`)
+      if (has('approved') !== (status === 'approved')) half.push(`report ${id} is ${status}`)
+      if (has('overdue') !== (overdue_at !== null)) half.push(`report ${id} is overdue since ${overdue_at}`)
+    }
+  }
+  for (const what of seen) half.push(`${what} has no report`)
+  figures.events = events
+}
+
+const checkDeliveries = async (given: Given, findings: Findings, figures: Figures): Promise<void> => {
+  const { world, arrivals, scheduleMs } = given
+  const { database } = world
+  const checks = Object.entries(rules).map(([sentence, rule]) => ({ rule, wrong: finder(findings, sentence) }))
+  const disturbances = among(given.disturbances)
+  const late: number[] = []
+  const lateUndisturbed: number[] = []
+  const counts = { deliveries: 0, attempts: 0, lost: 0, arrivals: 0, doubled: 0, delivered: 0, rejected: 0, dropped: 0 }
+  for await (const page of pages<DeliveryRow>(database, 'deliveries')) {
+    const ids = page.map(({ id }) => id)
+    const attempts = Map.groupBy(
+      await rows<AttemptRow>(
+        database.knex,
+        `SELECT * FROM attempts WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id, number`,
+        ids,
+      ),
+      ({ delivery_id }) => delivery_id,
+    )
+    const arrived = arrivals.of(ids)
+    for (const delivery of page) {
+      const story: Story = {
+        delivery,
+        attempts: attempts.get(delivery.id) ?? [],
+        arrivals: arrived.get(delivery.id) ?? [],
+        scheduleMs,
+        disturbances,
+      }
+      for (const { rule, wrong } of checks) {
+        for (const fault of rule(story))
+          wrong.push(`delivery ${delivery.id} to ${nameOf(world, delivery)} ${fault} [${tell(story)}]`)
+      }
+      for (const { one, next, waitMs } of waits(story)) {
+        const lateMs = next.started_at - one.started_at - one.duration_ms! - waitMs
+        late.push(lateMs)
+        if (disturbances(one.started_at, next.started_at).length === 0) lateUndisturbed.push(lateMs)
+      }
+      counts.deliveries += 1
+      counts.attempts += story.attempts.length
+      counts.lost += story.attempts.filter(({ failure }) => failure === 'lost').length
+      counts.arrivals += story.arrivals.length
+      if (delivery.status in counts) counts[delivery.status as 'delivered'] += 1
+      const acknowledgements = story.arrivals.filter(
+        it => it.isWritten && it.status !== null && it.status >= 200 && it.status < 300,
+      )
+      if (acknowledgements.length > 1) counts.doubled += 1
+    }
+  }
+  Object.assign(figures, counts)
+  const tooLate = finder(findings, 'retries were in time while nothing was out of order')
+  const worst = quantile(lateUndisturbed, 0.99)
+  if (worst !== undefined && worst > LATE_MS) tooLate.push(`one in a hundred came ${worst} ms late, or later`)
+  figures['retries late, ms (p50, p99, most)'] = quantiles(late)
+  figures['retries late while nothing was out of order'] = quantiles(lateUndisturbed)
+}
+
+/** Catching up after an outage included. */
+const LATE_MS = 5_000
+
+const quantile = (values: number[], part: number): number | undefined =>
+  values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(part * values.length))]
+
+const quantiles = (values: number[]): string =>
+  `${[0.5, 0.99, 1].map(part => quantile(values, part) ?? '-').join(', ')} of ${values.length}`
+
+const nameOf = (world: World, { webhook_id }: DeliveryRow): string => {
+  const index = world.webhookIds.indexOf(webhook_id)
+  return `${endpoints[index]?.behaviour} (${index})`
+}
+
+/** From an answer to where every process knows of it, and has sent what it had in its hands. */
+const TOLD_WITHIN_MS = 1_000
+
+const checkHolds = ({ arrivals, disturbances }: Given, findings: Findings): void => {
+  const wrong = finder(findings, 'a webhook that asked for a pause had one')
+  for (const [index, { behaviour }] of endpoints.entries()) {
+    if (behaviour !== 'throttling') continue
+    const all = arrivals.ofEndpoint(index)
+    for (const { jti, status, endedAt, arrivedAt, isWritten } of all) {
+      if (status !== 429 || !isWritten || endedAt === null) continue
+      const action = actionOf(behaviour, jti, 0)
+      const heldUntil = endedAt + Number(action.do === 'reply' && action.headers?.['retry-after']) * 1000
+      if (among(disturbances)(arrivedAt - 150, heldUntil).length > 0) continue
+      const during = all.filter(it => it.arrivedAt > endedAt + TOLD_WITHIN_MS && it.arrivedAt < heldUntil - 50)
+      const tooSoon = during.concat(
+        all.filter(it => it.jti === jti && it.arrivedAt > endedAt && it.arrivedAt < heldUntil - 50),
+      )
+      for (const { jti: other, arrivedAt } of tooSoon) {
+        wrong.push(
+          `${behaviour} (${index}) asked at ${time(endedAt)} for a pause until ${time(heldUntil)} (${jti}), and ${other} came at ${time(arrivedAt)}`,
+        )
+      }
+    }
+  }
+}
+
+const checkRequests = ({ arrivals }: Given, findings: Findings): void => {
+  const wrong = finder(findings, 'every request was made as described, its token valid')
+  for (const { endpoint, jti, arrivedAt, wrong: what } of arrivals.wrong()) {
+    wrong.push(`${endpoints[endpoint]!.behaviour} (${endpoint}) at ${time(arrivedAt)}, ${jti}: ${what}`)
+  }
+}
+
+const checkAnswers = ({ load, disturbances }: Given, findings: Findings, figures: Figures): void => {
+  const wrong = finder(findings, 'no mutation failed while the database was there')
+  for (const { at, tookMs, mutation, code, message } of load.refusals) {
+    if (!wasAway(disturbances, at, at + tookMs)) wrong.push(`${time(at)} ${mutation.slice(10, 60)}: ${code} ${message}`)
+  }
+  figures.mutations = load.submitted.size + load.approved.size
+  figures.refused = load.refusals.length
+  figures.unanswered = load.unanswered
+}
+
+const ERROR = 50
+
+const checkServers = ({ servers, disturbances }: Given, findings: Findings): void => {
+  const ended = finder(findings, 'no server ended by itself')
+  const errors = finder(findings, 'no server logged an error while the database was there')
+  for (const server of servers) {
+    if (server.ended) ended.push(server.ended)
+    for (const line of server.lines) {
+      const entry = parse(line)
+      if (entry === undefined) {
+        errors.push(line)
+        continue
+      }
+      const at = Date.parse(entry.time)
+      if (entry.level >= ERROR && !wasAway(disturbances, at, at)) errors.push(line.slice(0, 600))
+    }
+  }
+}
+
+const parse = (line: string): { level: number; time: string } | undefined => {
+  try {
+    return JSON.parse(line)
+  } catch {
+    return undefined
+  }
+}
+
+const checkQueue = async ({ world }: Given, findings: Findings): Promise<void> => {
+  const wrong = finder(findings, 'nothing is left in the queue')
+  const left = await rows<Record<string, unknown>>(world.database.knex, 'SELECT * FROM delivery_queue LIMIT 20')
+  for (const row of left) wrong.push(JSON.stringify(row))
+}
