@@ -6,7 +6,7 @@ import { cellText } from '../output/output.ts'
 import type { Filters } from '../screens/dashboard/state.ts'
 import { Session } from '../session.ts'
 import { knownStatuses } from '../timeline.ts'
-import { type Viewer, viewerDocument } from '../viewer.ts'
+import { askViewer } from '../viewer.ts'
 import { eventTypes } from '../webhook.ts'
 
 export const dashboardCommand = () =>
@@ -43,7 +43,7 @@ export const dashboardCommand = () =>
         const { printSnapshot } = await import('../screens/dashboard/snapshot.ts')
         return printSnapshot(session, filters)
       }
-      const { viewer } = await session.graphql<{ viewer: Viewer }>(viewerDocument)
+      const viewer = await askViewer(document => session.graphql(document))
       const { url, profile } = session.settings
       const { connection } = session
       // React checks much more otherwise, for those who develop with it, and takes several times as long.
