@@ -6,15 +6,15 @@ import { cellText, describeFields } from '../output/output.ts'
 import { count } from '../output/time.ts'
 import { Session } from '../session.ts'
 
-/** The API's lists, and the fields shown of each where none are asked for. */
+/** The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out. */
 const RESOURCES: Record<string, string[]> = {
   organisations: ['id', 'name'],
-  projects: ['id', 'name', 'organisation.id', 'organisation.name'],
+  projects: ['id', 'name', 'organisation.name', 'organisation.id'],
   users: ['id', 'name'],
-  projectReports: ['id', 'projectId', 'quarter', 'dueDate', 'status'],
+  projectReports: ['id', 'quarter', 'status', 'dueDate', 'projectId'],
   webhooks: ['id', 'url', 'status', 'lastDeliveryAt'],
-  events: ['id', 'type', 'organisationId', 'projectId', 'time'],
-  deliveries: ['id', 'webhookId', 'eventType', 'status', 'attemptCount', 'nextAttemptAt', 'createdAt'],
+  events: ['id', 'type', 'time', 'projectId', 'organisationId'],
+  deliveries: ['id', 'status', 'eventType', 'createdAt', 'attemptCount', 'nextAttemptAt', 'webhookId'],
   accessTokens: ['id', 'name', 'permissions', 'expiresAt', 'revokedAt', 'lastUsedAt'],
 }
 
