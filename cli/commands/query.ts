@@ -61,7 +61,7 @@ export const queryCommand = () =>
             columns: fields.map((field, index) => ({
               title: field,
               // Cut ids and times are of no use; what was asked for by name is never left out.
-              ...(!/(^id|Id|At|time)$/.test(field) && { shrinks: 'end' as const }),
+              ...(!/(\bid|Id|At|time)$/.test(field) && { shrinks: 'end' as const }),
               ...(!options.fields && index > 1 && { optional: true as const }),
               cell: row => cellText(valueAt(row, field)),
             })),
