@@ -120,7 +120,7 @@ const serverError = ({ message, extensions = {} }: ServerError, response: Respon
   return new CliError(
     exitCode,
     code,
-    neutralise(message) + skew,
+    neutralise(message.replace(/\bVariable "\$\w+" has invalid value: /, '')) + skew,
     hintFor(code, message, reason, response, extensions, apiKey),
   )
 }

@@ -25,7 +25,7 @@ export const listCommand = () =>
     .option('--sort <fields>', 'order by these fields, such as status,-createdAt; - is descending')
     .option(
       '--limit <number>',
-      `at most so many; unless given, a table shows ${ROWS_FOR_PEOPLE} at a time`,
+      `at most so many; unless given, a terminal shows ${ROWS_FOR_PEOPLE} at a time`,
       wholeNumber,
     )
     .option('--after <id>', 'go on after this row, the last one of a page')
@@ -47,11 +47,11 @@ export interface Listing<Row> {
 /** The query that a list's options ask for. Where only so many are shown unasked, it asks for one more, which tells whether there are more. */
 export const mangoQuery = (
   options: ListOptions,
-  { forPeople }: { forPeople: boolean },
+  { onTerminal }: { onTerminal: boolean },
   { conditions = [], sort: usualSort }: Pick<Listing<never>, 'conditions' | 'sort'> = {},
 ): { query: MangoQuery; shownLimit: number | undefined } => {
   const selector = allOf([...conditions, ...(options.selector ? [parseSelector(options.selector)] : [])])
-  const shortened = options.limit === undefined && forPeople
+  const shortened = options.limit === undefined && onTerminal
   const limit = shortened ? ROWS_FOR_PEOPLE + 1 : options.limit
   const sort = options.sort === undefined ? usualSort : parseSort(options.sort)
   const query = {
@@ -72,7 +72,6 @@ export const list = async <Row extends { id: string }>(
   const { output } = session
   const { query, shownLimit } = mangoQuery(options, output, listing)
   const document = `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) { ${listing.fields} } }`
-  const turnsPages = shownLimit !== undefined && process.stdout.isTTY === true && canAsk()
   let after = query.after
   for (let total = 0; ; ) {
     const { rows } = await session.graphql<{ rows: Row[] }>(document, {
@@ -84,8 +83,8 @@ export const list = async <Row extends { id: string }>(
     if (shown.length === rows.length) return
     after = shown.at(-1)!.id
     const soFar = `The first ${count(total, ...listing.noun)}.`
-    if (turnsPages && (await askForMore(soFar))) continue
-    output.message(`${soFar} The next ones: --after ${after}, or more at once: --limit 500`)
+    if (canAsk() && (await askForMore(soFar))) continue
+    output.notice(`${soFar} The next ones: --after ${after}, or more at once: --limit 500`)
     return
   }
 }

@@ -12,11 +12,11 @@ export interface Viewer {
   expiresAt: string | null
 }
 
-const FIELDS = 'id name apiKey permissions seesAllOrganisations expiresAt'
+export const viewerDocument = '{ viewer { id name apiKey permissions seesAllOrganisations expiresAt } }'
 
 /** Asks which access token this is. `ask` sends a signed GraphQL request and answers with its data. */
 export const askViewer = async (ask: <Data>(document: string) => Promise<Data>): Promise<Viewer> => {
-  const { viewer } = await ask<{ viewer: Omit<Viewer, 'organisations'> }>(`{ viewer { ${FIELDS} } }`)
+  const { viewer } = await ask<{ viewer: Omit<Viewer, 'organisations'> }>(viewerDocument)
   if (viewer.seesAllOrganisations) return { ...viewer, organisations: [] }
   const limited = await ask<{ viewer: Pick<Viewer, 'organisations'> }>('{ viewer { organisations { id name } } }')
   return { ...viewer, organisations: limited.viewer.organisations }

@@ -1,6 +1,6 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { Command } from '@commander-js/extra-typings'
+import { Command, InvalidArgumentError } from '@commander-js/extra-typings'
 import { toIso } from '../../shared/time.ts'
 import { type PlannedAnswer, parseAnswers } from '../answers.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
@@ -21,7 +21,7 @@ export const listenCommand = () =>
     .description(
       'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. With --register it also says when what the server sends does not come here. A server that is away is waited for. Ctrl-C ends it.',
     )
-    .option('--port <number>', 'port to listen on; 0 takes any free one', wholeNumber, 4200)
+    .option('--port <number>', 'port to listen on; 0 takes any free one', portNumber, 4200)
     .option('--path <path>', 'path to receive at', '/hooks')
     .option('--public-url <url>', 'URL it is registered under, if another leads here, such as a tunnel’s')
     .option('--register', 'make it a webhook, and disable that at the end')
@@ -59,6 +59,7 @@ export const listenCommand = () =>
       const { output } = session
       const answers = plannedAnswers(options)
       if (!options.path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
+      if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
       if (options.save !== undefined) mkdirSync(options.save, { recursive: true, mode: 0o700 })
 
@@ -80,7 +81,9 @@ export const listenCommand = () =>
         },
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
         ...(options.delay !== undefined && { delayMs: options.delay }),
-        ...(options.forward !== undefined && { forward: parseForward(options.forward) }),
+        ...(options.forward !== undefined && {
+          forward: httpUrl(options.forward, '--forward http://127.0.0.1:8080/hooks'),
+        }),
         onRequest: eventId => {
           if (eventId !== undefined) arrivals.set(eventId, (arrivals.get(eventId) ?? 0) + 1)
         },
@@ -160,10 +163,15 @@ const plannedAnswers = ({
   return answer ?? []
 }
 
-const parseForward = (text: string): URL => {
+const httpUrl = (text: string, suchAs: string): URL => {
   const url = URL.parse(text)
   if (url && /^https?:$/.test(url.protocol)) return url
-  throw usageError(`${JSON.stringify(text)} is no URL to forward to.`, 'Such as: --forward http://127.0.0.1:8080/hooks')
+  throw usageError(`${JSON.stringify(text)} is no http or https URL.`, `Such as: ${suchAs}`)
+}
+
+const portNumber = (value: string): number => {
+  if (/^\d{1,5}$/.test(value) && Number(value) < 65_536) return Number(value)
+  throw new InvalidArgumentError('Give a number from 0 to 65535.')
 }
 
 /** The webhook of this URL from an earlier run is taken up again, so that runs do not leave one each. */
@@ -179,14 +187,26 @@ const register = async (
     { query: { selector: { url, status: { $ne: 'active' } } } },
   )
   const [earlier] = webhooks
-  const { webhook } = await session.graphql<{ webhook: { id: string } }>(
-    `mutation ($id: UUID, $url: String!, $events: [EventType!], $status: WebhookStatus) {
+  const { webhook } = await session
+    .graphql<{ webhook: { id: string } }>(
+      `mutation ($id: UUID, $url: String!, $events: [EventType!], $status: WebhookStatus) {
       webhook: upsertWebhook(id: $id, url: $url, events: $events, status: $status) { id }
     }`,
-    { ...(earlier && { id: earlier.id }), url, events: events ?? [], status: 'active' },
-  )
+      { ...(earlier && { id: earlier.id }), url, events: events ?? [], status: 'active' },
+    )
+    .catch(error => {
+      throw error instanceof CliError && error.code === 'PING_FAILED' ? notReachedHere(error, url) : error
+    })
   return { id: webhook.id, lastDelivery: earlier?.deliveries?.[0]?.id ?? '' }
 }
+
+const notReachedHere = ({ exitCode, code, message }: CliError, url: string): CliError =>
+  new CliError(
+    exitCode,
+    code,
+    message,
+    `The server must reach ${cellText(url)} from its own machine. If that is another one, lead a public URL here with a tunnel and name it: --public-url URL. If it is this one, its network guard must let it: TIDINGS_ALLOW_NETWORKS=127.0.0.0/8`,
+  )
 
 const disable = async (session: Session, id: string): Promise<void> => {
   try {

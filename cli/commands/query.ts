@@ -6,15 +6,15 @@ import { cellText, describeFields } from '../output/output.ts'
 import { count } from '../output/time.ts'
 import { Session } from '../session.ts'
 
-/** The API's lists, and the fields shown of each where none are asked for. */
+/** The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out. */
 const RESOURCES: Record<string, string[]> = {
   organisations: ['id', 'name'],
-  projects: ['id', 'name', 'organisation.id', 'organisation.name'],
+  projects: ['id', 'name', 'organisation.name', 'organisation.id'],
   users: ['id', 'name'],
-  projectReports: ['id', 'projectId', 'quarter', 'dueDate', 'status'],
+  projectReports: ['id', 'quarter', 'status', 'dueDate', 'projectId'],
   webhooks: ['id', 'url', 'status', 'lastDeliveryAt'],
-  events: ['id', 'type', 'organisationId', 'projectId', 'time'],
-  deliveries: ['id', 'webhookId', 'eventType', 'status', 'attemptCount', 'nextAttemptAt', 'createdAt'],
+  events: ['id', 'type', 'time', 'projectId', 'organisationId'],
+  deliveries: ['id', 'status', 'eventType', 'createdAt', 'attemptCount', 'nextAttemptAt', 'webhookId'],
   accessTokens: ['id', 'name', 'permissions', 'expiresAt', 'revokedAt', 'lastUsedAt'],
 }
 
@@ -61,7 +61,7 @@ export const queryCommand = () =>
             columns: fields.map((field, index) => ({
               title: field,
               // Cut ids and times are of no use; what was asked for by name is never left out.
-              ...(!/(^id|Id|At|time)$/.test(field) && { shrinks: 'end' as const }),
+              ...(!/(\bid|Id|At|time)$/.test(field) && { shrinks: 'end' as const }),
               ...(!options.fields && index > 1 && { optional: true as const }),
               cell: row => cellText(valueAt(row, field)),
             })),

@@ -2,7 +2,7 @@ import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typin
 import type { Config } from '../../server/config.ts'
 import type { Permission } from '../../server/domain/access-tokens.ts'
 import { parseIso } from '../../shared/time.ts'
-import { CliError, exitCodes } from '../errors.ts'
+import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
 import { profilesPath, saveProfile } from '../profiles.ts'
@@ -183,18 +183,16 @@ const tokenCommand = () =>
     )
     .action(async (options, command) => {
       const session = new Session(command)
+      if (session.output.form === 'id') {
+        throw usageError('--output id would lose the secret.', 'Take --output json.')
+      }
       await withDatabase(async (database, config) => {
         const { createAccessToken, permissions } = await import('../../server/domain/access-tokens.ts')
         const { createSealer } = await import('../../server/keys/seal.ts')
         const { databaseClock } = await import('../../server/clock.ts')
         const unknown = options.permissions.find(given => !permissions.some(permission => permission === given))
         if (unknown !== undefined) {
-          throw new CliError(
-            exitCodes.usage,
-            'USAGE',
-            `"${unknown}" is not a permission.`,
-            `Choose from ${permissions.join(', ')}.`,
-          )
+          throw usageError(`"${unknown}" is not a permission.`, `Choose from ${permissions.join(', ')}.`)
         }
         for (const id of options.organisation ?? []) {
           if (await database.knex('organisations').where({ id }).first()) continue

@@ -52,6 +52,11 @@ export class Output {
     return this.form === 'table'
   }
 
+  /** Whether a person reads it as it comes, so that a long list is better shown in parts. */
+  get onTerminal(): boolean {
+    return this.forPeople && process.stdout.isTTY === true
+  }
+
   /** A list: a table for people, one array as JSON, a row a line as NDJSON, an id a line as ids. */
   rows<Row extends object>(rows: readonly Row[], view: View<Row>): void {
     if (this.form === 'json') this.data(`${safeJson(rows, 2)}\n`)
@@ -81,7 +86,12 @@ export class Output {
 
   /** For people, on stderr; silent with --quiet. */
   message(text: string): void {
-    if (!this.quiet) process.stderr.write(`${fold(text, columnsOf(process.stderr))}\n`)
+    if (!this.quiet) this.notice(text)
+  }
+
+  /** A message without which the data would mislead: --quiet does not silence it. */
+  notice(text: string): void {
+    process.stderr.write(`${fold(text, columnsOf(process.stderr))}\n`)
   }
 
   warning(text: string): void {

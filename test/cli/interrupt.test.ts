@@ -92,7 +92,7 @@ test('what is typed as a secret does not show, nor does it when the login is ref
   assert.doesNotMatch(screen, /aHVudGVy|hunter2/)
 })
 
-test('a list turns pages on Enter, and stops on q with the way to go on', { skip }, async () => {
+test('a list turns pages on Enter, stops on q, and is never cut in silence', { skip }, async () => {
   const made = Array.from({ length: 120 }, (_, index) => `u${index}: upsertUser(name: "User ${index + 100}") { id }`)
   await tidings(['graphql', '-'], { home, stdin: `mutation { ${made.slice(0, 40).join(' ')} }` })
   await tidings(['graphql', '-'], { home, stdin: `mutation { ${made.slice(40, 80).join(' ')} }` })
@@ -105,4 +105,8 @@ test('a list turns pages on Enter, and stops on q with the way to go on', { skip
   assert.equal(code, 0, screen)
   assert.equal(screen.match(/ User \d+$/gm)?.length, 100)
   assert.match(screen, /--after [0-9a-f-]{36}/)
+
+  const quiet = `node ${join(home, 'tidings.js')} users list --quiet </dev/null; echo "=$?="`
+  const terminal = await openTerminal(['bash', '-c', quiet], { env })
+  assert.match(await terminal.shows(/^=0=/m), /The first 50 users\. The next ones: --after/)
 })

@@ -147,6 +147,28 @@ test('listen --register says when what the server sends does not come here', { t
   await ended
 })
 
+test('a server that cannot reach this machine is told with the ways to let it', async () => {
+  const server = await startStubServer(({ query }) =>
+    query.includes('mutation')
+      ? { errors: [{ message: 'It gave no answer.', extensions: { code: 'PING_FAILED' } }] }
+      : { data: { webhooks: [] } },
+  )
+  const { code, stderr } = await tidings(['listen', '--register', '--port', '0'], { home, env: connectedTo(server) })
+  assert.equal(code, 1)
+  assert.match(stderr, /It gave no answer.*--public-url.*TIDINGS_ALLOW_NETWORKS/s)
+})
+
+test('a port or a public URL that is none is wrong usage', async () => {
+  for (const [option, value] of [
+    ['--port', '99999'],
+    ['--public-url', 'nope'],
+    ['--forward', 'nope'],
+  ] as const) {
+    const { code, stderr } = await tidings(['listen', option, value, '--issuer', issuer.url], { home })
+    assert.equal(code, 2, stderr)
+  }
+})
+
 test('two ways to answer at once are wrong usage', async () => {
   const { code, stderr } = await tidings(['listen', '--reset', '--hang', '--issuer', issuer.url], { home })
   assert.equal(code, 2)

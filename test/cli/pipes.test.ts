@@ -111,15 +111,58 @@ const uses: Record<string, Use> = {
 /** What prints no data: a script for a shell, a log, a screen. */
 const withoutData = ['completion', 'server start', 'dashboard']
 
-const leaves = (command: CommandUnknownOpts, path: string[] = []): string[] =>
+const leaves = (command: CommandUnknownOpts, path: string[] = []): [path: string, CommandUnknownOpts][] =>
   command.commands.length === 0
-    ? [path.join(' ')]
+    ? [[path.join(' '), command]]
     : command.commands.flatMap(child => leaves(child, [...path, child.name()]))
+const commands = leaves(await wholeProgram()).filter(([path]) => !withoutData.includes(path))
+const withOption = (option: string) =>
+  commands.flatMap(([path, command]) => (command.options.some(({ long }) => long === option) ? [path] : []))
 
-test('every command that there is is tried here', async () => {
-  const there = leaves(await wholeProgram()).filter(path => !withoutData.includes(path))
-  assert.deepEqual(there.toSorted(), Object.keys(uses).toSorted())
+test('every command that there is is tried here', () => {
+  assert.deepEqual(commands.map(([path]) => path).toSorted(), Object.keys(uses).toSorted())
 })
+
+test('every command that changes something on a server can show its request first', () => {
+  const verbs = /\b(create|update|enable|disable|ping|recover|redeliver|upsert|submit|approve|revoke)$/
+  const changing = commands.flatMap(([path]) => (verbs.test(path) ? [path] : []))
+  assert.deepEqual(
+    changing.filter(path => !withOption('--dry-run').includes(path)),
+    [],
+  )
+})
+
+for (const path of withOption('--dry-run')) {
+  // What is to be done for a file is found out by asking.
+  if (path === 'webhooks create') continue
+  test(`${path} --dry-run shows the request and sends nothing`, async () => {
+    const line = [...path.split(' '), ...uses[path]!.line, '--dry-run', '--output', 'json']
+    const { code, stdout, stderr } = await run(line, { env: { TIDINGS_URL: 'http://127.0.0.1:1' } })
+    assert.equal(code, 0, stderr)
+    const { method, url, body } = JSON.parse(stdout)
+    assert.deepEqual([method, url], ['POST', 'http://127.0.0.1:1/graphql'])
+    assert.ok(body.query)
+  })
+}
+
+/** What makes a command ask that has more to do than what it asks about. */
+const dangerous: Record<string, string[]> = {
+  'webhooks create': ['--file', at('disabling.json')],
+  'webhooks update': [webhook.id, '--status', 'disabled'],
+  'server migrate': ['--down'],
+}
+writeFileSync(at('disabling.json'), JSON.stringify([{ url: endpoint.url, status: 'disabled' }]))
+
+for (const path of withOption('--yes')) {
+  test(`${path} refuses where there is nobody to ask, and says what says yes`, async () => {
+    const line = [...path.split(' '), ...(dangerous[path] ?? uses[path]!.line)].filter(word => word !== '--yes')
+    const name = path === 'profiles remove' ? ['profiles', 'remove', 'old'] : line
+    const { code, stdout, stderr } = await run(name, { env: uses[path]!.env ?? {} })
+    assert.equal(code, 2, stderr)
+    assert.equal(stdout, '')
+    assert.match(stderr, /There is no terminal to ask on\.\nSay so with --yes\./)
+  })
+}
 
 /** The master key of the installation is as much of a secret as the access token's. */
 const secrets = [apiSecret, installation.TIDINGS_MASTER_KEY]

@@ -105,6 +105,24 @@ test('an event is received, retried after a failure, told as a story, and its sa
   )
 })
 
+test('--answer-pings rehearses with pings, but not with the one that registers', async () => {
+  const listening = startTidings(['listen', '--register', '--port', '0', '--answer-pings', '--answer', '500'], { home })
+  listening.stdout.resume()
+  const ended = new Promise(resolve => listening.once('close', resolve))
+  const id = await new Promise<string>((resolve, reject) => {
+    createInterface(listening.stderr).on('line', line => {
+      const found = /^Registered as webhook (\S+)\./.exec(line)?.[1]
+      if (found) resolve(found)
+    })
+    ended.then(() => reject(new Error('it did not register')))
+  })
+  const { code, stdout } = await tidings(['webhooks', 'ping', id], { home })
+  assert.equal(code, 1)
+  assert.equal(JSON.parse(stdout).attempts[0].statusCode, 500)
+  listening.kill('SIGINT')
+  assert.equal(await ended, 0)
+})
+
 test('a webhook is created, pinged, limited, disabled and enabled again', async () => {
   const listening = startTidings(['listen', '--port', '0'], { home })
   listening.stdout.resume()
