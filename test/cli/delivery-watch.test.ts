@@ -161,7 +161,7 @@ test('deliveries show tells this machine’s time, and which that is', async () 
   assert.match(stdout, /2026-11-21 06:10:01 {2}queued/)
 })
 
-test('deliveries watch slows down when the server limits the token, and misses nothing', {
+test('deliveries watch goes on, more slowly, when the server limits the token', {
   timeout: 60_000,
 }, async t => {
   const server = await startStubServer(() => ({ data: { deliveries: [] } }))

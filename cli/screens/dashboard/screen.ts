@@ -48,7 +48,7 @@ const Screen = ({ dashboard, place, colours }: ScreenProps) => {
   const size = useWindowSize()
   const { suspendTerminal } = useApp()
   useInput((input, key) => {
-    if (key.ctrl && input === 'z') return void suspendTerminal(putAside)
+    if (key.ctrl && input === 'z' && process.platform !== 'win32') return void suspendTerminal(putAside)
     for (const name of keyNames(input, key)) dashboard.press(name)
   })
   usePaste(text => dashboard.paste(text))
