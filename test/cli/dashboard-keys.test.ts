@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { paste, press, type Sizes } from '../../cli/screens/dashboard/keys.ts'
 import { afterLook, afterOlder, MOST_ROWS } from '../../cli/screens/dashboard/looks.ts'
-import { initialState, type State, selectorOf } from '../../cli/screens/dashboard/state.ts'
-import type { DeliveryAtAGlance } from '../../cli/timeline.ts'
+import { initialState, type State, selectedDelivery, selectorOf } from '../../cli/screens/dashboard/state.ts'
+import { type Delivery, type DeliveryAtAGlance, describeState } from '../../cli/timeline.ts'
 import type { Webhook } from '../../cli/webhook.ts'
 
 const AT = Date.parse('2026-11-21T00:40:00Z')
@@ -183,6 +183,16 @@ test('a held list stays as it is but for what becomes of its rows, and counts wh
   assert.equal(after.newer, 1)
   const following = afterLook({ ...held, deliveryId: undefined }, look([delivery(AT + 9)]), AT + 10)
   assert.deepEqual(following.deliveries, [delivery(AT + 9)])
+})
+
+test('a row tells the last attempt, also where its story is what is newest', () => {
+  const attempt = { startedAt: '', durationMs: 1, failure: null, failureDetail: null, response: null, retryAfter: null }
+  const row = delivery(AT, { status: 'pending' })
+  const attempts = [500, 503].map((statusCode, index) => ({ ...attempt, number: index + 1, statusCode }))
+  const story: Delivery = { ...row, webhook: null, event: null, attempts }
+  const after = afterLook(stateWith({ deliveries: [row], deliveryId: row.id }), { ...look([row]), story }, AT)
+  assert.equal(describeState(after.deliveries![0]!, AT), '503')
+  assert.equal(describeState(selectedDelivery({ ...after, deliveries: [] })!, AT), '503')
 })
 
 test('the rate is told from one page, however fast they come, and ends when they do', () => {

@@ -1,7 +1,7 @@
 import { type Colours, cellText } from '../../output/output.ts'
 import { displayWidth } from '../../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../../output/time.ts'
-import { questionOf } from './actions.ts'
+import { questionOf, shownUrl } from './actions.ts'
 import { bothEnds, wrapLine } from './lines.ts'
 import { listInFocus, type State } from './state.ts'
 
@@ -25,30 +25,29 @@ export const headerLine = (state: State, { url, profile }: Place, width: number,
 
 /** What has to be said above the footer: how the server is doing, what came of an action, what is being asked. */
 export const noticeLines = (state: State, width: number, colours: Colours): string[] => {
-  const lines = [linkNotice(state, colours), ...askedFor(state, colours)]
-  const wrapped = lines.filter(line => line !== undefined).flatMap(line => wrapLine(line, width))
-  return wrapped.slice(-MOST_LINES)
+  const wrapped = (lines: string[]) => lines.flatMap(line => wrapLine(line, width))
+  return [...wrapped(linkNotice(state, colours)).slice(0, 2), ...wrapped(askedFor(state, colours)).slice(0, 4)]
 }
 
-const MOST_LINES = 5
-
-const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string | undefined => {
+const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string[] => {
   const since = seenAtMs === undefined ? '' : ` What is shown is of ${timeOfDay(seenAtMs)}.`
   switch (link.kind) {
     case 'live':
-      return undefined
+      return []
     case 'away':
-      return colours.red(`${link.message} Still trying.${since}`)
+      return [colours.red(`${link.message} Still trying.${since}`)]
     case 'limited':
-      return colours.yellow(
-        `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from now on.${since}`,
-      )
+      return [
+        colours.yellow(
+          `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from now on.${since}`,
+        ),
+      ]
     case 'refused':
-      return colours.red(`${link.message}${since}`)
+      return [colours.red(`${link.message}${since}`)]
   }
 }
 
-const askedFor = ({ mode, notice }: State, colours: Colours): (string | undefined)[] => {
+const askedFor = ({ mode, notice }: State, colours: Colours): string[] => {
   switch (mode.kind) {
     case 'search': {
       const what =
@@ -57,7 +56,7 @@ const askedFor = ({ mode, notice }: State, colours: Colours): (string | undefine
     }
     case 'since':
       return [
-        `${colours.bold('Send again')} to ${cellText(mode.webhook.url)} what it has not acknowledged since: ${cellTyped(mode.text)}█`,
+        `${colours.bold('Send again')} to ${shownUrl(mode.webhook.url)} what it has not acknowledged since: ${cellTyped(mode.text)}█`,
         mode.fault === ''
           ? '  so long ago as 90s, 15m, 2h, 7d, or a date or time; enter goes on, esc leaves'
           : colours.red(`  ${mode.fault}`),

@@ -66,7 +66,7 @@ const Screen = ({ dashboard, place, colours }: ScreenProps) => {
 
   if (columns < LEAST.columns || rows < LEAST.rows) {
     const text = `This needs ${LEAST.columns} columns and ${LEAST.rows} rows; there are ${columns} and ${rows}. q quits.`
-    return lines([text], columns)
+    return h(Text, null, text)
   }
   const body =
     state.mode.kind === 'help'

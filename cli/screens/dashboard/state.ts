@@ -1,4 +1,4 @@
-import type { Delivery, DeliveryAtAGlance } from '../../timeline.ts'
+import { atAGlance, type Delivery, type DeliveryAtAGlance } from '../../timeline.ts'
 import type { Viewer } from '../../viewer.ts'
 import { eventTypes, type Webhook } from '../../webhook.ts'
 import type { Action, ActionKind } from './actions.ts'
@@ -122,7 +122,7 @@ export const selectedWebhook = ({ webhooks, webhookId }: State): Webhook | undef
 
 /** The selected delivery as far as it is known: from the list, or from its story where the list does not have it. */
 export const selectedDelivery = ({ deliveries, deliveryId, story }: State): DeliveryAtAGlance | undefined =>
-  deliveries?.find(({ id }) => id === deliveryId) ?? (story?.id === deliveryId ? story : undefined)
+  deliveries?.find(({ id }) => id === deliveryId) ?? (story && story.id === deliveryId ? atAGlance(story) : undefined)
 
 /** The webhook that keys act on: the one in the list of webhooks, or the one that the selected delivery goes to. */
 export const targetWebhook = (state: State): Target | undefined => {
