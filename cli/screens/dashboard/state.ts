@@ -165,7 +165,9 @@ export const filterOf = ({ webhookId, statuses = [], eventType }: Filters): Reco
 const searchOf = (state: State): Record<string, unknown> | 'everything' | 'nothing' => {
   const text = state.search.deliveries.trim().toLowerCase()
   if (WHOLE_ID.test(text)) {
-    return { $or: [{ id: text }, { eventId: text }, { webhookId: text }] }
+    return state.webhooks?.some(({ id }) => id === text)
+      ? { webhookId: text }
+      : { $or: [{ id: text }, { eventId: text }] }
   }
   if (PART_OF_ID.test(text)) return { id: { $gte: filled(text, '0'), $lte: filled(text, 'f') } }
   if (text === '') return 'everything'
