@@ -163,6 +163,7 @@ test('a search is for an id, for its beginning, or for text in a URL or an event
   assert.deepEqual(searched(` ${id.toUpperCase()} `), { $or: [{ id }, { eventId: id }] })
   const known = stateWith({ webhooks: [webhook({ id })], search: { webhooks: '', deliveries: id } })
   assert.deepEqual(selectorOf(known), { webhookId: id })
+  assert.deepEqual(selectorOf({ ...known, webhookId: 'w2' }), { $and: [{ webhookId: 'w2' }, { webhookId: id }] })
   assert.deepEqual(searched('01a1fc4a-97'), {
     id: { $gte: '01a1fc4a-9700-0000-0000-000000000000', $lte: '01a1fc4a-97ff-ffff-ffff-ffffffffffff' },
   })
