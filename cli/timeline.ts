@@ -77,6 +77,12 @@ export type DeliveryAtAGlance = Pick<
   attempts: Pick<Attempt, 'number' | 'startedAt' | 'durationMs' | 'statusCode' | 'failure' | 'retryAfter'>[]
 }
 
+/** What is left of a whole delivery. */
+export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
+  ...delivery,
+  attempts: delivery.attempts.slice(-1),
+})
+
 /** GraphQL selection of DeliveryAtAGlance. */
 export const glanceFields = `id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt
   attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure retryAfter }`

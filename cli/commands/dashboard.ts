@@ -7,7 +7,7 @@ import type { Filters } from '../screens/dashboard/state.ts'
 import { Session } from '../session.ts'
 import { knownStatuses } from '../timeline.ts'
 import { askViewer } from '../viewer.ts'
-import { eventTypes } from '../webhook.ts'
+import { eventTypes, findWebhook } from '../webhook.ts'
 
 export const dashboardCommand = () =>
   new Command('dashboard')
@@ -38,6 +38,7 @@ export const dashboardCommand = () =>
         eventType: options.eventType,
       }
       const { output } = session
+      if (options.webhook !== undefined && !session.dryRun) await findWebhook(session, options.webhook)
       const isScreen = process.stdin.isTTY && process.stdout.isTTY && process.env.TERM !== 'dumb'
       if (!isScreen || output.formGiven || session.dryRun) {
         const { printSnapshot } = await import('../screens/dashboard/snapshot.ts')

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { paste, press, type Sizes } from '../../cli/screens/dashboard/keys.ts'
 import { afterLook, afterOlder, MOST_ROWS } from '../../cli/screens/dashboard/looks.ts'
-import { initialState, type State, selectorOf } from '../../cli/screens/dashboard/state.ts'
-import type { DeliveryAtAGlance } from '../../cli/timeline.ts'
+import { initialState, type State, selectedDelivery, selectorOf } from '../../cli/screens/dashboard/state.ts'
+import { type Delivery, type DeliveryAtAGlance, describeState } from '../../cli/timeline.ts'
 import type { Webhook } from '../../cli/webhook.ts'
 
 const AT = Date.parse('2026-11-21T00:40:00Z')
@@ -160,7 +160,10 @@ test('a status is shown after the other, and what is known of it at once', () =>
 test('a search is for an id, for its beginning, or for text in a URL or an event type', () => {
   const searched = (text: string) => selectorOf(stateWith({ search: { webhooks: '', deliveries: text } }))
   const id = '01a1fc4a-97da-763a-b109-52e3aff02ba2'
-  assert.deepEqual(searched(` ${id.toUpperCase()} `), { $or: [{ id }, { eventId: id }, { webhookId: id }] })
+  assert.deepEqual(searched(` ${id.toUpperCase()} `), { $or: [{ id }, { eventId: id }] })
+  const known = stateWith({ webhooks: [webhook({ id })], search: { webhooks: '', deliveries: id } })
+  assert.deepEqual(selectorOf(known), { webhookId: id })
+  assert.deepEqual(selectorOf({ ...known, webhookId: 'w2' }), { $and: [{ webhookId: 'w2' }, { webhookId: id }] })
   assert.deepEqual(searched('01a1fc4a-97'), {
     id: { $gte: '01a1fc4a-9700-0000-0000-000000000000', $lte: '01a1fc4a-97ff-ffff-ffff-ffffffffffff' },
   })
@@ -183,6 +186,16 @@ test('a held list stays as it is but for what becomes of its rows, and counts wh
   assert.equal(after.newer, 1)
   const following = afterLook({ ...held, deliveryId: undefined }, look([delivery(AT + 9)]), AT + 10)
   assert.deepEqual(following.deliveries, [delivery(AT + 9)])
+})
+
+test('a row tells the last attempt, also where its story is what is newest', () => {
+  const attempt = { startedAt: '', durationMs: 1, failure: null, failureDetail: null, response: null, retryAfter: null }
+  const row = delivery(AT, { status: 'pending' })
+  const attempts = [500, 503].map((statusCode, index) => ({ ...attempt, number: index + 1, statusCode }))
+  const story: Delivery = { ...row, webhook: null, event: null, attempts }
+  const after = afterLook(stateWith({ deliveries: [row], deliveryId: row.id }), { ...look([row]), story }, AT)
+  assert.equal(describeState(after.deliveries![0]!, AT), '503')
+  assert.equal(describeState(selectedDelivery({ ...after, deliveries: [] })!, AT), '503')
 })
 
 test('the rate is told from one page, however fast they come, and ends when they do', () => {

@@ -182,6 +182,7 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
     )
     const screen = await terminal.waitFor(/\\u001b/)
     assert.match(screen, /━ Deliveries ━/)
+    assert.match(screen, /delivered \(200, 5 ms\) +…\S*\\u202etype/)
     await terminal.press('Enter')
     await terminal.waitFor(/Event +\\u001b\[2J\\u001b\]0;gone\\u0007\\u202etype/)
   })

@@ -107,6 +107,7 @@ test('no line is wider than its place, nor a pane higher, in a terminal of any s
             assert.ok(displayWidth(line) <= width, `${columns}: ${displayWidth(line)} > ${width}: ${line}`)
         }
         fits([headerLine(state, place, columns, colours), ...bottom, ...helpLines(state, columns, colours)], columns)
+        assert.ok(helpLines(state, columns, colours).length + 2 <= rows)
         fits(lists, layout.listsWidth)
         fits(details, layout.detailsWidth)
         assert.equal(lists.length + bottom.length + 1, rows, `${columns}×${rows}`)

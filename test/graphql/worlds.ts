@@ -276,7 +276,8 @@ const rowsAt = (now: number): Placed[] => {
       })
     }
     // Far from due: nothing is sent while the worlds are compared.
-    if (pending) put('delivery_queue', there, { delivery_id: id, event_id, webhook_id, due_at: now + 3_600_000 })
+    if (pending)
+      put('delivery_queue', there, { delivery_id: id, event_id: event.id, webhook_id, due_at: now + 3_600_000 })
   }
 }
 

@@ -3,6 +3,7 @@ import { type Colours, cellText } from '../../output/output.ts'
 import { count, dateAndTime, zoneAt, zoneName } from '../../output/time.ts'
 import { type Delivery, type DeliveryAtAGlance, deliveryFields, describeAttempt } from '../../timeline.ts'
 import type { Ask } from './feed.ts'
+import { cutMiddle } from './lines.ts'
 import type { Target } from './state.ts'
 
 /** Something that is done on the server, after it has been confirmed. */
@@ -20,25 +21,28 @@ export interface Outcome {
   deliveryId?: string
 }
 
+/** Short enough for a question to be seen whole; URLs of real endpoints are shorter. */
+export const shownUrl = (url: string): string => cutMiddle(cellText(url), 100)
+
 /** What exactly will happen, as a question. */
 export const questionOf = (action: Action): string => {
   switch (action.kind) {
     case 'redeliver': {
       const { eventType, webhook, webhookId } = action.delivery
-      return `Send ${cellText(eventType)} to ${cellText(webhook?.url ?? webhookId)} again, as a new delivery?`
+      return `Send ${cellText(eventType)} to ${shownUrl(webhook?.url ?? webhookId)} again, as a new delivery?`
     }
     case 'ping':
-      return `Send a ping to ${cellText(action.webhook.url)} now?`
+      return `Send a ping to ${shownUrl(action.webhook.url)} now?`
     case 'disable': {
       const waiting = action.pending
         ? ` and cancel ${count(action.pending, 'delivery', 'deliveries')} that wait for it`
         : ''
-      return `Disable ${cellText(action.webhook.url)}${waiting}? It receives nothing until it is enabled again.`
+      return `Disable ${shownUrl(action.webhook.url)}${waiting}? It receives nothing until it is enabled again.`
     }
     case 'enable':
-      return `Make ${cellText(action.webhook.url)} active? It is pinged first, and must answer 200.`
+      return `Make ${shownUrl(action.webhook.url)} active? It is pinged first, and must answer 200.`
     case 'recover':
-      return `Send ${cellText(action.webhook.url)} again all that it has not acknowledged since ${dateAndTime(action.sinceMs)} ${zoneName(zoneAt(action.sinceMs))}?`
+      return `Send ${shownUrl(action.webhook.url)} again all that it has not acknowledged since ${dateAndTime(action.sinceMs)} ${zoneName(zoneAt(action.sinceMs))}?`
   }
 }
 
@@ -48,13 +52,13 @@ export const progressOf = (action: Action): string => {
     case 'redeliver':
       return 'Queueing it again …'
     case 'ping':
-      return `Pinging ${cellText(action.webhook.url)}, which may take 15 s …`
+      return `Pinging ${shownUrl(action.webhook.url)}, which may take 15 s …`
     case 'disable':
-      return `Disabling ${cellText(action.webhook.url)} …`
+      return `Disabling ${shownUrl(action.webhook.url)} …`
     case 'enable':
-      return `Pinging ${cellText(action.webhook.url)} and making it active …`
+      return `Pinging ${shownUrl(action.webhook.url)} and making it active …`
     case 'recover':
-      return `Queueing what ${cellText(action.webhook.url)} has missed …`
+      return `Queueing what ${shownUrl(action.webhook.url)} has missed …`
   }
 }
 
@@ -84,7 +88,7 @@ export const perform = async (ask: Ask, action: Action, colours: Colours): Promi
         { id: action.webhook.id, status: action.kind === 'enable' ? 'active' : 'disabled' },
       )
       const next = action.kind === 'enable' ? ' What it missed meanwhile is sent with c.' : ''
-      return { text: `${cellText(action.webhook.url)} is ${cellText(webhook.status)}.${next}`, good: true }
+      return { text: `${shownUrl(action.webhook.url)} is ${cellText(webhook.status)}.${next}`, good: true }
     }
     case 'recover':
       return recover(ask, action.webhook, action.sinceMs)

@@ -1,7 +1,7 @@
 import { type Colours, cellText } from '../../output/output.ts'
-import { cut, displayWidth } from '../../output/table.ts'
+import { displayWidth } from '../../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../../output/time.ts'
-import { questionOf } from './actions.ts'
+import { questionOf, shownUrl } from './actions.ts'
 import { bothEnds, wrapLine } from './lines.ts'
 import { listInFocus, type State } from './state.ts'
 
@@ -25,30 +25,29 @@ export const headerLine = (state: State, { url, profile }: Place, width: number,
 
 /** What has to be said above the footer: how the server is doing, what came of an action, what is being asked. */
 export const noticeLines = (state: State, width: number, colours: Colours): string[] => {
-  const lines = [linkNotice(state, colours), ...askedFor(state, colours)]
-  const wrapped = lines.filter(line => line !== undefined).flatMap(line => wrapLine(line, width))
-  return wrapped.slice(-MOST_LINES)
+  const wrapped = (lines: string[]) => lines.flatMap(line => wrapLine(line, width))
+  return [...wrapped(linkNotice(state, colours)).slice(0, 2), ...wrapped(askedFor(state, colours)).slice(0, 4)]
 }
 
-const MOST_LINES = 5
-
-const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string | undefined => {
+const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string[] => {
   const since = seenAtMs === undefined ? '' : ` What is shown is of ${timeOfDay(seenAtMs)}.`
   switch (link.kind) {
     case 'live':
-      return undefined
+      return []
     case 'away':
-      return colours.red(`${link.message} Still trying.${since}`)
+      return [colours.red(`${link.message} Still trying.${since}`)]
     case 'limited':
-      return colours.yellow(
-        `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from now on.${since}`,
-      )
+      return [
+        colours.yellow(
+          `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from now on.${since}`,
+        ),
+      ]
     case 'refused':
-      return colours.red(`${link.message}${since}`)
+      return [colours.red(`${link.message}${since}`)]
   }
 }
 
-const askedFor = ({ mode, notice }: State, colours: Colours): (string | undefined)[] => {
+const askedFor = ({ mode, notice }: State, colours: Colours): string[] => {
   switch (mode.kind) {
     case 'search': {
       const what =
@@ -57,7 +56,7 @@ const askedFor = ({ mode, notice }: State, colours: Colours): (string | undefine
     }
     case 'since':
       return [
-        `${colours.bold('Send again')} to ${cellText(mode.webhook.url)} what it has not acknowledged since: ${cellTyped(mode.text)}█`,
+        `${colours.bold('Send again')} to ${shownUrl(mode.webhook.url)} what it has not acknowledged since: ${cellTyped(mode.text)}█`,
         mode.fault === ''
           ? '  so long ago as 90s, 15m, 2h, 7d, or a date or time; enter goes on, esc leaves'
           : colours.red(`  ${mode.fault}`),
@@ -76,12 +75,20 @@ const cellTyped = (text: string): string => (text === '' ? '' : cellText(text))
 
 type KeyHint = [key: string, does: string]
 
-/** The keys that do something here, on one line or two. */
+/** The keys that do something here, on one line or two; where there is no room, those that come last in their group are left out. */
 export const footerLines = (state: State, width: number, colours: Colours): string[] => {
-  const groups = hintsOf(state).map(hints => hints.map(([key, does]) => `${colours.bold(key)} ${does}`).join('  '))
-  const line = groups.join('   ')
-  return (displayWidth(line) <= width ? [line] : groups).map(group => cut(group, width))
+  const groups = hintsOf(state)
+  const line = groups.map(hints => lineOf(hints, colours)).join('   ')
+  if (displayWidth(line) <= width) return [line]
+  return groups.map(hints => {
+    const shown = [...hints]
+    while (displayWidth(lineOf(shown, colours)) > width) shown.pop()
+    return lineOf(shown, colours)
+  })
 }
+
+const lineOf = (hints: KeyHint[], colours: Colours): string =>
+  hints.map(([key, does]) => `${colours.bold(key)} ${does}`).join('  ')
 
 const hintsOf = (state: State): KeyHint[][] => {
   switch (state.mode.kind) {
@@ -109,14 +116,14 @@ const hintsOf = (state: State): KeyHint[][] => {
 
 const lookHints = (state: State): KeyHint[] => {
   const general: KeyHint[] = [
+    ['tab', 'pane'],
     ['?', 'help'],
     ['q', 'quit'],
   ]
-  if (state.focus === 'details') return [['↑↓', 'scroll'], ['esc', 'back'], ['tab', 'pane'], ...general]
-  if (state.focus === 'webhooks')
-    return [['↑↓', 'choose'], ['enter', 'open'], ['tab', 'pane'], ['/', 'find'], ...general]
+  if (state.focus === 'details') return [['↑↓', 'scroll'], ['esc', 'back'], ...general]
+  if (state.focus === 'webhooks') return [['↑↓', 'choose'], ['enter', 'open'], ...general, ['/', 'find']]
   const move: KeyHint = state.deliveryId === undefined ? ['↓', 'select'] : ['home', 'newest']
-  return [move, ['enter', 'story'], ['tab', 'pane'], ['/', 'find'], ['s', 'status'], ['t', 'type'], ...general]
+  return [move, ['enter', 'story'], ...general, ['/', 'find'], ['s', 'status'], ['t', 'type']]
 }
 
 const actHints = (state: State): KeyHint[] => {
@@ -137,14 +144,14 @@ export const helpLines = (state: State, width: number, colours: Colours): string
 }
 
 const HELP: [string, string][] = [
-  ['↑↓ jk', 'move; PgUp PgDn page; Home End to the ends'],
-  ['home', 'also lets the list of deliveries follow the newest again'],
-  ['enter', 'opens what is selected; esc goes back, then clears filters'],
+  ['↑↓ jk', 'move; PgUp PgDn Home End likewise'],
+  ['home', 'lets the deliveries follow the newest again'],
+  ['enter', 'opens; esc goes back, then clears filters'],
   ['tab', 'goes to the next pane'],
-  ['/', 'finds by id, its beginning, or text in a URL or event type'],
-  ['s t', 'show one status, one event type (S, T: the other way)'],
+  ['/', 'finds by id, or text in a URL or event type'],
+  ['s t', 'one status, one event type (S T: backwards)'],
   ['r', 'sends the selected delivery again'],
   ['p d e', 'ping, disable, enable the webhook'],
-  ['c', 'recover: sends it again all it has not acknowledged'],
+  ['c', 'recover: sends all it has not acknowledged'],
   ['q', 'quits; ctrl-z puts aside until fg'],
 ]

@@ -3,7 +3,7 @@ import type { State } from './state.ts'
 /** Below this there is no room for what belongs together. */
 export const LEAST = { columns: 60, rows: 15 }
 /** From this width on the details stand beside the lists. */
-const WIDE = 130
+const WIDE = 150
 const GUTTER = 2
 /** A pane's title, and the titles of its columns. */
 const HEAD = 2

@@ -25,7 +25,7 @@ export const rowOf = (cells: Cell[]): string =>
     .join(GAP)
 
 /** For what differs at its beginning as well as at its end, as URLs do. */
-const cutMiddle = (text: string, width: number): string => {
+export const cutMiddle = (text: string, width: number): string => {
   if (displayWidth(text) <= width) return text
   const beginning = cut(text, Math.ceil(width / 2))
   return beginning + cut(text, width - displayWidth(beginning) + 1, 'start').slice(1)

@@ -1,4 +1,4 @@
-import type { DeliveryAtAGlance } from '../../timeline.ts'
+import { atAGlance, type DeliveryAtAGlance } from '../../timeline.ts'
 import { type Look, PAGE } from './feed.ts'
 import type { State } from './state.ts'
 
@@ -23,7 +23,7 @@ export const afterLook = (state: State, look: Look, nowMs: number): State => {
   if (state.deliveries === undefined || state.deliveryId === undefined || state.deliveries.length === 0) {
     return { ...seen, deliveries: newest, newer: 0, newerAtLeast: false, more: newest.length === PAGE }
   }
-  const changed = new Map([...newest, ...refreshed, ...(story ? [story] : [])].map(each => [each.id, each]))
+  const changed = new Map([...newest, ...refreshed, ...(story ? [atAGlance(story)] : [])].map(each => [each.id, each]))
   const top = state.deliveries[0]!.id
   const newer = newest.filter(({ id }) => id > top).length
   return {

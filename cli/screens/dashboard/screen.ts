@@ -48,7 +48,7 @@ const Screen = ({ dashboard, place, colours }: ScreenProps) => {
   const size = useWindowSize()
   const { suspendTerminal } = useApp()
   useInput((input, key) => {
-    if (key.ctrl && input === 'z') return void suspendTerminal(putAside)
+    if (key.ctrl && input === 'z' && process.platform !== 'win32') return void suspendTerminal(putAside)
     for (const name of keyNames(input, key)) dashboard.press(name)
   })
   usePaste(text => dashboard.paste(text))
@@ -66,7 +66,7 @@ const Screen = ({ dashboard, place, colours }: ScreenProps) => {
 
   if (columns < LEAST.columns || rows < LEAST.rows) {
     const text = `This needs ${LEAST.columns} columns and ${LEAST.rows} rows; there are ${columns} and ${rows}. q quits.`
-    return lines([text], columns)
+    return h(Text, null, text)
   }
   const body =
     state.mode.kind === 'help'

@@ -1,4 +1,5 @@
-import type { Delivery, DeliveryAtAGlance } from '../../timeline.ts'
+import { allOf } from '../../resources.ts'
+import { atAGlance, type Delivery, type DeliveryAtAGlance } from '../../timeline.ts'
 import type { Viewer } from '../../viewer.ts'
 import { eventTypes, type Webhook } from '../../webhook.ts'
 import type { Action, ActionKind } from './actions.ts'
@@ -122,7 +123,7 @@ export const selectedWebhook = ({ webhooks, webhookId }: State): Webhook | undef
 
 /** The selected delivery as far as it is known: from the list, or from its story where the list does not have it. */
 export const selectedDelivery = ({ deliveries, deliveryId, story }: State): DeliveryAtAGlance | undefined =>
-  deliveries?.find(({ id }) => id === deliveryId) ?? (story?.id === deliveryId ? story : undefined)
+  deliveries?.find(({ id }) => id === deliveryId) ?? (story && story.id === deliveryId ? atAGlance(story) : undefined)
 
 /** The webhook that keys act on: the one in the list of webhooks, or the one that the selected delivery goes to. */
 export const targetWebhook = (state: State): Target | undefined => {
@@ -149,10 +150,9 @@ const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/
  * else for text in the webhook's URL or the event's type: both are resolved here, so that the server need not read every row.
  */
 export const selectorOf = (state: State): Record<string, unknown> | undefined => {
-  const filter = filterOf(state)
   const search = searchOf(state)
-  if (search === 'nothing') return undefined
-  return search === 'everything' ? filter : { ...filter, ...search }
+  if (!search) return undefined
+  return allOf([filterOf(state), search].filter(condition => Object.keys(condition).length > 0)) ?? {}
 }
 
 /** The condition that the filters make. */
@@ -162,20 +162,23 @@ export const filterOf = ({ webhookId, statuses = [], eventType }: Filters): Reco
   ...(eventType !== undefined && { eventType }),
 })
 
-const searchOf = (state: State): Record<string, unknown> | 'everything' | 'nothing' => {
+/** Empty if nothing is searched for; undefined if nothing can match. */
+const searchOf = (state: State): Record<string, unknown> | undefined => {
   const text = state.search.deliveries.trim().toLowerCase()
   if (WHOLE_ID.test(text)) {
-    return { $or: [{ id: text }, { eventId: text }, { webhookId: text }] }
+    return state.webhooks?.some(({ id }) => id === text)
+      ? { webhookId: text }
+      : { $or: [{ id: text }, { eventId: text }] }
   }
   if (PART_OF_ID.test(text)) return { id: { $gte: filled(text, '0'), $lte: filled(text, 'f') } }
-  if (text === '') return 'everything'
+  if (text === '') return {}
   const urls = (state.webhooks ?? []).filter(({ url }) => url.toLowerCase().includes(text)).map(({ id }) => id)
   const types = eventTypes.filter(type => type.includes(text))
   const either = [
     ...(urls.length > 0 ? [{ webhookId: { $in: urls } }] : []),
     ...(types.length > 0 ? [{ eventType: { $in: types } }] : []),
   ]
-  return either.length === 0 ? 'nothing' : { $or: either }
+  return either.length === 0 ? undefined : { $or: either }
 }
 
 /** The first or the last id that begins so. */
