@@ -1,9 +1,19 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
-import { v7 as uuid } from 'uuid'
 import { type Database, rows } from '../database/connect.ts'
 import type { Log } from '../log.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
-import { claim, extend, freeLeases, headOfEach, type Job, nextDue, putBack, type Settlement, settle } from './queue.ts'
+import {
+  claim,
+  extend,
+  freeLeases,
+  headOfEach,
+  type Job,
+  newLease,
+  nextDue,
+  putBack,
+  type Settlement,
+  settle,
+} from './queue.ts'
 import { createShares, type Place } from './shares.ts'
 
 /** A claim holds for so long, and is extended while its attempts live. What a dead process held is due again after it. */
@@ -103,7 +113,7 @@ export const startDeliveryLoop = (
   const look = async (): Promise<number> => {
     clearTimeout(timer)
     timerAt = Number.POSITIVE_INFINITY
-    if (stale) await freeLeases(database, { now: clock.now(), leaseMs: LEASE_MS })
+    if (stale) await freeLeases(database, clock.now())
     stale = false
     mayBeDue ||= crowded
     let claimedAt = Number.NEGATIVE_INFINITY
@@ -162,7 +172,7 @@ export const startDeliveryLoop = (
 
   const claimDue = async (now: number, limit: number, quotas?: ReadonlyMap<string, number>) => {
     shares.dropExpired(now)
-    const given = { lease: uuid(), now, limit, leaseMs: LEASE_MS, plan: shares.plan }
+    const given = { lease: newLease(now), now, limit, leaseMs: LEASE_MS, plan: shares.plan }
     const claimed = await claim(database, quotas ? { ...given, quotas } : given)
     for (const job of claimed.taken) shares.add(job, now + LEASE_MS)
     startWaiting()

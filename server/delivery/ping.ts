@@ -7,7 +7,7 @@ import { queueDeliveries, recordPing } from '../domain/events.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
 import { type DeliveryLoop, LEASE_MS } from './loop.ts'
 import type { Answer } from './outcome.ts'
-import { jobsOf } from './queue.ts'
+import { jobsOf, newLease } from './queue.ts'
 
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
 export type AnsweredPing = {
@@ -82,7 +82,7 @@ export const pingWebhook = async (
   webhookId: string,
 ): Promise<string> => {
   const now = clock.now()
-  const lease = uuid()
+  const lease = newLease(now)
   const { deliveryId, eventId } = await database.transaction(async trx => {
     const eventId = await recordPing(trx, now)
     const [id] = await queueDeliveries(trx, { id: eventId, type: 'ping' }, [webhookId], now, {

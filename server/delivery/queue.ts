@@ -1,4 +1,5 @@
 import type { Knex } from 'knex'
+import { v7 as uuid } from 'uuid'
 import type { EventType } from '../../shared/events.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Dialect } from '../database/engine.ts'
@@ -98,7 +99,6 @@ export const claim = async (
       trx,
       database,
       due.filter(row => changed.has(row.delivery_id)),
-      leaseMs,
     )
     await hold(trx, take, now + leaseMs)
     await release(trx, later)
@@ -196,7 +196,7 @@ const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promis
 }
 
 /** Logs the attempts of those that held these rows before and never said what came of it. */
-const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[], leaseMs: number): Promise<void> => {
+const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[]): Promise<void> => {
   const lost = due.filter(row => row.lease !== null)
   if (lost.length === 0) return
   // One that has recorded its attempt in this very moment is believed.
@@ -205,9 +205,14 @@ const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[
     trx,
     `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
      VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?)").join(', ')}${recorded}`,
-    lost.flatMap(row => [row.delivery_id, row.attempt, row.due_at - leaseMs, LOST]),
+    lost.flatMap(row => [row.delivery_id, row.attempt, claimedAt(row.lease!), LOST]),
   )
 }
+
+/** A lease's id, which tells when it was taken: `due_at` does not, once the lease has been extended. */
+export const newLease = (now: number): string => uuid({ msecs: now })
+
+const claimedAt = (lease: string): number => Number.parseInt(lease.slice(0, 8) + lease.slice(9, 13), 16)
 
 const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
 
@@ -216,10 +221,10 @@ const LOST = 'The process that made this attempt ended before it recorded an ans
  *
  * @returns how many deliveries were claimed
  */
-export const freeLeases = (database: Database, { now, leaseMs }: { now: number; leaseMs: number }): Promise<number> =>
+export const freeLeases = (database: Database, now: number): Promise<number> =>
   database.transaction(async trx => {
     const held = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
-    await logLost(trx, database, held, leaseMs)
+    await logLost(trx, database, held)
     return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
   })
 
@@ -290,9 +295,9 @@ export const settle = async (database: Database, settlements: Settlement[], now:
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
   const ids = sorted.map(({ job }) => job.deliveryId)
   await database.transaction(async trx => {
-    const held = await rows<{ delivery_id: string; lease: string | null }>(
+    const held = await rows<QueueRow>(
       trx,
-      `SELECT delivery_id, lease FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${database.dialect.forUpdate}`,
+      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${database.dialect.forUpdate}`,
       ids,
     )
     const leases = new Map(held.map(row => [row.delivery_id, row.lease]))
@@ -302,6 +307,12 @@ export const settle = async (database: Database, settlements: Settlement[], now:
     await logAttempts(trx, database, sorted)
     await retry(trx, database.dialect, own)
     await finish(trx, own, now)
+    const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
+    await logLost(
+      trx,
+      database,
+      held.filter(row => takenOver.has(row.delivery_id)),
+    )
     await recordLate(trx, late, now)
     await changeWebhooks(trx, own, now)
   })
@@ -393,6 +404,8 @@ const forget = async (trx: Knex.Transaction, finished: Settlement[]): Promise<vo
   await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
 }
 
+const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
+
 /** Attempts that came after their lease. */
 const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number): Promise<void> => {
   for (const [attempt, group] of Map.groupBy(late, ({ job }) => job.attempt)) {
@@ -402,7 +415,7 @@ const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number
       attempt,
     ])
   }
-  const acknowledged = late.filter(({ outcome }) => outcome.status === 'delivered')
+  const acknowledged = late.filter(isAcknowledged)
   if (acknowledged.length === 0) return
   await run(
     trx,

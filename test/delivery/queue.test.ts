@@ -4,7 +4,16 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { connect, rows } from '../../server/database/connect.ts'
 import { LEASE_MS } from '../../server/delivery/loop.ts'
 import type { Answer as Answered, Outcome } from '../../server/delivery/outcome.ts'
-import { claim, extend, type Job, type Plan, putBack, type Settlement, settle } from '../../server/delivery/queue.ts'
+import {
+  claim,
+  extend,
+  type Job,
+  newLease,
+  type Plan,
+  putBack,
+  type Settlement,
+  settle,
+} from '../../server/delivery/queue.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -22,8 +31,13 @@ describeEachEngine('the queue', engine => {
   afterEach(() => rig.reset())
   after(() => rig?.stop())
 
-  const claimAs = async (lease: string, { limit = 10, plan = takeAll } = {}): Promise<Job[]> =>
-    (await claim(rig.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, plan })).taken
+  /** The latest lease of each process. */
+  const leases: Record<string, string> = {}
+  const claimAs = async (name: string, { limit = 10, plan = takeAll } = {}): Promise<Job[]> => {
+    const lease = newLease(clock.now())
+    leases[name] = lease
+    return (await claim(rig.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, plan })).taken
+  }
 
   const settlement = (job: Job, statusCode: number, outcome: Outcome, body = ''): Settlement => {
     const answer: Answered = { kind: 'response', statusCode, body }
@@ -102,6 +116,18 @@ describeEachEngine('the queue', engine => {
     assert.equal((await rig.delivery(webhookId)).attempt_count, 2)
   })
 
+  it('logs a lost attempt from its claim on, also where its lease was extended', async () => {
+    await rig.webhook('http://127.0.0.1:9/')
+    await rig.emit()
+    const [lost] = await claimAs('dead')
+    const claimedAt = clock.now()
+    clock.advance(10_000)
+    await extend(rig.database, [lost!], clock.now() + LEASE_MS)
+    clock.advance(LEASE_MS)
+    const [job] = await claimAs('heir')
+    assert.equal((await rig.attempts(job!.deliveryId))[0]!.started_at, claimedAt)
+  })
+
   it('does not count a failure under a lease that was lost, and logs it as it was', async () => {
     const webhookId = await rig.webhook('http://127.0.0.1:9/')
     await rig.emit()
@@ -110,7 +136,7 @@ describeEachEngine('the queue', engine => {
     const [heir] = await claimAs('heir')
     await settle(rig.database, [failed(frozen!)], clock.now())
     const row = await queued()
-    assert.deepEqual([row!.lease, row!.failure_count], ['heir', 0])
+    assert.deepEqual([row!.lease, row!.failure_count], [leases.heir, 0])
     assert.equal((await rig.delivery(webhookId)).status, 'pending')
     const [told] = await rig.attempts(frozen!.deliveryId)
     assert.deepEqual([told!.failure, told!.status_code], [null, 500])
@@ -132,7 +158,7 @@ describeEachEngine('the queue', engine => {
       await settle(rig.database, [settlement(frozen!, 429, outcome)], clock.now())
       assert.equal((await rig.delivery(webhookId)).status, 'pending')
       assert.equal((await rig.webhookRow(webhookId)).status, 'active')
-      assert.equal((await queued())!.lease, 'heir')
+      assert.equal((await queued())!.lease, leases.heir)
     })
   }
 
@@ -225,7 +251,7 @@ describeEachEngine('the queue', engine => {
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
     await putBack(rig.database, [frozen!], clock.now())
-    assert.equal((await queued())!.lease, 'heir')
+    assert.equal((await queued())!.lease, leases.heir)
     await putBack(rig.database, [heir!], clock.now())
     assert.deepEqual([(await queued())!.lease, (await queued())!.attempt], [null, 1])
   })
@@ -339,12 +365,13 @@ describeEachEngine('the delivery loop', engine => {
     while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
     clock.advance(LEASE_MS)
     // Another process has claimed what ran out, and is sending it.
-    await claim(rig.database, { lease: 'heir', now: clock.now(), limit: 10, leaseMs: LEASE_MS, plan: takeAll })
+    const lease = newLease(clock.now())
+    await claim(rig.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, plan: takeAll })
     answer({ status: 200 })
     while ((await rig.countWhere({ status: 'delivered' })) === 0) await wait(5)
     await loop.idle()
     assert.equal(receiver.requests.length, 1)
-    assert.deepEqual(await rig.database.knex('delivery_queue').pluck('lease'), ['heir'])
+    assert.deepEqual(await rig.database.knex('delivery_queue').pluck('lease'), [lease])
   })
 
   it('gives back what waits for a webhook that asks for a pause meanwhile', async () => {
@@ -450,7 +477,8 @@ describe('the delivery loop on SQLite, which has one process', () => {
     try {
       const webhookId = await rig.webhook(receiver.url)
       await rig.emit()
-      await claim(rig.database, { lease: 'dead', now: clock.now(), limit: 1, leaseMs: LEASE_MS, plan: takeAll })
+      const lease = newLease(clock.now())
+      await claim(rig.database, { lease, now: clock.now(), limit: 1, leaseMs: LEASE_MS, plan: takeAll })
       const loop = await rig.startLoop()
       await loop.idle()
       assert.equal(receiver.requests.length, 1)
