@@ -22,6 +22,7 @@ const customers = await startReceiver({ answer: ({ path }) => answers.get(path) 
 after(() => customers.close())
 const at = (customer: string) => new URL(customer, customers.url).href
 
+writeFileSync(join(home, 'setup'), `PS1='$ '; cd ${home}; tidings() { node ${bin}/tidings.js "$@"; }\n`)
 if (!noTerminal) await startSandbox(home)
 
 for (const [columns, rows] of [
@@ -29,12 +30,12 @@ for (const [columns, rows] of [
   [200, 60],
 ] as const) {
   test(`an afternoon in a terminal of ${columns} × ${rows}`, { skip: noTerminal, timeout: 120_000 }, async t => {
-    const shell = await openTerminal(['bash', '--norc', '--noprofile', '-i'], {
-      env: { PS1: '$ ', XDG_CONFIG_HOME: home, PATH: `${dirname(process.execPath)}:${process.env.PATH}` },
+    const shell = await openTerminal(['bash', '--init-file', join(home, 'setup'), '-i'], {
+      env: { XDG_CONFIG_HOME: home, PATH: `${dirname(process.execPath)}:${process.env.PATH}` },
       columns,
       rows,
     })
-    await shell.press(`cd ${home}; tidings() { node ${bin}/tidings.js "$@"; }`, 'Enter')
+    await shell.shows(/^\$ /m)
     const seen: string[] = []
     /** Types a line, and gives what it printed once the shell asks for the next; keys in between answer its questions. */
     const type = async (line: string, ...questions: [RegExp, ...string[]][]): Promise<string> => {

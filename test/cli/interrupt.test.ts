@@ -43,7 +43,7 @@ const webhooksList = async () => JSON.parse((await tidings(['webhooks', 'list'],
 
 for (const [what, line, shown, code] of [
   ['listen', ['listen', '--port', '0'], /Listening on/, 0],
-  ['deliveries watch', ['deliveries', 'watch'], /Watching/, 0],
+  ['deliveries watch', ['deliveries', 'watch'], /^Watching/, 0],
   ['verify -', ['verify', '-'], /Paste it here/, 130],
   ['a question for a secret', ['login', '--url', url, '--api-key', 'k'], /API secret \(not shown\):/, 130],
   ['a question for confirmation', ['profiles', 'remove', 'sandbox'], /\(y\/N\):/, 130],
