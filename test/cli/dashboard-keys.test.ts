@@ -193,9 +193,20 @@ test('a row tells the last attempt, also where its story is what is newest', () 
   const row = delivery(AT, { status: 'pending' })
   const attempts = [500, 503].map((statusCode, index) => ({ ...attempt, number: index + 1, statusCode }))
   const story: Delivery = { ...row, webhook: null, event: null, attempts }
-  const after = afterLook(stateWith({ deliveries: [row], deliveryId: row.id }), { ...look([row]), story }, AT)
+  const after = afterLook(
+    stateWith({ deliveries: [row], deliveryId: row.id }),
+    { ...look([row]), story: { id: story.id, delivery: story } },
+    AT,
+  )
   assert.equal(describeState(after.deliveries![0]!, AT), '503')
   assert.equal(describeState(selectedDelivery({ ...after, deliveries: [] })!, AT), '503')
+})
+
+test('a story that is not there is said to be, unless another one was asked for', () => {
+  const state = stateWith({ deliveryId: idAt(AT) })
+  const asked = (id: string) => afterLook(state, { ...look([]), story: { id, delivery: null } }, AT).story
+  assert.equal(asked(idAt(AT)), null)
+  assert.equal(asked(idAt(AT - 1)), undefined)
 })
 
 test('the rate is told from one page, however fast they come, and ends when they do', () => {

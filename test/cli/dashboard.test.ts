@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, beforeEach, suite, type TestContext, test } from 'node:test'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
@@ -194,10 +194,10 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
   for (const [how, end] of [
     ['q', async (terminal: Terminal) => terminal.press('q')],
     ['ctrl-C', async (terminal: Terminal) => terminal.press('C-c')],
-    ['SIGTERM', async () => killDashboards('SIGTERM')],
-    ['SIGINT from elsewhere', async () => killDashboards('SIGINT')],
+    ['SIGTERM', async (terminal: Terminal) => terminal.kill('SIGTERM')],
+    ['SIGINT from elsewhere', async (terminal: Terminal) => terminal.kill('SIGINT')],
     // Not one that it sends itself: it is as if a bug had thrown.
-    ['a crash', async () => killDashboards('SIGUSR2')],
+    ['a crash', async (terminal: Terminal) => terminal.kill('SIGUSR2')],
   ] as const) {
     test(`the terminal is as it was after ${how}`, async t => {
       const terminal = await startTerminal(t, { columns: 80, rows: 24, env: { ...env, NODE_OPTIONS: CRASHING } })
@@ -234,24 +234,6 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
 const CRASHING = `--import=data:text/javascript,${encodeURIComponent(
   "process.on('SIGUSR2', () => { throw new Error('a bug') })",
 )}`
-
-/** The dashboards of this file's server, found by the environment that only they have. */
-const killDashboards = (signal: NodeJS.Signals): void => {
-  for (const pid of dashboards()) process.kill(pid, signal)
-}
-
-const dashboards = (): number[] =>
-  readdirSync('/proc')
-    .filter(name => /^\d+$/.test(name))
-    .map(Number)
-    .filter(pid => {
-      try {
-        const [line, environment] = ['cmdline', 'environ'].map(file => readFileSync(`/proc/${pid}/${file}`, 'utf8'))
-        return line!.includes('tidings.js\0dashboard') && environment!.includes(`TIDINGS_URL=${server.url}`)
-      } catch {
-        return false
-      }
-    })
 
 test('without a terminal it prints once how things are, as JSON or as text', { timeout: 60_000 }, async t => {
   const server = await startTestServer('sqlite')

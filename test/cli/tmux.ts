@@ -24,6 +24,8 @@ export interface Terminal {
   /** As waitFor, for something to be gone. */
   waitWhile(shown: string | RegExp, timeoutMs?: number): Promise<string>
   resize(columns: number, rows: number): Promise<void>
+  /** Sends a signal to what the shell runs. */
+  kill(signal: NodeJS.Signals): Promise<void>
   /** Of tmux's formats, such as `cursor_flag` or `alternate_on`. */
   ask(format: string): Promise<string>
 }
@@ -59,10 +61,14 @@ export const startTerminal = async (
     press: async (...keys) => void (await tmux('send-keys', ...keys)),
     type: async text => void (await tmux('send-keys', '-l', text)),
     screen,
-    waitFor: (shown, timeoutMs = 10_000) => until(matches(shown), `The screen did not show ${shown}`, timeoutMs),
-    waitWhile: (shown, timeoutMs = 10_000) =>
+    waitFor: (shown, timeoutMs = 20_000) => until(matches(shown), `The screen did not show ${shown}`, timeoutMs),
+    waitWhile: (shown, timeoutMs = 20_000) =>
       until(text => !matches(shown)(text), `The screen did not stop showing ${shown}`, timeoutMs),
     resize: async (columns, rows) => void (await tmux('resize-window', '-x', String(columns), '-y', String(rows))),
+    kill: async signal => {
+      const { stdout } = await run('pgrep', ['-P', await terminal.ask('pane_pid')])
+      process.kill(Number(stdout.trim()), signal)
+    },
     ask: async format => (await tmux('display-message', '-p', `#{${format}}`)).trim(),
   }
   await terminal.type(`tidings() { '${process.execPath}' '${PROGRAM}' "$@"; }; clear\n`)

@@ -57,6 +57,7 @@ const textOf = (state: State, colours: Colours): string => {
   if (state.deliveryId === undefined)
     return 'Select a delivery with ↓ to see its story. The list stays as it is then; home lets it move on.'
   if (state.story === undefined) return 'Looking …'
+  if (state.story === null) return 'It is not there any more, or this access token does not see it.'
   return describeDelivery(state.story, state.nowMs, colours)
 }
 

@@ -18,8 +18,8 @@ export interface Look {
   /** The newest that match, the newest first. */
   newest: DeliveryAtAGlance[]
   refreshed: DeliveryAtAGlance[]
-  /** Undefined if it is not there, or none was asked for. */
-  story: Delivery | undefined
+  /** The story that was asked for, if one was; null if it is not there. */
+  story: { id: string; delivery: Delivery | null } | undefined
 }
 
 /** Rows of the list that one request asks for: more than most screens show, so that one request a look is enough at any rate. */
@@ -45,7 +45,11 @@ export const lookAtDeliveries = async (ask: Ask, { selector, refresh, storyId }:
     `query (${declared.join(', ')}) { ${parts.join('\n')} }`,
     variables,
   )
-  return { newest: answer.newest ?? [], refreshed: answer.refreshed ?? [], story: answer.story?.[0] }
+  return {
+    newest: answer.newest ?? [],
+    refreshed: answer.refreshed ?? [],
+    story: storyId === undefined ? undefined : { id: storyId, delivery: answer.story?.[0] ?? null },
+  }
 }
 
 /** The page of the list behind a row. */

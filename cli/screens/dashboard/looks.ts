@@ -17,13 +17,16 @@ export const afterLook = (state: State, look: Look, nowMs: number): State => {
     newest: arrived,
     seenAtMs: nowMs,
     nowMs,
-    story: story?.id === state.deliveryId ? story : state.story,
+    // It may be of what was selected before.
+    story: story && story.id === state.deliveryId ? story.delivery : state.story,
     perSecond: steadied(state.perSecond, rateOf(newest, arrived, nowMs)),
   }
   if (state.deliveries === undefined || state.deliveryId === undefined || state.deliveries.length === 0) {
     return { ...seen, deliveries: newest, newer: 0, newerAtLeast: false, more: newest.length === PAGE }
   }
-  const changed = new Map([...newest, ...refreshed, ...(story ? [atAGlance(story)] : [])].map(each => [each.id, each]))
+  const changed = new Map(
+    [...newest, ...refreshed, ...(story?.delivery ? [atAGlance(story.delivery)] : [])].map(each => [each.id, each]),
+  )
   const top = state.deliveries[0]!.id
   const newer = newest.filter(({ id }) => id > top).length
   return {

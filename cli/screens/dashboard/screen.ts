@@ -111,16 +111,23 @@ const keyNames = (input: string, key: Key): string[] => {
   const special = SPECIAL.find(([flag]) => key[flag])
   if (special) return [special[1]]
   if (key.ctrl) return [`ctrl-${input}`]
-  const typed = Array.from(input, character => TYPED[character] ?? character)
+  const typed = Array.from(input, nameOf)
   // What follows esc at once looks as if it had been typed with alt, which means nothing here.
   return key.meta ? ['esc', ...typed] : typed
 }
 
-/** As they come among others. */
-const TYPED: Record<string, string> = {
+/** What stands among other characters is not taken for a key by ink. */
+const nameOf = (character: string): string => {
+  const code = character.charCodeAt(0)
+  const letter = String.fromCharCode(code + 0x60)
+  return CONTROL[character] ?? (code > 0 && code <= 26 ? `ctrl-${letter}` : character)
+}
+
+const CONTROL: Record<string, string> = {
   '\r': 'enter',
   '\n': 'enter',
   '\t': 'tab',
+  '\x1b': 'esc',
   '\x7f': 'backspace',
   '\b': 'backspace',
 }

@@ -43,7 +43,8 @@ export interface State {
   newest: { id: string; atMs: number } | undefined
   /** Deliveries made a second, of those that the list is limited to. */
   perSecond: number
-  story: Delivery | undefined
+  /** Of the selected delivery. Undefined until it has been asked for; null if it is not there. */
+  story: Delivery | null | undefined
   link: Link
   /** When the last look was answered, epoch milliseconds. */
   seenAtMs: number | undefined
