@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { setTimeout as delay } from 'node:timers/promises'
+import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/promises'
 import { MAX_BODY_BYTES } from '../receiver/body.ts'
 import { bearerToken } from '../receiver/receiver.ts'
 import { type Check, type Verification, verifyDeliveryToken } from '../shared/delivery-token.ts'
@@ -109,7 +109,8 @@ export const startReceiver = async (options: ReceiverOptions): Promise<Receiver>
     const receivedAtMs = Date.now()
     const body = await readAll(request)
     options.onRequest?.(readBody(body ?? '').eventId)
-    const decision = body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await receive(request, body)
+    const made = body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await receive(request, body)
+    const decision = (await hasHungUp(request)) ? { ...made, answered: 'reset' as const, reason: HUNG_UP } : made
     const { answered, reason, verification } = decision
     if (verification?.ok && typeof answered === 'number' && answered < 300)
       handled.add(String(verification.claims?.jti))
@@ -207,6 +208,17 @@ const forward = async (to: URL, request: IncomingMessage, body: string): Promise
     const { cause = error } = error as { cause?: unknown }
     return refused(502, `${to.href} did not answer: ${cause instanceof Error ? cause.message : String(cause)}`)
   }
+}
+
+const HUNG_UP = 'The sender had hung up before it was answered, so it is not handled: it comes again.'
+
+/** Turns of the event loop after which the end of a connection that came with the request, while this process slept, is known. */
+const TURNS = 3
+
+/** Whether nobody waits for an answer any more: to take the event as handled would make a replay of the attempt that follows. */
+const hasHungUp = async ({ socket }: IncomingMessage): Promise<boolean> => {
+  for (let n = 0; n < TURNS && !socket.destroyed; n++) await othersTurn()
+  return socket.destroyed
 }
 
 const answer = (request: IncomingMessage, response: ServerResponse, { answered, headers, body }: Decision): void => {

@@ -9,7 +9,7 @@ import { collect, examples, wholeNumber } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, columnsOf, type Output } from '../output/output.ts'
 import { cut, displayWidth } from '../output/table.ts'
-import { count, duration } from '../output/time.ts'
+import { count, duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { fold } from '../output/wrap.ts'
 import { ReachWatch } from '../reach.ts'
 import { type Arrival, startReceiver } from '../receiver.ts'
@@ -102,7 +102,9 @@ export const listenCommand = () =>
       let webhookId: string | undefined
       let reach: ReachWatch | undefined
       try {
-        output.message(`Listening on ${receiver.url}. Ctrl-C ends it.`)
+        output.message(
+          `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`,
+        )
         if (options.register) {
           const registered = await register(session, url, options.events)
           webhookId = registered.id
@@ -235,7 +237,7 @@ const describe = (
   const mark = verification?.ok === true ? colours.green('✓') : colours.red('✗')
   const fine = typeof answered === 'number' && answered < 300
   const result = answered === 'reset' ? 'broken off  ' : answered === 'hang' ? 'left waiting' : `answered ${answered}`
-  const begin = `${colours.dim(new Date(receivedAtMs).toLocaleTimeString('en-GB'))}  ${mark} ${(fine ? colours.green : colours.yellow)(result)}`
+  const begin = `${colours.dim(timeOfDay(receivedAtMs))}  ${mark} ${(fine ? colours.green : colours.yellow)(result)}`
   const named = eventId === undefined ? begin : `${begin}  ${cellText(eventId)}`
   const took = `  after ${duration(durationMs)}`
   const room = (columnsOf(process.stdout) ?? Number.POSITIVE_INFINITY) - displayWidth(named) - 2

@@ -43,9 +43,15 @@ export const startIssuer = async () => {
   /** Delivers as the service does; `audience` where it is to differ from the URL. */
   const deliver = async (
     url: string,
-    { eventId = randomUUID() as string, eventType = 'project_report_quarterly_overdue', audience = url } = {},
+    {
+      eventId = randomUUID() as string,
+      eventType = 'project_report_quarterly_overdue',
+      audience = url,
+      signal,
+    }: { eventId?: string; eventType?: string; audience?: string; signal?: AbortSignal } = {},
   ) =>
     fetch(url, {
+      ...(signal && { signal }),
       method: 'POST',
       headers: { 'content-type': 'application/json', authorization: `Bearer ${await token(audience, eventId)}` },
       body: bodyOf(eventId, eventType),

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
 import { parseAnswers } from '../../cli/answers.ts'
 import { type Arrival, type ReceiverOptions, startReceiver } from '../../cli/receiver.ts'
 import { startIssuer } from './issuer.ts'
@@ -45,6 +46,15 @@ test('a retry after the receiver’s own 500 is not taken for a replay', async (
   const { url } = await start({ answers: parseAnswers('500,200') })
   const eventId = randomUUID()
   assert.equal((await issuer.deliver(url, { eventId })).status, 500)
+  assert.equal((await issuer.deliver(url, { eventId })).status, 200)
+})
+
+test('a delivery whose sender has hung up is not handled, and its retry is', async () => {
+  const { url, arrivals } = await start({ delayMs: 100 })
+  const eventId = randomUUID()
+  await assert.rejects(issuer.deliver(url, { eventId, signal: AbortSignal.timeout(20) }))
+  while (arrivals.length === 0) await wait(5)
+  assert.match(arrivals[0]!.reason!, /^The sender had hung up/)
   assert.equal((await issuer.deliver(url, { eventId })).status, 200)
 })
 
