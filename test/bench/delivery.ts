@@ -1,8 +1,5 @@
-import { fork } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
-import { once } from 'node:events'
 import { setTimeout as wait } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { rows } from '../../server/database/connect.ts'
 import { sendOnce } from '../../server/delivery/attempt.ts'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
@@ -14,6 +11,7 @@ import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { type Rig, startRig } from '../delivery/rig.ts'
 import { masterKey } from '../delivery/server-process.ts'
 import { engines } from '../support/databases.ts'
+import { startReceivers } from './receivers.ts'
 
 // What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address of a
 // database server in TIDINGS_TEST_DATABASE_URLS that server too.
@@ -23,22 +21,6 @@ const ROUNDS = 3
 const DELIVERIES = 10_000
 const EVENTS_A_SECOND = 100
 const SECONDS = 10
-
-const startReceivers = async (count: number) => {
-  const child = fork(fileURLToPath(new URL('receiver.ts', import.meta.url)), [String(count)], {
-    execArgv: ['--disable-warning=ExperimentalWarning'],
-  })
-  const [{ ports }] = (await once(child, 'message')) as [{ ports: number[] }]
-  return {
-    urls: ports.map(port => `http://127.0.0.1:${port}/`),
-    async arrivals() {
-      child.send('arrivals')
-      const [{ arrivals }] = (await once(child, 'message')) as [{ arrivals: [string, number][] }]
-      return arrivals
-    },
-    stop: () => child.disconnect(),
-  }
-}
 
 const quantile = (sorted: number[], part: number): number =>
   sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))]!

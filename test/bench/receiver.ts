@@ -1,8 +1,21 @@
-import { createServer } from 'node:http'
+import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-// A receiver in a process of its own, for benchmarks: one port an endpoint, answers at once; a path that ends in /hanging never.
-// Tells its parent, when asked, which project reports it has been told of, and when.
+// A receiver in a process of its own, for benchmarks: one port an endpoint, answers at once; a path that ends in /hanging never,
+// one that ends in /flooding without end, one that ends in /trickling a byte at a time.
+// Tells its parent, when asked and except of a path that ends in /aside, which project reports it has been told of, and when.
+
+const CHUNK = Buffer.alloc(65_536, 'x')
+const flood = (response: ServerResponse): void => {
+  while (!response.destroyed && response.write(CHUNK));
+  if (!response.destroyed) response.once('drain', () => flood(response))
+}
+
+const trickle = (response: ServerResponse): void => {
+  response.write('.')
+  const timer = setInterval(() => response.write('.'), 200)
+  response.once('close', () => clearInterval(timer))
+}
 
 let arrivals: [string, number][] = []
 const ports = await Promise.all(
@@ -18,7 +31,10 @@ const ports = await Promise.all(
           })
           request.on('end', () => {
             if (request.url!.endsWith('/hanging')) return
-            arrivals.push([/"projectReport":\{"id":"([^"]+)"/.exec(body)![1]!, Date.now()])
+            if (request.url!.endsWith('/flooding')) return flood(response)
+            if (request.url!.endsWith('/trickling')) return trickle(response)
+            if (!request.url!.endsWith('/aside'))
+              arrivals.push([/"projectReport":\{"id":"([^"]+)"/.exec(body)![1]!, Date.now()])
             response.end()
           })
         })

@@ -15,8 +15,8 @@ export type Findings = Map<string, string[]>
 
 export type Figures = Record<string, number | string>
 
-/** How a server process came to its end, by itself or not, and the errors that it has logged. */
-export type ServerLog = { ended: string | undefined; lines: string[] }
+/** What a server process has logged, and how it came to its end if that was not the end it was given. */
+export type ServerLog = { server: number; endedAt: number; ended: string | undefined; lines: string[] }
 
 type Given = {
   world: World
@@ -241,25 +241,37 @@ const checkAnswers = ({ load, disturbances }: Given, findings: Findings, figures
 }
 
 const ERROR = 50
+/** So long a request may have waited for a database that was away, and then be told so. */
+const WAITED_MS = 10_000
+const STOPS_WITHIN_MS = 30_000
 
 const checkServers = ({ servers, disturbances }: Given, findings: Findings): void => {
   const ended = finder(findings, 'no server ended by itself')
   const errors = finder(findings, 'no server logged an error while the database was there')
+  const alike = new Map<string, string[]>()
   for (const server of servers) {
-    if (server.ended) ended.push(server.ended)
+    // Told to stop, a process that cannot record what it has sent gives up after a while.
+    if (server.ended && !wasAway(disturbances, server.endedAt - STOPS_WITHIN_MS, server.endedAt))
+      ended.push(server.ended)
+    // Waking, it finds that all it waited for has taken too long.
+    const wasFrozen = (at: number) =>
+      disturbances.some(it => it.target === server.server && it.kind === 'freeze' && it.from <= at && it.to >= at)
     for (const line of server.lines) {
       const entry = parse(line)
-      if (entry === undefined) {
-        errors.push(line)
-        continue
-      }
-      const at = Date.parse(entry.time)
-      if (entry.level >= ERROR && !wasAway(disturbances, at, at)) errors.push(line.slice(0, 600))
+      const at = entry ? Date.parse(entry.time) : undefined
+      if (entry && (entry.level < ERROR || wasAway(disturbances, at! - WAITED_MS, at!) || wasFrozen(at!))) continue
+      const what = entry ? `${entry.msg}: ${entry.err?.message ?? ''}`.slice(0, 300) : line
+      alike.set(what, [...(alike.get(what) ?? []), at === undefined ? '?' : time(at)])
     }
+  }
+  for (const [what, times] of alike) {
+    errors.push(`${times.length} × ${what} (${times[0]} to ${times.at(-1)})`)
   }
 }
 
-const parse = (line: string): { level: number; time: string } | undefined => {
+type Entry = { level: number; time: string; msg: string; err?: { message: string } }
+
+const parse = (line: string): Entry | undefined => {
   try {
     return JSON.parse(line)
   } catch {

@@ -10,10 +10,12 @@ import { LEASE_MS } from '../../server/delivery/loop.ts'
 import { parseRetrySchedule } from '../../shared/retry-schedule.ts'
 import { type ServerProcess, startServerProcess } from '../delivery/server-process.ts'
 import { openArrivals } from './arrivals.ts'
+import { endpoints } from './endpoints.ts'
 import type { Disturbance, Fault } from './faults.ts'
 import { checkAll, type Figures, type Findings, type ServerLog } from './invariants.ts'
 import { startLoad, type Target } from './load.ts'
 import type { FromReceivers, ToReceivers } from './receivers.ts'
+import { time } from './story.ts'
 import { createWorld } from './world.ts'
 
 export type Chaos = {
@@ -45,7 +47,7 @@ const PROGRESS_EVERY_MS = 10_000
 const RECOVERY_MS = 2_000
 
 /** A server by its number: the same place, whichever process fills it. */
-type Slot = Target & { process: ServerProcess | undefined; log: ServerLog }
+type Slot = Target & { number: number; process: ServerProcess | undefined }
 
 /**
  * Runs servers under load while faults happen to them, to their database and at their endpoints; lets what is owed be delivered;
@@ -58,15 +60,18 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
   const file = path.join(folder, 'arrivals.sqlite')
   const receivers = await startReceivers(file, seed)
   chaos.care?.include(receivers.pid)
-  const world = await createWorld(databaseUrl, receivers.urls)
+  const world = await createWorld(
+    databaseUrl,
+    endpoints.map((endpoint, index) => ({ ...endpoint, url: receivers.urls[index]! })),
+  )
   receivers.send({ keys: world.keys, issuer: ISSUER })
   const disturbances: Disturbance[] = []
   const logs: ServerLog[] = []
-  const slots: Slot[] = Array.from({ length: servers }, () => ({
+  const slots: Slot[] = Array.from({ length: servers }, (_, number) => ({
+    number,
     url: '',
     avoidUntil: Number.POSITIVE_INFINITY,
     process: undefined,
-    log: { ended: undefined, lines: [] },
   }))
 
   const start = async (slot: Slot): Promise<void> => {
@@ -81,7 +86,7 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
   }
 
   const end = async (slot: Slot, signal: 'SIGKILL' | 'SIGTERM'): Promise<void> => {
-    const { process, url } = slot
+    const { process } = slot
     if (!process) return
     slot.avoidUntil = Number.POSITIVE_INFINITY
     slot.process = undefined
@@ -89,7 +94,11 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
     chaos.care?.exclude(process.pid)
     const isExpected = signal === 'SIGKILL' ? ended.signal === 'SIGKILL' : ended.code === 0
     logs.push({
-      ended: isExpected ? undefined : `${url} on ${signal}: code ${ended.code}, signal ${ended.signal}`,
+      server: slot.number,
+      endedAt: Date.now(),
+      ended: isExpected
+        ? undefined
+        : `server ${slot.number} on ${signal} at ${time(Date.now())}: code ${ended.code}, signal ${ended.signal}`,
       lines: process.log().split('\n').filter(Boolean),
     })
   }
@@ -161,6 +170,13 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
     try {
       const given = { world, arrivals, disturbances, scheduleMs, load: load.result, servers: logs }
       const { findings, figures } = await checkAll(given)
+      if ([...findings.values()].some(wrong => wrong.length > 0)) {
+        for (const it of disturbances) {
+          chaos.onProgress?.(
+            `${time(it.from)} to ${time(it.to)}: ${it.target === 'database' ? '' : 'server '}${it.target} ${it.kind}`,
+          )
+        }
+      }
       const faultsBy = Map.groupBy(disturbances, it => `${it.target === 'database' ? 'database' : 'server'} ${it.kind}`)
       const happened = [...faultsBy].map(([name, list]) => `${list.length} × ${name}`).join(', ')
       return { findings, figures: { 'seconds in all': seconds(startedAt), faults: happened || 'none', ...figures } }

@@ -31,13 +31,18 @@ const isRejection = (status: number | null): boolean =>
 const endOf = ({ started_at, duration_ms }: AttemptRow): number => started_at + (duration_ms ?? 0)
 const isLost = ({ failure }: AttemptRow): boolean => failure === 'lost'
 
-const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs }) => {
+const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs, disturbances }) => {
   const { status } = delivery
   const acknowledged = arrivals.filter(arrival => isSuccess(arrival.status))
   if (status === 'delivered') {
     return acknowledged.length > 0 ? [] : ['is delivered, but the endpoint has not acknowledged it']
   }
-  if (acknowledged.some(arrival => arrival.isWritten)) return [`is ${status}, but the endpoint has acknowledged it`]
+  // The sender may never have known: its process ended or froze first, and what came after failed.
+  const known = acknowledged.find(
+    ({ isWritten, arrivedAt, endedAt }) =>
+      isWritten && disturbances(arrivedAt - CLOCKS_MS, endedAt! + RECORDED_WITHIN_MS, 'kill', 'freeze').length === 0,
+  )
+  if (known) return [`is ${status}, but the endpoint has acknowledged it`]
   if (status === 'rejected') {
     return arrivals.some(arrival => isRejection(arrival.status)) ? [] : ['is rejected, but not by the endpoint']
   }

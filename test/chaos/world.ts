@@ -7,7 +7,7 @@ import { openKeyring } from '../../server/keys/signing-keys.ts'
 import type { Jwk } from '../../shared/delivery-token.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { masterKey } from '../delivery/server-process.ts'
-import { endpoints, ORGANISATIONS, organisationOf, PROJECTS } from './endpoints.ts'
+import { type Endpoint, ORGANISATIONS, organisationOf, PROJECTS } from './endpoints.ts'
 
 /** What a run works on; the ids are in the order of the numbers that endpoints go by. */
 export type World = {
@@ -32,8 +32,11 @@ export const createDatabase = async (serverUrl: string): Promise<string> => {
   return url.href
 }
 
-/** Fills a database with the schema, and with organisations, projects, a token that may do everything, and the endpoints' webhooks. */
-export const createWorld = async (databaseUrl: string, urls: string[]): Promise<World> => {
+/** Fills a database with the schema, and with organisations, projects, a token that may do everything, and a webhook for each endpoint. */
+export const createWorld = async (
+  databaseUrl: string,
+  endpoints: readonly (Omit<Endpoint, 'behaviour'> & { url: string })[],
+): Promise<World> => {
   const database = await connect(databaseUrl)
   await migrate(database)
   const now = Date.now()
@@ -66,12 +69,12 @@ export const createWorld = async (databaseUrl: string, urls: string[]): Promise<
   )
   const keyring = await openKeyring(database, sealer, { now: () => Date.now() })
   keyring.stop()
-  for (const [index, { events, organisations, projects }] of endpoints.entries()) {
+  for (const [index, { url, events, organisations, projects }] of endpoints.entries()) {
     const webhook_id = webhookIds[index]!
     await knex('webhooks').insert({
       id: webhook_id,
       access_token_id: credentials.id,
-      url: urls[index],
+      url,
       status: 'active',
       all_events: events ? 0 : 1,
       all_organisations_and_projects: organisations || projects ? 0 : 1,

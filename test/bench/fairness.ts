@@ -1,0 +1,86 @@
+import { setTimeout as wait } from 'node:timers/promises'
+import { rows } from '../../server/database/connect.ts'
+import type { EventType } from '../../shared/events.ts'
+import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
+import { PROJECTS } from '../chaos/endpoints.ts'
+import { startLoad } from '../chaos/load.ts'
+import { createDatabase, createWorld } from '../chaos/world.ts'
+import { startServerProcess } from '../delivery/server-process.ts'
+import { startReceivers } from './receivers.ts'
+
+// What two endpoints of a hundred, one that hangs and one that floods, do to the latency of the other 98, from an event to its
+// request: node test/bench/fairness.ts mysql://root@127.0.0.1:3306 [server processes …]
+
+const ENDPOINTS = 100
+const EVENTS_A_SECOND = 60
+const WELL: [string, string] = ['aside', 'aside']
+const ILL: [string, string] = ['hanging', 'flooding']
+const WARM_UP_MS = 15_000
+const MEASURED_MS = 30_000
+
+/** The latencies of 98 endpoints in milliseconds, in ascending order, while the other two are as their paths say. */
+const latencies = async (
+  serverUrl: string,
+  processes: number,
+  [first, second]: [string, string],
+): Promise<number[]> => {
+  const receivers = await startReceivers(ENDPOINTS)
+  const databaseUrl = await createDatabase(serverUrl)
+  const type = 'project_report_quarterly_submitted'
+  const events: EventType[] = [type]
+  const world = await createWorld(
+    databaseUrl,
+    receivers.urls.map((url, index) => {
+      // These two get every event, the others those of a project.
+      if (index === 0) return { url: url + first, events }
+      if (index === 1) return { url: url + second, events }
+      return { url, events, projects: [index % PROJECTS] }
+    }),
+  )
+  const env = {
+    TIDINGS_ROLES: 'api,delivery',
+    TIDINGS_RATE_LIMIT: '0',
+    TIDINGS_RETRY_SCHEDULE: RETRY_SCHEDULE_MS.map(ms => ms / 1000).join(),
+  }
+  const servers = await Promise.all(Array.from({ length: processes }, () => startServerProcess(databaseUrl, env)))
+  try {
+    const targets = servers.map(({ url }) => ({ url, avoidUntil: 0 }))
+    const load = startLoad({ world, rate: EVENTS_A_SECOND, seed: 1, targets: () => targets })
+    await wait(WARM_UP_MS)
+    await receivers.arrivals()
+    const since = Date.now()
+    await wait(MEASURED_MS)
+    const arrivals = await receivers.arrivals()
+    await load.stop(5_000)
+    const found = await rows<{ payload: string; created_at: number }>(
+      world.database.knex,
+      'SELECT payload, created_at FROM events WHERE type = ? AND created_at >= ?',
+      [type, since],
+    )
+    const happened = new Map(found.map(row => [JSON.parse(row.payload).projectReport.id as string, row.created_at]))
+    return arrivals.flatMap(([id, at]) => (happened.has(id) ? at - happened.get(id)! : [])).toSorted((a, b) => a - b)
+  } finally {
+    for (const server of servers) await server.end('SIGKILL')
+    receivers.stop()
+    await world.database.knex.raw('DROP DATABASE ??', [new URL(databaseUrl).pathname.slice(1)])
+    await world.database.close()
+  }
+}
+
+const [serverUrl, ...wanted] = process.argv.slice(2)
+if (!serverUrl) throw new Error('Name a database server: node test/bench/fairness.ts mysql://root@127.0.0.1:3306 [1 3]')
+for (const processes of wanted.length > 0 ? wanted.map(Number) : [1, 3]) {
+  const p99: number[] = []
+  for (const others of [WELL, ILL, WELL, ILL]) {
+    const sorted = await latencies(serverUrl, processes, others)
+    const at = (part: number) => sorted[Math.floor(part * (sorted.length - 1))]!
+    p99.push(at(0.99))
+    const besides = others === ILL ? 'one hangs, one floods' : 'all are well'
+    console.log(
+      `${processes} server process(es), ${besides}: p50 ${at(0.5)} ms, p99 ${at(0.99)} ms, most ${at(1)} ms, of ${sorted.length}`,
+    )
+  }
+  console.log(
+    `${processes} server process(es): ratio of p99 ${((p99[1]! + p99[3]!) / (p99[0]! + p99[2]!)).toFixed(2)} (wanted: 2 or less)`,
+  )
+}
