@@ -116,13 +116,20 @@ const serverError = ({ message, extensions = {} }: ServerError, response: Respon
   const code = typeof extensions.code === 'string' ? neutralise(extensions.code) : 'FAILED'
   const reason = typeof extensions.reason === 'string' ? extensions.reason : undefined
   const exitCode = EXIT_CODES[code] ?? exitCodes.failed
-  const skew = reason === 'clock_skew' ? bothClocks(extensions, response) : ''
+  const more =
+    reason === 'clock_skew' ? bothClocks(extensions, response) : code === 'PING_FAILED' ? whatItSaid(extensions) : ''
   return new CliError(
     exitCode,
     code,
-    neutralise(message.replace(/\bVariable "\$\w+" has invalid value: /, '')) + skew,
+    neutralise(message.replace(/\bVariable "\$\w+" has invalid value: /, '')) + more,
     hintFor(code, message, reason, response, extensions, apiKey),
   )
+}
+
+/** Why an endpoint refused its ping is in its own words, if anywhere. */
+const whatItSaid = ({ response }: Record<string, unknown>): string => {
+  const text = typeof response === 'string' ? neutralise(response.replaceAll(/\s+/g, ' ').trim()) : ''
+  return text === '' ? '' : ` It said: ${text.length > 300 ? `${text.slice(0, 300)}…` : text}`
 }
 
 const EXIT_CODES: Record<string, ExitCode> = {

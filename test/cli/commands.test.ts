@@ -223,6 +223,13 @@ for (const [code, exitCode] of [
   })
 }
 
+test('what an endpoint says as it refuses its ping is shown, and cannot act on the terminal', async () => {
+  const response = '{"error":"audience",\n"found":"\u001b[2Jhttps://other.example/"}'
+  const { stderr } = await run(['webhooks', 'list'], refusal('PING_FAILED', { response }))
+  assert.ok(stderr.includes('It said: {"error":"audience", "found":"'), stderr)
+  assert.ok(!stderr.includes('\u001b'))
+})
+
 test('a clock that is off is shown beside the server’s', async () => {
   const serverTime = new Date(Date.now() - 3_600_000).toISOString()
   const { code, stderr } = await run(['whoami'], refusal('UNAUTHENTICATED', { reason: 'clock_skew', serverTime }))
