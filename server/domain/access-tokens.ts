@@ -3,7 +3,7 @@ import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { badInput } from '../../shared/errors.ts'
 import { toIso } from '../../shared/time.ts'
-import { insertMany, rows, run, type Sql } from '../database/connect.ts'
+import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Resource } from '../mango/resource.ts'
 import { checkName } from './names.ts'
@@ -111,7 +111,7 @@ export const createAccessToken = async (
     id,
     name,
     api_key: apiKey,
-    secret_sealed: sealer.seal(apiSecret, `access token ${id}`),
+    secret_sealed: sealer.seal(apiSecret, sealContext(id)),
     sees_all_organisations: organisationIds ? 0 : 1,
     expires_at: expiresAt ?? null,
     created_at: now,
@@ -128,25 +128,41 @@ export const createAccessToken = async (
   return { id, apiKey, apiSecret }
 }
 
+export type SealedAccessToken = { token: AccessToken; secretSealed: string }
+
+/** The tokens that API keys name, by API key, in one statement. Expired and revoked ones are found too. */
+export const findByApiKeys = async (sql: Sql, apiKeys: Iterable<string>): Promise<Map<string, SealedAccessToken>> => {
+  // The column is ASCII, and MySQL and MariaDB do not compare it with anything else. Nor do they tell a key from the same with
+  // spaces after it; who looks it up in the answer does.
+  const comparable = Array.from(new Set(apiKeys), apiKey => apiKey.replaceAll(/[^\x20-\x7e]/g, '?'))
+  const found = await rows<AccessTokenRow & { permissions: string | null }>(
+    sql,
+    `SELECT t.*, (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
+     FROM access_tokens t WHERE t.api_key IN (${marks(comparable)})`,
+    comparable,
+  )
+  return new Map(
+    found.map(row => {
+      const token = accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[])
+      return [row.api_key, { token, secretSealed: row.secret_sealed }]
+    }),
+  )
+}
+
+export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
+  sealer.open(secretSealed, sealContext(token.id))
+
+/** What an access token's secret is sealed to. */
+const sealContext = (id: string): string => `access token ${id}`
+
 /** The token that an API key names, with its secret; undefined when there is none. Expired and revoked ones are found too. */
 export const findByApiKey = async (
   sql: Sql,
   sealer: Sealer,
   apiKey: string,
 ): Promise<{ token: AccessToken; apiSecret: string } | undefined> => {
-  const [row] = await rows<AccessTokenRow & { permissions: string | null }>(
-    sql,
-    `SELECT t.*, (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
-     FROM access_tokens t WHERE t.api_key = ?`,
-    // The column is ASCII, and MySQL and MariaDB do not compare it with anything else.
-    [apiKey.replaceAll(/[^\x20-\x7e]/g, '?')],
-  )
-  // Nor do they tell it from the same with spaces after it.
-  if (row?.api_key !== apiKey) return undefined
-  return {
-    token: accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[]),
-    apiSecret: sealer.open(row.secret_sealed, `access token ${row.id}`),
-  }
+  const found = (await findByApiKeys(sql, [apiKey])).get(apiKey)
+  return found && { token: found.token, apiSecret: openApiSecret(sealer, found) }
 }
 
 const LAST_USED_STEP_MS = 60_000

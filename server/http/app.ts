@@ -6,8 +6,9 @@ import { requestId } from './request-id.ts'
 export const createApp = ({ log, open, signed }: { log: Log; open: Middleware[]; signed: Middleware[] }): Koa => {
   const app = new Koa()
   app.use(requestId(log))
-  for (const middleware of open) app.use(middleware)
+  // First, since it is where nearly all requests go; the others have paths of their own.
   for (const middleware of signed) app.use(at('/graphql', middleware))
+  for (const middleware of open) app.use(middleware)
   app.on('error', error => log.warn({ err: error }, 'a connection failed'))
   return app
 }

@@ -23,10 +23,14 @@ const read = async (request: IncomingMessage): Promise<Buffer | undefined> => {
   if (Number(request.headers['content-length']) > BODY_LIMIT_BYTES) return undefined
   const chunks: Buffer[] = []
   let length = 0
-  for await (const chunk of request.iterator({ destroyOnReturn: false })) {
-    length += chunk.length
-    if (length > BODY_LIMIT_BYTES) return undefined
-    chunks.push(chunk)
-  }
-  return Buffer.concat(chunks)
+  return new Promise((resolve, reject) => {
+    request.on('data', (chunk: Buffer) => {
+      length += chunk.length
+      if (length <= BODY_LIMIT_BYTES) return void chunks.push(chunk)
+      request.removeAllListeners('data').pause()
+      resolve(undefined)
+    })
+    request.on('end', () => resolve(Buffer.concat(chunks)))
+    request.on('error', reject)
+  })
 }

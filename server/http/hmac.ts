@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import DataLoader from 'dataloader'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import {
@@ -13,7 +14,13 @@ import {
 import { toIso } from '../../shared/time.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, isDuplicate, run } from '../database/connect.ts'
-import { type AccessToken, findByApiKey, touchAccessToken } from '../domain/access-tokens.ts'
+import {
+  type AccessToken,
+  findByApiKeys,
+  openApiSecret,
+  type SealedAccessToken,
+  touchAccessToken,
+} from '../domain/access-tokens.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { WithBody } from './body.ts'
 import { answer, type RequestState } from './request-id.ts'
@@ -38,7 +45,7 @@ export type Authenticated = WithBody & { token: AccessToken; signature: string }
 const NO_SECRET = Buffer.alloc(32).toString('base64')
 const NOBODY = 'no access token'
 
-/** Lets through requests that are signed as section 3 of the contract says, and refuses all others with 401 and the reason. */
+/** Lets through requests with a signature that is right and fresh, of a token that is valid now; refuses all others with 401 and the reason. */
 export const authenticate = ({
   database,
   sealer,
@@ -49,6 +56,7 @@ export const authenticate = ({
   clock: Clock
 }): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
+  const byApiKey = tokensByApiKey(database)
   return async (ctx, next) => {
     const refusal = await check()
     if (refusal) refuse(ctx, refusal)
@@ -68,9 +76,9 @@ export const authenticate = ({
         return { reason: 'malformed', message: `${signed.dateHeader} is neither an HTTP-date nor an ISO 8601 time.` }
       }
 
-      const found = await findByApiKey(database.knex, sealer, authorization.credential)
+      const found = await byApiKey.load(authorization.credential)
       const expected = signature(
-        found?.apiSecret ?? sealer.open(sealedNoSecret, NOBODY),
+        found ? openApiSecret(sealer, found) : sealer.open(sealedNoSecret, NOBODY),
         stringToSign({ method: ctx.method, pathAndQuery: ctx.req.url ?? '/', signedValues: signed.signedValues }),
       )
       const matches = signaturesMatch(expected, authorization.signature)
@@ -111,6 +119,21 @@ export const authenticate = ({
     }
   }
 }
+
+/**
+ * One statement answers all requests whose keys have come in one turn of the event loop. It is made after the last of them came,
+ * and nothing is kept for later: what was revoked before a request is refused, whichever process revoked it.
+ */
+const tokensByApiKey = ({ knex }: Database) =>
+  new DataLoader<string, SealedAccessToken | undefined>(
+    async apiKeys => {
+      const found = await findByApiKeys(knex, apiKeys)
+      return apiKeys.map(apiKey => found.get(apiKey))
+    },
+    { cache: false, maxBatchSize: LOOKUPS_A_STATEMENT, batchScheduleFn: look => setImmediate(look) },
+  )
+
+const LOOKUPS_A_STATEMENT = 100
 
 type Refusal = { reason: RefusalReason; message: string; serverTime?: string }
 
