@@ -17,13 +17,16 @@ const WELL: [string, string] = ['aside', 'aside']
 const ILL: [string, string] = ['hanging', 'flooding']
 const WARM_UP_MS = 15_000
 const MEASURED_MS = 30_000
+/** What else a machine does disturbs a few of these, and not their median. */
+const SPELL_MS = 3_000
 
-/** The latencies of 98 endpoints in milliseconds, in ascending order, while the other two are as their paths say. */
-const latencies = async (
-  serverUrl: string,
-  processes: number,
-  [first, second]: [string, string],
-): Promise<number[]> => {
+const ascending = (values: number[]): number[] => values.toSorted((a, b) => a - b)
+const quantile = (sorted: number[], part: number): number => sorted[Math.floor(part * (sorted.length - 1))] ?? 0
+
+type Latency = { p50: number; p99: number; most: number }
+
+/** The latencies of 98 endpoints in milliseconds while the other two are as their paths say, each as the median of short spells. */
+const latencies = async (serverUrl: string, processes: number, [first, second]: [string, string]): Promise<Latency> => {
   const receivers = await startReceivers(ENDPOINTS)
   const databaseUrl = await createDatabase(serverUrl)
   const type = 'project_report_quarterly_submitted'
@@ -58,7 +61,12 @@ const latencies = async (
       [type, since],
     )
     const happened = new Map(found.map(row => [JSON.parse(row.payload).projectReport.id as string, row.created_at]))
-    return arrivals.flatMap(([id, at]) => (happened.has(id) ? at - happened.get(id)! : [])).toSorted((a, b) => a - b)
+    const bySpell = Map.groupBy(arrivals, ([, at]) => Math.floor((at - since) / SPELL_MS))
+    const spells = [...bySpell.values()].map(spell =>
+      ascending(spell.flatMap(([id, at]) => (happened.has(id) ? at - happened.get(id)! : []))),
+    )
+    const median = (part: number): number => quantile(ascending(spells.map(spell => quantile(spell, part))), 0.5)
+    return { p50: median(0.5), p99: median(0.99), most: Math.max(...spells.flat()) }
   } finally {
     for (const server of servers) await server.end('SIGKILL')
     receivers.stop()
@@ -72,15 +80,13 @@ if (!serverUrl) throw new Error('Name a database server: node test/bench/fairnes
 for (const processes of wanted.length > 0 ? wanted.map(Number) : [1, 3]) {
   const p99: number[] = []
   for (const others of [WELL, ILL, WELL, ILL]) {
-    const sorted = await latencies(serverUrl, processes, others)
-    const at = (part: number) => sorted[Math.floor(part * (sorted.length - 1))]!
-    p99.push(at(0.99))
+    const found = await latencies(serverUrl, processes, others)
+    p99.push(found.p99)
     const besides = others === ILL ? 'one hangs, one floods' : 'all are well'
     console.log(
-      `${processes} server process(es), ${besides}: p50 ${at(0.5)} ms, p99 ${at(0.99)} ms, most ${at(1)} ms, of ${sorted.length}`,
+      `${processes} server process(es), ${besides}: p50 ${found.p50} ms, p99 ${found.p99} ms, most ${found.most} ms`,
     )
   }
-  console.log(
-    `${processes} server process(es): ratio of p99 ${((p99[1]! + p99[3]!) / (p99[0]! + p99[2]!)).toFixed(2)} (wanted: 2 or less)`,
-  )
+  const ratio = (p99[1]! + p99[3]!) / (p99[0]! + p99[2]!)
+  console.log(`${processes} server process(es): ratio of p99 ${ratio.toFixed(2)} (wanted: 2 or less)`)
 }

@@ -21,21 +21,23 @@ const addWaiting = async ({ database, webhookIds }: World): Promise<void> => {
   const due = Date.now() + DAY_MS
   const id = 'CAST(UUID() AS char(36) CHARACTER SET ascii)'
   for (const webhookId of webhookIds) {
-    await run(database.knex, `INSERT INTO delivery_queue (delivery_id, webhook_id, due_at) VALUES (${id}, ?, ?)`, [
-      webhookId,
-      due,
-    ])
+    await run(
+      database.knex,
+      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, due_at) VALUES (${id}, 'none', ?, ?)`,
+      [webhookId, due],
+    )
   }
   for (let count = webhookIds.length; count < WAITING; count *= 2) {
     await run(
       database.knex,
-      `INSERT INTO delivery_queue (delivery_id, webhook_id, due_at) SELECT ${id}, webhook_id, due_at + 1 FROM delivery_queue LIMIT ${WAITING - count}`,
+      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, due_at)
+       SELECT ${id}, event_id, webhook_id, due_at + 1 FROM delivery_queue LIMIT ${WAITING - count}`,
     )
   }
   await run(
     database.knex,
     `INSERT INTO deliveries (id, event_id, webhook_id, event_type, status, next_attempt_at, created_at)
-     SELECT delivery_id, 'none', webhook_id, 'ping', 'pending', due_at, ? FROM delivery_queue`,
+     SELECT delivery_id, event_id, webhook_id, 'ping', 'pending', due_at, ? FROM delivery_queue`,
     [Date.now()],
   )
 }
