@@ -122,16 +122,18 @@ const startRoles = async (
   })
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, reportDueDays, retentionDays } = config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
+  // Whatever callers ask of theirs, deliveries have connections.
+  const own = database.engine === 'sqlite' ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
   const loop = startDeliveryLoop({
     ...tools,
-    database,
+    database: own ?? database,
     log,
     concurrency,
     claims: config.roles.includes('delivery'),
     onSettled: metrics.settled,
   })
   const scheduler = config.roles.includes('scheduler')
-    ? startScheduler({ database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
+    ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
   const service = { database, sealer, tools, loop, requireHttps, reportDueDays }
   return {
@@ -147,6 +149,7 @@ const startRoles = async (
       await sender.close()
       keyring.stop()
       ownClock?.stop()
+      await own?.close()
     },
   }
 }
@@ -166,9 +169,12 @@ const RETRY_MS = 1_000
 
 /** Longer than any statement takes that the server makes. */
 const SILENCE_MS = 30_000
+const API_CONNECTIONS = { poolSize: 12, silenceMs: SILENCE_MS }
+/** A claim, a settle, an extension of leases and the scheduler at once. */
+const DELIVERY_CONNECTIONS = { poolSize: 4, silenceMs: SILENCE_MS }
 
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
-  pRetry(() => connect(config.databaseUrl, { silenceMs: SILENCE_MS }), {
+  pRetry(() => connect(config.databaseUrl, API_CONNECTIONS), {
     retries: Number.POSITIVE_INFINITY,
     minTimeout: RETRY_MS,
     factor: 1,

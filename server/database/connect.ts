@@ -51,8 +51,10 @@ const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
         stream.setTimeout(silenceMs, () =>
           stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
         )
-        connection.query(LOCK_WAIT, lockError =>
-          lockError ? done(lockError, connection) : connection.query(ISOLATION, error => done(error, connection)),
+        connection.query(TIMEOUTS, timeoutsError =>
+          timeoutsError
+            ? done(timeoutsError, connection)
+            : connection.query(ISOLATION, error => done(error, connection)),
         )
       },
     },
@@ -60,10 +62,16 @@ const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
 
 /** A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before its lock. */
 const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
-/** Seconds: a lock that is not to be had is an error of its own before silence is one. */
-const LOCK_WAIT = 'SET SESSION innodb_lock_wait_timeout = 10'
+/**
+ * Seconds. A lock that is not to be had is an error of its own before silence is one; and who has gone without a word, or is frozen,
+ * in the middle of a transaction gives its locks back.
+ */
+const TIMEOUTS = 'SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 60'
 
 type RawConnection = { stream: Socket; query(sql: string, done: (error: unknown) => void): void }
+
+/** A transaction that others have stood in the way of for so long fails. */
+const CONTENTION_MS = 15_000
 
 const database = (knex: Knex, engine: Engine): Database => ({
   knex,
@@ -74,6 +82,7 @@ const database = (knex: Knex, engine: Engine): Database => ({
       retries: 8,
       minTimeout: 5,
       maxTimeout: 500,
+      maxRetryTime: CONTENTION_MS,
       randomize: true,
       shouldRetry: ({ error }) => isContention(error),
     }),
@@ -84,6 +93,14 @@ const database = (knex: Knex, engine: Engine): Database => ({
 const isContention = (error: unknown): boolean => {
   const { errno, errcode } = error as { errno?: number; errcode?: number }
   return errno === 1213 || errno === 1205 || errno === 1020 || errcode === 5 || errcode === 6
+}
+
+/** Whether a statement would fail again: the database has read and refused it, or it was never made, by a fault of ours. */
+export const isRefusal = (error: unknown): boolean => {
+  if (error instanceof TypeError || error instanceof RangeError) return true
+  const { errno, errcode, fatal } = error as { errno?: number; errcode?: number; fatal?: boolean }
+  const wasRead = errcode !== undefined || (errno !== undefined && errno > 0 && fatal !== true)
+  return wasRead && !isContention(error)
 }
 
 /** Whether a statement failed because a row with the same unique key exists. */

@@ -28,7 +28,6 @@ export const bodyOf = (message: Message): string => {
 
 /** Signs and sends a message once, with a token made at this moment. */
 export const sendOnce = async (message: Message, { clock, keyring, sender, issuerUrl }: AttemptTools) => {
-  const startedAt = clock.now()
   const { kid, key } = keyring.current()
   const token = await signDeliveryToken({
     key,
@@ -36,8 +35,10 @@ export const sendOnce = async (message: Message, { clock, keyring, sender, issue
     issuer: issuerUrl,
     audience: message.url,
     jti: message.deliveryId,
-    issuedAtSeconds: Math.floor(startedAt / 1000),
+    issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
+  // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted from its end.
+  const startedAt = clock.now()
   const { durationMs, ...answer } = await sender.send({
     url: message.url,
     headers: {

@@ -1,5 +1,5 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
-import { type Database, rows } from '../database/connect.ts'
+import { type Database, isRefusal, rows } from '../database/connect.ts'
 import type { Log } from '../log.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import {
@@ -28,6 +28,7 @@ const ELSEWHERE_MS = 100
 /** Places that become free are gathered for so long, so that a claim is worth its transaction. */
 const GATHER_MS = 10
 const OUTAGE_MS = 250
+const RESUME_MS = 4 * OUTAGE_MS
 
 export type DeliveryLoop = {
   /** Says that something may be due now. */
@@ -113,6 +114,7 @@ export const startDeliveryLoop = (
   const look = async (): Promise<number> => {
     clearTimeout(timer)
     timerAt = Number.POSITIVE_INFINITY
+    if (failing) await resume()
     if (stale) await freeLeases(database, clock.now())
     stale = false
     mayBeDue ||= crowded
@@ -127,8 +129,6 @@ export const startDeliveryLoop = (
         continue
       }
       const due = await nextDue(database)
-      if (failing) log.info('the queue can be read again')
-      failing = false
       if (mayBeDue) continue
       const inMs = due === undefined ? POLL_MS : Math.min(POLL_MS, due - clock.now())
       if (inMs > 0) return inMs
@@ -136,6 +136,14 @@ export const startDeliveryLoop = (
       mayBeDue = true
     }
     return POLL_MS
+  }
+
+  /** After an outage many leases have run out whose attempts were made all the same: each process records its own before any takes over. */
+  const resume = async (): Promise<void> => {
+    await nextDue(database)
+    log.info('the queue can be read again')
+    failing = false
+    await sleep(RESUME_MS)
   }
 
   const waitForPlace = (): number => {
@@ -263,7 +271,7 @@ export const startDeliveryLoop = (
       try {
         return await settle(database, settlements, clock.now())
       } catch (error) {
-        if (await answers()) {
+        if (isRefusal(error) && (await answers())) {
           if (settlements.length === 1) return recordWithoutTexts(settlements[0]!, error)
           for (const settlement of settlements) await recordBatch([settlement])
           return
