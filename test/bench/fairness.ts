@@ -9,7 +9,7 @@ import { startServerProcess } from '../delivery/server-process.ts'
 import { startReceivers } from './receivers.ts'
 
 // What two endpoints of a hundred, one that hangs and one that floods, do to the latency of the other 98, from an event to its
-// request: node test/bench/fairness.ts mysql://root@127.0.0.1:3306 [server processes …]
+// request: node test/bench/fairness.ts [mysql://root@127.0.0.1:3306 [server processes …]]
 
 const ENDPOINTS = 100
 const EVENTS_A_SECOND = 60
@@ -75,12 +75,13 @@ const latencies = async (serverUrl: string, processes: number, [first, second]: 
   }
 }
 
-const [serverUrl, ...wanted] = process.argv.slice(2)
-if (!serverUrl) throw new Error('Name a database server: node test/bench/fairness.ts mysql://root@127.0.0.1:3306 [1 3]')
-for (const processes of wanted.length > 0 ? wanted.map(Number) : [1, 3]) {
+const [named, ...wanted] = process.argv.slice(2)
+const serverUrl = named ?? process.env.TIDINGS_TEST_DATABASE_URLS?.split(',')[0]
+if (!serverUrl) console.log('fairness: left out, since TIDINGS_TEST_DATABASE_URLS names no server')
+for (const processes of wanted.length > 0 ? wanted.map(Number) : serverUrl ? [1, 3] : []) {
   const p99: number[] = []
   for (const others of [WELL, ILL, WELL, ILL]) {
-    const found = await latencies(serverUrl, processes, others)
+    const found = await latencies(serverUrl!, processes, others)
     p99.push(found.p99)
     const besides = others === ILL ? 'one hangs, one floods' : 'all are well'
     console.log(
