@@ -9,7 +9,7 @@ import { createSealer } from '../../server/keys/seal.ts'
 import { openKeyring } from '../../server/keys/signing-keys.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { type Rig, startRig } from '../delivery/rig.ts'
-import { masterKey } from '../delivery/server-process.ts'
+import { masterKey, startServerProcess } from '../delivery/server-process.ts'
 import { engines } from '../support/databases.ts'
 import { startReceivers } from './receivers.ts'
 
@@ -66,6 +66,23 @@ const withDatabase = async (rig: Rig): Promise<number> => {
   return (DELIVERIES / took) * 1000
 }
 
+/** Deliveries a second of a backlog that falls due at one moment, by so many server processes. */
+const byProcesses = async (rig: Rig, count: number): Promise<number> => {
+  const { knex } = rig.database
+  await rig.emit(DELIVERIES / ENDPOINTS)
+  await knex('delivery_queue').update({ due_at: Date.now() + 3_600_000 })
+  const env = { TIDINGS_ROLES: 'delivery' }
+  const servers = await Promise.all(Array.from({ length: count }, () => startServerProcess(rig.given.url, env)))
+  try {
+    const due_at = Date.now() + 2_000
+    await knex('delivery_queue').update({ due_at })
+    while (await knex('delivery_queue').first('delivery_id')) await wait(20)
+    return (DELIVERIES / (Date.now() - due_at)) * 1000
+  } finally {
+    for (const server of servers) await server.end('SIGTERM')
+  }
+}
+
 const throughput = async (engine: string): Promise<void> => {
   const receivers = await startReceivers(ENDPOINTS)
   const rig = await startRig(engine, { now: () => Date.now() }, { masterKey })
@@ -86,6 +103,15 @@ const throughput = async (engine: string): Promise<void> => {
       0.5,
     )
     console.log(`${engine}: median ratio ${round(median)} (wanted: 0.7 or more)`)
+    for (const count of engine === 'sqlite' ? [1] : [1, 2]) {
+      const bare = await withoutDatabase(rig, receivers.urls)
+      for (const url of receivers.urls) await rig.webhook(url)
+      const durable = await byProcesses(rig, count)
+      await rig.reset()
+      console.log(
+        `${engine}: ${Math.round(durable)} deliveries/s by ${count} server process(es) of their own, ${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
+      )
+    }
   } finally {
     await rig.stop()
     receivers.stop()
