@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict'
 import { createServer, type IncomingMessage } from 'node:http'
 import { createServer as createHttpsServer } from 'node:https'
-import { type AddressInfo, connect, type Server, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { describe, it, type TestContext } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { createNetworkGuard, type Lookup } from '../../server/delivery/network-guard.ts'
 import { createSender } from '../../server/delivery/send.ts'
+import { listening } from './listening.ts'
 import { cert, key } from './localhost-certificate.ts'
 
 const VARIABLES = ['HTTP_PROXY', 'HTTPS_PROXY', 'ALL_PROXY', 'NO_PROXY'].flatMap(name => [name, name.toLowerCase()])
@@ -22,20 +23,6 @@ const setProxies = (t: TestContext, proxies: Record<string, string>): void => {
   t.after(() => {
     for (const [name, value] of before) set(name, value)
   })
-}
-
-const listening = async (t: TestContext, server: Server): Promise<number> => {
-  const sockets = new Set<Socket>()
-  server.on('connection', socket => {
-    sockets.add(socket)
-    socket.on('error', () => {}).on('close', () => sockets.delete(socket))
-  })
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  t.after(() => {
-    for (const socket of sockets) socket.destroy()
-    server.close()
-  })
-  return (server.address() as AddressInfo).port
 }
 
 type Asked = { authority: string; authorization: string | undefined }

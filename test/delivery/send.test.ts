@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
 import { createServer as createHttpServer, type IncomingMessage } from 'node:http'
-import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
+import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { after, describe, it, type TestContext } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { createServer as createTlsServer, getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { createNetworkGuard, type Lookup, type NetworkGuard } from '../../server/delivery/network-guard.ts'
 import { createSender, type Sender } from '../../server/delivery/send.ts'
+import { listening } from './listening.ts'
 import { cert, key } from './localhost-certificate.ts'
 
 const loopback = createNetworkGuard({ allow: ['127.0.0.0/8', '::1'] })
@@ -15,20 +16,6 @@ const body = '{"eventType":"ping"}'
 const patient = createSender({ guard: loopback })
 const hasty = createSender({ guard: loopback, attemptTimeoutMs: 300 })
 after(() => Promise.all([patient.close(), hasty.close()]))
-
-const listening = async (t: TestContext, server: Server): Promise<number> => {
-  const sockets = new Set<Socket>()
-  server.on('connection', socket => {
-    sockets.add(socket)
-    socket.on('error', () => {}).on('close', () => sockets.delete(socket))
-  })
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  t.after(() => {
-    for (const socket of sockets) socket.destroy()
-    server.close()
-  })
-  return (server.address() as AddressInfo).port
-}
 
 /** A receiver that, once a request has begun to arrive, does with the connection what it likes. */
 const tcp = async (t: TestContext, onRequest: (socket: Socket) => void): Promise<string> => {
