@@ -182,7 +182,23 @@ const release = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }
     ...due.bindings,
     ...later.map(({ job }) => job.deliveryId),
   ])
+  await tellWhenNext(
+    trx,
+    later.map(({ job }) => job.deliveryId),
+  )
 }
+
+/** What the history says of when a delivery comes next is what the queue has, of those that nobody holds. */
+const tellWhenNext = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
+  run(
+    trx,
+    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}
+     WHERE id IN (SELECT q.delivery_id FROM delivery_queue q WHERE q.delivery_id IN (${marks(ids)}) AND q.lease IS NULL)`,
+    ids,
+  )
+
+const ofQueue = (column: string): string =>
+  `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
 
 /** Ends what is owed no more: queued in the moment that its webhook left `active`, or that its event was purged. */
 const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promise<void> => {
@@ -272,12 +288,16 @@ export const extend = async (database: Database, claims: Claim[], leaseEnd: numb
 export const putBack = async (database: Database, claims: Claim[], dueAt: number): Promise<void> => {
   if (claims.length === 0) return
   const leases = [...new Set(claims.map(claimed => claimed.lease))]
-  await run(
-    database.knex,
-    `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ?
-     WHERE delivery_id IN (${marks(claims)}) AND lease IN (${marks(leases)})`,
-    [dueAt, ...claims.map(claimed => claimed.deliveryId), ...leases],
-  )
+  const ids = claims.map(claimed => claimed.deliveryId)
+  await database.transaction(async trx => {
+    await run(
+      trx,
+      `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ?
+       WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
+      [dueAt, ...ids, ...leases],
+    )
+    await tellWhenNext(trx, ids)
+  })
 }
 
 /** When the next delivery falls due; undefined when none is waiting. */
@@ -376,7 +396,6 @@ const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[])
       outcome.throttledSinceMs,
     ]) as Knex.RawBinding[],
   )
-  const ofQueue = (column: string) => `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
   await run(
     trx,
     `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} WHERE id IN (${marks(again)})`,

@@ -87,12 +87,13 @@ describeEachEngine('the queue', engine => {
   })
 
   it('gives back what a claim has no place for, due later and without an attempt', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
+    const webhookId = await rig.webhook('http://127.0.0.1:9/')
     await rig.emit()
     const dueAt = clock.now() + 300
     const none = await claimAs('first', { plan: due => ({ take: [], later: due.map(job => ({ job, dueAt })) }) })
     assert.deepEqual(none, [])
     assert.deepEqual({ ...(await queued()) }, { lease: null, due_at: dueAt, attempt: 0, failure_count: 0 })
+    assert.equal((await rig.delivery(webhookId)).next_attempt_at, dueAt, 'and says so')
     clock.set(dueAt)
     assert.equal((await claimAs('second'))[0]!.attempt, 1)
   })
@@ -245,14 +246,18 @@ describeEachEngine('the queue', engine => {
   })
 
   it('gives a claim back as if it had never been made, unless it is another’s by now', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
+    const webhookId = await rig.webhook('http://127.0.0.1:9/')
+    const nextAttemptAt = async () => (await rig.delivery(webhookId)).next_attempt_at
     await rig.emit()
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await putBack(rig.database, [frozen!], clock.now())
+    const before = await nextAttemptAt()
+    await putBack(rig.database, [frozen!], clock.now() + 7)
     assert.equal((await queued())!.lease, leases.heir)
-    await putBack(rig.database, [heir!], clock.now())
+    assert.equal(await nextAttemptAt(), before)
+    await putBack(rig.database, [heir!], clock.now() + 7)
+    assert.equal(await nextAttemptAt(), clock.now() + 7)
     assert.deepEqual([(await queued())!.lease, (await queued())!.attempt], [null, 1])
   })
 })
