@@ -256,11 +256,16 @@ const checkServers = ({ servers, disturbances }: Given, findings: Findings): voi
     // Waking, it finds that all it waited for has taken too long.
     const wasFrozen = (at: number) =>
       disturbances.some(it => it.target === server.server && it.kind === 'freeze' && it.from <= at && it.to >= at)
+    // What a frozen process holds locked is not to be had for as long as it may be waited for.
+    const someoneWasFrozen = (at: number) =>
+      disturbances.some(it => it.kind === 'freeze' && it.from <= at && it.to >= at - 2 * WAITED_MS)
     for (const line of server.lines) {
       const entry = parse(line)
       const at = entry ? Date.parse(entry.time) : undefined
       if (entry && (entry.level < ERROR || wasAway(disturbances, at! - WAITED_MS, at!) || wasFrozen(at!))) continue
-      const what = entry ? `${entry.msg}: ${entry.err?.message ?? ''}`.slice(0, 300) : line
+      const message = entry?.err?.message ?? ''
+      if (/Lock wait timeout/.test(message) && someoneWasFrozen(at!)) continue
+      const what = entry ? `${entry.msg}: ${shortened(message)}` : line
       alike.set(what, [...(alike.get(what) ?? []), at === undefined ? '?' : time(at)])
     }
   }
@@ -268,6 +273,8 @@ const checkServers = ({ servers, disturbances }: Given, findings: Findings): voi
     errors.push(`${times.length} × ${what} (${times[0]} to ${times.at(-1)})`)
   }
 }
+
+const shortened = (text: string): string => (text.length > 300 ? `${text.slice(0, 150)} … ${text.slice(-150)}` : text)
 
 type Entry = { level: number; time: string; msg: string; err?: { message: string } }
 
