@@ -7,6 +7,7 @@ import {
   checkSignedHeaders,
   parseAuthorization,
   parseRequestDate,
+  secretKey,
   signature,
   signaturesMatch,
   stringToSign,
@@ -86,8 +87,8 @@ export const authenticate = ({
       if (!caller) {
         const startedAt = performance.now()
         const found = await byApiKey.load(authorization.credential)
-        const apiSecret = found ? openApiSecret(sealer, found) : sealer.open(sealedNoSecret, NOBODY)
-        const matches = signaturesMatch(signature(apiSecret, text), authorization.signature)
+        const key = secretKey(found ? openApiSecret(sealer, found) : sealer.open(sealedNoSecret, NOBODY))
+        const matches = signaturesMatch(signature(key, text), authorization.signature)
         if (!found) return { reason: 'unknown_key', message: 'No access token has this API key.' }
         if (!matches) {
           return {
@@ -96,7 +97,7 @@ export const authenticate = ({
               'The signature is not that of this request with the secret of this API key. `tidings sign` shows the string to sign.',
           }
         }
-        caller = leases.add({ token: found.token, apiSecret, until: startedAt + TOKEN_LEASE_MS })
+        caller = leases.add({ token: found.token, key, until: startedAt + TOKEN_LEASE_MS })
       }
       if (!signaturesMatch(bodyHash(ctx.state.rawBody), ctx.get(signed.hashHeader))) {
         return {

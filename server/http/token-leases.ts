@@ -1,11 +1,14 @@
-import { type Authorization, signature, signaturesMatch } from '../../shared/hmac.ts'
+import type { KeyObject } from 'node:crypto'
+import { type Authorization, secretKey, signature, signaturesMatch } from '../../shared/hmac.ts'
 import type { AccessToken } from '../domain/access-tokens.ts'
 
-/** A token as it was read, with its opened secret, and until when (`performance.now()`) it may be taken for that. */
-export type Lease = { token: AccessToken; apiSecret: string; until: number }
+/** A token as it was read, with the key of its secret, and until when (`performance.now()`) it may be taken for that. */
+export type Lease = { token: AccessToken; key: KeyObject; until: number }
 
 /** A secret to open and compute with when there is none, so that an unknown key costs what a wrong signature costs. */
 export const NO_SECRET = Buffer.alloc(32).toString('base64')
+
+const NO_KEY = secretKey(NO_SECRET)
 
 const MOST_LEASES = 10_000
 
@@ -19,7 +22,7 @@ export const createLeases = () => {
     /** The lease of the token that has made a signature of `text`, if it has one. */
     callerOf(given: Authorization, text: string): Lease | undefined {
       const lease = leases.get(given.credential)
-      const matches = signaturesMatch(signature(lease?.apiSecret ?? NO_SECRET, text), given.signature)
+      const matches = signaturesMatch(signature(lease?.key ?? NO_KEY, text), given.signature)
       return lease && matches && performance.now() < lease.until ? lease : undefined
     },
 

@@ -6,6 +6,7 @@ import { closeSync, copyFileSync, existsSync, mkdirSync, openSync, readFileSync 
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { Pool } from 'undici'
 import { v7 as uuid } from 'uuid'
@@ -142,6 +143,16 @@ class Server {
     return new Server(name, child, url)
   }
 
+  /** Waits until the server has nothing to do: one that has just started opens the reports of the last quarter. */
+  async settled(): Promise<void> {
+    for (let before = await this.#cpuMs(); ; ) {
+      await wait(1_000)
+      const now = await this.#cpuMs()
+      if (now - before < 30) return
+      before = now
+    }
+  }
+
   /** The headers of a request, signed where somebody asks for it. All are signed here, so that the client's work is the same. */
   headers(body: string, credentials: Credentials): Record<string, string> {
     const signed = signRequest({ method: 'POST', url: this.#url, body, credentials, at: new Date(), nonce: uuid() })
@@ -208,6 +219,7 @@ const compare = async (engine: string): Promise<void> => {
       NODE_ENV: 'production',
     }
     for (const name of Object.keys(SERVERS) as ServerName[]) servers.push(await Server.start(name, env, folder))
+    for (const server of servers) await server.settled()
 
     for (const { name, requests, query, variables = {} } of QUERIES) {
       const body = JSON.stringify({ query, variables })
