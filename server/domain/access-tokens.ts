@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { badInput } from '../../shared/errors.ts'
@@ -166,22 +165,11 @@ export const findByApiKey = async (
   return found && { token: found.token, apiSecret: openApiSecret(sealer, found) }
 }
 
-/**
- * So long a process takes a token for what it was when last read, counted from before the reading. Who revokes one waits for
- * longer before saying that it is done: from then on every process refuses it.
- */
-export const TOKEN_LEASE_MS = 250
-const LEASES_ENDED_MS = TOKEN_LEASE_MS + 50
-
-/** Resolves when no process takes a token any more for what it was before now. */
-export const leasesEnded = (): Promise<void> => sleep(LEASES_ENDED_MS)
-
 const LAST_USED_STEP_MS = 60_000
 
 /** Notes that a token was used, to the minute: a write a minute and not one a request. */
 export const touchAccessToken = async (sql: Sql, token: AccessToken, now: number): Promise<void> => {
   if (token.lastUsedAt !== null && now - token.lastUsedAt < LAST_USED_STEP_MS) return
-  token.lastUsedAt = now
   await run(
     sql,
     'UPDATE access_tokens SET last_used_at = ? WHERE id = ? AND (last_used_at IS NULL OR last_used_at < ?)',

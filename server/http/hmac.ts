@@ -7,7 +7,6 @@ import {
   checkSignedHeaders,
   parseAuthorization,
   parseRequestDate,
-  secretKey,
   signature,
   signaturesMatch,
   stringToSign,
@@ -20,13 +19,11 @@ import {
   findByApiKeys,
   openApiSecret,
   type SealedAccessToken,
-  TOKEN_LEASE_MS,
   touchAccessToken,
 } from '../domain/access-tokens.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { WithBody } from './body.ts'
 import { answer, type RequestState } from './request-id.ts'
-import { createLeases, NO_SECRET } from './token-leases.ts'
 
 export const CLOCK_WINDOW_MS = 5 * 60_000
 
@@ -44,6 +41,8 @@ export type RefusalReason =
 /** What the middleware after this one finds: who calls, and with which signature. */
 export type Authenticated = WithBody & { token: AccessToken; signature: string }
 
+/** A secret to open and compute with when there is none, so that an unknown key costs what a wrong signature costs. */
+const NO_SECRET = Buffer.alloc(32).toString('base64')
 const NOBODY = 'no access token'
 
 /** Lets through requests with a signature that is right and fresh, of a token that is valid now; refuses all others with 401 and the reason. */
@@ -58,7 +57,6 @@ export const authenticate = ({
 }): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
   const byApiKey = tokensByApiKey(database)
-  const leases = createLeases()
   return async (ctx, next) => {
     const refusal = await check()
     if (refusal) refuse(ctx, refusal)
@@ -78,26 +76,19 @@ export const authenticate = ({
         return { reason: 'malformed', message: `${signed.dateHeader} is neither an HTTP-date nor an ISO 8601 time.` }
       }
 
-      const text = stringToSign({
-        method: ctx.method,
-        pathAndQuery: ctx.req.url ?? '/',
-        signedValues: signed.signedValues,
-      })
-      let caller = leases.callerOf(authorization, text)
-      if (!caller) {
-        const startedAt = performance.now()
-        const found = await byApiKey.load(authorization.credential)
-        const key = secretKey(found ? openApiSecret(sealer, found) : sealer.open(sealedNoSecret, NOBODY))
-        const matches = signaturesMatch(signature(key, text), authorization.signature)
-        if (!found) return { reason: 'unknown_key', message: 'No access token has this API key.' }
-        if (!matches) {
-          return {
-            reason: 'bad_signature',
-            message:
-              'The signature is not that of this request with the secret of this API key. `tidings sign` shows the string to sign.',
-          }
+      const found = await byApiKey.load(authorization.credential)
+      const expected = signature(
+        found ? openApiSecret(sealer, found) : sealer.open(sealedNoSecret, NOBODY),
+        stringToSign({ method: ctx.method, pathAndQuery: ctx.req.url ?? '/', signedValues: signed.signedValues }),
+      )
+      const matches = signaturesMatch(expected, authorization.signature)
+      if (!found) return { reason: 'unknown_key', message: 'No access token has this API key.' }
+      if (!matches) {
+        return {
+          reason: 'bad_signature',
+          message:
+            'The signature is not that of this request with the secret of this API key. `tidings sign` shows the string to sign.',
         }
-        caller = leases.add({ token: found.token, key, until: startedAt + TOKEN_LEASE_MS })
       }
       if (!signaturesMatch(bodyHash(ctx.state.rawBody), ctx.get(signed.hashHeader))) {
         return {
@@ -114,7 +105,7 @@ export const authenticate = ({
           serverTime: toIso(now),
         }
       }
-      const { token } = caller
+      const { token } = found
       if (token.revokedAt !== null) {
         return { reason: 'revoked', message: `The access token was revoked at ${toIso(token.revokedAt)}.` }
       }
@@ -122,14 +113,17 @@ export const authenticate = ({
         return { reason: 'expired', message: `The access token expired at ${toIso(token.expiresAt)}.` }
       }
       ctx.state.token = token
-      ctx.state.signature = authorization.signature
+      ctx.state.signature = expected
       await touchAccessToken(database.knex, token, now)
       return undefined
     }
   }
 }
 
-/** One statement answers all requests whose keys have come in one turn of the event loop. It is made after the last of them came. */
+/**
+ * One statement answers all requests whose keys have come in one turn of the event loop. It is made after the last of them came,
+ * and nothing is kept for later: what was revoked before a request is refused, whichever process revoked it.
+ */
 const tokensByApiKey = ({ knex }: Database) =>
   new DataLoader<string, SealedAccessToken | undefined>(
     async apiKeys => {

@@ -253,13 +253,13 @@ describeEachEngine('a signed request', engine => {
     for (const base of both) assertRefused(await send(base, viewer({}, revoked)), 'revoked')
   })
 
-  it('is refused as revoked within a second when its token was revoked in the database', async () => {
+  it('is refused as revoked once its token was revoked in the database', async () => {
     const revoked = await server.token()
     assertServed(await send(server.url, viewer({}, revoked)))
     await server.database.knex('access_tokens').where('id', revoked.id).update({ revoked_at: clock.now() })
-    const refusedBy = performance.now() + 1_000
-    while ((await send(server.url, viewer({}, revoked))).status === 200) assert.ok(performance.now() < refusedBy)
-    assertRefused(await send(server.url, viewer({}, revoked)), 'revoked')
+    for (const base of [server.url, second.url]) {
+      assertRefused(await send(base, viewer({}, revoked)), 'revoked')
+    }
   })
 
   it('is refused under another signature right after its token has signed one that was right', async () => {

@@ -1,6 +1,6 @@
 import { notFound } from '../../../shared/errors.ts'
 import { toIso } from '../../../shared/time.ts'
-import { accessTokens, createAccessToken, leasesEnded, revokeAccessToken } from '../../domain/access-tokens.ts'
+import { accessTokens, createAccessToken, revokeAccessToken } from '../../domain/access-tokens.ts'
 import { requireOrganisations, requireSeesAll } from '../../domain/organisations.ts'
 import { column, given, needs, type Resolvers, time, timeArgument } from './resolvers.ts'
 
@@ -26,7 +26,6 @@ export const accessTokenResolvers: Resolvers = {
       const [found] = await context.list(accessTokens, { selector: { id } })
       if (!found) throw notFound('access token', [id])
       await context.change(({ trx, now }) => revokeAccessToken(trx, id, now))
-      await leasesEnded()
       return context.database.knex('access_tokens').where({ id }).first()
     }),
     rotateSigningKey: needs('admin', (_root, _args, { token, tools }) => {
