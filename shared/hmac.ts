@@ -1,4 +1,4 @@
-import { createHash, createHmac, createSecretKey, timingSafeEqual } from 'node:crypto'
+import { createHmac, createSecretKey, hash, timingSafeEqual } from 'node:crypto'
 import { parseHttpDate, parsePythonClientDate } from './http-date.ts'
 import { parseIso } from './time.ts'
 
@@ -90,7 +90,7 @@ export const signature = (secretBase64: string, text: string): string =>
   createHmac('sha256', createSecretKey(secretBase64, 'base64')).update(text, 'utf8').digest('base64')
 
 /** Base64 of SHA-256 over the raw body; an empty body has one too. */
-export const bodyHash = (body: string | Uint8Array): string => createHash('sha256').update(body).digest('base64')
+export const bodyHash = (body: string | Uint8Array): string => hash('sha256', body, 'base64')
 
 /**
  * Whether two signatures (or body hashes) are the same text, in a time that tells nothing about where they differ. Texts, not

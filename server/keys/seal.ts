@@ -1,4 +1,4 @@
-import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto'
+import { createCipheriv, createDecipheriv, createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto'
 
 /** Encrypts secrets at rest. `context` says what the secret belongs to: sealed text moved to another row does not open. */
 export type Sealer = { seal(secret: string, context: string): string; open(sealed: string, context: string): string }
@@ -7,14 +7,14 @@ const ALGORITHM = 'aes-256-gcm'
 
 /** @param masterKeys 32 bytes each. The first seals; all of them open, so that a key can be replaced while servers run. */
 export const createSealer = (masterKeys: Buffer[]): Sealer => {
-  const byName = new Map(masterKeys.map(key => [nameOf(key), key]))
-  const [sealing] = masterKeys
+  const byName = new Map(masterKeys.map(key => [nameOf(key), createSecretKey(key)]))
+  const [[sealingName, sealing]] = [...byName] as [[string, KeyObject]]
   return {
     seal(secret, context) {
       const iv = randomBytes(12)
-      const cipher = createCipheriv(ALGORITHM, sealing!, iv).setAAD(Buffer.from(context))
+      const cipher = createCipheriv(ALGORITHM, sealing, iv).setAAD(Buffer.from(context))
       const text = Buffer.concat([cipher.update(secret, 'utf8'), cipher.final(), cipher.getAuthTag()])
-      return `v1.${nameOf(sealing!)}.${iv.toString('base64url')}.${text.toString('base64url')}`
+      return `v1.${sealingName}.${iv.toString('base64url')}.${text.toString('base64url')}`
     },
     open(sealed, context) {
       const [version, name, iv, text] = sealed.split('.')

@@ -2,10 +2,11 @@ import assert from 'node:assert/strict'
 import { type ChildProcess, fork, spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { closeSync, existsSync, openSync, readFileSync } from 'node:fs'
+import { closeSync, copyFileSync, existsSync, mkdirSync, openSync, readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { Pool } from 'undici'
 import { v7 as uuid } from 'uuid'
@@ -50,18 +51,23 @@ const SERVERS = { tidings: 'Tidings', yoga: 'graphql-yoga', apollo: 'Apollo Serv
 type ServerName = keyof typeof SERVERS
 
 const rivals = new URL('rivals/', import.meta.url)
+const installation = new URL('../../node_modules/.bench-rivals/', import.meta.url)
 
-/** Installs the other servers beside their package.json, unless what its lock file names is there. */
+/** Installs the other servers in a folder of their own, unless what their lock file names is there. */
 const installRivals = (): void => {
   const wanted = JSON.parse(readFileSync(new URL('package-lock.json', rivals), 'utf8')).packages
-  const found = new URL('node_modules/.package-lock.json', rivals)
+  const found = new URL('node_modules/.package-lock.json', installation)
   const installed = existsSync(found) ? JSON.parse(readFileSync(found, 'utf8')).packages : {}
   if (Object.keys(wanted).every(name => name === '' || installed[name]?.version === wanted[name].version)) return
+  mkdirSync(installation, { recursive: true })
+  for (const file of ['package.json', 'package-lock.json']) {
+    copyFileSync(new URL(file, rivals), new URL(file, installation))
+  }
   const { status } = spawnSync('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], {
-    cwd: rivals,
+    cwd: installation,
     stdio: ['ignore', 2, 2],
   })
-  if (status !== 0) throw new Error(`npm ci failed in ${fileURLToPath(rivals)}`)
+  if (status !== 0) throw new Error(`npm ci failed in ${fileURLToPath(installation)}`)
 }
 
 const seed = async (database: Database): Promise<void> => {
@@ -137,6 +143,16 @@ class Server {
     return new Server(name, child, url)
   }
 
+  /** Waits until the server has nothing to do: one that has just started opens the reports of the last quarter. */
+  async settled(): Promise<void> {
+    for (let before = await this.#cpuMs(); ; ) {
+      await wait(1_000)
+      const now = await this.#cpuMs()
+      if (now - before < 30) return
+      before = now
+    }
+  }
+
   /** The headers of a request, signed where somebody asks for it. All are signed here, so that the client's work is the same. */
   headers(body: string, credentials: Credentials): Record<string, string> {
     const signed = signRequest({ method: 'POST', url: this.#url, body, credentials, at: new Date(), nonce: uuid() })
@@ -203,6 +219,7 @@ const compare = async (engine: string): Promise<void> => {
       NODE_ENV: 'production',
     }
     for (const name of Object.keys(SERVERS) as ServerName[]) servers.push(await Server.start(name, env, folder))
+    for (const server of servers) await server.settled()
 
     for (const { name, requests, query, variables = {} } of QUERIES) {
       const body = JSON.stringify({ query, variables })

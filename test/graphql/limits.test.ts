@@ -155,6 +155,13 @@ describe('the limits of a document', () => {
     assert.equal(await codeOf(whole, '{"q": {"limit": 10000}}'), 'QUERY_TOO_COMPLEX')
   })
 
+  it('are checked each time a document is sent, for its variables', async () => {
+    const document = 'query($n: Int) { organisations(query: {limit: $n}) { projects(query: {limit: $n}) { name } } }'
+    assert.equal(await codeOf(document, '{"n": 10}'), 'answered')
+    assert.equal(await codeOf(document, '{"n": 10000}'), 'QUERY_TOO_COMPLEX')
+    assert.equal(await codeOf(document, '{"n": 10}'), 'answered')
+  })
+
   it('multiply the cost by every list that there is in the schema', () => {
     for (const type of Object.values(schema.getTypeMap())) {
       if (!isObjectType(type) || type.name.startsWith('__')) continue

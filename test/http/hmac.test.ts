@@ -239,13 +239,38 @@ describeEachEngine('a signed request', engine => {
     assert.ok(String(error.message).includes(toIso(expiresAt)))
   })
 
-  it('is refused as revoked once its token is', async () => {
+  it('is refused as revoked by every process as soon as the revocation of its token is answered', async () => {
+    const revoked = await server.token()
+    const revocation = sign(server.url, credentials, {
+      body: graphqlBody(`mutation { revokeAccessToken(id: "${revoked.id}") { id } }`),
+      date: dated(),
+      nonce: randomUUID(),
+    })
+    const both = [server.url, second.url]
+    // Each process has just read the token, and knows of no revocation.
+    for (const base of both) assertServed(await send(base, viewer({}, revoked)))
+    assertServed(await send(server.url, revocation))
+    for (const base of both) assertRefused(await send(base, viewer({}, revoked)), 'revoked')
+  })
+
+  it('is refused as revoked once its token was revoked in the database', async () => {
     const revoked = await server.token()
     assertServed(await send(server.url, viewer({}, revoked)))
     await server.database.knex('access_tokens').where('id', revoked.id).update({ revoked_at: clock.now() })
     for (const base of [server.url, second.url]) {
       assertRefused(await send(base, viewer({}, revoked)), 'revoked')
     }
+  })
+
+  it('is refused under another signature right after its token has signed one that was right', async () => {
+    const busy = await server.token()
+    assertServed(await send(server.url, viewer({}, busy)))
+    const other = { ...busy, apiSecret: credentials.apiSecret }
+    assertRefused(await send(server.url, viewer({}, other)), 'bad_signature')
+    const none = { ...busy, apiSecret: Buffer.alloc(32).toString('base64') }
+    assertRefused(await send(server.url, viewer({}, none)), 'bad_signature')
+    const unknown = { apiKey: 'tk_nobody', apiSecret: none.apiSecret }
+    assertRefused(await send(server.url, viewer({}, unknown)), 'unknown_key')
   })
 
   it('tells nothing of a token to who has not signed with its secret', async () => {
@@ -342,6 +367,12 @@ describeEachEngine('a signed request', engine => {
       const unknown = await workOf(credentials.apiKey.replace(/.$/, '.'), 'unknown_key')
       assert.equal(wrong.length, 2)
       assert.deepEqual(unknown, wrong)
+      await send(base, viewer())
+      assert.deepEqual(
+        await workOf(credentials.apiKey, 'bad_signature'),
+        wrong,
+        'right after a signature that was right',
+      )
     } finally {
       database.knex.removeAllListeners('query')
       listening.close()

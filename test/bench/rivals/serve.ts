@@ -9,15 +9,20 @@ import type { Service } from '../../../server/graphql/context.ts'
 // `tidings server start` is. Tells its parent where it listens and, when asked, how much CPU time it has taken.
 
 const PROJECT = new URL('../../../package.json', import.meta.url).href
-const HERE = new URL('package.json', import.meta.url).href
+const RIVALS = new URL('../../../node_modules/.bench-rivals/package.json', import.meta.url).href
 
-/** Two copies of graphql refuse each other's schema: whoever asks for it in this process gets the one that `parentURL` gets. */
-const useGraphqlOf = (parentURL: string) =>
+/**
+ * Finds what this file loads where the benchmark has installed it, and one copy of graphql for all, the one of `graphqlOf`: two
+ * refuse each other's schema.
+ */
+const resolveFor = (graphqlOf: string) =>
   registerHooks({
-    resolve: (specifier, context, next) =>
-      specifier === 'graphql' || specifier.startsWith('graphql/')
-        ? next(specifier, { ...context, parentURL })
-        : next(specifier, context),
+    resolve: (specifier, context, next) => {
+      if (specifier === 'graphql' || specifier.startsWith('graphql/'))
+        return next(specifier, { ...context, parentURL: graphqlOf })
+      const isRival = context.parentURL === import.meta.url && !specifier.startsWith('.')
+      return next(specifier, isRival ? { ...context, parentURL: RIVALS } : context)
+    },
   })
 
 /** The schema with its resolvers, and the context they get from an access token that sees everything, without a signature. */
@@ -44,7 +49,7 @@ const unauthenticated = async () => {
   return { schema: createSchema(), context: () => createContext(service, token, '') }
 }
 
-// Untyped: what is installed beside this file is installed when the benchmark runs.
+// Untyped: it is installed when the benchmark runs.
 const load = (name: string) => import(name)
 
 const servers: Record<string, () => Promise<string>> = {
@@ -58,7 +63,7 @@ const servers: Record<string, () => Promise<string>> = {
   },
 
   async yoga() {
-    useGraphqlOf(PROJECT)
+    resolveFor(PROJECT)
     const { createYoga } = await load('graphql-yoga')
     const yoga = createYoga({ ...(await unauthenticated()), logging: false, graphiql: false, landingPage: false })
     const http = createServer(yoga)
@@ -67,7 +72,7 @@ const servers: Record<string, () => Promise<string>> = {
   },
 
   async apollo() {
-    useGraphqlOf(HERE)
+    resolveFor(RIVALS)
     const { ApolloServer } = await load('@apollo/server')
     const { startStandaloneServer } = await load('@apollo/server/standalone')
     const { schema, context } = await unauthenticated()
