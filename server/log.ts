@@ -6,5 +6,5 @@ export type Log = ReturnType<typeof createLog>
 export const createLog = (level: string) =>
   pino(
     { level, base: null, timestamp: pino.stdTimeFunctions.isoTime, redact: ['headers.authorization'] },
-    pino.destination({ dest: 2, sync: false, minLength: 4096, periodicFlush: 100 }),
+    pino.destination(2),
   )
