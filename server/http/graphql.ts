@@ -1,4 +1,5 @@
-import { type DocumentNode, type GraphQLSchema, getOperationAST, Kind } from 'graphql'
+import { execute } from '@graphql-tools/executor'
+import { type DocumentNode, type ExecutionResult, type GraphQLSchema, getOperationAST, Kind } from 'graphql'
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
 import { badInput, TidingsError } from '../../shared/errors.ts'
@@ -19,6 +20,8 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
 
     const handle = createHandler<unknown, unknown, Context>({
       formatError: presentError(requestId, log),
+      // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
+      execute: args => execute(args) as ExecutionResult | Promise<ExecutionResult>,
       onSubscribe: async (request, { query, operationName, variables }) => {
         const { document, faults } = read(query, variables)
         if (faults) return faults
