@@ -48,6 +48,8 @@ const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
       max: poolSize,
       afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
         const { stream } = connection
+        // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the process.
+        stream.prependListener('error', () => connection.on('error', () => {}))
         stream.setTimeout(silenceMs, () =>
           stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
         )
@@ -68,7 +70,11 @@ const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
  */
 const TIMEOUTS = 'SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 60'
 
-type RawConnection = { stream: Socket; query(sql: string, done: (error: unknown) => void): void }
+type RawConnection = {
+  stream: Socket
+  on(event: 'error', listener: () => void): void
+  query(sql: string, done: (error: unknown) => void): void
+}
 
 /** A transaction that others have stood in the way of for so long fails. */
 const CONTENTION_MS = 15_000

@@ -168,6 +168,25 @@ describeEachEngine('a database', engine => {
     }
   })
 
+  it('that says nothing more to a connection that is being closed ends no process', async t => {
+    if (engine === 'sqlite') return t.skip('a file does not fall silent')
+    const proxy = await startProxy(fresh.url)
+    const distant = await connect(proxy.url, { silenceMs: 100 })
+    const faults: Error[] = []
+    const note = (error: Error) => faults.push(error)
+    process.on('uncaughtException', note)
+    try {
+      await rows(distant.knex, 'SELECT 1')
+      proxy.break('does not answer')
+      await distant.close()
+      await wait(300)
+      assert.deepEqual(faults, [])
+    } finally {
+      process.off('uncaughtException', note)
+      proxy.close()
+    }
+  })
+
   it('is reported at once when it cannot be reached', async t => {
     if (engine === 'sqlite') return t.skip('a file is made where there is none')
     const nowhere = fresh.url.replace(/:\d+\//, ':1/')
