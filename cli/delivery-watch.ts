@@ -1,3 +1,4 @@
+import { timeOfId } from '../shared/time.ts'
 import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
 
 type Ask = <Data>(document: string, variables: object) => Promise<Data>
@@ -127,9 +128,6 @@ const markOf = ({ status, attemptCount }: Mark): string => `${status} ${attemptC
 const inPages = function* <Item>(items: Item[], size: number): Generator<Item[]> {
   for (let from = 0; from < items.length; from += size) yield items.slice(from, from + size)
 }
-
-/** A UUID of version 7 begins with its time in milliseconds, 48 bits. */
-const timeOfId = (id: string): number => Number.parseInt(id.slice(0, 8) + id.slice(9, 13), 16)
 
 /** The least UUID of version 7 of a time. */
 const leastIdAt = (ms: number): string => {

@@ -12,7 +12,7 @@ export interface Viewer {
   expiresAt: string | null
 }
 
-export const viewerDocument = '{ viewer { id name apiKey permissions seesAllOrganisations expiresAt } }'
+const viewerDocument = '{ viewer { id name apiKey permissions seesAllOrganisations expiresAt } }'
 
 /** Asks which access token this is. `ask` sends a signed GraphQL request and answers with its data. */
 export const askViewer = async (ask: <Data>(document: string) => Promise<Data>): Promise<Viewer> => {

@@ -16,3 +16,6 @@ const existsInCalendar = (text: string): boolean => {
   const ms = Date.parse(date)
   return !Number.isNaN(ms) && new Date(ms).toISOString().startsWith(date)
 }
+
+/** When a UUID of version 7 was made: it begins with its epoch milliseconds, 48 bits (RFC 9562 section 5.7). */
+export const timeOfId = (id: string): number => Number.parseInt(id.slice(0, 8) + id.slice(9, 13), 16)

@@ -1,6 +1,7 @@
 import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import type { EventType } from '../../shared/events.ts'
+import { timeOfId } from '../../shared/time.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Dialect } from '../database/engine.ts'
 import { leaveActive, type WebhookStatus } from '../domain/webhooks.ts'
@@ -221,14 +222,12 @@ const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[
     trx,
     `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
      VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?)").join(', ')}${recorded}`,
-    lost.flatMap(row => [row.delivery_id, row.attempt, claimedAt(row.lease!), LOST]),
+    lost.flatMap(row => [row.delivery_id, row.attempt, timeOfId(row.lease!), LOST]),
   )
 }
 
 /** A lease's id, which tells when it was taken: `due_at` does not, once the lease has been extended. */
 export const newLease = (now: number): string => uuid({ msecs: now })
-
-const claimedAt = (lease: string): number => Number.parseInt(lease.slice(0, 8) + lease.slice(9, 13), 16)
 
 const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
 

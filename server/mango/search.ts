@@ -147,7 +147,6 @@ export class Search {
   }
 
   #clean(row: Row): Row {
-    delete row.mango_rank
     for (const { column } of this.#keys) if (column && !column.own) delete row[column.property]
     return row
   }
@@ -228,6 +227,7 @@ export class Search {
     this.#note(() => statement)
     const found = await select<Row>(this.#db, statement.sql, statement.bindings)
     this.#rowsExamined += found.length
+    for (const row of found) delete row.mango_rank
     return found.sort((a, b) => this.#compare(this.#rawValues(a), this.#rawValues(b)))
   }
 

@@ -1,3 +1,4 @@
+import { stripVTControlCharacters } from 'node:util'
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
@@ -11,16 +12,13 @@ import { type State, selectedDelivery, selectedWebhook } from './state.ts'
 /** Where a field's value begins, and where what happened stands beside its time: what does not fit goes on there. */
 const FIELD = /^(\S[^:]*?\s{2,}|\s{2,})(?=\S)/
 const TIMED = /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d {2}/
-// biome-ignore lint/suspicious/noControlCharactersInRegex: colour codes begin with one
-const CODES = /\x1b\[[0-9;]*m/g
-
 /** The details of what is selected, wrapped to the pane's width, as lines that can be scrolled. */
 export const detailsLines = (state: State, { detailsWidth: width }: Layout, colours: Colours): string[] =>
   textOf(state, colours)
     .trimEnd()
     .split('\n')
     .flatMap(line => {
-      const bare = line.replaceAll(CODES, '')
+      const bare = stripVTControlCharacters(line)
       const indent = (TIMED.exec(bare) ?? FIELD.exec(bare))?.[0].length ?? 0
       return wrapLine(line, width, indent)
     })

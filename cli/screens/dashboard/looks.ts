@@ -1,3 +1,4 @@
+import { timeOfId } from '../../../shared/time.ts'
 import { atAGlance, type DeliveryAtAGlance } from '../../timeline.ts'
 import { type Look, PAGE } from './feed.ts'
 import type { State } from './state.ts'
@@ -70,6 +71,3 @@ const arrivalOf = (newest: DeliveryAtAGlance | undefined, { newest: known }: Sta
   if (!newest || newest.id === known?.id) return known
   return { id: newest.id, atMs: known ? nowMs : Math.min(nowMs, timeOfId(newest.id)) }
 }
-
-/** A UUID of version 7 begins with its time in milliseconds, 48 bits. */
-const timeOfId = (id: string): number => Number.parseInt(id.slice(0, 8) + id.slice(9, 13), 16)
