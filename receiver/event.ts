@@ -1,5 +1,6 @@
 import { z } from 'zod'
-import { type EventPayload, type EventType, events } from '../shared/events.ts'
+import { type EventPayload, events } from '../shared/events.ts'
+import type { EventType } from '../shared/vocabulary.ts'
 
 /** What the body of every delivery says, whatever its event. */
 interface Delivered {

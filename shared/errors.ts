@@ -1,15 +1,4 @@
-/** Every code a GraphQL error carries in `extensions.code`. */
-export type ErrorCode =
-  | 'UNAUTHENTICATED'
-  | 'FORBIDDEN'
-  | 'NOT_FOUND'
-  | 'BAD_USER_INPUT'
-  | 'PING_FAILED'
-  | 'CONFLICT'
-  | 'RESULT_TOO_LARGE'
-  | 'QUERY_TOO_COMPLEX'
-  | 'RATE_LIMITED'
-  | 'INTERNAL_SERVER_ERROR'
+import type { ErrorCode } from './vocabulary.ts'
 
 /** A fault that the caller is told of: `message` says what was wrong and what would be right, `details` go into `extensions`. */
 export class TidingsError extends Error {

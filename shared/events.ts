@@ -1,7 +1,7 @@
 import { z } from 'zod'
+import type { EventType } from './vocabulary.ts'
 
-// The registry of event types. What the sender sends, the API's enum, the receiver's types and the OpenAPI description
-// are all read from here.
+// The registry of events: what the sender sends, the receiver's types and the OpenAPI description are all read from here.
 
 const id = z.uuid()
 const quarter = z
@@ -40,9 +40,6 @@ export const events = {
     summary: 'An access token has expired.',
     payload: z.strictObject({ accessTokenId: id }),
   },
-} as const
+} as const satisfies Record<EventType, { summary: string; payload: z.ZodObject }>
 
-export type EventType = keyof typeof events
 export type EventPayload<Type extends EventType> = z.infer<(typeof events)[Type]['payload']>
-
-export const eventTypes = Object.keys(events) as EventType[]

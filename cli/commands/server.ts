@@ -1,7 +1,7 @@
 import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
-import type { Permission } from '../../server/domain/access-tokens.ts'
 import { parseIso } from '../../shared/time.ts'
+import { type Permission, permissions } from '../../shared/vocabulary.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
@@ -187,7 +187,7 @@ const tokenCommand = () =>
         throw usageError('--output id would lose the secret.', 'Take --output json.')
       }
       await withDatabase(async (database, config) => {
-        const { createAccessToken, permissions } = await import('../../server/domain/access-tokens.ts')
+        const { createAccessToken } = await import('../../server/domain/access-tokens.ts')
         const { createSealer } = await import('../../server/keys/seal.ts')
         const { databaseClock } = await import('../../server/clock.ts')
         const unknown = options.permissions.find(given => !permissions.some(permission => permission === given))

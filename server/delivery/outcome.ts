@@ -1,29 +1,5 @@
+import type { FailureReason } from '../../shared/vocabulary.ts'
 import { parseRetryAfter } from './retry-after.ts'
-
-/** Why an attempt yielded no usable answer. */
-export type FailureReason =
-  /** Nobody listens at the address. */
-  | 'connection_refused'
-  /** The connection was closed or reset before an answer was complete up to its body. */
-  | 'connection_reset'
-  /** No connection within the time for it. */
-  | 'connect_timeout'
-  /** No answer within the time for the whole attempt. */
-  | 'timeout'
-  /** No route to the address. */
-  | 'unreachable'
-  /** The host's name has no address, or could not be resolved. */
-  | 'dns_error'
-  /** No secure connection: the certificate, or the handshake. */
-  | 'tls_error'
-  /** The host's address is not public, and not in a network that was opened. */
-  | 'address_not_allowed'
-  /** What came is not HTTP, or too long to be an answer's head. */
-  | 'malformed_response'
-  /** The registered URL can't be sent to. */
-  | 'invalid_url'
-  /** Anything else; the detail says what. */
-  | 'connection_failed'
 
 /** What an attempt yielded. `body` is the beginning of the answer as text; `retryAfter` the header as it came. */
 export type Answer =

@@ -1,10 +1,10 @@
 import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
-import type { EventType } from '../../shared/events.ts'
 import { timeOfId } from '../../shared/time.ts'
+import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Dialect } from '../database/engine.ts'
-import { leaveActive, type WebhookStatus } from '../domain/webhooks.ts'
+import { leaveActive } from '../domain/webhooks.ts'
 import type { Answer, Outcome } from './outcome.ts'
 
 // The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.

@@ -1,7 +1,8 @@
 import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
+import type { FailureReason } from '../../shared/vocabulary.ts'
 import { createGuardedConnector, type Lookup, type NetworkGuard, type ProxyFor } from './network-guard.ts'
-import type { Answer, FailureReason } from './outcome.ts'
+import type { Answer } from './outcome.ts'
 
 /** Bytes of an answer's body that are read at most; then the connection is given up. */
 export const ANSWER_READ_LIMIT = 16 * 1024

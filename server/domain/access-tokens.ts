@@ -3,13 +3,11 @@ import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { badInput } from '../../shared/errors.ts'
 import { toIso } from '../../shared/time.ts'
+import { type Permission, permissions } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Resource } from '../mango/resource.ts'
 import { checkName } from './names.ts'
-
-export const permissions = ['read', 'webhooks', 'reports', 'admin'] as const
-export type Permission = (typeof permissions)[number]
 
 /** Whoever makes a request: what it may do and what it sees. */
 export type AccessToken = {

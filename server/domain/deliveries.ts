@@ -1,13 +1,10 @@
 import type { Knex } from 'knex'
-import { type EventType, eventTypes } from '../../shared/events.ts'
+import { type DeliveryStatus, deliveryStatuses, type EventType, eventTypes } from '../../shared/vocabulary.ts'
 import type { Resource } from '../mango/resource.ts'
 import { type AccessToken, may } from './access-tokens.ts'
 import { events, visibleEvents } from './events.ts'
 import { visibleWebhooks } from './webhook-visibility.ts'
 import { webhooks } from './webhooks.ts'
-
-export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
-export type DeliveryStatus = (typeof deliveryStatuses)[number]
 
 export type DeliveryRow = {
   id: string

@@ -1,6 +1,7 @@
 import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
-import { type EventPayload, type EventType, eventTypes } from '../../shared/events.ts'
+import type { EventPayload } from '../../shared/events.ts'
+import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Dialect } from '../database/engine.ts'
 import type { Resource } from '../mango/resource.ts'

@@ -2,6 +2,7 @@ import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
+import { type ReportStatus, reportStatuses } from '../../shared/vocabulary.ts'
 import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
 import type { Dialect } from '../database/engine.ts'
 import type { Resource } from '../mango/resource.ts'
@@ -11,9 +12,6 @@ import { recordEvent } from './events.ts'
 import { projects, requireProjects } from './projects.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
 import { requireUser, users } from './users.ts'
-
-export const reportStatuses = ['open', 'submitted', 'approved'] as const
-export type ReportStatus = (typeof reportStatuses)[number]
 
 export type ProjectReportRow = {
   id: string

@@ -1,5 +1,5 @@
 import { TidingsError } from '../../shared/errors.ts'
-import type { EventType } from '../../shared/events.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, rows, type Sql } from '../database/connect.ts'
 import type { AccessToken } from './access-tokens.ts'

@@ -1,8 +1,9 @@
 import type { Knex } from 'knex'
 import { toIso } from '../../shared/time.ts'
+import { type DeliveryStatus, deliveryStatuses } from '../../shared/vocabulary.ts'
 import type { Sql } from '../database/connect.ts'
 import type { Field, Resource } from '../mango/resource.ts'
-import { type DeliveryStatus, deliveries, deliveryStatuses } from './deliveries.ts'
+import { deliveries } from './deliveries.ts'
 
 const DAY_MS = 24 * 3600 * 1000
 

@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
-import { type EventType, eventTypes } from '../../shared/events.ts'
+import { type EventType, eventTypes, type WebhookStatus, webhookStatuses } from '../../shared/vocabulary.ts'
 import { insertMany, rows, run, type Sql } from '../database/connect.ts'
 import type { Resource } from '../mango/resource.ts'
 import type { AccessToken } from './access-tokens.ts'
@@ -10,9 +10,6 @@ import { organisations, requireOrganisations } from './organisations.ts'
 import { projects, requireProjects } from './projects.ts'
 import { healthField, lastDeliveryField } from './webhook-health.ts'
 import { redirectableWebhooks, visibleWebhooks } from './webhook-visibility.ts'
-
-export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
-export type WebhookStatus = (typeof webhookStatuses)[number]
 
 export type WebhookRow = {
   id: string

@@ -12,6 +12,7 @@ import {
   stringToSign,
 } from '../../shared/hmac.ts'
 import { toIso } from '../../shared/time.ts'
+import type { RefusalReason } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, isDuplicate, run } from '../database/connect.ts'
 import {
@@ -26,17 +27,6 @@ import type { WithBody } from './body.ts'
 import { answer, type RequestState } from './request-id.ts'
 
 export const CLOCK_WINDOW_MS = 5 * 60_000
-
-export type RefusalReason =
-  | 'missing'
-  | 'malformed'
-  | 'unknown_key'
-  | 'bad_signature'
-  | 'body_hash_mismatch'
-  | 'clock_skew'
-  | 'replayed'
-  | 'expired'
-  | 'revoked'
 
 /** What the middleware after this one finds: who calls, and with which signature. */
 export type Authenticated = WithBody & { token: AccessToken; signature: string }

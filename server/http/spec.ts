@@ -1,8 +1,9 @@
 import { z } from 'zod'
 import { TOKEN_LIFETIME_SECONDS } from '../../shared/delivery-token.ts'
-import { type EventType, events, eventTypes } from '../../shared/events.ts'
+import { events } from '../../shared/events.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { version } from '../../shared/version.ts'
+import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
 
 /** The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses. */
 export const webhookSpec = ({ baseUrl, issuerUrl }: { baseUrl: string; issuerUrl: string }) => ({

@@ -1,7 +1,7 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { rows } from '../../server/database/connect.ts'
-import type { EventType } from '../../shared/events.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
 import { PROJECTS } from '../chaos/endpoints.ts'
 import { startLoad } from '../chaos/load.ts'
 import { createDatabase, createWorld } from '../chaos/world.ts'

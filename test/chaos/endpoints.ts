@@ -1,4 +1,4 @@
-import type { EventType } from '../../shared/events.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
 import { portion } from './random.ts'
 
 // The endpoints of a run: what each is to have, and how it behaves. What an endpoint does with a delivery depends on the

@@ -3,7 +3,7 @@ import { existsSync, openSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
-import { eventTypes } from '../../shared/events.ts'
+import { eventTypes } from '../../shared/vocabulary.ts'
 import { type Answer, connectedTo, startStubServer } from './stub-server.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
-import { type Answer, type FailureReason, type Outcome, outcome } from '../../server/delivery/outcome.ts'
+import { type Answer, type Outcome, outcome } from '../../server/delivery/outcome.ts'
 import { RETRY_SCHEDULE_MS as scheduleMs } from '../../shared/retry-schedule.ts'
+import type { FailureReason } from '../../shared/vocabulary.ts'
 
 const HOUR_MS = 3_600_000
 const nowMs = Date.parse('2026-11-21T00:40:00Z')

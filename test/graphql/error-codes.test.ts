@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
-import type { ErrorCode } from '../../shared/errors.ts'
+import type { ErrorCode } from '../../shared/vocabulary.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'

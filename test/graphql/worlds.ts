@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto'
 import type { Database } from '../../server/database/connect.ts'
-import { createAccessToken, type Permission } from '../../server/domain/access-tokens.ts'
+import { createAccessToken } from '../../server/domain/access-tokens.ts'
 import type { Sealer } from '../../server/keys/seal.ts'
 import type { Credentials } from '../../shared/hmac.ts'
+import type { Permission } from '../../shared/vocabulary.ts'
 
 // The same installation twice: as it is, and as it would be if nothing existed but what one token sees. Whatever the token
 // asks, both must answer alike.

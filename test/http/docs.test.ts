@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { eventTypes } from '../../shared/events.ts'
+import { eventTypes } from '../../shared/vocabulary.ts'
 import { startTestServer, type TestServer } from '../support/server.ts'
 
 let server: TestServer

@@ -1,6 +1,6 @@
 import type { GraphQLResolveInfo } from 'graphql'
 import { parseIso, toIso } from '../../../shared/time.ts'
-import type { Permission } from '../../domain/access-tokens.ts'
+import type { Permission } from '../../../shared/vocabulary.ts'
 import { type Context, requirePermission } from '../context.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: the schema has checked rows and arguments before a resolver sees them

@@ -2,8 +2,9 @@ import { createServer } from 'node:http'
 import { registerHooks } from 'node:module'
 import type { AddressInfo } from 'node:net'
 import { readConfig } from '../../../server/config.ts'
-import { type AccessToken, permissions } from '../../../server/domain/access-tokens.ts'
+import type { AccessToken } from '../../../server/domain/access-tokens.ts'
 import type { Service } from '../../../server/graphql/context.ts'
+import { permissions } from '../../../shared/vocabulary.ts'
 
 // One of the servers under comparison, in a process of its own: node serve.ts tidings|yoga|apollo, set up by the environment as
 // `tidings server start` is. Tells its parent where it listens and, when asked, how much CPU time it has taken.

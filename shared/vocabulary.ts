@@ -1,0 +1,73 @@
+// The words that server and command line both speak, each list once. Nothing here loads a library: the command line reads it
+// at every start. GraphQL's enums, the payload schemas and the completion are checked against it by a test.
+
+/** What can happen; `shared/events.ts` has each one's payload. */
+export const eventTypes = [
+  'ping',
+  'project_report_quarterly_submitted',
+  'project_report_quarterly_approved',
+  'project_report_quarterly_overdue',
+  'token_expired',
+] as const
+export type EventType = (typeof eventTypes)[number]
+
+export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
+export type DeliveryStatus = (typeof deliveryStatuses)[number]
+
+export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
+export type WebhookStatus = (typeof webhookStatuses)[number]
+
+export const reportStatuses = ['open', 'submitted', 'approved'] as const
+export type ReportStatus = (typeof reportStatuses)[number]
+
+/** What an access token may do. */
+export const permissions = ['read', 'webhooks', 'reports', 'admin'] as const
+export type Permission = (typeof permissions)[number]
+
+/** Why an attempt yielded no usable answer, each with its meaning. */
+export const failureReasons = {
+  connection_refused: 'Nobody listens at the address.',
+  connection_reset: 'The connection was closed or reset before an answer was complete up to its body.',
+  connect_timeout: 'No connection within the time for it.',
+  timeout: 'No answer within the time for the whole attempt.',
+  unreachable: 'No route to the address.',
+  dns_error: 'The host name has no address, or could not be resolved.',
+  tls_error: 'No secure connection: the certificate, or the handshake.',
+  address_not_allowed: 'The address is not public, and not in a network that was opened.',
+  malformed_response: 'What came is not HTTP, or too long to be the head of an answer.',
+  invalid_url: 'The registered URL cannot be sent to.',
+  connection_failed: 'Anything else; the detail says what.',
+} as const
+/** Why an attempt that was made yielded no usable answer. */
+export type FailureReason = keyof typeof failureReasons
+/** The failure of an attempt whose process ended before it recorded an answer. */
+export const LOST = 'lost'
+
+/** Why a request to the API is refused with 401. */
+export const refusalReasons = [
+  'missing',
+  'malformed',
+  'unknown_key',
+  'bad_signature',
+  'body_hash_mismatch',
+  'clock_skew',
+  'replayed',
+  'expired',
+  'revoked',
+] as const
+export type RefusalReason = (typeof refusalReasons)[number]
+
+/** Every code that a GraphQL error carries in `extensions.code`. */
+export const errorCodes = [
+  'UNAUTHENTICATED',
+  'FORBIDDEN',
+  'NOT_FOUND',
+  'BAD_USER_INPUT',
+  'PING_FAILED',
+  'CONFLICT',
+  'RESULT_TOO_LARGE',
+  'QUERY_TOO_COMPLEX',
+  'RATE_LIMITED',
+  'INTERNAL_SERVER_ERROR',
+] as const
+export type ErrorCode = (typeof errorCodes)[number]
