@@ -4,7 +4,7 @@ import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
 import { type ReportStatus, reportStatuses } from '../../shared/vocabulary.ts'
 import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
-import type { Dialect } from '../database/engine.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Resource } from '../mango/resource.ts'
 import { type AccessToken, whereOrganisationVisible } from './access-tokens.ts'
 import type { Change } from './change.ts'
@@ -77,21 +77,21 @@ export const openReport = async (
 /** Opens the reports of one quarter for many projects, where there is none. */
 export const openReports = async (
   sql: Sql,
-  dialect: Dialect,
   { projectIds, quarter, dueDays, now }: { projectIds: string[]; quarter: string; dueDays: number; now: number },
 ): Promise<void> => {
   const dueDate = dueDateOf(quarter, dueDays)
+  const unlessThere = dialectOf(sql).onDuplicateUpdate(['project_id', 'quarter'], ['quarter'])
   await run(
     sql,
     `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
-     VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${dialect.onDuplicateUpdate(['project_id', 'quarter'], ['quarter'])}`,
+     VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${unlessThere}`,
     projectIds.flatMap(projectId => [uuid(), projectId, quarter, dueDate, now, now]),
   )
 }
 
 /** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
 export const submitProjectReport = async (
-  { trx, dialect, token, now }: Change,
+  { trx, token, now }: Change,
   { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },
   dueDays: number,
 ): Promise<ProjectReportRow> => {
@@ -100,10 +100,10 @@ export const submitProjectReport = async (
   const [project] = await requireProjects(trx, token, [projectId])
   const submitter = await requireUser(trx, submitterId)
   const where = 'project_id = ? AND quarter = ?'
-  let report = await lockReport(trx, dialect, where, [projectId, quarter])
+  let report = await lockReport(trx, where, [projectId, quarter])
   if (!report) {
     await openReport(trx, { projectId, quarter, dueDays, now })
-    report = (await lockReport(trx, dialect, where, [projectId, quarter]))!
+    report = (await lockReport(trx, where, [projectId, quarter]))!
   }
   if (report.status !== 'open') {
     throw new TidingsError('CONFLICT', `The report of ${quarter} of this project is ${report.status} already.`, {
@@ -118,7 +118,6 @@ export const submitProjectReport = async (
   )
   await recordEvent(
     trx,
-    dialect,
     {
       type: 'project_report_quarterly_submitted',
       organisationIds: [project!.organisation_id],
@@ -134,13 +133,13 @@ export const submitProjectReport = async (
 
 /** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
 export const approveProjectReport = async (
-  { trx, dialect, token, now }: Change,
+  { trx, token, now }: Change,
   { id, approverId, approvedDate = dateOf(now) }: { id: string; approverId: string; approvedDate?: string },
 ): Promise<ProjectReportRow> => {
   if (!/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) || parseIso(approvedDate) === undefined) {
     throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now)}`)
   }
-  const report = await lockReport(trx, dialect, 'id = ?', [id])
+  const report = await lockReport(trx, 'id = ?', [id])
   const [project] = report
     ? await trx('projects')
         .where('id', report.project_id)
@@ -166,7 +165,6 @@ export const approveProjectReport = async (
   )
   await recordEvent(
     trx,
-    dialect,
     {
       type: 'project_report_quarterly_approved',
       organisationIds: [project.organisation_id],
@@ -187,15 +185,10 @@ export const approveProjectReport = async (
   return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
 }
 
-const lockReport = async (
-  trx: Sql,
-  dialect: Dialect,
-  where: string,
-  bindings: string[],
-): Promise<ProjectReportRow | undefined> => {
+const lockReport = async (trx: Sql, where: string, bindings: string[]): Promise<ProjectReportRow | undefined> => {
   const [report] = await rows<ProjectReportRow>(
     trx,
-    `SELECT * FROM project_reports WHERE ${where}${dialect.forUpdate}`,
+    `SELECT * FROM project_reports WHERE ${where}${dialectOf(trx).forUpdate}`,
     bindings,
   )
   return report

@@ -1,6 +1,7 @@
 import { toIso } from '../../shared/time.ts'
-import { type Sql as Connection, rows as select } from '../database/connect.ts'
-import { all, type Sql } from './dialect.ts'
+import { type Sql, rows as select } from '../database/connect.ts'
+import { STATEMENT_LIMITS } from '../database/dialect.ts'
+import { all, type Fragment } from '../database/fragment.ts'
 import { compareText } from './matcher.ts'
 import type { VisibleRows } from './plan.ts'
 import type { Field, Resource } from './resource.ts'
@@ -46,7 +47,7 @@ export const addPath = (
 }
 
 /** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
-export type Source = { connection: Connection; visible: VisibleRows; now: number }
+export type Source = { connection: Sql; visible: VisibleRows; now: number }
 
 /** The needed fields of rows as JSON documents, with one statement for each kind of thing that the rows refer to. */
 export const documentsOf = async (source: Source, resource: Resource, rows: Row[], needs: Needs): Promise<Json[]> => {
@@ -148,20 +149,17 @@ const readRows = (
   )
 }
 
-/** What an `IN` holds: SQLite takes 32,766 values a statement. */
-const KEYS_A_STATEMENT = 10_000
-
 const readWhere = async (
-  connection: Connection,
+  connection: Sql,
   statement: string,
   key: string,
   keys: string[],
-  visible?: Sql,
+  visible?: Fragment,
 ): Promise<Row[]> => {
   const found: Row[] = []
-  for (let from = 0; from < keys.length; from += KEYS_A_STATEMENT) {
-    const part = keys.slice(from, from + KEYS_A_STATEMENT)
-    const among: Sql = { sql: `${key} IN (${part.map(() => '?').join(', ')})`, bindings: part }
+  for (let from = 0; from < keys.length; from += STATEMENT_LIMITS.keys) {
+    const part = keys.slice(from, from + STATEMENT_LIMITS.keys)
+    const among: Fragment = { sql: `${key} IN (${part.map(() => '?').join(', ')})`, bindings: part }
     const where = all(visible ? [among, visible] : [among])
     for (const row of await select<Row>(connection, `${statement} WHERE ${where.sql}`, where.bindings)) found.push(row)
   }
