@@ -51,8 +51,8 @@ export type Dialect = {
   /** As `onDuplicate`, with assignments that give `columns` the values of the INSERT. */
   onDuplicateUpdate(key: string[], columns: string[]): string
 
-  /** A text to compare a column with, byte by byte. */
-  comparable(value: string): Fragment
+  /** A text to compare a column with, in the collation that compares byte by byte. */
+  collated(value: string): Fragment
   /** Whether a column's text contains another. */
   contains(column: string, part: string): Fragment
   /** `contains` for an ASCII part in lower case, whatever the case of the column's. Too much is found, never too little. */
@@ -133,7 +133,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     onDuplicate: () => ' ON DUPLICATE KEY UPDATE ',
     onDuplicateUpdate: (_key, columns) =>
       ` ON DUPLICATE KEY UPDATE ${columns.map(column => `${column} = VALUES(${column})`).join(', ')}`,
-    comparable: value => ({ sql: isPlain(value) ? '?' : `? COLLATE ${collation}`, bindings: [value] }),
+    collated: value => ({ sql: isPlain(value) ? '?' : `? COLLATE ${collation}`, bindings: [value] }),
     contains,
     rowsOf: <Row>(answer: unknown) => (answer as [Row[]])[0],
     affectedRowsOf: answer => (answer as [{ affectedRows: number }])[0].affectedRows,
@@ -208,7 +208,7 @@ const sqlite: Dialect = {
   onDuplicate: key => ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET `,
   onDuplicateUpdate: (key, columns) =>
     ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET ${columns.map(column => `${column} = excluded.${column}`).join(', ')}`,
-  comparable: value => ({ sql: '?', bindings: [value] }),
+  collated: value => ({ sql: '?', bindings: [value] }),
   contains: sqliteContains,
   containsIgnoringCase: (column, part) => lowered(column, part, sqliteContains),
   rowsOf: <Row>(answer: unknown) => answer as Row[],

@@ -1,8 +1,7 @@
 import { parseIso, toIso } from '../../shared/time.ts'
-import type { ScalarType } from './columns.ts'
 import { badQuery, didYouMean, quoted } from './error.ts'
 import { evaluate, isIndex } from './matcher.ts'
-import type { Field, Resource } from './resource.ts'
+import type { Field, Resource, ScalarType } from './resource.ts'
 import {
   type Comparison,
   type Condition,

@@ -1,9 +1,7 @@
 import { all, type Fragment, sql } from '../database/fragment.ts'
 import { satisfies } from './matcher.ts'
-import type { Field } from './resource.ts'
+import type { ScalarType } from './resource.ts'
 import type { Comparison, Json } from './selector.ts'
-
-export type ScalarType = Extract<Field, { kind: 'column' }>['type']
 
 export const isText = (type: ScalarType): boolean => type === 'uuid' || type === 'string' || type === 'date'
 

@@ -3,8 +3,7 @@ import { type Sql, rows as select } from '../database/connect.ts'
 import { STATEMENT_LIMITS } from '../database/dialect.ts'
 import { all, type Fragment } from '../database/fragment.ts'
 import { compareText } from './matcher.ts'
-import type { VisibleRows } from './plan.ts'
-import type { Field, Resource } from './resource.ts'
+import type { Field, Resource, Source } from './resource.ts'
 import type { Json, Node } from './selector.ts'
 
 export type Row = Record<string, unknown>
@@ -45,9 +44,6 @@ export const addPath = (
   if (field.kind === 'children') return addPath(below, rest.slice(1), field.resource())
   return undefined
 }
-
-/** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
-export type Source = { connection: Sql; visible: VisibleRows; now: number }
 
 /** The needed fields of rows as JSON documents, with one statement for each kind of thing that the rows refer to. */
 export const documentsOf = async (source: Source, resource: Resource, rows: Row[], needs: Needs): Promise<Json[]> => {

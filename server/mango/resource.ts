@@ -1,4 +1,5 @@
-import type { Source } from './documents.ts'
+import type { Sql } from '../database/connect.ts'
+import type { Fragment } from '../database/fragment.ts'
 import type { Json } from './selector.ts'
 
 /** What can be selected from: rows of one table, and what hangs on them. */
@@ -42,3 +43,11 @@ export type Field =
    * fields of `object`, or else a time, or null where `load` has none.
    */
   | { kind: 'derived'; object?: Resource; load: (source: Source, ids: string[]) => Promise<Map<string, Json>> }
+
+export type ScalarType = Extract<Field, { kind: 'column' }>['type']
+
+/** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where there is nothing to hide. */
+export type VisibleRows = (resource: Resource, alias: string, column?: string) => Fragment | undefined
+
+/** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
+export type Source = { connection: Sql; visible: VisibleRows; now: number }

@@ -1,15 +1,15 @@
 import type { Knex } from 'knex'
-import { rows as select } from '../database/connect.ts'
+import { type Sql, rows as select } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import type { Fragment } from '../database/fragment.ts'
 import { bind } from './bind.ts'
-import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row, type Source } from './documents.ts'
+import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
-import { type Plan, plan, type VisibleRows } from './plan.ts'
+import { type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options, Visible } from './query.ts'
-import type { Resource } from './resource.ts'
+import type { Resource, Source, VisibleRows } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
 import { afterValues, orderBy, ownKey, parseSort, type SortKey, type SortValue } from './sort.ts'
 
@@ -32,7 +32,7 @@ type Hit = { row: Row; values: Values }
  * that nothing depends on how many there are.
  */
 export class Search {
-  readonly #db: Knex | Knex.Transaction
+  readonly #db: Sql
   readonly #resource: Resource
   readonly #visible: Visible
   readonly #source: Source
@@ -52,7 +52,7 @@ export class Search {
   #yieldedAt = performance.now()
 
   constructor(
-    db: Knex | Knex.Transaction,
+    db: Sql,
     resource: Resource,
     query: MangoQuery,
     visible: Visible,
@@ -412,7 +412,7 @@ const where = (builder: Knex.QueryBuilder, condition: Fragment): Knex.QueryBuild
   builder.whereRaw(condition.sql, condition.bindings)
 
 /** What may be seen of other resources, as a condition on their ids. */
-const visibleRowsBy = (db: Knex | Knex.Transaction, related: Options['related']): VisibleRows => {
+const visibleRowsBy = (db: Sql, related: Options['related']): VisibleRows => {
   const known = new Map<Resource, Fragment | undefined>()
   const visibleIds = (resource: Resource): Fragment | undefined => {
     const visible = related?.(resource)
