@@ -2,9 +2,10 @@ import type { Knex } from 'knex'
 import { either, type Fragment } from './fragment.ts'
 
 /**
- * All that differs between the databases that Tidings runs on: to serve another, write its dialect here and choose it in
- * connect.ts. Every other statement is the same text on all of them, and needs nothing that a MySQL-speaking cluster lacks:
- * no auto-increment, triggers, views or `GET_LOCK`. Common table expressions and window functions are there on all, TiDB too.
+ * All that differs between the databases that Tidings runs on: to serve another, write its dialect here and choose it
+ * in connect.ts. Every other statement is the same text on all of them, and needs nothing that a MySQL-speaking cluster
+ * lacks: no auto-increment, triggers, views or `GET_LOCK`. Common table expressions and window functions are there on
+ * all, TiDB too.
  */
 export type Dialect = {
   engine: 'sqlite' | 'mysql' | 'mariadb'
@@ -17,16 +18,16 @@ export type Dialect = {
   /** One process works on the database, through one connection, and nothing else in it runs while a statement does. */
   isEmbedded: boolean
 
-  /** Ends a SELECT whose rows this transaction will change; waits for other holders. SQLite has one writer and needs none. */
+  /** Ends a SELECT whose rows this transaction will change; waits for other holders. */
   forUpdate: string
   /** As `forUpdate`, but passes over rows that another transaction holds. */
   forUpdateSkipLocked: string
-  /** Ends a SELECT whose rows must not change until this transaction ends; empty where nothing but this transaction can write. */
+  /** Ends a SELECT whose rows must not change until this transaction ends; empty where nobody else can write. */
   forShare: string
 
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
-  /** Selects each `key` and its least `value` from the index on both, reading an entry or two a key and not all there are. */
+  /** Selects each `key` and its least `value` from the index on both, reading an entry or two a key and not all. */
   leastOfEach(table: string, key: string, value: string, index: string): string
   /** Begins EXPLAIN of the statement that follows. */
   explain: string
@@ -55,7 +56,7 @@ export type Dialect = {
   collated(value: string): Fragment
   /** Whether a column's text contains another. */
   contains(column: string, part: string): Fragment
-  /** `contains` for an ASCII part in lower case, whatever the case of the column's. Too much is found, never too little. */
+  /** `contains` for an ASCII part in lower case, whatever the column's case. Finds too much, never too little. */
   containsIgnoringCase(column: string, part: string): Fragment
   /** Whether a column's text matches a regular expression, on an engine that has them. */
   matches?(column: string, pattern: string): Fragment
@@ -64,19 +65,19 @@ export type Dialect = {
   rowsOf<Row>(answer: unknown): Row[]
   /** How many rows an INSERT, UPDATE or DELETE matched or wrote, in what knex's `raw` answers to it. */
   affectedRowsOf(answer: unknown): number
-  /** What the engine says by an error; undefined if it is none of the engine's: the statement may not have reached it. */
+  /** What the engine says by an error; undefined if it is none of its own: the statement may not have reached it. */
   faultOf(error: unknown): Fault | undefined
 }
 
 /**
- * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: the statement was read
- * and refused for another reason than a duplicate key or a missing table.
+ * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: the
+ * statement was read and refused for another reason than a duplicate key or a missing table.
  */
 export type Fault = 'contention' | 'duplicate' | 'missing table' | 'refusal'
 
 /**
- * What one statement holds at most, whatever the engine: values, of which so many keys in an `IN` beside others, and SELECTs, of
- * which each row of knex's INSERT is one. SQLite takes 32,766 values and 500 SELECTs.
+ * What one statement holds at most, whatever the engine: values, of which so many keys in an `IN` beside others, and
+ * SELECTs, of which each row of knex's INSERT is one. SQLite takes 32,766 values and 500 SELECTs.
  */
 export const STATEMENT_LIMITS = { values: 30_000, keys: 10_000, selects: 200 }
 
@@ -85,7 +86,7 @@ export const dialectOf = (sql: Knex): Dialect => sql.userParams.dialect
 
 type Contains = Dialect['contains']
 
-/** Two letters beyond ASCII are the same as an ASCII letter to `(?i)`, the Kelvin sign and the long s: LOWER may not say so. */
+/** Two letters beyond ASCII, the Kelvin sign and the long s, equal an ASCII letter to `(?i)`: LOWER may not say so. */
 const lowered = (column: string, part: string, contains: Contains): Fragment => {
   const others = [part.includes('k') ? '\u212a' : '', part.includes('s') ? '\u017f' : ''].filter(
     letter => letter !== '',
@@ -177,12 +178,15 @@ const SQLITE_CONTENTION = [5, 6]
 /** SQLITE_CONSTRAINT_PRIMARYKEY and SQLITE_CONSTRAINT_UNIQUE. */
 const SQLITE_DUPLICATE = [1555, 2067]
 
+const sqliteOnDuplicate = (key: string[]): string => ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET `
+
 const sqlite: Dialect = {
   engine: 'sqlite',
   name: 'SQLite',
   oldestVersion: [3, 40],
   version: 'sqlite_version()',
   isEmbedded: true,
+  // One transaction at a time can write, and holds the whole file from its start.
   forUpdate: '',
   forUpdateSkipLocked: '',
   forShare: '',
@@ -191,7 +195,8 @@ const sqlite: Dialect = {
     `WITH RECURSIVE each_key (${key}) AS (
        SELECT MIN(${key}) FROM ${table}
        UNION ALL
-       SELECT (SELECT MIN(t.${key}) FROM ${table} t WHERE t.${key} > each_key.${key}) FROM each_key WHERE each_key.${key} IS NOT NULL
+       SELECT (SELECT MIN(t.${key}) FROM ${table} t WHERE t.${key} > each_key.${key})
+       FROM each_key WHERE each_key.${key} IS NOT NULL
      )
      SELECT ${key}, (SELECT MIN(t.${value}) FROM ${table} t WHERE t.${key} = each_key.${key}) AS ${value}
      FROM each_key WHERE ${key} IS NOT NULL`,
@@ -205,9 +210,9 @@ const sqlite: Dialect = {
   text: () => 'text',
   longText: 'text',
   boolean: 'integer',
-  onDuplicate: key => ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET `,
+  onDuplicate: sqliteOnDuplicate,
   onDuplicateUpdate: (key, columns) =>
-    ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET ${columns.map(column => `${column} = excluded.${column}`).join(', ')}`,
+    sqliteOnDuplicate(key) + columns.map(column => `${column} = excluded.${column}`).join(', '),
   collated: value => ({ sql: '?', bindings: [value] }),
   contains: sqliteContains,
   containsIgnoringCase: (column, part) => lowered(column, part, sqliteContains),

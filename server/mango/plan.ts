@@ -28,7 +28,7 @@ export type Plan = {
   where: Fragment | boolean
   /** What `where` does not say exactly. */
   residual: Node | undefined
-  /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or in JSON. */
+  /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or JSON. */
   columnAt(path: readonly string[]): string | undefined
 }
 
@@ -53,7 +53,7 @@ export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: 
 
 const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
 
-/** A table in scope under a name. That of the statement itself can take joins; one of a subquery is looked up by EXISTS. */
+/** A table in scope under a name: the statement's own, which can take joins, or that of a subquery, behind EXISTS. */
 type TableRef = { resource: Resource; alias: string; joined?: Map<string, TableRef> }
 
 /** A column in scope: of a resource's table, or of the table that a list is in. */
@@ -251,7 +251,7 @@ class Planner {
     }
   }
 
-  /** A condition that can tell no more of a list than whether it is empty; of anything else TypeScript has to see it. */
+  /** A condition that can tell of a list only whether it is empty; for anything else TypeScript has to see it. */
   #asList({ condition, negated }: FieldNode, some: Fragment): Predicate {
     const { operator } = condition
     const tellsElements =
@@ -334,7 +334,8 @@ class Planner {
 
   /**
    * JSON is matched in TypeScript, on rows whose text has what a match must have: JSON functions differ between engines
-   * in what they make of numbers, escapes and duplicate keys, and reading the text for a string is faster than parsing it.
+   * in what they make of numbers, escapes and duplicate keys, and to look for a string in the text is faster than
+   * to parse it.
    */
   #json(node: FieldNode, column: string, path: string[]): Predicate {
     const { condition, negated } = node

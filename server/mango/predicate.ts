@@ -1,8 +1,6 @@
 import { all, either, type Fragment, sql } from '../database/fragment.ts'
 
-/**
- * What SQL says of a node: true wherever the node is, and where `exact` nowhere else. It may be NULL where the node is false.
- */
+/** What SQL says of a node: true wherever that is, and if `exact` nowhere else. It may be NULL where that is false. */
 export type Predicate = { sql: Fragment | boolean; exact: boolean }
 
 export const exactly = (value: Fragment | boolean): Predicate => ({ sql: value, exact: true })

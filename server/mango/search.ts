@@ -28,8 +28,8 @@ type Values = Json[]
 type Hit = { row: Row; values: Values }
 
 /**
- * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by keyset, so
- * that nothing depends on how many there are.
+ * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by
+ * keyset, so that nothing depends on how many there are.
  */
 export class Search {
   readonly #db: Sql
@@ -134,11 +134,9 @@ export class Search {
   }
 
   #tooLarge(): MangoError {
-    return new MangoError(
-      'RESULT_TOO_LARGE',
-      'query',
-      `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match. Narrow the selector, or page through them: give a limit, and then the id of the last row seen as after.`,
-    )
+    const tooMany = `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match.`
+    const advice = 'page through them: give a limit, and then the id of the last row seen as after.'
+    return new MangoError('RESULT_TOO_LARGE', 'query', `${tooMany} Narrow the selector, or ${advice}`)
   }
 
   #clean(row: Row): Row {
@@ -286,7 +284,7 @@ export class Search {
     return builder
   }
 
-  /** Rows that the caller may see, with the columns to sort by; with `selected` only those that have the relations selected on. */
+  /** Rows that the caller may see, with the columns to sort by; `selected`: those with the relations selected on. */
   #visibleBuilder(selected: boolean): Knex.QueryBuilder {
     const { table } = this.#resource
     const builder = this.#db(table).select(`${table}.*`)
@@ -342,11 +340,9 @@ export class Search {
   #spend(ms: number): void {
     this.#matchingMs += ms
     if (this.#matchingMs <= MATCHING_BUDGET_MS) return
-    throw new MangoError(
-      'QUERY_TOO_COMPLEX',
-      'selector',
-      `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows. Add a condition on an indexed field, or simplify its patterns.`,
-    )
+    const slow = `matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows`
+    const advice = 'Add a condition on an indexed field, or simplify its patterns.'
+    throw new MangoError('QUERY_TOO_COMPLEX', 'selector', `selector: ${slow}. ${advice}`)
   }
 
   #values(row: Row, document: Json): Values {
@@ -376,10 +372,8 @@ export class Search {
     const builder = this.#visibleBuilder(false).where(`${this.#resource.table}.id`, this.#page.after)
     const rows: Row[] = await builder
     if (rows.length === 0) {
-      throw badQuery(
-        'after',
-        `there is no row ${this.#page.after} any more to tell where to go on in this sort; sort by id, where any id will do`,
-      )
+      const gone = `there is no row ${this.#page.after} any more to tell where to go on in this sort`
+      throw badQuery('after', `${gone}; sort by id, where any id will do`)
     }
     const [document] = await documentsOf(this.#source, this.#resource, rows, this.#needs)
     return this.#values(rows[0]!, document!)
