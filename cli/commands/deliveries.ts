@@ -1,12 +1,12 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
-import { type Delivery, deliveryFields, deliveryStatuses, describeDelivery } from '../timeline.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
+import { type Delivery, deliveryFields, deliveryStatuses, describeDelivery } from '../resources/timeline.ts'
 import { watchCommand } from './deliveries-watch.ts'
 
 type Row = Pick<

@@ -1,13 +1,13 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, describeFields, type View } from '../output/output.ts'
 import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
-import { eventTypes } from '../webhook.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
+import { eventTypes } from '../resources/webhook.ts'
 
 interface Event {
   id: string

@@ -1,8 +1,8 @@
-import { graphql } from '../client.ts'
-import { type ConnectionFlags, connect, resolveSettings } from '../connection.ts'
-import { readProfiles } from '../profiles.ts'
-import { deliveryStatuses } from '../timeline.ts'
-import { eventTypes } from '../webhook.ts'
+import { graphql } from '../connection/client.ts'
+import { type ConnectionFlags, connect, resolveSettings } from '../connection/connection.ts'
+import { readProfiles } from '../connection/profiles.ts'
+import { deliveryStatuses } from '../resources/timeline.ts'
+import { eventTypes } from '../resources/webhook.ts'
 
 export interface Candidate {
   value: string

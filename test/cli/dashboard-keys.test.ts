@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { type Delivery, type DeliveryAtAGlance, describeState } from '../../cli/resources/timeline.ts'
+import type { Webhook } from '../../cli/resources/webhook.ts'
 import { paste, press, type Sizes } from '../../cli/screens/dashboard/keys.ts'
 import { afterLook, afterOlder, MOST_ROWS } from '../../cli/screens/dashboard/looks.ts'
 import { initialState, type State, selectedDelivery, selectorOf } from '../../cli/screens/dashboard/state.ts'
-import { type Delivery, type DeliveryAtAGlance, describeState } from '../../cli/timeline.ts'
-import type { Webhook } from '../../cli/webhook.ts'
 
 const AT = Date.parse('2026-11-21T00:40:00Z')
 const SIZES: Sizes = { webhookRows: 5, deliveryRows: 10, detailsRows: 10, detailsLines: 30, wide: false }

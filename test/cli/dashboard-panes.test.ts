@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { stripVTControlCharacters } from 'node:util'
 import pc from 'picocolors'
 import { displayWidth } from '../../cli/output/table.ts'
+import type { Delivery } from '../../cli/resources/timeline.ts'
 import { deliveriesPane } from '../../cli/screens/dashboard/deliveries-pane.ts'
 import { detailsLines, detailsPane } from '../../cli/screens/dashboard/details-pane.ts'
 import { footerLines, headerLine, helpLines, noticeLines } from '../../cli/screens/dashboard/frame.ts'
@@ -11,7 +12,6 @@ import { rowOf, wrapLine } from '../../cli/screens/dashboard/lines.ts'
 import { screenColours } from '../../cli/screens/dashboard/palette.ts'
 import { initialState, type State } from '../../cli/screens/dashboard/state.ts'
 import { webhooksPane } from '../../cli/screens/dashboard/webhooks-pane.ts'
-import type { Delivery } from '../../cli/timeline.ts'
 
 const NOW = Date.parse('2026-11-21T00:40:00Z')
 const colours = screenColours(true)

@@ -4,8 +4,8 @@ import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { parseAnswers } from '../../cli/answers.ts'
-import { type Arrival, type ReceiverOptions, startReceiver } from '../../cli/receiver.ts'
+import { type Arrival, type ReceiverOptions, startReceiver } from '../../cli/listen/receiver.ts'
+import { parseAnswers } from '../../cli/listen/scripted-responses.ts'
 import { startIssuer } from './issuer.ts'
 
 const issuer = await startIssuer()

@@ -1,7 +1,7 @@
 import { toIso } from '../../../shared/time.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { count, dateAndTime, zoneAt, zoneName } from '../../output/time.ts'
-import { type Delivery, type DeliveryAtAGlance, deliveryFields, describeAttempt } from '../../timeline.ts'
+import { type Delivery, type DeliveryAtAGlance, deliveryFields, describeAttempt } from '../../resources/timeline.ts'
 import type { Ask } from './feed.ts'
 import { cutMiddle } from './lines.ts'
 import type { Target } from './state.ts'

@@ -1,7 +1,7 @@
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { timeOfDay, zoneAt } from '../../output/time.ts'
-import { type DeliveryAtAGlance, describeState, statusMark } from '../../timeline.ts'
+import { type DeliveryAtAGlance, describeState, statusMark } from '../../resources/timeline.ts'
 import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
 import { MOST_ROWS } from './looks.ts'

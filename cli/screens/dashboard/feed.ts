@@ -1,5 +1,5 @@
-import { type Delivery, type DeliveryAtAGlance, deliveryFields, glanceFields } from '../../timeline.ts'
-import { type Webhook, webhookFields } from '../../webhook.ts'
+import { type Delivery, type DeliveryAtAGlance, deliveryFields, glanceFields } from '../../resources/timeline.ts'
+import { type Webhook, webhookFields } from '../../resources/webhook.ts'
 
 /** Sends a query or mutation and answers with its data. Throws a CliError. */
 export type Ask = <Data>(document: string, variables?: object) => Promise<Data>

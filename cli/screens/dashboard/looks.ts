@@ -1,5 +1,5 @@
 import { timeOfId } from '../../../shared/time.ts'
-import { atAGlance, type DeliveryAtAGlance } from '../../timeline.ts'
+import { atAGlance, type DeliveryAtAGlance } from '../../resources/timeline.ts'
 import { type Look, PAGE } from './feed.ts'
 import type { State } from './state.ts'
 

@@ -1,7 +1,7 @@
-import { CliError, exitCodes } from './errors.ts'
-import { cellText } from './output/output.ts'
-import { count, relativeIso } from './output/time.ts'
-import type { Attempt } from './timeline.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { cellText } from '../output/output.ts'
+import { count, relativeIso } from '../output/time.ts'
+import type { Attempt } from '../resources/timeline.ts'
 
 const INTERVAL_MS = 5_000
 /** A loop that runs takes what is due within a second or so. */

@@ -1,12 +1,12 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/promises'
-import { MAX_BODY_BYTES } from '../receiver/body.ts'
-import { bearerToken } from '../receiver/receiver.ts'
-import { type Check, type Verification, verifyDeliveryToken } from '../shared/delivery-token.ts'
-import type { PlannedAnswer } from './answers.ts'
-import { CliError, exitCodes } from './errors.ts'
-import { type KeySource, kidOf, remoteKeys } from './jwks.ts'
+import { MAX_BODY_BYTES } from '../../receiver/body.ts'
+import { bearerToken } from '../../receiver/receiver.ts'
+import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
+import type { PlannedAnswer } from './scripted-responses.ts'
 
 /** As long as the service waits for an answer. */
 const FORWARD_TIMEOUT_MS = 15_000

@@ -1,4 +1,4 @@
-import { timeOfId } from '../shared/time.ts'
+import { timeOfId } from '../../shared/time.ts'
 import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
 
 type Ask = <Data>(document: string, variables: object) => Promise<Data>

@@ -1,6 +1,6 @@
+import { usageError } from '../errors.ts'
+import { readBytes, readText } from '../options.ts'
 import { readClipboard } from './clipboard.ts'
-import { usageError } from './errors.ts'
-import { readBytes, readText } from './options.ts'
 import { isRequest, possibleUrls, readRequest } from './saved-request.ts'
 
 /** Where a token may come from, as the command line says it. */

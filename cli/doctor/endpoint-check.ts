@@ -1,8 +1,8 @@
 import { lookup } from 'node:dns/promises'
 import { connect as connectTcp, isIP, type Socket } from 'node:net'
 import { connect as connectTls, type PeerCertificate, type TLSSocket } from 'node:tls'
-import { type Check, note, ok, problem } from './checks.ts'
-import { duration, relativeTime } from './output/time.ts'
+import { duration, relativeTime } from '../output/time.ts'
+import { type Check, note, ok, problem } from './findings.ts'
 
 const TIMEOUT_MS = 5_000
 const EXPIRES_SOON_MS = 14 * 86_400_000

@@ -1,13 +1,13 @@
 import { existsSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { type Config, ConfigError, readConfig } from '../server/config.ts'
-import { connect, type Database, rows } from '../server/database/connect.ts'
-import { pendingMigrations } from '../server/database/migrate.ts'
-import { createNetworkGuard } from '../server/delivery/network-guard.ts'
-import { createSealer } from '../server/keys/seal.ts'
-import { type Check, note, ok, problem, skipped } from './checks.ts'
+import { type Config, ConfigError, readConfig } from '../../server/config.ts'
+import { connect, type Database, rows } from '../../server/database/connect.ts'
+import { pendingMigrations } from '../../server/database/migrate.ts'
+import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
+import { createSealer } from '../../server/keys/seal.ts'
+import { count, duration } from '../output/time.ts'
 import { addressesOf, checkReachable } from './endpoint-check.ts'
-import { count, duration } from './output/time.ts'
+import { type Check, note, ok, problem, skipped } from './findings.ts'
 
 /** Signatures are good for five minutes either way; what is a tenth of that off will be more tomorrow. */
 const CLOCK_TOLERANCE_MS = 30_000

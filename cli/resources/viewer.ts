@@ -1,4 +1,4 @@
-import { cellText } from './output/output.ts'
+import { cellText } from '../output/output.ts'
 
 /** The calling access token, as the API shows it. */
 export interface Viewer {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { CliError } from '../../cli/errors.ts'
-import { ReachWatch } from '../../cli/reach.ts'
+import { ReachWatch } from '../../cli/listen/reachability.ts'
 
 const sent = (given: object = {}) => ({
   id: 'd1',

@@ -1,7 +1,7 @@
-import { CliError, exitCodes } from './errors.ts'
-import { type Colours, cellText, type Output } from './output/output.ts'
-import { displayWidth } from './output/table.ts'
-import { roomFor, wrap } from './output/wrap.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type Colours, cellText, type Output } from '../output/output.ts'
+import { displayWidth } from '../output/table.ts'
+import { roomFor, wrap } from '../output/wrap.ts'
 
 /** One thing that a doctor has looked at. A `note` may be as it is meant to be; a `problem` is not. */
 export interface Check {

@@ -1,9 +1,9 @@
-import { parseIso } from '../shared/time.ts'
-import { CliError, exitCodes } from './errors.ts'
-import { neutralise } from './output/neutralise.ts'
-import { type Colours, cellText, describeFields } from './output/output.ts'
-import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from './output/time.ts'
-import { statusCell } from './resources.ts'
+import { parseIso } from '../../shared/time.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
+import { type Colours, cellText, describeFields } from '../output/output.ts'
+import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from '../output/time.ts'
+import { statusCell } from './cells.ts'
 
 export interface Attempt {
   number: number

@@ -1,14 +1,14 @@
 import pc from 'picocolors'
-import { type Check, note, ok, problem, skipped } from './checks.ts'
-import { graphql } from './client.ts'
-import { connect, serverUrl } from './connection.ts'
+import { graphql } from '../connection/client.ts'
+import { connect, serverUrl } from '../connection/connection.ts'
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { count, duration, relativeIso } from '../output/time.ts'
+import { type Attempt, describeAttempt } from '../resources/timeline.ts'
+import { askViewer, describeSight, type Viewer } from '../resources/viewer.ts'
+import { type Webhook, webhookFields } from '../resources/webhook.ts'
 import { checkReachable } from './endpoint-check.ts'
-import { CliError, exitCodes } from './errors.ts'
-import { count, duration, relativeIso } from './output/time.ts'
-import type { Session } from './session.ts'
-import { type Attempt, describeAttempt } from './timeline.ts'
-import { askViewer, describeSight, type Viewer } from './viewer.ts'
-import { type Webhook, webhookFields } from './webhook.ts'
+import { type Check, note, ok, problem, skipped } from './findings.ts'
 
 const TIMEOUT_MS = 10_000
 /** Signatures are good for five minutes either way. */

@@ -1,4 +1,4 @@
-import { usageError } from './errors.ts'
+import { usageError } from '../errors.ts'
 
 /** What a rehearsing receiver does with a delivery that it has verified. */
 export type PlannedAnswer =

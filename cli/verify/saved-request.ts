@@ -1,6 +1,6 @@
+import { usageError } from '../errors.ts'
+import type { Arrival } from '../listen/receiver.ts'
 import { requestFromCurl } from './curl-output.ts'
-import { usageError } from './errors.ts'
-import type { Arrival } from './receiver.ts'
 
 /** A delivery as it was received. */
 export interface SavedRequest {
