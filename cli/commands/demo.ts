@@ -52,17 +52,17 @@ const isReady = async (url: URL): Promise<boolean> => {
 
 /** The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried delivery's id. */
 const perform = async (connection: Connection, output: Output): Promise<string> => {
-  const { startReceiver } = await import('../listen/receiver.ts')
+  const { startLocalReceiver } = await import('../listen/receiver.ts')
   const colours = output.messageColours
   const arrivals: Arrival[] = []
   const done = (text: string) => output.message(`${colours.green('✓')} ${text}`)
 
-  const receiver = await startReceiver({
+  const receiver = await startLocalReceiver({
     port: 0,
     path: '/hooks',
     keysUrl: new URL('/.well-known/jwks.json', connection.url).href,
     issuer: connection.url.origin,
-    answers: [
+    responses: [
       { kind: 'status', statusCode: 500 },
       { kind: 'status', statusCode: 200 },
     ],

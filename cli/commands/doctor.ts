@@ -1,6 +1,6 @@
 import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
-import { printChecks } from '../doctor/findings.ts'
+import { printFindings } from '../doctor/findings.ts'
 import { examples } from '../options.ts'
 
 export const doctorCommand = () =>
@@ -19,6 +19,6 @@ export const doctorCommand = () =>
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { examineClient } = await import('../doctor/doctor.ts')
-      printChecks(session.output, await examineClient(session, options.webhook))
+      const { diagnoseClient } = await import('../doctor/doctor.ts')
+      printFindings(session.output, await diagnoseClient(session, options.webhook))
     })

@@ -20,7 +20,7 @@ interface Event {
   time: string
 }
 
-interface Sent {
+interface EventDelivery {
   id: string
   webhookId: string
   webhook: { url: string } | null
@@ -90,7 +90,7 @@ const showCommand = () =>
     .action(async (id, _options, command) => {
       const session = new Session(command)
       const { output } = session
-      const { events } = await session.graphql<{ events: (Event & { deliveries: Sent[] })[] }>(
+      const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
         `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook { url } status attemptCount finishedAt } } }`,
         { query: { selector: { id } } },
       )

@@ -18,7 +18,7 @@ const RESOURCES: Record<string, string[]> = {
   accessTokens: ['id', 'name', 'permissions', 'expiresAt', 'revokedAt', 'lastUsedAt'],
 }
 
-type Row = { id: string } & Record<string, unknown>
+type AnyResource = { id: string } & Record<string, unknown>
 
 export const queryCommand = () =>
   listCommand()
@@ -49,7 +49,7 @@ export const queryCommand = () =>
       }
       if (options.explain) return explain(session, resource, { ...options, selector: selector ?? options.selector })
       const fields = options.fields ?? RESOURCES[resource]!
-      await list<Row>(
+      await list<AnyResource>(
         session,
         { ...options, selector: selector ?? options.selector },
         {

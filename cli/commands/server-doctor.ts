@@ -1,6 +1,6 @@
 import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
-import { printChecks } from '../doctor/findings.ts'
+import { printFindings } from '../doctor/findings.ts'
 import { usageError } from '../errors.ts'
 import { examples } from '../options.ts'
 
@@ -28,6 +28,6 @@ export const serverDoctorCommand = () =>
           'Such as: --endpoint https://example.com/hooks',
         )
       }
-      const { examineServer } = await import('../doctor/server-doctor.ts')
-      printChecks(output, await examineServer(process.env, url))
+      const { diagnoseServer } = await import('../doctor/server-doctor.ts')
+      printFindings(output, await diagnoseServer(process.env, url))
     })

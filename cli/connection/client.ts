@@ -8,6 +8,9 @@ import type { Connection } from './connection.ts'
 /** Longer than the server takes to ping an endpoint that does not answer (15 s), which some mutations wait for. */
 const TIMEOUT_MS = 60_000
 
+/** Sends a query or mutation and answers with its data. Throws a CliError. */
+export type Ask = <Data>(document: string, variables?: object) => Promise<Data>
+
 export interface GraphqlRequest {
   url: URL
   body: string

@@ -62,14 +62,19 @@ const answering =
   ({ query, variables }: Received): Answer => {
     if (query.includes('viewer')) return { data: { viewer } }
     if (query.includes('webhooks(')) return { data: { webhooks: webhooks() } }
-    const { refreshed, story } = variables as Record<string, { selector: { id: { $in: string[] } } & { id: string } }>
+    const { refreshed, timeline } = variables as Record<
+      string,
+      { selector: { id: { $in: string[] } } & { id: string } }
+    >
     const rows = deliveries()
     return {
       data: {
         newest: rows.slice(0, 100),
         refreshed: refreshed ? rows.filter(({ id }) => refreshed.selector.id.$in.includes(id)) : [],
-        story: story
-          ? rows.filter(({ id }) => id === story.selector.id).map(row => ({ ...row, event: { id: 'e1', payload: {} } }))
+        timeline: timeline
+          ? rows
+              .filter(({ id }) => id === timeline.selector.id)
+              .map(row => ({ ...row, event: { id: 'e1', payload: {} } }))
           : [],
       },
     }

@@ -54,9 +54,9 @@ const textOf = (state: State, colours: Colours): string => {
   }
   if (state.deliveryId === undefined)
     return 'Select a delivery with ↓ to see its story. The list stays as it is then; home lets it move on.'
-  if (state.story === undefined) return 'Looking …'
-  if (state.story === null) return 'It is not there any more, or this access token does not see it.'
-  return describeDelivery(state.story, state.nowMs, colours)
+  if (state.timeline === undefined) return 'Looking …'
+  if (state.timeline === null) return 'It is not there any more, or this access token does not see it.'
+  return describeDelivery(state.timeline, state.nowMs, colours)
 }
 
 const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): string => {
