@@ -20,7 +20,7 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => s
 
 const main = async () => {
   const { urls, isSqliteOnly } = wantedDatabases()
-  const server = isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase()
+  const server = isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase(undefined, stopping.signal)
   try {
     setEnvironment(server ? [server.url] : urls)
     const { dropLeftovers, engines } = await import('../test/support/databases.ts')
@@ -96,7 +96,7 @@ try {
   process.exitCode = await main()
 } catch (error) {
   console.error(`tidings: ${error instanceof Error ? error.message : error}`)
-  process.exitCode = 1
+  process.exitCode = stopping.signal.aborted ? exitCodeOf(stopping.signal.reason) : 1
 } finally {
   await care.end()
 }

@@ -1,30 +1,15 @@
-import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import {
-  accessSync,
-  constants,
-  existsSync,
-  mkdtempSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  writeFileSync,
-} from 'node:fs'
+import { existsSync, mkdtempSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { createConnection } from 'mysql2/promise'
 import { aftercare } from './aftercare.js'
+import { ADVICE, findServer, installServer } from './database-server.js'
 
 const READY_WITHIN_MS = 60_000
-const APT_PACKAGE = 'mariadb-server-core'
-const ELSEWHERE = ['/usr/sbin', '/usr/local/sbin', '/usr/local/mysql/bin', '/opt/homebrew/bin', '/usr/libexec']
-
-const ADVICE = `Tests run on SQLite and on a server of the MySQL family. Any one of these serves:
-  - install a server for the tests to start on their own: apt-get install ${APT_PACKAGE} (Debian, Ubuntu), brew install mariadb (macOS)
-  - name running ones, where they may create databases: TIDINGS_TEST_DATABASE_URLS=mysql://root@127.0.0.1:3306 npm test
-  - go without, on SQLite alone: TIDINGS_TEST_ENGINES=sqlite npm test`
 
 /**
  * A private database server, which can be ended, frozen and started again.
@@ -41,10 +26,12 @@ const ADVICE = `Tests run on SQLite and on a server of the MySQL family. Any one
  * Starts a private MariaDB or MySQL server on a free port of 127.0.0.1, with its data in a folder of its own.
  * Nothing of it outlives this process, even when that is killed. Throws an Error that says what to do.
  *
- * @param {string} program
+ * @param {string} [given] its program; without it one that is found on this machine, or installed
+ * @param {AbortSignal} [stopping] ends the wait for an installation
  * @returns {Promise<ThrowAwayDatabase>}
  */
-export const startThrowAwayDatabase = async (program = findServer() ?? installServer()) => {
+export const startThrowAwayDatabase = async (given, stopping) => {
+  const program = given ?? findServer() ?? (await installServer(stopping))
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-database-'))
   const care = aftercare(folder)
   try {
@@ -79,37 +66,6 @@ export const startThrowAwayDatabase = async (program = findServer() ?? installSe
     await care.end()
     throw error
   }
-}
-
-/** The path of a `mariadbd` or `mysqld` on this machine, if there is one. */
-export const findServer = () => {
-  const folders = [...(process.env.PATH ?? '').split(path.delimiter), ...ELSEWHERE]
-  const candidates = ['mariadbd', 'mysqld'].flatMap(name => folders.map(folder => path.join(folder, name)))
-  return candidates.find(file => {
-    try {
-      accessSync(file, constants.X_OK)
-      return true
-    } catch {
-      return false
-    }
-  })
-}
-
-const installServer = () => {
-  if (process.getuid?.() !== 0 || spawnSync('apt-get', ['--version']).status !== 0) {
-    throw new Error(`No mariadbd or mysqld was found on this machine. ${ADVICE}`)
-  }
-  console.error(`tidings: No database server was found; installing ${APT_PACKAGE} …`)
-  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
-  const update = spawnSync('apt-get', ['update', '-qq'], { env, encoding: 'utf8' })
-  const install = spawnSync('apt-get', ['install', '-y', '-qq', '--no-install-recommends', APT_PACKAGE], {
-    env,
-    encoding: 'utf8',
-  })
-  const program = findServer()
-  if (program) return program
-  const complaint = (install.stderr || update.stderr).trim().split('\n').slice(-10).join('\n  ')
-  throw new Error(`apt-get could not install ${APT_PACKAGE}:\n  ${complaint}\n${ADVICE}`)
 }
 
 const isRoot = process.getuid?.() === 0
