@@ -1,70 +1,9 @@
 import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import type { EventPayload } from '../../shared/events.ts'
-import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import type { Resource } from '../mango/resource.ts'
-import { type AccessToken, whereOrganisationVisible } from './access-tokens.ts'
-import { organisations } from './organisations.ts'
-import { projects } from './projects.ts'
-import { visibleWebhooks } from './webhook-visibility.ts'
-
-export type EventRow = {
-  id: string
-  type: EventType
-  organisation_id: string | null
-  project_id: string | null
-  all_organisations: number
-  payload: string
-  created_at: number
-}
-
-export const events: Resource = {
-  name: 'events',
-  table: 'events',
-  fields: {
-    id: { kind: 'column', column: 'id', type: 'uuid' },
-    type: { kind: 'column', column: 'type', type: 'string', values: eventTypes },
-    organisationId: { kind: 'column', column: 'organisation_id', type: 'uuid', nullable: true },
-    organisation: { kind: 'related', column: 'organisation_id', resource: () => organisations },
-    projectId: { kind: 'column', column: 'project_id', type: 'uuid', nullable: true },
-    project: { kind: 'related', column: 'project_id', resource: () => projects },
-    payload: { kind: 'json', column: 'payload' },
-    time: { kind: 'column', column: 'created_at', type: 'time' },
-  },
-}
-
-/** An event belongs to one organisation, to several, or to all; a ping to none. */
-export const visibleEvents =
-  (token: AccessToken) =>
-  (builder: Knex.QueryBuilder): void => {
-    if (token.seesAllOrganisations) return
-    builder.where(some => {
-      some.where(one => whereOrganisationVisible(one, token, 'events.organisation_id'))
-      some.orWhereIn('events.id', shared => {
-        shared.select('event_id').from('event_organisations')
-        whereOrganisationVisible(shared, token, 'event_organisations.organisation_id')
-      })
-      some.orWhere(all =>
-        all
-          .where('events.all_organisations', 1)
-          .whereExists(seen =>
-            seen.select('organisation_id').from('access_token_organisations').where('access_token_id', token.id),
-          ),
-      )
-      some.orWhere(ping =>
-        ping.where('events.type', 'ping').whereIn('events.id', sent =>
-          sent
-            .select('event_id')
-            .from('deliveries')
-            .whereIn('webhook_id', webhook => {
-              webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-            }),
-        ),
-      )
-    })
-  }
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type

@@ -1,60 +1,13 @@
-import type { Knex } from 'knex'
 import { v7 as uuid } from 'uuid'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
-import { type ReportStatus, reportStatuses } from '../../shared/vocabulary.ts'
 import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import type { Resource } from '../mango/resource.ts'
-import { type AccessToken, whereOrganisationVisible } from './access-tokens.ts'
 import type { Change } from './change.ts'
 import { recordEvent } from './events.ts'
-import { projects, requireProjects } from './projects.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
-import { requireUser, users } from './users.ts'
-
-export type ProjectReportRow = {
-  id: string
-  project_id: string
-  quarter: string
-  due_date: string
-  status: ReportStatus
-  submitter_id: string | null
-  submitted_at: number | null
-  approver_id: string | null
-  approved_date: string | null
-  overdue_at: number | null
-}
-
-export const projectReports: Resource = {
-  name: 'projectReports',
-  table: 'project_reports',
-  fields: {
-    id: { kind: 'column', column: 'id', type: 'uuid' },
-    projectId: { kind: 'column', column: 'project_id', type: 'uuid' },
-    project: { kind: 'related', column: 'project_id', resource: () => projects },
-    quarter: { kind: 'column', column: 'quarter', type: 'string' },
-    dueDate: { kind: 'column', column: 'due_date', type: 'date' },
-    status: { kind: 'column', column: 'status', type: 'string', values: reportStatuses },
-    submitterId: { kind: 'column', column: 'submitter_id', type: 'uuid', nullable: true },
-    submitter: { kind: 'related', column: 'submitter_id', resource: () => users },
-    submittedAt: { kind: 'column', column: 'submitted_at', type: 'time', nullable: true },
-    approverId: { kind: 'column', column: 'approver_id', type: 'uuid', nullable: true },
-    approver: { kind: 'related', column: 'approver_id', resource: () => users },
-    approvedDate: { kind: 'column', column: 'approved_date', type: 'date', nullable: true },
-    overdueAt: { kind: 'column', column: 'overdue_at', type: 'time', nullable: true },
-  },
-}
-
-export const visibleProjectReports =
-  (token: AccessToken) =>
-  (builder: Knex.QueryBuilder): void => {
-    if (token.seesAllOrganisations) return
-    builder.whereIn('project_reports.project_id', query => {
-      query.select('projects.id').from('projects')
-      whereOrganisationVisible(query, token, 'projects.organisation_id')
-    })
-  }
+import { type ProjectReportRow, type ProjectRow, projects, type UserRow, users } from './resources.ts'
+import { findVisible, requireVisible } from './visibility.ts'
 
 /** Opens the report of a project and quarter where there is none; true if it did. */
 export const openReport = async (
@@ -97,8 +50,8 @@ export const submitProjectReport = async (
 ): Promise<ProjectReportRow> => {
   if (!isQuarter(quarter))
     throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
-  const [project] = await requireProjects(trx, token, [projectId])
-  const submitter = await requireUser(trx, submitterId)
+  const [project] = await requireVisible<ProjectRow>(trx, token, projects, [projectId])
+  const [submitter] = await requireVisible<UserRow>(trx, token, users, [submitterId])
   const where = 'project_id = ? AND quarter = ?'
   let report = await lockReport(trx, where, [projectId, quarter])
   if (!report) {
@@ -123,7 +76,7 @@ export const submitProjectReport = async (
       organisationIds: [project!.organisation_id],
       projectId,
       payload: {
-        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter.name },
+        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter!.name },
       },
     },
     now,
@@ -140,15 +93,9 @@ export const approveProjectReport = async (
     throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now)}`)
   }
   const report = await lockReport(trx, 'id = ?', [id])
-  const [project] = report
-    ? await trx('projects')
-        .where('id', report.project_id)
-        .modify(query => {
-          whereOrganisationVisible(query, token, 'projects.organisation_id')
-        })
-    : []
+  const project = report && (await findVisible<ProjectRow>(trx, token, projects, report.project_id))
   if (!report || !project) throw notFound('project report', [id])
-  const approver = await requireUser(trx, approverId)
+  const [approver] = await requireVisible<UserRow>(trx, token, users, [approverId])
   if (report.status !== 'submitted') {
     throw new TidingsError(
       'CONFLICT',
@@ -175,7 +122,7 @@ export const approveProjectReport = async (
           projectId: report.project_id,
           quarter: report.quarter,
           approverId,
-          approverName: approver.name,
+          approverName: approver!.name,
           approvedDate,
         },
       },

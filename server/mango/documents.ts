@@ -3,7 +3,7 @@ import { type Sql, rows as select } from '../database/connect.ts'
 import { STATEMENT_LIMITS } from '../database/dialect.ts'
 import { all, type Fragment } from '../database/fragment.ts'
 import { compareText } from './matcher.ts'
-import type { Field, Resource, Source } from './resource.ts'
+import type { Field, Resource, ScalarType, Source } from './resource.ts'
 import type { Json, Node } from './selector.ts'
 
 export type Row = Record<string, unknown>
@@ -57,12 +57,17 @@ export const documentsOf = async (source: Source, resource: Resource, rows: Row[
   return documents
 }
 
-const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs): Promise<(row: Row) => Json> => {
+/** Loads what a field needs for some rows, and returns what reads it for one of them. */
+export const valuesOf = async (
+  source: Source,
+  field: Field,
+  rows: Row[],
+  needs: Needs = new Map(),
+): Promise<(row: Row) => Json> => {
   switch (field.kind) {
     case 'column':
-      return row => columnValue(field, row[field.column])
     case 'json':
-      return row => (row[field.column] === null ? null : JSON.parse(row[field.column] as string))
+      return ownValue(field)
     case 'derived': {
       const loaded = await field.load(source, ids(rows))
       return row => loaded.get(row.id as string) ?? null
@@ -104,11 +109,24 @@ const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs)
   }
 }
 
-const columnValue = ({ type }: Extract<Field, { kind: 'column' }>, raw: unknown): Json => {
-  if (raw === null || raw === undefined) return null
-  if (type === 'time') return toIso(Number(raw))
-  if (type === 'boolean') return Number(raw) !== 0
-  return type === 'integer' ? Number(raw) : (raw as string)
+/** Reads a field that stands in its row. Made once for many rows. */
+export const ownValue = (field: Extract<Field, { kind: 'column' | 'json' }>): ((row: Row) => Json) => {
+  const { column } = field
+  const convert = field.kind === 'json' ? fromJson : conversions[field.type]
+  if (!convert) return row => (row[column] ?? null) as Json
+  return row => {
+    const raw = row[column]
+    return raw === null || raw === undefined ? null : convert(raw)
+  }
+}
+
+const fromJson = (raw: unknown): Json => JSON.parse(raw as string)
+
+/** From what a database holds. Text of any kind is as it is. */
+const conversions: Partial<Record<ScalarType, (raw: unknown) => Json>> = {
+  time: raw => toIso(Number(raw)),
+  boolean: raw => Number(raw) !== 0,
+  integer: Number,
 }
 
 /** Column values in the order of the database, null first. */

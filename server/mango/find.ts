@@ -1,7 +1,7 @@
 import type { Sql } from '../database/connect.ts'
 import type { Row } from './documents.ts'
-import type { Explain, MangoQuery, Options, Parents, Visible } from './query.ts'
-import type { Resource } from './resource.ts'
+import type { Explain, MangoQuery, Options, Parents } from './query.ts'
+import type { Resource, Visible } from './resource.ts'
 import { Search } from './search.ts'
 
 /**

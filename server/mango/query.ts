@@ -1,5 +1,4 @@
-import type { Knex } from 'knex'
-import type { Resource } from './resource.ts'
+import type { Resource, Visible } from './resource.ts'
 
 export type MangoQuery = {
   /** Everything, where there is none. */
@@ -12,9 +11,6 @@ export type MangoQuery = {
   /** The id of the last row seen: rows begin after it, in the order of `sort`. */
   after?: string | null | undefined
 }
-
-/** Narrows a SELECT from a resource's table to what the caller may see, by columns named with their table. */
-export type Visible = (builder: Knex.QueryBuilder) => void
 
 export type Options = {
   /** What the caller may see of other resources: anything else is no relation, no child and no sort value either. */

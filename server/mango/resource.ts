@@ -1,3 +1,4 @@
+import type { Knex } from 'knex'
 import type { Sql } from '../database/connect.ts'
 import type { Fragment } from '../database/fragment.ts'
 import type { Json } from './selector.ts'
@@ -46,8 +47,17 @@ export type Field =
 
 export type ScalarType = Extract<Field, { kind: 'column' }>['type']
 
+/** Narrows a SELECT from a resource's table to what the caller may see, by columns named with their table. */
+export type Visible = (builder: Knex.QueryBuilder) => void
+
 /** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where none are hidden. */
 export type VisibleRows = (resource: Resource, alias: string, column?: string) => Fragment | undefined
 
 /** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
-export type Source = { connection: Sql; visible: VisibleRows; now: number }
+export type Source = {
+  connection: Sql
+  visible: VisibleRows
+  /** Narrows a SELECT from a resource's own table to what the caller sees. */
+  seen: (resource: Resource) => Visible
+  now: number
+}

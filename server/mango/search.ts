@@ -8,8 +8,8 @@ import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
 import { type Plan, plan } from './plan.ts'
-import type { Explain, MangoQuery, Options, Visible } from './query.ts'
-import type { Resource, Source, VisibleRows } from './resource.ts'
+import type { Explain, MangoQuery, Options } from './query.ts'
+import type { Resource, Source, Visible, VisibleRows } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
 import { afterValues, orderBy, ownKey, parseSort, type SortKey, type SortValue } from './sort.ts'
 
@@ -62,7 +62,7 @@ export class Search {
     this.#db = db
     this.#resource = resource
     this.#visible = visible
-    this.#source = { connection: db, visible: visibleRowsBy(db, options.related), now: options.now ?? Date.now() }
+    this.#source = sourceOf(db, options)
     this.#asked = options.explain ?? false
     this.#plan = plan(bind(parseSelector(query.selector), resource), resource, dialectOf(db), this.#source.visible)
     this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
@@ -404,6 +404,14 @@ const PARENT = '\u0000parent'
 
 const where = (builder: Knex.QueryBuilder, condition: Fragment): Knex.QueryBuilder =>
   builder.whereRaw(condition.sql, condition.bindings)
+
+/** Where what rows refer to is read from. */
+export const sourceOf = (db: Knex | Knex.Transaction, { related, now = Date.now() }: Options): Source => ({
+  connection: db,
+  visible: visibleRowsBy(db, related),
+  seen: resource => related?.(resource) ?? (() => {}),
+  now,
+})
 
 /** What may be seen of other resources, as a condition on their ids. */
 const visibleRowsBy = (db: Sql, related: Options['related']): VisibleRows => {

@@ -1,8 +1,9 @@
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { recordEvent } from '../domain/events.ts'
-import { openReports, type ProjectReportRow } from '../domain/project-reports.ts'
+import { openReports } from '../domain/project-reports.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
+import type { ProjectReportRow } from '../domain/resources.ts'
 import type { Log } from '../log.ts'
 
 const EVERY_MS = 30_000

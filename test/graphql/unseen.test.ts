@@ -11,7 +11,7 @@ import {
   isListType,
   isObjectType,
 } from 'graphql'
-import { attempts } from '../../server/domain/deliveries.ts'
+import { attempts } from '../../server/domain/resources.ts'
 import { resources } from '../../server/graphql/resolvers/explain.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { createSealer } from '../../server/keys/seal.ts'

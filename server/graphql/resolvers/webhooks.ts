@@ -3,8 +3,8 @@ import { badInput, notFound, TidingsError } from '../../../shared/errors.ts'
 import { toIso } from '../../../shared/time.ts'
 import { isDuplicate } from '../../database/connect.ts'
 import { pingBeforeStoring, pingWebhook, recordAnsweredPing } from '../../delivery/ping.ts'
-import { deliveries } from '../../domain/deliveries.ts'
 import { recoverDeliveries } from '../../domain/recovery.ts'
+import { deliveries, type WebhookRow, webhooks } from '../../domain/resources.ts'
 import {
   checkWebhookInput,
   findWebhook,
@@ -12,8 +12,6 @@ import {
   requireWebhook,
   updateWebhook,
   type WebhookInput,
-  type WebhookRow,
-  webhooks,
 } from '../../domain/webhooks.ts'
 import type { Context } from '../context.ts'
 import { given, needs, type Resolvers, time, timeArgument } from './resolvers.ts'
@@ -58,10 +56,7 @@ export const webhookResolvers: Resolvers = {
     statusReason: webhook => webhook.status_reason,
     createdAt: time('created_at'),
     updatedAt: time('updated_at'),
-    lastDeliveryAt: async (webhook, _args, { loaders }) => {
-      const last = await loaders.lastDeliveryAt.load(webhook.id)
-      return last === null ? null : toIso(last)
-    },
+    lastDeliveryAt: (webhook, _args, { loaders }) => loaders.lastDeliveryAt.load(webhook.id),
     health: (webhook, _args, { loaders }) => loaders.health.load(webhook.id),
     deliveries: needs('read', (webhook, { query }, context, info) =>
       context.children(info, deliveries, query, { column: 'webhook_id' }, webhook.id),
