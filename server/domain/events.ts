@@ -3,7 +3,7 @@ import { v7 as uuid } from 'uuid'
 import type { EventPayload } from '../../shared/events.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
-import type { Dialect } from '../database/engine.ts'
+import { dialectOf } from '../database/dialect.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -26,7 +26,6 @@ export const recordPing = async (trx: Sql, now: number): Promise<string> => {
  */
 export const recordEvent = async <Type extends EventType>(
   trx: Knex.Transaction,
-  dialect: Dialect,
   event: NewEvent<Type>,
   now: number,
 ): Promise<void> => {
@@ -42,7 +41,7 @@ export const recordEvent = async <Type extends EventType>(
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await queueDeliveries(trx, { id, type }, await webhooksFor(trx, dialect, event), now)
+  await queueDeliveries(trx, { id, type }, await webhooksFor(trx, event), now)
 }
 
 /**
@@ -50,7 +49,7 @@ export const recordEvent = async <Type extends EventType>(
  * naming none; and made by a token that sees one of its organisations. Locked against a change of their state until
  * the transaction ends: nothing is queued for a webhook that has left `active`.
  */
-const webhooksFor = async (trx: Knex.Transaction, dialect: Dialect, event: NewEvent): Promise<string[]> => {
+const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<string[]> => {
   const { type, organisationIds, projectId } = event
   if (organisationIds.length === 0) return []
   const [among, ids] =
@@ -72,10 +71,11 @@ const webhooksFor = async (trx: Knex.Transaction, dialect: Dialect, event: NewEv
     [...ids, projectId ?? null, type, ...ids],
   )
   const matching = found.map(row => row.id)
-  if (matching.length === 0 || dialect.forShare === '') return matching
+  const { forShare } = dialectOf(trx)
+  if (matching.length === 0 || forShare === '') return matching
   const active = await rows<{ id: string }>(
     trx,
-    `SELECT id FROM webhooks WHERE id IN (${marks(matching)}) AND status = 'active'${dialect.forShare}`,
+    `SELECT id FROM webhooks WHERE id IN (${marks(matching)}) AND status = 'active'${forShare}`,
     matching,
   )
   return active.map(row => row.id)

@@ -2,7 +2,7 @@ import { v7 as uuid } from 'uuid'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
 import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
-import type { Dialect } from '../database/engine.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { recordEvent } from './events.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
@@ -30,21 +30,21 @@ export const openReport = async (
 /** Opens the reports of one quarter for many projects, where there is none. */
 export const openReports = async (
   sql: Sql,
-  dialect: Dialect,
   { projectIds, quarter, dueDays, now }: { projectIds: string[]; quarter: string; dueDays: number; now: number },
 ): Promise<void> => {
   const dueDate = dueDateOf(quarter, dueDays)
+  const unlessThere = dialectOf(sql).onDuplicateUpdate(['project_id', 'quarter'], ['quarter'])
   await run(
     sql,
     `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
-     VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${dialect.onDuplicateUpdate(['project_id', 'quarter'], ['quarter'])}`,
+     VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${unlessThere}`,
     projectIds.flatMap(projectId => [uuid(), projectId, quarter, dueDate, now, now]),
   )
 }
 
 /** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
 export const submitProjectReport = async (
-  { trx, dialect, token, now }: Change,
+  { trx, token, now }: Change,
   { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },
   dueDays: number,
 ): Promise<ProjectReportRow> => {
@@ -53,10 +53,10 @@ export const submitProjectReport = async (
   const [project] = await requireVisible<ProjectRow>(trx, token, projects, [projectId])
   const [submitter] = await requireVisible<UserRow>(trx, token, users, [submitterId])
   const where = 'project_id = ? AND quarter = ?'
-  let report = await lockReport(trx, dialect, where, [projectId, quarter])
+  let report = await lockReport(trx, where, [projectId, quarter])
   if (!report) {
     await openReport(trx, { projectId, quarter, dueDays, now })
-    report = (await lockReport(trx, dialect, where, [projectId, quarter]))!
+    report = (await lockReport(trx, where, [projectId, quarter]))!
   }
   if (report.status !== 'open') {
     throw new TidingsError('CONFLICT', `The report of ${quarter} of this project is ${report.status} already.`, {
@@ -71,7 +71,6 @@ export const submitProjectReport = async (
   )
   await recordEvent(
     trx,
-    dialect,
     {
       type: 'project_report_quarterly_submitted',
       organisationIds: [project!.organisation_id],
@@ -87,13 +86,13 @@ export const submitProjectReport = async (
 
 /** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
 export const approveProjectReport = async (
-  { trx, dialect, token, now }: Change,
+  { trx, token, now }: Change,
   { id, approverId, approvedDate = dateOf(now) }: { id: string; approverId: string; approvedDate?: string },
 ): Promise<ProjectReportRow> => {
   if (!/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) || parseIso(approvedDate) === undefined) {
     throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now)}`)
   }
-  const report = await lockReport(trx, dialect, 'id = ?', [id])
+  const report = await lockReport(trx, 'id = ?', [id])
   const project = report && (await findVisible<ProjectRow>(trx, token, projects, report.project_id))
   if (!report || !project) throw notFound('project report', [id])
   const [approver] = await requireVisible<UserRow>(trx, token, users, [approverId])
@@ -113,7 +112,6 @@ export const approveProjectReport = async (
   )
   await recordEvent(
     trx,
-    dialect,
     {
       type: 'project_report_quarterly_approved',
       organisationIds: [project.organisation_id],
@@ -134,15 +132,10 @@ export const approveProjectReport = async (
   return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
 }
 
-const lockReport = async (
-  trx: Sql,
-  dialect: Dialect,
-  where: string,
-  bindings: string[],
-): Promise<ProjectReportRow | undefined> => {
+const lockReport = async (trx: Sql, where: string, bindings: string[]): Promise<ProjectReportRow | undefined> => {
   const [report] = await rows<ProjectReportRow>(
     trx,
-    `SELECT * FROM project_reports WHERE ${where}${dialect.forUpdate}`,
+    `SELECT * FROM project_reports WHERE ${where}${dialectOf(trx).forUpdate}`,
     bindings,
   )
   return report

@@ -2,6 +2,7 @@ import { TidingsError } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, rows, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { queueDeliveries, queueEach } from './events.ts'
 import type { AccessToken } from './permissions.ts'
@@ -17,10 +18,10 @@ const BUDGET_MS = 15_000
 export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
-export const redeliver = async ({ trx, dialect, token, now }: Change, deliveryId: string): Promise<string> => {
+export const redeliver = async ({ trx, token, now }: Change, deliveryId: string): Promise<string> => {
   const [found] = await requireVisible<DeliveryRow>(trx, token, deliveries, [deliveryId])
   const delivery = found!
-  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forShare}`, [
+  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forShare}`, [
     delivery.webhook_id,
   ])
   requireActive(webhook!)
@@ -48,11 +49,9 @@ export const recoverDeliveries = async (
   let after = { time: since, id: '' }
   while (true) {
     const page = await database.transaction(async trx => {
-      const [webhook] = await rows<WebhookRow>(
-        trx,
-        `SELECT * FROM webhooks WHERE id = ?${database.dialect.forUpdate}`,
-        [webhookId],
-      )
+      const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [
+        webhookId,
+      ])
       requireActive(webhook!)
       const from = {
         time: Math.max(after.time, webhook!.created_at),

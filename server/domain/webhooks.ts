@@ -2,6 +2,7 @@ import type { Knex } from 'knex'
 import { badInput, TidingsError } from '../../shared/errors.ts'
 import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import type { AccessToken } from './permissions.ts'
 import { events, organisations, projects, type WebhookRow, webhooks } from './resources.ts'
@@ -86,9 +87,9 @@ export const insertWebhook = async (
 
 /** Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active` cancels what is pending. */
 export const updateWebhook = async (change: Change, seen: WebhookRow, input: WebhookInput): Promise<void> => {
-  const { trx, dialect, token, now } = change
+  const { trx, token, now } = change
   const { id } = seen
-  const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forUpdate}`, [id])
+  const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [id])
   // Whether it had to answer a ping was decided on what was seen.
   if (before!.url !== seen.url || before!.status !== seen.status) {
     throw new TidingsError('CONFLICT', 'The webhook was changed at the same moment. Look at it, and try again.', {

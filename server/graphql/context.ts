@@ -39,7 +39,7 @@ export type Context = Service & {
 
 export const createContext = (service: Service, token: AccessToken, requestId: string): Context => {
   const { database, tools, loop } = service
-  const { knex, engine } = database
+  const { knex } = database
   const related = visibleTo(token)
   const options = () => ({ related, now: tools.clock.now() })
   const context: Context = {
@@ -49,17 +49,15 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
     loaders: createLoaders(database, tools.clock, token),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
-      const { rows } = await find(knex, engine, resource, query, visible, options())
+      const { rows } = await find(knex, resource, query, visible, options())
       return rows
     },
     async explain(resource, query) {
-      const { explain } = await find(knex, engine, resource, query, related(resource), { ...options(), explain: true })
+      const { explain } = await find(knex, resource, query, related(resource), { ...options(), explain: true })
       return explain
     },
     async change(work) {
-      const result = await database.transaction(trx =>
-        work({ trx, dialect: database.dialect, token, now: tools.clock.now() }),
-      )
+      const result = await database.transaction(trx => work({ trx, token, now: tools.clock.now() }))
       loop.wake()
       return result
     },

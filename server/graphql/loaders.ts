@@ -18,7 +18,7 @@ const maxBatchSize = 10_000
 type Load<Value> = DataLoader.BatchLoadFn<string, Value>
 
 /** Loads what rows refer to, one statement a level however many rows there are. */
-export const createLoaders = ({ knex, engine }: Database, clock: Clock, token: AccessToken) => {
+export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken) => {
   const visible = visibleTo(token)
   const options = () => ({ related: visible, now: clock.now() })
 
@@ -77,7 +77,7 @@ export const createLoaders = ({ knex, engine }: Database, clock: Clock, token: A
       ): Load<Row[]> =>
       async ids => {
         const of = { ...parents, ids }
-        const { rows } = await findByParents(knex, engine, resource, query, visible(resource), of, options())
+        const { rows } = await findByParents(knex, resource, query, visible(resource), of, options())
         return ids.map(id => rows.get(id) ?? [])
       },
   }

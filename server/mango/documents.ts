@@ -1,7 +1,8 @@
 import { toIso } from '../../shared/time.ts'
-import { type Sql as Connection, rows as select } from '../database/connect.ts'
+import { type Sql, rows as select } from '../database/connect.ts'
+import { STATEMENT_LIMITS } from '../database/dialect.ts'
+import { all, type Fragment } from '../database/fragment.ts'
 import type { ScalarType } from './columns.ts'
-import { all, type Sql } from './dialect.ts'
 import { compareText } from './matcher.ts'
 import type { VisibleRows } from './plan.ts'
 import type { Visible } from './query.ts'
@@ -49,7 +50,7 @@ export const addPath = (
 
 /** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
 export type Source = {
-  connection: Connection
+  connection: Sql
   visible: VisibleRows
   /** Narrows a SELECT from a resource's own table to what the caller sees. */
   seen: (resource: Resource) => Visible
@@ -174,20 +175,17 @@ const readRows = (
   )
 }
 
-/** What an `IN` holds: SQLite takes 32,766 values a statement. */
-const KEYS_A_STATEMENT = 10_000
-
 const readWhere = async (
-  connection: Connection,
+  connection: Sql,
   statement: string,
   key: string,
   keys: string[],
-  visible?: Sql,
+  visible?: Fragment,
 ): Promise<Row[]> => {
   const found: Row[] = []
-  for (let from = 0; from < keys.length; from += KEYS_A_STATEMENT) {
-    const part = keys.slice(from, from + KEYS_A_STATEMENT)
-    const among: Sql = { sql: `${key} IN (${part.map(() => '?').join(', ')})`, bindings: part }
+  for (let from = 0; from < keys.length; from += STATEMENT_LIMITS.keys) {
+    const part = keys.slice(from, from + STATEMENT_LIMITS.keys)
+    const among: Fragment = { sql: `${key} IN (${part.map(() => '?').join(', ')})`, bindings: part }
     const where = all(visible ? [among, visible] : [among])
     for (const row of await select<Row>(connection, `${statement} WHERE ${where.sql}`, where.bindings)) found.push(row)
   }

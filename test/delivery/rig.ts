@@ -121,7 +121,6 @@ export const startRig = async (
         await database.transaction(trx =>
           recordEvent(
             trx,
-            database.dialect,
             {
               type: 'project_report_quarterly_overdue',
               organisationIds: [organisationId],

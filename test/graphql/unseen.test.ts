@@ -209,12 +209,12 @@ describeEachEngine('what a token does not see', engine => {
 
   /** Those that are answered. One that names what cannot be selected on is refused whatever there is, and the document with it. */
   const answered = async (probes: Probe[]): Promise<Probe[]> => {
-    const { knex, engine } = whole.database
+    const { knex } = whole.database
     const found: Probe[] = []
     for (const probe of probes) {
       try {
         // Of no parents: it is only looked at, and nothing is read.
-        await findByParents(knex, engine, probe.resource, probe.query, () => {}, { column: 'id', ids: [] })
+        await findByParents(knex, probe.resource, probe.query, () => {}, { column: 'id', ids: [] })
         found.push(probe)
       } catch (error) {
         if (!(error instanceof MangoError)) throw error
