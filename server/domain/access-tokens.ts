@@ -5,9 +5,11 @@ import { toIso } from '../../shared/time.ts'
 import { type Permission, permissions } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Sealer } from '../keys/seal.ts'
+import type { Change } from './change.ts'
 import { checkName } from './names.ts'
-import type { AccessToken } from './permissions.ts'
-import type { AccessTokenRow } from './resources.ts'
+import { type AccessToken, requireSeesAll } from './permissions.ts'
+import { type AccessTokenRow, accessTokens, organisations } from './resources.ts'
+import { requireVisible } from './visibility.ts'
 
 export const accessTokenOf = (row: AccessTokenRow, granted: Permission[]): AccessToken => ({
   id: row.id,
@@ -67,6 +69,17 @@ export const createAccessToken = async (
   return { id, apiKey, apiSecret }
 }
 
+/** Stores a new access token for a caller, who can make none that sees more than the caller does. */
+export const grantAccessToken = async (
+  { trx, token, now }: Change,
+  sealer: Sealer,
+  wanted: NewAccessToken,
+): Promise<Credentials> => {
+  if (wanted.organisationIds === undefined) requireSeesAll(token, 'create one that does; name organisationIds')
+  await requireVisible(trx, token, organisations, wanted.organisationIds ?? [])
+  return createAccessToken(trx, sealer, wanted, now)
+}
+
 export type SealedAccessToken = { token: AccessToken; secretSealed: string }
 
 /** The tokens that API keys name, by API key, in one statement. Expired and revoked ones are found too. */
@@ -117,8 +130,9 @@ export const touchAccessToken = async (sql: Sql, token: AccessToken, now: number
 }
 
 /** Ends a token at once. One that is revoked already stays as it is. */
-export const revokeAccessToken = async (sql: Sql, id: string, now: number): Promise<void> => {
-  await run(sql, 'UPDATE access_tokens SET revoked_at = ?, updated_at = ? WHERE id = ? AND revoked_at IS NULL', [
+export const revokeAccessToken = async ({ trx, token, now }: Change, id: string): Promise<void> => {
+  await requireVisible(trx, token, accessTokens, [id])
+  await run(trx, 'UPDATE access_tokens SET revoked_at = ?, updated_at = ? WHERE id = ? AND revoked_at IS NULL', [
     now,
     now,
     id,

@@ -11,8 +11,7 @@ import {
   isListType,
   isObjectType,
 } from 'graphql'
-import { attempts } from '../../server/domain/resources.ts'
-import { resources } from '../../server/graphql/resolvers/explain.ts'
+import { attempts, resources } from '../../server/domain/resources.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { MangoError } from '../../server/mango/error.ts'
