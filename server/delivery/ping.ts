@@ -3,7 +3,8 @@ import { v7 as uuid } from 'uuid'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, run } from '../database/connect.ts'
-import { queueDeliveries, recordPing } from '../domain/events.ts'
+import { enqueue } from '../domain/deliveries.ts'
+import { recordPing } from '../domain/events.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
 import { type DeliveryLoop, LEASE_MS } from './loop.ts'
 import type { Answer } from './outcome.ts'
@@ -85,10 +86,8 @@ export const pingWebhook = async (
   const lease = newLease(now)
   const { deliveryId, eventId } = await database.transaction(async trx => {
     const eventId = await recordPing(trx, now)
-    const [id] = await queueDeliveries(trx, { id: eventId, type: 'ping' }, [webhookId], now, {
-      id: lease,
-      end: now + LEASE_MS,
-    })
+    const owed = { event: { id: eventId, type: 'ping' as const }, webhookId }
+    const [id] = await enqueue(trx, [owed], now, { id: lease, end: now + LEASE_MS })
     return { deliveryId: id!, eventId }
   })
   const claimed = { deliveryId, eventId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }

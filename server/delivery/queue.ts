@@ -4,6 +4,7 @@ import { timeOfId } from '../../shared/time.ts'
 import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Dialect } from '../database/engine.ts'
+import { cancel } from '../domain/deliveries.ts'
 import { leaveActive } from '../domain/webhooks.ts'
 import type { Answer, Outcome } from './outcome.ts'
 
@@ -105,6 +106,7 @@ export const claim = async (
     await release(trx, later)
     const owed = new Set(active.map(job => job.deliveryId))
     const ended = due.map(row => row.delivery_id).filter(id => !owed.has(id))
+    // Queued in the moment that its webhook left `active`, or that its event was purged.
     await cancel(trx, ended, now)
     return { taken: take, found: due.length, left: changed.size < active.length }
   })
@@ -200,17 +202,6 @@ const tellWhenNext = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
 
 const ofQueue = (column: string): string =>
   `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
-
-/** Ends what is owed no more: queued in the moment that its webhook left `active`, or that its event was purged. */
-const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promise<void> => {
-  if (ids.length === 0) return
-  await run(
-    trx,
-    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE id IN (${marks(ids)}) AND status = 'pending'`,
-    [now, ...ids],
-  )
-  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
-}
 
 /** Logs the attempts of those that held these rows before and never said what came of it. */
 const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[]): Promise<void> => {

@@ -4,8 +4,8 @@ import type { Clock } from '../clock.ts'
 import { type Database, rows, type Sql } from '../database/connect.ts'
 import type { AccessToken } from './access-tokens.ts'
 import type { Change } from './change.ts'
-import type { DeliveryRow } from './deliveries.ts'
-import { queueDeliveries, queueEach, visibleEvents } from './events.ts'
+import { type DeliveryRow, enqueue } from './deliveries.ts'
+import { visibleEvents } from './events.ts'
 import type { WebhookRow } from './webhooks.ts'
 
 /** Events of one transaction of a recovery. */
@@ -23,7 +23,7 @@ export const redeliver = async ({ trx, dialect, now }: Change, delivery: Deliver
   ])
   requireActive(webhook!)
   const event = { id: delivery.event_id, type: delivery.event_type }
-  const [id] = await queueDeliveries(trx, event, [delivery.webhook_id], now)
+  const [id] = await enqueue(trx, [{ event, webhookId: delivery.webhook_id }], now)
   return id!
 }
 
@@ -64,7 +64,7 @@ export const recoverDeliveries = async (
         webhookId,
         BATCH,
       ])
-      await queueEach(
+      await enqueue(
         trx,
         missed.map(event => ({ event, webhookId })),
         clock.now(),

@@ -5,7 +5,7 @@ import { insertMany, rows, run, type Sql } from '../database/connect.ts'
 import type { Resource } from '../mango/resource.ts'
 import type { AccessToken } from './access-tokens.ts'
 import type { Change } from './change.ts'
-import { visibleEvents } from './events.ts'
+import { cancelOfWebhook, cancelUnseen } from './deliveries.ts'
 import { organisations, requireOrganisations } from './organisations.ts'
 import { projects, requireProjects } from './projects.ts'
 import { healthField, lastDeliveryField } from './webhook-health.ts'
@@ -166,6 +166,7 @@ export const updateWebhook = async (change: Change, seen: WebhookRow, input: Web
   }
   // Nobody can turn a webhook into one that receives more than they see, nor one that does towards themselves.
   if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
+  // What is pending from before it named less stays with whoever sees it.
   if (redirected) await cancelUnseen(change, id)
 }
 
@@ -175,19 +176,6 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
     'FORBIDDEN',
     'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
   )
-}
-
-/** Cancels what is pending from before a webhook named less, where whoever gives the new url would not see it. */
-const cancelUnseen = async ({ trx, token, now }: Change, id: string): Promise<void> => {
-  if (token.seesAllOrganisations) return
-  const unseen: string[] = await trx('deliveries')
-    .where({ webhook_id: id, status: 'pending' })
-    .whereNotIn('event_id', query => {
-      query.select('events.id').from('events').modify(visibleEvents(token))
-    })
-    .pluck('id')
-  await trx('deliveries').whereIn('id', unseen).update({ status: 'cancelled', next_attempt_at: null, finished_at: now })
-  await trx('delivery_queue').whereIn('delivery_id', unseen).delete()
 }
 
 const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput): Promise<void> => {
@@ -234,10 +222,5 @@ export const leaveActive = async (
     now,
     id,
   ])
-  await run(
-    trx,
-    "UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE webhook_id = ? AND status = 'pending'",
-    [now, id],
-  )
-  await run(trx, 'DELETE FROM delivery_queue WHERE webhook_id = ?', [id])
+  await cancelOfWebhook(trx, id, now)
 }
