@@ -121,6 +121,10 @@ export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): 
   return webhook
 }
 
+/** Whether a webhook has this id, seen or not. */
+export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
+  (await sql('webhooks').where({ id }).first('id')) !== undefined
+
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
   { trx, token, now }: Change,

@@ -23,8 +23,8 @@ type Tools = {
 }
 
 /**
- * What happens because time passes. Each step can be run by any number of processes at once, and again: a row is changed, and
- * its event written, in one transaction that only one of them wins.
+ * What happens because time passes. Each step can be run by any number of processes at once, and again: a row is
+ * changed, and its event written, in one transaction that only one of them wins.
  */
 export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
   let stopping = false
