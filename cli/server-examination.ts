@@ -86,19 +86,16 @@ const examineDatabase = async (config: Config): Promise<Check[]> => {
 }
 
 const examineVersion = async (database: Database, where: string): Promise<Check> => {
-  const select = database.engine === 'sqlite' ? 'sqlite_version()' : 'VERSION()'
-  const [found] = await rows<{ version: string }>(database.knex, `SELECT ${select} AS version`)
+  const { name, oldestVersion, version: expression } = database.dialect
+  const [found] = await rows<{ version: string }>(database.knex, `SELECT ${expression} AS version`)
   const version = found!.version
-  const { name, least } = SUPPORTED[database.engine]
-  if (isAtLeast(version, least)) return ok('database', `${name} ${version} at ${where}`)
-  return problem('database', `${name} ${version} at ${where}`, `Tidings needs ${name} ${least.join('.')} or newer.`)
+  if (isAtLeast(version, oldestVersion)) return ok('database', `${name} ${version} at ${where}`)
+  return problem(
+    'database',
+    `${name} ${version} at ${where}`,
+    `Tidings needs ${name} ${oldestVersion.join('.')} or newer.`,
+  )
 }
-
-const SUPPORTED = {
-  sqlite: { name: 'SQLite', least: [3, 40] },
-  mysql: { name: 'MySQL', least: [8, 4] },
-  mariadb: { name: 'MariaDB', least: [10, 11] },
-} as const
 
 const isAtLeast = (version: string, [major, minor]: readonly [number, number]): boolean => {
   const [foundMajor = 0, foundMinor = 0] = version.split(/[.-]/).map(Number)

@@ -49,7 +49,7 @@ export const startDeliveryLoop = (
   const stopExtending = keepExtending({ database, clock, log, places: places.all })
   const idlers: (() => void)[] = []
   /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
-  let stale = tools.claims && database.engine === 'sqlite'
+  let stale = tools.claims && database.dialect.isEmbedded
   let mayBeDue = true
   let failing = false
   let stopping = false

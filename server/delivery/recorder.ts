@@ -31,7 +31,7 @@ export const createRecorder = ({ database, clock, log }: { database: Database; c
       const batch = waiting.splice(0, BATCH)
       await recordBatch(batch.map(({ settlement }) => settlement))
       for (const { recorded } of batch) recorded()
-      if (database.engine === 'sqlite' && batch.length > 1) {
+      if (database.dialect.isEmbedded && batch.length > 1) {
         await sleep(Math.min(LONGEST_REST_MS, performance.now() - startedAt))
       }
     }

@@ -1,8 +1,9 @@
 import { v7 as uuid } from 'uuid'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { type Database, isDuplicate } from '../database/connect.ts'
-import type { AccessToken } from '../domain/access-tokens.ts'
 import type { Change } from '../domain/change.ts'
+import type { AccessToken } from '../domain/permissions.ts'
+import type { WebhookRow } from '../domain/resources.ts'
 import {
   checkWebhookInput,
   findWebhook,
@@ -11,7 +12,6 @@ import {
   requireWebhook,
   updateWebhook,
   type WebhookInput,
-  type WebhookRow,
 } from '../domain/webhooks.ts'
 import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'

@@ -6,9 +6,9 @@ import type { Permission } from '../../shared/vocabulary.ts'
 import type { Database } from '../database/connect.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
-import { type AccessToken, may } from '../domain/access-tokens.ts'
 import type { Change } from '../domain/change.ts'
-import { organisations } from '../domain/organisations.ts'
+import { type AccessToken, may } from '../domain/permissions.ts'
+import { organisations } from '../domain/resources.ts'
 import { visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import { parsePage } from '../mango/page.ts'
@@ -58,7 +58,7 @@ export type Context = Service & {
 
 export const createContext = (service: Service, token: AccessToken, requestId: string): Context => {
   const { database, tools, loop } = service
-  const { knex, engine } = database
+  const { knex } = database
   const related = visibleTo(token)
   const mango = () => ({ related, now: tools.clock.now() })
   // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large to compare.
@@ -75,7 +75,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
     requestId,
     loaders: createLoaders(database, tools.clock, token),
     async list<Row>(resource: Resource, query: Query) {
-      const { rows } = await find(knex, engine, resource, query, related(resource), mango())
+      const { rows } = await find(knex, resource, query, related(resource), mango())
       return rows as Row[]
     },
     children<Row>(
@@ -86,15 +86,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       id: string,
     ) {
       const loader = loaderOf(info, async ids => {
-        const { rows } = await findByParents(
-          knex,
-          engine,
-          resource,
-          query,
-          related(resource),
-          { ...parents, ids },
-          mango(),
-        )
+        const { rows } = await findByParents(knex, resource, query, related(resource), { ...parents, ids }, mango())
         return ids.map(parent => rows.get(parent) ?? [])
       })
       return loader.load(id) as Promise<Row[]>
@@ -107,7 +99,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
             seen.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
           })
         }
-        const { rows } = await find(knex, engine, organisations, page, visible, mango())
+        const { rows } = await find(knex, organisations, page, visible, mango())
         return rows as { id: string }[]
       }
       const loader = loaderOf(info, async keys => {
@@ -131,13 +123,11 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return loader.load(tokenId ?? ALL) as Promise<{ id: string }[]>
     },
     async explain(resource, query) {
-      const { explain } = await find(knex, engine, resource, query, related(resource), { ...mango(), explain: true })
+      const { explain } = await find(knex, resource, query, related(resource), { ...mango(), explain: true })
       return explain
     },
     async change(work) {
-      const result = await database.transaction(trx =>
-        work({ trx, dialect: database.dialect, token, now: tools.clock.now() }),
-      )
+      const result = await database.transaction(trx => work({ trx, token, now: tools.clock.now() }))
       loop.wake()
       return result
     },

@@ -2,14 +2,23 @@ import DataLoader from 'dataloader'
 import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
-import { type AccessToken, whereOrganisationVisible } from '../domain/access-tokens.ts'
-import { visibleDeliveries } from '../domain/deliveries.ts'
-import type { EventRow } from '../domain/events.ts'
-import { type OrganisationRow, visibleOrganisations } from '../domain/organisations.ts'
-import { type ProjectRow, visibleProjects } from '../domain/projects.ts'
-import type { UserRow } from '../domain/users.ts'
-import { healthOf, lastDeliveriesOf, type WebhookHealth } from '../domain/webhook-health.ts'
-import type { WebhookRow } from '../domain/webhooks.ts'
+import type { AccessToken } from '../domain/permissions.ts'
+import {
+  accessTokens,
+  type EventRow,
+  type OrganisationRow,
+  organisations,
+  type ProjectRow,
+  projects,
+  type UserRow,
+  type WebhookRow,
+  webhooks,
+} from '../domain/resources.ts'
+import { visibleTo } from '../domain/visibility.ts'
+import { valuesOf } from '../mango/documents.ts'
+import type { Field } from '../mango/resource.ts'
+import { sourceOf } from '../mango/search.ts'
+import type { Json } from '../mango/selector.ts'
 
 export type Loaders = ReturnType<typeof createLoaders>
 
@@ -20,6 +29,8 @@ type Visible = (builder: Knex.QueryBuilder) => void
 
 /** Loads what rows refer to, one statement a level however many rows there are. */
 export const createLoaders = (database: Database, clock: Clock, token: AccessToken) => {
+  const visible = visibleTo(token)
+
   /** Rows that whoever sees the row which refers to them sees too. */
   const byId = <Row extends { id: string }>(table: string) =>
     new DataLoader<string, Row>(
@@ -43,56 +54,31 @@ export const createLoaders = (database: Database, clock: Clock, token: AccessTok
       { maxBatchSize },
     )
 
-  const values = (table: string, key: string, column: string, visible: Visible = () => {}) =>
-    new DataLoader<string, string[]>(
+  /** Fields that are read from other tables than the row's own. */
+  const values = (field: Field) =>
+    new DataLoader<string, Json>(
       async ids => {
-        const found: Record<string, string>[] = await database
-          .knex(table)
-          .whereIn(key, ids as string[])
-          .modify(visible)
-          .orderBy(column)
-        const lists = Map.groupBy(found, row => row[key]!)
-        return ids.map(id => (lists.get(id) ?? []).map(row => row[column]!))
+        const rows = ids.map(id => ({ id }))
+        const read = await valuesOf(sourceOf(database.knex, { related: visible, now: clock.now() }), field, rows)
+        return rows.map(read)
       },
       { maxBatchSize },
     )
 
-  const seenOrganisations = (builder: Knex.QueryBuilder) => whereOrganisationVisible(builder, token, 'organisation_id')
-  const seenProjects = (builder: Knex.QueryBuilder) => {
-    if (token.seesAllOrganisations) return
-    builder.whereIn('project_id', query => {
-      query.select('projects.id').from('projects').modify(visibleProjects(token))
-    })
-  }
-
   return {
     organisation: byId<OrganisationRow>('organisations'),
-    seenOrganisation: seenById<OrganisationRow>('organisations', visibleOrganisations(token)),
+    seenOrganisation: seenById<OrganisationRow>('organisations', visible(organisations)),
     project: byId<ProjectRow>('projects'),
-    seenProject: seenById<ProjectRow>('projects', visibleProjects(token)),
+    seenProject: seenById<ProjectRow>('projects', visible(projects)),
     user: byId<UserRow>('users'),
     webhook: byId<WebhookRow>('webhooks'),
     event: byId<EventRow>('events'),
-    webhookEvents: values('webhook_events', 'webhook_id', 'event_type'),
-    webhookOrganisationIds: values('webhook_organisations', 'webhook_id', 'organisation_id', seenOrganisations),
-    webhookProjectIds: values('webhook_projects', 'webhook_id', 'project_id', seenProjects),
-    permissions: values('access_token_permissions', 'access_token_id', 'permission'),
-    tokenOrganisationIds: values('access_token_organisations', 'access_token_id', 'organisation_id', seenOrganisations),
-
-    health: new DataLoader<string, WebhookHealth>(
-      async ids => {
-        const found = await healthOf(database.knex, ids, clock.now(), visibleDeliveries(token))
-        return ids.map(id => found.get(id)!)
-      },
-      { maxBatchSize },
-    ),
-
-    lastDeliveryAt: new DataLoader<string, number | null>(
-      async ids => {
-        const found = await lastDeliveriesOf(database.knex, ids, visibleDeliveries(token))
-        return ids.map(id => found.get(id) ?? null)
-      },
-      { maxBatchSize },
-    ),
+    webhookEvents: values(webhooks.fields.events),
+    webhookOrganisationIds: values(webhooks.fields.organisationIds),
+    webhookProjectIds: values(webhooks.fields.projectIds),
+    permissions: values(accessTokens.fields.permissions),
+    tokenOrganisationIds: values(accessTokens.fields.organisationIds),
+    health: values(webhooks.fields.health),
+    lastDeliveryAt: values(webhooks.fields.lastDeliveryAt),
   }
 }

@@ -1,12 +1,12 @@
-import { all, either, type Sql, sql } from './dialect.ts'
+import { all, either, type Fragment, sql } from '../database/fragment.ts'
 
 /**
  * SQL that is true wherever its node is, and where `exact` nowhere else. It may be NULL where the node is false.
  */
-export type Part = { sql: Sql | boolean; exact: boolean }
+export type Part = { sql: Fragment | boolean; exact: boolean }
 
-export const exactly = (value: Sql | boolean): Part => ({ sql: value, exact: true })
-export const atMost = (value: Sql | boolean): Part => ({ sql: value, exact: false })
+export const exactly = (value: Fragment | boolean): Part => ({ sql: value, exact: true })
+export const atMost = (value: Fragment | boolean): Part => ({ sql: value, exact: false })
 export const UNKNOWN: Part = atMost(true)
 
 export const conjunction = (parts: Part[]): Part => {
@@ -40,7 +40,7 @@ export const oppositePresent = (part: Part): Part => {
 }
 
 /** One part for what is there and one answer for null. */
-export const choose = (whenPresent: Part, whenNull: boolean, isPresent: Sql, isNull: Sql): Part => {
+export const choose = (whenPresent: Part, whenNull: boolean, isPresent: Fragment, isNull: Fragment): Part => {
   const { sql: present, exact } = whenPresent
   if (present === true) return { sql: whenNull ? true : isPresent, exact }
   if (present === false) return { sql: whenNull ? isNull : false, exact }

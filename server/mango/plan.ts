@@ -1,6 +1,7 @@
+import type { Dialect } from '../database/dialect.ts'
+import { all, either, type Fragment, sql } from '../database/fragment.ts'
 import { fieldOf } from './bind.ts'
 import { among, beginsWith, type Comparable, comparison, isText, type ScalarType, sampleOf } from './columns.ts'
-import { all, either, type MangoDialect, mangoDialects, type Sql, sql } from './dialect.ts'
 import { isPlainJson, textIn } from './json-text.ts'
 import { satisfies } from './matcher.ts'
 import type { Literal, Outline } from './outline.ts'
@@ -16,7 +17,7 @@ import {
   type Part,
   UNKNOWN,
 } from './part.ts'
-import type { Engine, Field, Resource } from './resource.ts'
+import type { Field, Resource } from './resource.ts'
 import type { Condition, FieldNode, Node } from './selector.ts'
 
 /** How a selector is answered: what SQL says of it, and what is left to be matched in TypeScript. */
@@ -24,7 +25,7 @@ export type Plan = {
   /** To-one relations, in the order in which they depend on each other. */
   joins: Join[]
   /** True of every row that the selector selects; false: it selects none. */
-  where: Sql | boolean
+  where: Fragment | boolean
   /** What `where` does not say exactly. */
   residual: Node | undefined
   /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or in JSON. */
@@ -32,14 +33,14 @@ export type Plan = {
 }
 
 /** `required`: what is selected has this relation. */
-export type Join = { table: string; alias: string; on: Sql; required: boolean }
+export type Join = { table: string; alias: string; on: Fragment; required: boolean }
 
 /** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where there is nothing to hide. */
-export type VisibleRows = (resource: Resource, alias: string, column?: string) => Sql | undefined
+export type VisibleRows = (resource: Resource, alias: string, column?: string) => Fragment | undefined
 
 /** Plans a bound selector over `resource`, whose table goes by its own name. */
-export const plan = (node: Node, resource: Resource, engine: Engine, visible: VisibleRows): Plan => {
-  const planner = new Planner(mangoDialects[engine], visible)
+export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: VisibleRows): Plan => {
+  const planner = new Planner(dialect, visible)
   const root: Row = { resource, alias: resource.table, joined: new Map() }
   const conjuncts = conjunctsOf(node)
   const parts = conjuncts.map(conjunct => planner.part(conjunct, root))
@@ -65,11 +66,11 @@ type Kind<K extends Field['kind']> = Extract<Field, { kind: K }>
 
 class Planner {
   readonly joins: Join[] = []
-  readonly #dialect: MangoDialect
+  readonly #dialect: Dialect
   readonly #visible: VisibleRows
   #aliases = 0
 
-  constructor(dialect: MangoDialect, visible: VisibleRows) {
+  constructor(dialect: Dialect, visible: VisibleRows) {
     this.#dialect = dialect
     this.#visible = visible
   }
@@ -147,7 +148,7 @@ class Planner {
     const resource = field.resource()
     const related: Row = { resource, alias: `r${++this.#aliases}`, joined: new Map() }
     joined.set(name, related)
-    const key: Sql = { sql: `${related.alias}.id = ${row.alias}.${field.column}`, bindings: [] }
+    const key: Fragment = { sql: `${related.alias}.id = ${row.alias}.${field.column}`, bindings: [] }
     const visible = this.#visible(resource, related.alias)
     const on = visible ? all([key, visible]) : key
     this.joins.push({ table: resource.table, alias: related.alias, on, required })
@@ -165,7 +166,7 @@ class Planner {
     )
   }
 
-  #exists(table: string, alias: string, key: string, inner: Part, visible?: Sql): Part {
+  #exists(table: string, alias: string, key: string, inner: Part, visible?: Fragment): Part {
     if (inner.sql === false) return inner
     const conditions = [
       { sql: key, bindings: [] },
@@ -176,12 +177,12 @@ class Planner {
   }
 
   /** A condition on something that is an object or else null, of which no more is asked than that. */
-  #whole(node: FieldNode, exists: Sql | boolean): Part {
+  #whole(node: FieldNode, exists: Fragment | boolean): Part {
     return choose(
       exactly(satisfies(node.condition, anObject) !== node.negated),
       satisfies(node.condition, null) !== node.negated,
-      sql('#', exists as Sql),
-      sql('NOT #', exists as Sql),
+      sql('#', exists as Fragment),
+      sql('NOT #', exists as Fragment),
     )
   }
 
@@ -226,7 +227,7 @@ class Planner {
   /** A condition on rows of another table as a list. */
   #many(
     node: FieldNode,
-    rows: { table: string; alias: string; key: string; element: Row | Scalar; visible?: Sql | undefined },
+    rows: { table: string; alias: string; key: string; element: Row | Scalar; visible?: Fragment | undefined },
   ): Part {
     const { table, alias, key, element, visible } = rows
     const some = (inner: Part) => this.#exists(table, alias, key, inner, visible)
@@ -249,12 +250,12 @@ class Planner {
         return exactly(condition.value === 0 ? negatedIf(!node.negated, some(exactly(true))).sql : count)
       }
       default:
-        return this.#asList(node, some(exactly(true)).sql as Sql)
+        return this.#asList(node, some(exactly(true)).sql as Fragment)
     }
   }
 
   /** A condition that can tell no more of a list than whether it is empty; of anything else TypeScript has to see it. */
-  #asList({ condition, negated }: FieldNode, some: Sql): Part {
+  #asList({ condition, negated }: FieldNode, some: Fragment): Part {
     const { operator } = condition
     const tellsElements =
       'values' in condition || ('value' in condition && Array.isArray(condition.value) && condition.value.length > 0)
@@ -285,7 +286,7 @@ class Planner {
 
   /** A condition on a column, supposing that it is not null. */
   #presentScalar(condition: Condition, column: string, type: ScalarType): Part {
-    const comparable = { column, type, text: (value: string) => this.#dialect.text(value) }
+    const comparable = { column, type, text: (value: string) => this.#dialect.comparable(value) }
     switch (condition.operator) {
       case '$eq':
       case '$ne':

@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import type { Row } from './documents.ts'
-import type { Engine, Resource } from './resource.ts'
+import type { Resource } from './resource.ts'
 import { Search } from './search.ts'
 
 export type MangoQuery = {
@@ -51,13 +51,12 @@ export type Explain = {
  */
 export const find = async (
   db: Knex | Knex.Transaction,
-  engine: Engine,
   resource: Resource,
   query: MangoQuery | null | undefined,
   visible: Visible,
   options: Options = {},
 ): Promise<{ rows: Row[]; explain: Explain }> => {
-  const search = new Search(db, engine, resource, query ?? {}, visible, options, { unique: 'id' })
+  const search = new Search(db, resource, query ?? {}, visible, options, { unique: 'id' })
   const rows = await search.all()
   return { rows, explain: await search.explain() }
 }
@@ -71,7 +70,6 @@ export type Parents = { column: string; ids: readonly string[]; orderBy?: string
  */
 export const findByParents = async (
   db: Knex | Knex.Transaction,
-  engine: Engine,
   resource: Resource,
   query: MangoQuery | null | undefined,
   visible: Visible,
@@ -79,7 +77,7 @@ export const findByParents = async (
   options: Options = {},
 ): Promise<{ rows: Map<string, Row[]>; explain: Explain }> => {
   const { column, ids, orderBy: unique = 'id' } = parents
-  const search = new Search(db, engine, resource, query ?? {}, visible, options, { unique, parent: column })
+  const search = new Search(db, resource, query ?? {}, visible, options, { unique, parent: column })
   const rows = await search.byParent([...new Set(ids)])
   return { rows, explain: await search.explain() }
 }

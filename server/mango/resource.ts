@@ -1,8 +1,6 @@
 import type { Source } from './documents.ts'
 import type { Json } from './selector.ts'
 
-export type { Engine } from '../database/engine.ts'
-
 /** What can be selected from: rows of one table, and what hangs on them. */
 export type Resource = {
   /** For messages: `deliveries`. */

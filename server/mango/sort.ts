@@ -1,5 +1,5 @@
+import { all, either, type Fragment, sql } from '../database/fragment.ts'
 import { type Target, targetAt } from './bind.ts'
-import { all, either, type Sql, sql } from './dialect.ts'
 import { badQuery, quoted } from './error.ts'
 import type { Resource } from './resource.ts'
 import { isObject, splitPath } from './selector.ts'
@@ -75,7 +75,7 @@ export const orderBy = (keys: readonly SortKey[]): string =>
   keys.map(({ column, direction }) => `${column!.sql}${direction === 'desc' ? ' DESC' : ''}`).join(', ')
 
 /** The rows that come after one whose keys have `values`, null being before everything. */
-export const afterValues = (keys: readonly SortKey[], values: readonly SortValue[]): Sql => {
+export const afterValues = (keys: readonly SortKey[], values: readonly SortValue[]): Fragment => {
   const [key, ...others] = keys
   const [value, ...rest] = values as [SortValue, ...SortValue[]]
   const column = key!.column!
@@ -88,11 +88,11 @@ export const afterValues = (keys: readonly SortKey[], values: readonly SortValue
   return all([sql(`${column.sql} ${key!.direction === 'asc' ? '>=' : '<='} ?`, value), after])
 }
 
-const beyondValue = (column: SortColumn, direction: Direction, value: SortValue): Sql => {
+const beyondValue = (column: SortColumn, direction: Direction, value: SortValue): Fragment => {
   if (value === null) return direction === 'asc' ? sql(`${column.sql} IS NOT NULL`) : NONE
   if (direction === 'asc') return sql(`${column.sql} > ?`, value)
   const less = sql(`${column.sql} < ?`, value)
   return column.nullable ? either([less, sql(`${column.sql} IS NULL`)]) : less
 }
 
-const NONE: Sql = { sql: '1 = 0', bindings: [] }
+const NONE: Fragment = { sql: '1 = 0', bindings: [] }

@@ -11,7 +11,7 @@ import {
   isListType,
   isObjectType,
 } from 'graphql'
-import { attempts } from '../../server/domain/deliveries.ts'
+import { attempts } from '../../server/domain/resources.ts'
 import { resources } from '../../server/graphql/resolvers/explain.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { createSealer } from '../../server/keys/seal.ts'
@@ -210,12 +210,12 @@ describeEachEngine('what a token does not see', engine => {
 
   /** Those that are answered. One that names what cannot be selected on is refused whatever there is, and the document with it. */
   const answered = async (probes: Probe[]): Promise<Probe[]> => {
-    const { knex, engine } = whole.database
+    const { knex } = whole.database
     const found: Probe[] = []
     for (const probe of probes) {
       try {
         // Of no parents: it is only looked at, and nothing is read.
-        await findByParents(knex, engine, probe.resource, probe.query, () => {}, { column: 'id', ids: [] })
+        await findByParents(knex, probe.resource, probe.query, () => {}, { column: 'id', ids: [] })
         found.push(probe)
       } catch (error) {
         if (!(error instanceof MangoError)) throw error

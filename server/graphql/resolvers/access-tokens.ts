@@ -1,7 +1,9 @@
 import { notFound } from '../../../shared/errors.ts'
 import { toIso } from '../../../shared/time.ts'
-import { accessTokens, createAccessToken, revokeAccessToken } from '../../domain/access-tokens.ts'
-import { requireOrganisations, requireSeesAll } from '../../domain/organisations.ts'
+import { createAccessToken, revokeAccessToken } from '../../domain/access-tokens.ts'
+import { requireSeesAll } from '../../domain/permissions.ts'
+import { accessTokens, organisations } from '../../domain/resources.ts'
+import { requireVisible } from '../../domain/visibility.ts'
 import { column, given, needs, type Resolvers, time, timeArgument } from './resolvers.ts'
 
 export const accessTokenResolvers: Resolvers = {
@@ -17,7 +19,7 @@ export const accessTokenResolvers: Resolvers = {
       const { token, sealer, database } = context
       if (rest.organisationIds === undefined) requireSeesAll(token, 'create one that does; name organisationIds')
       const { id, apiKey, apiSecret } = await context.change(async ({ trx, now }) => {
-        await requireOrganisations(trx, token, rest.organisationIds ?? [])
+        await requireVisible(trx, token, organisations, rest.organisationIds ?? [])
         return createAccessToken(trx, sealer, { ...rest, expiresAt: timeArgument(expiresAt) }, now)
       })
       return { accessToken: await database.knex('access_tokens').where({ id }).first(), apiKey, secret: apiSecret }

@@ -1,6 +1,5 @@
-import { notFound } from '../../../shared/errors.ts'
-import { attempts, type DeliveryRow, deliveries } from '../../domain/deliveries.ts'
 import { redeliver } from '../../domain/recovery.ts'
+import { attempts, deliveries } from '../../domain/resources.ts'
 import { column, needs, type Resolvers, related, time } from './resolvers.ts'
 
 export const deliveryResolvers: Resolvers = {
@@ -9,9 +8,7 @@ export const deliveryResolvers: Resolvers = {
   },
   Mutation: {
     redeliver: needs('webhooks', async (_root, { deliveryId }, context) => {
-      const [delivery] = await context.list<DeliveryRow>(deliveries, { selector: { id: deliveryId } })
-      if (!delivery) throw notFound('delivery', [deliveryId])
-      const id = await context.change(change => redeliver(change, delivery))
+      const id = await context.change(change => redeliver(change, deliveryId))
       return context.database.knex('deliveries').where({ id }).first()
     }),
   },

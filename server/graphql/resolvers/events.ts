@@ -1,5 +1,4 @@
-import { deliveries } from '../../domain/deliveries.ts'
-import { events } from '../../domain/events.ts'
+import { deliveries, events } from '../../domain/resources.ts'
 import { column, needs, type Resolvers, related, time } from './resolvers.ts'
 
 export const eventResolvers: Resolvers = {

@@ -1,11 +1,13 @@
-import { accessTokens } from '../../domain/access-tokens.ts'
-import { deliveries } from '../../domain/deliveries.ts'
-import { events } from '../../domain/events.ts'
-import { organisations } from '../../domain/organisations.ts'
-import { projectReports } from '../../domain/project-reports.ts'
-import { projects } from '../../domain/projects.ts'
-import { users } from '../../domain/users.ts'
-import { webhooks } from '../../domain/webhooks.ts'
+import {
+  accessTokens,
+  deliveries,
+  events,
+  organisations,
+  projectReports,
+  projects,
+  users,
+  webhooks,
+} from '../../domain/resources.ts'
 import type { Resource } from '../../mango/resource.ts'
 import { needs, type Resolvers } from './resolvers.ts'
 

@@ -1,5 +1,5 @@
-import { organisations, upsertOrganisation } from '../../domain/organisations.ts'
-import { projects } from '../../domain/projects.ts'
+import { upsertOrganisation } from '../../domain/organisations.ts'
+import { organisations, projects } from '../../domain/resources.ts'
 import { given, needs, type Resolvers } from './resolvers.ts'
 
 export const organisationResolvers: Resolvers = {

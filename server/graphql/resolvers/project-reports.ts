@@ -1,4 +1,5 @@
-import { approveProjectReport, projectReports, submitProjectReport } from '../../domain/project-reports.ts'
+import { approveProjectReport, submitProjectReport } from '../../domain/project-reports.ts'
+import { projectReports } from '../../domain/resources.ts'
 import { column, needs, type Resolvers, related, time } from './resolvers.ts'
 
 export const projectReportResolvers: Resolvers = {

@@ -1,5 +1,5 @@
-import { projectReports } from '../../domain/project-reports.ts'
-import { projects, upsertProject } from '../../domain/projects.ts'
+import { upsertProject } from '../../domain/projects.ts'
+import { projectReports, projects } from '../../domain/resources.ts'
 import { column, given, needs, type Resolvers, related } from './resolvers.ts'
 
 export const projectResolvers: Resolvers = {

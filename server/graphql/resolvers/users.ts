@@ -1,4 +1,5 @@
-import { upsertUser, users } from '../../domain/users.ts'
+import { users } from '../../domain/resources.ts'
+import { upsertUser } from '../../domain/users.ts'
 import { given, needs, type Resolvers } from './resolvers.ts'
 
 export const userResolvers: Resolvers = {

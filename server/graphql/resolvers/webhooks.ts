@@ -1,8 +1,8 @@
 import { toIso } from '../../../shared/time.ts'
 import { createWebhook, pingWebhook, upsertWebhook } from '../../delivery/registration.ts'
-import { deliveries } from '../../domain/deliveries.ts'
 import { recoverDeliveries } from '../../domain/recovery.ts'
-import { requireWebhook, webhooks } from '../../domain/webhooks.ts'
+import { deliveries, webhooks } from '../../domain/resources.ts'
+import { requireWebhook } from '../../domain/webhooks.ts'
 import { given, needs, type Resolvers, time, timeArgument } from './resolvers.ts'
 
 export const webhookResolvers: Resolvers = {
@@ -34,10 +34,7 @@ export const webhookResolvers: Resolvers = {
     statusReason: webhook => webhook.status_reason,
     createdAt: time('created_at'),
     updatedAt: time('updated_at'),
-    lastDeliveryAt: async (webhook, _args, { loaders }) => {
-      const last = await loaders.lastDeliveryAt.load(webhook.id)
-      return last === null ? null : toIso(last)
-    },
+    lastDeliveryAt: (webhook, _args, { loaders }) => loaders.lastDeliveryAt.load(webhook.id),
     health: (webhook, _args, { loaders }) => loaders.health.load(webhook.id),
     deliveries: needs('read', (webhook, { query }, context, info) =>
       context.children(info, deliveries, query, { column: 'webhook_id' }, webhook.id),
