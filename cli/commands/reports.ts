@@ -1,9 +1,9 @@
 import { Command, Option } from '@commander-js/extra-typings'
-import { list, listCommand } from '../listing.ts'
+import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
 
 interface ProjectReport {
   id: string

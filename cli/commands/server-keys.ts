@@ -1,10 +1,10 @@
 import { Command } from '@commander-js/extra-typings'
 import { toIso } from '../../shared/time.ts'
+import { withDatabase } from '../connection/server-database.ts'
+import { Session } from '../connection/session.ts'
 import { examples } from '../options.ts'
 import { cellText, describeFields, type Output, type View } from '../output/output.ts'
 import { relativeTime } from '../output/time.ts'
-import { withDatabase } from '../server-database.ts'
-import { Session } from '../session.ts'
 
 interface Key {
   /** The `kid`. */

@@ -2,12 +2,12 @@ import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typin
 import type { Config } from '../../server/config.ts'
 import { parseIso } from '../../shared/time.ts'
 import { type Permission, permissions } from '../../shared/vocabulary.ts'
+import { profilesPath, saveProfile } from '../connection/profiles.ts'
+import { configuration, whereConfigured, withDatabase } from '../connection/server-database.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
-import { profilesPath, saveProfile } from '../profiles.ts'
-import { configuration, whereConfigured, withDatabase } from '../server-database.ts'
-import { Session } from '../session.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
 
@@ -146,7 +146,7 @@ const migrateCommand = () =>
       const session = new Session(command)
       const { forceUnlock, migrate, rollback } = await import('../../server/database/migrate.ts')
       if (options.down) {
-        const { confirm } = await import('../prompt.ts')
+        const { confirm } = await import('../output/prompt.ts')
         await confirm(
           'Take back the latest migrations? The tables they made are dropped with all data in them.',
           session,

@@ -1,13 +1,13 @@
 import { Command } from '@commander-js/extra-typings'
+import { profilesPath, readProfiles, saveProfile } from '../connection/profiles.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
 import { collect, dryRunOption, examples, futureTime, yesOption } from '../options.ts'
 import { cellText, describeFields, type View } from '../output/output.ts'
+import { confirm } from '../output/prompt.ts'
 import { relativeIso } from '../output/time.ts'
-import { profilesPath, readProfiles, saveProfile } from '../profiles.ts'
-import { confirm } from '../prompt.ts'
-import { idColumn, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
+import { idColumn, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
 
 interface AccessToken {
   id: string

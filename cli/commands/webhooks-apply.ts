@@ -1,12 +1,12 @@
-import { graphql, graphqlRequest } from '../client.ts'
+import { graphql, graphqlRequest } from '../connection/client.ts'
+import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { readText } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
+import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
-import { confirm } from '../prompt.ts'
-import type { Session } from '../session.ts'
-import { type Webhook, webhookFields } from '../webhook.ts'
-import { differences, parseWebhookFile, type WebhookEntry } from '../webhook-file.ts'
+import { type Webhook, webhookFields } from '../resources/webhook.ts'
+import { differences, parseWebhookFile, type WebhookEntry } from '../resources/webhook-file.ts'
 
 interface Result {
   id: string

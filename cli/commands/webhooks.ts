@@ -1,13 +1,20 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
 import { collect, dryRunOption, examples, filterList, yesOption } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
-import { confirm } from '../prompt.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
-import { type Delivery, deliveryFields, describeAttempt } from '../timeline.ts'
-import { describeHealth, eventTypes, findWebhook, printWebhook, type Webhook, webhookFields } from '../webhook.ts'
+import { confirm } from '../output/prompt.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
+import { type Delivery, deliveryFields, describeAttempt } from '../resources/timeline.ts'
+import {
+  describeHealth,
+  eventTypes,
+  findWebhook,
+  printWebhook,
+  type Webhook,
+  webhookFields,
+} from '../resources/webhook.ts'
 import { recoverCommand } from './webhooks-recover.ts'
 
 export const webhooksCommand = () =>

@@ -1,8 +1,8 @@
-import { graphql } from '../client.ts'
-import { type ConnectionFlags, connect, resolveSettings } from '../connection.ts'
-import { readProfiles } from '../profiles.ts'
-import { deliveryStatuses } from '../timeline.ts'
-import { eventTypes } from '../webhook.ts'
+import { graphql } from '../connection/client.ts'
+import { type ConnectionFlags, connect, resolveSettings } from '../connection/connection.ts'
+import { readProfiles } from '../connection/profiles.ts'
+import { deliveryStatuses } from '../resources/timeline.ts'
+import { eventTypes } from '../resources/webhook.ts'
 
 export interface Candidate {
   value: string
@@ -17,7 +17,7 @@ export type Values = Candidate[] | typeof FILES
 /** A person waits with a finger on the tab key. */
 const TIMEOUT_MS = 2_000
 
-interface Place {
+interface ValueSlot {
   /** As the help names the value: `id`, `path`, `types`. */
   name: string
   /** The option whose value it is; empty for an argument. */
@@ -28,7 +28,7 @@ interface Place {
 }
 
 /** What may stand for a value that has no fixed choices; nothing when that is not known, or the server does not tell. */
-export const namedValues = async (place: Place): Promise<Values> => {
+export const namedValues = async (place: ValueSlot): Promise<Values> => {
   const { name, option, noun } = place
   if (/^(path|file|folder)$/.test(name)) return FILES
   if (option === '--events') return plain(eventTypes.filter(type => type !== 'ping'))
@@ -70,7 +70,7 @@ const RESOURCES: Record<string, Listed> = {
 }
 
 /** The latest: whoever wants an older one has its id from elsewhere. */
-const rows = async ({ query, fields, text }: Listed, { before }: Place): Promise<Candidate[]> => {
+const rows = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
   const connection = connect(resolveSettings(connectionFlags(before), process.env, readProfiles()))
   const document = `{ rows: ${query}(query: { sort: [{ id: "desc" }], limit: 50 }) { ${fields} } }`
   const answer = graphql<{ rows: Record<string, string>[] }>(connection, document)

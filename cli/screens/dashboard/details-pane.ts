@@ -2,9 +2,9 @@ import { stripVTControlCharacters } from 'node:util'
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
-import { statusCell } from '../../resources.ts'
-import { describeDelivery, describeState } from '../../timeline.ts'
-import { describeHealth, type Webhook } from '../../webhook.ts'
+import { statusCell } from '../../resources/cells.ts'
+import { describeDelivery, describeState } from '../../resources/timeline.ts'
+import { describeHealth, type Webhook } from '../../resources/webhook.ts'
 import type { Layout } from './layout.ts'
 import { filledUp, rule, wrapLine } from './lines.ts'
 import { type State, selectedDelivery, selectedWebhook } from './state.ts'
@@ -54,9 +54,9 @@ const textOf = (state: State, colours: Colours): string => {
   }
   if (state.deliveryId === undefined)
     return 'Select a delivery with ↓ to see its story. The list stays as it is then; home lets it move on.'
-  if (state.story === undefined) return 'Looking …'
-  if (state.story === null) return 'It is not there any more, or this access token does not see it.'
-  return describeDelivery(state.story, state.nowMs, colours)
+  if (state.timeline === undefined) return 'Looking …'
+  if (state.timeline === null) return 'It is not there any more, or this access token does not see it.'
+  return describeDelivery(state.timeline, state.nowMs, colours)
 }
 
 const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): string => {

@@ -1,8 +1,7 @@
-import { allOf } from '../../resources.ts'
-import { atAGlance, type Delivery, type DeliveryAtAGlance } from '../../timeline.ts'
-import type { Viewer } from '../../viewer.ts'
-import { eventTypes, type Webhook } from '../../webhook.ts'
-import type { Action, ActionKind } from './actions.ts'
+import { allOf } from '../../resources/mango-query.ts'
+import { atAGlance, type Delivery, type DeliveryAtAGlance } from '../../resources/timeline.ts'
+import type { Viewer } from '../../resources/viewer.ts'
+import { eventTypes, type Webhook } from '../../resources/webhook.ts'
 import type { Wanted } from './feed.ts'
 import type { Link } from './poll.ts'
 
@@ -21,6 +20,13 @@ export type Mode =
 
 /** A webhook that something is to be done with. */
 export type Target = Pick<Webhook, 'id' | 'url'>
+
+/** Something that is done on the server, after it has been confirmed. */
+export type Action =
+  | { kind: 'redeliver'; delivery: DeliveryAtAGlance }
+  | { kind: 'ping' | 'disable' | 'enable'; webhook: Target; pending?: number }
+  | { kind: 'recover'; webhook: Target; sinceMs: number }
+export type ActionKind = Action['kind']
 
 export interface Notice {
   text: string
@@ -44,7 +50,7 @@ export interface State {
   /** Deliveries made a second, of those that the list is limited to. */
   perSecond: number
   /** Of the selected delivery. Undefined until it has been asked for; null if it is not there. */
-  story: Delivery | null | undefined
+  timeline: Delivery | null | undefined
   link: Link
   /** When the last look was answered, epoch milliseconds. */
   seenAtMs: number | undefined
@@ -81,7 +87,7 @@ export const initialState = (viewer: Viewer, filters: Filters, nowMs: number): S
   more: false,
   newest: undefined,
   perSecond: 0,
-  story: undefined,
+  timeline: undefined,
   link: { kind: 'live' },
   seenAtMs: undefined,
   nowMs,
@@ -122,9 +128,10 @@ const urgency = ({ status, health }: Webhook): number => {
 export const selectedWebhook = ({ webhooks, webhookId }: State): Webhook | undefined =>
   webhooks?.find(({ id }) => id === webhookId)
 
-/** The selected delivery as far as it is known: from the list, or from its story where the list does not have it. */
-export const selectedDelivery = ({ deliveries, deliveryId, story }: State): DeliveryAtAGlance | undefined =>
-  deliveries?.find(({ id }) => id === deliveryId) ?? (story && story.id === deliveryId ? atAGlance(story) : undefined)
+/** The selected delivery as far as it is known: from the list, or from its timeline where the list does not have it. */
+export const selectedDelivery = ({ deliveries, deliveryId, timeline }: State): DeliveryAtAGlance | undefined =>
+  deliveries?.find(({ id }) => id === deliveryId) ??
+  (timeline && timeline.id === deliveryId ? atAGlance(timeline) : undefined)
 
 /** The webhook that keys act on: the one in the list of webhooks, or the one that the selected delivery goes to. */
 export const targetWebhook = (state: State): Target | undefined => {
@@ -189,5 +196,5 @@ const filled = (beginning: string, digit: '0' | 'f'): string =>
 export const wantedOf = (state: State, shown: DeliveryAtAGlance[], detailsShown: boolean): Wanted => ({
   selector: selectorOf(state),
   refresh: state.deliveryId === undefined ? [] : shown.filter(({ status }) => status === 'pending').map(({ id }) => id),
-  storyId: detailsShown ? state.deliveryId : undefined,
+  timelineId: detailsShown ? state.deliveryId : undefined,
 })

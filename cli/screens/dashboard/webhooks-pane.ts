@@ -1,7 +1,7 @@
 import { type Colours, cellText } from '../../output/output.ts'
 import { relativeIso } from '../../output/time.ts'
-import { statusCell } from '../../resources.ts'
-import type { Webhook } from '../../webhook.ts'
+import { statusCell } from '../../resources/cells.ts'
+import type { Webhook } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
 import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
@@ -34,7 +34,7 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
 const NONE =
   '  None yet. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register'
 
-interface Values {
+interface WebhookCells {
   status: Value
   url: string
   delivered: Value
@@ -47,7 +47,7 @@ interface Values {
 type Value = { text: string; colour?: (text: string) => string }
 
 /** The columns that there is room for. */
-const cellsOf = (values: Values, width: number): Cell[] => {
+const cellsOf = (values: WebhookCells, width: number): Cell[] => {
   const counts: Cell[] =
     width < 78
       ? [
@@ -69,7 +69,7 @@ const cellsOf = (values: Values, width: number): Cell[] => {
   ]
 }
 
-const HEADS: Values = {
+const HEADS: WebhookCells = {
   status: { text: 'STATUS' },
   url: 'URL',
   delivered: { text: 'DELIVERED' },
@@ -80,7 +80,7 @@ const HEADS: Values = {
   last: 'LAST DELIVERY',
 }
 
-const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: number, colours: Colours): Values => {
+const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: number, colours: Colours): WebhookCells => {
   const { delivered = 0, rejected = 0, dropped = 0, pending = 0 } = health
   const bad = (number: number): Value =>
     number > 0 ? { text: short(number), colour: colours.red } : { text: short(number) }
@@ -100,7 +100,7 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
   }
 }
 
-const totals = (webhooks: Webhook[]): Values => {
+const totals = (webhooks: Webhook[]): WebhookCells => {
   const sum = (...outcomes: string[]): Value => ({
     text: short(
       webhooks.reduce((total, { health }) => total + outcomes.reduce((sum, each) => sum + (health[each] ?? 0), 0), 0),

@@ -1,6 +1,13 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import { usageError } from '../errors.ts'
 import { requestFromCurl } from './curl-output.ts'
-import { usageError } from './errors.ts'
-import type { Arrival } from './receiver.ts'
+
+/** What a request is written from. */
+interface RequestParts {
+  method: string
+  headers: IncomingHttpHeaders
+  body: string
+}
 
 /** A delivery as it was received. */
 export interface SavedRequest {
@@ -13,7 +20,7 @@ export interface SavedRequest {
 }
 
 /** An HTTP/1.1 request as text (RFC 9112), with the whole URL in its first line, so that it tells its own audience. */
-export const writeRequest = ({ method, headers, body }: Arrival, url: string): string => {
+export const writeRequest = ({ method, headers, body }: RequestParts, url: string): string => {
   const lines = Object.entries(headers).flatMap(([name, value]) =>
     value === undefined ? [] : [`${name}: ${[value].flat().join(', ')}`],
   )

@@ -1,17 +1,17 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/promises'
-import { MAX_BODY_BYTES } from '../receiver/body.ts'
-import { bearerToken } from '../receiver/receiver.ts'
-import { type Check, type Verification, verifyDeliveryToken } from '../shared/delivery-token.ts'
-import type { PlannedAnswer } from './answers.ts'
-import { CliError, exitCodes } from './errors.ts'
-import { type KeySource, kidOf, remoteKeys } from './jwks.ts'
+import { MAX_BODY_BYTES } from '../../receiver/body.ts'
+import { bearerToken } from '../../receiver/receiver.ts'
+import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
+import type { ScriptedResponse } from './scripted-responses.ts'
 
 /** As long as the service waits for an answer. */
 const FORWARD_TIMEOUT_MS = 15_000
 
-export interface ReceiverOptions {
+export interface LocalReceiverOptions {
   /** 0 takes any free port. */
   port: number
   /** Deliveries to other paths are answered 404. */
@@ -22,10 +22,10 @@ export interface ReceiverOptions {
   issuer: string
   /** What `aud` must equal, if the endpoint is registered under another URL than its own, such as a tunnel's. */
   audience?: string
-  /** Answers to verified deliveries, in order; the last one stays. 200 unless given. */
-  answers?: PlannedAnswer[]
-  /** Pings are answered 200 and take none of `answers`, unless this is set. */
-  answerPings?: boolean
+  /** Responses to verified deliveries, in order; the last one stays. 200 unless given. */
+  responses?: ScriptedResponse[]
+  /** Pings are answered 200 and take none of `responses`, unless this is set. */
+  scriptPings?: boolean
   /** Milliseconds before a verified delivery is answered. */
   delayMs?: number
   /** Verified deliveries are sent on to this URL, and its answers passed back. */
@@ -54,7 +54,7 @@ export interface Arrival {
   durationMs: number
 }
 
-export interface Receiver {
+export interface LocalReceiver {
   /** Where it listens; what to register, unless `audience` was given. */
   url: string
   close(): Promise<void>
@@ -65,16 +65,16 @@ export interface Receiver {
  * keys, refuses with 401 what is not valid, and keeps each `jti` once its event is handled, that is, answered with 2XX.
  * @throws CliError when the port is taken.
  */
-export const startReceiver = async (options: ReceiverOptions): Promise<Receiver> => {
+export const startLocalReceiver = async (options: LocalReceiverOptions): Promise<LocalReceiver> => {
   const keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
-  const planned = [...(options.answers ?? [])]
+  const script = [...(options.responses ?? [])]
   const handled = new Set<string>()
   let url = ''
 
-  const nextAnswer = (eventType: string | undefined): PlannedAnswer => {
-    const fine: PlannedAnswer = { kind: 'status', statusCode: 200 }
-    if (planned.length === 0 || (eventType === 'ping' && !options.answerPings)) return fine
-    return (planned.length > 1 ? planned.shift() : planned[0]) ?? fine
+  const nextResponse = (eventType: string | undefined): ScriptedResponse => {
+    const fine: ScriptedResponse = { kind: 'status', statusCode: 200 }
+    if (script.length === 0 || (eventType === 'ping' && !options.scriptPings)) return fine
+    return (script.length > 1 ? script.shift() : script[0]) ?? fine
   }
 
   const receive = async (request: IncomingMessage, body: string): Promise<Decision> => {
@@ -101,7 +101,7 @@ export const startReceiver = async (options: ReceiverOptions): Promise<Receiver>
     if (options.delayMs) await delay(options.delayMs)
     const answer = options.forward
       ? await forward(options.forward, request, body)
-      : plannedAnswer(nextAnswer(readBody(body).eventType))
+      : scriptedResponse(nextResponse(readBody(body).eventType))
     return { ...answer, verification }
   }
 
@@ -168,10 +168,10 @@ const refused = (statusCode: number, reason: string): Decision => ({
   verification: undefined,
 })
 
-const plannedAnswer = (answer: PlannedAnswer): Decision => {
+const scriptedResponse = (response: ScriptedResponse): Decision => {
   const nothing = { headers: {}, body: '', reason: undefined, verification: undefined }
-  if (answer.kind !== 'status') return { ...nothing, answered: answer.kind }
-  const { statusCode, retryAfterSeconds } = answer
+  if (response.kind !== 'status') return { ...nothing, answered: response.kind }
+  const { statusCode, retryAfterSeconds } = response
   return {
     ...nothing,
     answered: statusCode,

@@ -1,8 +1,8 @@
 import { lookup } from 'node:dns/promises'
 import { connect as connectTcp, isIP, type Socket } from 'node:net'
 import { connect as connectTls, type PeerCertificate, type TLSSocket } from 'node:tls'
-import { type Check, note, ok, problem } from './checks.ts'
-import { duration, relativeTime } from './output/time.ts'
+import { duration, relativeTime } from '../output/time.ts'
+import { type Finding, note, ok, problem } from './findings.ts'
 
 const TIMEOUT_MS = 5_000
 const EXPIRES_SOON_MS = 14 * 86_400_000
@@ -18,7 +18,7 @@ export const addressesOf = async (url: URL): Promise<string[]> => {
  * Whether a URL's host has an address, takes a connection, and shows a certificate that is good. Nothing is sent: an endpoint
  * may do something on whatever request it gets.
  */
-export const checkReachable = async (name: string, url: URL): Promise<Check> => {
+export const checkReachable = async (name: string, url: URL): Promise<Finding> => {
   const host = hostOf(url)
   const port = Number(url.port) || (url.protocol === 'https:' ? 443 : 80)
   const [address] = await addressesOf(url)
@@ -66,7 +66,7 @@ const connected = (tls: boolean, host: string, port: number): Promise<Socket | T
     socket.once(tls ? 'secureConnect' : 'connect', () => resolve(socket))
   })
 
-const certificateInDate = (name: string, found: string, { valid_to }: PeerCertificate): Check => {
+const certificateInDate = (name: string, found: string, { valid_to }: PeerCertificate): Finding => {
   const goodUntil = Date.parse(valid_to)
   const said = `${found}; its certificate is good until ${day(goodUntil)}`
   if (goodUntil - Date.now() > EXPIRES_SOON_MS) return ok(name, said)

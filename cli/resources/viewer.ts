@@ -1,4 +1,5 @@
-import { cellText } from './output/output.ts'
+import type { Ask } from '../connection/client.ts'
+import { cellText } from '../output/output.ts'
 
 /** The calling access token, as the API shows it. */
 export interface Viewer {
@@ -14,8 +15,8 @@ export interface Viewer {
 
 const viewerDocument = '{ viewer { id name apiKey permissions seesAllOrganisations expiresAt } }'
 
-/** Asks which access token this is. `ask` sends a signed GraphQL request and answers with its data. */
-export const askViewer = async (ask: <Data>(document: string) => Promise<Data>): Promise<Viewer> => {
+/** Asks which access token this is. */
+export const askViewer = async (ask: Ask): Promise<Viewer> => {
   const { viewer } = await ask<{ viewer: Omit<Viewer, 'organisations'> }>(viewerDocument)
   if (viewer.seesAllOrganisations) return { ...viewer, organisations: [] }
   const limited = await ask<{ viewer: Pick<Viewer, 'organisations'> }>('{ viewer { organisations { id name } } }')

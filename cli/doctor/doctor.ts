@@ -1,14 +1,14 @@
 import pc from 'picocolors'
-import { type Check, note, ok, problem, skipped } from './checks.ts'
-import { graphql } from './client.ts'
-import { connect, serverUrl } from './connection.ts'
+import { graphql } from '../connection/client.ts'
+import { connect, serverUrl } from '../connection/connection.ts'
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { count, duration, relativeIso } from '../output/time.ts'
+import { type Attempt, describeAttempt } from '../resources/timeline.ts'
+import { askViewer, describeSight, type Viewer } from '../resources/viewer.ts'
+import { type Webhook, webhookFields } from '../resources/webhook.ts'
 import { checkReachable } from './endpoint-check.ts'
-import { CliError, exitCodes } from './errors.ts'
-import { count, duration, relativeIso } from './output/time.ts'
-import type { Session } from './session.ts'
-import { type Attempt, describeAttempt } from './timeline.ts'
-import { askViewer, describeSight, type Viewer } from './viewer.ts'
-import { type Webhook, webhookFields } from './webhook.ts'
+import { type Finding, note, ok, problem, skipped } from './findings.ts'
 
 const TIMEOUT_MS = 10_000
 /** Signatures are good for five minutes either way. */
@@ -18,7 +18,7 @@ const CLOCK_TOLERANCE_MS = 30_000
 const EXPIRES_SOON_MS = 14 * 86_400_000
 
 /** Looks at everything between this machine and the server, and with an id at that webhook. Changes nothing. */
-export const examineClient = async (session: Session, webhookId: string | undefined): Promise<Check[]> => {
+export const diagnoseClient = async (session: Session, webhookId: string | undefined): Promise<Finding[]> => {
   const { settings } = session
   let url: URL
   try {
@@ -26,17 +26,17 @@ export const examineClient = async (session: Session, webhookId: string | undefi
   } catch (error) {
     return [failure('settings', error), skipped('the rest', 'needs the address of a server')]
   }
-  const checks = [ok('settings', `${url.href} (from ${settings.url!.source})`)]
-  const reached = await examineServer(url)
-  checks.push(...reached.checks)
-  if (!reached.ready) return [...checks, skipped('access token', 'needs a server that is ready')]
+  const findings = [ok('settings', `${url.href} (from ${settings.url!.source})`)]
+  const reached = await diagnoseServer(url)
+  findings.push(...reached.findings)
+  if (!reached.ready) return [...findings, skipped('access token', 'needs a server that is ready')]
   try {
     const connection = connect(settings)
     const viewer = await askViewer(document => graphql(connection, document))
-    checks.push(...examineToken(viewer, session.output.nowMs))
-    if (webhookId !== undefined) checks.push(...(await examineWebhook(session, webhookId)))
+    findings.push(...diagnoseToken(viewer, session.output.nowMs))
+    if (webhookId !== undefined) findings.push(...(await diagnoseWebhook(session, webhookId)))
   } catch (error) {
-    checks.push(
+    findings.push(
       error instanceof CliError && error.code === 'FORBIDDEN'
         ? note(
             'access token',
@@ -46,18 +46,18 @@ export const examineClient = async (session: Session, webhookId: string | undefi
         : failure('access token', error),
     )
   }
-  return checks
+  return findings
 }
 
-const examineServer = async (url: URL): Promise<{ checks: Check[]; ready: boolean }> => {
+const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: boolean }> => {
   const connection = await checkReachable('connection', url)
   if (connection.status === 'problem') {
     const next = `${connection.next} A sandbox starts with: npm start. Which server is meant, and why: tidings config`
-    return { checks: [{ ...connection, next }], ready: false }
+    return { findings: [{ ...connection, next }], ready: false }
   }
-  const checks = [connection]
+  const findings = [connection]
   if (url.protocol === 'http:' && !/^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(url.hostname)) {
-    checks.push(
+    findings.push(
       note('TLS', 'none: what is sent and answered can be read on the way', 'Use the server’s https address.'),
     )
   }
@@ -70,37 +70,37 @@ const examineServer = async (url: URL): Promise<{ checks: Check[]; ready: boolea
     body = (await response.json().catch(() => undefined)) as typeof body
   } catch (error) {
     const { cause = error } = error as { cause?: unknown }
-    checks.push(
+    findings.push(
       problem(
         'server',
         `no answer: ${cause instanceof Error ? cause.message : String(cause)}`,
         'Ask whoever runs the server.',
       ),
     )
-    return { checks, ready: false }
+    return { findings, ready: false }
   }
   const { status, reason } = body ?? {}
   if (status === 'not ready') {
-    checks.push(
+    findings.push(
       problem('server', `not ready: ${String(reason)}`, 'Whoever runs it finds out more with: tidings server doctor'),
     )
-    return { checks, ready: false }
+    return { findings, ready: false }
   }
   if (status !== 'ready') {
-    checks.push(
+    findings.push(
       problem(
         'server',
         `${response.url || base} answered ${response.status}, and not as a Tidings server does`,
         'Check the base URL with: tidings config. It is the part before /graphql.',
       ),
     )
-    return { checks, ready: false }
+    return { findings, ready: false }
   }
-  checks.push(ok('server', 'ready'), ...examineClock(response, startedAt))
-  return { checks, ready: true }
+  findings.push(ok('server', 'ready'), ...diagnoseClock(response, startedAt))
+  return { findings, ready: true }
 }
 
-const examineClock = (response: Response, startedAtMs: number): Check[] => {
+const diagnoseClock = (response: Response, startedAtMs: number): Finding[] => {
   const serverMs = Date.parse(response.headers.get('date') ?? '')
   if (Number.isNaN(serverMs)) return []
   const offMs = (startedAtMs + Date.now()) / 2 - serverMs
@@ -110,7 +110,7 @@ const examineClock = (response: Response, startedAtMs: number): Check[] => {
   return [judge('clock', found, 'Requests are refused when it is five minutes off. Switch network time on.')]
 }
 
-const examineToken = (viewer: Viewer, nowMs: number): Check[] => {
+const diagnoseToken = (viewer: Viewer, nowMs: number): Finding[] => {
   const sees = describeSight(viewer)
   const may = viewer.permissions.join(', ')
   const expires = viewer.expiresAt === null ? 'does not expire' : `expires ${relativeIso(viewer.expiresAt, nowMs)}`
@@ -133,7 +133,7 @@ const examineToken = (viewer: Viewer, nowMs: number): Check[] => {
   ]
 }
 
-interface Sent {
+interface RecentDelivery {
   id: string
   eventType: string
   status: string
@@ -142,8 +142,8 @@ interface Sent {
   attempts: Attempt[]
 }
 
-const examineWebhook = async (session: Session, id: string): Promise<Check[]> => {
-  const { webhooks } = await graphql<{ webhooks: (Webhook & { deliveries: Sent[] })[] }>(
+const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]> => {
+  const { webhooks } = await graphql<{ webhooks: (Webhook & { deliveries: RecentDelivery[] })[] }>(
     session.connection,
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields}
       deliveries(query: { sort: [{ id: "desc" }], limit: 10 }) { id eventType status createdAt nextAttemptAt
@@ -175,12 +175,15 @@ const examineWebhook = async (session: Session, id: string): Promise<Check[]> =>
           `${webhook.status}${webhook.statusReason ? `: ${webhook.statusReason}` : ''}`,
           `Nothing is sent to it. Once its endpoint is well: tidings webhooks enable ${id}`,
         ),
-    examineDeliveries(webhook, session.output.nowMs),
-    ...(url === null ? [] : [await examineEndpoint(url)]),
+    diagnoseDeliveries(webhook, session.output.nowMs),
+    ...(url === null ? [] : [await diagnoseEndpoint(url)]),
   ]
 }
 
-const examineDeliveries = ({ id, deliveries, createdAt }: Webhook & { deliveries: Sent[] }, nowMs: number): Check => {
+const diagnoseDeliveries = (
+  { id, deliveries, createdAt }: Webhook & { deliveries: RecentDelivery[] },
+  nowMs: number,
+): Finding => {
   const [last] = deliveries
   if (!last) {
     return note(
@@ -217,13 +220,13 @@ const examineDeliveries = ({ id, deliveries, createdAt }: Webhook & { deliveries
 }
 
 /** From here, which is not from the server: what fails here may be reached there, and the other way round. */
-const examineEndpoint = async (url: URL): Promise<Check> => {
-  const check = await checkReachable('endpoint', url)
-  return { ...check, found: `from this machine: ${check.found}` }
+const diagnoseEndpoint = async (url: URL): Promise<Finding> => {
+  const finding = await checkReachable('endpoint', url)
+  return { ...finding, found: `from this machine: ${finding.found}` }
 }
 
 /** What the API or the connection refused, with the advice that goes with it. */
-const failure = (name: string, error: unknown): Check => {
+const failure = (name: string, error: unknown): Finding => {
   if (!(error instanceof CliError)) throw error
   const next =
     error.hint ??

@@ -1,7 +1,6 @@
-import { timeOfId } from '../shared/time.ts'
+import { timeOfId } from '../../shared/time.ts'
+import type { Ask } from '../connection/client.ts'
 import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
-
-type Ask = <Data>(document: string, variables: object) => Promise<Data>
 
 /** What tells whether a delivery has changed: an attempt counts, and so does an end. */
 type Mark = Pick<DeliveryAtAGlance, 'id' | 'status' | 'attemptCount'>

@@ -1,13 +1,13 @@
 import { existsSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { type Config, ConfigError, readConfig } from '../server/config.ts'
-import { connect, type Database, rows } from '../server/database/connect.ts'
-import { pendingMigrations } from '../server/database/migrate.ts'
-import { createNetworkGuard } from '../server/delivery/network-guard.ts'
-import { createSealer } from '../server/keys/seal.ts'
-import { type Check, note, ok, problem, skipped } from './checks.ts'
+import { type Config, ConfigError, readConfig } from '../../server/config.ts'
+import { connect, type Database, rows } from '../../server/database/connect.ts'
+import { pendingMigrations } from '../../server/database/migrate.ts'
+import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
+import { createSealer } from '../../server/keys/seal.ts'
+import { count, duration } from '../output/time.ts'
 import { addressesOf, checkReachable } from './endpoint-check.ts'
-import { count, duration } from './output/time.ts'
+import { type Finding, note, ok, problem, skipped } from './findings.ts'
 
 /** Signatures are good for five minutes either way; what is a tenth of that off will be more tomorrow. */
 const CLOCK_TOLERANCE_MS = 30_000
@@ -15,7 +15,7 @@ const CLOCK_TOLERANCE_MS = 30_000
 const OVERDUE_MS = 60_000
 
 /** Looks at everything that a server with this environment needs, and at an endpoint if one is given. Changes nothing. */
-export const examineServer = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<Check[]> => {
+export const diagnoseServer = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<Finding[]> => {
   let config: Config
   try {
     config = readConfig(env)
@@ -37,15 +37,15 @@ export const examineServer = async (env: NodeJS.ProcessEnv, endpoint?: URL): Pro
       'configuration',
       `roles ${config.roles.join(', ')}; sealed with ${count(config.masterKeys.length, 'master key')}`,
     ),
-    ...(await examineAddresses(config)),
-    ...(await examineDatabase(config)),
-    examineGuard(config),
-    await examinePort(config),
-    ...(endpoint === undefined ? [] : [await examineEndpoint(config, endpoint)]),
+    ...(await diagnoseAddresses(config)),
+    ...(await diagnoseDatabase(config)),
+    diagnoseGuard(config),
+    await diagnosePort(config),
+    ...(endpoint === undefined ? [] : [await diagnoseEndpoint(config, endpoint)]),
   ]
 }
 
-const examineDatabase = async (config: Config): Promise<Check[]> => {
+const diagnoseDatabase = async (config: Config): Promise<Finding[]> => {
   const where = config.databaseUrl.startsWith('sqlite:') ? config.databaseUrl : withoutPassword(config.databaseUrl)
   // Connecting would make the file.
   if (config.databaseUrl.startsWith('sqlite:') && !existsSync(config.databaseUrl.slice('sqlite:'.length))) {
@@ -65,27 +65,27 @@ const examineDatabase = async (config: Config): Promise<Check[]> => {
     ]
   }
   try {
-    const checks = [await examineVersion(database, where)]
+    const checks = [await diagnoseVersion(database, where)]
     const pending = await pendingMigrations(database)
     checks.push(
       pending.length === 0
         ? ok('schema', 'current')
         : problem('schema', `lacks ${pending.join(', ')}`, 'Bring it up to date with: tidings server migrate'),
-      await examineClock(database),
+      await diagnoseClock(database),
     )
     if (pending.length > 0) return [...checks, skipped('keys, tokens, deliveries', 'need the schema')]
     return [
       ...checks,
-      await examineKeys(database, config),
-      await examineTokens(database, config),
-      await examineQueue(database),
+      await diagnoseKeys(database, config),
+      await diagnoseTokens(database, config),
+      await diagnoseQueue(database),
     ]
   } finally {
     await database.close()
   }
 }
 
-const examineVersion = async (database: Database, where: string): Promise<Check> => {
+const diagnoseVersion = async (database: Database, where: string): Promise<Finding> => {
   const { name, oldestVersion, version: expression } = database.dialect
   const [found] = await rows<{ version: string }>(database.knex, `SELECT ${expression} AS version`)
   const version = found!.version
@@ -102,7 +102,7 @@ const isAtLeast = (version: string, [major, minor]: readonly [number, number]): 
   return foundMajor > major || (foundMajor === major && foundMinor >= minor)
 }
 
-const examineClock = async (database: Database): Promise<Check> => {
+const diagnoseClock = async (database: Database): Promise<Finding> => {
   const before = Date.now()
   const [found] = await rows<{ now: number }>(database.knex, `SELECT ${database.dialect.nowMs} AS now`)
   const offMs = Number(found!.now) - (before + Date.now()) / 2
@@ -116,7 +116,7 @@ const examineClock = async (database: Database): Promise<Check> => {
   )
 }
 
-const examineKeys = async (database: Database, config: Config): Promise<Check> => {
+const diagnoseKeys = async (database: Database, config: Config): Promise<Finding> => {
   const keys = await database
     .knex('signing_keys')
     .orderBy('generation')
@@ -135,7 +135,7 @@ const examineKeys = async (database: Database, config: Config): Promise<Check> =
   )
 }
 
-const examineTokens = async (database: Database, config: Config): Promise<Check> => {
+const diagnoseTokens = async (database: Database, config: Config): Promise<Finding> => {
   const [admins] = await rows<{ number: number }>(
     database.knex,
     `SELECT COUNT(*) AS number FROM access_tokens t JOIN access_token_permissions p ON p.access_token_id = t.id
@@ -165,7 +165,7 @@ const examineTokens = async (database: Database, config: Config): Promise<Check>
   )
 }
 
-const examineQueue = async (database: Database): Promise<Check> => {
+const diagnoseQueue = async (database: Database): Promise<Finding> => {
   const [found] = await rows<{ number: number; oldest: number | null }>(
     database.knex,
     `SELECT COUNT(*) AS number, MIN(due_at) AS oldest FROM delivery_queue WHERE due_at < ${database.dialect.nowMs} - ${OVERDUE_MS}`,
@@ -180,10 +180,10 @@ const examineQueue = async (database: Database): Promise<Check> => {
   )
 }
 
-const examineAddresses = async ({ baseUrl, issuerUrl }: Config): Promise<Check[]> => {
+const diagnoseAddresses = async ({ baseUrl, issuerUrl }: Config): Promise<Finding[]> => {
   const url = new URL(baseUrl)
   const found = issuerUrl === baseUrl ? `${baseUrl}, also the issuer of tokens` : `${baseUrl}; issuer ${issuerUrl}`
-  if (url.protocol === 'https:') return [ok('addresses', found), await examineTls(url)]
+  if (url.protocol === 'https:') return [ok('addresses', found), await diagnoseTls(url)]
   if (isLoopback(url.hostname)) return [ok('addresses', found)]
   return [
     note(
@@ -195,14 +195,14 @@ const examineAddresses = async ({ baseUrl, issuerUrl }: Config): Promise<Check[]
 }
 
 /** A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown. */
-const examineTls = async (url: URL): Promise<Check> => {
+const diagnoseTls = async (url: URL): Promise<Finding> => {
   const check = await checkReachable('TLS', url)
   if (check.status !== 'problem' || /certificate/.test(check.found)) return check
   return note('TLS', check.found, `From this machine TIDINGS_BASE_URL is not reached. ${check.next}`)
 }
 
 /** From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection. */
-const examineEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL): Promise<Check> => {
+const diagnoseEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL): Promise<Finding> => {
   if (requireHttps && url.protocol !== 'https:') {
     return problem('endpoint', `${url.href} is not https`, 'TIDINGS_REQUIRE_HTTPS is set: give it an https address.')
   }
@@ -218,7 +218,7 @@ const examineEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL
   return checkReachable('endpoint', url)
 }
 
-const examineGuard = ({ allowNetworks, requireHttps, baseUrl }: Config): Check => {
+const diagnoseGuard = ({ allowNetworks, requireHttps, baseUrl }: Config): Finding => {
   const guard = createNetworkGuard({ allow: allowNetworks })
   const inside = ['127.0.0.1', '::1', '169.254.169.254', '10.0.0.1', '172.16.0.1', '192.168.0.1'].filter(address =>
     guard.isAllowed(address),
@@ -234,7 +234,7 @@ const examineGuard = ({ allowNetworks, requireHttps, baseUrl }: Config): Check =
   )
 }
 
-const examinePort = async ({ host, port }: Config): Promise<Check> => {
+const diagnosePort = async ({ host, port }: Config): Promise<Finding> => {
   const fault = await new Promise<NodeJS.ErrnoException | undefined>(resolve => {
     const server = createServer().once('error', resolve)
     server.listen(port, host, () => server.close(() => resolve(undefined)))

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { CliError } from '../../cli/errors.ts'
-import { ReachWatch } from '../../cli/reach.ts'
+import { ReachabilityWatch } from '../../cli/listen/reachability.ts'
 
 const sent = (given: object = {}) => ({
   id: 'd1',
@@ -21,7 +21,7 @@ const watching = (
   const said: string[] = []
   const arrivals = new Map<string, number>()
   const scene = { state, fault: undefined as Error | undefined }
-  const watch = new ReachWatch({
+  const watch = new ReachabilityWatch({
     ask: async () => {
       if (scene.fault) throw scene.fault
       return { webhooks: [{ status: 'active', statusReason: null, deliveries: [], ...scene.state }] } as never

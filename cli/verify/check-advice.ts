@@ -1,8 +1,8 @@
-import type { Check, Verification } from '../shared/delivery-token.ts'
-import { toIso } from '../shared/time.ts'
+import type { Check, Verification } from '../../shared/delivery-token.ts'
+import { toIso } from '../../shared/time.ts'
+import { neutralise } from '../output/neutralise.ts'
+import { duration, relativeTime } from '../output/time.ts'
 import { jwksUrl } from './jwks.ts'
-import { neutralise } from './output/neutralise.ts'
-import { duration, relativeTime } from './output/time.ts'
 
 /** What is known of a verification besides the token. */
 export interface Circumstances {

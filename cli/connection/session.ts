@@ -1,3 +1,6 @@
+import { Finished } from '../errors.ts'
+import { safeJson } from '../output/neutralise.ts'
+import { Output, type OutputFlags } from '../output/output.ts'
 import { graphql, graphqlRequest } from './client.ts'
 import {
   type Connection,
@@ -7,9 +10,6 @@ import {
   type Settings,
   serverUrl,
 } from './connection.ts'
-import { Finished } from './errors.ts'
-import { safeJson } from './output/neutralise.ts'
-import { Output, type OutputFlags } from './output/output.ts'
 import { readProfiles } from './profiles.ts'
 
 /** The options that every command has. */

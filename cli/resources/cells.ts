@@ -1,14 +1,5 @@
-import { type Colours, cellText, describeFields, type Output, type View } from './output/output.ts'
-import { relativeIso } from './output/time.ts'
-
-/** What the API's lists take; see the description of MangoQuery in its schema. */
-export interface MangoQuery {
-  selector?: Record<string, unknown>
-  sort?: Record<string, 'asc' | 'desc'>[]
-  limit?: number
-  skip?: number
-  after?: string
-}
+import { type Colours, cellText, describeFields, type Output, type View } from '../output/output.ts'
+import { relativeIso } from '../output/time.ts'
 
 /** A value with the colour that its status has everywhere: green is well, yellow is waiting, red needs somebody. */
 export const statusCell = (status: string, colours: Colours): string => {
@@ -30,10 +21,6 @@ export const timeColumn = <Row>(
   title,
   cell: (row, colours) => colours.dim(cellText(relativeIso(time(row), nowMs))),
 })
-
-/** A selector that asks for all of the conditions that are given, or undefined when none is. */
-export const allOf = (conditions: Record<string, unknown>[]): Record<string, unknown> | undefined =>
-  conditions.length === 0 ? undefined : conditions.length === 1 ? conditions[0]! : { $and: conditions }
 
 /** What has a name and an id besides, and nothing more to tell. */
 export const printNamed = (output: Output, row: { id: string; name: string }): void =>

@@ -1,7 +1,7 @@
-import { usageError } from './errors.ts'
+import { usageError } from '../errors.ts'
 
 /** What a rehearsing receiver does with a delivery that it has verified. */
-export type PlannedAnswer =
+export type ScriptedResponse =
   | { kind: 'status'; statusCode: number; retryAfterSeconds?: number }
   /** Breaks the connection off without an answer. */
   | { kind: 'reset' }
@@ -12,7 +12,7 @@ export type PlannedAnswer =
  * A rehearsal as `--answer` takes it, such as `500,500,429:30,200`: status codes in order, 429 and 503 with a
  * Retry-After in seconds behind a colon, `reset` and `hang`. Throws a CliError that names the part which is none of these.
  */
-export const parseAnswers = (text: string): PlannedAnswer[] =>
+export const parseScriptedResponses = (text: string): ScriptedResponse[] =>
   text.split(',').map(part => {
     const word = part.trim()
     if (word === 'reset' || word === 'hang') return { kind: word }

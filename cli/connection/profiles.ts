@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { CliError, exitCodes } from './errors.ts'
+import { CliError, exitCodes } from '../errors.ts'
 
 /** Where a server is and the access token to use there. */
 export interface Profile {

@@ -1,11 +1,11 @@
-import type { Config } from '../server/config.ts'
-import type { Database } from '../server/database/connect.ts'
-import { CliError, exitCodes } from './errors.ts'
+import type { Config } from '../../server/config.ts'
+import type { Database } from '../../server/database/connect.ts'
+import { CliError, exitCodes } from '../errors.ts'
 
 /** Runs `work` on the server's database, with a schema that is there. */
 export const withDatabase = async (work: (database: Database, config: Config) => Promise<void>): Promise<void> => {
   const config = await configuration()
-  const { connect, isMissingTable } = await import('../server/database/connect.ts')
+  const { connect, isMissingTable } = await import('../../server/database/connect.ts')
   const database = await connect(config.databaseUrl).catch(error => {
     throw new CliError(
       exitCodes.unreachable,
@@ -31,13 +31,13 @@ export const withDatabase = async (work: (database: Database, config: Config) =>
 
 /** The server's configuration, from its environment. Throws a CliError that lists every fault of it. */
 export const configuration = async (): Promise<Config> => {
-  const { readConfig } = await import('../server/config.ts')
+  const { readConfig } = await import('../../server/config.ts')
   return whereConfigured(async () => readConfig())
 }
 
 /** Tells the faults of a configuration as the command line tells errors. */
 export const whereConfigured = async <T>(work: () => Promise<T>): Promise<T> => {
-  const { ConfigError } = await import('../server/config.ts')
+  const { ConfigError } = await import('../../server/config.ts')
   return work().catch(error => {
     if (!(error instanceof ConfigError)) throw error
     throw new CliError(

@@ -1,8 +1,8 @@
-import { CliError, exitCodes } from './errors.ts'
-import { type Colours, cellText, describeFields } from './output/output.ts'
-import { relativeIso } from './output/time.ts'
-import { statusCell } from './resources.ts'
-import type { Session } from './session.ts'
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type Colours, cellText, describeFields } from '../output/output.ts'
+import { relativeIso } from '../output/time.ts'
+import { statusCell } from './cells.ts'
 
 export interface Webhook {
   id: string

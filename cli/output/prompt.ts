@@ -1,6 +1,6 @@
 import { createInterface } from 'node:readline'
 import { Writable } from 'node:stream'
-import { CliError, exitCodes, usageError } from './errors.ts'
+import { CliError, exitCodes, usageError } from '../errors.ts'
 
 /** Questions go to stderr, so that they show even where stdout is piped. Both ends must be a terminal to ask. */
 export const canAsk = (): boolean => process.stdin.isTTY === true && process.stderr.isTTY === true

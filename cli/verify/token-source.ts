@@ -1,6 +1,6 @@
+import { usageError } from '../errors.ts'
+import { readBytes, readText } from '../options.ts'
 import { readClipboard } from './clipboard.ts'
-import { usageError } from './errors.ts'
-import { readBytes, readText } from './options.ts'
 import { isRequest, possibleUrls, readRequest } from './saved-request.ts'
 
 /** Where a token may come from, as the command line says it. */
@@ -13,14 +13,14 @@ export interface TokenSource {
 }
 
 /** A token, and what else came with it. */
-export interface GivenToken {
+export interface ReceivedToken {
   token: string
   body: string | undefined
   audience: string | undefined
 }
 
 /** Reads the token from where it is. Throws a CliError unless exactly one place is named, and a token is there. */
-export const readToken = async ({ argument, request, clipboard }: TokenSource): Promise<GivenToken> => {
+export const readToken = async ({ argument, request, clipboard }: TokenSource): Promise<ReceivedToken> => {
   const named = [
     argument !== undefined && 'a token',
     request !== undefined && '--request',
@@ -41,11 +41,11 @@ export const readToken = async ({ argument, request, clipboard }: TokenSource): 
   )
 }
 
-const fromText = (text: string): GivenToken =>
+const fromText = (text: string): ReceivedToken =>
   isRequest(text) ? fromRequest(text) : { token: bareToken(text), body: undefined, audience: undefined }
 
 /** What is in a clipboard may be anything, a password too: what is no token is not shown. */
-const fromClipboard = (text: string): GivenToken => {
+const fromClipboard = (text: string): ReceivedToken => {
   const given = fromText(text)
   if (/^[\w-]+\.[\w-]+\.[\w-]*$/.test(given.token)) return given
   throw usageError(
@@ -54,7 +54,7 @@ const fromClipboard = (text: string): GivenToken => {
   )
 }
 
-const fromRequest = (text: string): GivenToken => {
+const fromRequest = (text: string): ReceivedToken => {
   const saved = readRequest(text)
   if (saved.authorization === undefined)
     throw usageError('The saved request has no Authorization header.', 'Save it whole; tidings listen --save does.')

@@ -1,7 +1,8 @@
-import { CliError, exitCodes } from './errors.ts'
-import { cellText } from './output/output.ts'
-import { count, relativeIso } from './output/time.ts'
-import type { Attempt } from './timeline.ts'
+import type { Ask } from '../connection/client.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { cellText } from '../output/output.ts'
+import { count, relativeIso } from '../output/time.ts'
+import type { Attempt } from '../resources/timeline.ts'
 
 const INTERVAL_MS = 5_000
 /** A loop that runs takes what is due within a second or so. */
@@ -9,7 +10,7 @@ const OVERDUE_MS = 20_000
 /** More of them say the same. */
 const TOLD_AT_ONCE = 3
 
-interface Sent {
+interface SentDelivery {
   id: string
   eventType: string
   status: string
@@ -18,10 +19,10 @@ interface Sent {
   attempts: Pick<Attempt, 'number' | 'statusCode' | 'failure' | 'failureDetail'>[]
 }
 
-interface State {
+interface WebhookState {
   status: string
   statusReason: string | null
-  deliveries: Sent[]
+  deliveries: SentDelivery[]
 }
 
 const DOCUMENT = `query ($query: MangoQuery) {
@@ -34,8 +35,8 @@ const DOCUMENT = `query ($query: MangoQuery) {
   }
 }`
 
-export interface ReachOptions {
-  ask: <Data>(document: string, variables: object) => Promise<Data>
+export interface ReachabilityOptions {
+  ask: Ask
   webhookId: string
   /** The last delivery from before this run; empty if there was none. */
   after: string
@@ -51,8 +52,8 @@ export interface ReachOptions {
  * Whether what the server sends to a webhook arrives here, found by asking it: an attempt that it has made and that never
  * came means that something between is not as it should be, which nobody would notice who only waits.
  */
-export class ReachWatch {
-  readonly #options: ReachOptions
+export class ReachabilityWatch {
+  readonly #options: ReachabilityOptions
   /** Attempts when a delivery was last looked at, and how many arrivals are accounted for by them. */
   readonly #known = new Map<string, { attempts: number; arrivals: number }>()
   #status = 'active'
@@ -61,7 +62,7 @@ export class ReachWatch {
   #advised = false
   #timer: NodeJS.Timeout | undefined
 
-  constructor(options: ReachOptions) {
+  constructor(options: ReachabilityOptions) {
     this.#options = options
   }
 
@@ -81,7 +82,7 @@ export class ReachWatch {
   /** Says what is new since the last look. */
   async look(): Promise<void> {
     const { say, webhookId } = this.#options
-    let state: State | undefined
+    let state: WebhookState | undefined
     try {
       state = await this.#state()
       if (this.#away) say('The server is back.')
@@ -113,7 +114,7 @@ export class ReachWatch {
     this.#tellOverdue(state.deliveries)
   }
 
-  #tellMissed(deliveries: Sent[]): void {
+  #tellMissed(deliveries: SentDelivery[]): void {
     const { say } = this.#options
     const missed = deliveries.filter(delivery => isAnswered(delivery) && this.#isMissed(delivery))
     for (const { id, eventType, status, nextAttemptAt, attempts } of missed.slice(0, TOLD_AT_ONCE)) {
@@ -132,7 +133,7 @@ export class ReachWatch {
   }
 
   /** Attempts since the last look, and no arrival that could be theirs. An arrival may be there before its attempt is recorded. */
-  #isMissed({ id, attemptCount }: Sent): boolean {
+  #isMissed({ id, attemptCount }: SentDelivery): boolean {
     const known = this.#known.get(id) ?? { attempts: 0, arrivals: 0 }
     const made = attemptCount - known.attempts
     const arrived = Math.min(made, this.#options.arrivals(id) - known.arrivals)
@@ -140,7 +141,7 @@ export class ReachWatch {
     return made > 0 && arrived === 0
   }
 
-  #tellOverdue(deliveries: Sent[]): void {
+  #tellOverdue(deliveries: SentDelivery[]): void {
     const late = deliveries.filter(
       ({ status, nextAttemptAt }) =>
         status === 'pending' && nextAttemptAt !== null && Date.parse(nextAttemptAt) < Date.now() - OVERDUE_MS,
@@ -153,7 +154,7 @@ export class ReachWatch {
     this.#overdueTold = late.length > 0
   }
 
-  #advice({ statusCode, failure }: Sent['attempts'][number]): string {
+  #advice({ statusCode, failure }: SentDelivery['attempts'][number]): string {
     const { url, receiverUrl } = this.#options
     if (failure === 'address_not_allowed') {
       return 'The server sends to public addresses only. Lead one here with a tunnel and --public-url, or have this one opened at the server with TIDINGS_ALLOW_NETWORKS.'
@@ -164,19 +165,19 @@ export class ReachWatch {
       : `Something else answers at ${url} on the server’s machine. If that is not this one, use a tunnel and --public-url.`
   }
 
-  async #state(): Promise<State | undefined> {
+  async #state(): Promise<WebhookState | undefined> {
     const { ask, webhookId, after } = this.#options
-    const { webhooks } = await ask<{ webhooks: State[] }>(DOCUMENT, { query: { selector: { id: webhookId } } })
+    const { webhooks } = await ask<{ webhooks: WebhookState[] }>(DOCUMENT, { query: { selector: { id: webhookId } } })
     const [found] = webhooks
     return found && { ...found, deliveries: found.deliveries.filter(({ id }) => id > after) }
   }
 }
 
 /** The attempt is over; one that is under way may still come. */
-const isAnswered = ({ attempts: [attempt] }: Sent): boolean =>
+const isAnswered = ({ attempts: [attempt] }: SentDelivery): boolean =>
   attempt !== undefined && (attempt.statusCode !== null || attempt.failure !== null)
 
-const outcome = ({ statusCode, failure, failureDetail }: Sent['attempts'][number]): string =>
+const outcome = ({ statusCode, failure, failureDetail }: SentDelivery['attempts'][number]): string =>
   statusCode === null
     ? `no answer, ${cellText(failure?.replaceAll('_', ' '))}${failureDetail ? ` (${cellText(failureDetail)})` : ''}`
     : `the answer ${statusCode}`

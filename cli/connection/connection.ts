@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { CliError, exitCodes, usageError } from './errors.ts'
+import { CliError, exitCodes, usageError } from '../errors.ts'
 import { noSuchProfile, type Profile, type Profiles, profilesPath } from './profiles.ts'
 
 /** A server and the access token used there. */

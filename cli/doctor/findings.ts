@@ -1,10 +1,10 @@
-import { CliError, exitCodes } from './errors.ts'
-import { type Colours, cellText, type Output } from './output/output.ts'
-import { displayWidth } from './output/table.ts'
-import { roomFor, wrap } from './output/wrap.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type Colours, cellText, type Output } from '../output/output.ts'
+import { displayWidth } from '../output/table.ts'
+import { roomFor, wrap } from '../output/wrap.ts'
 
 /** One thing that a doctor has looked at. A `note` may be as it is meant to be; a `problem` is not. */
-export interface Check {
+export interface Finding {
   name: string
   status: 'ok' | 'note' | 'problem' | 'skipped'
   /** What was found, in a sentence or less. */
@@ -13,15 +13,20 @@ export interface Check {
   next: string | null
 }
 
-export const ok = (name: string, found: string): Check => ({ name, status: 'ok', found, next: null })
-export const note = (name: string, found: string, next: string): Check => ({ name, status: 'note', found, next })
-export const problem = (name: string, found: string, next: string): Check => ({ name, status: 'problem', found, next })
-export const skipped = (name: string, found: string): Check => ({ name, status: 'skipped', found, next: null })
+export const ok = (name: string, found: string): Finding => ({ name, status: 'ok', found, next: null })
+export const note = (name: string, found: string, next: string): Finding => ({ name, status: 'note', found, next })
+export const problem = (name: string, found: string, next: string): Finding => ({
+  name,
+  status: 'problem',
+  found,
+  next,
+})
+export const skipped = (name: string, found: string): Finding => ({ name, status: 'skipped', found, next: null })
 
-/** Prints the checks. Throws a CliError, exit code 1, when one of them is a problem. */
-export const printChecks = (output: Output, checks: Check[]): void => {
-  const problems = checks.filter(({ status }) => status === 'problem')
-  output.one({ ok: problems.length === 0, checks }, colours => describeChecks(checks, colours))
+/** Prints the findings. Throws a CliError, exit code 1, when one of them is a problem. */
+export const printFindings = (output: Output, findings: Finding[]): void => {
+  const problems = findings.filter(({ status }) => status === 'problem')
+  output.one({ ok: problems.length === 0, checks: findings }, colours => describeFindings(findings, colours))
   if (problems.length === 0) {
     output.message('No problems found.')
     return
@@ -37,8 +42,8 @@ export const printChecks = (output: Output, checks: Check[]): void => {
   )
 }
 
-const describeChecks = (checks: Check[], colours: Colours): string => {
-  const width = Math.max(...checks.map(({ name }) => displayWidth(name)))
+const describeFindings = (findings: Finding[], colours: Colours): string => {
+  const width = Math.max(...findings.map(({ name }) => displayWidth(name)))
   const room = roomFor(width + 5)
   const indent = ' '.repeat(width + 5)
   const mark = {
@@ -47,7 +52,7 @@ const describeChecks = (checks: Check[], colours: Colours): string => {
     problem: colours.red('✗'),
     skipped: colours.dim('–'),
   }
-  return checks
+  return findings
     .map(({ name, status, found, next }) => {
       const lines = [
         ...wrap(cellText(found), room),

@@ -1,9 +1,9 @@
-import { parseIso } from '../shared/time.ts'
-import { CliError, exitCodes } from './errors.ts'
-import { neutralise } from './output/neutralise.ts'
-import { type Colours, cellText, describeFields } from './output/output.ts'
-import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from './output/time.ts'
-import { statusCell } from './resources.ts'
+import { parseIso } from '../../shared/time.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
+import { type Colours, cellText, describeFields } from '../output/output.ts'
+import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from '../output/time.ts'
+import { statusCell } from './cells.ts'
 
 export interface Attempt {
   number: number
@@ -44,7 +44,7 @@ export const knownStatuses = (given: string[] | undefined): string[] | undefined
   )
 }
 
-/** GraphQL selection of everything that a delivery's story is told from. */
+/** GraphQL selection of everything that a delivery's timeline is told from. */
 export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
   nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
@@ -113,8 +113,8 @@ export const describeState = ({ status, attempts, nextAttemptAt }: DeliveryAtAGl
 }
 
 /**
- * The story of a delivery for people: each attempt, what was answered, the waits between, and what happens next and when.
- * Times are this machine's, in the one zone that the story names.
+ * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and when.
+ * Times are this machine's, in the one zone that the timeline names.
  */
 export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
   const { webhook, event } = delivery

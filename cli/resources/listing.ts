@@ -1,11 +1,11 @@
 import { Command } from '@commander-js/extra-typings'
-import { usageError } from './errors.ts'
-import { dryRunOption, parseSelector, wholeNumber } from './options.ts'
-import type { View } from './output/output.ts'
-import { count } from './output/time.ts'
-import { askForMore, canAsk } from './prompt.ts'
-import { allOf, type MangoQuery } from './resources.ts'
-import type { Session } from './session.ts'
+import type { Session } from '../connection/session.ts'
+import { usageError } from '../errors.ts'
+import { dryRunOption, parseSelector, wholeNumber } from '../options.ts'
+import type { View } from '../output/output.ts'
+import { askForMore, canAsk } from '../output/prompt.ts'
+import { count } from '../output/time.ts'
+import { allOf, type MangoQuery } from './mango-query.ts'
 
 /** A person gets so many rows at a time unless they say how many; a program gets all of them, or an error that says to page. */
 const ROWS_FOR_PEOPLE = 50

@@ -1,5 +1,5 @@
-import { CliError, exitCodes } from './errors.ts'
-import { neutralise } from './output/neutralise.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
 
 /** The clipboard's text. Throws a CliError where there is no clipboard, or nothing to read it with. */
 export const readClipboard = async (): Promise<string> => {

@@ -1,5 +1,5 @@
-import { usageError } from './errors.ts'
-import { neutralise } from './output/neutralise.ts'
+import { usageError } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
 import type { Webhook } from './webhook.ts'
 
 /** A webhook as a file describes it. What is not given is left as it is, or as the API has it for a new one. */

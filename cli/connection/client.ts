@@ -1,12 +1,15 @@
 import { randomUUID } from 'node:crypto'
-import { signRequest } from '../shared/hmac.ts'
+import { signRequest } from '../../shared/hmac.ts'
+import { CliError, type ExitCode, exitCodes } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
+import { duration } from '../output/time.ts'
 import type { Connection } from './connection.ts'
-import { CliError, type ExitCode, exitCodes } from './errors.ts'
-import { neutralise } from './output/neutralise.ts'
-import { duration } from './output/time.ts'
 
 /** Longer than the server takes to ping an endpoint that does not answer (15 s), which some mutations wait for. */
 const TIMEOUT_MS = 60_000
+
+/** Sends a query or mutation and answers with its data. Throws a CliError. */
+export type Ask = <Data>(document: string, variables?: object) => Promise<Data>
 
 export interface GraphqlRequest {
   url: URL
