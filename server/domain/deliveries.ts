@@ -6,8 +6,8 @@ import type { Change } from './change.ts'
 import { events } from './resources.ts'
 import { visibleTo } from './visibility.ts'
 
-// A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, and nowhere but here and in
-// the settle (`delivery/queue.ts`), which records what attempts have come to.
+// A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, and nowhere
+// but here and in the settle (`delivery/queue.ts`), which records what attempts have come to.
 
 const ROWS_A_STATEMENT = 500
 

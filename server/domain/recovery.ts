@@ -14,7 +14,10 @@ const BATCH = 500
 /** A recovery that takes longer answers with where to go on. */
 const BUDGET_MS = 15_000
 
-/** What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is complete. */
+/**
+ * What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is
+ * complete.
+ */
 export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */

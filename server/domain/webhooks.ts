@@ -90,7 +90,10 @@ export const insertWebhook = async (
   await writeLists(trx, id, input)
 }
 
-/** Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active` cancels what is pending. */
+/**
+ * Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active`
+ * cancels what is pending.
+ */
 export const updateWebhook = async (change: Change, seen: WebhookRow, input: WebhookInput): Promise<void> => {
   const { trx, token, now } = change
   const { id } = seen
@@ -156,8 +159,8 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
 }
 
 /**
- * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished, and
- * counts as delivered if the receiver acknowledges it.
+ * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished,
+ * and counts as delivered if the receiver acknowledges it.
  */
 export const leaveActive = async (
   trx: Sql,
