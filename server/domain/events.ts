@@ -4,6 +4,7 @@ import type { EventPayload } from '../../shared/events.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { enqueue } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -41,7 +42,12 @@ export const recordEvent = async <Type extends EventType>(
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await queueDeliveries(trx, { id, type }, await webhooksFor(trx, event), now)
+  const webhookIds = await webhooksFor(trx, event)
+  await enqueue(
+    trx,
+    webhookIds.map(webhookId => ({ event: { id, type }, webhookId })),
+    now,
+  )
 }
 
 /**
@@ -79,60 +85,4 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<stri
     matching,
   )
   return active.map(row => row.id)
-}
-
-const ROWS_A_STATEMENT = 500
-
-type Named = { id: string; type: EventType }
-
-/** Writes pending deliveries of one event, due now, and returns their ids in the order of `webhookIds`. */
-export const queueDeliveries = (
-  trx: Sql,
-  event: Named,
-  webhookIds: string[],
-  now: number,
-  lease?: { id: string; end: number },
-): Promise<string[]> =>
-  queueEach(
-    trx,
-    webhookIds.map(webhookId => ({ event, webhookId })),
-    now,
-    lease,
-  )
-
-/**
- * Writes pending deliveries, due now, and returns their ids in the order of `owed`.
- *
- * @param lease if given, the first attempt is claimed by the caller from the start, until `end`
- */
-export const queueEach = async (
-  trx: Sql,
-  owed: { event: Named; webhookId: string }[],
-  now: number,
-  lease?: { id: string; end: number },
-): Promise<string[]> => {
-  const deliveries = owed.map(one => ({ id: uuid(), ...one }))
-  for (let from = 0; from < deliveries.length; from += ROWS_A_STATEMENT) {
-    const part = deliveries.slice(from, from + ROWS_A_STATEMENT)
-    await run(
-      trx,
-      `INSERT INTO deliveries (id, event_id, event_type, webhook_id, status, next_attempt_at, created_at)
-       VALUES ${part.map(() => "(?, ?, ?, ?, 'pending', ?, ?)").join(', ')}`,
-      part.flatMap(({ id, event, webhookId }) => [id, event.id, event.type, webhookId, now, now]),
-    )
-    await run(
-      trx,
-      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, due_at, lease, attempt)
-       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?)').join(', ')}`,
-      part.flatMap(({ id, event, webhookId }) => [
-        id,
-        event.id,
-        webhookId,
-        lease?.end ?? now,
-        lease?.id ?? null,
-        lease ? 1 : 0,
-      ]),
-    )
-  }
-  return deliveries.map(delivery => delivery.id)
 }

@@ -4,7 +4,7 @@ import type { Clock } from '../clock.ts'
 import { type Database, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { queueDeliveries, queueEach } from './events.ts'
+import { enqueue } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events, type WebhookRow } from './resources.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
@@ -14,7 +14,10 @@ const BATCH = 500
 /** A recovery that takes longer answers with where to go on. */
 const BUDGET_MS = 15_000
 
-/** What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is complete. */
+/**
+ * What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is
+ * complete.
+ */
 export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
@@ -26,7 +29,7 @@ export const redeliver = async ({ trx, token, now }: Change, deliveryId: string)
   ])
   requireActive(webhook!)
   const event = { id: delivery.event_id, type: delivery.event_type }
-  const [id] = await queueDeliveries(trx, event, [delivery.webhook_id], now)
+  const [id] = await enqueue(trx, [{ event, webhookId: delivery.webhook_id }], now)
   return id!
 }
 
@@ -65,7 +68,7 @@ export const recoverDeliveries = async (
         webhookId,
         BATCH,
       ])
-      await queueEach(
+      await enqueue(
         trx,
         missed.map(event => ({ event, webhookId })),
         clock.now(),

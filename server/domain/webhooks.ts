@@ -4,9 +4,10 @@ import { type EventType, eventTypes, type WebhookStatus } from '../../shared/voc
 import { insertMany, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
+import { cancelOfWebhook, cancelUnseen } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
-import { events, organisations, projects, type WebhookRow, webhooks } from './resources.ts'
-import { findVisible, redirectableWebhooks, requireVisible, visibleTo } from './visibility.ts'
+import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
+import { findVisible, redirectableWebhooks, requireVisible } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
 export type WebhookInput = {
@@ -66,6 +67,10 @@ export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): 
   return webhook!
 }
 
+/** Whether a webhook has this id, seen or not. */
+export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
+  (await sql('webhooks').where({ id }).first('id')) !== undefined
+
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
   { trx, token, now }: Change,
@@ -85,7 +90,10 @@ export const insertWebhook = async (
   await writeLists(trx, id, input)
 }
 
-/** Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active` cancels what is pending. */
+/**
+ * Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active`
+ * cancels what is pending.
+ */
 export const updateWebhook = async (change: Change, seen: WebhookRow, input: WebhookInput): Promise<void> => {
   const { trx, token, now } = change
   const { id } = seen
@@ -111,6 +119,7 @@ export const updateWebhook = async (change: Change, seen: WebhookRow, input: Web
   }
   // Nobody can turn a webhook into one that receives more than they see, nor one that does towards themselves.
   if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
+  // What is pending from before it named less stays with whoever sees it.
   if (redirected) await cancelUnseen(change, id)
 }
 
@@ -120,19 +129,6 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
     'FORBIDDEN',
     'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
   )
-}
-
-/** Cancels what is pending from before a webhook named less, where whoever gives the new url would not see it. */
-const cancelUnseen = async ({ trx, token, now }: Change, id: string): Promise<void> => {
-  if (token.seesAllOrganisations) return
-  const unseen: string[] = await trx('deliveries')
-    .where({ webhook_id: id, status: 'pending' })
-    .whereNotIn('event_id', query => {
-      query.select('events.id').from('events').modify(visibleTo(token)(events))
-    })
-    .pluck('id')
-  await trx('deliveries').whereIn('id', unseen).update({ status: 'cancelled', next_attempt_at: null, finished_at: now })
-  await trx('delivery_queue').whereIn('delivery_id', unseen).delete()
 }
 
 const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput): Promise<void> => {
@@ -163,8 +159,8 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
 }
 
 /**
- * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished, and
- * counts as delivered if the receiver acknowledges it.
+ * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished,
+ * and counts as delivered if the receiver acknowledges it.
  */
 export const leaveActive = async (
   trx: Sql,
@@ -179,10 +175,5 @@ export const leaveActive = async (
     now,
     id,
   ])
-  await run(
-    trx,
-    "UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE webhook_id = ? AND status = 'pending'",
-    [now, id],
-  )
-  await run(trx, 'DELETE FROM delivery_queue WHERE webhook_id = ?', [id])
+  await cancelOfWebhook(trx, id, now)
 }

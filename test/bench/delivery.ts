@@ -176,7 +176,7 @@ const claims = async (engine: string): Promise<void> => {
         await rig.emit(200)
         const startedAt = performance.now()
         const given = { lease: randomUUID(), now: Date.now(), limit: 200, leaseMs: 30_000 }
-        const { taken } = await claim(rig.database, { ...given, plan: due => ({ take: due, later: [] }) })
+        const { taken } = await claim(rig.database, { ...given, triage: due => ({ take: due, later: [] }) })
         times.push(performance.now() - startedAt)
         if (taken.length !== 200) throw new Error(`claimed ${taken.length}`)
         await rows(rig.database.knex, 'SELECT 1')

@@ -1,31 +1,34 @@
 import type { Clock } from '../clock.ts'
-import type { Job, Plan } from './queue.ts'
+import type { Job, Triage } from './queue.ts'
 
-// Who gets the places of one process. There are `concurrency` of them to send in, and twice as many in memory, waiting and
-// unrecorded attempts included.
+// Who gets the places of one process. There are `concurrency` of them to send in, and twice as many in memory, waiting
+// and unrecorded attempts included.
 //
-// A webhook may take one more place while it has less than a third of those that are free. Alone it comes to a quarter of all;
-// of n that hang, each comes to 1 in n + 3, and three times that stays free: whoever is next finds room, however many hang.
+// A webhook may take one more place while it has less than a third of those that are free. Alone it comes to a quarter
+// of all; of n that hang, each comes to 1 in n + 3, and three times that stays free: whoever is next finds room,
+// however many hang.
 //
-// Several processes share the queue, and each has shares of its own. So over all of them too a webhook has at most a quarter of
-// the places, each delivery is in the hands of one process, and a webhook that asked to be left alone (429) is left alone by all:
-// the hold is in the database, and each process meets it with its next claim. Not promised: that a webhook's connections are fewer
-// than its share times the number of processes; that what another process has taken already for a webhook that was held this
-// moment is not sent, at most its share there; and any order of deliveries.
+// Several processes share the queue, and each has shares of its own. So over all of them too a webhook has at most a
+// quarter of the places, each delivery is in the hands of one process, and a webhook that asked to be left alone (429)
+// is left alone by all: the hold is in the database, and each process meets it with its next claim. Not promised: that
+// a webhook's connections are fewer than its share times the number of processes; that what another process has taken
+// already for a webhook that was held this moment is not sent, at most its share there; and any order of deliveries.
 
 /** A claimed job in this process, from its claim to its record. */
 export type Place = { job: Job; lane: Lane; leaseEnd: number }
 
 /** A webhook's places. */
 type Lane = {
-  held: number
+  count: number
   inFlight: number
   waiting: Place[]
   /** Not sent to before; only until the database knows, and says so with each claim. */
   heldUntil: number
 }
 
-export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency: number }) => {
+export type Places = ReturnType<typeof createPlaces>
+
+export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency: number }) => {
   const capacity = 2 * concurrency
   const lanes = new Map<string, Lane>()
   const places = new Set<Place>()
@@ -36,7 +39,7 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
   const laneOf = (webhookId: string): Lane => {
     let lane = lanes.get(webhookId)
     if (!lane) {
-      lane = { held: 0, inFlight: 0, waiting: [], heldUntil: 0 }
+      lane = { count: 0, inFlight: 0, waiting: [], heldUntil: 0 }
       lanes.set(webhookId, lane)
     }
     return lane
@@ -48,7 +51,7 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
     const lane = laneOf(job.webhookId)
     const place = { job, lane, leaseEnd }
     places.add(place)
-    lane.held += 1
+    lane.count += 1
     return place
   }
 
@@ -61,8 +64,8 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
   const remove = (place: Place): void => {
     const { lane, job } = place
     places.delete(place)
-    lane.held -= 1
-    if (lane.held === 0) lanes.delete(job.webhookId)
+    lane.count -= 1
+    if (lane.count === 0) lanes.delete(job.webhookId)
   }
 
   const withdraw = (lane: Lane): Place[] => {
@@ -79,27 +82,33 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
     /** How many webhooks it has something of. */
     webhooks: (): number => lanes.size,
 
-    held: (): Place[] => [...places],
+    all: (): Place[] => [...places],
 
-    /** What becomes of deliveries that are due: those of a webhook that is held are put off, those beyond its share left where they are. */
-    plan(due: Job[]): Plan {
+    /**
+     * What becomes of deliveries that are due: those of a webhook that is held are put off, those beyond its share
+     * left.
+     */
+    triage(due: Job[]): Triage {
       const now = clock.now()
       const taken = new Map<string, number>()
-      const plan: Plan = { take: [], later: [] }
+      const triage: Triage = { take: [], later: [] }
       for (const job of due) {
         const lane = lanes.get(job.webhookId)
         const heldUntil = Math.max(job.heldUntil ?? 0, lane?.heldUntil ?? 0)
-        const count = taken.get(job.webhookId) ?? lane?.held ?? 0
-        if (heldUntil > now) plan.later.push({ job, dueAt: heldUntil })
-        else if (mayTakeOneMore(count, capacity - places.size - plan.take.length)) {
-          plan.take.push(job)
+        const count = taken.get(job.webhookId) ?? lane?.count ?? 0
+        if (heldUntil > now) triage.later.push({ job, dueAt: heldUntil })
+        else if (mayTakeOneMore(count, capacity - places.size - triage.take.length)) {
+          triage.take.push(job)
           taken.set(job.webhookId, count + 1)
         }
       }
-      return plan
+      return triage
     },
 
-    /** How many more each of some webhooks may have, by turns up to `limit` together; none for those that have their share. */
+    /**
+     * How many more each of some webhooks may have, by turns up to `limit` together; none for those that have their
+     * share.
+     */
     quotas(webhookIds: string[], limit: number): Map<string, number> {
       const quotas = new Map<string, number>()
       let free = capacity - places.size
@@ -108,7 +117,7 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
       while (hungry.length > 0) {
         hungry = hungry.filter(id => {
           const quota = quotas.get(id) ?? 0
-          if (left === 0 || !mayTakeOneMore((lanes.get(id)?.held ?? 0) + quota, free)) return false
+          if (left === 0 || !mayTakeOneMore((lanes.get(id)?.count ?? 0) + quota, free)) return false
           quotas.set(id, quota + 1)
           free -= 1
           left -= 1
@@ -160,7 +169,7 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
     /** Returns all that waits, to be given back. */
     withdrawWaiting: (): Place[] => [...waitingLanes].flatMap(withdraw),
 
-    /** Forgets what waits under a lease that has run out, before the same deliveries are claimed again. */
+    /** Drops what waits under a lease that has run out, before the same deliveries are claimed again. */
     dropExpired(now: number): void {
       for (const lane of waitingLanes) {
         const expired = lane.waiting.filter(place => place.leaseEnd <= now)
