@@ -1,0 +1,4 @@
+import type { Case } from './case.ts'
+import { stopCases } from './stop.ts'
+
+export const cases: readonly Case[] = [...stopCases]
