@@ -1,4 +1,5 @@
+import { answerCases } from './answers.ts'
 import type { Case } from './case.ts'
 import { stopCases } from './stop.ts'
 
-export const cases: readonly Case[] = [...stopCases]
+export const cases: readonly Case[] = [...stopCases, ...answerCases]

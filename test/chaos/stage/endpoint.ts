@@ -20,6 +20,9 @@ export type Arrival = {
 /** What is answered; 'hang' is never to answer. */
 export type Reply = { status: number; headers?: Record<string, string>; afterMs?: number } | 'hang'
 
+/** The body of every answer. */
+export const ANSWER = 'as seen at the endpoint'
+
 export type Endpoint = {
   url: string
   /** All requests but pings, oldest first. */
@@ -62,7 +65,7 @@ export const startEndpoint = async (
     if (reply === 'hang') return
     if (reply.afterMs) await wait(reply.afterMs, undefined, { ref: false })
     if (response.destroyed) return
-    response.writeHead(reply.status, reply.headers).end()
+    response.writeHead(reply.status, reply.headers).end(ANSWER)
     arrival.status = reply.status
     arrival.answeredAt = Date.now()
   })

@@ -115,6 +115,21 @@ export const within = (ms: number, holds: () => boolean | Promise<boolean>): Pro
 export const atMost = <T>(ms: number, promise: Promise<T>): Promise<T | undefined> =>
   Promise.race([promise, wait(ms, undefined, { ref: false })])
 
+/** Something that many wait for and one says. */
+export const gate = (): { opened: Promise<void>; open: () => void } => {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  return { opened: promise, open: resolve }
+}
+
+/** Waits until nothing is owed. */
+export const untilSettled = (stage: Stage, withinMs = 90_000): Promise<void> =>
+  until(
+    'nothing is owed',
+    async () => (await stage.sql.number('SELECT COUNT(*) FROM delivery_queue')) === 0,
+    withinMs,
+    200,
+  )
+
 /** Does `count` things, so many at once. */
 export const times = async <T>(count: number, work: (n: number) => Promise<T>, atOnce = AT_ONCE): Promise<T[]> => {
   const results: T[] = []
