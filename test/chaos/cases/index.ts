@@ -1,5 +1,6 @@
 import { answerCases } from './answers.ts'
 import type { Case } from './case.ts'
 import { stopCases } from './stop.ts'
+import { waitingCases } from './waiting.ts'
 
-export const cases: readonly Case[] = [...stopCases, ...answerCases]
+export const cases: readonly Case[] = [...stopCases, ...answerCases, ...waitingCases]
