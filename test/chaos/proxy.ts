@@ -13,6 +13,8 @@ export type Held = {
 export type Hold = {
   /** Resolves when a statement has come and stands still. Never, if none comes. */
   caught: Promise<Held>
+  /** How many stand still, or are on their way to it. */
+  count(): number
   /** Stops no more statements, and releases those that stand still. */
   end(): void
 }
@@ -287,6 +289,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
       holds.add(holding)
       return {
         caught: promise,
+        count: () => holding.held.size,
         end() {
           holds.delete(holding)
           for (const held of [...holding.held]) held.release()

@@ -1,6 +1,7 @@
 import { answerCases } from './answers.ts'
 import type { Case } from './case.ts'
+import { recoveryCases } from './recovery.ts'
 import { stopCases } from './stop.ts'
 import { waitingCases } from './waiting.ts'
 
-export const cases: readonly Case[] = [...stopCases, ...answerCases, ...waitingCases]
+export const cases: readonly Case[] = [...stopCases, ...answerCases, ...waitingCases, ...recoveryCases]

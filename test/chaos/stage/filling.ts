@@ -39,7 +39,7 @@ const insert = async (
 const EVENT = ['id', 'type', 'organisation_id', 'project_id', 'all_organisations', 'payload', 'created_at']
 const TYPE = 'project_report_quarterly_overdue'
 
-const eventRow = (id: string, { organisationId, projectId }: Filling, at: number) => [
+const eventRow = (id: string, { organisationId, projectId }: Omit<Filling, 'webhookId'>, at: number) => [
   id,
   TYPE,
   organisationId,
@@ -72,6 +72,18 @@ export const fillQueue = async (sql: Sql, filling: Filling): Promise<void> => {
       ids.map(id => [id, eventId!, webhookId, at]),
     )
   }
+}
+
+/** Makes events that nobody has, as if their webhooks had not been there. */
+export const fillEvents = async (sql: Sql, filling: Omit<Filling, 'webhookId'>): Promise<void> => {
+  const at = Date.now()
+  const ids = idsFrom(at, filling.count)
+  await insert(
+    sql,
+    'events',
+    EVENT,
+    ids.map(id => eventRow(id, filling, at)),
+  )
 }
 
 /** Makes a history of delivered deliveries of a webhook, each with its attempt. */
