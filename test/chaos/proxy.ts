@@ -275,10 +275,11 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
     },
     mend() {
       isRefusing = false
-      stopAll(false)
+      // What a client sent that is gone by now never arrives.
       for (const link of [...links]) {
         if (!link.upstream || link.client.destroyed || link.upstream.destroyed) end(link)
       }
+      stopAll(false)
     },
     delay(ms) {
       delayMs = ms

@@ -63,7 +63,7 @@ export const APPROVE = `mutation ($id: UUID!, $approverId: UUID!) { approveProje
 export const CREATE_WEBHOOK = `mutation ($url: String!, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!]) {
   createWebhook(url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds) { id } }`
 export const UPSERT_WEBHOOK = `mutation ($id: UUID, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-  upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { id url status events } }`
+  upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { id url status events organisationIds } }`
 export const PING = 'mutation ($id: UUID!) { pingWebhook(id: $id) { id status } }'
 export const RECOVER = `mutation ($webhookId: UUID!, $since: DateTime!) {
   recoverDeliveries(webhookId: $webhookId, since: $since) { queued resumeSince } }`

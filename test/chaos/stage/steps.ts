@@ -32,9 +32,12 @@ export const atEachStatement = async <T>(
     /** Where it begins to be of interest, if not at its first statement. */
     from?: RegExp
     meanwhileMs?: number
+    /** Stands still when the database has answered, and not before it was asked. */
+    answer?: boolean
   },
 ): Promise<Steps> => {
   const wrong: string[] = []
+  const options = { answer: round.answer ?? false }
   for (let step = 1; step <= MOST_STEPS; step++) {
     const given = await round.prepare()
     let n = 0
@@ -43,8 +46,8 @@ export const atEachStatement = async <T>(
       if (OWN.test(text)) return false
       hasBegun ||= round.from!.test(text)
       if (hasBegun) n += 1
-      return n === step
-    })
+      return hasBegun && n === step
+    }, options)
     const acting = round.act(given)
     const held = await Promise.race([hold.caught, acting.then(() => undefined)])
     const happening = round.meanwhile(given)
