@@ -204,6 +204,8 @@ const stalled = async (stage: Stage, schedule: string, failures: number): Promis
   await world.submitMany(client, STALLED_EVENTS)
   const expected = STALLED_EVENTS * (failures + 1)
   await until('all have arrived', () => endpoint.arrivals.length === expected)
+  // It waits for its timers and sockets, and for nothing else.
+  await wait(2_000)
   server.signal('SIGSTOP')
   answers.open()
   await wait(STALLED_MS)
@@ -246,6 +248,7 @@ const stallPing: Case = {
     })
     const created = client(CREATE_WEBHOOK, { url: endpoint.url })
     await until('the ping has arrived', () => endpoint.pings.length === 1)
+    await wait(1_000)
     server.signal('SIGSTOP')
     answers.open()
     await wait(STALLED_MS)

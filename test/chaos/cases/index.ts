@@ -2,6 +2,7 @@ import { answerCases } from './answers.ts'
 import type { Case } from './case.ts'
 import { decidedCases } from './decided.ts'
 import { machineryCases } from './machinery.ts'
+import { raceCases } from './races.ts'
 import { recoveryCases } from './recovery.ts'
 import { stopCases } from './stop.ts'
 import { waitingCases } from './waiting.ts'
@@ -13,4 +14,5 @@ export const cases: readonly Case[] = [
   ...recoveryCases,
   ...decidedCases,
   ...machineryCases,
+  ...raceCases,
 ]
