@@ -5,5 +5,5 @@ export type ThrowAwayDatabase = {
   start(): Promise<void>
   stop(): Promise<void>
 }
-export const startThrowAwayDatabase: (program?: string) => Promise<ThrowAwayDatabase>
+export const startThrowAwayDatabase: (program?: string, options?: { isDurable?: boolean }) => Promise<ThrowAwayDatabase>
 export const findServer: () => string | undefined

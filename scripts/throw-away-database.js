@@ -31,9 +31,9 @@ const ADVICE = `Tests run on SQLite and on a server of the MySQL family. Any one
  * Nothing of it outlives this process, even when that is killed. Throws an Error that says what to do.
  *
  * `signal` sends the server a signal, and resolves when it has ended if that is what the signal does; `start` starts it again on the
- * same port and data.
+ * same port and data. With `isDurable` each commit is on disk, in the binary log too, before it is acknowledged.
  */
-export const startThrowAwayDatabase = async (program = findServer() ?? installServer()) => {
+export const startThrowAwayDatabase = async (program = findServer() ?? installServer(), { isDurable = false } = {}) => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-database-'))
   const care = aftercare(folder)
   try {
@@ -44,10 +44,14 @@ export const startThrowAwayDatabase = async (program = findServer() ?? installSe
     const url = `mysql://root@127.0.0.1:${port}`
     let server
     const start = async () => {
-      server = spawn(program, settings(data, path.join(folder, 'socket'), port), {
-        detached: true,
-        stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
-      })
+      server = spawn(
+        program,
+        [...settings(data, path.join(folder, 'socket'), port), ...(isDurable ? DURABLE : RELAXED)],
+        {
+          detached: true,
+          stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
+        },
+      )
       const { pid } = server
       care.include(pid)
       server.once('exit', () => care.exclude(pid))
@@ -138,7 +142,6 @@ const systemTables = program => {
   return ['CREATE DATABASE mysql;', 'USE mysql;', 'SET @auth_root_socket = NULL;', ...statements].join('\n')
 }
 
-/** Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine. */
 const settings = (data, socket, port) => [
   '--no-defaults',
   `--datadir=${data}`,
@@ -148,11 +151,13 @@ const settings = (data, socket, port) => [
   '--bind-address=127.0.0.1',
   ...asUser,
   '--skip-name-resolve',
-  '--skip-log-bin',
   '--max-connections=500',
-  '--innodb-flush-log-at-trx-commit=2',
   '--loose-mysqlx=OFF',
 ]
+
+/** Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine. */
+const RELAXED = ['--skip-log-bin', '--innodb-flush-log-at-trx-commit=2']
+const DURABLE = ['--log-bin=binlog', '--server-id=1', '--sync-binlog=1', '--innodb-flush-log-at-trx-commit=1']
 
 const freePort = async () => {
   const probe = net.createServer().listen(0, '127.0.0.1')
