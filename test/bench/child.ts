@@ -1,5 +1,4 @@
 import { fork } from 'node:child_process'
-import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 
 /** Starts a program of this folder in a process of its own that answers each question with one message. */
@@ -7,15 +6,11 @@ export const startChild = async (file: string, args: string[] = [], execArgv: st
   const child = fork(fileURLToPath(new URL(file, import.meta.url)), args, {
     execArgv: ['--disable-warning=ExperimentalWarning', ...execArgv],
   })
-  const next = async (): Promise<unknown> => {
-    const [message] = await Promise.race([
-      once(child, 'message'),
-      once(child, 'exit').then(([code]) => {
-        throw new Error(`${file} ended with ${code}`)
-      }),
-    ])
-    return message
-  }
+  const ended = new Promise<never>((_, reject) => {
+    child.once('exit', code => reject(new Error(`${file} ended with ${code}`)))
+  })
+  ended.catch(() => {})
+  const next = (): Promise<unknown> => Promise.race([new Promise(resolve => child.once('message', resolve)), ended])
   const first = await next()
   return {
     /** Its first message. */
