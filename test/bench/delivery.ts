@@ -203,7 +203,8 @@ const claims = async (engine: string): Promise<void> => {
 
 const wanted = process.argv.slice(2)
 for (const engine of engines) {
-  if (wanted.length > 0 && !wanted.some(name => engine.startsWith(name))) continue
+  const named = wanted.filter(name => name !== 'claims')
+  if (named.length > 0 && !named.some(name => engine.startsWith(name))) continue
   await throughput(engine)
   await latencies(engine)
   if (wanted.includes('claims')) await claims(engine)
