@@ -187,32 +187,15 @@ const tokenCommand = () =>
         throw usageError('--output id would lose the secret.', 'Take --output json.')
       }
       await withDatabase(async (database, config) => {
-        const { createAccessToken } = await import('../../server/domain/access-tokens.ts')
-        const { createSealer } = await import('../../server/keys/seal.ts')
-        const { databaseClock } = await import('../../server/clock.ts')
-        const unknown = options.permissions.find(given => !permissions.some(permission => permission === given))
-        if (unknown !== undefined) {
-          throw usageError(`"${unknown}" is not a permission.`, `Choose from ${permissions.join(', ')}.`)
-        }
-        for (const id of options.organisation ?? []) {
-          if (await database.knex('organisations').where({ id }).first()) continue
-          throw new CliError(exitCodes.notFound, 'NOT_FOUND', `There is no organisation with id ${id}.`)
-        }
-        const clock = await databaseClock(database)
-        const { id, apiKey, apiSecret } = await database.transaction(trx =>
-          createAccessToken(
-            trx,
-            createSealer(config.masterKeys),
-            {
-              name: options.name,
-              permissions: options.permissions as Permission[],
-              organisationIds: options.organisation,
-              expiresAt: options.expires,
-            },
-            clock.now(),
-          ),
-        )
-        clock.stop()
+        const { createToken } = await import('../../server/maintenance.ts')
+        const { id, apiKey, apiSecret } = await createToken(database, config, {
+          name: options.name,
+          permissions: options.permissions.map(permissionOf),
+          organisationIds: options.organisation,
+          expiresAt: options.expires,
+        }).catch(error => {
+          throw error.code === 'NOT_FOUND' ? new CliError(exitCodes.notFound, 'NOT_FOUND', error.message) : error
+        })
         session.output.one({ id, apiKey, secret: apiSecret }, colours =>
           describeFields(
             [
@@ -226,6 +209,12 @@ const tokenCommand = () =>
         session.output.message('The secret is not shown again. Save it with: tidings login')
       })
     })
+
+const permissionOf = (given: string): Permission => {
+  const permission = permissions.find(each => each === given)
+  if (permission) return permission
+  throw usageError(`"${given}" is not a permission.`, `Choose from ${permissions.join(', ')}.`)
+}
 
 const parseTime = (text: string): number => {
   const ms = parseIso(text)
@@ -253,10 +242,8 @@ const seedCommand = () =>
       const session = new Session(command)
       await withDatabase(async database => {
         const { seedMany, seedSamples } = await import('../../server/seed.ts')
-        const { databaseClock } = await import('../../server/clock.ts')
-        const clock = await databaseClock(database)
-        const now = clock.now()
-        clock.stop()
+        const { withClock } = await import('../../server/maintenance.ts')
+        const now = await withClock(database, async clock => clock.now())
         const { organisations = 0, projects = 0, users = 0 } = options
         if (organisations + projects + users === 0) {
           await seedSamples(database, now)

@@ -39,7 +39,7 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
     for (const [index, planned] of waiting) results[index] = await make(session, planned)
   }
   await Promise.all(Array.from({ length: AT_ONCE }, work))
-  session.output.rows(results, viewOf(results))
+  session.output.list(results, viewOf(results))
   for (const [index, { error }] of results.entries()) {
     if (error) session.output.message(`Entry ${index + 1}: ${error.message}`)
   }

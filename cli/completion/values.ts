@@ -36,7 +36,7 @@ export const namedValues = async (place: ValueSlot): Promise<Values> => {
   if (name === 'statuses') return plain([...deliveryStatuses])
   if (option === '--profile' || option === '--save' || (noun === 'profiles' && name === 'name')) return profiles()
   const resource = RESOURCES[option] ?? (name === 'id' ? RESOURCES[noun] : undefined)
-  return resource === undefined ? [] : rows(resource, place)
+  return resource === undefined ? [] : latestOf(resource, place)
 }
 
 const plain = (values: string[]): Candidate[] => values.map(value => ({ value, text: '' }))
@@ -70,7 +70,7 @@ const RESOURCES: Record<string, Listed> = {
 }
 
 /** The latest: whoever wants an older one has its id from elsewhere. */
-const rows = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
+const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
   const connection = connect(resolveSettings(connectionFlags(before), process.env, readProfiles()))
   const document = `{ rows: ${query}(query: { sort: [{ id: "desc" }], limit: 50 }) { ${fields} } }`
   const answer = graphql<{ rows: Record<string, string>[] }>(connection, document)
