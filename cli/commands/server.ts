@@ -1,12 +1,12 @@
 import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
 import { parseIso } from '../../shared/time.ts'
-import { type Permission, permissions } from '../../shared/vocabulary.ts'
+import { permissions } from '../../shared/vocabulary.ts'
 import { profilesPath, saveProfile } from '../connection/profiles.ts'
 import { configuration, whereConfigured, withDatabase } from '../connection/server-database.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { collect, examples, wholeNumber } from '../options.ts'
+import { collect, examples, permissionList, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
@@ -168,7 +168,7 @@ const tokenCommand = () =>
     .summary('make an access token, such as the first one of a new installation')
     .description('Makes an access token and prints its id, API key and secret. The secret is shown this once.')
     .requiredOption('--name <name>', 'what it is for')
-    .requiredOption('--permissions <list>', 'read, webhooks, reports, admin (comma-separated)', collect)
+    .requiredOption('--permissions <list>', `${permissions.join(', ')} (comma-separated)`, collect)
     .option('--organisation <id>', 'an organisation that it sees (repeatable); it sees all if none is given', collect)
     .addOption(new Option('--expires <time>', 'when it expires, in ISO 8601').argParser(parseTime))
     .addHelpText(
@@ -190,7 +190,7 @@ const tokenCommand = () =>
         const { createToken } = await import('../../server/maintenance.ts')
         const { id, apiKey, apiSecret } = await createToken(database, config, {
           name: options.name,
-          permissions: options.permissions.map(permissionOf),
+          permissions: permissionList(options.permissions),
           organisationIds: options.organisation,
           expiresAt: options.expires,
         }).catch(error => {
@@ -209,12 +209,6 @@ const tokenCommand = () =>
         session.output.message('The secret is not shown again. Save it with: tidings login')
       })
     })
-
-const permissionOf = (given: string): Permission => {
-  const permission = permissions.find(each => each === given)
-  if (permission) return permission
-  throw usageError(`"${given}" is not a permission.`, `Choose from ${permissions.join(', ')}.`)
-}
 
 const parseTime = (text: string): number => {
   const ms = parseIso(text)
