@@ -34,7 +34,7 @@ export const namedValues = async (place: ValueSlot): Promise<Values> => {
   if (option === '--permissions') return plain(permissions)
   if (name === 'statuses') return plain(deliveryStatuses)
   if (option === '--profile' || option === '--save' || (noun === 'profiles' && name === 'name')) return profiles()
-  const resource = RESOURCES[option] ?? (name === 'id' ? RESOURCES[noun] : undefined)
+  const resource = idsFrom[option] ?? (name === 'id' ? idsFrom[noun] : undefined)
   return resource === undefined ? [] : latestOf(resource, place)
 }
 
@@ -55,7 +55,7 @@ const users: Listed = { query: 'users', fields: 'id name', text: row => row.name
 const webhooks: Listed = { query: 'webhooks', fields: 'id url status', text: row => `${row.url} ${row.status}` }
 
 /** By the noun whose `<id>` it is, or by the option. */
-const RESOURCES: Record<string, Listed> = {
+export const idsFrom: Record<string, Listed> = {
   webhooks,
   '--webhook': webhooks,
   '--organisation': organisations,
