@@ -4,7 +4,6 @@ import { createServer } from 'node:http'
 import { isIP } from 'node:net'
 import { type Config, ConfigError, type Role, readConfig } from './config.ts'
 import { connect, type Database, rows } from './database/connect.ts'
-import type { Engine } from './database/engine.ts'
 import { pendingMigrations } from './database/migrate.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
@@ -34,10 +33,11 @@ export type DatabaseFacts = { url: string } & (
 )
 
 export type ReachedDatabaseFacts = {
-  engine: Engine
+  /** The engine's name, as its makers write it. */
+  engine: string
   version: string
-  /** Major and minor of the oldest version that is supported. */
-  leastVersion: readonly [number, number]
+  /** Major and minor. */
+  oldestVersion: readonly [number, number]
   isSupported: boolean
   pendingMigrations: string[]
   /** How far its clock is ahead of this machine's, in milliseconds. */
@@ -111,15 +111,15 @@ const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
   }
   try {
     const version = await versionOf(database)
-    const leastVersion = LEAST_VERSIONS[database.engine]
+    const { name: engine, oldestVersion } = database.dialect
     const pending = await pendingMigrations(database)
     return {
       url,
       state: 'reached',
-      engine: database.engine,
+      engine,
       version,
-      leastVersion,
-      isSupported: isAtLeast(version, leastVersion),
+      oldestVersion,
+      isSupported: isAtLeast(version, oldestVersion),
       pendingMigrations: pending,
       clockAheadMs: await clockAhead(database),
       contents: pending.length > 0 ? undefined : await inspectContents(database, createSealer(config.masterKeys)),
@@ -134,11 +134,8 @@ const withoutPassword = (url: string): string => {
   return `mysql://${username && `${username}@`}${host}${pathname}`
 }
 
-const LEAST_VERSIONS = { sqlite: [3, 40], mysql: [8, 4], mariadb: [10, 11] } as const satisfies Record<Engine, unknown>
-
 const versionOf = async (database: Database): Promise<string> => {
-  const select = database.engine === 'sqlite' ? 'sqlite_version()' : 'VERSION()'
-  const [found] = await rows<{ version: string }>(database.knex, `SELECT ${select} AS version`)
+  const [found] = await rows<{ version: string }>(database.knex, `SELECT ${database.dialect.version} AS version`)
   return found!.version
 }
 

@@ -80,7 +80,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     await schemaIsCurrent(database, log, () => stopping)
     if (stopping) return
     running = await startRoles(config, database, log, metrics, given.clock)
-    log.info({ roles: config.roles, engine: database.engine }, 'ready')
+    log.info({ roles: config.roles, engine: database.dialect.engine }, 'ready')
   }
   const ready = start()
   // Whoever awaits it is told; nobody has to.
@@ -123,7 +123,7 @@ const startRoles = async (
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, reportDueDays, retentionDays } = config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
   // Whatever callers ask of theirs, deliveries have connections.
-  const own = database.engine === 'sqlite' ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
+  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,

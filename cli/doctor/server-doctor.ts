@@ -1,4 +1,3 @@
-import type { Engine } from '../../server/database/engine.ts'
 import type {
   ConfigurationFacts,
   ContentFacts,
@@ -103,18 +102,16 @@ const adviceOn = (code: string | undefined): string => {
   }
 }
 
-const ENGINES: Record<Engine, string> = { sqlite: 'SQLite', mysql: 'MySQL', mariadb: 'MariaDB' }
-
 const diagnoseVersion = ({
   url,
   engine,
   version,
-  leastVersion,
+  oldestVersion,
   isSupported,
 }: ReachedDatabaseFacts & { url: string }): Finding => {
-  const found = `${ENGINES[engine]} ${version} at ${url}`
+  const found = `${engine} ${version} at ${url}`
   if (isSupported) return ok('database', found)
-  return problem('database', found, `Tidings needs ${ENGINES[engine]} ${leastVersion.join('.')} or newer.`)
+  return problem('database', found, `Tidings needs ${engine} ${oldestVersion.join('.')} or newer.`)
 }
 
 const diagnoseSchema = ({ pendingMigrations }: ReachedDatabaseFacts): Finding =>

@@ -60,7 +60,7 @@ export const startDeliveryLoop = (
   const shares = createShares({ clock, concurrency })
   const unrecorded: { settlement: Settlement; recorded: () => void }[] = []
   /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
-  let stale = tools.claims && database.engine === 'sqlite'
+  let stale = tools.claims && database.dialect.isEmbedded
   let mayBeDue = true
   /** Something is due of a webhook that has its share: claims go by webhook, and places that become free are a reason to look. */
   let crowded = false
@@ -259,7 +259,7 @@ export const startDeliveryLoop = (
       const batch = unrecorded.splice(0, BATCH)
       await recordBatch(batch.map(({ settlement }) => settlement))
       for (const { recorded } of batch) recorded()
-      if (database.engine === 'sqlite' && batch.length > 1) {
+      if (database.dialect.isEmbedded && batch.length > 1) {
         await sleep(Math.min(GATHER_MS, performance.now() - startedAt))
       }
     }

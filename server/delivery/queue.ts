@@ -3,7 +3,7 @@ import { v7 as uuid } from 'uuid'
 import { timeOfId } from '../../shared/time.ts'
 import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
-import type { Dialect } from '../database/engine.ts'
+import { dialectOf } from '../database/dialect.ts'
 import { leaveActive } from '../domain/webhooks.ts'
 import type { Answer, Outcome } from './outcome.ts'
 
@@ -85,9 +85,7 @@ export const claim = async (
 ): Promise<{ taken: Job[]; found: number; left: boolean }> => {
   const { lease, now, limit, quotas, leaseMs, plan } = given
   return database.transaction(async trx => {
-    const due = quotas
-      ? await lockDueOf(trx, database.dialect, quotas, now)
-      : await lockDue(trx, database.dialect, limit, now)
+    const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
     if (due.length === 0) return { taken: [], found: 0, left: false }
     const jobs = await jobsOf(
       trx,
@@ -98,7 +96,6 @@ export const claim = async (
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
     await logLost(
       trx,
-      database,
       due.filter(row => changed.has(row.delivery_id)),
     )
     await hold(trx, take, now + leaseMs)
@@ -113,22 +110,21 @@ export const claim = async (
 // Each statement names the index that serves both its condition and its order, so that only the rows looked at are locked: of a
 // small table, MySQL would read and lock every row.
 
-const lockDue = (trx: Knex.Transaction, dialect: Dialect, limit: number, now: number): Promise<QueueRow[]> =>
+const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<QueueRow[]> =>
   rows(
     trx,
-    `SELECT * FROM delivery_queue ${dialect.useIndex('delivery_queue_by_due_time')}
-     WHERE due_at <= ? ORDER BY due_at LIMIT ?${dialect.forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_due_time')}
+     WHERE due_at <= ? ORDER BY due_at LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
     [now, limit],
   )
 
 const lockDueOf = async (
   trx: Knex.Transaction,
-  dialect: Dialect,
   quotas: ReadonlyMap<string, number>,
   now: number,
 ): Promise<QueueRow[]> => {
   const ofOne = `SELECT delivery_id FROM (
-    SELECT delivery_id FROM delivery_queue ${dialect.useIndex('delivery_queue_by_webhook')}
+    SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
     WHERE webhook_id = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
   const found = await rows<{ delivery_id: string }>(
     trx,
@@ -139,7 +135,7 @@ const lockDueOf = async (
   // Read without a lock: another process may have claimed them since.
   return rows(
     trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialect.forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
     [...found.map(row => row.delivery_id), now],
   )
 }
@@ -213,11 +209,11 @@ const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promis
 }
 
 /** Logs the attempts of those that held these rows before and never said what came of it. */
-const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[]): Promise<void> => {
+const logLost = async (trx: Knex.Transaction, due: QueueRow[]): Promise<void> => {
   const lost = due.filter(row => row.lease !== null)
   if (lost.length === 0) return
   // One that has recorded its attempt in this very moment is believed.
-  const recorded = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ['number'])
+  const recorded = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ['number'])
   await run(
     trx,
     `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
@@ -239,7 +235,7 @@ const LOST = 'The process that made this attempt ended before it recorded an ans
 export const freeLeases = (database: Database, now: number): Promise<number> =>
   database.transaction(async trx => {
     const held = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
-    await logLost(trx, database, held)
+    await logLost(trx, held)
     return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
   })
 
@@ -316,20 +312,19 @@ export const settle = async (database: Database, settlements: Settlement[], now:
   await database.transaction(async trx => {
     const held = await rows<QueueRow>(
       trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${database.dialect.forUpdate}`,
+      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       ids,
     )
     const leases = new Map(held.map(row => [row.delivery_id, row.lease]))
     const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
     const own = sorted.filter(isOwn)
     const late = sorted.filter(settlement => !isOwn(settlement))
-    await logAttempts(trx, database, sorted)
-    await retry(trx, database.dialect, own)
+    await logAttempts(trx, sorted)
+    await retry(trx, own)
     await finish(trx, own, now)
     const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
     await logLost(
       trx,
-      database,
       held.filter(row => takenOver.has(row.delivery_id)),
     )
     await recordLate(trx, late, now)
@@ -349,9 +344,9 @@ const ATTEMPT_COLUMNS = [
   'retry_after',
 ]
 
-const logAttempts = async (trx: Knex.Transaction, database: Database, settlements: Settlement[]): Promise<void> => {
+const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
   // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
-  const truth = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
+  const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
     `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
@@ -374,7 +369,7 @@ const logAttempts = async (trx: Knex.Transaction, database: Database, settlement
 /** The end of an attempt: what waits are counted from. */
 const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number => startedAt + durationMs
 
-const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[]): Promise<void> => {
+const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> => {
   const again = own.flatMap(({ outcome, ...settlement }) =>
     outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
   )
@@ -384,7 +379,7 @@ const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[])
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
       job.eventId,

@@ -2,11 +2,12 @@ import { TidingsError } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, rows, type Sql } from '../database/connect.ts'
-import type { AccessToken } from './access-tokens.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import type { DeliveryRow } from './deliveries.ts'
-import { queueDeliveries, queueEach, visibleEvents } from './events.ts'
-import type { WebhookRow } from './webhooks.ts'
+import { queueDeliveries, queueEach } from './events.ts'
+import type { AccessToken } from './permissions.ts'
+import { type DeliveryRow, deliveries, events, type WebhookRow } from './resources.ts'
+import { requireVisible, visibleTo } from './visibility.ts'
 
 /** Events of one transaction of a recovery. */
 const BATCH = 500
@@ -17,8 +18,10 @@ const BUDGET_MS = 15_000
 export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
-export const redeliver = async ({ trx, dialect, now }: Change, delivery: DeliveryRow): Promise<string> => {
-  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forShare}`, [
+export const redeliver = async ({ trx, token, now }: Change, deliveryId: string): Promise<string> => {
+  const [found] = await requireVisible<DeliveryRow>(trx, token, deliveries, [deliveryId])
+  const delivery = found!
+  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forShare}`, [
     delivery.webhook_id,
   ])
   requireActive(webhook!)
@@ -46,11 +49,9 @@ export const recoverDeliveries = async (
   let after = { time: since, id: '' }
   while (true) {
     const page = await database.transaction(async trx => {
-      const [webhook] = await rows<WebhookRow>(
-        trx,
-        `SELECT * FROM webhooks WHERE id = ?${database.dialect.forUpdate}`,
-        [webhookId],
-      )
+      const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [
+        webhookId,
+      ])
       requireActive(webhook!)
       const from = {
         time: Math.max(after.time, webhook!.created_at),
@@ -84,7 +85,7 @@ export const recoverDeliveries = async (
 const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[]): Promise<number> => {
   if (token.seesAllOrganisations) return missed.length
   const ids = missed.map(event => event.id)
-  const [found] = await sql('events').whereIn('events.id', ids).modify(visibleEvents(token)).count({ seen: '*' })
+  const [found] = await sql('events').whereIn('events.id', ids).modify(visibleTo(token)(events)).count({ seen: '*' })
   return Number(found!.seen)
 }
 

@@ -15,13 +15,8 @@ import { toIso } from '../../shared/time.ts'
 import type { RefusalReason } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, isDuplicate, run } from '../database/connect.ts'
-import {
-  type AccessToken,
-  findByApiKeys,
-  openApiSecret,
-  type SealedAccessToken,
-  touchAccessToken,
-} from '../domain/access-tokens.ts'
+import { findByApiKeys, openApiSecret, type SealedAccessToken, touchAccessToken } from '../domain/access-tokens.ts'
+import type { AccessToken } from '../domain/permissions.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { WithBody } from './body.ts'
 import { answer, type RequestState } from './request-id.ts'

@@ -2,6 +2,7 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, rows, run } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Authenticated } from './hmac.ts'
 import { answer } from './request-id.ts'
 
@@ -72,8 +73,7 @@ const takeShared = (database: Database, tokenId: string, windowStart: number, po
   database.transaction(async trx => {
     await run(
       trx,
-      `INSERT INTO rate_limits (access_token_id, window_start, taken) VALUES (?, ?, ?)
-       ${database.engine === 'sqlite' ? 'ON CONFLICT (access_token_id) DO UPDATE SET' : 'ON DUPLICATE KEY UPDATE'}
+      `INSERT INTO rate_limits (access_token_id, window_start, taken) VALUES (?, ?, ?)${dialectOf(trx).onDuplicate(['access_token_id'])}
        taken = CASE WHEN window_start < ? THEN ? ELSE taken + ? END,
        window_start = CASE WHEN window_start < ? THEN ? ELSE window_start END`,
       [tokenId, windowStart, portion, windowStart, portion, portion, windowStart, windowStart],

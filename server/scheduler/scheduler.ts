@@ -1,8 +1,9 @@
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { recordEvent } from '../domain/events.ts'
-import { openReports, type ProjectReportRow } from '../domain/project-reports.ts'
+import { openReports } from '../domain/project-reports.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
+import type { ProjectReportRow } from '../domain/resources.ts'
 import type { Log } from '../log.ts'
 
 const EVERY_MS = 30_000
@@ -73,9 +74,7 @@ const openReportsOfQuarter: Step = async ({ database, clock, reportDueDays }, is
     )
     if (without.length === 0) return
     const projectIds = without.map(({ id }) => id)
-    await database.transaction(trx =>
-      openReports(trx, database.dialect, { projectIds, quarter, dueDays: reportDueDays, now }),
-    )
+    await database.transaction(trx => openReports(trx, { projectIds, quarter, dueDays: reportDueDays, now }))
     after = projectIds.at(-1)!
   }
 }
@@ -102,7 +101,6 @@ const findOverdue: Step = async ({ database, clock, onEvents }, isStopping) => {
         const { id, project_id: projectId, quarter } = report
         await recordEvent(
           trx,
-          database.dialect,
           {
             type: 'project_report_quarterly_overdue',
             organisationIds: [report.organisation_id],
@@ -146,7 +144,6 @@ const findExpired: Step = async ({ database, clock, onEvents }, isStopping) => {
         )
         await recordEvent(
           trx,
-          database.dialect,
           {
             type: 'token_expired',
             organisationIds: sees_all_organisations === 1 ? 'all' : seen.map(row => row.organisation_id),

@@ -500,7 +500,7 @@ describe('the delivery loop on SQLite, which has one process', () => {
 /** Makes the database refuse attempts that fit a condition. */
 const refuse = (rig: Rig, condition: string): Promise<unknown> =>
   rig.database.knex.raw(
-    rig.database.engine === 'sqlite'
+    rig.database.dialect.engine === 'sqlite'
       ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'refused'); END`
       : `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts FOR EACH ROW
          BEGIN IF ${condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END`,

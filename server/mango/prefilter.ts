@@ -1,11 +1,12 @@
 /**
- * What can be read off a pattern (RE2 syntax) without matching it: texts that every match has, and a pattern of fixed length
- * that every match matches. What is not understood is left out, so that finding nothing means no more than that.
+ * What a database can look for in the place of a pattern (RE2 syntax), read off it without matching: texts that every
+ * match has, and a regular expression of fixed length that every match matches. What is not understood is left out, so
+ * that finding nothing means no more than that.
  */
-export type Outline = {
+export type Prefilter = {
   /** Every matching text has one of these. None: nothing is known of it. */
   literals: Literal[]
-  gist: Gist | undefined
+  regex: PrefilterRegex | undefined
 }
 
 export type Literal = {
@@ -18,29 +19,29 @@ export type Literal = {
 }
 
 /** Every matching text matches this, which all engines read alike, and on which none can backtrack. */
-export type Gist = {
+export type PrefilterRegex = {
   /** Classes in ASCII, one after the other, between `\A` and `\z` or without; or alternatives of such. */
   source: string
-  /** The gist says it all: any text that matches it matches the pattern. */
+  /** The regex says it all: any text that matches it matches the pattern. */
   complete: boolean
 }
 
-export const outlineOf = (source: string): Outline => {
+export const prefilterOf = (source: string): Prefilter => {
   const alternatives = new Reader(source).read()?.map(trimmed) ?? []
   const literals = alternatives.map(literalOf)
-  const gists = alternatives.map(gistOf)
+  const regexes = alternatives.map(regexOf)
   return {
     literals: literals.every(found => found !== undefined) ? literals : [],
-    gist:
-      gists.length > 0 && gists.every(found => found !== undefined)
-        ? { source: gists.map(gist => gist.source).join('|'), complete: gists.every(gist => gist.complete) }
+    regex:
+      regexes.length > 0 && regexes.every(found => found !== undefined)
+        ? { source: regexes.map(regex => regex.source).join('|'), complete: regexes.every(regex => regex.complete) }
         : undefined,
   }
 }
 
 /** A character, or the inside of a class in ASCII. */
 type Charset = { letter: string; ignoreCase: boolean } | { within: string }
-/** How often a character of a set comes; without a set what is not understood, which may take any characters or none. */
+/** How often a character of a set comes; no set: what is not understood, which may take any characters or none. */
 type Item = { set: Charset | undefined; min: number; max: number }
 /** `start`, `end`: the match begins or ends with the text. */
 type Alternative = { start: boolean; end: boolean; items: Item[] }
@@ -115,7 +116,7 @@ const literalOf = (alternative: Alternative): Literal | undefined => {
 
 const ignoresCase = ([set]: Charset[]): boolean => set !== undefined && 'letter' in set && set.ignoreCase
 
-const gistOf = (alternative: Alternative): Gist | undefined => {
+const regexOf = (alternative: Alternative): PrefilterRegex | undefined => {
   const isPlain = (set: Charset) => 'within' in set || (!set.ignoreCase && isAscii(set.letter))
   const pieces = piecesOf(alternative, (a, b) => isPlain(a) && isPlain(b)).filter(({ sets }) => sets.every(isPlain))
   const piece = longest(pieces)
@@ -262,7 +263,7 @@ const shorthands: Record<string, string> = {
 
 const CLASS_PART = /^(?:\\([dws])|(\\[!-/:-@[-`{-~]|[ -,./-Z_-~])(?:-(\\[!-/:-@[-`{-~]|[ -,./-Z_-~]))?)/
 
-/** What stands between the brackets of a class; undefined where that is more than ASCII characters and ranges of them. */
+/** What stands between the brackets of a class; undefined where it is more than ASCII characters and ranges of them. */
 const withinClass = (inner: string): string | undefined => {
   const negation = inner.startsWith('^') ? '^' : ''
   let found = ''
