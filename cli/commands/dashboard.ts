@@ -1,4 +1,5 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { eventTypes } from '../../shared/vocabulary.ts'
 import { graphql } from '../connection/client.ts'
 import { Session } from '../connection/session.ts'
 import { exitCodes } from '../errors.ts'
@@ -6,7 +7,7 @@ import { collect, dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { knownStatuses } from '../resources/timeline.ts'
 import { askViewer } from '../resources/viewer.ts'
-import { eventTypes, findWebhook } from '../resources/webhook.ts'
+import { findWebhook } from '../resources/webhook.ts'
 import type { Filters } from '../screens/dashboard/state.ts'
 
 export const dashboardCommand = () =>

@@ -1,4 +1,5 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { deliveryStatuses } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
@@ -6,7 +7,7 @@ import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
 import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
 import { list, listCommand } from '../resources/listing.ts'
-import { type Delivery, deliveryFields, deliveryStatuses, describeDelivery } from '../resources/timeline.ts'
+import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
 import { watchCommand } from './deliveries-watch.ts'
 
 type ListedDelivery = Pick<

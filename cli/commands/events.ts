@@ -1,4 +1,5 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { type DeliveryStatus, eventTypes } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
@@ -7,7 +8,6 @@ import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
 import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
 import { list, listCommand } from '../resources/listing.ts'
-import { eventTypes } from '../resources/webhook.ts'
 
 interface Event {
   id: string
@@ -24,7 +24,7 @@ interface EventDelivery {
   id: string
   webhookId: string
   webhook: { url: string } | null
-  status: string
+  status: DeliveryStatus
   attemptCount: number
   finishedAt: string | null
 }

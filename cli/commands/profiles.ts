@@ -33,7 +33,7 @@ const listProfilesCommand = () =>
         apiKey,
         current: name === current,
       }))
-      output.rows(rows, {
+      output.list(rows, {
         columns: [
           { title: '', cell: row => (row.current ? '*' : ' ') },
           { title: 'NAME', cell: row => cellText(row.name) },

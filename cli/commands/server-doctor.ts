@@ -28,6 +28,7 @@ export const serverDoctorCommand = () =>
           'Such as: --endpoint https://example.com/hooks',
         )
       }
-      const { diagnoseServer } = await import('../doctor/server-doctor.ts')
-      printFindings(output, await diagnoseServer(process.env, url))
+      const { inspectInstallation } = await import('../../server/doctor.ts')
+      const { diagnoseInstallation } = await import('../doctor/server-doctor.ts')
+      printFindings(output, await diagnoseInstallation(await inspectInstallation(process.env, url)))
     })

@@ -1,8 +1,7 @@
+import { deliveryStatuses, eventTypes, permissions } from '../../shared/vocabulary.ts'
 import { graphql } from '../connection/client.ts'
 import { type ConnectionFlags, connect, resolveSettings } from '../connection/connection.ts'
 import { readProfiles } from '../connection/profiles.ts'
-import { deliveryStatuses } from '../resources/timeline.ts'
-import { eventTypes } from '../resources/webhook.ts'
 
 export interface Candidate {
   value: string
@@ -32,14 +31,14 @@ export const namedValues = async (place: ValueSlot): Promise<Values> => {
   const { name, option, noun } = place
   if (/^(path|file|folder)$/.test(name)) return FILES
   if (option === '--events') return plain(eventTypes.filter(type => type !== 'ping'))
-  if (option === '--permissions') return plain(['read', 'webhooks', 'reports', 'admin'])
-  if (name === 'statuses') return plain([...deliveryStatuses])
+  if (option === '--permissions') return plain(permissions)
+  if (name === 'statuses') return plain(deliveryStatuses)
   if (option === '--profile' || option === '--save' || (noun === 'profiles' && name === 'name')) return profiles()
-  const resource = RESOURCES[option] ?? (name === 'id' ? RESOURCES[noun] : undefined)
-  return resource === undefined ? [] : rows(resource, place)
+  const resource = idsFrom[option] ?? (name === 'id' ? idsFrom[noun] : undefined)
+  return resource === undefined ? [] : latestOf(resource, place)
 }
 
-const plain = (values: string[]): Candidate[] => values.map(value => ({ value, text: '' }))
+const plain = (values: readonly string[]): Candidate[] => values.map(value => ({ value, text: '' }))
 
 const profiles = (): Candidate[] =>
   Object.entries(readProfiles().profiles).map(([value, { url }]) => ({ value, text: url }))
@@ -56,7 +55,7 @@ const users: Listed = { query: 'users', fields: 'id name', text: row => row.name
 const webhooks: Listed = { query: 'webhooks', fields: 'id url status', text: row => `${row.url} ${row.status}` }
 
 /** By the noun whose `<id>` it is, or by the option. */
-const RESOURCES: Record<string, Listed> = {
+export const idsFrom: Record<string, Listed> = {
   webhooks,
   '--webhook': webhooks,
   '--organisation': organisations,
@@ -70,7 +69,7 @@ const RESOURCES: Record<string, Listed> = {
 }
 
 /** The latest: whoever wants an older one has its id from elsewhere. */
-const rows = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
+const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
   const connection = connect(resolveSettings(connectionFlags(before), process.env, readProfiles()))
   const document = `{ rows: ${query}(query: { sort: [{ id: "desc" }], limit: 50 }) { ${fields} } }`
   const answer = graphql<{ rows: Record<string, string>[] }>(connection, document)

@@ -1,8 +1,10 @@
 import { randomUUID } from 'node:crypto'
 import { signRequest } from '../../shared/hmac.ts'
+import type { ErrorCode, RefusalReason } from '../../shared/vocabulary.ts'
 import { CliError, type ExitCode, exitCodes } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { duration } from '../output/time.ts'
+import { entryFor } from '../output/words.ts'
 import type { Connection } from './connection.ts'
 
 /** Longer than the server takes to ping an endpoint that does not answer (15 s), which some mutations wait for. */
@@ -115,17 +117,28 @@ const parseAnswer = (text: string): { data?: unknown; errors?: ServerError[] } |
   }
 }
 
+/** What the server said no to, and all that is known of it. */
+interface Refusal {
+  message: string
+  /** Of the error, made safe for a terminal where it is printed. */
+  extensions: Record<string, unknown>
+  response: Response
+  apiKey: string
+}
+
 const serverError = ({ message, extensions = {} }: ServerError, response: Response, apiKey: string): CliError => {
   const code = typeof extensions.code === 'string' ? neutralise(extensions.code) : 'FAILED'
-  const reason = typeof extensions.reason === 'string' ? extensions.reason : undefined
-  const exitCode = EXIT_CODES[code] ?? exitCodes.failed
   const more =
-    reason === 'clock_skew' ? bothClocks(extensions, response) : code === 'PING_FAILED' ? whatItSaid(extensions) : ''
+    extensions.reason === 'clock_skew'
+      ? bothClocks(extensions, response)
+      : code === 'PING_FAILED'
+        ? whatItSaid(extensions)
+        : ''
   return new CliError(
-    exitCode,
+    entryFor(EXIT_CODES, code) ?? exitCodes.failed,
     code,
     neutralise(message.replace(/\bVariable "\$\w+" has invalid value: /, '')) + more,
-    hintFor(code, message, reason, response, extensions, apiKey),
+    entryFor(HINTS, code)?.({ message, extensions, response, apiKey }),
   )
 }
 
@@ -135,61 +148,64 @@ const whatItSaid = ({ response }: Record<string, unknown>): string => {
   return text === '' ? '' : ` It said: ${text.length > 300 ? `${text.slice(0, 300)}…` : text}`
 }
 
-const EXIT_CODES: Record<string, ExitCode> = {
+const EXIT_CODES: Record<ErrorCode, ExitCode> = {
   UNAUTHENTICATED: exitCodes.notPermitted,
   FORBIDDEN: exitCodes.notPermitted,
   NOT_FOUND: exitCodes.notFound,
+  BAD_USER_INPUT: exitCodes.failed,
+  PING_FAILED: exitCodes.failed,
+  CONFLICT: exitCodes.failed,
+  RESULT_TOO_LARGE: exitCodes.failed,
+  QUERY_TOO_COMPLEX: exitCodes.failed,
+  RATE_LIMITED: exitCodes.failed,
+  INTERNAL_SERVER_ERROR: exitCodes.failed,
 }
 
-const hintFor = (
-  code: string,
-  message: string,
-  reason: string | undefined,
-  response: Response,
-  extensions: Record<string, unknown>,
-  apiKey: string,
-): string | undefined => {
-  const requestId = extensions.requestId ?? response.headers.get('x-request-id')
-  switch (code) {
-    case 'UNAUTHENTICATED':
-      return unauthenticatedHint(reason, apiKey)
-    case 'FORBIDDEN':
-      return 'An admin can make one that may: tidings tokens create --help'
-    case 'NOT_FOUND':
-      return 'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.'
-    case 'BAD_USER_INPUT':
-      return /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined
-    case 'PING_FAILED':
-      return 'Mend the endpoint and run this again. To try without one of your own: tidings listen --register'
-    case 'RESULT_TOO_LARGE':
-      return 'Narrow it with a selector, or page: --limit 1000, and then --after with the last id of each page.'
-    case 'RATE_LIMITED': {
-      const seconds = response.headers.get('retry-after')
-      return seconds && /^\d+$/.test(seconds)
-        ? `Try again in ${duration(Number(seconds) * 1000)}.`
-        : 'Try again in a minute.'
-    }
-    case 'INTERNAL_SERVER_ERROR':
-      return `Try again. If it stays, tell whoever runs the server the request id: ${neutralise(String(requestId ?? 'none'))}`
-    default:
-      return undefined
-  }
+const none = (): undefined => undefined
+
+/** What to do about each error; undefined where its message says it. */
+const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
+  UNAUTHENTICATED: ({ extensions, apiKey }) =>
+    (entryFor(REFUSAL_HINTS, String(extensions.reason)) ?? whichToken)(neutralise(apiKey)),
+  FORBIDDEN: () => 'An admin can make one that may: tidings tokens create --help',
+  NOT_FOUND: () =>
+    'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.',
+  BAD_USER_INPUT: ({ message }) =>
+    /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined,
+  PING_FAILED: () => 'Mend the endpoint and run this again. To try without one of your own: tidings listen --register',
+  CONFLICT: none,
+  RESULT_TOO_LARGE: () =>
+    'Narrow it with a selector, or page: --limit 1000, and then --after with the last id of each page.',
+  QUERY_TOO_COMPLEX: none,
+  RATE_LIMITED: ({ response }) => {
+    const seconds = response.headers.get('retry-after')
+    return seconds && /^\d+$/.test(seconds)
+      ? `Try again in ${duration(Number(seconds) * 1000)}.`
+      : 'Try again in a minute.'
+  },
+  INTERNAL_SERVER_ERROR: ({ extensions, response }) => {
+    const requestId = extensions.requestId ?? response.headers.get('x-request-id')
+    return `Try again. If it stays, tell whoever runs the server the request id: ${neutralise(String(requestId ?? 'none'))}`
+  },
 }
 
-const unauthenticatedHint = (reason: string | undefined, apiKey: string): string => {
-  switch (reason) {
-    case 'clock_skew':
-      return 'Set this machine’s clock, for instance by switching on network time.'
-    case 'unknown_key':
-      return `Is ${neutralise(apiKey)} the key that was meant, and the server? See both, and where they come from, with: tidings config`
-    case 'bad_signature':
-      return `The secret does not belong to API key ${neutralise(apiKey)}. Save both again with: tidings login`
-    case 'expired':
-    case 'revoked':
-      return `This access token was ${reason === 'expired' ? 'good until its time' : 'withdrawn'}. Ask an admin for a new one, then: tidings login`
-    default:
-      return 'See which server and key are used, and why, with: tidings config. Save others with: tidings login'
-  }
+const whichToken = (_apiKey: string): string =>
+  'See which server and key are used, and why, with: tidings config. Save others with: tidings login'
+const askForAnother = (ended: string): string =>
+  `This access token was ${ended}. Ask an admin for a new one, then: tidings login`
+
+/** What to do about a request that was refused with 401. */
+const REFUSAL_HINTS: Record<RefusalReason, (apiKey: string) => string> = {
+  clock_skew: () => 'Set this machine’s clock, for instance by switching on network time.',
+  unknown_key: apiKey =>
+    `Is ${apiKey} the key that was meant, and the server? See both, and where they come from, with: tidings config`,
+  bad_signature: apiKey => `The secret does not belong to API key ${apiKey}. Save both again with: tidings login`,
+  expired: () => askForAnother('good until its time'),
+  revoked: () => askForAnother('withdrawn'),
+  missing: whichToken,
+  malformed: whichToken,
+  body_hash_mismatch: whichToken,
+  replayed: whichToken,
 }
 
 const bothClocks = (extensions: Record<string, unknown>, response: Response): string => {

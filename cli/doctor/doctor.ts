@@ -1,10 +1,11 @@
 import pc from 'picocolors'
+import type { DeliveryStatus } from '../../shared/vocabulary.ts'
 import { graphql } from '../connection/client.ts'
 import { connect, serverUrl } from '../connection/connection.ts'
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { count, duration, relativeIso } from '../output/time.ts'
-import { type Attempt, describeAttempt } from '../resources/timeline.ts'
+import { type Attempt, describeAttempt, hasFailed } from '../resources/timeline.ts'
 import { askViewer, describeSight, type Viewer } from '../resources/viewer.ts'
 import { type Webhook, webhookFields } from '../resources/webhook.ts'
 import { checkReachable } from './endpoint-check.ts'
@@ -136,7 +137,7 @@ const diagnoseToken = (viewer: Viewer, nowMs: number): Finding[] => {
 interface RecentDelivery {
   id: string
   eventType: string
-  status: string
+  status: DeliveryStatus
   createdAt: string
   nextAttemptAt: string | null
   attempts: Attempt[]
@@ -194,7 +195,7 @@ const diagnoseDeliveries = (
   }
   const when = `the last, ${last.eventType}, ${relativeIso(last.createdAt, nowMs)}`
   const wrong = deliveries.find(
-    ({ status, attempts }) => ['rejected', 'dropped'].includes(status) || (status === 'pending' && attempts.length > 0),
+    ({ status, attempts }) => hasFailed(status) || (status === 'pending' && attempts.length > 0),
   )
   if (!wrong) {
     const late =

@@ -8,7 +8,7 @@ const TIMEOUT_MS = 5_000
 const EXPIRES_SOON_MS = 14 * 86_400_000
 
 /** The addresses that a URL's host has here; empty where it has none. */
-export const addressesOf = async (url: URL): Promise<string[]> => {
+const addressesOf = async (url: URL): Promise<string[]> => {
   const host = hostOf(url)
   if (isIP(host)) return [host]
   return (await lookup(host, { all: true }).catch(() => [])).map(({ address }) => address)

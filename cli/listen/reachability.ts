@@ -1,3 +1,4 @@
+import type { DeliveryStatus, WebhookStatus } from '../../shared/vocabulary.ts'
 import type { Ask } from '../connection/client.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { cellText } from '../output/output.ts'
@@ -13,14 +14,14 @@ const TOLD_AT_ONCE = 3
 interface SentDelivery {
   id: string
   eventType: string
-  status: string
+  status: DeliveryStatus
   attemptCount: number
   nextAttemptAt: string | null
   attempts: Pick<Attempt, 'number' | 'statusCode' | 'failure' | 'failureDetail'>[]
 }
 
 interface WebhookState {
-  status: string
+  status: WebhookStatus
   statusReason: string | null
   deliveries: SentDelivery[]
 }
@@ -56,7 +57,7 @@ export class ReachabilityWatch {
   readonly #options: ReachabilityOptions
   /** Attempts when a delivery was last looked at, and how many arrivals are accounted for by them. */
   readonly #known = new Map<string, { attempts: number; arrivals: number }>()
-  #status = 'active'
+  #status: WebhookStatus | 'gone' = 'active'
   #away = false
   #overdueTold = false
   #advised = false

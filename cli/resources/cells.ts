@@ -1,14 +1,30 @@
+import type { DeliveryStatus, ReportStatus, WebhookStatus } from '../../shared/vocabulary.ts'
 import { type Colours, cellText, describeFields, type Output, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
+import { entryFor } from '../output/words.ts'
 
-/** A value with the colour that its status has everywhere: green is well, yellow is waiting, red needs somebody. */
-export const statusCell = (status: string, colours: Colours): string => {
-  const text = cellText(status)
-  if (['active', 'delivered', 'approved', 'submitted'].includes(status)) return colours.green(text)
-  if (['pending', 'open', 'inactive'].includes(status)) return colours.yellow(text)
-  if (['rejected', 'dropped'].includes(status)) return colours.red(text)
-  return colours.dim(text)
+type Status = DeliveryStatus | WebhookStatus | ReportStatus
+
+/** Green is well, yellow is waiting, red needs somebody. */
+const COLOURS: Record<Status, 'green' | 'yellow' | 'red' | 'dim'> = {
+  active: 'green',
+  inactive: 'yellow',
+  disabled: 'dim',
+  pending: 'yellow',
+  delivered: 'green',
+  rejected: 'red',
+  dropped: 'red',
+  cancelled: 'dim',
+  open: 'yellow',
+  submitted: 'green',
+  approved: 'green',
 }
+
+/** The colour that a status has everywhere. */
+export const statusColour = (status: Status, colours: Colours): ((text: string) => string) =>
+  colours[entryFor(COLOURS, status) ?? 'dim']
+
+export const statusCell = (status: Status, colours: Colours): string => statusColour(status, colours)(cellText(status))
 
 export const idColumn = { title: 'ID', cell: (row: { id: string }) => cellText(row.id) }
 

@@ -79,7 +79,7 @@ export const list = async <Row extends { id: string }>(
     })
     const shown = rows.slice(0, shownLimit)
     total += shown.length
-    output.rows(shown, listing.view)
+    output.list(shown, listing.view)
     if (shown.length === rows.length) return
     after = shown.at(-1)!.id
     const soFar = `The first ${count(total, ...listing.noun)}.`

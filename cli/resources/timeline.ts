@@ -1,8 +1,16 @@
 import { parseIso } from '../../shared/time.ts'
-import { CliError, exitCodes } from '../errors.ts'
+import {
+  type DeliveryStatus,
+  deliveryStatuses,
+  type FailureReason,
+  type LOST,
+  type WebhookStatus,
+} from '../../shared/vocabulary.ts'
+import { usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
 import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from '../output/time.ts'
+import { entryFor } from '../output/words.ts'
 import { statusCell } from './cells.ts'
 
 export interface Attempt {
@@ -10,7 +18,7 @@ export interface Attempt {
   startedAt: string
   durationMs: number | null
   statusCode: number | null
-  failure: string | null
+  failure: FailureReason | typeof LOST | null
   failureDetail: string | null
   response: string | null
   retryAfter: string | null
@@ -19,10 +27,10 @@ export interface Attempt {
 export interface Delivery {
   id: string
   webhookId: string
-  webhook: { id: string; url: string; status: string; statusReason: string | null } | null
+  webhook: { id: string; url: string; status: WebhookStatus; statusReason: string | null } | null
   eventType: string
   event: { id: string; payload: unknown } | null
-  status: string
+  status: DeliveryStatus
   attemptCount: number
   nextAttemptAt: string | null
   createdAt: string
@@ -30,19 +38,27 @@ export interface Delivery {
   attempts: Attempt[]
 }
 
-export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
+/** What has become of a delivery in each status. Who looks for what failed looks for both ways to fail. */
+export const outcomes: Record<DeliveryStatus, 'waiting' | 'failed' | 'delivered' | 'cancelled'> = {
+  pending: 'waiting',
+  rejected: 'failed',
+  dropped: 'failed',
+  delivered: 'delivered',
+  cancelled: 'cancelled',
+}
+
+export const hasFailed = (status: DeliveryStatus): boolean => entryFor(outcomes, status) === 'failed'
 
 /** The statuses that an option names. Throws a CliError, exit code 2, for one that there is not. */
-export const knownStatuses = (given: string[] | undefined): string[] | undefined => {
-  const unknown = given?.find(status => !deliveryStatuses.some(known => known === status))
-  if (unknown === undefined) return given
-  throw new CliError(
-    exitCodes.usage,
-    'USAGE',
-    `${JSON.stringify(unknown)} is no status of a delivery.`,
-    `There are ${deliveryStatuses.join(', ')}.`,
-  )
-}
+export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | undefined =>
+  given?.map(status => {
+    const known = deliveryStatuses.find(each => each === status)
+    if (known) return known
+    throw usageError(
+      `${JSON.stringify(status)} is no status of a delivery.`,
+      `There are ${deliveryStatuses.join(', ')}.`,
+    )
+  })
 
 /** GraphQL selection of everything that a delivery's timeline is told from. */
 export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
@@ -89,10 +105,16 @@ export const glanceFields = `id webhookId webhook { url } eventType status attem
 
 /** One sign for how it stands, which says it without colour too. */
 export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Colours): string => {
-  if (status === 'delivered') return colours.green('✓')
-  if (status === 'rejected' || status === 'dropped') return colours.red('✗')
-  if (status === 'cancelled') return colours.dim('–')
-  return attempts.length === 0 ? colours.dim('·') : colours.yellow('!')
+  switch (entryFor(outcomes, status)) {
+    case 'delivered':
+      return colours.green('✓')
+    case 'failed':
+      return colours.red('✗')
+    case 'cancelled':
+      return colours.dim('–')
+    default:
+      return attempts.length === 0 ? colours.dim('·') : colours.yellow('!')
+  }
 }
 
 /** What has happened to a delivery, in a few words: `delivered (200, 12 ms)`, `again in 5 s (500)`, `queued`. */
@@ -150,37 +172,35 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
     settledAt = startedAt === undefined ? undefined : startedAt + (attempt.durationMs ?? 0)
   }
   const payload = (JSON.stringify(event?.payload, null, 2) ?? '–').split('\n').map(each => neutralise(each))
-  const next = describeNext(delivery, nowMs, zone, colours)
+  const next = entryFor(NEXT, delivery.status)?.(delivery, nowMs, zone, colours) ?? ''
   return `${head}\n${lines.join('\n')}\n\n${next}\n\n${colours.dim('Payload')}\n${payload.join('\n')}\n`
 }
 
 /** What becomes of a delivery from here, and what a reader can do about it. */
-const describeNext = (delivery: Delivery, nowMs: number, zone: number, colours: Colours): string => {
-  const last = delivery.attempts.at(-1)
-  switch (delivery.status) {
-    case 'pending': {
-      const number = delivery.attemptCount + 1
-      const at = delivery.nextAttemptAt === null ? undefined : parseIso(delivery.nextAttemptAt)
-      if (at === undefined) return `Next: attempt ${number}, now under way.`
-      if (at > nowMs)
-        return `Next: attempt ${number} ${relativeTime(at, nowMs)}, at ${clock(delivery.nextAttemptAt!, zone)}.`
-      const late = nowMs - at
-      const line = `Next: attempt ${number}, due ${relativeTime(at, nowMs)}.`
-      return late < 20_000
-        ? line
-        : `${line} ${colours.yellow('It is late: is a server running that has the role “delivery”?')}`
-    }
-    case 'delivered':
-      return `Delivered after ${count(delivery.attemptCount, 'attempt')}. Nothing more is sent.`
-    case 'rejected':
-      return `The receiver answered ${last?.statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${last?.statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''} Once it is mended: ${redeliver(delivery)}`
-    case 'dropped':
-      return `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`
-    case 'cancelled':
-      return `Cancelled because its webhook ${delivery.webhook?.statusReason ? `left the status active (${cellText(delivery.webhook.statusReason)})` : 'left the status active'}. Make it active again with: tidings webhooks enable ${cellText(delivery.webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(delivery.webhookId)} --since ${cellText(delivery.createdAt)}`
-    default:
-      return ''
-  }
+const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: number, colours: Colours) => string> = {
+  pending: (delivery, nowMs, zone, colours) => {
+    const number = delivery.attemptCount + 1
+    const at = delivery.nextAttemptAt === null ? undefined : parseIso(delivery.nextAttemptAt)
+    if (at === undefined) return `Next: attempt ${number}, now under way.`
+    if (at > nowMs)
+      return `Next: attempt ${number} ${relativeTime(at, nowMs)}, at ${clock(delivery.nextAttemptAt!, zone)}.`
+    const line = `Next: attempt ${number}, due ${relativeTime(at, nowMs)}.`
+    return nowMs - at < 20_000
+      ? line
+      : `${line} ${colours.yellow('It is late: is a server running that has the role “delivery”?')}`
+  },
+  delivered: ({ attemptCount }) => `Delivered after ${count(attemptCount, 'attempt')}. Nothing more is sent.`,
+  rejected: delivery => {
+    const statusCode = delivery.attempts.at(-1)?.statusCode
+    const token = statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''
+    return `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+  },
+  dropped: delivery =>
+    `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`,
+  cancelled: ({ webhook, webhookId, createdAt }) => {
+    const reason = webhook?.statusReason ? ` (${cellText(webhook.statusReason)})` : ''
+    return `Cancelled because its webhook left the status active${reason}. Make it active again with: tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+  },
 }
 
 const redeliver = ({ id }: Delivery): string => `tidings deliveries redeliver ${cellText(id)}`

@@ -1,3 +1,4 @@
+import type { Permission } from '../../shared/vocabulary.ts'
 import type { Ask } from '../connection/client.ts'
 import { cellText } from '../output/output.ts'
 
@@ -6,7 +7,7 @@ export interface Viewer {
   id: string
   name: string
   apiKey: string
-  permissions: string[]
+  permissions: Permission[]
   seesAllOrganisations: boolean
   /** Those it is limited to; none if it sees all, which may be more than a list can hold. */
   organisations: { id: string; name: string }[]

@@ -1,22 +1,35 @@
 import { usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
-import type { Webhook } from './webhook.ts'
+import { wordsOf } from '../output/words.ts'
+import { fieldNames, inputTypes, settableStatuses, type Webhook, type WebhookInput } from './webhook.ts'
 
 /** A webhook as a file describes it. What is not given is left as it is, or as the API has it for a new one. */
-export interface WebhookEntry {
-  id?: string
-  url: string
-  events?: string[]
-  organisationIds?: string[]
-  projectIds?: string[]
-  status?: 'active' | 'disabled'
-}
+export type WebhookEntry = Partial<WebhookInput> & Pick<WebhookInput, 'url'>
 
-const LISTS = ['events', 'organisationIds', 'projectIds'] as const
-const KNOWN = ['id', 'url', ...LISTS, 'status']
+const KNOWN = wordsOf<keyof WebhookEntry>(inputTypes)
+const isKnown = (name: string): boolean => KNOWN.some(known => known === name)
 /** What `webhooks list --output json` says besides, so that its output can be given back. */
-const READ_ONLY = ['statusReason', 'createdAt', 'updatedAt', 'lastDeliveryAt', 'health']
+const isReadOnly = (name: string): boolean => fieldNames.some(known => known === name)
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+
+/** What of an entry can be wrong, and is not the API's to say: the fault in a value, in a sentence or less. */
+const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined> = {
+  url: value =>
+    typeof value === 'string' && /^https?:$/.test(URL.parse(value)?.protocol ?? '')
+      ? undefined
+      : `its url is ${shown(value)}; it is to be an absolute http or https URL`,
+  id: value =>
+    isLeftOut(value) || (typeof value === 'string' && UUID.test(value))
+      ? undefined
+      : `its id is ${shown(value)}; it is to be a UUID, or left out`,
+  events: value => faultOfList('events', value),
+  organisationIds: value => faultOfList('organisationIds', value),
+  projectIds: value => faultOfList('projectIds', value),
+  status: value =>
+    isLeftOut(value) || settableStatuses.some(status => status === value)
+      ? undefined
+      : `its status is ${shown(value)}; a client sets ${settableStatuses.join(' or ')}`,
+}
 
 /**
  * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every fault
@@ -33,22 +46,21 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
     )
   }
   return (values as WebhookEntry[]).map(entry => {
-    const wanted = Object.entries(entry).filter(([name, value]) => KNOWN.includes(name) && value !== null)
+    const wanted = Object.entries(entry).filter(([name, value]) => isKnown(name) && value !== null)
     const given = Object.fromEntries(wanted) as unknown as WebhookEntry
     return given.id === undefined ? given : { ...given, id: given.id.toLowerCase() }
   })
 }
 
 /** Which of what an entry gives is not so yet. */
-export const differences = (entry: WebhookEntry, webhook: Webhook): (keyof WebhookEntry)[] => {
-  const sameList = (one: string[], other: string[]) =>
-    new Set(one).size === new Set(other).size && one.every(value => other.includes(value))
-  return [
-    ...(entry.url === webhook.url ? [] : (['url'] as const)),
-    ...LISTS.filter(name => entry[name] !== undefined && !sameList(entry[name], webhook[name])),
-    ...(entry.status === undefined || entry.status === webhook.status ? [] : (['status'] as const)),
-  ]
-}
+export const differences = (entry: WebhookEntry, webhook: Webhook): (keyof WebhookEntry)[] =>
+  KNOWN.filter(name => name !== 'id' && entry[name] !== undefined && !isSame(entry[name], webhook[name]))
+
+/** Lists are sets here: their order says nothing. */
+const isSame = (one: string | string[], other: string | string[]): boolean =>
+  Array.isArray(one) && Array.isArray(other)
+    ? new Set(one).size === new Set(other).size && one.every(value => other.includes(value))
+    : one === other
 
 const parse = (text: string, source: string): unknown[] => {
   if (text.trim() === '') throw usageError(`${source} is empty.`, 'It holds a JSON array of webhooks, or one a line.')
@@ -77,27 +89,19 @@ const parse = (text: string, source: string): unknown[] => {
 const faultsOf = (value: unknown): string[] => {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return ['it is no JSON object']
   const entry = value as Record<string, unknown>
-  const unknown = Object.keys(entry).filter(name => !KNOWN.includes(name) && !READ_ONLY.includes(name))
-  const { id, url, status } = entry
+  const unknown = Object.keys(entry).filter(name => !isKnown(name) && !isReadOnly(name))
   return [
     ...unknown.map(name => `${JSON.stringify(name)} is unknown; there are ${KNOWN.join(', ')}`),
-    ...(typeof url === 'string' && /^https?:$/.test(URL.parse(url)?.protocol ?? '')
-      ? []
-      : [`its url is ${shown(url)}; it is to be an absolute http or https URL`]),
-    ...(id === undefined || id === null || (typeof id === 'string' && UUID.test(id))
-      ? []
-      : [`its id is ${shown(id)}; it is to be a UUID, or left out`]),
-    ...LISTS.filter(name => !isGivenList(entry[name])).map(
-      name => `its ${name} are ${shown(entry[name])}; a list of texts is wanted, empty for all`,
-    ),
-    ...(status === undefined || status === null || status === 'active' || status === 'disabled'
-      ? []
-      : [`its status is ${shown(status)}; a client sets active or disabled`]),
+    ...wordsOf(FAULTS).flatMap(name => FAULTS[name](entry[name]) ?? []),
   ]
 }
 
-const isGivenList = (value: unknown): boolean =>
-  value === undefined || value === null || (Array.isArray(value) && value.every(each => typeof each === 'string'))
+const isLeftOut = (value: unknown): boolean => value === undefined || value === null
+
+const faultOfList = (name: string, value: unknown): string | undefined =>
+  isLeftOut(value) || (Array.isArray(value) && value.every(each => typeof each === 'string'))
+    ? undefined
+    : `its ${name} are ${shown(value)}; a list of texts is wanted, empty for all`
 
 const shown = (value: unknown): string => (value === undefined ? 'missing' : neutralise(JSON.stringify(value)))
 

@@ -38,7 +38,7 @@ const webhook = (given: Partial<Webhook> = {}): Webhook => ({
   createdAt: '',
   updatedAt: '',
   lastDeliveryAt: null,
-  health: { delivered: 1 },
+  health: { delivered: 1, pending: 0, rejected: 0, dropped: 0, cancelled: 0 },
   ...given,
 })
 const stateWith = (given: Partial<State> = {}): State => ({
@@ -180,7 +180,7 @@ test('a search is for an id, for its beginning, or for text in a URL or an event
 test('a held list stays as it is but for what becomes of its rows, and counts what is newer', () => {
   const rows = [2, 1].map(ago => delivery(AT + ago, { status: 'pending' }))
   const held = stateWith({ deliveries: rows, deliveryId: rows[1]!.id })
-  const done = { ...rows[1]!, status: 'delivered' }
+  const done: DeliveryAtAGlance = { ...rows[1]!, status: 'delivered' }
   const after = afterLook(held, look([delivery(AT + 9), rows[0]!], [done]), AT + 10)
   assert.deepEqual(after.deliveries, [rows[0], done])
   assert.equal(after.newer, 1)

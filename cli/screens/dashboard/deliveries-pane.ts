@@ -1,7 +1,7 @@
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { timeOfDay, zoneAt } from '../../output/time.ts'
-import { type DeliveryAtAGlance, describeState, statusMark } from '../../resources/timeline.ts'
+import { type DeliveryAtAGlance, describeState, hasFailed, statusMark } from '../../resources/timeline.ts'
 import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
 import { MOST_ROWS } from './looks.ts'
@@ -82,10 +82,8 @@ const valuesOf = (delivery: DeliveryAtAGlance, nowMs: number, colours: Colours):
   what: describeState(delivery, nowMs),
   event: cellText(delivery.eventType),
   webhook: cellText(withoutScheme(delivery.webhook?.url ?? delivery.webhookId)),
-  ...(FAILED.has(delivery.status) && { colour: colours.red }),
+  ...(hasFailed(delivery.status) && { colour: colours.red }),
 })
-
-const FAILED = new Set(['rejected', 'dropped'])
 
 /** The columns that there is room for; that of webhooks is not needed where there is one. */
 const cellsOf = (

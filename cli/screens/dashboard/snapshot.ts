@@ -34,9 +34,9 @@ export const printSnapshot = async (session: Session, filters: Filters): Promise
   if (!output.forPeople) return output.one({ webhooks, deliveries }, () => '')
   const { colours, nowMs } = output
   output.data(`${colours.bold('Webhooks')}, those that need attention first\n\n`)
-  output.rows(webhooks, webhookView(nowMs))
+  output.list(webhooks, webhookView(nowMs))
   output.data(`\n${colours.bold('Deliveries')}, the newest first\n\n`)
-  output.rows(deliveries, deliveryView(nowMs))
+  output.list(deliveries, deliveryView(nowMs))
 }
 
 const webhookView = (nowMs: number): View<Webhook> => ({

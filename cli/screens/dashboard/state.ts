@@ -1,7 +1,9 @@
+import { type DeliveryStatus, eventTypes } from '../../../shared/vocabulary.ts'
+import { wordsOf } from '../../output/words.ts'
 import { allOf } from '../../resources/mango-query.ts'
-import { atAGlance, type Delivery, type DeliveryAtAGlance } from '../../resources/timeline.ts'
+import { atAGlance, type Delivery, type DeliveryAtAGlance, outcomes } from '../../resources/timeline.ts'
 import type { Viewer } from '../../resources/viewer.ts'
-import { eventTypes, type Webhook } from '../../resources/webhook.ts'
+import type { Webhook } from '../../resources/webhook.ts'
 import type { Wanted } from './feed.ts'
 import type { Link } from './poll.ts'
 
@@ -63,7 +65,7 @@ export interface State {
   webhookId: string | undefined
   /** The selected delivery. While there is one the list is held; otherwise it follows the newest. */
   deliveryId: string | undefined
-  statuses: string[]
+  statuses: DeliveryStatus[]
   eventType: string | undefined
   search: { webhooks: string; deliveries: string }
   /** Lines of the details that are scrolled out above. */
@@ -74,7 +76,7 @@ export interface State {
 
 export interface Filters {
   webhookId?: string | undefined
-  statuses?: string[] | undefined
+  statuses?: DeliveryStatus[] | undefined
   eventType?: string | undefined
 }
 
@@ -104,7 +106,10 @@ export const initialState = (viewer: Viewer, filters: Filters, nowMs: number): S
 })
 
 /** Choices that one key goes through; support looks for what failed, whichever way. */
-export const statusChoices: string[][] = [[], ['pending'], ['rejected', 'dropped'], ['delivered'], ['cancelled']]
+export const statusChoices: DeliveryStatus[][] = [
+  [],
+  ...Object.values(Object.groupBy(wordsOf(outcomes), status => outcomes[status])),
+]
 export const eventTypeChoices: (string | undefined)[] = [undefined, ...eventTypes]
 
 /** Those that match what was searched for, in the order of who needs attention first. */

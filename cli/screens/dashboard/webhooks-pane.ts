@@ -1,6 +1,7 @@
+import type { DeliveryStatus } from '../../../shared/vocabulary.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { relativeIso } from '../../output/time.ts'
-import { statusCell } from '../../resources/cells.ts'
+import { statusColour } from '../../resources/cells.ts'
 import type { Webhook } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
 import { firstShown, type Layout } from './layout.ts'
@@ -88,7 +89,7 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
     // What waits for a person is as red as what has failed.
     status: {
       text: cellText(status),
-      colour: text => (status === 'inactive' ? colours.red(text) : statusCell(text, colours)),
+      colour: status === 'inactive' ? colours.red : statusColour(status, colours),
     },
     url: cellText(withoutScheme(url)),
     delivered: { text: short(delivered) },
@@ -101,9 +102,9 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
 }
 
 const totals = (webhooks: Webhook[]): WebhookCells => {
-  const sum = (...outcomes: string[]): Value => ({
+  const sum = (...statuses: DeliveryStatus[]): Value => ({
     text: short(
-      webhooks.reduce((total, { health }) => total + outcomes.reduce((sum, each) => sum + (health[each] ?? 0), 0), 0),
+      webhooks.reduce((total, { health }) => total + statuses.reduce((sum, each) => sum + (health[each] ?? 0), 0), 0),
     ),
   })
   return {
