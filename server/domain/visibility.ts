@@ -58,10 +58,17 @@ export const findVisible = async <Row>(
 }
 
 /** The ids of the organisations that some tokens were created with; of one that sees all there are none. */
-export const organisationIdsOf =
+const organisationIdsOf =
   (tokenIds: string[]) =>
   (builder: Knex.QueryBuilder): void => {
     builder.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
+  }
+
+/** Narrows a SELECT of organisations to those that some tokens were created with. */
+export const createdWith =
+  (tokenIds: string[]): Visible =>
+  builder => {
+    builder.whereIn('organisations.id', organisationIdsOf(tokenIds))
   }
 
 /** The organisations that a token sees, as a condition on a column that holds their id. */
