@@ -4,6 +4,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { connect } from '../../server/database/connect.ts'
 import { LEASE_MS } from '../../server/delivery/loop.ts'
 import { startProxy } from '../database/proxy.ts'
+import { realClock } from '../support/clock.ts'
 import { describeEachEngine, engines } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { sendGraphql } from '../support/server.ts'
@@ -11,7 +12,6 @@ import { type Rig, startRig } from './rig.ts'
 import { masterKey, type ServerProcess, startServerProcess } from './server-process.ts'
 
 const EVENTS = 200
-const realClock = { now: () => Date.now() }
 
 const counts = ({ requests }: Receiver): Map<string, number> => {
   const counted = new Map<string, number>()

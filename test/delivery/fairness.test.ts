@@ -3,14 +3,13 @@ import { describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import type { Job } from '../../server/delivery/queue.ts'
 import { createShares } from '../../server/delivery/shares.ts'
-import { testClock } from '../support/clock.ts'
+import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { startRig } from './rig.ts'
 
 const HEALTHY = 8
 const SECOND = 1000
-const realClock = { now: () => Date.now() }
 
 describeEachEngine('events for 10 webhooks, of which one always answers 500 and one never answers', engine => {
   for (const [EVENTS, where] of [
