@@ -6,6 +6,7 @@ import { LEASE_MS } from '../../server/delivery/loop.ts'
 import { startProxy } from '../database/proxy.ts'
 import { realClock } from '../support/clock.ts'
 import { describeEachEngine, engines } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { sendGraphql } from '../support/server.ts'
 import { type Rig, startRig } from './rig.ts'
@@ -25,9 +26,9 @@ const claimed = (rig: Rig): Promise<string[]> =>
   rig.database.knex('delivery_queue').whereNotNull('lease').pluck('delivery_id')
 
 const untilDelivered = async (rig: Rig, count: number, timeoutMs = 30_000): Promise<void> => {
-  const deadline = Date.now() + timeoutMs
-  while ((await rig.countWhere({ status: 'delivered' })) < count && Date.now() < deadline) await wait(20)
-  assert.equal(await rig.countWhere({ status: 'delivered' }), count)
+  const delivered = () => rig.countWhere({ status: 'delivered' })
+  const found = await eventually(`${count} deliveries to be delivered`, delivered, n => n >= count, { timeoutMs })
+  assert.equal(found, count)
 }
 
 describeEachEngine('kill -9 of a server in the middle of deliveries', engine => {
@@ -68,14 +69,16 @@ describeEachEngine('kill -9 of a server in the middle of deliveries', engine => 
 
 /** How many of the queue are held by a process that does nothing more: the same for a while, with nothing else left. */
 const leftOf = async (rig: Rig, dead: Set<string>): Promise<number> => {
-  let before: string[] = []
-  for (let same = 0; same < 10; ) {
-    await wait(100)
-    const now = await rig.database.knex('delivery_queue').pluck('delivery_id')
-    same = now.length === before.length && now.every(id => dead.has(id)) ? same + 1 : 0
-    before = now
+  const sizes: number[] = []
+  const look = async () => {
+    const now: string[] = await rig.database.knex('delivery_queue').pluck('delivery_id')
+    sizes.push(now.length)
+    if (!now.every(id => dead.has(id))) sizes.length = 0
+    return sizes.slice(-11)
   }
-  return before.length
+  const isStill = (last: number[]) => last.length === 11 && new Set(last).size === 1
+  const still = await eventually('the queue to be left as it is', look, isStill, { timeoutMs: 30_000, everyMs: 100 })
+  return still[0]!
 }
 
 describeEachEngine('SIGTERM', engine => {

@@ -5,6 +5,7 @@ import type { Job } from '../../server/delivery/queue.ts'
 import { createShares } from '../../server/delivery/shares.ts'
 import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { startRig } from './rig.ts'
 
@@ -46,15 +47,22 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
         const loop = await rig.startLoop({ retryScheduleMs: [2 * SECOND, 60 * SECOND], attemptTimeoutMs: 300 * SECOND })
         await rig.emit(EVENTS)
         loop.wake()
-        const emittedAt = Date.now()
-        const isDone = () => rig.countWhere({ status: 'delivered' }).then(done => done === EVENTS * HEALTHY)
         // Whoever hangs does so for all this time, and longer.
-        while (!(await isDone()) && Date.now() - emittedAt < 45 * SECOND) await wait(50)
-        assert.equal(await rig.countWhere({ status: 'delivered' }), EVENTS * HEALTHY)
+        await eventually(
+          'every event to reach every healthy webhook',
+          () => rig.countWhere({ status: 'delivered' }),
+          delivered => delivered === EVENTS * HEALTHY,
+          { timeoutMs: 45 * SECOND, everyMs: 50 },
+        )
         assert.ok(mostHanging > 0 && mostHanging <= 512 / 4, `${mostHanging} hanging at once`)
         assert.equal(await rig.countWhere({ webhook_id: hangingId!, status: 'pending' }), EVENTS)
 
-        while ((await rig.countWhere({ webhook_id: failingId!, attempt_count: 2 })) < EVENTS) await wait(50)
+        await eventually(
+          'every event to have been retried once',
+          () => rig.countWhere({ webhook_id: failingId!, attempt_count: 2 }),
+          retried => retried === EVENTS,
+          { timeoutMs: 45 * SECOND, everyMs: 50 },
+        )
         const waits = await rig.waits(failingId!)
         assert.equal(waits.length, EVENTS)
         assert.ok(Math.min(...waits) >= 2 * SECOND, `retried after ${Math.min(...waits)} ms`)

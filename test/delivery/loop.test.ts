@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { createRemoteJWKSet, jwtVerify } from 'jose'
 import { rows } from '../../server/database/connect.ts'
 import type { DeliveryLoop } from '../../server/delivery/loop.ts'
 import { version } from '../../shared/version.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 import { type Rig, startRig } from './rig.ts'
@@ -341,7 +341,11 @@ describeEachEngine('a delivery of a real server', engine => {
   })
 
   it('shows its attempts in the API as they were', async () => {
-    while (await server.database.knex('delivery_queue').first()) await wait(5)
+    await eventually(
+      'an empty queue',
+      () => server.database.knex('delivery_queue'),
+      queue => queue.length === 0,
+    )
     const { data } = await server.graphql(
       '{ deliveries(query: {selector: {eventType: "project_report_quarterly_submitted"}}) { status attemptCount nextAttemptAt attempts { number statusCode } } }',
     )
@@ -360,17 +364,17 @@ describeEachEngine('a delivery of a real server', engine => {
   })
 })
 
+type QueueRow = { due_at: number; failure_count: number; lease: string | null }
+
 /** Moves the clock to where the one pending delivery is due, once `failures` have been recorded. */
 const untilRetryIsDue = async (server: TestServer, clock: ReturnType<typeof testClock>, failures: number) => {
-  for (;;) {
-    const [waiting] = await rows<{ due_at: number }>(
-      server.database.knex,
-      'SELECT due_at FROM delivery_queue WHERE failure_count = ? AND lease IS NULL',
-      [failures],
-    )
-    if (waiting) return clock.set(waiting.due_at)
-    await wait(5)
-  }
+  const isWaiting = ({ failure_count, lease }: QueueRow) => failure_count === failures && lease === null
+  const queue = await eventually(
+    `a delivery to wait for its next attempt after ${failures} failures`,
+    () => rows<QueueRow>(server.database.knex, 'SELECT * FROM delivery_queue'),
+    queue => queue.some(isWaiting),
+  )
+  clock.set(queue.find(isWaiting)!.due_at)
 }
 
 describe('a loop without the role delivery', () => {

@@ -17,6 +17,7 @@ import {
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { type Rig, startRig } from './rig.ts'
 
@@ -274,6 +275,7 @@ describeEachEngine('the delivery loop', engine => {
     await rig.reset()
   })
   after(() => rig?.stop())
+  const leased = () => rig.database.knex('delivery_queue').whereNotNull('lease')
 
   it('never attempts a delivery twice at once, however many loops share the database', async () => {
     const attempting = new Set<string>()
@@ -324,7 +326,7 @@ describeEachEngine('the delivery loop', engine => {
     for (let n = 0; n < 6; n++) {
       clock.advance(10_000)
       t.mock.timers.tick(10_000)
-      while ((await due()) !== clock.now() + LEASE_MS) await wait(5)
+      await eventually('the lease to be extended', due, dueAt => dueAt === clock.now() + LEASE_MS)
     }
     answer({ status: 200 })
     await loop.idle()
@@ -340,7 +342,7 @@ describeEachEngine('the delivery loop', engine => {
     await rig.emit(3)
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
-    while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
+    await eventually('two to be claimed', leased, leases => leases.length === 2)
     const stopped = loop.stop()
     await wait(50)
     answer({ status: 200 })
@@ -367,13 +369,13 @@ describeEachEngine('the delivery loop', engine => {
     await rig.emit(2)
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
-    while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
+    await eventually('two to be claimed', leased, leases => leases.length === 2)
     clock.advance(LEASE_MS)
     // Another process has claimed what ran out, and is sending it.
     const lease = newLease(clock.now())
     await claim(rig.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, plan: takeAll })
     answer({ status: 200 })
-    while ((await rig.countWhere({ status: 'delivered' })) === 0) await wait(5)
+    await eventually('one to be delivered', () => rig.countWhere({ status: 'delivered' }), Boolean)
     await loop.idle()
     assert.equal(receiver.requests.length, 1)
     assert.deepEqual(await rig.database.knex('delivery_queue').pluck('lease'), [lease])
@@ -389,9 +391,13 @@ describeEachEngine('the delivery loop', engine => {
     await rig.emit(2)
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
-    while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
+    await eventually('two to be claimed', leased, leases => leases.length === 2)
     answer({ status: 429, headers: { 'retry-after': '60' } })
-    while ((await rig.webhookRow(webhookId)).held_until === null) await wait(5)
+    await eventually(
+      'its pause to be recorded',
+      () => rig.webhookRow(webhookId),
+      webhook => webhook.held_until !== null,
+    )
     await loop.idle()
     assert.equal(receiver.requests.length, 1)
     clock.advance(61_000)
