@@ -15,6 +15,7 @@ import { createLog, type Log } from '../../server/log.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { addProject } from '../support/server.ts'
+import { addWebhook } from '../support/webhooks.ts'
 
 export type Rig = {
   given: TestDatabase
@@ -101,21 +102,7 @@ export const startRig = async (
       return started
     },
     token,
-    async webhook(url) {
-      const id = randomUUID()
-      const now = clock.now()
-      await database.knex('webhooks').insert({
-        id,
-        access_token_id: accessTokenId,
-        url,
-        status: 'active',
-        all_events: 1,
-        all_organisations_and_projects: 1,
-        created_at: now,
-        updated_at: now,
-      })
-      return id
-    },
+    webhook: url => addWebhook(database.knex, { accessTokenId, url, createdAt: clock.now() }),
     async emit(count = 1) {
       const emitOne = async () => {
         const id = randomUUID()

@@ -4,6 +4,7 @@ import { createAccessToken } from '../../server/domain/access-tokens.ts'
 import type { Sealer } from '../../server/keys/seal.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import type { Permission } from '../../shared/vocabulary.ts'
+import { webhookRows } from '../support/webhooks.ts'
 
 // The same installation twice: as it is, and as it would be if nothing existed but what one token sees. Whatever the token
 // asks, both must answer alike.
@@ -191,24 +192,23 @@ const rowsAt = (now: number): Placed[] => {
     const there = webhookThere(webhook)
     const { made, organisations = [], projects = [], mark = '' } = webhook
     const id = idOf(`webhook ${name}`)
-    put('webhooks', there, {
+    const rows = webhookRows({
       id,
-      access_token_id: idOf(`token ${made}`),
+      accessTokenId: idOf(`token ${made}`),
       url: `http://127.0.0.1:1/${encodeURIComponent(name)}${mark}`,
-      status: name.startsWith('project') ? 'inactive' : 'active',
-      status_reason: name.startsWith('project') ? `It answered 429 ${mark}` : null,
-      all_events: name === 'unnamed one' ? 0 : 1,
-      all_organisations_and_projects: organisations.length + projects.length > 0 ? 0 : 1,
-      ...times,
+      events: name === 'unnamed one' ? ['token_expired'] : [],
+      organisationIds: organisations.map(to => idOf(`organisation ${to}`)),
+      projectIds: projects.map(to => idOf(`project ${to}1`)),
+      ...(name.startsWith('project') && { status: 'inactive', statusReason: `It answered 429 ${mark}` }),
+      createdAt: times.created_at,
     })
-    if (name === 'unnamed one') put('webhook_events', there, { webhook_id: id, event_type: 'token_expired' })
-    for (const to of organisations) {
-      const organisation_id = idOf(`organisation ${to}`)
-      put('webhook_organisations', who => there(who) && someOf([to])(who), { webhook_id: id, organisation_id })
+    for (const row of rows.webhooks) put('webhooks', there, row)
+    for (const row of rows.webhook_events) put('webhook_events', there, row)
+    for (const [n, to] of organisations.entries()) {
+      put('webhook_organisations', who => there(who) && someOf([to])(who), rows.webhook_organisations[n]!)
     }
-    for (const to of projects) {
-      const project_id = idOf(`project ${to}1`)
-      put('webhook_projects', who => there(who) && someOf([to])(who), { webhook_id: id, project_id })
+    for (const [n, to] of projects.entries()) {
+      put('webhook_projects', who => there(who) && someOf([to])(who), rows.webhook_projects[n]!)
     }
     const ping = idOf(`ping ${name}`)
     put('events', there, { id: ping, type: 'ping', payload: '{}', created_at: now - 3_000 })
