@@ -22,7 +22,7 @@ export type Kind = {
 
 const MOST: Permission[] = ['read', 'webhooks', 'reports']
 
-/** The tokens that there are. All of them are in every world. */
+/** The tokens that there are. All of them are in every data set. */
 export const kinds = {
   'sees all': { permissions: MOST, sees: undefined },
   'sees one': { permissions: MOST, sees: ['A'] },
@@ -35,7 +35,7 @@ export const kinds = {
 } as const satisfies Record<string, Kind>
 export type KindName = keyof typeof kinds
 
-/** An id that is the same in every run and every world. */
+/** An id that is the same in every run and every data set. */
 export const idOf = (name: string): string => {
   const hex = createHash('sha256').update(name).digest('hex')
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-7${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`
@@ -276,7 +276,7 @@ const rowsAt = (now: number): Placed[] => {
         response: answer,
       })
     }
-    // Far from due: nothing is sent while the worlds are compared.
+    // Far from due: nothing is sent while the data sets are compared.
     if (pending)
       put('delivery_queue', there, { delivery_id: id, event_id: event.id, webhook_id, due_at: now + 3_600_000 })
   }
@@ -284,7 +284,7 @@ const rowsAt = (now: number): Placed[] => {
 
 export type Tokens = Record<KindName, Credentials & { id: string }>
 
-/** Makes the tokens in the database of the whole world, and returns them with their rows. */
+/** Makes the tokens in the database of the whole data set, and returns them with their rows. */
 export const createTokens = async (database: Database, sealer: Sealer, now: number) => {
   const tokens = {} as Tokens
   for (const [name, { permissions, sees }] of Object.entries(kinds) as [KindName, Kind][]) {
@@ -305,7 +305,7 @@ export const createTokens = async (database: Database, sealer: Sealer, now: numb
 }
 
 /**
- * Fills a database with the world, or with what is left of it for one token: whatever that does not see is not there. Of a
+ * Fills a database with the whole data set, or with what is left of it for one token: whatever that does not see is not there. Of a
  * token that it does not see no more is left than that it has made a webhook.
  */
 export const fill = async (

@@ -17,7 +17,7 @@ import { migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { addProject } from '../support/server.ts'
 import { addWebhook } from '../support/webhooks.ts'
 
-export type Rig = {
+export type Fixture = {
   given: TestDatabase
   database: Database
   /** Starts a delivery loop on the database; `stop` ends it. */
@@ -53,17 +53,19 @@ type LoopOptions = {
 }
 
 /** A database with what deliveries need, and delivery loops as a server starts them, on a clock that the test has. */
-export const startRig = async (
+export const startFixture = async (
   engine: string,
   clock: Clock,
   { masterKey = randomBytes(32).toString('base64') } = {},
-): Promise<Rig> => {
+): Promise<Fixture> => {
   const given = await migratedDatabase(engine)
   const { database } = given
   const sealer = createSealer([Buffer.from(masterKey, 'base64')])
   const keyring = await openKeyring(database, sealer, clock)
   const token = () =>
-    database.transaction(trx => createAccessToken(trx, sealer, { name: 'rig', permissions: ['admin'] }, clock.now()))
+    database.transaction(trx =>
+      createAccessToken(trx, sealer, { name: 'fixture', permissions: ['admin'] }, clock.now()),
+    )
   const { id: accessTokenId } = await token()
   const { organisationId, projectId } = await addProject(database)
   const running: DeliveryLoop[] = []
