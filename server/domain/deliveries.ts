@@ -1,7 +1,7 @@
-import { v7 as uuid } from 'uuid'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { marks, run, type Sql } from '../database/connect.ts'
 import { STATEMENT_LIMITS } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { events } from './resources.ts'
 import { visibleTo } from './visibility.ts'
@@ -22,7 +22,7 @@ export const enqueue = async (
   now: number,
   lease?: { id: string; end: number },
 ): Promise<string[]> => {
-  const added = owed.map(one => ({ id: uuid(), ...one }))
+  const added = owed.map(one => ({ id: newId(now), ...one }))
   for (let from = 0; from < added.length; from += ROWS_A_STATEMENT) {
     const part = added.slice(from, from + ROWS_A_STATEMENT)
     await run(
