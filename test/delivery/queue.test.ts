@@ -209,7 +209,7 @@ describeEachEngine('the queue', engine => {
   it('cancels at its claim what was queued for a webhook that has left active', async () => {
     const webhookId = await rig.webhook('http://127.0.0.1:9/')
     await rig.emit()
-    await rig.database.knex('webhooks').update({ status: 'disabled' })
+    await rig.database.knex('webhooks').update({ status: 'disabled', epoch: 1, ended_epoch: 1 })
     assert.deepEqual(await claimAs('lease'), [])
     assert.equal((await rig.delivery(webhookId)).status, 'cancelled')
     assert.equal(await rig.count('delivery_queue'), 0)
