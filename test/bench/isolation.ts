@@ -174,6 +174,7 @@ const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<A
   const startedAt = performance.now()
   let bytes = 0
   let head = ''
+  let tail = ''
   let what: string
   try {
     const { url, options } = signed(base, sent.as, sent.query, sent.variables ?? {})
@@ -181,9 +182,11 @@ const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<A
     const { statusCode, body } = await request(url, { ...options, dispatcher, signal })
     for await (const chunk of body as AsyncIterable<Buffer>) {
       bytes += chunk.length
-      if (head.length < 4_096) head += chunk.toString('latin1')
+      const part = chunk.toString('latin1')
+      if (head.length < 4_096) head += part
+      tail = (tail + part).slice(-1_024)
     }
-    const code = /"code":"(\w+)"/.exec(head)?.[1]
+    const code = /"code":"(\w+)"/.exec(head + tail)?.[1]
     // Of a document that has a mistake, its author wants to know.
     if (code === 'BAD_USER_INPUT' || statusCode === 400) console.log(pc.dim(`  ${head.slice(0, 300)}`))
     what =
@@ -246,18 +249,21 @@ const isolate = async (engine: string): Promise<void> => {
       const silenceMs = await longestSilence()
       const lags = readFileSync(lagFile, 'utf8').split('\n').filter(Boolean)
       const p99 = quantile(window.begunToReceived, 0.99)
+      const left = await afterwards(world, counters, goneAt)
       const finding = {
         name,
         answer,
         tookMs,
         bytes,
         silenceMs,
-        // A loop that has not come back has written nothing yet.
-        lagMs: lags.reduce((most, line) => Math.max(most, Number(line.split(' ')[1])), 0),
+        // A loop that has not come back has written nothing of it.
+        lagMs: left.endsWith(ENDED)
+          ? Number.NaN
+          : lags.reduce((most, line) => Math.max(most, Number(line.split(' ')[1])), 0),
         memoryMb: memory ? memory.peak - before.now : Number.NaN,
         p99,
         lost: window.missing + window.unanswered,
-        afterwards: await afterwards(world, counters, goneAt),
+        afterwards: left,
       }
       findings.push(finding)
       console.log(line(finding, findings[0]!.p99).join('  '))
@@ -306,6 +312,9 @@ const strike = async ({ requests = [], hangUpMs, isOnce, run }: Attack, world: W
   }
 }
 
+const DIED = 'the server DIED'
+const ENDED = 'KILLED'
+
 /** What is left when all clients have gone: statements that run on, a server that works on, is silent or dead. Sees to it that there is one. */
 const afterwards = async (world: World, counters: Counters | undefined, goneAt: number): Promise<string> => {
   const { pid, url } = world.server()
@@ -318,7 +327,7 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
   if (running && Number(running[0]!.n) > 0) left.push(`${running[0]!.n} statements run on`)
   if (!memoryMb(pid)) {
     await world.restart()
-    return 'the server DIED'
+    return DIED
   }
   const spent = cpuMs(pid)
   await wait(500)
@@ -334,7 +343,7 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
   }
   const isDead = !memoryMb(pid)
   await world.restart()
-  return [...left, isDead ? 'the server DIED' : `SILENT for ${GRACE_MS / 1000} s more: killed`].join(', ')
+  return [...left, isDead ? DIED : `silent for ${GRACE_MS / 1000} s more: ${ENDED}`].join(', ')
 }
 
 const red = (text: string, isTooMuch: boolean): string => (isTooMuch ? pc.red(text) : text)
