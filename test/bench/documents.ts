@@ -58,10 +58,10 @@ export const attacks = (prey: Prey): Attack[] => {
          projects(query: {limit: 100}) { projectReports(query: {limit: 90}) { id } } } } }`,
     ),
     one('990 patterns (?i)\\pL{990}0', USERS, {
-      selector: { $or: times(990, () => ({ name: { $regex: '(?i)\\pL{990}0' } })) },
+      selector: { name: { $or: times(990, () => ({ $regex: '(?i)\\pL{990}0' })) } },
     }),
-    one('490 patterns, each another', USERS, {
-      selector: { $or: times(490, n => ({ name: { $regex: `(?i)\\pL{${n + 500}}0` } })) },
+    one('990 patterns, each another', USERS, {
+      selector: { name: { $or: times(990, n => ({ $regex: `(?i)\\pL{${n + 11}}0` })) } },
     }),
     one(
       '45 × users(limit: 10000)',
@@ -120,8 +120,8 @@ export const attacks = (prey: Prey): Attack[] => {
         $and: [{ id: { $in: organisationIds.slice(0, 4_950) } }, { id: { $nin: organisationIds.slice(-4_950) } }],
       },
     }),
-    one('990 conditions in $or', USERS, { selector: { $or: times(990, n => ({ name: { $gt: `${n}` } })) } }),
-    one('$nor of $not, 1,000 levels', USERS, { selector: nested(1_000) }),
+    one('990 conditions in $or', USERS, { selector: { name: { $or: times(990, n => ({ $gt: `~${n}` })) } } }),
+    one('$nor of $not, 30 levels', USERS, { selector: nested(10) }),
     one('every delivery, sorted by what no index has', SORTED, { skip: 5_000 }),
     one('10,000 deliveries with event, webhook, health and attempts', WIDE),
     one(

@@ -165,6 +165,12 @@ const webhookRow = async (database: World['given']['database'], id: string): Pro
   return (await templateOf(database, 'webhooks', { id: asTemplate(id, row.id) })) as { url: string }
 }
 
+const said = new Set<string>()
+const sayOnce = (text: string): void => {
+  if (!said.has(text)) console.log(pc.dim(`  ${text}`))
+  said.add(text)
+}
+
 /** What one client got. */
 type Answered = { what: string; tookMs: number; bytes: number }
 
@@ -188,7 +194,7 @@ const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<A
     }
     const code = /"code":"(\w+)"/.exec(head + tail)?.[1]
     // Of a document that has a mistake, its author wants to know.
-    if (code === 'BAD_USER_INPUT' || statusCode === 400) console.log(pc.dim(`  ${head.slice(0, 300)}`))
+    if (code === 'BAD_USER_INPUT' || statusCode === 400) sayOnce(head.slice(0, 200))
     what =
       code && /^\{"errors"/.test(head) ? `${statusCode} ${code}` : code ? `${statusCode} (${code})` : `${statusCode}`
   } catch (error) {
@@ -304,9 +310,9 @@ const strike = async ({ requests = [], hangUpMs, isOnce, run }: Attack, world: W
   if (left > 0) await wait(left)
   const kinds = new Map<string, number>()
   for (const { what } of rounds.flat()) kinds.set(what, (kinds.get(what) ?? 0) + 1)
-  const said = [...kinds].map(([what, count]) => (count > 1 ? `${count} × ${what}` : what)).join(', ')
+  const answers = [...kinds].map(([what, count]) => (count > 1 ? `${count} × ${what}` : what)).join(', ')
   return {
-    answer: hangUpMs === undefined ? said : `${said} (gone after ${hangUpMs / 1000} s)`,
+    answer: hangUpMs === undefined ? answers : `${answers} (gone after ${hangUpMs / 1000} s)`,
     tookMs: Math.max(...rounds[0]!.map(({ tookMs }) => tookMs)),
     bytes: Math.max(...rounds.flat().map(({ bytes }) => bytes)),
   }
@@ -320,11 +326,14 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
   const { pid, url } = world.server()
   await wait(Math.max(0, RUNS_ON_MS - (performance.now() - goneAt)))
   const left: string[] = []
-  const running = await counters?.ask<{ n: number }>(
-    `SELECT COUNT(*) AS n FROM information_schema.processlist
-     WHERE db = DATABASE() AND command NOT IN ('Sleep', 'Daemon') AND id <> CONNECTION_ID() AND time >= ${RUNS_ON_MS / 1000 - 1}`,
-  )
-  if (running && Number(running[0]!.n) > 0) left.push(`${running[0]!.n} statements run on`)
+  const running =
+    (await counters?.ask<{ id: number }>(
+      `SELECT id FROM information_schema.processlist
+       WHERE db = DATABASE() AND command NOT IN ('Sleep', 'Daemon') AND id <> CONNECTION_ID() AND time >= ${RUNS_ON_MS / 1000 - 1}`,
+    )) ?? []
+  if (running.length > 0) left.push(`statements that run on: ${running.length}`)
+  // The next document is judged by its own.
+  for (const { id } of running) await counters?.ask(`KILL QUERY ${id}`).catch(() => {})
   if (!memoryMb(pid)) {
     await world.restart()
     return DIED
