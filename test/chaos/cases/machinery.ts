@@ -181,7 +181,8 @@ const racedWebhooks: Case = {
   },
 }
 
-const LOCKED_MS = 20_000
+// Longer than two waits for a lock.
+const LOCKED_MS = 23_000
 
 /** Whether a refusal says that it may be tried again, and when. */
 const isUnavailable = ({ status, code, headers }: Answer): boolean =>
