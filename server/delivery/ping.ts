@@ -12,6 +12,7 @@ import { jobsOf, newLease } from './queue.ts'
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
 export type AnsweredPing = {
   deliveryId: string
+  eventId: string
   eventTime: number
   sentAt: number
   durationMs: number
@@ -23,14 +24,14 @@ export const pingBeforeStoring = async (
   tools: AttemptTools,
   { webhookId, url }: { webhookId: string; url: string },
 ): Promise<AnsweredPing> => {
-  const deliveryId = uuid()
+  const [deliveryId, eventId] = [uuid(), uuid()]
   const eventTime = tools.clock.now()
   const { startedAt, durationMs, answer } = await sendOnce(
-    { deliveryId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
+    { deliveryId, eventId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
     tools,
   )
   if (answer.kind === 'response' && answer.statusCode === 200) {
-    return { deliveryId, eventTime, sentAt: startedAt, durationMs, response: answer.body }
+    return { deliveryId, eventId, eventTime, sentAt: startedAt, durationMs, response: answer.body }
   }
   throw new TidingsError(
     'PING_FAILED',
@@ -54,9 +55,9 @@ const inWords = (answer: Answer): string =>
 export const recordAnsweredPing = async (
   trx: Knex.Transaction,
   webhookId: string,
-  { deliveryId, eventTime, sentAt, durationMs, response }: AnsweredPing,
+  { deliveryId, eventId, eventTime, sentAt, durationMs, response }: AnsweredPing,
 ): Promise<void> => {
-  const eventId = await recordPing(trx, eventTime)
+  await recordPing(trx, eventTime, eventId)
   const finishedAt = sentAt + durationMs
   await run(
     trx,

@@ -347,7 +347,7 @@ describe('a token', () => {
         { status, fault, isHandled },
         { status: 401, fault: check satisfies FaultCode, isHandled: false },
       )
-      assert.match(headers['www-authenticate']!, /^Bearer error="invalid_token"$/)
+      assert.equal(headers['www-authenticate'], `Bearer error="invalid_token", error_description="${check}"`)
       const { message } = JSON.parse(told)
       assert.match(message, says ?? /./)
       // What a stranger wrote is given back with nothing in it that a terminal obeys.
