@@ -135,11 +135,12 @@ const readWithin = async (limit: number, response: Response): Promise<Uint8Array
 
 /** The keys of a set that delivery tokens may be signed with. Throws an Error when there is none. */
 const usableKeys = (set: unknown): readonly Jwk[] => {
-  const keys = keysIn(set)
+  const keys = isObject(set) ? keysIn(set) : undefined
   if (keys === undefined) throw new Error('no JSON Web Key Set')
   // Keys of other kinds stay: a token that names one is told so.
-  if (!keys.some(isUsable)) throw new Error('no Ed25519 key in it')
-  return keys
+  const usable = keys.filter(key => key.crv !== 'Ed25519' || isUsable(key))
+  if (!usable.some(isUsable)) throw new Error('no Ed25519 key in it')
+  return usable
 }
 
 /** The keys of a set, or of a list; undefined where it is neither. */
