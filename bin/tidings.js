@@ -13,7 +13,7 @@ if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
     writeSync(1, `${version}\n`)
   } catch (error) {
     // A reader that has gone has what it wanted.
-    if (error.code !== 'EPIPE') throw error
+    if (!(error instanceof Error && 'code' in error && error.code === 'EPIPE')) throw error
   }
 } else {
   start().then(
@@ -46,6 +46,7 @@ async function start() {
   return run(args)
 }
 
+/** @param {string} node */
 async function runOn(node) {
   const { runInPlace, withLocalPrograms } = await import('../scripts/run.js')
   return runInPlace(node, [__filename, ...args], withLocalPrograms())
@@ -53,8 +54,9 @@ async function runOn(node) {
 
 /** Of Node's warnings about its experimental features, the two that Tidings relies on knowingly. */
 function silenceKnownWarnings() {
+  /** @type {(warning: string | Error, ...rest: any[]) => void} */
   const emitWarning = process.emitWarning
-  process.emitWarning = (warning, ...rest) => {
+  process.emitWarning = (/** @type {string | Error} */ warning, /** @type {any[]} */ ...rest) => {
     const isExperimental = rest[0] === 'ExperimentalWarning' || rest[0]?.type === 'ExperimentalWarning'
     if (isExperimental && /^(SQLite|Type Stripping)/i.test(String(warning))) return
     emitWarning.call(process, warning, ...rest)

@@ -2,6 +2,7 @@ import { readFileSync, readSync } from 'node:fs'
 import { isAbsolute } from 'node:path'
 import { InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import { parseIso, toIso } from '../shared/time.ts'
+import { type Permission, permissions } from '../shared/vocabulary.ts'
 import { usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
 
@@ -44,6 +45,14 @@ export const filterList = (values: string[] | undefined): string[] | undefined =
     throw usageError(`“all” stands beside other values: ${values.join(', ')}.`, 'Give “all” alone, or leave it out.')
   return []
 }
+
+/** The permissions that an option names. Throws a CliError, exit code 2, for one that there is not. */
+export const permissionList = (given: string[]): Permission[] =>
+  given.map(name => {
+    const permission = permissions.find(each => each === name)
+    if (permission) return permission
+    throw usageError(`${JSON.stringify(name)} is not a permission.`, `Choose from ${permissions.join(', ')}.`)
+  })
 
 export const wholeNumber = (value: string): number => {
   if (!/^\d+$/.test(value)) throw new InvalidArgumentError('Give a whole number.')

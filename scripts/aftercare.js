@@ -14,10 +14,18 @@ const SCRIPT = `
 `
 
 /**
- * Sees to it that a temporary folder and some processes do not outlive this process, even when that is killed: a shell in a
- * session of its own, which no Ctrl-C reaches, waits for the end of a pipe from here, then ends them.
- * `include` adds a process by its id, or a process group by its negative id; `exclude` takes out one that has ended, whose id may
- * come to be another's; `end` does it now and waits until it is done.
+ * @typedef {object} Aftercare
+ * @property {(processId: number) => void} include Adds a process by its id, or a process group by its negative id.
+ * @property {(processId: number) => void} exclude Takes out one that has ended, whose id may come to be another's.
+ * @property {() => Promise<void>} end Ends and removes all now, and waits until it is done.
+ */
+
+/**
+ * Sees to it that a temporary folder and some processes do not outlive this process, even when that is killed: a shell in
+ * a session of its own, which no Ctrl-C reaches, waits for the end of a pipe from here, then ends them.
+ *
+ * @param {string} folder
+ * @returns {Aftercare}
  */
 export const aftercare = folder => {
   const shell = spawn('/bin/sh', ['-c', SCRIPT, 'sh', folder], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] })

@@ -34,6 +34,12 @@ const pinnedNode = path.join(modules, 'node', 'bin', isWindows ? 'node.exe' : 'n
 const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
 
 /**
+ * Why an installation came to nothing: a signal stopped it, or the registry was not reached.
+ *
+ * @typedef {Error & { stoppedBy?: NodeJS.Signals, isOffline?: boolean }} Failure
+ */
+
+/**
  * Sees to it that node_modules holds what package-lock.json asks for, and returns the path of a Node that can run Tidings:
  * the one running now if it is new enough, else the one that the npm package `node` has brought.
  * With `development` false, an installation without the development dependencies is good enough for a Node that is.
@@ -46,12 +52,13 @@ export const ensureInstalled = async ({ development = true } = {}) => {
       // Another process may have installed while this one waited.
       if (!isInstalled(development)) await install()
     } catch (error) {
-      if (error.stoppedBy) {
+      const { stoppedBy, isOffline, message } = /** @type {Failure} */ (error)
+      if (stoppedBy) {
         unlock()
-        process.kill(process.pid, error.stoppedBy)
+        process.kill(process.pid, stoppedBy)
       }
-      if (!error.isOffline || !existsSync(isNewEnough ? modules : pinnedNode)) throw error
-      say(`${error.message}\ntidings: Going on with what node_modules holds from before.`)
+      if (!isOffline || !existsSync(isNewEnough ? modules : pinnedNode)) throw error
+      say(`${message}\ntidings: Going on with what node_modules holds from before.`)
     } finally {
       unlock()
     }
@@ -59,20 +66,29 @@ export const ensureInstalled = async ({ development = true } = {}) => {
   return isNewEnough ? process.execPath : pinnedNode
 }
 
-/** npm leaves in node_modules a lock file of what it has put there, and does so last. */
+/**
+ * npm leaves in node_modules a lock file of what it has put there, and does so last.
+ *
+ * @param {boolean} development
+ */
 const isInstalled = development => {
   const wanted = packagesOf(path.join(root, 'package-lock.json'))
   const found = packagesOf(path.join(modules, '.package-lock.json'))
   if (!wanted) throw new Error(`There is no package-lock.json in ${root}.`)
   if (!found || !(isNewEnough || existsSync(pinnedNode))) return false
-  return Object.keys(wanted).every(name => {
+  return Object.entries(wanted).every(([name, { version, optional, devOptional, dev }]) => {
     if (name === '') return true
-    if (!found[name])
-      return wanted[name].optional || wanted[name].devOptional || (wanted[name].dev && isNewEnough && !development)
-    return found[name].version === wanted[name].version
+    const present = found[name]
+    return present ? present.version === version : optional || devOptional || (dev && isNewEnough && !development)
   })
 }
 
+/**
+ * @typedef {{ version?: string, optional?: boolean, devOptional?: boolean, dev?: boolean }} LockedPackage
+ *
+ * @param {string} file
+ * @returns {Record<string, LockedPackage> | undefined} undefined where there is no such file
+ */
 const packagesOf = file => {
   try {
     return JSON.parse(readFileSync(file, 'utf8')).packages
@@ -129,6 +145,7 @@ const install = async () => {
 
 /** With the npm that came with this Node, where the path has none. */
 const npmEnvironment = () => {
+  /** @type {NodeJS.ProcessEnv} */
   const env = { ...process.env, PATH: `${process.env.PATH || ''}${path.delimiter}${path.dirname(process.execPath)}` }
   delete env.npm_config_global
   return env
@@ -141,6 +158,10 @@ const checkNpm = () => {
   throw new Error(`The dependencies could not be installed: npm ${stdout.trim()} is too old. ${GET_NODE}`)
 }
 
+/**
+ * @param {string[]} args
+ * @returns {Promise<void>}
+ */
 const npm = args =>
   new Promise((resolve, reject) => {
     // A process group of its own, so that a signal can end npm together with what it has started.
@@ -151,10 +172,11 @@ const npm = args =>
       shell: isWindows,
       stdio: ['ignore', 'ignore', 'pipe'],
     })
+    /** @type {NodeJS.Signals | undefined} */
     let stoppedBy
-    const stop = signal => {
+    const stop = (/** @type {NodeJS.Signals} */ signal) => {
       stoppedBy = signal
-      process.kill(isWindows ? child.pid : -child.pid, 'SIGKILL')
+      if (child.pid) process.kill(isWindows ? child.pid : -child.pid, 'SIGKILL')
     }
     for (const signal of STOPPING) process.on(signal, stop)
     let complaint = ''
@@ -165,7 +187,7 @@ const npm = args =>
     child.on('close', code => {
       for (const signal of STOPPING) process.removeListener(signal, stop)
       if (code === 0) resolve()
-      else reject(stoppedBy ? Object.assign(new Error('Stopped.'), { stoppedBy }) : failure(args[0], complaint))
+      else reject(stoppedBy ? Object.assign(new Error('Stopped.'), { stoppedBy }) : failure(args[0] || '', complaint))
     })
   })
 
@@ -176,15 +198,21 @@ const GET_NODE = `Install Node ${NODE_FLOOR} or newer, which comes with npm (htt
 
 const UNREACHABLE = /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENOTCACHED/
 
+/**
+ * @param {string} command
+ * @param {string} complaint
+ */
 const failure = (command, complaint) => {
   const isOffline = UNREACHABLE.test(complaint)
   const reason = isOffline
-    ? 'the npm registry was not reached, and its cache on this machine lacks some of them. Connect to the network, or name a registry that you reach (npm config set registry URL), and try again.'
+    ? 'the npm registry was not reached, and its cache on this machine lacks some of them. Connect to the network, ' +
+      'or name a registry that you reach (npm config set registry URL), and try again.'
     : `npm ${command} failed:`
   const lines = complaint.trim().split('\n').slice(0, 12).join('\n  ')
   return Object.assign(new Error(`The dependencies could not be installed: ${reason}\n  ${lines}`), { isOffline })
 }
 
+/** @param {string} executable */
 const checkRuns = executable => {
   const { stdout, error, stderr } = spawnSync(executable, ['--version'], { encoding: 'utf8' })
   if (!error && Number((stdout.match(/^v(\d+)/) || [])[1]) >= NODE_FLOOR) return
@@ -215,6 +243,7 @@ const lock = async () => {
   }
 }
 
+/** @param {string} file */
 const tryLock = file => {
   if (create(file)) return true
   if (isHeld(file)) return false
@@ -229,25 +258,31 @@ const tryLock = file => {
   return false
 }
 
+/** @param {string} file */
 const create = file => {
   try {
     writeFileSync(file, String(process.pid), { flag: 'wx' })
     return true
   } catch (error) {
-    if (error.code === 'EEXIST') return false
+    if (codeOf(error) === 'EEXIST') return false
     throw error
   }
 }
 
+/** @param {string} file */
 const isHeld = file => {
   try {
     process.kill(Number(readFileSync(file, 'utf8')), 0)
     return true
   } catch (error) {
-    return error.code !== 'ESRCH'
+    return codeOf(error) !== 'ESRCH'
   }
 }
 
+/** @param {unknown} error */
+const codeOf = error => /** @type {NodeJS.ErrnoException} */ (error).code
+
+/** @param {string} text */
 const say = text => process.stderr.write(`tidings: ${text}\n`)
 
 if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) {

@@ -7,26 +7,34 @@ import { fileURLToPath } from 'node:url'
 const isWindows = process.platform === 'win32'
 const localBin = fileURLToPath(new URL('../node_modules/.bin', import.meta.url))
 
-/** The environment with the programs of node_modules first on the path, so that `node` is the pinned Node. */
+/**
+ * The environment with the programs of node_modules first on the path, so that `node` is the pinned Node.
+ *
+ * @returns {NodeJS.ProcessEnv}
+ */
 export const withLocalPrograms = (env = process.env) => ({
   ...env,
   PATH: [localBin, env.PATH].filter(Boolean).join(path.delimiter),
 })
 
 /**
- * Runs a program in this process's place: it has the same terminal and gets the same signals, and this process ends as it ends.
- * Resolves to its exit code; when a signal ended it, 128 and the signal's number, as shells have it.
+ * Runs a program in this process's place: it has the same terminal and gets the same signals, and this process ends as it
+ * ends. Resolves to its exit code; when a signal ended it, 128 and the signal's number, as shells have it.
+ *
+ * @param {string} program
+ * @param {string[]} args
+ * @returns {Promise<number>}
  */
 export const runInPlace = (program, args, env = process.env) =>
   new Promise((resolve, reject) => {
     const child = spawn(program, args, { env, stdio: 'inherit' })
-    const forward = signal => {
+    const forward = (/** @type {NodeJS.Signals} */ signal) => {
       // A terminal sends its Ctrl-C to the child as well; passing it on would make it two.
       if (!(signal === 'SIGINT' && process.stdin.isTTY)) child.kill(signal)
     }
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, forward)
     child.on('error', reject)
-    child.on('exit', (code, signal) => resolve(code === null ? 128 + os.constants.signals[signal] : code))
+    child.on('exit', (code, signal) => resolve(signal === null ? Number(code) : 128 + os.constants.signals[signal]))
   })
 
 const PARENT_POLL_MS = 500

@@ -11,6 +11,6 @@ try {
   const args = [tidings, 'server', 'start', '--sandbox', ...process.argv.slice(2)]
   process.exitCode = await runInPlace(node, args, withLocalPrograms())
 } catch (error) {
-  console.error(`tidings: ${error.message}`)
+  console.error(`tidings: ${error instanceof Error ? error.message : error}`)
   process.exitCode = 1
 }

@@ -20,7 +20,8 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => s
 
 const main = async () => {
   const { urls, isSqliteOnly } = wantedDatabases()
-  const server = isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase()
+  const server =
+    isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase(undefined, { stopping: stopping.signal })
   try {
     setEnvironment(server ? [server.url] : urls)
     const { dropLeftovers, engines } = await import('../test/support/databases.ts')
@@ -46,7 +47,11 @@ const wantedDatabases = () => {
   return { isSqliteOnly: engines === 'sqlite', urls: engines === 'sqlite' ? [] : urls.filter(Boolean) }
 }
 
-/** Tests see no setting of the person who runs them, no profile of theirs, and a temporary folder that is removed at the end. */
+/**
+ * Tests see no setting of the person who runs them, no profile of theirs, and a temporary folder that is removed at the end.
+ *
+ * @param {string[]} databaseUrls
+ */
 const setEnvironment = databaseUrls => {
   for (const name of Object.keys(process.env)) if (/^TIDINGS_|^NODE_ENV$|_proxy$/i.test(name)) delete process.env[name]
   Object.assign(process.env, {
@@ -77,7 +82,7 @@ const runTests = async () => {
     ],
     { cwd: root, stdio: ['ignore', 'inherit', 'inherit'], detached: true },
   )
-  care.include(-runner.pid)
+  if (runner.pid) care.include(-runner.pid)
   const stop = () => runner.kill('SIGTERM')
   stopping.signal.addEventListener('abort', stop)
   const [code] = await once(runner, 'exit')
@@ -85,13 +90,14 @@ const runTests = async () => {
   return stopping.signal.aborted ? exitCodeOf(stopping.signal.reason) : (code ?? 1)
 }
 
+/** @param {NodeJS.Signals} signal */
 const exitCodeOf = signal => 128 + os.constants.signals[signal]
 
 try {
   process.exitCode = await main()
 } catch (error) {
-  console.error(`tidings: ${error.message}`)
-  process.exitCode = 1
+  console.error(`tidings: ${error instanceof Error ? error.message : error}`)
+  process.exitCode = stopping.signal.aborted ? exitCodeOf(stopping.signal.reason) : 1
 } finally {
   await care.end()
 }

@@ -9,6 +9,6 @@ try {
   const suite = fileURLToPath(new URL('suite.js', import.meta.url))
   process.exitCode = await runInPlace(node, [suite, ...process.argv.slice(2)], withLocalPrograms())
 } catch (error) {
-  console.error(`tidings: ${error.message}`)
+  console.error(`tidings: ${error instanceof Error ? error.message : error}`)
   process.exitCode = 1
 }

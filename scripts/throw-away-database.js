@@ -1,39 +1,39 @@
-import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import {
-  accessSync,
-  constants,
-  existsSync,
-  mkdtempSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  writeFileSync,
-} from 'node:fs'
+import { existsSync, mkdtempSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { createConnection } from 'mysql2/promise'
 import { aftercare } from './aftercare.js'
+import { ADVICE, findServer, installServer } from './database-server.js'
 
 const READY_WITHIN_MS = 60_000
-const APT_PACKAGE = 'mariadb-server-core'
-const ELSEWHERE = ['/usr/sbin', '/usr/local/sbin', '/usr/local/mysql/bin', '/opt/homebrew/bin', '/usr/libexec']
 
-const ADVICE = `Tests run on SQLite and on a server of the MySQL family. Any one of these serves:
-  - install a server for the tests to start on their own: apt-get install ${APT_PACKAGE} (Debian, Ubuntu), brew install mariadb (macOS)
-  - name running ones, where they may create databases: TIDINGS_TEST_DATABASE_URLS=mysql://root@127.0.0.1:3306 npm test
-  - go without, on SQLite alone: TIDINGS_TEST_ENGINES=sqlite npm test`
+/**
+ * A private database server, which can be ended, frozen and started again.
+ *
+ * @typedef {object} ThrowAwayDatabase
+ * @property {string} url
+ * @property {(name: 'SIGKILL' | 'SIGTERM' | 'SIGSTOP' | 'SIGCONT') => Promise<void>} signal
+ *   Sends it a signal, and resolves when it has ended if that is what the signal does.
+ * @property {() => Promise<void>} start Starts it again, on the same port and data.
+ * @property {() => Promise<void>} stop Ends it, and removes its data.
+ */
 
 /**
  * Starts a private MariaDB or MySQL server on a free port of 127.0.0.1, with its data in a folder of its own.
  * Nothing of it outlives this process, even when that is killed. Throws an Error that says what to do.
  *
- * `signal` sends the server a signal, and resolves when it has ended if that is what the signal does; `start` starts it again on the
- * same port and data.
+ * @param {string} [given] its program; without it one that is found on this machine, or installed
+ * @param {object} [how]
+ * @param {AbortSignal} [how.stopping] ends the wait for an installation
+ * @param {boolean} [how.isDurable] each commit is on disk, in the binary log too, before it is acknowledged
+ * @returns {Promise<ThrowAwayDatabase>}
  */
-export const startThrowAwayDatabase = async (program = findServer() ?? installServer()) => {
+export const startThrowAwayDatabase = async (given, { stopping, isDurable = false } = {}) => {
+  const program = given ?? findServer() ?? (await installServer(stopping))
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-database-'))
   const care = aftercare(folder)
   try {
@@ -42,17 +42,25 @@ export const startThrowAwayDatabase = async (program = findServer() ?? installSe
     initialise(program, data, log)
     const port = await freePort()
     const url = `mysql://root@127.0.0.1:${port}`
+    /** @type {import('node:child_process').ChildProcess} */
     let server
     const start = async () => {
-      server = spawn(program, settings(data, path.join(folder, 'socket'), port), {
-        detached: true,
-        stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
-      })
+      server = spawn(
+        program,
+        [...settings(data, path.join(folder, 'socket'), port), ...(isDurable ? DURABLE : RELAXED)],
+        {
+          detached: true,
+          stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
+        },
+      )
       const { pid } = server
-      care.include(pid)
-      server.once('exit', () => care.exclude(pid))
+      if (pid) {
+        care.include(pid)
+        server.once('exit', () => care.exclude(pid))
+      }
       await untilReady(url, server, log)
     }
+    /** @type {ThrowAwayDatabase['signal']} */
     const signal = async name => {
       const ended = /^SIG(STOP|CONT)$/.test(name) ? undefined : once(server, 'exit')
       server.kill(name)
@@ -66,44 +74,19 @@ export const startThrowAwayDatabase = async (program = findServer() ?? installSe
   }
 }
 
-/** The path of a `mariadbd` or `mysqld` on this machine, if there is one. */
-export const findServer = () => {
-  const folders = [...(process.env.PATH ?? '').split(path.delimiter), ...ELSEWHERE]
-  const candidates = ['mariadbd', 'mysqld'].flatMap(name => folders.map(folder => path.join(folder, name)))
-  return candidates.find(file => {
-    try {
-      accessSync(file, constants.X_OK)
-      return true
-    } catch {
-      return false
-    }
-  })
-}
-
-const installServer = () => {
-  if (process.getuid?.() !== 0 || spawnSync('apt-get', ['--version']).status !== 0) {
-    throw new Error(`No mariadbd or mysqld was found on this machine. ${ADVICE}`)
-  }
-  console.error(`tidings: No database server was found; installing ${APT_PACKAGE} …`)
-  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
-  const update = spawnSync('apt-get', ['update', '-qq'], { env, encoding: 'utf8' })
-  const install = spawnSync('apt-get', ['install', '-y', '-qq', '--no-install-recommends', APT_PACKAGE], {
-    env,
-    encoding: 'utf8',
-  })
-  const program = findServer()
-  if (program) return program
-  const complaint = (install.stderr || update.stderr).trim().split('\n').slice(-10).join('\n  ')
-  throw new Error(`apt-get could not install ${APT_PACKAGE}:\n  ${complaint}\n${ADVICE}`)
-}
-
 const isRoot = process.getuid?.() === 0
 const asUser = isRoot ? ['--user=root'] : []
 
+/**
+ * @param {string} program
+ * @param {string} data
+ * @param {string} log
+ */
 const initialise = (program, data, log) => {
   const common = ['--no-defaults', `--datadir=${data}`, ...asUser]
   const output = openSync(log, 'a')
-  const run = (args, input) => execFileSync(program, args, { input, stdio: ['pipe', output, output] })
+  const run = (/** @type {string[]} */ args, input = '') =>
+    execFileSync(program, args, { input, stdio: ['pipe', output, output] })
   try {
     if (!isMariadb(program)) {
       const accounts = `${data}.sql`
@@ -114,7 +97,7 @@ const initialise = (program, data, log) => {
     execFileSync('mkdir', [data])
     return run([...common, '--bootstrap'], systemTables(program))
   } catch (error) {
-    throw new Error(`${program} could not make an empty database: ${error.message}\n${lastLines(log)}\n${ADVICE}`)
+    throw new Error(`${program} could not make an empty database: ${messageOf(error)}\n${lastLines(log)}\n${ADVICE}`)
   }
 }
 
@@ -123,8 +106,10 @@ const ROOT_BY_ADDRESS = `CREATE USER root@'127.0.0.1';
 GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;
 `
 
+/** @param {string} program */
 const isMariadb = program => /mariadb/i.test(execFileSync(program, ['--version'], { encoding: 'utf8' }))
 
+/** @param {string} program */
 const systemTables = program => {
   const help = execFileSync(program, ['--no-defaults', '--verbose', '--help'], {
     encoding: 'utf8',
@@ -138,7 +123,11 @@ const systemTables = program => {
   return ['CREATE DATABASE mysql;', 'USE mysql;', 'SET @auth_root_socket = NULL;', ...statements].join('\n')
 }
 
-/** Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine. */
+/**
+ * @param {string} data
+ * @param {string} socket
+ * @param {number} port
+ */
 const settings = (data, socket, port) => [
   '--no-defaults',
   `--datadir=${data}`,
@@ -148,21 +137,28 @@ const settings = (data, socket, port) => [
   '--bind-address=127.0.0.1',
   ...asUser,
   '--skip-name-resolve',
-  '--skip-log-bin',
   '--max-connections=500',
-  '--innodb-flush-log-at-trx-commit=2',
   '--loose-mysqlx=OFF',
 ]
+
+/** Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine. */
+const RELAXED = ['--skip-log-bin', '--innodb-flush-log-at-trx-commit=2']
+const DURABLE = ['--log-bin=binlog', '--server-id=1', '--sync-binlog=1', '--innodb-flush-log-at-trx-commit=1']
 
 const freePort = async () => {
   const probe = net.createServer().listen(0, '127.0.0.1')
   await once(probe, 'listening')
-  const { port } = probe.address()
+  const { port } = /** @type {net.AddressInfo} */ (probe.address())
   probe.close()
   await once(probe, 'close')
   return port
 }
 
+/**
+ * @param {string} url
+ * @param {import('node:child_process').ChildProcess} server
+ * @param {string} log
+ */
 const untilReady = async (url, server, log) => {
   const giveUpAt = Date.now() + READY_WITHIN_MS
   for (;;) {
@@ -172,10 +168,15 @@ const untilReady = async (url, server, log) => {
       return
     } catch (error) {
       const isOver = server.exitCode !== null || server.signalCode !== null || Date.now() > giveUpAt
-      if (isOver) throw new Error(`The database server did not start: ${error.message}\n${lastLines(log)}\n${ADVICE}`)
+      if (isOver)
+        throw new Error(`The database server did not start: ${messageOf(error)}\n${lastLines(log)}\n${ADVICE}`)
       await wait(50)
     }
   }
 }
 
+/** @param {unknown} error */
+const messageOf = error => (error instanceof Error ? error.message : String(error))
+
+/** @param {string} log */
 const lastLines = log => (existsSync(log) ? readFileSync(log, 'utf8').trim().split('\n').slice(-8).join('\n') : '')

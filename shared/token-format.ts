@@ -1,5 +1,4 @@
 import { fromBase64url, isBase64url, toText } from './bytes.ts'
-import type { Check } from './delivery-token.ts'
 import { show } from './show.ts'
 
 /** A delivery token is some 500 characters; nothing near this length is one. */
@@ -8,28 +7,30 @@ const LONGEST_TOKEN = 16_384
 /** A token's header or claims; undefined where they can't be read. */
 export type Content = Record<string, unknown> | undefined
 
-type Fault = { expected?: string; found: string; advice?: string }
+/** Why a text is not in the form of a delivery token: what would be, what was found, and what to do. */
+export type FormatFault = { expected: string; found: string; advice: string }
+
+type Fault = Partial<FormatFault> & Pick<FormatFault, 'found'>
 
 export const CUT_OR_CHANGED =
   'The token was cut or changed on its way: take it from the Authorization header unchanged.'
 
 /** RFC 7515 section 7.1: three parts in base64url; header and claims are JSON objects. */
-export const readToken = (token: string): { header: Content; claims: Content; check: Check } => {
+export const readToken = (token: string): { header: Content; claims: Content; fault: FormatFault | undefined } => {
   const parts = token.split('.')
   const misfit = misfitOf(token, parts)
-  if (misfit !== undefined) return { header: undefined, claims: undefined, check: failed(misfit) }
+  if (misfit !== undefined) return { header: undefined, claims: undefined, fault: completed(misfit) }
 
   const [header, claims] = [readPart('header', parts[0]!), readPart('claims', parts[1]!)]
   const fault = header.fault ?? claims.fault ?? faultOfSignature(parts[2]!) ?? faultOfHeader(header.content)
-  const check: Check = fault === undefined ? { name: 'format', status: 'passed' } : failed(fault)
-  return { header: header.content, claims: claims.content, check }
+  return { header: header.content, claims: claims.content, fault: fault && completed(fault) }
 }
 
-const failed = ({
+const completed = ({
   expected = 'three base64url parts joined by ".", the first two JSON objects',
   found,
   advice = CUT_OR_CHANGED,
-}: Fault): Check => ({ name: 'format', status: 'failed', expected, found, advice })
+}: Fault): FormatFault => ({ expected, found, advice })
 
 /** Why a text is not in the form of a delivery token at all. */
 const misfitOf = (token: string, parts: string[]): Fault | undefined => {

@@ -40,9 +40,10 @@ export const sendOnce = async (message: Message, { clock, keyring, sender, issue
     body,
     issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
-  // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted from its end.
+  // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted
+  // from its end.
   const startedAt = clock.now()
-  const { durationMs, ...answer } = await sender.send({
+  const { durationMs, ...result } = await sender.send({
     url: message.url,
     headers: {
       'content-type': 'application/json',
@@ -51,14 +52,14 @@ export const sendOnce = async (message: Message, { clock, keyring, sender, issue
     },
     body,
   })
-  return { startedAt, durationMs: Math.round(durationMs), answer }
+  return { startedAt, durationMs: Math.round(durationMs), result }
 }
 
-/** Makes the attempt that a job is claimed for, and says what its answer means. */
+/** Makes the attempt that a job is claimed for, and says what its result means. */
 export const attempt = async (job: Job, tools: AttemptTools): Promise<Settlement> => {
   const made = await sendOnce(job, tools)
   const { failureCount, throttledSinceMs } = job
-  const means = outcome(made.answer, {
+  const means = outcome(made.result, {
     failureCount,
     throttledSinceMs,
     nowMs: tools.clock.now(),

@@ -1,23 +1,26 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import { timeOfId } from '../../shared/time.ts'
 import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
-import type { Dialect } from '../database/engine.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { cancel } from '../domain/deliveries.ts'
 import { leaveActive } from '../domain/webhooks.ts'
-import type { Answer, Outcome } from './outcome.ts'
+import type { AttemptResult, Outcome } from './outcome.ts'
 
 // The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.
 //
 // Invariants
-// 1. A delivery is `pending` exactly while it has a row here. Both change in one transaction.
-// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the `lease` of those
-//    it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is simply due again, for any
-//    process. No transaction is open while sending.
+// 1. A delivery is `pending` exactly while it has a row here. Both change in one transaction, in the settle or in
+//    `domain/deliveries.ts`.
+// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the
+//    `lease` of those it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is
+//    simply due again, for any process. No transaction is open while sending.
 // 3. `attempt` grows with each claim, so no two attempts of a delivery have the same number, whoever makes them.
-// 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver has
-//    acknowledged the event, so the delivery is delivered, whoever holds its row now and even if it was cancelled meanwhile.
-// 5. Every attempt is logged, also one that no longer counts; a process that dies leaves a row that the next claim logs as lost.
+// 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver
+//    has acknowledged the event, so the delivery is delivered, whoever has its lease now and even if it was cancelled
+//    meanwhile.
+// 5. Every attempt is logged, also one that no longer counts; a process that dies leaves a row that the next claim logs
+//    as lost.
 
 /** A claimed delivery: what is owed to whom, under which lease. */
 export type Claim = {
@@ -47,7 +50,7 @@ export type Settlement = {
   job: Job
   startedAt: number
   durationMs: number
-  answer: Answer
+  result: AttemptResult
   outcome: Outcome
 }
 
@@ -63,12 +66,12 @@ type QueueRow = {
 }
 
 /** What a process does with due deliveries: those it takes, and those that are not to be sent before another time. */
-export type Plan = { take: Job[]; later: { job: Job; dueAt: number }[] }
+export type Triage = { take: Job[]; later: { job: Job; dueAt: number }[] }
 
 /**
- * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been due longest,
- * or, with `quotas`, at so many of each webhook; `plan` says what becomes of them, and is asked again when the transaction has to be
- * made again. What it does not name is left where it is.
+ * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been
+ * due longest, or, with `quotas`, at so many of each webhook; `triage` says what becomes of them, and is asked again
+ * when the transaction has to be made again. What it does not name is left where it is.
  *
  * @returns the jobs taken, how many rows were looked at, and whether some were left
  */
@@ -80,55 +83,52 @@ export const claim = async (
     limit: number
     quotas?: ReadonlyMap<string, number>
     leaseMs: number
-    plan: (due: Job[]) => Plan
+    triage: (due: Job[]) => Triage
   },
 ): Promise<{ taken: Job[]; found: number; left: boolean }> => {
-  const { lease, now, limit, quotas, leaseMs, plan } = given
+  const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
-    const due = quotas
-      ? await lockDueOf(trx, database.dialect, quotas, now)
-      : await lockDue(trx, database.dialect, limit, now)
+    const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
     if (due.length === 0) return { taken: [], found: 0, left: false }
     const jobs = await jobsOf(
       trx,
       due.map(row => claimOf(row, lease)),
     )
     const active = jobs.filter(job => job.webhookStatus === 'active')
-    const { take, later } = plan(active)
+    const { take, later } = triage(active)
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
     await logLost(
       trx,
-      database,
       due.filter(row => changed.has(row.delivery_id)),
     )
-    await hold(trx, take, now + leaseMs)
-    await release(trx, later)
+    await takeLeases(trx, take, now + leaseMs)
+    await postpone(trx, later)
     const owed = new Set(active.map(job => job.deliveryId))
     const ended = due.map(row => row.delivery_id).filter(id => !owed.has(id))
+    // Queued in the moment that its webhook left `active`, or that its event was purged.
     await cancel(trx, ended, now)
     return { taken: take, found: due.length, left: changed.size < active.length }
   })
 }
 
-// Each statement names the index that serves both its condition and its order, so that only the rows looked at are locked: of a
-// small table, MySQL would read and lock every row.
+// Each statement names the index that serves both its condition and its order, so that only the rows looked at are
+// locked: of a small table, MySQL would read and lock every row.
 
-const lockDue = (trx: Knex.Transaction, dialect: Dialect, limit: number, now: number): Promise<QueueRow[]> =>
+const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<QueueRow[]> =>
   rows(
     trx,
-    `SELECT * FROM delivery_queue ${dialect.useIndex('delivery_queue_by_due_time')}
-     WHERE due_at <= ? ORDER BY due_at LIMIT ?${dialect.forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_due_time')}
+     WHERE due_at <= ? ORDER BY due_at LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
     [now, limit],
   )
 
 const lockDueOf = async (
   trx: Knex.Transaction,
-  dialect: Dialect,
   quotas: ReadonlyMap<string, number>,
   now: number,
 ): Promise<QueueRow[]> => {
   const ofOne = `SELECT delivery_id FROM (
-    SELECT delivery_id FROM delivery_queue ${dialect.useIndex('delivery_queue_by_webhook')}
+    SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
     WHERE webhook_id = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
   const found = await rows<{ delivery_id: string }>(
     trx,
@@ -139,7 +139,7 @@ const lockDueOf = async (
   // Read without a lock: another process may have claimed them since.
   return rows(
     trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialect.forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
     [...found.map(row => row.delivery_id), now],
   )
 }
@@ -163,7 +163,7 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
   throttledSinceMs: row.throttled_since,
 })
 
-const hold = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promise<void> => {
+const takeLeases = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promise<void> => {
   if (jobs.length === 0) return
   await run(
     trx,
@@ -172,8 +172,8 @@ const hold = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promi
   )
 }
 
-/** Lets go of rows that this transaction has locked, and that nobody holds any more. */
-const release = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }[]): Promise<void> => {
+/** Puts rows off that this transaction has locked: due later, and under no lease. */
+const postpone = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }[]): Promise<void> => {
   if (later.length === 0) return
   const due = caseOf(
     'delivery_id',
@@ -183,41 +183,30 @@ const release = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }
     ...due.bindings,
     ...later.map(({ job }) => job.deliveryId),
   ])
-  await tellWhenNext(
+  await syncNextAttemptAt(
     trx,
     later.map(({ job }) => job.deliveryId),
   )
 }
 
-/** What the history says of when a delivery comes next is what the queue has, of those that nobody holds. */
-const tellWhenNext = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
+/** When a delivery comes next, the history says as the queue does, of those that are under no lease. */
+const syncNextAttemptAt = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
   run(
     trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}
-     WHERE id IN (SELECT q.delivery_id FROM delivery_queue q WHERE q.delivery_id IN (${marks(ids)}) AND q.lease IS NULL)`,
+    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')} WHERE id IN (${marks(ids)})
+       AND EXISTS (SELECT 1 FROM delivery_queue q WHERE q.delivery_id = deliveries.id AND q.lease IS NULL)`,
     ids,
   )
 
 const ofQueue = (column: string): string =>
   `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
 
-/** Ends what is owed no more: queued in the moment that its webhook left `active`, or that its event was purged. */
-const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promise<void> => {
-  if (ids.length === 0) return
-  await run(
-    trx,
-    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE id IN (${marks(ids)}) AND status = 'pending'`,
-    [now, ...ids],
-  )
-  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
-}
-
-/** Logs the attempts of those that held these rows before and never said what came of it. */
-const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[]): Promise<void> => {
+/** Logs the attempts of those that had these rows leased before and never said what came of it. */
+const logLost = async (trx: Knex.Transaction, due: QueueRow[]): Promise<void> => {
   const lost = due.filter(row => row.lease !== null)
   if (lost.length === 0) return
   // One that has recorded its attempt in this very moment is believed.
-  const recorded = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ['number'])
+  const recorded = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ['number'])
   await run(
     trx,
     `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
@@ -226,24 +215,25 @@ const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[
   )
 }
 
-/** A lease's id, which tells when it was taken: `due_at` does not, once the lease has been extended. */
-export const newLease = (now: number): string => uuid({ msecs: now })
-
 const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
 
 /**
- * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever held a lease is gone.
+ * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever had a lease is
+ * gone.
  *
  * @returns how many deliveries were claimed
  */
 export const freeLeases = (database: Database, now: number): Promise<number> =>
   database.transaction(async trx => {
-    const held = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
-    await logLost(trx, database, held)
+    const leased = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
+    await logLost(trx, leased)
     return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
   })
 
-/** Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is left out. */
+/**
+ * Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is
+ * left out.
+ */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   if (claims.length === 0) return []
   type WebhookDetails = { id: string; url: string; status: WebhookStatus; held_until: number | null }
@@ -272,17 +262,6 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   })
 }
 
-/** Pushes the end of leases forward, for those of `claims` that are still held under their own. */
-export const extend = async (database: Database, claims: Claim[], leaseEnd: number): Promise<void> => {
-  if (claims.length === 0) return
-  const leases = [...new Set(claims.map(claimed => claimed.lease))]
-  await run(
-    database.knex,
-    `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(claims)}) AND lease IN (${marks(leases)})`,
-    [leaseEnd, ...claims.map(claimed => claimed.deliveryId), ...leases],
-  )
-}
-
 /** Gives claims back unsent, due again at `dueAt`, as if they had never been claimed. */
 export const putBack = async (database: Database, claims: Claim[], dueAt: number): Promise<void> => {
   if (claims.length === 0) return
@@ -295,11 +274,11 @@ export const putBack = async (database: Database, claims: Claim[], dueAt: number
        WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
       [dueAt, ...ids, ...leases],
     )
-    await tellWhenNext(trx, ids)
+    await syncNextAttemptAt(trx, ids)
   })
 }
 
-/** When the next delivery falls due; undefined when none is waiting. */
+/** When the next delivery falls due; undefined when none is waiting. Reads the head of an index. */
 export const nextDue = async (database: Database): Promise<number | undefined> => {
   const [first] = await rows<{ due_at: number }>(
     database.knex,
@@ -314,23 +293,22 @@ export const settle = async (database: Database, settlements: Settlement[], now:
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
   const ids = sorted.map(({ job }) => job.deliveryId)
   await database.transaction(async trx => {
-    const held = await rows<QueueRow>(
+    const locked = await rows<QueueRow>(
       trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${database.dialect.forUpdate}`,
+      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       ids,
     )
-    const leases = new Map(held.map(row => [row.delivery_id, row.lease]))
+    const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
     const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
     const own = sorted.filter(isOwn)
     const late = sorted.filter(settlement => !isOwn(settlement))
-    await logAttempts(trx, database, sorted)
-    await retry(trx, database.dialect, own)
+    await logAttempts(trx, sorted)
+    await retry(trx, own)
     await finish(trx, own, now)
     const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
     await logLost(
       trx,
-      database,
-      held.filter(row => takenOver.has(row.delivery_id)),
+      locked.filter(row => takenOver.has(row.delivery_id)),
     )
     await recordLate(trx, late, now)
     await changeWebhooks(trx, own, now)
@@ -349,21 +327,21 @@ const ATTEMPT_COLUMNS = [
   'retry_after',
 ]
 
-const logAttempts = async (trx: Knex.Transaction, database: Database, settlements: Settlement[]): Promise<void> => {
+const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
   // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
-  const truth = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
+  const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
     `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
-    settlements.flatMap(({ job, startedAt, durationMs, answer, outcome }) => [
+    settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
       job.deliveryId,
       job.attempt,
       startedAt,
       durationMs,
-      answer.kind === 'response' ? answer.statusCode : null,
-      answer.kind === 'failure' ? answer.reason : null,
-      answer.kind === 'failure' ? answer.detail : null,
-      answer.kind === 'response' ? answer.body : null,
+      result.kind === 'response' ? result.statusCode : null,
+      result.kind === 'failure' ? result.reason : null,
+      result.kind === 'failure' ? result.detail : null,
+      result.kind === 'response' ? result.body : null,
       outcome.status === 'pending' && outcome.holdWebhookMs !== undefined
         ? endOf({ startedAt, durationMs }) + outcome.holdWebhookMs
         : null,
@@ -374,7 +352,7 @@ const logAttempts = async (trx: Knex.Transaction, database: Database, settlement
 /** The end of an attempt: what waits are counted from. */
 const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number => startedAt + durationMs
 
-const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[]): Promise<void> => {
+const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> => {
   const again = own.flatMap(({ outcome, ...settlement }) =>
     outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
   )
@@ -384,7 +362,7 @@ const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[])
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
       job.eventId,
@@ -413,10 +391,10 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
       [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
-  await forget(trx, finished)
+  await dequeue(trx, finished)
 }
 
-const forget = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
+const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
   if (finished.length === 0) return
   const ids = finished.map(({ job }) => job.deliveryId)
   await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
@@ -441,7 +419,7 @@ const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number
      WHERE id IN (${marks(acknowledged)}) AND status <> 'delivered'`,
     [now, ...acknowledged.map(({ job }) => job.deliveryId)],
   )
-  await forget(trx, acknowledged)
+  await dequeue(trx, acknowledged)
 }
 
 const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], now: number): Promise<void> => {

@@ -176,7 +176,7 @@ const claims = async (engine: string): Promise<void> => {
         await rig.emit(200)
         const startedAt = performance.now()
         const given = { lease: randomUUID(), now: Date.now(), limit: 200, leaseMs: 30_000 }
-        const { taken } = await claim(rig.database, { ...given, plan: due => ({ take: due, later: [] }) })
+        const { taken } = await claim(rig.database, { ...given, triage: due => ({ take: due, later: [] }) })
         times.push(performance.now() - startedAt)
         if (taken.length !== 200) throw new Error(`claimed ${taken.length}`)
         await rows(rig.database.knex, 'SELECT 1')
@@ -203,7 +203,8 @@ const claims = async (engine: string): Promise<void> => {
 
 const wanted = process.argv.slice(2)
 for (const engine of engines) {
-  if (wanted.length > 0 && !wanted.some(name => engine.startsWith(name))) continue
+  const named = wanted.filter(name => name !== 'claims')
+  if (named.length > 0 && !named.some(name => engine.startsWith(name))) continue
   await throughput(engine)
   await latencies(engine)
   if (wanted.includes('claims')) await claims(engine)

@@ -2,25 +2,16 @@ import assert from 'node:assert/strict'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { connect, rows } from '../../server/database/connect.ts'
-import { LEASE_MS } from '../../server/delivery/loop.ts'
-import type { Answer as Answered, Outcome } from '../../server/delivery/outcome.ts'
-import {
-  claim,
-  extend,
-  type Job,
-  newLease,
-  type Plan,
-  putBack,
-  type Settlement,
-  settle,
-} from '../../server/delivery/queue.ts'
+import { extendLeases, LEASE_MS, newLease } from '../../server/delivery/leases.ts'
+import type { AttemptResult, Outcome } from '../../server/delivery/outcome.ts'
+import { claim, type Job, putBack, type Settlement, settle, type Triage } from '../../server/delivery/queue.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { type Rig, startRig } from './rig.ts'
 
-const takeAll = (due: Job[]): Plan => ({ take: due, later: [] })
+const takeAll = (due: Job[]): Triage => ({ take: due, later: [] })
 
 describeEachEngine('the queue', engine => {
   const clock = testClock()
@@ -33,15 +24,15 @@ describeEachEngine('the queue', engine => {
 
   /** The latest lease of each process. */
   const leases: Record<string, string> = {}
-  const claimAs = async (name: string, { limit = 10, plan = takeAll } = {}): Promise<Job[]> => {
+  const claimAs = async (name: string, { limit = 10, triage = takeAll } = {}): Promise<Job[]> => {
     const lease = newLease(clock.now())
     leases[name] = lease
-    return (await claim(rig.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, plan })).taken
+    return (await claim(rig.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, triage })).taken
   }
 
   const settlement = (job: Job, statusCode: number, outcome: Outcome, body = ''): Settlement => {
-    const answer: Answered = { kind: 'response', statusCode, body }
-    return { job, startedAt: clock.now(), durationMs: 7, answer, outcome }
+    const result: AttemptResult = { kind: 'response', statusCode, body }
+    return { job, startedAt: clock.now(), durationMs: 7, result, outcome }
   }
   const delivered = (job: Job) => settlement(job, 200, { status: 'delivered' })
   const failed = (job: Job) =>
@@ -90,7 +81,7 @@ describeEachEngine('the queue', engine => {
     const webhookId = await rig.webhook('http://127.0.0.1:9/')
     await rig.emit()
     const dueAt = clock.now() + 300
-    const none = await claimAs('first', { plan: due => ({ take: [], later: due.map(job => ({ job, dueAt })) }) })
+    const none = await claimAs('first', { triage: due => ({ take: [], later: due.map(job => ({ job, dueAt })) }) })
     assert.deepEqual(none, [])
     assert.deepEqual({ ...(await queued()) }, { lease: null, due_at: dueAt, attempt: 0, failure_count: 0 })
     assert.equal((await rig.delivery(webhookId)).next_attempt_at, dueAt, 'and says so')
@@ -123,7 +114,7 @@ describeEachEngine('the queue', engine => {
     const [lost] = await claimAs('dead')
     const claimedAt = clock.now()
     clock.advance(10_000)
-    await extend(rig.database, [lost!], clock.now() + LEASE_MS)
+    await extendLeases(rig.database, [lost!], clock.now() + LEASE_MS)
     clock.advance(LEASE_MS)
     const [job] = await claimAs('heir')
     assert.equal((await rig.attempts(job!.deliveryId))[0]!.started_at, claimedAt)
@@ -239,9 +230,9 @@ describeEachEngine('the queue', engine => {
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
     const { due_at } = (await queued())!
-    await extend(rig.database, [frozen!], clock.now() + 5 * LEASE_MS)
+    await extendLeases(rig.database, [frozen!], clock.now() + 5 * LEASE_MS)
     assert.equal((await queued())!.due_at, due_at)
-    await extend(rig.database, [heir!], clock.now() + 5 * LEASE_MS)
+    await extendLeases(rig.database, [heir!], clock.now() + 5 * LEASE_MS)
     assert.equal((await queued())!.due_at, clock.now() + 5 * LEASE_MS)
   })
 
@@ -371,7 +362,7 @@ describeEachEngine('the delivery loop', engine => {
     clock.advance(LEASE_MS)
     // Another process has claimed what ran out, and is sending it.
     const lease = newLease(clock.now())
-    await claim(rig.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, plan: takeAll })
+    await claim(rig.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, triage: takeAll })
     answer({ status: 200 })
     while ((await rig.countWhere({ status: 'delivered' })) === 0) await wait(5)
     await loop.idle()
@@ -483,7 +474,7 @@ describe('the delivery loop on SQLite, which has one process', () => {
       const webhookId = await rig.webhook(receiver.url)
       await rig.emit()
       const lease = newLease(clock.now())
-      await claim(rig.database, { lease, now: clock.now(), limit: 1, leaseMs: LEASE_MS, plan: takeAll })
+      await claim(rig.database, { lease, now: clock.now(), limit: 1, leaseMs: LEASE_MS, triage: takeAll })
       const loop = await rig.startLoop()
       await loop.idle()
       assert.equal(receiver.requests.length, 1)
@@ -500,7 +491,7 @@ describe('the delivery loop on SQLite, which has one process', () => {
 /** Makes the database refuse attempts that fit a condition. */
 const refuse = (rig: Rig, condition: string): Promise<unknown> =>
   rig.database.knex.raw(
-    rig.database.engine === 'sqlite'
+    rig.database.dialect.engine === 'sqlite'
       ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'refused'); END`
       : `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts FOR EACH ROW
          BEGIN IF ${condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END`,
