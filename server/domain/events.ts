@@ -15,8 +15,7 @@ export type NewEvent<Type extends EventType = EventType> = {
 }
 
 /** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
-export const recordPing = async (trx: Sql, now: number): Promise<string> => {
-  const id = newId(now)
+export const recordPing = async (trx: Sql, now: number, id: string = newId(now)): Promise<string> => {
   await run(trx, "INSERT INTO events (id, type, payload, created_at) VALUES (?, 'ping', '{}', ?)", [id, now])
   return id
 }

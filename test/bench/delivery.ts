@@ -45,7 +45,7 @@ const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number
         left -= 1
         const url = urls[left % urls.length]!
         const eventType = 'project_report_quarterly_overdue'
-        const ids = { deliveryId: randomUUID(), webhookId: randomUUID() }
+        const ids = { deliveryId: randomUUID(), eventId: randomUUID(), webhookId: randomUUID() }
         await sendOnce({ ...ids, url, eventType, eventTime: clock.now(), payload }, tools)
       }
     }),
