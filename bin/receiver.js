@@ -1,5 +1,5 @@
-// CommonJS, since only that can choose its source without waiting: Node strips no types below node_modules, so the package
-// carries the built files, and a checkout needs none.
+// CommonJS, since only that can choose its source without waiting: Node strips no types below node_modules, so the
+// package carries the built files, and a checkout needs none.
 const { existsSync } = require('node:fs')
 const { createRequire } = require('node:module')
 const path = require('node:path')

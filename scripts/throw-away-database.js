@@ -118,7 +118,8 @@ const systemTables = program => {
 }
 
 /**
- * Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine.
+ * Commits are written but not forced to disk: tests end processes
+ * of Tidings without warning, never the database's machine.
  *
  * @param {string} data
  * @param {string} socket

@@ -27,12 +27,12 @@ export type Verification = {
 }
 
 /**
- * A delivery token: a JWT (RFC 7519) with exactly `{alg: 'EdDSA', kid, typ: 'JWT'}` as header (RFC 8037), valid for 300 s from
- * `issuedAtSeconds` (epoch seconds). `key` is an Ed25519 private key.
+ * A delivery token: a JWT (RFC 7519) with exactly `{alg: 'EdDSA', kid, typ: 'JWT'}` as header (RFC 8037), valid for
+ * 300 s from `issuedAtSeconds` (epoch seconds). `key` is an Ed25519 private key.
  *
- * node:crypto's own `sign` with a callback, since a delivery needs one signature per attempt: it works on another thread and leaves
- * a fifth of the work of the synchronous call (7 µs against 40) on this one. jose's SignJWT reached half the
- * signatures a second of either (1 : 1.9 : 3.2 for jose, synchronous, callback).
+ * node:crypto's own `sign` with a callback, since a delivery needs one signature per attempt: it works on another
+ * thread and leaves a fifth of the work of the synchronous call (7 µs against 40) on this one. jose's SignJWT reached
+ * half the signatures a second of either (1 : 1.9 : 3.2 for jose, synchronous, callback).
  */
 export const signDeliveryToken = (token: {
   key: KeyObject
@@ -55,8 +55,8 @@ export const signDeliveryToken = (token: {
 }
 
 /**
- * Checks a delivery token as a receiver should, and reports every check, also after one has failed. Never rejects, whatever the
- * token, the body or the keys hold.
+ * Checks a delivery token as a receiver should, and reports every check, also after one has failed. Never rejects,
+ * whatever the token, the body or the keys hold.
  *
  * @param given.keys the sender's published keys
  * @param given.issuer the sender's issuer address; without it the issuer is not checked

@@ -90,7 +90,10 @@ const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 /** In the one way that RFC 4648 section 5 has of writing the bytes: no padding, and no bits set that are not used. */
 export const isBase64url = (part: string): boolean => Buffer.from(part, 'base64url').toString('base64url') === part
 
-/** The first name that the object has twice, of which parsers may read either (RFC 7519 section 4). `json` is a JSON object. */
+/**
+ * The first name that the object has twice, of which parsers may
+ * read either (RFC 7519 section 4). `json` is a JSON object.
+ */
 const repeatedMember = (json: string): string | undefined => {
   const names = new Set<unknown>()
   let depth = 0

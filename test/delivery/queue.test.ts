@@ -451,7 +451,7 @@ describeEachEngine('the delivery loop', engine => {
     }
   })
 
-  it('lets go of an attempt that cannot be recorded at all, and makes it again when its lease has run out', async () => {
+  it('lets go of an attempt that cannot be recorded at all, and makes it again when its lease is over', async () => {
     receiver = await startReceiver()
     await refuse(fixture, 'NEW.number = 1')
     try {
@@ -511,7 +511,8 @@ describe('the delivery loop on SQLite, which has one process', () => {
 const refuse = (fixture: Fixture, condition: string): Promise<unknown> =>
   fixture.database.knex.raw(
     fixture.database.engine === 'sqlite'
-      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'refused'); END`
+      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, ` +
+          `'refused'); END`
       : `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts FOR EACH ROW
          BEGIN IF ${condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END`,
   )

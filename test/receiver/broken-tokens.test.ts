@@ -14,8 +14,8 @@ import {
 import { createReceiver, type FaultCode } from '../../receiver/index.ts'
 import { type CheckName, type Jwk, verifyDeliveryToken } from '../../shared/delivery-token.ts'
 
-// Tokens as other libraries make them, or can be made to, each broken in one way. `tidings verify` and the receiver kit must
-// refuse every one of them, and say which check it fails.
+// Tokens as other libraries make them, or can be made to, each broken in one way. `tidings verify` and the receiver kit
+// must refuse every one of them, and say which check it fails.
 
 const issuer = 'https://tidings.example'
 const audience = 'https://receiver.example:8443/hooks/Acme'

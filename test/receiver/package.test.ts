@@ -25,7 +25,9 @@ test('every name of the kit can be imported from tidings/receiver', async () => 
 })
 
 test('each name is what the kit exports', async () => {
-  const source = `import { ${names.join(', ')} } from 'tidings/receiver'; console.log(JSON.stringify([${names.map(name => `typeof ${name}`)}]))`
+  const source =
+    `import { ${names.join(', ')} } from 'tidings/receiver'; ` +
+    `console.log(JSON.stringify([${names.map(name => `typeof ${name}`)}]))`
   assert.deepEqual(
     await run('module', source),
     names.map(() => 'function'),
