@@ -80,7 +80,9 @@ const send = async <Data>({ apiKey, apiSecret }: Connection, { url, body }: Grap
   return answer.data as Data
 }
 
-/** The headers of a signed request, made now and with a nonce of its own. Throws a CliError when the secret is not one. */
+/**
+ * The headers of a signed request, made now and with a nonce of its own. Throws a CliError when the secret is not one.
+ */
 export const sign = (
   request: Omit<Parameters<typeof signRequest>[0], 'at' | 'nonce'> & { at?: Date; nonce?: string },
 ): Record<string, string> => {
@@ -167,7 +169,10 @@ const hintFor = (
         : 'Try again in a minute.'
     }
     case 'INTERNAL_SERVER_ERROR':
-      return `Try again. If it stays, tell whoever runs the server the request id: ${neutralise(String(requestId ?? 'none'))}`
+      return (
+        'Try again. If it stays, tell whoever runs the server the request id: ' +
+        `${neutralise(String(requestId ?? 'none'))}`
+      )
     default:
       return undefined
   }
@@ -178,12 +183,18 @@ const unauthenticatedHint = (reason: string | undefined, apiKey: string): string
     case 'clock_skew':
       return 'Set this machine’s clock, for instance by switching on network time.'
     case 'unknown_key':
-      return `Is ${neutralise(apiKey)} the key that was meant, and the server? See both, and where they come from, with: tidings config`
+      return (
+        `Is ${neutralise(apiKey)} the key that was meant, and the server? See both, and where they come from, ` +
+        'with: tidings config'
+      )
     case 'bad_signature':
       return `The secret does not belong to API key ${neutralise(apiKey)}. Save both again with: tidings login`
     case 'expired':
     case 'revoked':
-      return `This access token was ${reason === 'expired' ? 'good until its time' : 'withdrawn'}. Ask an admin for a new one, then: tidings login`
+      return (
+        `This access token was ${reason === 'expired' ? 'good until its time' : 'withdrawn'}. ` +
+        'Ask an admin for a new one, then: tidings login'
+      )
     default:
       return 'See which server and key are used, and why, with: tidings config. Save others with: tidings login'
   }
@@ -195,7 +206,10 @@ const bothClocks = (extensions: Record<string, unknown>, response: Response): st
   if (Number.isNaN(server)) return ''
   const here = Date.now()
   const apart = `${duration(Math.abs(here - server))} ${here < server ? 'behind' : 'ahead'}`
-  return ` This machine’s clock: ${new Date(here).toISOString()}. The server’s: ${new Date(server).toISOString()}. This one is ${apart}.`
+  return (
+    ` This machine’s clock: ${new Date(here).toISOString()}. The server’s: ${new Date(server).toISOString()}. ` +
+    `This one is ${apart}.`
+  )
 }
 
 const UNSENT = new Set([

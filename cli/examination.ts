@@ -147,7 +147,8 @@ const examineWebhook = async (session: Session, id: string): Promise<Check[]> =>
     session.connection,
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields}
       deliveries(query: { sort: [{ id: "desc" }], limit: 10 }) { id eventType status createdAt nextAttemptAt
-        attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure failureDetail response retryAfter } } } }`,
+        attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
+          number startedAt durationMs statusCode failure failureDetail response retryAfter } } } }`,
     { query: { selector: { id } } },
   )
   const [webhook] = webhooks
@@ -211,7 +212,8 @@ const examineDeliveries = ({ id, deliveries, createdAt }: Webhook & { deliveries
   const said = attempt ? describeAttempt(attempt, pc.createColors(false)) : 'not attempted'
   return problem(
     'deliveries',
-    `${failed} of the last ${deliveries.length} not delivered; ${wrong.eventType} ${relativeIso(wrong.createdAt, nowMs)} is ${wrong.status}: ${said}`,
+    `${failed} of the last ${deliveries.length} not delivered; ${wrong.eventType} ` +
+      `${relativeIso(wrong.createdAt, nowMs)} is ${wrong.status}: ${said}`,
     `Its story: tidings deliveries show ${wrong.id}`,
   )
 }

@@ -14,7 +14,9 @@ const CLOCK_TOLERANCE_MS = 30_000
 /** A loop that runs takes what is due within a second or so. */
 const OVERDUE_MS = 60_000
 
-/** Looks at everything that a server with this environment needs, and at an endpoint if one is given. Changes nothing. */
+/**
+ * Looks at everything that a server with this environment needs, and at an endpoint if one is given. Changes nothing.
+ */
 export const examineServer = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<Check[]> => {
   let config: Config
   try {
@@ -115,7 +117,8 @@ const examineClock = async (database: Database): Promise<Check> => {
   return problem(
     'clock',
     apart,
-    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. Switch network time on on both machines.',
+    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. ' +
+      'Switch network time on on both machines.',
   )
 }
 
@@ -142,7 +145,8 @@ const examineTokens = async (database: Database, config: Config): Promise<Check>
   const [admins] = await rows<{ number: number }>(
     database.knex,
     `SELECT COUNT(*) AS number FROM access_tokens t JOIN access_token_permissions p ON p.access_token_id = t.id
-     WHERE p.permission = 'admin' AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > ${database.dialect.nowMs})`,
+     WHERE p.permission = 'admin' AND t.revoked_at IS NULL
+       AND (t.expires_at IS NULL OR t.expires_at > ${database.dialect.nowMs})`,
   )
   // Sealed text begins with the name of its master key: one of each tells of all.
   const samples = await rows<{ id: string }>(
@@ -171,7 +175,8 @@ const examineTokens = async (database: Database, config: Config): Promise<Check>
 const examineQueue = async (database: Database): Promise<Check> => {
   const [found] = await rows<{ number: number; oldest: number | null }>(
     database.knex,
-    `SELECT COUNT(*) AS number, MIN(due_at) AS oldest FROM delivery_queue WHERE due_at < ${database.dialect.nowMs} - ${OVERDUE_MS}`,
+    'SELECT COUNT(*) AS number, MIN(due_at) AS oldest FROM delivery_queue ' +
+      `WHERE due_at < ${database.dialect.nowMs} - ${OVERDUE_MS}`,
   )
   const number = Number(found!.number)
   if (number === 0) return ok('deliveries', 'none is overdue')
@@ -197,14 +202,18 @@ const examineAddresses = async ({ baseUrl, issuerUrl }: Config): Promise<Check[]
   ]
 }
 
-/** A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown. */
+/**
+ * A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown.
+ */
 const examineTls = async (url: URL): Promise<Check> => {
   const check = await checkReachable('TLS', url)
   if (check.status !== 'problem' || /certificate/.test(check.found)) return check
   return note('TLS', check.found, `From this machine TIDINGS_BASE_URL is not reached. ${check.next}`)
 }
 
-/** From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection. */
+/**
+ * From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection.
+ */
 const examineEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL): Promise<Check> => {
   if (requireHttps && url.protocol !== 'https:') {
     return problem('endpoint', `${url.href} is not https`, 'TIDINGS_REQUIRE_HTTPS is set: give it an https address.')
@@ -212,10 +221,11 @@ const examineEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL
   const guard = createNetworkGuard({ allow: allowNetworks })
   const closed = (await addressesOf(url)).filter(address => !guard.isAllowed(address))
   if (closed.length > 0) {
+    const alone = closed.map(address => `${address}/${address.includes(':') ? 128 : 32}`)
     return problem(
       'endpoint',
       `${url.hostname} is at ${closed.join(', ')}, which the network guard does not send to`,
-      `If it is meant to be reached: TIDINGS_ALLOW_NETWORKS=${[...allowNetworks, ...closed.map(address => `${address}/${address.includes(':') ? 128 : 32}`)].join(',')}`,
+      `If it is meant to be reached: TIDINGS_ALLOW_NETWORKS=${[...allowNetworks, ...alone].join(',')}`,
     )
   }
   return checkReachable('endpoint', url)
@@ -233,7 +243,8 @@ const examineGuard = ({ allowNetworks, requireHttps, baseUrl }: Config): Check =
   return note(
     'network guard',
     found,
-    `Whoever may create webhooks reaches inside addresses (${inside.join(', ')}). Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.`,
+    `Whoever may create webhooks reaches inside addresses (${inside.join(', ')}). ` +
+      'Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.',
   )
 }
 

@@ -45,8 +45,9 @@ export const knownStatuses = (given: string[] | undefined): string[] | undefined
 }
 
 /** GraphQL selection of everything that a delivery's story is told from. */
-export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
-  nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
+export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload }
+  status attemptCount nextAttemptAt createdAt finishedAt
+  attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
 /** One attempt on one line: what came back, and how long it took. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
@@ -84,8 +85,10 @@ export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
 })
 
 /** GraphQL selection of DeliveryAtAGlance. */
-export const glanceFields = `id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt
-  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure retryAfter }`
+export const glanceFields = `id webhookId webhook { url } eventType
+  status attemptCount nextAttemptAt createdAt finishedAt
+  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
+    number startedAt durationMs statusCode failure retryAfter }`
 
 /** One sign for how it stands, which says it without colour too. */
 export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Colours): string => {
@@ -113,8 +116,8 @@ export const describeState = ({ status, attempts, nextAttemptAt }: DeliveryAtAGl
 }
 
 /**
- * The story of a delivery for people: each attempt, what was answered, the waits between, and what happens next and when.
- * Times are this machine's, in the one zone that the story names.
+ * The story of a delivery for people: each attempt, what was answered, the waits between, and what happens next and
+ * when. Times are this machine's, in the one zone that the story names.
  */
 export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
   const { webhook, event } = delivery
@@ -173,11 +176,26 @@ const describeNext = (delivery: Delivery, nowMs: number, zone: number, colours: 
     case 'delivered':
       return `Delivered after ${count(delivery.attemptCount, 'attempt')}. Nothing more is sent.`
     case 'rejected':
-      return `The receiver answered ${last?.statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${last?.statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''} Once it is mended: ${redeliver(delivery)}`
+      return (
+        `The receiver answered ${last?.statusCode ?? '4XX'}, which rejects the request as invalid: ` +
+        'it is not sent again.' +
+        (last?.statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : '') +
+        ` Once it is mended: ${redeliver(delivery)}`
+      )
     case 'dropped':
-      return `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`
-    case 'cancelled':
-      return `Cancelled because its webhook ${delivery.webhook?.statusReason ? `left the status active (${cellText(delivery.webhook.statusReason)})` : 'left the status active'}. Make it active again with: tidings webhooks enable ${cellText(delivery.webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(delivery.webhookId)} --since ${cellText(delivery.createdAt)}`
+      return (
+        'The last retry failed too: it is not sent again by itself. Once the endpoint is well: ' +
+        `${redeliver(delivery)}`
+      )
+    case 'cancelled': {
+      const id = cellText(delivery.webhookId)
+      const reason = delivery.webhook?.statusReason
+      return (
+        `Cancelled because its webhook left the status active${reason ? ` (${cellText(reason)})` : ''}. ` +
+        `Make it active again with: tidings webhooks enable ${id}. ` +
+        `What it missed is sent with: tidings webhooks recover ${id} --since ${cellText(delivery.createdAt)}`
+      )
+    }
     default:
       return ''
   }

@@ -19,8 +19,8 @@ const READ_ONLY = ['statusReason', 'createdAt', 'updatedAt', 'lastDeliveryAt', '
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
 /**
- * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every fault
- * of every entry, since a file of ten should not need ten tries.
+ * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every
+ * fault of every entry, since a file of ten should not need ten tries.
  */
 export const parseWebhookFile = (text: string, source: string): WebhookEntry[] => {
   const values = parse(text, source)
@@ -28,7 +28,8 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
   if (faults.length === 0) faults.push(...repeated(values as WebhookEntry[]))
   if (faults.length > 0) {
     throw usageError(
-      `${source} has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}; nothing was sent:\n${faults.join('\n')}`,
+      `${source} has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}; ` +
+        `nothing was sent:\n${faults.join('\n')}`,
       `An entry is such as: {"url":"https://example.com/hooks","events":["token_expired"],"organisationIds":["ID"]}`,
     )
   }
@@ -111,7 +112,8 @@ const repeated = (entries: WebhookEntry[]): string[] => {
     if (first === undefined) seen.set(key, index + 1)
     else
       faults.push(
-        `  entry ${index + 1}: the same ${entry.id ? 'id' : 'url'} as entry ${first}; ${entry.id ? 'keep one of them' : 'give each an id of its own'}`,
+        `  entry ${index + 1}: the same ${entry.id ? 'id' : 'url'} as entry ${first}; ` +
+          `${entry.id ? 'keep one of them' : 'give each an id of its own'}`,
       )
   })
   return faults

@@ -30,7 +30,9 @@ export const eventTypes = [
 /** What needs somebody comes first. */
 const HEALTH = ['rejected', 'dropped', 'pending', 'cancelled', 'delivered'] as const
 /** GraphQL selection of everything that is told about a webhook. */
-export const webhookFields = `id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt health { ${HEALTH.join(' ')} }`
+export const webhookFields =
+  'id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt health ' +
+  `{ ${HEALTH.join(' ')} }`
 
 /** The webhook with this id. Throws a CliError, exit code 3, when the access token sees none. */
 export const findWebhook = async (session: Session, id: string): Promise<Webhook> => {

@@ -8,7 +8,8 @@ export const tooLarge = (): Fault => new Fault('body_too_large', 'The body is lo
 const alreadyRead = (): Fault =>
   new Fault(
     'body_already_read',
-    'A body parser has read the body before the receiver could. Put the receiver before the parser, or let the parser keep the body’s bytes as rawBody.',
+    'A body parser has read the body before the receiver could. Put the receiver before the parser, ' +
+      'or let the parser keep the body’s bytes as rawBody.',
   )
 
 /** A request of node:http, as every framework on it has. */

@@ -46,7 +46,8 @@ export const readEvent = (body: string): TidingsEvent | Ping | string => {
   if (!read.success) return describe(read.error.issues[0]!)
   const { eventType, payload, ...delivered } = read.data
   if (!isKnown(eventType)) return { ...delivered, eventType: 'unknown', unknownType: eventType, payload }
-  // A newer sender may add to a payload, and write an id in another form: only what is missing or of another type is a fault.
+  // A newer sender may add to a payload, and write an id in another
+  // form: only what is missing or of another type is a fault.
   const issue = events[eventType].payload.safeParse(payload).error?.issues.find(({ code }) => code === 'invalid_type')
   if (issue) return describe({ ...issue, path: ['payload', ...issue.path] })
   return { ...delivered, eventType, payload } as KnownEvent | Ping

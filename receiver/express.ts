@@ -8,8 +8,8 @@ export interface NodeResponse {
 }
 
 /**
- * An Express handler that receives deliveries: `app.post('/hooks', expressReceiver({…}, handler))`. It asks no more of Express than
- * node:http gives, so `createServer(expressReceiver({…}, handler))` works as well.
+ * An Express handler that receives deliveries: `app.post('/hooks', expressReceiver({…}, handler))`. It asks no more of
+ * Express than node:http gives, so `createServer(expressReceiver({…}, handler))` works as well.
  */
 export const expressReceiver = (
   options: ReceiverOptions,

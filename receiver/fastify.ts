@@ -13,7 +13,10 @@ export interface FastifyReplyLike {
   headers(headers: Record<string, string>): unknown
 }
 
-/** A Fastify plugin that receives deliveries at its prefix: `app.register(fastifyReceiver({…}, handler), { prefix: '/hooks' })`. */
+/**
+ * A Fastify plugin that receives deliveries at its prefix:
+ * `app.register(fastifyReceiver({…}, handler), { prefix: '/hooks' })`.
+ */
 export const fastifyReceiver = (
   options: ReceiverOptions,
   handler: Handler,

@@ -1,7 +1,9 @@
 import { readFetchBody } from './body.ts'
 import { createReceiver, type Handler, type ReceiverOptions } from './receiver.ts'
 
-/** Receives deliveries where requests and responses are those of the Fetch API: Hono, Next.js route handlers, Bun, Deno. */
+/**
+ * Receives deliveries where requests and responses are those of the Fetch API: Hono, Next.js route handlers, Bun, Deno.
+ */
 export const fetchReceiver = (
   options: ReceiverOptions,
   handler: Handler,

@@ -1,12 +1,18 @@
 import { createRemoteJWKSet } from 'jose'
 import type { Jwk } from '../shared/delivery-token.ts'
 
-/** The public keys that a token may be checked with; asked for each token, by its `kid`. Rejects when they cannot be had. */
+/**
+ * The public keys that a token may be checked with; asked for
+ * each token, by its `kid`. Rejects when they cannot be had.
+ */
 export type KeySource = (kid: string | undefined) => Promise<readonly Jwk[]>
 
 /** As long as the service lets its keys be cached. */
 const FRESH_MS = 300_000
-/** Keys that are known already serve for so long while the issuer does not answer; a key that was withdrawn must not serve for ever. */
+/**
+ * Keys that are known already serve for so long while the issuer
+ * does not answer; a key that was withdrawn must not serve for ever.
+ */
 const STALE_MS = 3_600_000
 /** An unknown `kid` may mean new keys, but untrusted senders must not be able to cause a request with each token. */
 const LEAST_BETWEEN_MS = 10_000
@@ -19,9 +25,10 @@ const TIMEOUT_MS = 5_000
 export const jwksUrl = (issuer: string): string => `${issuer.replace(/\/$/, '')}/.well-known/jwks.json`
 
 /**
- * The keys of the JSON Web Key Set at a URL, fetched when first needed, and again when they have aged or a token names one that is
- * not among them. However many tokens come, one request is under way at most. Rejects with an Error that names the URL and
- * the reason, which an issuer that is being restarted need not cause: keys that are known go on serving.
+ * The keys of the JSON Web Key Set at a URL, fetched when first needed, and again when they
+ * have aged or a token names one that is not among them. However many tokens come, one
+ * request is under way at most. Rejects with an Error that names the URL and the reason,
+ * which an issuer that is being restarted need not cause: keys that are known go on serving.
  */
 export const remoteKeys = (url: string): KeySource => {
   const published = createRemoteJWKSet(new URL(url), {

@@ -10,7 +10,10 @@ export interface KoaContext {
   set(headers: Record<string, string>): void
 }
 
-/** Koa middleware that receives deliveries and answers every request: `router.post('/hooks', koaReceiver({…}, handler))`. */
+/**
+ * Koa middleware that receives deliveries and answers every
+ * request: `router.post('/hooks', koaReceiver({…}, handler))`.
+ */
 export const koaReceiver = (options: ReceiverOptions, handler: Handler): ((ctx: KoaContext) => Promise<void>) => {
   const receiver = createReceiver(options)
   return async ctx => {

@@ -6,14 +6,14 @@ import { jwksUrl, type KeySource, kidOf, remoteKeys } from './keys.ts'
 import { memoryReplayStore, type ReplayStore } from './replay-store.ts'
 
 /**
- * How long a claim of a `jti` holds, in seconds: four times what the service waits for an answer. A process that dies while it handles
- * an event leaves its claim behind, and the event can be handled only after that.
+ * How long a claim of a `jti` holds, in seconds: four times what the service waits for an answer. A process that dies
+ * while it handles an event leaves its claim behind, and the event can be handled only after that.
  */
 const CLAIM_SECONDS = 60
 /**
- * How long a handled `jti` is remembered, in seconds. Its tokens are valid for 5 minutes, but the service may make new ones with the
- * same `jti` for as long as it has not seen the 2XX: the schedule of retries takes 85 minutes, and a webhook that answers 429 is
- * waited for 72 hours, and once more 24 at most.
+ * How long a handled `jti` is remembered, in seconds. Its tokens are valid for 5 minutes, but the service may make new
+ * ones with the same `jti` for as long as it has not seen the 2XX: the schedule of retries takes 85 minutes, and a
+ * webhook that answers 429 is waited for 72 hours, and once more 24 at most.
  */
 const HANDLED_SECONDS = 96 * 3600
 
@@ -26,7 +26,10 @@ export interface ReceiverOptions {
   keys?: string | readonly Jwk[] | KeySource
   /** In this process's memory unless given; processes that share an endpoint share a store. */
   replayStore?: ReplayStore
-  /** Told what went wrong on the receiver's side, of which the sender learns no more than that. `console.error` unless given. */
+  /**
+   * Told what went wrong on the receiver's side, of which the
+   * sender learns no more than that. `console.error` unless given.
+   */
   onError?: (error: unknown) => void
   /** The time in epoch milliseconds; the machine's unless given. */
   now?: () => number
@@ -43,12 +46,15 @@ export interface DeliveryRequest {
 }
 
 /**
- * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does not come again;
- * when it throws, it does.
+ * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does
+ * not come again; when it throws, it does.
  */
 export type Handler = (event: TidingsEvent) => unknown
 
-/** Thrown by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds. It is no failure. */
+/**
+ * Thrown by a handler: the delivery is answered 429, and nothing
+ * comes to the webhook for so many seconds. It is no failure.
+ */
 export class RetryLater extends Error {
   readonly seconds: number
 
@@ -63,8 +69,9 @@ export class RetryLater extends Error {
 
 export interface Receiver {
   /**
-   * Verifies a delivery, gives its event to `handler` if it is new, and answers with what to send back. A delivery that comes while
-   * it is being handled, or after it was, does not reach `handler` again. Rejects only when `onError` throws.
+   * Verifies a delivery, gives its event to `handler` if it is new, and answers with
+   * what to send back. A delivery that comes while it is being handled, or after it
+   * was, does not reach `handler` again. Rejects only when `onError` throws.
    */
   receive(request: DeliveryRequest, handler: Handler): Promise<Answer>
 }

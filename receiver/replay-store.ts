@@ -1,12 +1,17 @@
-/** What a claim of a `jti` came to: it is the caller's to handle, another one is handling it now, or it was handled before. */
+/**
+ * What a claim of a `jti` came to: it is the caller's to handle,
+ * another one is handling it now, or it was handled before.
+ */
 export type Claim = 'claimed' | 'in_progress' | 'handled'
 
 /**
- * Remembers which deliveries have been handled, by `jti`. Several processes that receive for one endpoint share one store. When a
- * method rejects, the delivery is answered 503 and comes again.
+ * Remembers which deliveries have been handled, by `jti`. Several processes that receive for one endpoint share one
+ * store. When a method rejects, the delivery is answered 503 and comes again.
  */
 export interface ReplayStore {
-  /** Takes the `jti` for handling, unless it is taken or handled; atomically. A claim lapses by itself after `seconds`. */
+  /**
+   * Takes the `jti` for handling, unless it is taken or handled; atomically. A claim lapses by itself after `seconds`.
+   */
   claim(jti: string, seconds: number): Claim | Promise<Claim>
   /** The event was handled: for `seconds` from now, every claim answers `handled`. */
   record(jti: string, seconds: number): unknown
@@ -15,8 +20,8 @@ export interface ReplayStore {
 }
 
 /**
- * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so untrusted
- * senders cannot fill it.
+ * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so
+ * untrusted senders cannot fill it.
  *
  * @param options.maxEntries handled events that are remembered at most (about 150 bytes each); the oldest give way
  * @param options.now the time in epoch milliseconds

@@ -38,8 +38,8 @@ export type RunningServer = {
 type Running = { keyring: Keyring; handle: Middleware; stop(answered: Promise<void>): Promise<void> }
 
 /**
- * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database does:
- * one that is down, or not migrated yet, is waited for.
+ * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database
+ * does: one that is down, or not migrated yet, is waited for.
  *
  * @param given.clock in place of the database's clock
  */

@@ -20,13 +20,19 @@ interface Result {
 /** Each waits for its endpoint's ping; so many wait at once, so that ten that do not answer take no minutes. */
 const AT_ONCE = 5
 
-const UPSERT = `mutation ($id: UUID!, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-  webhook: upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${webhookFields} }
+const UPSERT = `mutation (
+  $id: UUID!, $url: String, $events: [EventType!],
+  $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus
+) {
+  webhook: upsertWebhook(
+    id: $id, url: $url, events: $events,
+    organisationIds: $organisationIds, projectIds: $projectIds, status: $status
+  ) { ${webhookFields} }
 }`
 
 /**
- * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone. One
- * that fails keeps none of the others back; exit code 1 then.
+ * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone.
+ * One that fails keeps none of the others back; exit code 1 then.
  */
 export const applyWebhookFile = async (session: Session, path: string): Promise<void> => {
   const source = path === '-' ? 'Standard input' : path
@@ -75,8 +81,8 @@ interface Planned {
 }
 
 /**
- * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id follows from
- * access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
+ * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id
+ * follows from access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
  */
 const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Planned[]> => {
   const { v5: uuid } = await import('uuid')
@@ -102,7 +108,8 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
       throw new CliError(
         exitCodes.failed,
         'AMBIGUOUS',
-        `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
+        `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ` +
+          `${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
         'Give the entry the id of the one that is meant. Nothing was changed.',
       )
     }

@@ -11,7 +11,9 @@ export type Database = {
   knex: Knex
   engine: Engine
   dialect: Dialect
-  /** Runs `work` in a transaction, again from its start when the database says that another transaction was in its way. */
+  /**
+   * Runs `work` in a transaction, again from its start when the database says that another transaction was in its way.
+   */
   transaction<T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T>
   close(): Promise<void>
 }
@@ -19,8 +21,9 @@ export type Database = {
 /**
  * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer.
  *
- * @param options.silenceMs a connection that has been silent for so long is given up, and the statement that waits for it fails: its
- *   server may be gone without a word. Never, unless given: the statements of a migration take what they take
+ * @param options.silenceMs a connection that has been silent for so long is given
+ *   up, and the statement that waits for it fails: its server may be gone without
+ *   a word. Never, unless given: the statements of a migration take what they take
  */
 export const connect = async (
   url: string,
@@ -48,7 +51,8 @@ const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
       max: poolSize,
       afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
         const { stream } = connection
-        // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the process.
+        // knex takes its listener away from a connection that it
+        // ends, and what goes wrong after that would end the process.
         stream.prependListener('error', () => connection.on('error', () => {}))
         stream.setTimeout(silenceMs, () =>
           stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
@@ -62,11 +66,14 @@ const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
     },
   })
 
-/** A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before its lock. */
+/**
+ * A claim locks the rows it takes and no gaps between them, and a
+ * change of a webhook sees all that was queued before its lock.
+ */
 const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
 /**
- * Seconds. A lock that is not to be had is an error of its own before silence is one; and who has gone without a word, or is frozen,
- * in the middle of a transaction gives its locks back.
+ * Seconds. A lock that is not to be had is an error of its own before silence is one; and who has gone without a word,
+ * or is frozen, in the middle of a transaction gives its locks back.
  */
 const TIMEOUTS = 'SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 60'
 
@@ -95,13 +102,18 @@ const database = (knex: Knex, engine: Engine): Database => ({
   close: () => knex.destroy(),
 })
 
-/** Deadlock (1213), lock wait (1205), MariaDB's changed row (1020), SQLite's busy: nothing was written, and again may succeed. */
+/**
+ * Deadlock (1213), lock wait (1205), MariaDB's changed row (1020),
+ * SQLite's busy: nothing was written, and again may succeed.
+ */
 const isContention = (error: unknown): boolean => {
   const { errno, errcode } = error as { errno?: number; errcode?: number }
   return errno === 1213 || errno === 1205 || errno === 1020 || errcode === 5 || errcode === 6
 }
 
-/** Whether a statement would fail again: the database has read and refused it, or it was never made, by a fault of ours. */
+/**
+ * Whether a statement would fail again: the database has read and refused it, or it was never made, by a fault of ours.
+ */
 export const isRefusal = (error: unknown): boolean => {
   if (error instanceof TypeError || error instanceof RangeError) return true
   const { errno, errcode, fatal } = error as { errno?: number; errcode?: number; fatal?: boolean }

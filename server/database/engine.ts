@@ -1,12 +1,15 @@
 /**
- * The few things that differ between the databases Tidings runs on. Everything else is the same SQL on all of them:
- * no auto-increment, triggers, views, `GET_LOCK` or window functions, so that other MySQL-speaking clusters can stand in.
+ * The few things that differ between the databases Tidings runs on. Everything else is the same SQL on all of them: no
+ * auto-increment, triggers, views, `GET_LOCK` or window functions, so that other MySQL-speaking clusters can stand in.
  */
 export type Engine = 'sqlite' | 'mysql' | 'mariadb'
 
 export type Dialect = {
   engine: Engine
-  /** Ends a SELECT whose rows this transaction will change; waits for other holders. SQLite has one writer and needs none. */
+  /**
+   * Ends a SELECT whose rows this transaction will change; waits
+   * for other holders. SQLite has one writer and needs none.
+   */
   forUpdate: string
   /** As `forUpdate`, but passes over rows that another transaction holds. */
   forUpdateSkipLocked: string
@@ -14,7 +17,10 @@ export type Dialect = {
   forShare: string
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex: (name: string) => string
-  /** Selects each `key` and its least `value` from the index on both, reading an entry or two a key and not all there are. */
+  /**
+   * Selects each `key` and its least `value` from the index on
+   * both, reading an entry or two a key and not all there are.
+   */
   leastOfEach: (table: string, key: string, value: string, index: string) => string
   /** Epoch milliseconds by the database's clock, which is the one that rules. */
   nowMs: string
@@ -61,7 +67,8 @@ export const dialects: Record<Engine, Dialect> = {
       `WITH RECURSIVE each_key (${key}) AS (
          SELECT MIN(${key}) FROM ${table}
          UNION ALL
-         SELECT (SELECT MIN(t.${key}) FROM ${table} t WHERE t.${key} > each_key.${key}) FROM each_key WHERE each_key.${key} IS NOT NULL
+         SELECT (SELECT MIN(t.${key}) FROM ${table} t WHERE t.${key} > each_key.${key})
+         FROM each_key WHERE each_key.${key} IS NOT NULL
        )
        SELECT ${key}, (SELECT MIN(t.${value}) FROM ${table} t WHERE t.${key} = each_key.${key}) AS ${value}
        FROM each_key WHERE ${key} IS NOT NULL`,
@@ -71,6 +78,7 @@ export const dialects: Record<Engine, Dialect> = {
     longText: 'text',
     boolean: 'integer',
     onDuplicateUpdate: (key, columns) =>
-      ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET ${columns.map(column => `${column} = excluded.${column}`).join(', ')}`,
+      ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET ` +
+      `${columns.map(column => `${column} = excluded.${column}`).join(', ')}`,
   },
 }

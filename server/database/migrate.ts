@@ -5,7 +5,9 @@ import { type Database, isMissingTable } from './connect.ts'
 
 const LOCK_WAIT_MS = 60_000
 
-/** Brings the schema up to date and returns the names of the migrations it ran. Waits while another process migrates. */
+/**
+ * Brings the schema up to date and returns the names of the migrations it ran. Waits while another process migrates.
+ */
 export const migrate = (database: Database): Promise<string[]> =>
   whenUnlocked(async () => {
     const [, names] = await database.knex.migrate.latest(config(database))

@@ -37,7 +37,8 @@ export const sendOnce = async (message: Message, { clock, keyring, sender, issue
     jti: message.deliveryId,
     issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
-  // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted from its end.
+  // After the signature, which may have waited for its turn: what
+  // follows is timed from here, and waits are counted from its end.
   const startedAt = clock.now()
   const { durationMs, ...answer } = await sender.send({
     url: message.url,

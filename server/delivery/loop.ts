@@ -16,10 +16,14 @@ import {
 } from './queue.ts'
 import { createShares, type Place } from './shares.ts'
 
-/** A claim holds for so long, and is extended while its attempts live. What a dead process held is due again after it. */
+/**
+ * A claim holds for so long, and is extended while its attempts live. What a dead process held is due again after it.
+ */
 export const LEASE_MS = 30_000
 const EXTEND_EVERY_MS = 10_000
-/** Rows of one claim, and of one settle: large enough that the database's commit is shared, small enough to be short. */
+/**
+ * Rows of one claim, and of one settle: large enough that the database's commit is shared, small enough to be short.
+ */
 const BATCH = 256
 /** How late this process finds what another has queued. What it has queued itself wakes it at once. */
 const POLL_MS = 1_000
@@ -62,7 +66,10 @@ export const startDeliveryLoop = (
   /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
   let stale = tools.claims && database.engine === 'sqlite'
   let mayBeDue = true
-  /** Something is due of a webhook that has its share: claims go by webhook, and places that become free are a reason to look. */
+  /**
+   * Something is due of a webhook that has its share: claims go
+   * by webhook, and places that become free are a reason to look.
+   */
   let crowded = false
   let stopping = false
   let failing = false
@@ -108,8 +115,8 @@ export const startDeliveryLoop = (
   }
 
   /**
-   * Claims until nothing is due that there is a place for, and says in how many milliseconds to look again. A look at an idle queue
-   * is one read of the head of an index.
+   * Claims until nothing is due that there is a place for, and says in how many milliseconds to look again. A look at
+   * an idle queue is one read of the head of an index.
    */
   const look = async (): Promise<number> => {
     clearTimeout(timer)
@@ -138,7 +145,10 @@ export const startDeliveryLoop = (
     return POLL_MS
   }
 
-  /** After an outage many leases have run out whose attempts were made all the same: each process records its own before any takes over. */
+  /**
+   * After an outage many leases have run out whose attempts were made
+   * all the same: each process records its own before any takes over.
+   */
   const resume = async (): Promise<void> => {
     await nextDue(database)
     log.info('the queue can be read again')
@@ -160,8 +170,8 @@ export const startDeliveryLoop = (
   }
 
   /**
-   * Claims for webhooks by turns, past those that have their share: however much is due of them, nobody waits behind it. Says in
-   * how many milliseconds to look again if there is nothing to claim.
+   * Claims for webhooks by turns, past those that have their share: however much is due of them, nobody waits behind
+   * it. Says in how many milliseconds to look again if there is nothing to claim.
    */
   const claimByTurns = async (now: number): Promise<number | undefined> => {
     const heads = await headOfEach(database)
@@ -249,8 +259,8 @@ export const startDeliveryLoop = (
     })
 
   /**
-   * What arrives while one transaction runs goes into the next: at once when idle, in batches when busy. SQLite lets nothing
-   * arrive while it works, so it rests as long as it worked.
+   * What arrives while one transaction runs goes into the next: at once when idle, in batches when busy. SQLite lets
+   * nothing arrive while it works, so it rests as long as it worked.
    */
   const recordAll = async (): Promise<void> => {
     while (unrecorded.length > 0) {
@@ -265,7 +275,10 @@ export const startDeliveryLoop = (
     }
   }
 
-  /** Waits while the database is out of reach. If it is not, what fails together is recorded one by one: none keeps the others back. */
+  /**
+   * Waits while the database is out of reach. If it is not, what fails
+   * together is recorded one by one: none keeps the others back.
+   */
   const recordBatch = async (settlements: Settlement[]): Promise<void> => {
     for (let isLogged = false; ; isLogged = true) {
       try {

@@ -34,7 +34,8 @@ export const SHORTEST_THROTTLE_MS = SECOND_MS
 export const LONGEST_THROTTLED_MS = 72 * HOUR_MS
 
 /**
- * The rules of acknowledgement: what an answer means for the delivery. `scheduleMs` has one wait for each retry after a failure.
+ * The rules of acknowledgement: what an answer means for the
+ * delivery. `scheduleMs` has one wait for each retry after a failure.
  */
 export const outcome = (answer: Answer, given: History & { nowMs: number; scheduleMs: readonly number[] }): Outcome => {
   if (answer.kind === 'failure') return failed(given)
@@ -42,7 +43,8 @@ export const outcome = (answer: Answer, given: History & { nowMs: number; schedu
   if (statusCode >= 200 && statusCode < 300) return { status: 'delivered' }
   if (statusCode === 429) return throttled(answer.retryAfter, given)
   if (statusCode >= 400 && statusCode < 500) return { status: 'rejected' }
-  // 5XX, and what is no answer to a delivery: 1XX, 3XX (redirects are not followed), and numbers that HTTP does not define.
+  // 5XX, and what is no answer to a delivery: 1XX, 3XX (redirects
+  // are not followed), and numbers that HTTP does not define.
   return failed(given)
 }
 

@@ -66,14 +66,15 @@ export const recordAnsweredPing = async (
   )
   await run(
     trx,
-    'INSERT INTO attempts (delivery_id, number, started_at, duration_ms, status_code, response) VALUES (?, 1, ?, ?, 200, ?)',
+    'INSERT INTO attempts (delivery_id, number, started_at, duration_ms, status_code, response) ' +
+      'VALUES (?, 1, ?, ?, 200, ?)',
     [deliveryId, sentAt, durationMs, response],
   )
 }
 
 /**
- * Sends a ping to a stored webhook and resolves with the delivery's id when the first attempt has been recorded. From then on
- * it is a delivery like any other, retried and dropped by the same rules.
+ * Sends a ping to a stored webhook and resolves with the delivery's id when the first attempt has been recorded. From
+ * then on it is a delivery like any other, retried and dropped by the same rules.
  */
 export const pingWebhook = async (
   database: Database,

@@ -11,13 +11,15 @@ import type { Answer, Outcome } from './outcome.ts'
 //
 // Invariants
 // 1. A delivery is `pending` exactly while it has a row here. Both change in one transaction.
-// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the `lease` of those
-//    it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is simply due again, for any
-//    process. No transaction is open while sending.
+// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the
+//    `lease` of those it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is
+//    simply due again, for any process. No transaction is open while sending.
 // 3. `attempt` grows with each claim, so no two attempts of a delivery have the same number, whoever makes them.
-// 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver has
-//    acknowledged the event, so the delivery is delivered, whoever holds its row now and even if it was cancelled meanwhile.
-// 5. Every attempt is logged, also one that no longer counts; a process that dies leaves a row that the next claim logs as lost.
+// 4. An outcome counts only while the lease is still the one it was claimed under.
+//    The exception is a 2XX: the receiver has acknowledged the event, so the delivery
+//    is delivered, whoever holds its row now and even if it was cancelled meanwhile.
+// 5. Every attempt is logged, also one that no longer counts; a
+//    process that dies leaves a row that the next claim logs as lost.
 
 /** A claimed delivery: what is owed to whom, under which lease. */
 export type Claim = {
@@ -66,9 +68,9 @@ type QueueRow = {
 export type Plan = { take: Job[]; later: { job: Job; dueAt: number }[] }
 
 /**
- * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been due longest,
- * or, with `quotas`, at so many of each webhook; `plan` says what becomes of them, and is asked again when the transaction has to be
- * made again. What it does not name is left where it is.
+ * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been
+ * due longest, or, with `quotas`, at so many of each webhook; `plan` says what becomes of them, and is asked again when
+ * the transaction has to be made again. What it does not name is left where it is.
  *
  * @returns the jobs taken, how many rows were looked at, and whether some were left
  */
@@ -110,8 +112,8 @@ export const claim = async (
   })
 }
 
-// Each statement names the index that serves both its condition and its order, so that only the rows looked at are locked: of a
-// small table, MySQL would read and lock every row.
+// Each statement names the index that serves both its condition and its order, so that only the rows looked at are
+// locked: of a small table, MySQL would read and lock every row.
 
 const lockDue = (trx: Knex.Transaction, dialect: Dialect, limit: number, now: number): Promise<QueueRow[]> =>
   rows(
@@ -194,7 +196,8 @@ const tellWhenNext = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
   run(
     trx,
     `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}
-     WHERE id IN (SELECT q.delivery_id FROM delivery_queue q WHERE q.delivery_id IN (${marks(ids)}) AND q.lease IS NULL)`,
+     WHERE id IN (
+       SELECT q.delivery_id FROM delivery_queue q WHERE q.delivery_id IN (${marks(ids)}) AND q.lease IS NULL)`,
     ids,
   )
 
@@ -206,7 +209,8 @@ const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promis
   if (ids.length === 0) return
   await run(
     trx,
-    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE id IN (${marks(ids)}) AND status = 'pending'`,
+    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? ` +
+      `WHERE id IN (${marks(ids)}) AND status = 'pending'`,
     [now, ...ids],
   )
   await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
@@ -232,7 +236,8 @@ export const newLease = (now: number): string => uuid({ msecs: now })
 const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
 
 /**
- * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever held a lease is gone.
+ * Makes everything that is claimed due at once. For an engine
+ * of one process, as it starts: whoever held a lease is gone.
  *
  * @returns how many deliveries were claimed
  */
@@ -243,7 +248,10 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
     return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
   })
 
-/** Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is left out. */
+/**
+ * Claims with all that is needed to send them. What many have in
+ * common is read once; a claim whose event was purged is left out.
+ */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   if (claims.length === 0) return []
   type WebhookDetails = { id: string; url: string; status: WebhookStatus; held_until: number | null }
@@ -316,7 +324,8 @@ export const settle = async (database: Database, settlements: Settlement[], now:
   await database.transaction(async trx => {
     const held = await rows<QueueRow>(
       trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${database.dialect.forUpdate}`,
+      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ` +
+        `ORDER BY delivery_id${database.dialect.forUpdate}`,
       ids,
     )
     const leases = new Map(held.map(row => [row.delivery_id, row.lease]))
@@ -354,7 +363,8 @@ const logAttempts = async (trx: Knex.Transaction, database: Database, settlement
   const truth = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
-    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
+    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
+      `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
     settlements.flatMap(({ job, startedAt, durationMs, answer, outcome }) => [
       job.deliveryId,
       job.attempt,
@@ -384,7 +394,8 @@ const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[])
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}
+     ${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
       job.eventId,
@@ -397,7 +408,8 @@ const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[])
   )
   await run(
     trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} WHERE id IN (${marks(again)})`,
+    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} ` +
+      `WHERE id IN (${marks(again)})`,
     again.map(({ job }) => job.deliveryId),
   )
 }
@@ -409,7 +421,8 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
     const { job, outcome } = group[0]!
     await run(
       trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ? WHERE id IN (${marks(group)})`,
+      'UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ? ' +
+        `WHERE id IN (${marks(group)})`,
       [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
@@ -455,7 +468,8 @@ const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], 
   for (const [webhookId, until] of holds) {
     await run(
       trx,
-      "UPDATE webhooks SET held_until = ? WHERE id = ? AND status = 'active' AND (held_until IS NULL OR held_until < ?)",
+      "UPDATE webhooks SET held_until = ? WHERE id = ? AND status = 'active' " +
+        'AND (held_until IS NULL OR held_until < ?)',
       [until, webhookId, until],
     )
   }
@@ -466,7 +480,8 @@ const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], 
 }
 
 const THROTTLED_WITHOUT_RETRY_AFTER =
-  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, then recover what it missed.'
+  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, ' +
+  'then recover what it missed.'
 
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */
 const caseOf = (

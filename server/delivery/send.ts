@@ -10,14 +10,17 @@ export const ANSWER_READ_LIMIT = 16 * 1024
 export const ANSWER_KEPT = 1024
 /** Bytes of an answer's status line and headers. */
 const ANSWER_HEAD_LIMIT = 16 * 1024
-/** Milliseconds that an unused connection is kept, unless the server announces another time. Receivers close theirs after 5 s and more. */
+/**
+ * Milliseconds that an unused connection is kept, unless the server
+ * announces another time. Receivers close theirs after 5 s and more.
+ */
 const KEEP_ALIVE_MS = 4000
 const LONGEST_KEEP_ALIVE_MS = 60_000
 
 export type Sender = {
   /**
-   * Makes one attempt, and always resolves. What was answered counts from the moment the headers are complete: a body that is cut,
-   * reset, endless or slow does not take the status back.
+   * Makes one attempt, and always resolves. What was answered counts from the moment the headers are complete: a body
+   * that is cut, reset, endless or slow does not take the status back.
    */
   send(request: {
     url: string
@@ -29,12 +32,14 @@ export type Sender = {
 }
 
 /**
- * Sends deliveries over HTTP/1.1, one request at a time on a connection. Connections are kept and reused per origin, and an
- * origin that is no longer sent to costs nothing once its connections have timed out. Redirects are not followed.
+ * Sends deliveries over HTTP/1.1, one request at a time on a connection.
+ * Connections are kept and reused per origin, and an origin that is no longer sent
+ * to costs nothing once its connections have timed out. Redirects are not followed.
  *
  * @param options.connectTimeoutMs for the lookup, the connection and the TLS handshake together
  * @param options.attemptTimeoutMs for the whole attempt, waiting for a free connection included
- * @param options.maxConnectionsPerOrigin further requests to the same origin wait for a free connection, within their own time
+ * @param options.maxConnectionsPerOrigin further requests to the
+ *   same origin wait for a free connection, within their own time
  * @param options.lookup in place of the system's name resolution
  * @param options.proxyFor in place of what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in upper or lower case
  */
@@ -90,7 +95,10 @@ export const createSender = ({
 /** What an attempt that needs no more is ended with; nobody sees it. */
 const ENOUGH = new Error('The answer is known.')
 
-/** One request as undici reports it, from its start to the first of: the answer's end, enough of the answer, an error, no more time. */
+/**
+ * One request as undici reports it, from its start to the first of:
+ * the answer's end, enough of the answer, an error, no more time.
+ */
 class Attempt implements Dispatcher.DispatchHandler {
   readonly #onAnswer: (answer: Answer) => void
   #controller: Dispatcher.DispatchController | undefined

@@ -1,17 +1,18 @@
 import type { Clock } from '../clock.ts'
 import type { Job, Plan } from './queue.ts'
 
-// Who gets the places of one process. There are `concurrency` of them to send in, and twice as many in memory, waiting and
-// unrecorded attempts included.
+// Who gets the places of one process. There are `concurrency` of them to send in, and twice as many in memory, waiting
+// and unrecorded attempts included.
 //
-// A webhook may take one more place while it has less than a third of those that are free. Alone it comes to a quarter of all;
-// of n that hang, each comes to 1 in n + 3, and three times that stays free: whoever is next finds room, however many hang.
+// A webhook may take one more place while it has less than a third of those that are
+// free. Alone it comes to a quarter of all; of n that hang, each comes to 1 in n +
+// 3, and three times that stays free: whoever is next finds room, however many hang.
 //
-// Several processes share the queue, and each has shares of its own. So over all of them too a webhook has at most a quarter of
-// the places, each delivery is in the hands of one process, and a webhook that asked to be left alone (429) is left alone by all:
-// the hold is in the database, and each process meets it with its next claim. Not promised: that a webhook's connections are fewer
-// than its share times the number of processes; that what another process has taken already for a webhook that was held this
-// moment is not sent, at most its share there; and any order of deliveries.
+// Several processes share the queue, and each has shares of its own. So over all of them too a webhook has at most a
+// quarter of the places, each delivery is in the hands of one process, and a webhook that asked to be left alone (429)
+// is left alone by all: the hold is in the database, and each process meets it with its next claim. Not promised: that
+// a webhook's connections are fewer than its share times the number of processes; that what another process has taken
+// already for a webhook that was held this moment is not sent, at most its share there; and any order of deliveries.
 
 /** A claimed job in this process, from its claim to its record. */
 export type Place = { job: Job; lane: Lane; leaseEnd: number }
@@ -81,7 +82,10 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
 
     held: (): Place[] => [...places],
 
-    /** What becomes of deliveries that are due: those of a webhook that is held are put off, those beyond its share left where they are. */
+    /**
+     * What becomes of deliveries that are due: those of a webhook that
+     * is held are put off, those beyond its share left where they are.
+     */
     plan(due: Job[]): Plan {
       const now = clock.now()
       const taken = new Map<string, number>()
@@ -99,7 +103,10 @@ export const createShares = ({ clock, concurrency }: { clock: Clock; concurrency
       return plan
     },
 
-    /** How many more each of some webhooks may have, by turns up to `limit` together; none for those that have their share. */
+    /**
+     * How many more each of some webhooks may have, by turns up
+     * to `limit` together; none for those that have their share.
+     */
     quotas(webhookIds: string[], limit: number): Map<string, number> {
       const quotas = new Map<string, number>()
       let free = capacity - places.size

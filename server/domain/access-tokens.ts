@@ -130,12 +130,14 @@ export type SealedAccessToken = { token: AccessToken; secretSealed: string }
 
 /** The tokens that API keys name, by API key, in one statement. Expired and revoked ones are found too. */
 export const findByApiKeys = async (sql: Sql, apiKeys: Iterable<string>): Promise<Map<string, SealedAccessToken>> => {
-  // The column is ASCII, and MySQL and MariaDB do not compare it with anything else. Nor do they tell a key from the same with
-  // spaces after it; who looks it up in the answer does.
+  // The column is ASCII, and MySQL and MariaDB do not compare it with anything else. Nor do they tell a key from the
+  // same with spaces after it; who looks it up in the answer does.
   const comparable = Array.from(new Set(apiKeys), apiKey => apiKey.replaceAll(/[^\x20-\x7e]/g, '?'))
   const found = await rows<AccessTokenRow & { permissions: string | null }>(
     sql,
-    `SELECT t.*, (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
+    `SELECT t.*,
+       (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p
+        WHERE p.access_token_id = t.id) AS permissions
      FROM access_tokens t WHERE t.api_key IN (${marks(comparable)})`,
     comparable,
   )
@@ -153,7 +155,10 @@ export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAcc
 /** What an access token's secret is sealed to. */
 const sealContext = (id: string): string => `access token ${id}`
 
-/** The token that an API key names, with its secret; undefined when there is none. Expired and revoked ones are found too. */
+/**
+ * The token that an API key names, with its secret; undefined
+ * when there is none. Expired and revoked ones are found too.
+ */
 export const findByApiKey = async (
   sql: Sql,
   sealer: Sealer,

@@ -64,7 +64,10 @@ export const deliveries: Resource = {
   },
 }
 
-/** A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not for all who see it now. */
+/**
+ * A delivery is visible where both its webhook and its event are: what a
+ * webhook was sent before it named less is not for all who see it now.
+ */
 export const visibleDeliveries =
   (token: AccessToken) =>
   (builder: Knex.QueryBuilder): void => {

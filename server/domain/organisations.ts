@@ -30,7 +30,8 @@ export const requireOrganisations = async (sql: Sql, token: AccessToken, ids: st
     ? await rows<{ id: string }>(sql, `SELECT id FROM organisations WHERE id IN (${marks(ids)})`, ids)
     : await rows<{ id: string }>(
         sql,
-        `SELECT organisation_id AS id FROM access_token_organisations WHERE access_token_id = ? AND organisation_id IN (${marks(ids)})`,
+        'SELECT organisation_id AS id FROM access_token_organisations WHERE access_token_id = ? ' +
+          `AND organisation_id IN (${marks(ids)})`,
         [token.id, ...ids],
       )
   const missing = ids.filter(id => !found.some(row => row.id === id))

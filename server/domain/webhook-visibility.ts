@@ -4,13 +4,15 @@ import { type AccessToken, may } from './access-tokens.ts'
 const seenBy = (token: AccessToken) => (query: Knex.QueryBuilder) =>
   query.select('organisation_id').from('access_token_organisations').where('access_token_id', token.id)
 
-/** A webhook is visible to its own token, to admins, and to every token that sees all organisations it can receive from. */
+/**
+ * A webhook is visible to its own token, to admins, and to every token that sees all organisations it can receive from.
+ */
 export const visibleWebhooks = (token: AccessToken) => (may(token, 'admin') ? () => {} : redirectableWebhooks(token))
 
 /**
- * The webhooks whose events a token may turn to another url: its own, and those of which it sees all organisations that they
- * can receive from. These are the ones that a webhook names and those of the projects it names, or, where it names none, the
- * ones that its maker sees.
+ * The webhooks whose events a token may turn to another url: its own, and those of which it sees all organisations that
+ * they can receive from. These are the ones that a webhook names and those of the projects it names, or, where it names
+ * none, the ones that its maker sees.
  */
 export const redirectableWebhooks =
   (token: AccessToken) =>

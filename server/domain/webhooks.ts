@@ -85,7 +85,8 @@ export const checkWebhookInput = async (
   if (input.events?.includes('ping')) {
     throw badInput(
       'events',
-      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${eventTypes.filter(type => type !== 'ping').join(', ')}`,
+      '"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ' +
+        `${eventTypes.filter(type => type !== 'ping').join(', ')}`,
     )
   }
   if (input.status === 'inactive') {
@@ -140,7 +141,10 @@ export const insertWebhook = async (
   await writeLists(trx, id, input)
 }
 
-/** Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active` cancels what is pending. */
+/**
+ * Changes what `input` gives, of a webhook that is still as it was seen;
+ * CONFLICT if it is not. Leaving `active` cancels what is pending.
+ */
 export const updateWebhook = async (change: Change, seen: WebhookRow, input: WebhookInput): Promise<void> => {
   const { trx, dialect, token, now } = change
   const { id } = seen
@@ -173,7 +177,8 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
   if (await trx('webhooks').where('webhooks.id', id).modify(redirectableWebhooks(token)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
-    'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
+    'The webhook would receive events of organisations that this access token does not see. ' +
+      'Name organisations or projects that it does.',
   )
 }
 
@@ -218,8 +223,8 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
 }
 
 /**
- * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished, and
- * counts as delivered if the receiver acknowledges it.
+ * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished,
+ * and counts as delivered if the receiver acknowledges it.
  */
 export const leaveActive = async (
   trx: Sql,
@@ -236,7 +241,8 @@ export const leaveActive = async (
   ])
   await run(
     trx,
-    "UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE webhook_id = ? AND status = 'pending'",
+    "UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE webhook_id = ? " +
+      "AND status = 'pending'",
     [now, id],
   )
   await run(trx, 'DELETE FROM delivery_queue WHERE webhook_id = ?', [id])

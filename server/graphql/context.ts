@@ -46,7 +46,10 @@ export type Context = Service & {
     parents: { column: string; orderBy?: string },
     id: string,
   ): Promise<Row[]>
-  /** The visible organisations that another token sees, all if it is not named; the same statements for one token and for many. */
+  /**
+   * The visible organisations that another token sees, all if it
+   * is not named; the same statements for one token and for many.
+   */
   seenOrganisations(info: GraphQLResolveInfo, query: Query, tokenId: string | undefined): Promise<{ id: string }[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
@@ -61,7 +64,8 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
   const { knex, engine } = database
   const related = visibleTo(token)
   const mango = () => ({ related, now: tools.clock.now() })
-  // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large to compare.
+  // By the field in the document: one field has the same arguments
+  // wherever it is resolved, and they can be too large to compare.
   const nested = new Map<FieldNode, DataLoader<string, unknown[]>>()
   const loaderOf = (info: GraphQLResolveInfo, load: DataLoader.BatchLoadFn<string, unknown[]>) => {
     const field = info.fieldNodes[0]!
@@ -154,7 +158,8 @@ export const requirePermission = ({ token }: Context, permission: Permission): v
   if (may(token, permission)) return
   throw new TidingsError(
     'FORBIDDEN',
-    `This needs the permission "${permission}", and the access token "${token.name}" has ${token.permissions.join(', ')}.`,
+    `This needs the permission "${permission}", and the access token "${token.name}" has ` +
+      `${token.permissions.join(', ')}.`,
     { permission },
   )
 }

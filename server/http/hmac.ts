@@ -35,7 +35,10 @@ export type Authenticated = WithBody & { token: AccessToken; signature: string }
 const NO_SECRET = Buffer.alloc(32).toString('base64')
 const NOBODY = 'no access token'
 
-/** Lets through requests with a signature that is right and fresh, of a token that is valid now; refuses all others with 401 and the reason. */
+/**
+ * Lets through requests with a signature that is right and fresh, of a
+ * token that is valid now; refuses all others with 401 and the reason.
+ */
 export const authenticate = ({
   database,
   sealer,
@@ -77,7 +80,8 @@ export const authenticate = ({
         return {
           reason: 'bad_signature',
           message:
-            'The signature is not that of this request with the secret of this API key. `tidings sign` shows the string to sign.',
+            'The signature is not that of this request with the secret of this API key. ' +
+            '`tidings sign` shows the string to sign.',
         }
       }
       if (!signaturesMatch(bodyHash(ctx.state.rawBody), ctx.get(signed.hashHeader))) {
@@ -91,7 +95,9 @@ export const authenticate = ({
         const off = Math.round(Math.abs(now - date) / 1000)
         return {
           reason: 'clock_skew',
-          message: `The request is dated ${off} s ${date < now ? 'before' : 'after'} the server's time, ${toIso(now)}; 300 s are allowed. Check the clock.`,
+          message:
+            `The request is dated ${off} s ${date < now ? 'before' : 'after'} the server's time, ${toIso(now)}; ` +
+            '300 s are allowed. Check the clock.',
           serverTime: toIso(now),
         }
       }
@@ -111,8 +117,8 @@ export const authenticate = ({
 }
 
 /**
- * One statement answers all requests whose keys have come in one turn of the event loop. It is made after the last of them came,
- * and nothing is kept for later: what was revoked before a request is refused, whichever process revoked it.
+ * One statement answers all requests whose keys have come in one turn of the event loop. It is made after the last of
+ * them came, and nothing is kept for later: what was revoked before a request is refused, whichever process revoked it.
  */
 const tokensByApiKey = ({ knex }: Database) =>
   new DataLoader<string, SealedAccessToken | undefined>(
@@ -130,12 +136,13 @@ type Refusal = { reason: RefusalReason; message: string; serverTime?: string }
 const REPLAYED: Refusal = {
   reason: 'replayed',
   message:
-    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in one second.',
+    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in ' +
+    'one second.',
 }
 
 /**
- * Marks a signature as having carried a mutation; false if it had already, in whichever process. Remembered for as long as the
- * clock window would let the same request in again.
+ * Marks a signature as having carried a mutation; false if it had already, in whichever process. Remembered for as long
+ * as the clock window would let the same request in again.
  */
 export const useSignature = async (database: Database, signature: string, now: number): Promise<boolean> => {
   try {

@@ -13,9 +13,9 @@ const SHARES = 100
 type Share = { windowStart: number; left: number; used: number }
 
 /**
- * Limits each access token to so many requests a minute, over all server processes together, and tells how many are left in
- * `RateLimit` headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded; with several processes up to a
- * hundredth of it a process may go unused.
+ * Limits each access token to so many requests a minute, over all server processes together, and tells how many are
+ * left in `RateLimit` headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded; with several
+ * processes up to a hundredth of it a process may go unused.
  *
  * @param limit requests a minute a token; 0 for no limit
  */
@@ -65,8 +65,9 @@ export const rateLimit = ({
 }
 
 /**
- * Takes a portion of a token's window in the shared count, and answers how many have been taken by all, this one included. A
- * process whose clock is behind takes from the next window, which others are in already, and does not begin it again.
+ * Takes a portion of a token's window in the shared count, and answers how many
+ * have been taken by all, this one included. A process whose clock is behind takes
+ * from the next window, which others are in already, and does not begin it again.
  */
 const takeShared = (database: Database, tokenId: string, windowStart: number, portion: number): Promise<number> =>
   database.transaction(async trx => {

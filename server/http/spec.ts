@@ -5,13 +5,17 @@ import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { version } from '../../shared/version.ts'
 import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
 
-/** The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses. */
+/**
+ * The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses.
+ */
 export const webhookSpec = ({ baseUrl, issuerUrl }: { baseUrl: string; issuerUrl: string }) => ({
   openapi: '3.1.2',
   info: {
     title: 'Tidings webhooks',
     version,
-    description: `Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ${baseUrl}/.well-known/jwks.json.`,
+    description:
+      'Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ' +
+      `${baseUrl}/.well-known/jwks.json.`,
   },
   webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type) }])),
   components: {
@@ -20,7 +24,11 @@ export const webhookSpec = ({ baseUrl, issuerUrl }: { baseUrl: string; issuerUrl
         type: 'http',
         scheme: 'bearer',
         bearerFormat: 'JWT',
-        description: `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, \`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, and \`jti\` the \`eventId\` of the body. Record a \`jti\` once its event is handled, and reject it after that.`,
+        description:
+          `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, ` +
+          `\`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, ` +
+          `and \`jti\` the \`eventId\` of the body. Record a \`jti\` once its event is handled, ` +
+          'and reject it after that.',
       },
     },
   },

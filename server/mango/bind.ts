@@ -59,7 +59,8 @@ export const targetAt = (target: Target, path: readonly string[], at: string): T
       if (isIndex(name)) return targetAt(target.element, rest, at)
       throw badQuery(
         at,
-        `leads into a list; say which elements, as in {"$elemMatch": {${target.kind === 'objects' ? `${quoted(name)}: …` : '"$eq": …'}}}`,
+        'leads into a list; say which elements, as in {"$elemMatch": ' +
+          `{${target.kind === 'objects' ? `${quoted(name)}: …` : '"$eq": …'}}}`,
       )
     case 'scalar':
       throw badQuery(at, `leads into a ${target.type}, which has no fields${didYouMean(name, underscored(name))}`)
@@ -75,7 +76,8 @@ export const fieldOf = (resource: Resource, name: string, at: string): Field => 
   const names = Object.keys(resource.fields)
   throw badQuery(
     at,
-    `${resource.name} have no field ${quoted(name)}${didYouMean(name, [...names, ...underscored(name)])} Fields: ${names.join(', ')}`,
+    `${resource.name} have no field ${quoted(name)}${didYouMean(name, [...names, ...underscored(name)])} Fields: ` +
+      `${names.join(', ')}`,
   )
 }
 
@@ -211,7 +213,8 @@ const bindObject = (condition: Condition, resource: Resource, at: string): Condi
       if (Object.keys(condition.value).length === 0) return comparedWithEmptyObject[condition.operator]
       throw badQuery(
         at,
-        `compares whole objects; select on their fields, as in {"<field>": …}. Fields: ${Object.keys(resource.fields).join(', ')}`,
+        'compares whole objects; select on their fields, as in {"<field>": …}. Fields: ' +
+          `${Object.keys(resource.fields).join(', ')}`,
       )
     case '$in':
     case '$nin':

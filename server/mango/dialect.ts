@@ -9,7 +9,9 @@ export type MangoDialect = {
   text(value: string): Sql
   /** Whether a column's text contains another. */
   contains(column: string, part: string): Sql
-  /** `contains` for an ASCII part in lower case, whatever the case of the column's. Too much is found, never too little. */
+  /**
+   * `contains` for an ASCII part in lower case, whatever the case of the column's. Too much is found, never too little.
+   */
   containsIgnoringCase(column: string, part: string): Sql
   /** Whether a column's text matches a gist, on an engine that has regular expressions. */
   matches?(column: string, gist: string): Sql
@@ -18,7 +20,10 @@ export type MangoDialect = {
   indexes(row: Record<string, unknown>): string[]
 }
 
-/** Two letters beyond ASCII are the same as an ASCII letter to `(?i)`, the Kelvin sign and the long s: LOWER may not say so. */
+/**
+ * Two letters beyond ASCII are the same as an ASCII letter to
+ * `(?i)`, the Kelvin sign and the long s: LOWER may not say so.
+ */
 const lowered = (column: string, part: string, contains: Contains): Sql => {
   const others = [part.includes('k') ? '\u212a' : '', part.includes('s') ? '\u017f' : ''].filter(
     letter => letter !== '',

@@ -28,7 +28,10 @@ export const addNeedsOf = (needs: Needs, node: Node, resource: Resource): void =
   }
 }
 
-/** Adds the field that a path leads to; returns what is wanted of the rows there, where it is rows that the path ends in. */
+/**
+ * Adds the field that a path leads to; returns what is wanted
+ * of the rows there, where it is rows that the path ends in.
+ */
 export const addPath = (
   needs: Needs,
   path: readonly string[],

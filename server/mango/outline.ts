@@ -1,6 +1,6 @@
 /**
- * What can be read off a pattern (RE2 syntax) without matching it: texts that every match has, and a pattern of fixed length
- * that every match matches. What is not understood is left out, so that finding nothing means no more than that.
+ * What can be read off a pattern (RE2 syntax) without matching it: texts that every match has, and a pattern of fixed
+ * length that every match matches. What is not understood is left out, so that finding nothing means no more than that.
  */
 export type Outline = {
   /** Every matching text has one of these. None: nothing is known of it. */
@@ -40,7 +40,9 @@ export const outlineOf = (source: string): Outline => {
 
 /** A character, or the inside of a class in ASCII. */
 type Charset = { letter: string; ignoreCase: boolean } | { within: string }
-/** How often a character of a set comes; without a set what is not understood, which may take any characters or none. */
+/**
+ * How often a character of a set comes; without a set what is not understood, which may take any characters or none.
+ */
 type Item = { set: Charset | undefined; min: number; max: number }
 /** `start`, `end`: the match begins or ends with the text. */
 type Alternative = { start: boolean; end: boolean; items: Item[] }
@@ -262,7 +264,9 @@ const shorthands: Record<string, string> = {
 
 const CLASS_PART = /^(?:\\([dws])|(\\[!-/:-@[-`{-~]|[ -,./-Z_-~])(?:-(\\[!-/:-@[-`{-~]|[ -,./-Z_-~]))?)/
 
-/** What stands between the brackets of a class; undefined where that is more than ASCII characters and ranges of them. */
+/**
+ * What stands between the brackets of a class; undefined where that is more than ASCII characters and ranges of them.
+ */
 const withinClass = (inner: string): string | undefined => {
   const negation = inner.startsWith('^') ? '^' : ''
   let found = ''

@@ -27,14 +27,19 @@ export type Plan = {
   where: Sql | boolean
   /** What `where` does not say exactly. */
   residual: Node | undefined
-  /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or in JSON. */
+  /**
+   * SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or in JSON.
+   */
   columnAt(path: readonly string[]): string | undefined
 }
 
 /** `required`: what is selected has this relation. */
 export type Join = { table: string; alias: string; on: Sql; required: boolean }
 
-/** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where there is nothing to hide. */
+/**
+ * A condition on the rows of `resource`, named `alias`, that
+ * the caller may see; undefined where there is nothing to hide.
+ */
 export type VisibleRows = (resource: Resource, alias: string, column?: string) => Sql | undefined
 
 /** Plans a bound selector over `resource`, whose table goes by its own name. */
@@ -55,7 +60,10 @@ export const plan = (node: Node, resource: Resource, engine: Engine, visible: Vi
 
 const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
 
-/** Rows in scope under a name. Those of the statement itself can take joins; those of a subquery are looked up by EXISTS. */
+/**
+ * Rows in scope under a name. Those of the statement itself
+ * can take joins; those of a subquery are looked up by EXISTS.
+ */
 type Row = { resource: Resource; alias: string; joined?: Map<string, Row> }
 
 /** A value in scope: a column's, or a list element's. */
@@ -253,7 +261,9 @@ class Planner {
     }
   }
 
-  /** A condition that can tell no more of a list than whether it is empty; of anything else TypeScript has to see it. */
+  /**
+   * A condition that can tell no more of a list than whether it is empty; of anything else TypeScript has to see it.
+   */
   #asList({ condition, negated }: FieldNode, some: Sql): Part {
     const { operator } = condition
     const tellsElements =
@@ -335,8 +345,9 @@ class Planner {
   }
 
   /**
-   * JSON is matched in TypeScript, on rows whose text has what a match must have: JSON functions differ between engines
-   * in what they make of numbers, escapes and duplicate keys, and reading the text for a string is faster than parsing it.
+   * JSON is matched in TypeScript, on rows whose text has what a match must have:
+   * JSON functions differ between engines in what they make of numbers, escapes and
+   * duplicate keys, and reading the text for a string is faster than parsing it.
    */
   #json(node: FieldNode, column: string, path: string[]): Part {
     const { condition, negated } = node

@@ -15,13 +15,19 @@ export type MangoQuery = {
   after?: string | null | undefined
 }
 
-/** Narrows a SELECT from a resource's table to what the caller may see, by conditions on columns named with their table. */
+/**
+ * Narrows a SELECT from a resource's table to what the caller may see, by conditions on columns named with their table.
+ */
 export type Visible = (builder: Knex.QueryBuilder) => void
 
 export type Options = {
-  /** What the caller may see of other resources: what it may not see is no relation, no child and no sort value either. */
+  /**
+   * What the caller may see of other resources: what it may not see is no relation, no child and no sort value either.
+   */
   related?: ((resource: Resource) => Visible | undefined) | undefined
-  /** The time (epoch milliseconds) by which what depends on it is worked out; the process's own, where it is not given. */
+  /**
+   * The time (epoch milliseconds) by which what depends on it is worked out; the process's own, where it is not given.
+   */
   now?: number | undefined
   /** Ask the database which indexes it uses. */
   explain?: boolean | undefined
@@ -62,7 +68,10 @@ export const find = async (
   return { rows, explain: await search.explain() }
 }
 
-/** The table's column that holds the parent's id, the parents, and what orders one parent's rows: `id`, or else `orderBy`. */
+/**
+ * The table's column that holds the parent's id, the parents,
+ * and what orders one parent's rows: `id`, or else `orderBy`.
+ */
 export type Parents = { column: string; ids: readonly string[]; orderBy?: string | undefined }
 
 /**

@@ -24,7 +24,10 @@ export type Field =
     }
   /** A text column with an object written by `JSON.stringify`; any path leads into it. */
   | { kind: 'json'; column: string }
-  /** A set of scalars in a table of their own, such as webhook_events(webhook_id, event_type): a sorted list to selectors. */
+  /**
+   * A set of scalars in a table of their own, such as
+   * webhook_events(webhook_id, event_type): a sorted list to selectors.
+   */
   | {
       kind: 'list'
       table: string
@@ -37,10 +40,12 @@ export type Field =
     }
   /** To one, by its id in a column of this table, which may be null. */
   | { kind: 'related'; column: string; resource: () => Resource }
-  /** To many, by this table's id in the column `key` of theirs: a list of objects in the order of the column `orderBy`. */
+  /**
+   * To many, by this table's id in the column `key` of theirs: a list of objects in the order of the column `orderBy`.
+   */
   | { kind: 'children'; resource: () => Resource; key: string; orderBy: string }
   /**
-   * Worked out from other tables, for the rows it is asked of: SQL neither selects on it nor orders by it. An object with the
-   * fields of `object`, or else a time, or null where `load` has none.
+   * Worked out from other tables, for the rows it is asked of: SQL neither selects on it nor orders by it. An object
+   * with the fields of `object`, or else a time, or null where `load` has none.
    */
   | { kind: 'derived'; object?: Resource; load: (source: Source, ids: string[]) => Promise<Map<string, Json>> }

@@ -30,8 +30,8 @@ type Values = Json[]
 type Hit = { row: Row; values: Values }
 
 /**
- * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by keyset, so
- * that nothing depends on how many there are.
+ * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by
+ * keyset, so that nothing depends on how many there are.
  */
 export class Search {
   readonly #db: Knex | Knex.Transaction
@@ -142,7 +142,8 @@ export class Search {
     return new MangoError(
       'RESULT_TOO_LARGE',
       'query',
-      `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match. Narrow the selector, or page through them: give a limit, and then the id of the last row seen as after.`,
+      `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match. Narrow the selector, ` +
+        'or page through them: give a limit, and then the id of the last row seen as after.',
     )
   }
 
@@ -291,7 +292,10 @@ export class Search {
     return builder
   }
 
-  /** Rows that the caller may see, with the columns to sort by; with `selected` only those that have the relations selected on. */
+  /**
+   * Rows that the caller may see, with the columns to sort by; with
+   * `selected` only those that have the relations selected on.
+   */
   #visibleBuilder(selected: boolean): Knex.QueryBuilder {
     const { table } = this.#resource
     const builder = this.#db(table).select(`${table}.*`)
@@ -350,7 +354,8 @@ export class Search {
     throw new MangoError(
       'QUERY_TOO_COMPLEX',
       'selector',
-      `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows. Add a condition on an indexed field, or simplify its patterns.`,
+      `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows. ` +
+        'Add a condition on an indexed field, or simplify its patterns.',
     )
   }
 
@@ -383,7 +388,8 @@ export class Search {
     if (rows.length === 0) {
       throw badQuery(
         'after',
-        `there is no row ${this.#page.after} any more to tell where to go on in this sort; sort by id, where any id will do`,
+        `there is no row ${this.#page.after} any more to tell where to go on in this sort; sort by id, ` +
+          'where any id will do',
       )
     }
     const [document] = await documentsOf(this.#source, this.#resource, rows, this.#needs)

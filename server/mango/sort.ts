@@ -9,7 +9,10 @@ export type Direction = 'asc' | 'desc'
 /** What rows are ordered by: the path leads to it in a document, and `column`, where SQL has it, in a row. */
 export type SortKey = { path: string[]; direction: Direction; column: SortColumn | undefined }
 
-/** `sql` names a column; `property` is what it is called in the rows that a statement returns; `own` if it is a column of the table itself. */
+/**
+ * `sql` names a column; `property` is what it is called in the rows that
+ * a statement returns; `own` if it is a column of the table itself.
+ */
 export type SortColumn = { sql: string; property: string; own: boolean; nullable: boolean }
 
 type ColumnAt = (path: readonly string[]) => string | undefined
@@ -19,8 +22,9 @@ export type SortValue = string | number | null
 export const MAX_SORT_KEYS = 8
 
 /**
- * Reads a sort in CouchDB's two forms, `"name"` and `{"name": "desc"}`, over `resource`. A field that is missing sorts with
- * null, which comes first. The last key is always one that no two rows share, in the direction of the key before it.
+ * Reads a sort in CouchDB's two forms, `"name"` and `{"name": "desc"}`, over
+ * `resource`. A field that is missing sorts with null, which comes first. The last
+ * key is always one that no two rows share, in the direction of the key before it.
  */
 export const parseSort = (sort: unknown, resource: Resource, unique: string, columnAt: ColumnAt): SortKey[] => {
   if (sort !== undefined && sort !== null && !Array.isArray(sort)) {
