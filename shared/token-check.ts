@@ -41,8 +41,9 @@ export type CheckName =
   | 'issued_at'
 
 /**
- * One check of a token. `expected` and `found` are safe to print, whatever the token holds. `skipped` says that the check could
- * not be made: what it needs was not given, or an earlier check left nothing to look at (`advice` says which).
+ * One check of a token. `expected` and `found` are safe to print, whatever the
+ * token holds. `skipped` says that the check could not be made: what it needs was
+ * not given, or an earlier check left nothing to look at (`advice` says which).
  */
 export type Check = {
   name: CheckName
@@ -165,7 +166,9 @@ export const checkExpiry = (claims: Content, nowSeconds: number): Check => {
   const found = showTime(exp)
   const expected = `later than ${showTime(nowSeconds)}`
   if (nowSeconds >= exp) {
-    const advice = `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: check the receiver’s clock, and that it verifies on arrival.`
+    const advice =
+      `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: ` +
+      'check the receiver’s clock, and that it verifies on arrival.'
     return { name: 'expiry', status: 'failed', expected, found, advice }
   }
   if (isTime(iat) && (exp <= iat || exp - iat > TOKEN_LIFETIME_SECONDS)) {
@@ -250,7 +253,8 @@ export const checkReplay = (claims: Content, seen: ((jti: string) => boolean) | 
   }
   if (!seen(jti)) return { name: 'replay', status: 'passed', expected, found: show(jti) }
   const advice =
-    'Handled before: answer 401. Record a jti only once its event is handled, so that a retry is not taken for a replay.'
+    'Handled before: answer 401. Record a jti only once its event is handled, so that a retry is not taken for a ' +
+    'replay.'
   return { name: 'replay', status: 'failed', expected, found: show(jti), advice }
 }
 

@@ -42,7 +42,10 @@ export const openReports = async (
   )
 }
 
-/** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
+/**
+ * Submits the report of a quarter, opening it first where that
+ * has not happened yet. Late is accepted, twice is a CONFLICT.
+ */
 export const submitProjectReport = async (
   { trx, token, now }: Change,
   { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },

@@ -19,8 +19,8 @@ import {
 type Rule = (token: AccessToken) => Visible
 
 /**
- * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related rows
- * included. Users belong to nobody, and attempts to their delivery: they have no rule of their own.
+ * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related
+ * rows included. Users belong to nobody, and attempts to their delivery: they have no rule of their own.
  */
 export const visibleTo =
   (token: AccessToken) =>
