@@ -29,6 +29,17 @@ export const visibleTo =
 
 const everything: Visible = () => {}
 
+/** The rows of a resource with these ids, of those that `visible` leaves: all, unless given. */
+export const rowsById = async <Row>(
+  sql: Sql,
+  { table }: Resource,
+  ids: readonly string[],
+  visible: Visible = everything,
+): Promise<Row[]> => {
+  const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
+  return (await query.modify(visible)) as Row[]
+}
+
 /** The rows of `resource` with these ids; throws NOT_FOUND with those that the token does not see. */
 export const requireVisible = async <Row extends { id: string }>(
   sql: Sql,
@@ -37,11 +48,9 @@ export const requireVisible = async <Row extends { id: string }>(
   ids: string[],
 ): Promise<Row[]> => {
   if (ids.length === 0) return []
-  const { table, singular } = resource
-  const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
-  const found = (await query.modify(visibleTo(token)(resource))) as Row[]
+  const found = await rowsById<Row>(sql, resource, ids, visibleTo(token)(resource))
   const missing = ids.filter(id => !found.some(row => row.id === id))
-  if (missing.length > 0) throw notFound(singular, missing)
+  if (missing.length > 0) throw notFound(resource.singular, missing)
   return found
 }
 
@@ -52,13 +61,17 @@ export const findVisible = async <Row>(
   resource: Entity,
   id: string,
 ): Promise<Row | undefined> => {
-  const { table } = resource
-  const query = sql(table).select(`${table}.*`).where(`${table}.id`, id)
-  return query.modify(visibleTo(token)(resource)).first()
+  const [row] = await rowsById<Row>(sql, resource, [id], visibleTo(token)(resource))
+  return row
 }
 
-/** The ids of the organisations that some tokens were created with; of one that sees all there are none. */
-export const organisationIdsOf =
+/** The organisations that tokens with these ids were created with; of one that sees all there are none. */
+export const organisationsOfTokens =
+  (tokenIds: string[]): Visible =>
+  builder =>
+    builder.whereIn('organisations.id', organisationIdsOf(tokenIds))
+
+const organisationIdsOf =
   (tokenIds: string[]) =>
   (builder: Knex.QueryBuilder): void => {
     builder.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)

@@ -3,11 +3,11 @@ import type { FieldNode, GraphQLResolveInfo } from 'graphql'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
 import type { AccessToken } from '../domain/permissions.ts'
-import { visibleTo } from '../domain/visibility.ts'
+import { rowsById, visibleTo } from '../domain/visibility.ts'
 import { type Row, valuesOf } from '../mango/documents.ts'
 import { findByParents } from '../mango/find.ts'
 import type { MangoQuery } from '../mango/query.ts'
-import type { Field, Resource } from '../mango/resource.ts'
+import type { Field, Resource, Visible } from '../mango/resource.ts'
 import { sourceOf } from '../mango/search.ts'
 import type { Json } from '../mango/selector.ts'
 
@@ -23,9 +23,8 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
   const visible = visibleTo(token)
   const options = () => ({ related: visible, now: clock.now() })
 
-  const byId = async ({ table }: Resource, ids: readonly string[], narrow: ReturnType<typeof visible>) => {
-    const query = knex(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
-    const rows = (await query.modify(narrow)) as (Row & { id: string })[]
+  const byId = async (resource: Resource, ids: readonly string[], narrow?: Visible) => {
+    const rows = await rowsById<Row>(knex, resource, ids, narrow)
     return new Map(rows.map(row => [row.id, row]))
   }
 
@@ -37,7 +36,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
     row: eachOnce(
       (resource: Resource): Load<Row> =>
         async ids => {
-          const rows = await byId(resource, ids, () => {})
+          const rows = await byId(resource, ids)
           return ids.map(id => rows.get(id) ?? new Error(`${resource.table} has no row ${id}`))
         },
     ),
