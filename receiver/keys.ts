@@ -8,7 +8,7 @@ export type KeySource = (kid: string | undefined) => Promise<readonly Jwk[]>
 const FRESH_MS = 300_000
 /** Keys that are known already serve for so long while the issuer does not answer; a key that was withdrawn must not serve for ever. */
 const STALE_MS = 3_600_000
-/** An unknown `kid` may mean new keys, but strangers must not be able to cause a request with each token. */
+/** An unknown `kid` may mean new keys, but untrusted senders must not be able to cause a request with each token. */
 const LEAST_BETWEEN_MS = 10_000
 /** After a request for the keys that failed, none is made for so long. */
 const PAUSE_AFTER_FAILURE_MS = 1_000

@@ -173,5 +173,5 @@ export const parseRequestDate = (text: string): number | undefined =>
   parseHttpDate(text) ?? parseIso(text) ?? parsePythonClientDate(text)
 
 const fault = (text: string): Fault => ({ fault: text })
-/** What a stranger sent, made safe to print and short. */
+/** Untrusted text, made safe to print and short. */
 const quote = (text: string): string => JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}…` : text)

@@ -50,7 +50,10 @@ const isReady = async (url: URL): Promise<boolean> => {
   }
 }
 
-/** The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried delivery's id. */
+/**
+ * The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried
+ * delivery's id.
+ */
 const perform = async (connection: Connection, output: Output): Promise<string> => {
   const { startLocalReceiver } = await import('../listen/receiver.ts')
   const colours = output.messageColours

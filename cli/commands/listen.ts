@@ -283,7 +283,7 @@ const asData = (arrival: Arrival, full: boolean): object => {
 /** Readable by this user only: a token is good for five minutes. */
 const save = (folder: string, arrival: Arrival, url: string): void => {
   const time = new Date(arrival.receivedAtMs).toISOString().replaceAll(':', '-')
-  // What a stranger sent must not choose where a file goes.
+  // What is untrusted must not choose where a file goes.
   const name = `${time}-${(arrival.eventId ?? 'request').replace(/[^\w-]/g, '_').slice(0, 64)}.http`
   writeFileSync(join(folder, name), writeRequest(arrival, url), { mode: 0o600 })
 }

@@ -6,7 +6,9 @@ import { cellText, describeFields } from '../output/output.ts'
 import { count } from '../output/time.ts'
 import { type ListOptions, list, listCommand, mangoQuery } from '../resources/listing.ts'
 
-/** The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out. */
+/**
+ * The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out.
+ */
 const RESOURCES: Record<string, string[]> = {
   organisations: ['id', 'name'],
   projects: ['id', 'name', 'organisation.name', 'organisation.id'],

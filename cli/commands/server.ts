@@ -11,7 +11,8 @@ import { describeFields } from '../output/output.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
 
-// These commands work on the database that the server's environment names. What they need of the server is loaded when asked for.
+// These commands work on the database that the server's environment names. What they need of the server is loaded when
+// asked for.
 
 export const serverCommand = () =>
   new Command('server')

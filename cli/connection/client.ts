@@ -85,7 +85,9 @@ const send = async <Data>({ apiKey, apiSecret }: Connection, { url, body }: Grap
   return answer.data as Data
 }
 
-/** The headers of a signed request, made now and with a nonce of its own. Throws a CliError when the secret is not one. */
+/**
+ * The headers of a signed request, made now and with a nonce of its own. Throws a CliError when the secret is not one.
+ */
 export const sign = (
   request: Omit<Parameters<typeof signRequest>[0], 'at' | 'nonce'> & { at?: Date; nonce?: string },
 ): Record<string, string> => {

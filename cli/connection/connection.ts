@@ -30,7 +30,10 @@ export interface Settings {
   url: Setting | undefined
   apiKey: Setting | undefined
   apiSecret: Setting | undefined
-  /** What a person should know about how these came together, such as an environment variable that hides a profile's value. */
+  /**
+   * What a person should know about how these came together, such as an environment variable that hides a profile's
+   * value.
+   */
   warnings: string[]
 }
 

@@ -15,8 +15,8 @@ const addressesOf = async (url: URL): Promise<string[]> => {
 }
 
 /**
- * Whether a URL's host has an address, takes a connection, and shows a certificate that is good. Nothing is sent: an endpoint
- * may do something on whatever request it gets.
+ * Whether a URL's host has an address, takes a connection, and shows a certificate that is good. Nothing is sent: an
+ * endpoint may do something on whatever request it gets.
  */
 export const checkReachable = async (name: string, url: URL): Promise<Finding> => {
   const host = hostOf(url)

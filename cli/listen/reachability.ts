@@ -50,8 +50,8 @@ export interface ReachabilityOptions {
 }
 
 /**
- * Whether what the server sends to a webhook arrives here, found by asking it: an attempt that it has made and that never
- * came means that something between is not as it should be, which nobody would notice who only waits.
+ * Whether what the server sends to a webhook arrives here, found by asking it: an attempt that it has made and that
+ * never came means that something between is not as it should be, which nobody would notice who only waits.
  */
 export class ReachabilityWatch {
   readonly #options: ReachabilityOptions
@@ -133,7 +133,10 @@ export class ReachabilityWatch {
     }
   }
 
-  /** Attempts since the last look, and no arrival that could be theirs. An arrival may be there before its attempt is recorded. */
+  /**
+   * Attempts since the last look, and no arrival that could be theirs. An arrival may be there before its attempt is
+   * recorded.
+   */
   #isMissed({ id, attemptCount }: SentDelivery): boolean {
     const known = this.#known.get(id) ?? { attempts: 0, arrivals: 0 }
     const made = attemptCount - known.attempts

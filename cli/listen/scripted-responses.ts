@@ -10,7 +10,8 @@ export type ScriptedResponse =
 
 /**
  * A rehearsal as `--answer` takes it, such as `500,500,429:30,200`: status codes in order, 429 and 503 with a
- * Retry-After in seconds behind a colon, `reset` and `hang`. Throws a CliError that names the part which is none of these.
+ * Retry-After in seconds behind a colon, `reset` and `hang`. Throws a CliError that names the part which is none of
+ * these.
  */
 export const parseScriptedResponses = (text: string): ScriptedResponse[] =>
   text.split(',').map(part => {

@@ -135,8 +135,8 @@ export const describeState = ({ status, attempts, nextAttemptAt }: DeliveryAtAGl
 }
 
 /**
- * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and when.
- * Times are this machine's, in the one zone that the timeline names.
+ * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and
+ * when. Times are this machine's, in the one zone that the timeline names.
  */
 export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
   const { webhook, event } = delivery

@@ -32,8 +32,8 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
 }
 
 /**
- * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every fault
- * of every entry, since a file of ten should not need ten tries.
+ * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every
+ * fault of every entry, since a file of ten should not need ten tries.
  */
 export const parseWebhookFile = (text: string, source: string): WebhookEntry[] => {
   const values = parse(text, source)

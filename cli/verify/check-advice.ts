@@ -21,8 +21,8 @@ const SAME_CLOCK_MS = 5_000
 const TIMEOUT_MS = 5_000
 
 /**
- * The checks, with advice on those that failed as far as the circumstances allow: what differs in an address, which keys
- * there are, and whose clock is off. Asks the issuer for its time, unless the keys are in a file.
+ * The checks, with advice on those that failed as far as the circumstances allow: what differs in an address, which
+ * keys there are, and whose clock is off. Asks the issuer for its time, unless the keys are in a file.
  */
 export const withAdvice = async ({ checks, claims }: Verification, circumstances: Circumstances): Promise<Check[]> => {
   const failed = (name: Check['name']) => checks.some(check => check.name === name && check.status === 'failed')
@@ -134,7 +134,10 @@ const ago = (thenMs: number, nowMs: number): string =>
   nowMs - thenMs < 3_600_000 ? `${duration(nowMs - thenMs)} ago` : relativeTime(thenMs, nowMs)
 const ahead = (thenMs: number, nowMs: number): string => duration(thenMs - nowMs)
 
-/** How far this machine's clock is ahead of the one that answers at a URL, in milliseconds; undefined if it does not tell. */
+/**
+ * How far this machine's clock is ahead of the one that answers at a URL, in milliseconds; undefined if it does not
+ * tell.
+ */
 const clockAhead = async (url: string): Promise<number | undefined> => {
   const startedAt = Date.now()
   try {

@@ -29,17 +29,6 @@ export const visibleTo =
 
 const everything: Visible = () => {}
 
-/** The rows of a resource with these ids, of those that `visible` leaves: all, unless given. */
-export const rowsById = async <Row>(
-  sql: Sql,
-  { table }: Resource,
-  ids: readonly string[],
-  visible: Visible = everything,
-): Promise<Row[]> => {
-  const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
-  return (await query.modify(visible)) as Row[]
-}
-
 /** The rows of `resource` with these ids; throws NOT_FOUND with those that the token does not see. */
 export const requireVisible = async <Row extends { id: string }>(
   sql: Sql,
@@ -48,9 +37,11 @@ export const requireVisible = async <Row extends { id: string }>(
   ids: string[],
 ): Promise<Row[]> => {
   if (ids.length === 0) return []
-  const found = await rowsById<Row>(sql, resource, ids, visibleTo(token)(resource))
+  const { table, singular } = resource
+  const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
+  const found = (await query.modify(visibleTo(token)(resource))) as Row[]
   const missing = ids.filter(id => !found.some(row => row.id === id))
-  if (missing.length > 0) throw notFound(resource.singular, missing)
+  if (missing.length > 0) throw notFound(singular, missing)
   return found
 }
 
@@ -61,20 +52,23 @@ export const findVisible = async <Row>(
   resource: Entity,
   id: string,
 ): Promise<Row | undefined> => {
-  const [row] = await rowsById<Row>(sql, resource, [id], visibleTo(token)(resource))
-  return row
+  const { table } = resource
+  const query = sql(table).select(`${table}.*`).where(`${table}.id`, id)
+  return query.modify(visibleTo(token)(resource)).first()
 }
 
-/** The organisations that tokens with these ids were created with; of one that sees all there are none. */
-export const organisationsOfTokens =
-  (tokenIds: string[]): Visible =>
-  builder =>
-    builder.whereIn('organisations.id', organisationIdsOf(tokenIds))
-
+/** The ids of the organisations that some tokens were created with; of one that sees all there are none. */
 const organisationIdsOf =
   (tokenIds: string[]) =>
   (builder: Knex.QueryBuilder): void => {
     builder.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
+  }
+
+/** Narrows a SELECT of organisations to those that some tokens were created with. */
+export const createdWith =
+  (tokenIds: string[]): Visible =>
+  builder => {
+    builder.whereIn('organisations.id', organisationIdsOf(tokenIds))
   }
 
 /** The organisations that a token sees, as a condition on a column that holds their id. */

@@ -2,19 +2,19 @@ import DataLoader from 'dataloader'
 import type { FieldNode, GraphQLResolveInfo } from 'graphql'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
+import { STATEMENT_LIMITS } from '../database/dialect.ts'
 import type { AccessToken } from '../domain/permissions.ts'
-import { rowsById, visibleTo } from '../domain/visibility.ts'
+import { visibleTo } from '../domain/visibility.ts'
 import { type Row, valuesOf } from '../mango/documents.ts'
-import { findByParents } from '../mango/find.ts'
+import { findByIds, findByParents } from '../mango/find.ts'
 import type { MangoQuery } from '../mango/query.ts'
-import type { Field, Resource, Visible } from '../mango/resource.ts'
+import type { Field, Resource } from '../mango/resource.ts'
 import { sourceOf } from '../mango/search.ts'
 import type { Json } from '../mango/selector.ts'
 
 export type Loaders = ReturnType<typeof createLoaders>
 
-/** The longest list there is, and fewer than the values that SQLite takes in a statement. */
-const maxBatchSize = 10_000
+const maxBatchSize = STATEMENT_LIMITS.keys
 
 type Load<Value> = DataLoader.BatchLoadFn<string, Value>
 
@@ -22,11 +22,6 @@ type Load<Value> = DataLoader.BatchLoadFn<string, Value>
 export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken) => {
   const visible = visibleTo(token)
   const options = () => ({ related: visible, now: clock.now() })
-
-  const byId = async (resource: Resource, ids: readonly string[], narrow?: Visible) => {
-    const rows = await rowsById<Row>(knex, resource, ids, narrow)
-    return new Map(rows.map(row => [row.id, row]))
-  }
 
   // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large to compare.
   const lists = new Map<FieldNode, DataLoader<string, Row[]>>()
@@ -36,7 +31,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
     row: eachOnce(
       (resource: Resource): Load<Row> =>
         async ids => {
-          const rows = await byId(resource, ids)
+          const rows = await findByIds(knex, resource, ids, () => {})
           return ids.map(id => rows.get(id) ?? new Error(`${resource.table} has no row ${id}`))
         },
     ),
@@ -45,7 +40,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
     seenRow: eachOnce(
       (resource: Resource): Load<Row | null> =>
         async ids => {
-          const rows = await byId(resource, ids, visible(resource))
+          const rows = await findByIds(knex, resource, ids, visible(resource))
           return ids.map(id => rows.get(id) ?? null)
         },
     ),

@@ -1,5 +1,5 @@
 import { type AccessTokenRow, accessTokens, organisations } from '../domain/resources.ts'
-import { organisationsOfTokens } from '../domain/visibility.ts'
+import { createdWith } from '../domain/visibility.ts'
 import type { Row } from '../mango/documents.ts'
 import { parsePage } from '../mango/page.ts'
 import type { Context } from './context.ts'
@@ -22,7 +22,7 @@ const organisationsOf = async (
   const all = keys.includes(ALL) ? await context.list(organisations, query) : []
   const ids = keys.filter(key => key !== ALL)
   if (ids.length === 0) return keys.map(() => all)
-  const seenBySome = (page: Listing['query']) => context.list(organisations, page, organisationsOfTokens(ids))
+  const seenBySome = (page: Listing['query']) => context.list(organisations, page, createdWith(ids))
   if (ids.length === 1) {
     const own = await seenBySome(query)
     return keys.map(key => (key === ALL ? all : own))

@@ -37,3 +37,15 @@ export const findByParents = async (
   const rows = await search.byParent([...new Set(ids)])
   return { rows, explain: await search.explain() }
 }
+
+/** The rows of a resource with these ids that the caller may see, by id. */
+export const findByIds = async (
+  db: Sql,
+  { table }: Resource,
+  ids: readonly string[],
+  visible: Visible,
+): Promise<Map<string, Row>> => {
+  const query = db(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
+  const rows = (await query.modify(visible)) as (Row & { id: string })[]
+  return new Map(rows.map(row => [row.id, row]))
+}

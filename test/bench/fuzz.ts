@@ -26,7 +26,7 @@ import {
   markOf,
   organisationNames,
   type Tokens,
-} from '../graphql/worlds.ts'
+} from '../graphql/noninterference.ts'
 import { engines } from '../support/databases.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { startTestServer, type TestServer } from '../support/server.ts'

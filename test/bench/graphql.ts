@@ -17,6 +17,7 @@ import { seedMany } from '../../server/seed.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { engines, migratedDatabase } from '../support/databases.ts'
 import { freePort } from '../support/ports.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 
 // GraphQL queries, signed, answered by Tidings as it starts by default, beside the same schema, resolvers and database on
 // graphql-yoga and on Apollo Server, which ask nobody who they are: node test/bench/graphql.ts [engine …]. Each server is a
@@ -83,18 +84,18 @@ const seed = async (database: Database): Promise<void> => {
     ...times,
   }
   await database.knex('access_tokens').insert(token)
-  const webhooks = Array.from({ length: 20 }, (_, n) => ({
-    id: uuid(),
-    access_token_id: token.id,
-    url: `https://receiver-${n}.example/webhook`,
-    status: 'active',
-    ...times,
-  }))
-  await database.knex('webhooks').insert(webhooks)
+  const webhookIds = await addWebhooks(
+    database.knex,
+    Array.from({ length: 20 }, (_, n) => ({
+      accessTokenId: token.id,
+      url: `https://receiver-${n}.example/webhook`,
+      createdAt: now,
+    })),
+  )
   const deliveries = Array.from({ length: 200 }, (_, n) => ({
     id: uuid(),
     event_id: uuid(),
-    webhook_id: webhooks[n % webhooks.length]!.id,
+    webhook_id: webhookIds[n % webhookIds.length],
     event_type: 'project_report_quarterly_submitted',
     status: 'delivered',
     attempt_count: 2,

@@ -9,6 +9,7 @@ import type { MangoQuery } from '../../server/mango/query.ts'
 import type { Resource } from '../../server/mango/resource.ts'
 import { seedMany } from '../../server/seed.ts'
 import { engines, freshDatabase } from '../support/databases.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 
 // Selectors over many rows against the SQL that one would write by hand, as ratios of the medians of alternating runs; and a
 // walk over all rows with `after` while rows are inserted and deleted.
@@ -73,14 +74,9 @@ const seed = async (database: Database): Promise<void> => {
     ...times,
   }
   await knex('access_tokens').insert(token)
-  await knex('webhooks').insert(
-    webhookIds.map((id, n) => ({
-      id,
-      access_token_id: token.id,
-      url: `https://example.com/${n}`,
-      status: 'active',
-      ...times,
-    })),
+  await addWebhooks(
+    knex,
+    webhookIds.map((id, n) => ({ id, accessTokenId: token.id, url: `https://example.com/${n}`, createdAt: START })),
   )
   const found: { id: string; organisation_id: string }[] = await knex('projects')
     .select('id', 'organisation_id')

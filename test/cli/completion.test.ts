@@ -138,11 +138,11 @@ const without = (shell: string) => (spawnSync(shell, ['-c', ':']).status === 0 ?
 const pressTab = async (shell: string[], settingUp: string[], lines: string[]) => {
   const terminal = await openTerminal(shell, { env: { ...env, PS1: '> ' }, columns: 200 })
   await terminal.press([...settingUp, 'echo re""ady'].join('; '), 'Enter')
-  await terminal.shows(/^ready$/m)
+  await terminal.waitForOutput(/^ready$/m)
   const completed: string[] = []
   for (const line of lines) {
     await terminal.press(line, 'Tab', 'C-x')
-    const shown = await terminal.shows(new RegExp(`(?:^|\n)<[^>]*>(?:[\\s\\S]*\n<[^>]*>){${completed.length}}`))
+    const shown = await terminal.waitForOutput(new RegExp(`(?:^|\n)<[^>]*>(?:[\\s\\S]*\n<[^>]*>){${completed.length}}`))
     completed.push(
       shown
         .match(/^<[^>]*>$/gm)!

@@ -17,6 +17,7 @@ import { createContext, type Service } from '../../server/graphql/context.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 
 const schema = createSchema()
 
@@ -99,13 +100,14 @@ describeEachEngine('nested fields', engine => {
         ...times,
       })),
     )
-    await insert(
-      'webhooks',
-      webhooks.map(id => ({ id, access_token_id: admin.id, url: 'http://x/', status: 'active', ...times })),
-    )
-    await insert(
-      'webhook_organisations',
-      webhooks.map((webhook_id, n) => ({ webhook_id, organisation_id: organisations[n] })),
+    await addWebhooks(
+      fresh.database.knex,
+      webhooks.map((id, n) => ({
+        id,
+        accessTokenId: admin.id,
+        organisationIds: [organisations[n]!],
+        createdAt: clock.now(),
+      })),
     )
     await insert(
       'events',
