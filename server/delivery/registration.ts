@@ -1,5 +1,4 @@
-import { v7 as uuid } from 'uuid'
-import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
+import { badInput, notFound } from '../../shared/errors.ts'
 import { type Database, isDuplicate } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import type { AccessToken } from '../domain/permissions.ts'
@@ -13,6 +12,7 @@ import {
   updateWebhook,
   type WebhookInput,
 } from '../domain/webhooks.ts'
+import { newId } from '../ids.ts'
 import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'
 import { pingBeforeStoring, pingStored, recordAnsweredPing } from './ping.ts'
@@ -32,7 +32,7 @@ export type Registrant = {
  * stored.
  */
 export const createWebhook = (registrant: Registrant, input: WebhookInput): Promise<WebhookRow> =>
-  create(registrant, uuid(), input)
+  create(registrant, newId(registrant.tools.clock.now()), input)
 
 /**
  * Changes what `input` gives of the webhook with this id, or stores a webhook with it, so that the same call may be
@@ -89,12 +89,6 @@ export const pingWebhook = async (
   { database, token, tools, loop }: { database: Database; token: AccessToken; tools: AttemptTools; loop: DeliveryLoop },
   id: string,
 ): Promise<string> => {
-  const { status } = await requireWebhook(database.knex, token, id)
-  if (status !== 'active') {
-    throw new TidingsError('CONFLICT', `The webhook is ${status}. Set its status to active, which pings it first.`, {
-      webhookId: id,
-      status,
-    })
-  }
+  await requireWebhook(database.knex, token, id)
   return pingStored({ database, clock: tools.clock, loop }, id)
 }

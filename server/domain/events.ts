@@ -1,10 +1,10 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import type { EventPayload } from '../../shared/events.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import { enqueue } from './deliveries.ts'
+import { newId } from '../ids.ts'
+import { type ActiveWebhook, enqueue } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -16,7 +16,7 @@ export type NewEvent<Type extends EventType = EventType> = {
 
 /** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
 export const recordPing = async (trx: Sql, now: number): Promise<string> => {
-  const id = uuid()
+  const id = newId(now)
   await run(trx, "INSERT INTO events (id, type, payload, created_at) VALUES (?, 'ping', '{}', ?)", [id, now])
   return id
 }
@@ -31,7 +31,7 @@ export const recordEvent = async <Type extends EventType>(
   now: number,
 ): Promise<void> => {
   const { type, payload, organisationIds, projectId } = event
-  const id = uuid()
+  const id = newId(now)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
@@ -43,10 +43,10 @@ export const recordEvent = async <Type extends EventType>(
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  const webhookIds = await webhooksFor(trx, event)
+  const webhooks = await webhooksFor(trx, event)
   await enqueue(
     trx,
-    webhookIds.map(webhookId => ({ event: { id, type }, webhookId })),
+    webhooks.map(webhook => ({ event: { id, type }, webhook })),
     now,
   )
 }
@@ -56,14 +56,14 @@ export const recordEvent = async <Type extends EventType>(
  * naming none; and made by a token that sees one of its organisations. Locked against a change of their state until
  * the transaction ends: nothing is queued for a webhook that has left `active`.
  */
-const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<string[]> => {
+const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
   const { type, organisationIds, projectId } = event
   if (organisationIds.length === 0) return []
   const [among, ids] =
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
-  const found = await rows<{ id: string }>(
+  const found = await rows<ActiveWebhook>(
     trx,
-    `SELECT w.id FROM (
+    `SELECT w.id, w.epoch FROM (
        SELECT id FROM webhooks WHERE all_organisations_and_projects = 1 AND status = 'active'
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?
@@ -77,13 +77,11 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<stri
      ORDER BY w.id`,
     [...ids, projectId ?? null, type, ...ids],
   )
-  const matching = found.map(row => row.id)
   const { forShare } = dialectOf(trx)
-  if (matching.length === 0 || forShare === '') return matching
-  const active = await rows<{ id: string }>(
+  if (found.length === 0 || forShare === '') return found
+  return rows(
     trx,
-    `SELECT id FROM webhooks WHERE id IN (${marks(matching)}) AND status = 'active'${forShare}`,
-    matching,
+    `SELECT id, epoch FROM webhooks WHERE id IN (${marks(found)}) AND status = 'active'${forShare}`,
+    found.map(row => row.id),
   )
-  return active.map(row => row.id)
 }
