@@ -17,7 +17,8 @@ export const openReport = async (
   try {
     await run(
       sql,
-      "INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) VALUES (?, ?, ?, ?, 'open', ?, ?)",
+      `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
+       VALUES (?, ?, ?, ?, 'open', ?, ?)`,
       [newId(now), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
     )
     return true

@@ -29,6 +29,7 @@ export const checkWebhookInput = async (
 ): Promise<void> => {
   if (input.url !== undefined) checkUrl(input.url, requireHttps)
   if (input.events?.includes('ping')) {
+    const others = eventTypes.filter(type => type !== 'ping').join(', ')
     throw badInput(
       'events',
       '"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ' +

@@ -83,6 +83,7 @@ const refuse = (
 ): void => {
   if (found <= most) return
   const name = operation.name ? ` ${operation.name.value}` : ''
+  const [comesTo, allowed] = [Math.round(found), most].map(count => count.toLocaleString('en'))
   throw new TidingsError(
     'QUERY_TOO_COMPLEX',
     `The ${operation.operation}${name} comes to ${Math.round(found).toLocaleString('en')} ${what} and ` +
