@@ -7,7 +7,7 @@ import type { Change } from './change.ts'
 import { type ActiveWebhook, sweepAfterChange } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
-import { findVisible, redirectableWebhooks, requireVisible } from './visibility.ts'
+import { findVisible, requireVisible, visibleWebhooks } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
 export type WebhookInput = {
@@ -129,7 +129,7 @@ export const updateWebhook = async (change: Change, seen: WebhookRow, input: Web
 }
 
 const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
-  if (await trx('webhooks').where('webhooks.id', id).modify(redirectableWebhooks(token)).first('id')) return
+  if (await trx('webhooks').where('webhooks.id', id).modify(visibleWebhooks(token)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
     'The webhook would receive events of organisations that this access token does not see. ' +
@@ -150,6 +150,14 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
       trx,
       table,
       [...new Set<string>(values)].map(value => ({ webhook_id: id, [column]: value })),
+    )
+  }
+  if (input.projectIds) {
+    await run(
+      trx,
+      `UPDATE webhook_projects SET organisation_id =
+         (SELECT p.organisation_id FROM projects p WHERE p.id = webhook_projects.project_id) WHERE webhook_id = ?`,
+      [id],
     )
   }
   await run(
