@@ -2,6 +2,7 @@ import { readFileSync, readSync } from 'node:fs'
 import { isAbsolute } from 'node:path'
 import { InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import { parseIso, toIso } from '../shared/time.ts'
+import { type Permission, permissions } from '../shared/vocabulary.ts'
 import { usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
 
@@ -14,7 +15,10 @@ export const examples = (...lines: [purpose: string, line: string][]): string =>
 
 const HELP_WIDTH = 80
 
-/** A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays whole. */
+/**
+ * A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays
+ * whole.
+ */
 const foldLine = (line: string): string => {
   const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
   const folded = ['']
@@ -44,6 +48,14 @@ export const filterList = (values: string[] | undefined): string[] | undefined =
     throw usageError(`“all” stands beside other values: ${values.join(', ')}.`, 'Give “all” alone, or leave it out.')
   return []
 }
+
+/** The permissions that an option names. Throws a CliError, exit code 2, for one that there is not. */
+export const permissionList = (given: string[]): Permission[] =>
+  given.map(name => {
+    const permission = permissions.find(each => each === name)
+    if (permission) return permission
+    throw usageError(`${JSON.stringify(name)} is not a permission.`, `Choose from ${permissions.join(', ')}.`)
+  })
 
 export const wholeNumber = (value: string): number => {
   if (!/^\d+$/.test(value)) throw new InvalidArgumentError('Give a whole number.')

@@ -1,14 +1,15 @@
 import type { Knex } from 'knex'
-import type { Dialect } from '../server/database/engine.ts'
+import { type Dialect, dialectOf } from '../server/database/dialect.ts'
 
 // Ids are UUIDs in text, so that what a log says can be pasted into a query; those made here are version 7, so rows lie
 // in the order of their creation. Times are epoch milliseconds (UTC), dates `YYYY-MM-DD`.
 // The hot tables (events, deliveries, attempts, delivery_queue) have no foreign keys.
 
-export const up = async (knex: Knex, dialect: Dialect): Promise<void> => {
+export const up = async (knex: Knex): Promise<void> => {
+  const dialect = dialectOf(knex)
   const table = async (name: string, columns: (t: Columns) => void): Promise<void> => {
     await knex.schema.createTable(name, t => {
-      if (dialect.engine !== 'sqlite') t.engine('InnoDB')
+      if (dialect.storageEngine) t.engine(dialect.storageEngine)
       columns(new Columns(t, dialect))
     })
   }

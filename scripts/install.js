@@ -115,6 +115,10 @@ const install = async () => {
     for (const file of ['package.json', 'package-lock.json', '.npmrc']) {
       if (existsSync(path.join(root, file))) copyFileSync(path.join(root, file), path.join(staging, file))
     }
+    for (const workspace of JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8')).workspaces || []) {
+      mkdirSync(path.join(staging, workspace), { recursive: true })
+      copyFileSync(path.join(root, workspace, 'package.json'), path.join(staging, workspace, 'package.json'))
+    }
     await npm([
       'ci',
       '--include=dev',

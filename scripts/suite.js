@@ -20,7 +20,8 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => s
 
 const main = async () => {
   const { urls, isSqliteOnly } = wantedDatabases()
-  const server = isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase(undefined, stopping.signal)
+  const server =
+    isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase(undefined, { stopping: stopping.signal })
   try {
     setEnvironment(server ? [server.url] : urls)
     const { dropLeftovers, engines } = await import('../test/support/databases.ts')

@@ -27,10 +27,12 @@ const READY_WITHIN_MS = 60_000
  * Nothing of it outlives this process, even when that is killed. Throws an Error that says what to do.
  *
  * @param {string} [given] its program; without it one that is found on this machine, or installed
- * @param {AbortSignal} [stopping] ends the wait for an installation
+ * @param {object} [how]
+ * @param {AbortSignal} [how.stopping] ends the wait for an installation
+ * @param {boolean} [how.isDurable] each commit is on disk, in the binary log too, before it is acknowledged
  * @returns {Promise<ThrowAwayDatabase>}
  */
-export const startThrowAwayDatabase = async (given, stopping) => {
+export const startThrowAwayDatabase = async (given, { stopping, isDurable = false } = {}) => {
   const program = given ?? findServer() ?? (await installServer(stopping))
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-database-'))
   const care = aftercare(folder)
@@ -43,10 +45,14 @@ export const startThrowAwayDatabase = async (given, stopping) => {
     /** @type {import('node:child_process').ChildProcess} */
     let server
     const start = async () => {
-      server = spawn(program, settings(data, path.join(folder, 'socket'), port), {
-        detached: true,
-        stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
-      })
+      server = spawn(
+        program,
+        [...settings(data, path.join(folder, 'socket'), port), ...(isDurable ? DURABLE : RELAXED)],
+        {
+          detached: true,
+          stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],
+        },
+      )
       const { pid } = server
       if (pid) {
         care.include(pid)
@@ -118,8 +124,6 @@ const systemTables = program => {
 }
 
 /**
- * Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine.
- *
  * @param {string} data
  * @param {string} socket
  * @param {number} port
@@ -133,11 +137,13 @@ const settings = (data, socket, port) => [
   '--bind-address=127.0.0.1',
   ...asUser,
   '--skip-name-resolve',
-  '--skip-log-bin',
   '--max-connections=500',
-  '--innodb-flush-log-at-trx-commit=2',
   '--loose-mysqlx=OFF',
 ]
+
+/** Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine. */
+const RELAXED = ['--skip-log-bin', '--innodb-flush-log-at-trx-commit=2']
+const DURABLE = ['--log-bin=binlog', '--server-id=1', '--sync-binlog=1', '--innodb-flush-log-at-trx-commit=1']
 
 const freePort = async () => {
   const probe = net.createServer().listen(0, '127.0.0.1')

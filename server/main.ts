@@ -1,9 +1,6 @@
 import { createServer, type RequestListener, type Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Middleware } from 'koa'
-import compose from 'koa-compose'
 import pRetry from 'p-retry'
-import { TidingsError } from '../shared/errors.ts'
 import { type Clock, databaseClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database } from './database/connect.ts'
@@ -11,18 +8,11 @@ import { pendingMigrations } from './database/migrate.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
-import { createSchema } from './graphql/schema.ts'
-import { createApp } from './http/app.ts'
-import { rawBody } from './http/body.ts'
-import { docsRoutes } from './http/docs.ts'
-import { graphqlOverHttp } from './http/graphql.ts'
-import { authenticate } from './http/hmac.ts'
-import { createMetrics, publicRoutes } from './http/public.ts'
-import { rateLimit } from './http/rate-limit.ts'
-import { answer } from './http/request-id.ts'
-import { webhookSpec } from './http/spec.ts'
+import type { Service } from './graphql/context.ts'
+import { createApp, type ServerState } from './http/app.ts'
+import { createMetrics, type Metrics } from './http/metrics.ts'
 import { createSealer } from './keys/seal.ts'
-import { type Keyring, openKeyring } from './keys/signing-keys.ts'
+import { openKeyring } from './keys/signing-keys.ts'
 import type { Log } from './log.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 
@@ -35,52 +25,30 @@ export type RunningServer = {
 }
 
 /** What there is once the database has answered with a current schema. */
-type Running = { keyring: Keyring; handle: Middleware; stop(answered: Promise<void>): Promise<void> }
+type Running = { service: Service; stop(answered: Promise<void>): Promise<void> }
 
 /**
- * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database does:
- * one that is down, or not migrated yet, is waited for.
+ * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database
+ * does: one that is down, or not migrated yet, is waited for.
  *
  * @param given.clock in place of the database's clock
  */
 export const startServer = async (config: Config, log: Log, given: { clock?: Clock } = {}): Promise<RunningServer> => {
   const metrics = createMetrics()
-  let database: Database | undefined
+  const state: ServerState = { isStopping: false }
+  const isStopping = () => state.isStopping
   let running: Running | undefined
-  let stopping = false
-
-  const whenReady: Middleware = (ctx, next) => {
-    if (running) return running.handle(ctx, next)
-    ctx.set('Retry-After', '1')
-    answer(
-      ctx as never,
-      503,
-      new TidingsError('INTERNAL_SERVER_ERROR', 'The server is not ready: GET /readyz says why.'),
-    )
-    return undefined
-  }
-
-  const app = createApp({
-    log,
-    open: [
-      publicRoutes({
-        database: () => database,
-        keyring: () => running?.keyring,
-        metrics,
-        isStopping: () => stopping,
-      }) as Middleware,
-      docsRoutes(webhookSpec(config)) as Middleware,
-    ],
-    signed: config.roles.includes('api') ? [rawBody() as Middleware, whenReady] : [],
-  })
+  const app = createApp({ config, log, metrics, state })
   const http = await listen(app.callback(), config)
 
   const start = async (): Promise<void> => {
-    database = await connectPatiently(config, log, () => stopping)
-    await schemaIsCurrent(database, log, () => stopping)
-    if (stopping) return
+    const database = await connectPatiently(config, log, isStopping)
+    state.database = database
+    await schemaIsCurrent(database, log, isStopping)
+    if (isStopping()) return
     running = await startRoles(config, database, log, metrics, given.clock)
-    log.info({ roles: config.roles, engine: database.engine }, 'ready')
+    state.service = running.service
+    log.info({ roles: config.roles, engine: database.dialect.engine }, 'ready')
   }
   const ready = start()
   // Whoever awaits it is told; nobody has to.
@@ -90,7 +58,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     url: config.baseUrl,
     ready,
     async stop() {
-      stopping = true
+      state.isStopping = true
       const closed = new Promise<void>(resolve => http.close(() => resolve()))
       const closing = setInterval(() => http.closeIdleConnections(), 50)
       const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
@@ -99,7 +67,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
       http.closeAllConnections()
       await closed
       clearInterval(closing)
-      await database?.close()
+      await state.database?.close()
     },
   }
 }
@@ -108,7 +76,7 @@ const startRoles = async (
   config: Config,
   database: Database,
   log: Log,
-  metrics: ReturnType<typeof createMetrics>,
+  metrics: Metrics,
   givenClock: Clock | undefined,
 ): Promise<Running> => {
   const ownClock = givenClock ? undefined : await databaseClock(database)
@@ -123,7 +91,7 @@ const startRoles = async (
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, reportDueDays, retentionDays } = config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
   // Whatever callers ask of theirs, deliveries have connections.
-  const own = database.engine === 'sqlite' ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
+  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,
@@ -135,14 +103,8 @@ const startRoles = async (
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
-  const service = { database, sealer, tools, loop, requireHttps, reportDueDays }
   return {
-    keyring,
-    handle: compose([
-      authenticate({ database, sealer, clock }),
-      rateLimit({ database, clock, limit: config.rateLimit }),
-      graphqlOverHttp(createSchema(), service, log),
-    ]) as Middleware,
+    service: { database, sealer, tools, loop, requireHttps, reportDueDays },
     async stop(answered) {
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])

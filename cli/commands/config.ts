@@ -1,8 +1,8 @@
 import { Command } from '@commander-js/extra-typings'
+import { profilesPath } from '../connection/profiles.ts'
+import { Session } from '../connection/session.ts'
 import { examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
-import { profilesPath } from '../profiles.ts'
-import { Session } from '../session.ts'
 
 export const configCommand = () =>
   new Command('config')

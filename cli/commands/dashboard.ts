@@ -1,13 +1,14 @@
 import { Command, Option } from '@commander-js/extra-typings'
-import { graphql } from '../client.ts'
+import { eventTypes } from '../../shared/vocabulary.ts'
+import { graphql } from '../connection/client.ts'
+import { Session } from '../connection/session.ts'
 import { exitCodes } from '../errors.ts'
 import { collect, dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
+import { knownStatuses } from '../resources/timeline.ts'
+import { askViewer } from '../resources/viewer.ts'
+import { findWebhook } from '../resources/webhook.ts'
 import type { Filters } from '../screens/dashboard/state.ts'
-import { Session } from '../session.ts'
-import { knownStatuses } from '../timeline.ts'
-import { askViewer } from '../viewer.ts'
-import { eventTypes, findWebhook } from '../webhook.ts'
 
 export const dashboardCommand = () =>
   new Command('dashboard')

@@ -1,15 +1,15 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, Option } from '@commander-js/extra-typings'
-import { DeliveryWatch } from '../delivery-watch.ts'
+import { deliveryStatuses, eventTypes } from '../../shared/vocabulary.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { collect, examples } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
-import { Session } from '../session.ts'
-import { type DeliveryAtAGlance, deliveryStatuses, describeState, knownStatuses, statusMark } from '../timeline.ts'
-import { eventTypes } from '../webhook.ts'
+import { DeliveryWatch } from '../resources/delivery-watch.ts'
+import { type DeliveryAtAGlance, describeState, knownStatuses, statusMark } from '../resources/timeline.ts'
 
 const INTERVAL_MS = 1000
 /** The limit is for a minute; some of it may have gone by. */

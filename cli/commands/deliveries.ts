@@ -1,15 +1,16 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { deliveryStatuses } from '../../shared/vocabulary.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
-import { type Delivery, deliveryFields, deliveryStatuses, describeDelivery } from '../timeline.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
+import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
 import { watchCommand } from './deliveries-watch.ts'
 
-type Row = Pick<
+type ListedDelivery = Pick<
   Delivery,
   'id' | 'webhookId' | 'eventType' | 'status' | 'attemptCount' | 'nextAttemptAt' | 'createdAt' | 'finishedAt'
 > & {
@@ -55,7 +56,7 @@ const listDeliveriesCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { webhook, status, eventType, since } = options
-      await list<Row>(session, options, {
+      await list<ListedDelivery>(session, options, {
         resource: 'deliveries',
         noun: ['delivery', 'deliveries'],
         fields: 'id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt',
@@ -131,7 +132,7 @@ const redeliverCommand = () =>
       session.output.message(`Queued. See what comes of it with: tidings deliveries show ${cellText(delivery.id)}`)
     })
 
-const view = (nowMs: number): View<Row> => ({
+const view = (nowMs: number): View<ListedDelivery> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },

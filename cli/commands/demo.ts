@@ -6,15 +6,15 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Command } from '@commander-js/extra-typings'
 import type { EventType } from '../../shared/vocabulary.ts'
-import { graphql } from '../client.ts'
-import { type Connection, connect } from '../connection.ts'
+import { graphql } from '../connection/client.ts'
+import { type Connection, connect } from '../connection/connection.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
+import type { Arrival } from '../listen/receiver.ts'
 import { examples } from '../options.ts'
 import type { Output } from '../output/output.ts'
 import { duration } from '../output/time.ts'
-import type { Arrival } from '../receiver.ts'
-import { Session } from '../session.ts'
-import { type Delivery, deliveryFields } from '../timeline.ts'
+import { type Delivery, deliveryFields } from '../resources/timeline.ts'
 
 const LIMIT_MS = 14_000
 
@@ -50,19 +50,22 @@ const isReady = async (url: URL): Promise<boolean> => {
   }
 }
 
-/** The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried delivery's id. */
+/**
+ * The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried
+ * delivery's id.
+ */
 const perform = async (connection: Connection, output: Output): Promise<string> => {
-  const { startReceiver } = await import('../receiver.ts')
+  const { startLocalReceiver } = await import('../listen/receiver.ts')
   const colours = output.messageColours
   const arrivals: Arrival[] = []
   const done = (text: string) => output.message(`${colours.green('✓')} ${text}`)
 
-  const receiver = await startReceiver({
+  const receiver = await startLocalReceiver({
     port: 0,
     path: '/hooks',
     keysUrl: new URL('/.well-known/jwks.json', connection.url).href,
     issuer: connection.url.origin,
-    answers: [
+    responses: [
       { kind: 'status', statusCode: 500 },
       { kind: 'status', statusCode: 200 },
     ],

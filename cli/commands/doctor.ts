@@ -1,7 +1,7 @@
 import { Command } from '@commander-js/extra-typings'
-import { printChecks } from '../checks.ts'
+import { Session } from '../connection/session.ts'
+import { printFindings } from '../doctor/findings.ts'
 import { examples } from '../options.ts'
-import { Session } from '../session.ts'
 
 export const doctorCommand = () =>
   new Command('doctor')
@@ -19,6 +19,6 @@ export const doctorCommand = () =>
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { examineClient } = await import('../examination.ts')
-      printChecks(session.output, await examineClient(session, options.webhook))
+      const { diagnoseClient } = await import('../doctor/doctor.ts')
+      printFindings(session.output, await diagnoseClient(session, options.webhook))
     })

@@ -1,13 +1,13 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { type DeliveryStatus, eventTypes } from '../../shared/vocabulary.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, describeFields, type View } from '../output/output.ts'
 import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
-import { eventTypes } from '../webhook.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
 
 interface Event {
   id: string
@@ -20,11 +20,11 @@ interface Event {
   time: string
 }
 
-interface Sent {
+interface EventDelivery {
   id: string
   webhookId: string
   webhook: { url: string } | null
-  status: string
+  status: DeliveryStatus
   attemptCount: number
   finishedAt: string | null
 }
@@ -90,7 +90,7 @@ const showCommand = () =>
     .action(async (id, _options, command) => {
       const session = new Session(command)
       const { output } = session
-      const { events } = await session.graphql<{ events: (Event & { deliveries: Sent[] })[] }>(
+      const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
         `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook { url } status attemptCount finishedAt } } }`,
         { query: { selector: { id } } },
       )

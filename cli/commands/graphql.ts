@@ -1,8 +1,8 @@
 import { Command } from '@commander-js/extra-typings'
+import { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
 import { dryRunOption, examples, parseJson, readText } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
-import { Session } from '../session.ts'
 
 export const graphqlCommand = () =>
   new Command('graphql')

@@ -2,19 +2,19 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Command, InvalidArgumentError } from '@commander-js/extra-typings'
 import { toIso } from '../../shared/time.ts'
-import { type PlannedAnswer, parseAnswers } from '../answers.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { jwksUrl, keysFrom } from '../jwks.ts'
+import { ReachabilityWatch } from '../listen/reachability.ts'
+import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
+import { parseScriptedResponses, type ScriptedResponse } from '../listen/scripted-responses.ts'
 import { collect, examples, wholeNumber } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, columnsOf, type Output } from '../output/output.ts'
 import { cut, displayWidth } from '../output/table.ts'
 import { count, duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { fold } from '../output/wrap.ts'
-import { ReachWatch } from '../reach.ts'
-import { type Arrival, startReceiver } from '../receiver.ts'
-import { writeRequest } from '../saved-request.ts'
-import { Session } from '../session.ts'
+import { jwksUrl, keysFrom } from '../verify/jwks.ts'
+import { writeRequest } from '../verify/saved-request.ts'
 
 export const listenCommand = () =>
   new Command('listen')
@@ -30,7 +30,7 @@ export const listenCommand = () =>
     .option(
       '--answer <answers>',
       'rehearse: one answer a delivery, the last one stays, such as 500,reset,429:30,200',
-      parseAnswers,
+      parseScriptedResponses,
     )
     .option('--answer-pings', 'rehearse with pings too, which get 200 otherwise')
     .option('--delay <ms>', 'milliseconds before each answer', wholeNumber)
@@ -57,7 +57,7 @@ export const listenCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { output } = session
-      const answers = plannedAnswers(options)
+      const responses = scriptedResponses(options)
       if (!options.path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
       if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
@@ -69,14 +69,14 @@ export const listenCommand = () =>
       let received = 0
       let invalid = 0
       const arrivals = new Map<string, number>()
-      const receiver = await startReceiver({
+      const receiver = await startLocalReceiver({
         port: options.port,
         path: options.path,
         keysUrl: keysFrom(options.jwks ?? jwksUrl(issuer)),
         issuer,
-        answers,
+        responses,
         // Not the ping that registers it: that must be answered with 200.
-        get answerPings() {
+        get scriptPings() {
           return counting && (options.answerPings ?? false)
         },
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
@@ -100,7 +100,7 @@ export const listenCommand = () =>
       const stop = () => ending.resolve()
       for (const signal of SIGNALS) process.once(signal, stop)
       let webhookId: string | undefined
-      let reach: ReachWatch | undefined
+      let reachability: ReachabilityWatch | undefined
       try {
         output.message(
           `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`,
@@ -109,7 +109,7 @@ export const listenCommand = () =>
           const registered = await register(session, url, options.events)
           webhookId = registered.id
           output.message(`Registered as webhook ${webhookId}. It is disabled when this ends.`)
-          reach = new ReachWatch({
+          reachability = new ReachabilityWatch({
             ask: (document, variables) => session.graphql(document, variables),
             webhookId,
             after: registered.lastDelivery,
@@ -118,14 +118,14 @@ export const listenCommand = () =>
             arrivals: id => arrivals.get(id) ?? 0,
             say: text => output.warning(text),
           })
-          reach.start()
+          reachability.start()
         } else {
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
         }
         counting = true
         await ending.promise
       } finally {
-        reach?.stop()
+        reachability?.stop()
         if (webhookId !== undefined) await disable(session, webhookId)
         await receiver.close()
         for (const signal of SIGNALS) process.off(signal, stop)
@@ -143,17 +143,17 @@ export const listenCommand = () =>
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-const plannedAnswers = ({
+const scriptedResponses = ({
   answer,
   reset,
   hang,
   forward,
 }: {
-  answer?: PlannedAnswer[] | undefined
+  answer?: ScriptedResponse[] | undefined
   reset?: true | undefined
   hang?: true | undefined
   forward?: string | undefined
-}): PlannedAnswer[] => {
+}): ScriptedResponse[] => {
   const given = [answer && '--answer', reset && '--reset', hang && '--hang', forward && '--forward'].filter(Boolean)
   if (given.length > 1)
     throw usageError(

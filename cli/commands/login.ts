@@ -1,13 +1,13 @@
 import { Command } from '@commander-js/extra-typings'
-import { graphql } from '../client.ts'
-import { connect, type Settings } from '../connection.ts'
+import { graphql } from '../connection/client.ts'
+import { connect, type Settings } from '../connection/connection.ts'
+import { profilesPath, readProfiles, saveProfile } from '../connection/profiles.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, usageError } from '../errors.ts'
 import { examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
-import { profilesPath, readProfiles, saveProfile } from '../profiles.ts'
-import { ask, askSecret, canAsk } from '../prompt.ts'
-import { Session } from '../session.ts'
-import { askViewer } from '../viewer.ts'
+import { ask, askSecret, canAsk } from '../output/prompt.ts'
+import { askViewer } from '../resources/viewer.ts'
 
 export const loginCommand = () =>
   new Command('login')

@@ -1,9 +1,9 @@
 import { Command } from '@commander-js/extra-typings'
+import { noSuchProfile, readProfiles, removeProfile, useProfile } from '../connection/profiles.ts'
+import { Session } from '../connection/session.ts'
 import { examples, yesOption } from '../options.ts'
 import { cellText } from '../output/output.ts'
-import { noSuchProfile, readProfiles, removeProfile, useProfile } from '../profiles.ts'
-import { confirm } from '../prompt.ts'
-import { Session } from '../session.ts'
+import { confirm } from '../output/prompt.ts'
 
 export const profilesCommand = () =>
   new Command('profiles')
@@ -33,7 +33,7 @@ const listProfilesCommand = () =>
         apiKey,
         current: name === current,
       }))
-      output.rows(rows, {
+      output.list(rows, {
         columns: [
           { title: '', cell: row => (row.current ? '*' : ' ') },
           { title: 'NAME', cell: row => cellText(row.name) },

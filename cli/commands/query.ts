@@ -1,12 +1,14 @@
 import { Argument } from '@commander-js/extra-typings'
+import { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
-import { type ListOptions, list, listCommand, mangoQuery } from '../listing.ts'
 import { collect, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { count } from '../output/time.ts'
-import { Session } from '../session.ts'
+import { type ListOptions, list, listCommand, mangoQuery } from '../resources/listing.ts'
 
-/** The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out. */
+/**
+ * The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out.
+ */
 const RESOURCES: Record<string, string[]> = {
   organisations: ['id', 'name'],
   projects: ['id', 'name', 'organisation.name', 'organisation.id'],
@@ -18,7 +20,7 @@ const RESOURCES: Record<string, string[]> = {
   accessTokens: ['id', 'name', 'permissions', 'expiresAt', 'revokedAt', 'lastUsedAt'],
 }
 
-type Row = { id: string } & Record<string, unknown>
+type AnyResource = { id: string } & Record<string, unknown>
 
 export const queryCommand = () =>
   listCommand()
@@ -49,7 +51,7 @@ export const queryCommand = () =>
       }
       if (options.explain) return explain(session, resource, { ...options, selector: selector ?? options.selector })
       const fields = options.fields ?? RESOURCES[resource]!
-      await list<Row>(
+      await list<AnyResource>(
         session,
         { ...options, selector: selector ?? options.selector },
         {

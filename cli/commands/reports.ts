@@ -1,16 +1,17 @@
 import { Command, Option } from '@commander-js/extra-typings'
-import { list, listCommand } from '../listing.ts'
+import { type ReportStatus, reportStatuses } from '../../shared/vocabulary.ts'
+import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
 
 interface ProjectReport {
   id: string
   project: { id: string; name: string }
   quarter: string
   dueDate: string
-  status: string
+  status: ReportStatus
   submitter: { id: string; name: string } | null
   submittedAt: string | null
   approver: { id: string; name: string } | null
@@ -41,7 +42,7 @@ const listReportsCommand = () =>
     .description('Lists project reports, the latest quarter first.')
     .option('--project <id>', 'only those of this project')
     .option('--quarter <quarter>', 'only those of this quarter, such as 2026-3')
-    .addOption(new Option('--status <status>', 'only those in this status').choices(['open', 'submitted', 'approved']))
+    .addOption(new Option('--status <status>', 'only those in this status').choices(reportStatuses))
     .addHelpText(
       'after',
       examples(

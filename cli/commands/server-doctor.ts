@@ -1,8 +1,8 @@
 import { Command } from '@commander-js/extra-typings'
-import { printChecks } from '../checks.ts'
+import { Session } from '../connection/session.ts'
+import { printFindings } from '../doctor/findings.ts'
 import { usageError } from '../errors.ts'
 import { examples } from '../options.ts'
-import { Session } from '../session.ts'
 
 export const serverDoctorCommand = () =>
   new Command('doctor')
@@ -28,6 +28,7 @@ export const serverDoctorCommand = () =>
           'Such as: --endpoint https://example.com/hooks',
         )
       }
-      const { examineServer } = await import('../server-examination.ts')
-      printChecks(output, await examineServer(process.env, url))
+      const { inspectInstallation } = await import('../../server/doctor.ts')
+      const { diagnoseInstallation } = await import('../doctor/server-doctor.ts')
+      printFindings(output, await diagnoseInstallation(await inspectInstallation(process.env, url)))
     })

@@ -1,19 +1,28 @@
 import { Command } from '@commander-js/extra-typings'
+import type { ListedSigningKey, SigningKeyStatus } from '../../server/maintenance.ts'
 import { toIso } from '../../shared/time.ts'
+import { withDatabase } from '../connection/server-database.ts'
+import { Session } from '../connection/session.ts'
 import { examples } from '../options.ts'
 import { cellText, describeFields, type Output, type View } from '../output/output.ts'
 import { relativeTime } from '../output/time.ts'
-import { withDatabase } from '../server-database.ts'
-import { Session } from '../session.ts'
 
-interface Key {
+interface ShownKey {
   /** The `kid`. */
   id: string
   kid: string
-  status: 'signing' | 'next' | 'published' | 'retired'
+  status: SigningKeyStatus
   createdAt: string
   activeFrom: string
 }
+
+const shownKey = ({ kid, status, createdAt, activeFrom }: ListedSigningKey): ShownKey => ({
+  id: kid,
+  kid,
+  status,
+  createdAt: toIso(createdAt),
+  activeFrom: toIso(activeFrom),
+})
 
 export const keysCommand = () =>
   new Command('keys')
@@ -36,34 +45,9 @@ const listKeysCommand = () =>
     .action(async (_options, command) => {
       const { output } = new Session(command)
       await withDatabase(async (database, config) => {
-        const stored = await database
-          .knex('signing_keys')
-          .orderBy('generation', 'desc')
-          .select<{ kid: string; created_at: number; active_from: number }[]>('kid', 'created_at', 'active_from')
-        if (stored.length === 0) return output.rows([], view(output))
-        const { openKeyring } = await import('../../server/keys/signing-keys.ts')
-        const { createSealer } = await import('../../server/keys/seal.ts')
-        const { databaseClock } = await import('../../server/clock.ts')
-        const clock = await databaseClock(database)
-        const keyring = await openKeyring(database, createSealer(config.masterKeys), clock)
-        const signing = keyring.current().kid
-        const published = new Set(keyring.jwks().keys.map(({ kid }) => kid))
-        const now = clock.now()
-        keyring.stop()
-        clock.stop()
-        output.rows(
-          stored.map(
-            ({ kid, created_at, active_from }): Key => ({
-              id: kid,
-              kid,
-              status:
-                kid === signing ? 'signing' : active_from > now ? 'next' : published.has(kid) ? 'published' : 'retired',
-              createdAt: toIso(created_at),
-              activeFrom: toIso(active_from),
-            }),
-          ),
-          view(output),
-        )
+        const { listSigningKeys } = await import('../../server/maintenance.ts')
+        const keys = await listSigningKeys(database, config)
+        output.list(keys.map(shownKey), view(output))
       })
     })
 
@@ -77,20 +61,14 @@ const rotateCommand = () =>
     .action(async (_options, command) => {
       const { output } = new Session(command)
       await withDatabase(async (database, config) => {
-        const { openKeyring } = await import('../../server/keys/signing-keys.ts')
-        const { createSealer } = await import('../../server/keys/seal.ts')
-        const { databaseClock } = await import('../../server/clock.ts')
-        const clock = await databaseClock(database)
-        const keyring = await openKeyring(database, createSealer(config.masterKeys), clock)
-        const { kid, createdAt, activeFrom } = await keyring.rotate()
-        keyring.stop()
-        clock.stop()
-        const key: Key = { id: kid, kid, status: 'next', createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
+        const { rotateSigningKey } = await import('../../server/maintenance.ts')
+        const made = await rotateSigningKey(database, config)
+        const key = shownKey({ ...made, status: 'next' })
         output.one(key, colours =>
           describeFields(
             [
-              ['kid', cellText(kid)],
-              ['Signs from', `${key.activeFrom}  ${colours.dim(relativeTime(activeFrom, createdAt))}`],
+              ['kid', cellText(key.kid)],
+              ['Signs from', `${key.activeFrom}  ${colours.dim(relativeTime(made.activeFrom, made.createdAt))}`],
             ],
             colours,
           ),
@@ -99,7 +77,7 @@ const rotateCommand = () =>
       })
     })
 
-const view = ({ nowMs }: Output): View<Key> => ({
+const view = ({ nowMs }: Output): View<ShownKey> => ({
   columns: [
     { title: 'KID', cell: row => cellText(row.kid) },
     {

@@ -1,17 +1,18 @@
 import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
 import { parseIso } from '../../shared/time.ts'
-import { type Permission, permissions } from '../../shared/vocabulary.ts'
+import { permissions } from '../../shared/vocabulary.ts'
+import { profilesPath, saveProfile } from '../connection/profiles.ts'
+import { configuration, whereConfigured, withDatabase } from '../connection/server-database.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { collect, examples, wholeNumber } from '../options.ts'
+import { collect, examples, permissionList, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
-import { profilesPath, saveProfile } from '../profiles.ts'
-import { configuration, whereConfigured, withDatabase } from '../server-database.ts'
-import { Session } from '../session.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
 
-// These commands work on the database that the server's environment names. What they need of the server is loaded when asked for.
+// These commands work on the database that the server's environment names. What they need of the server is loaded when
+// asked for.
 
 export const serverCommand = () =>
   new Command('server')
@@ -146,7 +147,7 @@ const migrateCommand = () =>
       const session = new Session(command)
       const { forceUnlock, migrate, rollback } = await import('../../server/database/migrate.ts')
       if (options.down) {
-        const { confirm } = await import('../prompt.ts')
+        const { confirm } = await import('../output/prompt.ts')
         await confirm(
           'Take back the latest migrations? The tables they made are dropped with all data in them.',
           session,
@@ -168,7 +169,7 @@ const tokenCommand = () =>
     .summary('make an access token, such as the first one of a new installation')
     .description('Makes an access token and prints its id, API key and secret. The secret is shown this once.')
     .requiredOption('--name <name>', 'what it is for')
-    .requiredOption('--permissions <list>', 'read, webhooks, reports, admin (comma-separated)', collect)
+    .requiredOption('--permissions <list>', `${permissions.join(', ')} (comma-separated)`, collect)
     .option('--organisation <id>', 'an organisation that it sees (repeatable); it sees all if none is given', collect)
     .addOption(new Option('--expires <time>', 'when it expires, in ISO 8601').argParser(parseTime))
     .addHelpText(
@@ -187,32 +188,15 @@ const tokenCommand = () =>
         throw usageError('--output id would lose the secret.', 'Take --output json.')
       }
       await withDatabase(async (database, config) => {
-        const { createAccessToken } = await import('../../server/domain/access-tokens.ts')
-        const { createSealer } = await import('../../server/keys/seal.ts')
-        const { databaseClock } = await import('../../server/clock.ts')
-        const unknown = options.permissions.find(given => !permissions.some(permission => permission === given))
-        if (unknown !== undefined) {
-          throw usageError(`"${unknown}" is not a permission.`, `Choose from ${permissions.join(', ')}.`)
-        }
-        for (const id of options.organisation ?? []) {
-          if (await database.knex('organisations').where({ id }).first()) continue
-          throw new CliError(exitCodes.notFound, 'NOT_FOUND', `There is no organisation with id ${id}.`)
-        }
-        const clock = await databaseClock(database)
-        const { id, apiKey, apiSecret } = await database.transaction(trx =>
-          createAccessToken(
-            trx,
-            createSealer(config.masterKeys),
-            {
-              name: options.name,
-              permissions: options.permissions as Permission[],
-              organisationIds: options.organisation,
-              expiresAt: options.expires,
-            },
-            clock.now(),
-          ),
-        )
-        clock.stop()
+        const { createToken } = await import('../../server/maintenance.ts')
+        const { id, apiKey, apiSecret } = await createToken(database, config, {
+          name: options.name,
+          permissions: permissionList(options.permissions),
+          organisationIds: options.organisation,
+          expiresAt: options.expires,
+        }).catch(error => {
+          throw error.code === 'NOT_FOUND' ? new CliError(exitCodes.notFound, 'NOT_FOUND', error.message) : error
+        })
         session.output.one({ id, apiKey, secret: apiSecret }, colours =>
           describeFields(
             [
@@ -253,10 +237,8 @@ const seedCommand = () =>
       const session = new Session(command)
       await withDatabase(async database => {
         const { seedMany, seedSamples } = await import('../../server/seed.ts')
-        const { databaseClock } = await import('../../server/clock.ts')
-        const clock = await databaseClock(database)
-        const now = clock.now()
-        clock.stop()
+        const { withClock } = await import('../../server/maintenance.ts')
+        const now = await withClock(database, async clock => clock.now())
         const { organisations = 0, projects = 0, users = 0 } = options
         if (organisations + projects + users === 0) {
           await seedSamples(database, now)

@@ -1,9 +1,9 @@
 import { Command } from '@commander-js/extra-typings'
 import { parseIso } from '../../shared/time.ts'
-import { sign } from '../client.ts'
+import { sign } from '../connection/client.ts'
+import { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
 import { examples, readBytes } from '../options.ts'
-import { Session } from '../session.ts'
 
 export const signCommand = () =>
   new Command('sign')

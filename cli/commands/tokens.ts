@@ -1,19 +1,20 @@
 import { Command } from '@commander-js/extra-typings'
+import { type Permission, permissions } from '../../shared/vocabulary.ts'
+import { profilesPath, readProfiles, saveProfile } from '../connection/profiles.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
-import { collect, dryRunOption, examples, futureTime, yesOption } from '../options.ts'
+import { collect, dryRunOption, examples, futureTime, permissionList, yesOption } from '../options.ts'
 import { cellText, describeFields, type View } from '../output/output.ts'
+import { confirm } from '../output/prompt.ts'
 import { relativeIso } from '../output/time.ts'
-import { profilesPath, readProfiles, saveProfile } from '../profiles.ts'
-import { confirm } from '../prompt.ts'
-import { idColumn, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
+import { idColumn, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
 
 interface AccessToken {
   id: string
   name: string
   apiKey: string
-  permissions: string[]
+  permissions: Permission[]
   seesAllOrganisations: boolean
   organisationIds: string[]
   expiresAt: string | null
@@ -24,7 +25,6 @@ interface AccessToken {
 
 const FIELDS =
   'id name apiKey permissions seesAllOrganisations organisationIds expiresAt revokedAt lastUsedAt createdAt'
-const PERMISSIONS = ['read', 'webhooks', 'reports', 'admin']
 
 export const tokensCommand = () =>
   new Command('tokens')
@@ -79,7 +79,7 @@ const createCommand = () =>
       'Makes an access token. Its secret is shown this once, or with --save goes straight into a profile and is not shown at all. Takes an access token with the permission admin.',
     )
     .requiredOption('--name <name>', 'what it is for')
-    .requiredOption('--permissions <list>', `what it may do: ${PERMISSIONS.join(', ')} (comma-separated)`, collect)
+    .requiredOption('--permissions <list>', `what it may do: ${permissions.join(', ')} (comma-separated)`, collect)
     .option('--organisation <id>', 'an organisation that it sees (repeatable); it sees all if none is given', collect)
     .option('--expires <time>', 'when it expires: so long from now as 12h or 90d, a date, or an ISO 8601 time')
     .option('--save <profile>', 'save it as this profile instead of showing its secret')
@@ -104,10 +104,7 @@ const createCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { output } = session
-      const unknown = options.permissions.find(given => !PERMISSIONS.includes(given))
-      if (unknown !== undefined) {
-        throw usageError(`${JSON.stringify(unknown)} is not a permission.`, `Choose from ${PERMISSIONS.join(', ')}.`)
-      }
+      const granted = permissionList(options.permissions)
       if (output.form === 'id' && options.save === undefined) {
         throw usageError('--output id would lose the secret.', 'Take --output json, or --save PROFILE.')
       }
@@ -129,7 +126,7 @@ const createCommand = () =>
         }`,
         {
           name: options.name,
-          permissions: options.permissions,
+          permissions: granted,
           ...(options.organisation && { organisationIds: options.organisation }),
           ...(options.expires !== undefined && { expiresAt: futureTime(options.expires, '--expires', output.nowMs) }),
         },

@@ -1,9 +1,9 @@
 import { Command } from '@commander-js/extra-typings'
-import { list, listCommand } from '../listing.ts'
+import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
-import { idColumn, printNamed } from '../resources.ts'
-import { Session } from '../session.ts'
+import { idColumn, printNamed } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
 
 interface User {
   id: string

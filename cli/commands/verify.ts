@@ -1,14 +1,14 @@
 import { Command } from '@commander-js/extra-typings'
 import { type Check, verifyDeliveryToken } from '../../shared/delivery-token.ts'
 import { parseIso } from '../../shared/time.ts'
-import { withAdvice } from '../check-advice.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { claimsOf, readToken } from '../given-token.ts'
-import { jwksUrl, keysFrom, kidOf } from '../jwks.ts'
 import { examples, readText } from '../options.ts'
 import { type Colours, cellText } from '../output/output.ts'
 import { roomFor, wrap } from '../output/wrap.ts'
-import { Session } from '../session.ts'
+import { withAdvice } from '../verify/check-advice.ts'
+import { jwksUrl, keysFrom, kidOf } from '../verify/jwks.ts'
+import { claimsOf, readToken } from '../verify/token-source.ts'
 
 export const verifyCommand = () =>
   new Command('verify')

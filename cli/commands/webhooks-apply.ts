@@ -1,12 +1,12 @@
-import { graphql, graphqlRequest } from '../client.ts'
+import { graphql, graphqlRequest } from '../connection/client.ts'
+import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { readText } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
+import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
-import { confirm } from '../prompt.ts'
-import type { Session } from '../session.ts'
-import { type Webhook, webhookFields } from '../webhook.ts'
-import { differences, parseWebhookFile, type WebhookEntry } from '../webhook-file.ts'
+import { upsertWebhook, type Webhook, webhookFields } from '../resources/webhook.ts'
+import { differences, parseWebhookFile, type WebhookEntry } from '../resources/webhook-file.ts'
 
 interface Result {
   id: string
@@ -20,13 +20,9 @@ interface Result {
 /** Each waits for its endpoint's ping; so many wait at once, so that ten that do not answer take no minutes. */
 const AT_ONCE = 5
 
-const UPSERT = `mutation ($id: UUID!, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-  webhook: upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${webhookFields} }
-}`
-
 /**
- * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone. One
- * that fails keeps none of the others back; exit code 1 then.
+ * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone.
+ * One that fails keeps none of the others back; exit code 1 then.
  */
 export const applyWebhookFile = async (session: Session, path: string): Promise<void> => {
   const source = path === '-' ? 'Standard input' : path
@@ -39,7 +35,7 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
     for (const [index, planned] of waiting) results[index] = await make(session, planned)
   }
   await Promise.all(Array.from({ length: AT_ONCE }, work))
-  session.output.rows(results, viewOf(results))
+  session.output.list(results, viewOf(results))
   for (const [index, { error }] of results.entries()) {
     if (error) session.output.message(`Entry ${index + 1}: ${error.message}`)
   }
@@ -75,8 +71,8 @@ interface Planned {
 }
 
 /**
- * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id follows from
- * access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
+ * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id
+ * follows from access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
  */
 const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Planned[]> => {
   const { v5: uuid } = await import('uuid')
@@ -117,12 +113,12 @@ const make = async (session: Session, { entry, exists, changed }: Planned): Prom
   if (exists && changed.length === 0) return { ...result, outcome: 'unchanged' }
   const variables = exists ? Object.fromEntries([['id', id], ...changed.map(name => [name, entry[name]])]) : entry
   if (session.dryRun) {
-    const { body, ...request } = graphqlRequest(session.url, UPSERT, variables)
+    const { body, ...request } = graphqlRequest(session.url, upsertWebhook, variables)
     session.output.detail(`POST ${request.url.href} ${body}`)
     return { ...result, outcome: exists ? 'to change' : 'to create' }
   }
   try {
-    await session.graphql(UPSERT, variables)
+    await session.graphql(upsertWebhook, variables)
     return { ...result, outcome: exists ? 'changed' : 'created' }
   } catch (error) {
     // Where it was not this webhook's fault, the others would fail alike.

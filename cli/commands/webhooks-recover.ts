@@ -1,11 +1,11 @@
 import { Command } from '@commander-js/extra-typings'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { dryRunOption, examples, pastTime, yesOption } from '../options.ts'
 import { cellText } from '../output/output.ts'
+import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
-import { confirm } from '../prompt.ts'
-import { Session } from '../session.ts'
-import { findWebhook } from '../webhook.ts'
+import { findWebhook } from '../resources/webhook.ts'
 
 interface Recovery {
   queued: number

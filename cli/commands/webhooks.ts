@@ -1,13 +1,24 @@
 import { Command, Option } from '@commander-js/extra-typings'
+import { eventTypes, webhookStatuses } from '../../shared/vocabulary.ts'
+import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { list, listCommand } from '../listing.ts'
 import { collect, dryRunOption, examples, filterList, yesOption } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
-import { confirm } from '../prompt.ts'
-import { idColumn, statusCell, timeColumn } from '../resources.ts'
-import { Session } from '../session.ts'
-import { type Delivery, deliveryFields, describeAttempt } from '../timeline.ts'
-import { describeHealth, eventTypes, findWebhook, printWebhook, type Webhook, webhookFields } from '../webhook.ts'
+import { confirm } from '../output/prompt.ts'
+import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { list, listCommand } from '../resources/listing.ts'
+import { type Delivery, deliveryFields, describeAttempt } from '../resources/timeline.ts'
+import {
+  createWebhook,
+  describeHealth,
+  findWebhook,
+  printWebhook,
+  settableStatuses,
+  upsertWebhook,
+  type Webhook,
+  type WebhookInput,
+  webhookFields,
+} from '../resources/webhook.ts'
 import { recoverCommand } from './webhooks-recover.ts'
 
 export const webhooksCommand = () =>
@@ -83,10 +94,8 @@ const createCommand = () =>
       if (url === undefined)
         throw usageError('No endpoint is given.', 'Give its URL, or name a file of them with --file.')
       const { webhook } = await session.graphql<{ webhook: Webhook }>(
-        `mutation ($url: String!, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!]) {
-          webhook: createWebhook(url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds) { ${webhookFields} }
-        }`,
-        { url, ...filters(options) },
+        createWebhook,
+        given({ url, ...filters(options) } satisfies Omit<GivenInput, 'status'>),
       )
       session.output.message('The endpoint answered its ping with 200 and is registered.')
       printWebhook(session, webhook)
@@ -96,7 +105,7 @@ const listWebhooksCommand = () =>
   listCommand()
     .summary('list webhooks')
     .description('Lists the webhooks that the access token may see, the newest first.')
-    .addOption(new Option('--status <status>', 'only those in this status').choices(['active', 'inactive', 'disabled']))
+    .addOption(new Option('--status <status>', 'only those in this status').choices(webhookStatuses))
     .addHelpText(
       'after',
       examples(
@@ -139,7 +148,7 @@ const updateCommand = () =>
     .option('-e, --events <types>', 'only these event types, or: all', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable), or: all', collect)
     .option('--project <id>', 'or of this project (repeatable), or: all', collect)
-    .addOption(new Option('--status <status>', 'active, or disabled').choices(['active', 'disabled']))
+    .addOption(new Option('--status <status>', 'active, or disabled').choices(settableStatuses))
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
@@ -151,7 +160,7 @@ const updateCommand = () =>
     )
     .action(async (id, options, command) => {
       const { endpoint, status } = options
-      const changes = { ...(endpoint && { url: endpoint }), ...filters(options), ...(status && { status }) }
+      const changes = given({ url: endpoint || undefined, ...filters(options), status } satisfies GivenInput)
       if (Object.keys(changes).length === 0) {
         throw usageError(
           'Nothing to change is given.',
@@ -213,7 +222,7 @@ const pingCommand = () =>
     })
 
 /** Changes a webhook, after asking if that would cancel what waits to be sent to it. */
-const change = async (session: Session, id: string, changes: Record<string, unknown>): Promise<void> => {
+const change = async (session: Session, id: string, changes: Partial<WebhookInput>): Promise<void> => {
   if (!session.dryRun) {
     // The API's upsert would create what it does not know; a change must be of something.
     const { url } = await findWebhook(session, id)
@@ -221,12 +230,7 @@ const change = async (session: Session, id: string, changes: Record<string, unkn
       await confirm(`Disable ${cellText(url)} and cancel what is waiting to be sent to it?`, session)
     }
   }
-  const { webhook } = await session.graphql<{ webhook: Webhook }>(
-    `mutation ($id: UUID!, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-      webhook: upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${webhookFields} }
-    }`,
-    { id, ...changes },
-  )
+  const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, ...changes })
   session.output.message(`The webhook is ${cellText(webhook.status)}.`)
   if (changes.status === 'active') {
     session.output.message(`What it missed meanwhile is sent with: tidings webhooks recover ${id} --since 1d`)
@@ -234,22 +238,21 @@ const change = async (session: Session, id: string, changes: Record<string, unkn
   printWebhook(session, webhook)
 }
 
-const filters = ({
-  events,
-  organisation,
-  project,
-}: {
+/** Each field that a client sets, as the options give it; undefined where they do not. */
+type GivenInput = { [Name in Exclude<keyof WebhookInput, 'id'>]: WebhookInput[Name] | undefined }
+
+const given = (input: Partial<GivenInput>): Partial<WebhookInput> =>
+  Object.fromEntries(Object.entries(input).filter(([, value]) => value !== undefined))
+
+const filters = (options: {
   events?: string[] | undefined
   organisation?: string[] | undefined
   project?: string[] | undefined
-}) => {
-  const [eventTypes, organisationIds, projectIds] = [filterList(events), filterList(organisation), filterList(project)]
-  return {
-    ...(eventTypes && { events: eventTypes }),
-    ...(organisationIds && { organisationIds }),
-    ...(projectIds && { projectIds }),
-  }
-}
+}) => ({
+  events: filterList(options.events),
+  organisationIds: filterList(options.organisation),
+  projectIds: filterList(options.project),
+})
 
 const view = (nowMs: number): View<Webhook> => ({
   columns: [

@@ -1,9 +1,9 @@
 import { Command } from '@commander-js/extra-typings'
+import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
-import { Session } from '../session.ts'
-import { askViewer, describeSight } from '../viewer.ts'
+import { askViewer, describeSight } from '../resources/viewer.ts'
 
 export const whoamiCommand = () =>
   new Command('whoami')

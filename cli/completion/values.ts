@@ -1,8 +1,7 @@
-import { graphql } from '../client.ts'
-import { type ConnectionFlags, connect, resolveSettings } from '../connection.ts'
-import { readProfiles } from '../profiles.ts'
-import { deliveryStatuses } from '../timeline.ts'
-import { eventTypes } from '../webhook.ts'
+import { deliveryStatuses, eventTypes, permissions } from '../../shared/vocabulary.ts'
+import { graphql } from '../connection/client.ts'
+import { type ConnectionFlags, connect, resolveSettings } from '../connection/connection.ts'
+import { readProfiles } from '../connection/profiles.ts'
 
 export interface Candidate {
   value: string
@@ -17,7 +16,7 @@ export type Values = Candidate[] | typeof FILES
 /** A person waits with a finger on the tab key. */
 const TIMEOUT_MS = 2_000
 
-interface Place {
+interface ValueSlot {
   /** As the help names the value: `id`, `path`, `types`. */
   name: string
   /** The option whose value it is; empty for an argument. */
@@ -27,19 +26,21 @@ interface Place {
   before: string[]
 }
 
-/** What may stand for a value that has no fixed choices; nothing when that is not known, or the server does not tell. */
-export const namedValues = async (place: Place): Promise<Values> => {
+/**
+ * What may stand for a value that has no fixed choices; nothing when that is not known, or the server does not tell.
+ */
+export const namedValues = async (place: ValueSlot): Promise<Values> => {
   const { name, option, noun } = place
   if (/^(path|file|folder)$/.test(name)) return FILES
   if (option === '--events') return plain(eventTypes.filter(type => type !== 'ping'))
-  if (option === '--permissions') return plain(['read', 'webhooks', 'reports', 'admin'])
-  if (name === 'statuses') return plain([...deliveryStatuses])
+  if (option === '--permissions') return plain(permissions)
+  if (name === 'statuses') return plain(deliveryStatuses)
   if (option === '--profile' || option === '--save' || (noun === 'profiles' && name === 'name')) return profiles()
-  const resource = RESOURCES[option] ?? (name === 'id' ? RESOURCES[noun] : undefined)
-  return resource === undefined ? [] : rows(resource, place)
+  const resource = idsFrom[option] ?? (name === 'id' ? idsFrom[noun] : undefined)
+  return resource === undefined ? [] : latestOf(resource, place)
 }
 
-const plain = (values: string[]): Candidate[] => values.map(value => ({ value, text: '' }))
+const plain = (values: readonly string[]): Candidate[] => values.map(value => ({ value, text: '' }))
 
 const profiles = (): Candidate[] =>
   Object.entries(readProfiles().profiles).map(([value, { url }]) => ({ value, text: url }))
@@ -56,7 +57,7 @@ const users: Listed = { query: 'users', fields: 'id name', text: row => row.name
 const webhooks: Listed = { query: 'webhooks', fields: 'id url status', text: row => `${row.url} ${row.status}` }
 
 /** By the noun whose `<id>` it is, or by the option. */
-const RESOURCES: Record<string, Listed> = {
+export const idsFrom: Record<string, Listed> = {
   webhooks,
   '--webhook': webhooks,
   '--organisation': organisations,
@@ -70,7 +71,7 @@ const RESOURCES: Record<string, Listed> = {
 }
 
 /** The latest: whoever wants an older one has its id from elsewhere. */
-const rows = async ({ query, fields, text }: Listed, { before }: Place): Promise<Candidate[]> => {
+const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
   const connection = connect(resolveSettings(connectionFlags(before), process.env, readProfiles()))
   const document = `{ rows: ${query}(query: { sort: [{ id: "desc" }], limit: 50 }) { ${fields} } }`
   const answer = graphql<{ rows: Record<string, string>[] }>(connection, document)

@@ -58,7 +58,7 @@ export class Output {
   }
 
   /** A list: a table for people, one array as JSON, a row a line as NDJSON, an id a line as ids. */
-  rows<Row extends object>(rows: readonly Row[], view: View<Row>): void {
+  list<Row extends object>(rows: readonly Row[], view: View<Row>): void {
     if (this.form === 'json') this.data(`${safeJson(rows, 2)}\n`)
     else if (this.form === 'ndjson') this.data(rows.map(row => `${safeJson(row)}\n`).join(''))
     else if (this.form === 'id') this.data(rows.map(row => `${idOf(row)}\n`).join(''))

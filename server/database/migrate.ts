@@ -5,23 +5,23 @@ import { type Database, isMissingTable } from './connect.ts'
 
 const LOCK_WAIT_MS = 60_000
 
-/** Brings the schema up to date and returns the names of the migrations it ran. Waits while another process migrates. */
+/** Brings the schema up to date, waiting while another process migrates; returns the names of the migrations it ran. */
 export const migrate = (database: Database): Promise<string[]> =>
   whenUnlocked(async () => {
-    const [, names] = await database.knex.migrate.latest(config(database))
+    const [, names] = await database.knex.migrate.latest(CONFIG)
     return names
   })
 
 /** Takes back the latest batch of migrations and returns their names. */
 export const rollback = (database: Database): Promise<string[]> =>
   whenUnlocked(async () => {
-    const [, names] = await database.knex.migrate.rollback(config(database))
+    const [, names] = await database.knex.migrate.rollback(CONFIG)
     return names
   })
 
 /** Releases the lock that a migration killed halfway has left. */
 export const forceUnlock = async (database: Database): Promise<void> => {
-  await database.knex.migrate.forceFreeMigrationsLock(config(database))
+  await database.knex.migrate.forceFreeMigrationsLock(CONFIG)
 }
 
 /** The names of the migrations that this version knows and the database has not had. */
@@ -36,16 +36,13 @@ export const pendingMigrations = async (database: Database): Promise<string[]> =
   return Object.keys(migrations).filter(name => !done.includes(name))
 }
 
-const config = (database: Database): Knex.MigratorConfig => ({
+const CONFIG: Knex.MigratorConfig = {
   migrationSource: {
     getMigrations: async () => Object.keys(migrations),
     getMigrationName: (name: string) => name,
-    getMigration: async (name: string) => {
-      const { up, down } = migrations[name] as Migration
-      return { up: (knex: Knex) => up(knex, database.dialect), down: (knex: Knex) => down(knex, database.dialect) }
-    },
+    getMigration: async (name: string) => migrations[name] as Migration,
   },
-})
+}
 
 const whenUnlocked = <T>(work: () => Promise<T>): Promise<T> =>
   pRetry(work, {

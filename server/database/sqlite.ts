@@ -9,7 +9,7 @@ const STATEMENTS_KEPT = 500
 const BUSY_MS = 10_000
 const SQLITE_BUSY = 5
 
-/** knex's own SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */
+/** knex's SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */
 class NodeSqliteClient extends BetterSqlite3Client {
   override _driver() {
     return DatabaseSync
@@ -18,7 +18,8 @@ class NodeSqliteClient extends BetterSqlite3Client {
   override async acquireRawConnection() {
     const connection = new DatabaseSync(this.connectionSettings.filename, { timeout: BUSY_MS })
     connection.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;')
-    // From here on `_query` waits: the driver would hold up this whole process, with the transaction it waits for if that is here.
+    // From here on `_query` waits: the driver would hold up this whole process, with the transaction it waits for if
+    // that is here.
     connection.exec('PRAGMA busy_timeout = 0')
     return connection
   }

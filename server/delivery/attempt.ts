@@ -1,4 +1,4 @@
-import { signDeliveryToken } from '../../shared/delivery-token.ts'
+import { signDeliveryToken } from '../../shared/sign-delivery-token.ts'
 import { toIso } from '../../shared/time.ts'
 import { version } from '../../shared/version.ts'
 import type { Clock } from '../clock.ts'
@@ -17,7 +17,7 @@ export type AttemptTools = {
 }
 
 /** What is sent: a job of the queue, or the ping of a webhook that is not stored yet. */
-export type Message = Pick<Job, 'deliveryId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload'>
+export type Message = Pick<Job, 'deliveryId' | 'eventId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload'>
 
 /** The body of a delivery. The payload goes in as the JSON text it was written as. */
 export const bodyOf = (message: Message): string => {
@@ -29,33 +29,37 @@ export const bodyOf = (message: Message): string => {
 /** Signs and sends a message once, with a token made at this moment. */
 export const sendOnce = async (message: Message, { clock, keyring, sender, issuerUrl }: AttemptTools) => {
   const { kid, key } = keyring.current()
+  const body = bodyOf(message)
   const token = await signDeliveryToken({
     key,
     kid,
     issuer: issuerUrl,
     audience: message.url,
     jti: message.deliveryId,
+    sub: message.eventId,
+    body,
     issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
-  // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted from its end.
+  // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted
+  // from its end.
   const startedAt = clock.now()
-  const { durationMs, ...answer } = await sender.send({
+  const { durationMs, ...result } = await sender.send({
     url: message.url,
     headers: {
       'content-type': 'application/json',
       authorization: `Bearer ${token}`,
       'user-agent': `Tidings/${version}`,
     },
-    body: bodyOf(message),
+    body,
   })
-  return { startedAt, durationMs: Math.round(durationMs), answer }
+  return { startedAt, durationMs: Math.round(durationMs), result }
 }
 
-/** Makes the attempt that a job is claimed for, and says what its answer means. */
+/** Makes the attempt that a job is claimed for, and says what its result means. */
 export const attempt = async (job: Job, tools: AttemptTools): Promise<Settlement> => {
   const made = await sendOnce(job, tools)
   const { failureCount, throttledSinceMs } = job
-  const means = outcome(made.answer, {
+  const means = outcome(made.result, {
     failureCount,
     throttledSinceMs,
     nowMs: tools.clock.now(),

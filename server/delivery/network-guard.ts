@@ -26,8 +26,8 @@ export class AddressNotAllowedError extends Error {
 }
 
 /**
- * Reads networks in CIDR notation, separated by commas or blanks: `10.1.0.0/16, fd00::/8`. A lone address is a network of one.
- * Answers them normalised; nothing for an empty text.
+ * Reads networks in CIDR notation, separated by commas or blanks: `10.1.0.0/16, fd00::/8`. A lone address is a network
+ * of one. Answers them normalised; nothing for an empty text.
  *
  * @throws RangeError naming every part that is no network, and what would be right
  */
@@ -43,7 +43,10 @@ export const parseNetworks = (text: string): string[] => {
   return parts.map(part => readNetwork(part) as Network).map(([address, bits]) => `${address}/${bits}`)
 }
 
-/** `::1.2.3.4`, which RFC 4291 section 2.5.5.1 has retired. ipaddr.js takes it for `::ffff:1.2.3.4`; the network does not. */
+/**
+ * `::1.2.3.4`, which RFC 4291 section 2.5.5.1 has retired. ipaddr.js takes it for `::ffff:1.2.3.4`; the network does
+ * not.
+ */
 const IPV4_COMPATIBLE = /^::\d+\.\d/
 
 /** @throws RangeError as {@link parseNetworks} does */
@@ -62,8 +65,8 @@ export const createNetworkGuard = ({ allow }: { allow: readonly string[] }): Net
 }
 
 /**
- * Public unicast, also where an IPv4 address is wrapped into an IPv6 one: then it is the inner one that a gateway will connect to,
- * and its being public is what counts. (IPv4-mapped addresses have been unwrapped already.)
+ * Public unicast, also where an IPv4 address is wrapped into an IPv6 one: then it is the inner one that a gateway will
+ * connect to, and its being public is what counts. (IPv4-mapped addresses have been unwrapped already.)
  */
 const isPublic = (address: Address): boolean => {
   if (address instanceof ipaddr.IPv4) return address.range() === 'unicast'
@@ -113,10 +116,10 @@ export type Lookup = (
 export type ProxyFor = (url: string) => string
 
 /**
- * A connector for undici that connects to allowed addresses only. It judges IP literals, which never reach a lookup; of a name's addresses
- * it tries those that are allowed; and it judges the address that was connected to in the end, before a byte is sent. A proxy is
- * told an address that has been judged, and no name. Looking up, connecting and the TLS handshake together take at most
- * `connectTimeoutMs`.
+ * A connector for undici that connects to allowed addresses only. It judges IP literals, which never reach a lookup; of
+ * a name's addresses it tries those that are allowed; and it judges the address that was connected to in the end,
+ * before a byte is sent. A proxy is told an address that has been judged, and no name. Looking up, connecting and the
+ * TLS handshake together take at most `connectTimeoutMs`.
  */
 export const createGuardedConnector = (
   guard: NetworkGuard,

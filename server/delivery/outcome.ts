@@ -2,7 +2,7 @@ import type { FailureReason } from '../../shared/vocabulary.ts'
 import { parseRetryAfter } from './retry-after.ts'
 
 /** What an attempt yielded. `body` is the beginning of the answer as text; `retryAfter` the header as it came. */
-export type Answer =
+export type AttemptResult =
   | { kind: 'response'; statusCode: number; retryAfter?: string; body: string }
   | { kind: 'failure'; reason: FailureReason; detail: string }
 
@@ -34,15 +34,20 @@ export const SHORTEST_THROTTLE_MS = SECOND_MS
 export const LONGEST_THROTTLED_MS = 72 * HOUR_MS
 
 /**
- * The rules of acknowledgement: what an answer means for the delivery. `scheduleMs` has one wait for each retry after a failure.
+ * The rules of acknowledgement: what an answer means for the delivery. `scheduleMs` has one wait for each retry after a
+ * failure.
  */
-export const outcome = (answer: Answer, given: History & { nowMs: number; scheduleMs: readonly number[] }): Outcome => {
-  if (answer.kind === 'failure') return failed(given)
-  const { statusCode } = answer
+export const outcome = (
+  result: AttemptResult,
+  given: History & { nowMs: number; scheduleMs: readonly number[] },
+): Outcome => {
+  if (result.kind === 'failure') return failed(given)
+  const { statusCode } = result
   if (statusCode >= 200 && statusCode < 300) return { status: 'delivered' }
-  if (statusCode === 429) return throttled(answer.retryAfter, given)
+  if (statusCode === 429) return throttled(result.retryAfter, given)
   if (statusCode >= 400 && statusCode < 500) return { status: 'rejected' }
-  // 5XX, and what is no answer to a delivery: 1XX, 3XX (redirects are not followed), and numbers that HTTP does not define.
+  // 5XX, and what is no answer to a delivery: 1XX, 3XX (redirects are not followed), and numbers that HTTP does not
+  // define.
   return failed(given)
 }
 

@@ -1,17 +1,21 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, run } from '../database/connect.ts'
-import { queueDeliveries, recordPing } from '../domain/events.ts'
+import { enqueue } from '../domain/deliveries.ts'
+import { recordPing } from '../domain/events.ts'
+import { lockActive } from '../domain/webhooks.ts'
+import { newId } from '../ids.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
-import { type DeliveryLoop, LEASE_MS } from './loop.ts'
-import type { Answer } from './outcome.ts'
-import { jobsOf, newLease } from './queue.ts'
+import { LEASE_MS, newLease } from './leases.ts'
+import type { DeliveryLoop } from './loop.ts'
+import type { AttemptResult } from './outcome.ts'
+import { jobsOf } from './queue.ts'
 
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
 export type AnsweredPing = {
   deliveryId: string
+  eventId: string
   eventTime: number
   sentAt: number
   durationMs: number
@@ -23,40 +27,40 @@ export const pingBeforeStoring = async (
   tools: AttemptTools,
   { webhookId, url }: { webhookId: string; url: string },
 ): Promise<AnsweredPing> => {
-  const deliveryId = uuid()
   const eventTime = tools.clock.now()
-  const { startedAt, durationMs, answer } = await sendOnce(
-    { deliveryId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
+  const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
+  const { startedAt, durationMs, result } = await sendOnce(
+    { deliveryId, eventId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
     tools,
   )
-  if (answer.kind === 'response' && answer.statusCode === 200) {
-    return { deliveryId, eventTime, sentAt: startedAt, durationMs, response: answer.body }
+  if (result.kind === 'response' && result.statusCode === 200) {
+    return { deliveryId, eventId, eventTime, sentAt: startedAt, durationMs, response: result.body }
   }
   throw new TidingsError(
     'PING_FAILED',
-    `${url} must answer the ping with 200, and ${inWords(answer)}. Nothing was stored.`,
+    `${url} must answer the ping with 200, and ${inWords(result)}. Nothing was stored.`,
     {
       url,
       durationMs,
-      ...(answer.kind === 'response'
-        ? { statusCode: answer.statusCode, response: answer.body }
-        : { failure: answer.reason, detail: answer.detail }),
+      ...(result.kind === 'response'
+        ? { statusCode: result.statusCode, response: result.body }
+        : { failure: result.reason, detail: result.detail }),
     },
   )
 }
 
-const inWords = (answer: Answer): string =>
-  answer.kind === 'response'
-    ? `it answered ${answer.statusCode}`
-    : `gave no answer: ${answer.detail} (${answer.reason})`
+const inWords = (result: AttemptResult): string =>
+  result.kind === 'response'
+    ? `it answered ${result.statusCode}`
+    : `gave no answer: ${result.detail} (${result.reason})`
 
 /** Writes an answered ping into the history of the webhook it let in. */
 export const recordAnsweredPing = async (
   trx: Knex.Transaction,
   webhookId: string,
-  { deliveryId, eventTime, sentAt, durationMs, response }: AnsweredPing,
+  { deliveryId, eventId, eventTime, sentAt, durationMs, response }: AnsweredPing,
 ): Promise<void> => {
-  const eventId = await recordPing(trx, eventTime)
+  await recordPing(trx, eventTime, eventId)
   const finishedAt = sentAt + durationMs
   await run(
     trx,
@@ -66,32 +70,32 @@ export const recordAnsweredPing = async (
   )
   await run(
     trx,
-    'INSERT INTO attempts (delivery_id, number, started_at, duration_ms, status_code, response) VALUES (?, 1, ?, ?, 200, ?)',
+    `INSERT INTO attempts (delivery_id, number, started_at, duration_ms, status_code, response)
+     VALUES (?, 1, ?, ?, 200, ?)`,
     [deliveryId, sentAt, durationMs, response],
   )
 }
 
 /**
- * Sends a ping to a stored webhook and resolves with the delivery's id when the first attempt has been recorded. From then on
- * it is a delivery like any other, retried and dropped by the same rules.
+ * Sends a ping to a stored webhook and resolves with the delivery's id when the first attempt has been recorded. From
+ * then on it is a delivery like any other, retried and dropped by the same rules.
  */
-export const pingWebhook = async (
-  database: Database,
-  clock: Clock,
-  loop: DeliveryLoop,
+export const pingStored = async (
+  { database, clock, loop }: { database: Database; clock: Clock; loop: DeliveryLoop },
   webhookId: string,
 ): Promise<string> => {
   const now = clock.now()
   const lease = newLease(now)
-  const { deliveryId, eventId } = await database.transaction(async trx => {
+  const { deliveryId, eventId, epoch } = await database.transaction(async trx => {
+    const webhook = await lockActive(trx, webhookId)
     const eventId = await recordPing(trx, now)
-    const [id] = await queueDeliveries(trx, { id: eventId, type: 'ping' }, [webhookId], now, {
-      id: lease,
-      end: now + LEASE_MS,
-    })
-    return { deliveryId: id!, eventId }
+    const owed = { event: { id: eventId, type: 'ping' as const }, webhook }
+    const [id] = await enqueue(trx, [owed], now, { id: lease, end: now + LEASE_MS })
+    return { deliveryId: id!, eventId, epoch: webhook.epoch }
   })
-  const claimed = { deliveryId, eventId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
-  for (const job of await jobsOf(database.knex, [claimed])) await loop.deliverNow(job)
+  const claimed = { deliveryId, eventId, webhookId, epoch, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
+  // Ended meanwhile, it is cancelled.
+  const jobs = (await jobsOf(database.knex, [claimed])).filter(job => job.epoch === job.webhook.epoch)
+  for (const job of jobs) await loop.deliverNow(job)
   return deliveryId
 }

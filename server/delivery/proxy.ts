@@ -15,11 +15,12 @@ export class ProxyError extends Error {
 }
 
 /**
- * A connection to an address by way of an HTTP proxy (CONNECT, RFC 9110 section 9.3.6), for http as for https. A user name and
- * password in the proxy's URL are sent as Basic credentials. Ended by `signal`.
+ * A connection to an address by way of an HTTP proxy (CONNECT, RFC 9110 section 9.3.6), for http as for https. A user
+ * name and password in the proxy's URL are sent as Basic credentials. Ended by `signal`.
  *
  * @param proxy its URL, http: or https:
- * @param target an IP address and a port: the proxy is left no name to look up, so what was judged is what is connected to
+ * @param target an IP address and a port: the proxy is left no name to look up, so what was judged is what is connected
+ *   to
  * @throws ProxyError
  */
 export const tunnel = (proxy: URL, target: { address: string; port: number }, signal: AbortSignal): Promise<Socket> => {

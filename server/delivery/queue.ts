@@ -1,29 +1,33 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
-import { timeOfId } from '../../shared/time.ts'
-import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
-import type { Dialect } from '../database/engine.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { cancel, logLost, type Swept, sweepRows } from '../domain/deliveries.ts'
 import { leaveActive } from '../domain/webhooks.ts'
-import type { Answer, Outcome } from './outcome.ts'
+import type { AttemptResult, Outcome } from './outcome.ts'
 
 // The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.
 //
 // Invariants
-// 1. A delivery is `pending` exactly while it has a row here. Both change in one transaction.
-// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the `lease` of those
-//    it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is simply due again, for any
-//    process. No transaction is open while sending.
+// 1. A delivery is `pending` exactly while it has a row here. Both change in one transaction, in the settle or in
+//    `domain/deliveries.ts`.
+// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the
+//    `lease` of those it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is
+//    simply due again, for any process. No transaction is open while sending.
 // 3. `attempt` grows with each claim, so no two attempts of a delivery have the same number, whoever makes them.
-// 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver has
-//    acknowledged the event, so the delivery is delivered, whoever holds its row now and even if it was cancelled meanwhile.
-// 5. Every attempt is logged, also one that no longer counts; a process that dies leaves a row that the next claim logs as lost.
+// 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver
+//    has acknowledged the event, so the delivery is delivered, whoever has its lease now and even if it was cancelled
+//    meanwhile.
+// 5. Every attempt is logged, also one that no longer counts; a process that dies leaves a row that the next claim logs
+//    as lost.
 
 /** A claimed delivery: what is owed to whom, under which lease. */
 export type Claim = {
   deliveryId: string
   eventId: string
   webhookId: string
+  /** The webhook's epoch that it was queued in: of an older one than the webhook's it is not sent any more. */
+  epoch: number
   lease: string
   /** The number of the attempt to be made. */
   attempt: number
@@ -31,11 +35,21 @@ export type Claim = {
   throttledSinceMs: number | null
 }
 
+/** A webhook as its claims need it. */
+type JobWebhook = Swept & {
+  url: string
+  /** The access token that made it. */
+  access_token_id: string
+  /** Nothing is sent until then. */
+  held_until: number | null
+  /** It has deliveries of past epochs, which go in batches of their own. */
+  sweeping: number
+}
+
 /** A claim with all that is needed to send it. */
 export type Job = Claim & {
   url: string
-  webhookStatus: WebhookStatus
-  heldUntil: number | null
+  webhook: JobWebhook
   eventType: EventType
   eventTime: number
   /** The payload as JSON text, as it was written. */
@@ -47,7 +61,7 @@ export type Settlement = {
   job: Job
   startedAt: number
   durationMs: number
-  answer: Answer
+  result: AttemptResult
   outcome: Outcome
 }
 
@@ -55,6 +69,7 @@ type QueueRow = {
   delivery_id: string
   event_id: string
   webhook_id: string
+  epoch: number
   due_at: number
   lease: string | null
   attempt: number
@@ -63,12 +78,12 @@ type QueueRow = {
 }
 
 /** What a process does with due deliveries: those it takes, and those that are not to be sent before another time. */
-export type Plan = { take: Job[]; later: { job: Job; dueAt: number }[] }
+export type Triage = { take: Job[]; later: { job: Job; dueAt: number }[] }
 
 /**
- * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been due longest,
- * or, with `quotas`, at so many of each webhook; `plan` says what becomes of them, and is asked again when the transaction has to be
- * made again. What it does not name is left where it is.
+ * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been
+ * due longest, or, with `quotas`, at so many of each webhook; `triage` says what becomes of them, and is asked again
+ * when the transaction has to be made again. What it does not name is left where it is.
  *
  * @returns the jobs taken, how many rows were looked at, and whether some were left
  */
@@ -80,55 +95,69 @@ export const claim = async (
     limit: number
     quotas?: ReadonlyMap<string, number>
     leaseMs: number
-    plan: (due: Job[]) => Plan
+    triage: (due: Job[]) => Triage
   },
 ): Promise<{ taken: Job[]; found: number; left: boolean }> => {
-  const { lease, now, limit, quotas, leaseMs, plan } = given
+  const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
-    const due = quotas
-      ? await lockDueOf(trx, database.dialect, quotas, now)
-      : await lockDue(trx, database.dialect, limit, now)
+    const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
     if (due.length === 0) return { taken: [], found: 0, left: false }
     const jobs = await jobsOf(
       trx,
       due.map(row => claimOf(row, lease)),
     )
-    const active = jobs.filter(job => job.webhookStatus === 'active')
-    const { take, later } = plan(active)
+    const active = jobs.filter(job => job.epoch === job.webhook.epoch)
+    const { take, later } = triage(active)
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
     await logLost(
       trx,
-      database,
       due.filter(row => changed.has(row.delivery_id)),
     )
-    await hold(trx, take, now + leaseMs)
-    await release(trx, later)
-    const owed = new Set(active.map(job => job.deliveryId))
-    const ended = due.map(row => row.delivery_id).filter(id => !owed.has(id))
-    await cancel(trx, ended, now)
-    return { taken: take, found: due.length, left: changed.size < active.length }
+    await takeLeases(trx, take, now + leaseMs)
+    await postpone(trx, later)
+    const isLeft = await sweepPast(trx, due, jobs, now)
+    return { taken: take, found: due.length, left: changed.size < active.length || isLeft }
   })
 }
 
-// Each statement names the index that serves both its condition and its order, so that only the rows looked at are locked: of a
-// small table, MySQL would read and lock every row.
+/**
+ * Of rows that a claim has locked, cancels those whose event was purged, and sweeps those of a past epoch, unless their
+ * webhook is being swept already. Returns whether some are left.
+ */
+const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<boolean> => {
+  const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
+  await cancel(
+    trx,
+    due.filter(row => !found.has(row.delivery_id)),
+    now,
+  )
+  const past = due.filter(row => row.epoch < (found.get(row.delivery_id)?.epoch ?? 0))
+  let isLeft = false
+  for (const [webhook, owed] of Map.groupBy(past, row => found.get(row.delivery_id)!)) {
+    if (webhook.sweeping) isLeft = true
+    else await sweepRows(trx, webhook, owed, now)
+  }
+  return isLeft
+}
 
-const lockDue = (trx: Knex.Transaction, dialect: Dialect, limit: number, now: number): Promise<QueueRow[]> =>
+// Each statement names the index that serves both its condition and its order, so that only the rows looked at are
+// locked: of a small table, MySQL would read and lock every row.
+
+const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<QueueRow[]> =>
   rows(
     trx,
-    `SELECT * FROM delivery_queue ${dialect.useIndex('delivery_queue_by_due_time')}
-     WHERE due_at <= ? ORDER BY due_at LIMIT ?${dialect.forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_due_time')}
+     WHERE due_at <= ? ORDER BY due_at LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
     [now, limit],
   )
 
 const lockDueOf = async (
   trx: Knex.Transaction,
-  dialect: Dialect,
   quotas: ReadonlyMap<string, number>,
   now: number,
 ): Promise<QueueRow[]> => {
   const ofOne = `SELECT delivery_id FROM (
-    SELECT delivery_id FROM delivery_queue ${dialect.useIndex('delivery_queue_by_webhook')}
+    SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
     WHERE webhook_id = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
   const found = await rows<{ delivery_id: string }>(
     trx,
@@ -139,7 +168,7 @@ const lockDueOf = async (
   // Read without a lock: another process may have claimed them since.
   return rows(
     trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialect.forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
     [...found.map(row => row.delivery_id), now],
   )
 }
@@ -157,13 +186,14 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
   deliveryId: row.delivery_id,
   eventId: row.event_id,
   webhookId: row.webhook_id,
+  epoch: row.epoch,
   lease,
   attempt: row.attempt + 1,
   failureCount: row.failure_count,
   throttledSinceMs: row.throttled_since,
 })
 
-const hold = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promise<void> => {
+const takeLeases = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promise<void> => {
   if (jobs.length === 0) return
   await run(
     trx,
@@ -172,8 +202,8 @@ const hold = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promi
   )
 }
 
-/** Lets go of rows that this transaction has locked, and that nobody holds any more. */
-const release = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }[]): Promise<void> => {
+/** Puts rows off that this transaction has locked: due later, and under no lease. */
+const postpone = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }[]): Promise<void> => {
   if (later.length === 0) return
   const due = caseOf(
     'delivery_id',
@@ -183,77 +213,54 @@ const release = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }
     ...due.bindings,
     ...later.map(({ job }) => job.deliveryId),
   ])
-  await tellWhenNext(
+  await syncNextAttemptAt(
     trx,
     later.map(({ job }) => job.deliveryId),
   )
 }
 
-/** What the history says of when a delivery comes next is what the queue has, of those that nobody holds. */
-const tellWhenNext = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
+/** When a delivery comes next, the history says as the queue does, of those that are under no lease. */
+const syncNextAttemptAt = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
   run(
     trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}
-     WHERE id IN (SELECT q.delivery_id FROM delivery_queue q WHERE q.delivery_id IN (${marks(ids)}) AND q.lease IS NULL)`,
+    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')} WHERE id IN (${marks(ids)})
+       AND EXISTS (SELECT 1 FROM delivery_queue q WHERE q.delivery_id = deliveries.id AND q.lease IS NULL)`,
     ids,
   )
 
 const ofQueue = (column: string): string =>
   `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
 
-/** Ends what is owed no more: queued in the moment that its webhook left `active`, or that its event was purged. */
-const cancel = async (trx: Knex.Transaction, ids: string[], now: number): Promise<void> => {
-  if (ids.length === 0) return
-  await run(
-    trx,
-    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE id IN (${marks(ids)}) AND status = 'pending'`,
-    [now, ...ids],
-  )
-  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
-}
-
-/** Logs the attempts of those that held these rows before and never said what came of it. */
-const logLost = async (trx: Knex.Transaction, database: Database, due: QueueRow[]): Promise<void> => {
-  const lost = due.filter(row => row.lease !== null)
-  if (lost.length === 0) return
-  // One that has recorded its attempt in this very moment is believed.
-  const recorded = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ['number'])
-  await run(
-    trx,
-    `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
-     VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?)").join(', ')}${recorded}`,
-    lost.flatMap(row => [row.delivery_id, row.attempt, timeOfId(row.lease!), LOST]),
-  )
-}
-
-/** A lease's id, which tells when it was taken: `due_at` does not, once the lease has been extended. */
-export const newLease = (now: number): string => uuid({ msecs: now })
-
-const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
-
 /**
- * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever held a lease is gone.
+ * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever had a lease is
+ * gone.
  *
  * @returns how many deliveries were claimed
  */
 export const freeLeases = (database: Database, now: number): Promise<number> =>
   database.transaction(async trx => {
-    const held = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
-    await logLost(trx, database, held)
+    const leased = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
+    await logLost(trx, leased)
     return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
   })
 
-/** Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is left out. */
+/**
+ * Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is
+ * left out.
+ */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   if (claims.length === 0) return []
-  type WebhookDetails = { id: string; url: string; status: WebhookStatus; held_until: number | null }
   type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
   const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
     const found = await rows<Row>(sql, `SELECT id, ${columns} FROM ${table} WHERE id IN (${marks([...ids])})`, [...ids])
     return new Map(found.map(row => [row.id, row]))
   }
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
-  const webhooks = await read<WebhookDetails>('url, status, held_until', 'webhooks', webhookIds)
+  const webhooks = await read<JobWebhook>(
+    'url, epoch, ended_epoch, sweeping, access_token_id, held_until',
+    'webhooks',
+    webhookIds,
+  )
   const eventIds = new Set(claims.map(({ eventId }) => eventId))
   const events = await read<EventDetails>('type, payload, created_at', 'events', eventIds)
   return claims.flatMap(claimed => {
@@ -263,24 +270,12 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
     return {
       ...claimed,
       url: webhook.url,
-      webhookStatus: webhook.status,
-      heldUntil: webhook.held_until,
+      webhook,
       eventType: event.type,
       eventTime: event.created_at,
       payload: event.payload,
     }
   })
-}
-
-/** Pushes the end of leases forward, for those of `claims` that are still held under their own. */
-export const extend = async (database: Database, claims: Claim[], leaseEnd: number): Promise<void> => {
-  if (claims.length === 0) return
-  const leases = [...new Set(claims.map(claimed => claimed.lease))]
-  await run(
-    database.knex,
-    `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(claims)}) AND lease IN (${marks(leases)})`,
-    [leaseEnd, ...claims.map(claimed => claimed.deliveryId), ...leases],
-  )
 }
 
 /** Gives claims back unsent, due again at `dueAt`, as if they had never been claimed. */
@@ -295,11 +290,11 @@ export const putBack = async (database: Database, claims: Claim[], dueAt: number
        WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
       [dueAt, ...ids, ...leases],
     )
-    await tellWhenNext(trx, ids)
+    await syncNextAttemptAt(trx, ids)
   })
 }
 
-/** When the next delivery falls due; undefined when none is waiting. */
+/** When the next delivery falls due; undefined when none is waiting. Reads the head of an index. */
 export const nextDue = async (database: Database): Promise<number | undefined> => {
   const [first] = await rows<{ due_at: number }>(
     database.knex,
@@ -314,26 +309,48 @@ export const settle = async (database: Database, settlements: Settlement[], now:
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
   const ids = sorted.map(({ job }) => job.deliveryId)
   await database.transaction(async trx => {
-    const held = await rows<QueueRow>(
+    const locked = await rows<QueueRow>(
       trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${database.dialect.forUpdate}`,
+      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       ids,
     )
-    const leases = new Map(held.map(row => [row.delivery_id, row.lease]))
+    const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
     const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
-    const own = sorted.filter(isOwn)
+    const own = await ofPresentEpoch(trx, sorted.filter(isOwn))
     const late = sorted.filter(settlement => !isOwn(settlement))
-    await logAttempts(trx, database, sorted)
-    await retry(trx, database.dialect, own)
+    await logAttempts(trx, sorted)
+    await retry(trx, own)
     await finish(trx, own, now)
     const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
     await logLost(
       trx,
-      database,
-      held.filter(row => takenOver.has(row.delivery_id)),
+      locked.filter(row => takenOver.has(row.delivery_id)),
     )
     await recordLate(trx, late, now)
     await changeWebhooks(trx, own, now)
+  })
+}
+
+/** What an endpoint asks for with 429 is not asked of the url that has taken its place: the delivery goes there now. */
+const ofPresentEpoch = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
+  const asked = own.filter(({ outcome }) => 'deactivateWebhook' in outcome || 'holdWebhookMs' in outcome)
+  if (asked.length === 0) return own
+  const ids = [...new Set(asked.map(({ job }) => job.webhookId))]
+  const present = new Map(
+    (
+      await rows<{ id: string; epoch: number }>(
+        trx,
+        `SELECT id, epoch FROM webhooks WHERE id IN (${marks(ids)}) AND status = 'active'`,
+        ids,
+      )
+    ).map(({ id, epoch }) => [id, epoch]),
+  )
+  const isPast = (settlement: Settlement): boolean =>
+    asked.includes(settlement) && (present.get(settlement.job.webhookId) ?? 0) > settlement.job.epoch
+  return own.map(settlement => {
+    if (!isPast(settlement)) return settlement
+    const { failureCount, throttledSinceMs } = settlement.job
+    return { ...settlement, outcome: { status: 'pending', retryInMs: 0, failureCount, throttledSinceMs } }
   })
 }
 
@@ -349,21 +366,21 @@ const ATTEMPT_COLUMNS = [
   'retry_after',
 ]
 
-const logAttempts = async (trx: Knex.Transaction, database: Database, settlements: Settlement[]): Promise<void> => {
+const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
   // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
-  const truth = database.dialect.onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
+  const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
     `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
-    settlements.flatMap(({ job, startedAt, durationMs, answer, outcome }) => [
+    settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
       job.deliveryId,
       job.attempt,
       startedAt,
       durationMs,
-      answer.kind === 'response' ? answer.statusCode : null,
-      answer.kind === 'failure' ? answer.reason : null,
-      answer.kind === 'failure' ? answer.detail : null,
-      answer.kind === 'response' ? answer.body : null,
+      result.kind === 'response' ? result.statusCode : null,
+      result.kind === 'failure' ? result.reason : null,
+      result.kind === 'failure' ? result.detail : null,
+      result.kind === 'response' ? result.body : null,
       outcome.status === 'pending' && outcome.holdWebhookMs !== undefined
         ? endOf({ startedAt, durationMs }) + outcome.holdWebhookMs
         : null,
@@ -374,7 +391,7 @@ const logAttempts = async (trx: Knex.Transaction, database: Database, settlement
 /** The end of an attempt: what waits are counted from. */
 const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number => startedAt + durationMs
 
-const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[]): Promise<void> => {
+const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> => {
   const again = own.flatMap(({ outcome, ...settlement }) =>
     outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
   )
@@ -384,7 +401,7 @@ const retry = async (trx: Knex.Transaction, dialect: Dialect, own: Settlement[])
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialect.onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
       job.eventId,
@@ -413,10 +430,10 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
       [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
-  await forget(trx, finished)
+  await dequeue(trx, finished)
 }
 
-const forget = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
+const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
   if (finished.length === 0) return
   const ids = finished.map(({ job }) => job.deliveryId)
   await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
@@ -441,27 +458,29 @@ const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number
      WHERE id IN (${marks(acknowledged)}) AND status <> 'delivered'`,
     [now, ...acknowledged.map(({ job }) => job.deliveryId)],
   )
-  await forget(trx, acknowledged)
+  await dequeue(trx, acknowledged)
 }
 
 const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], now: number): Promise<void> => {
-  const holds = new Map<string, number>()
+  const holds = new Map<string, { until: number; epoch: number }>()
   for (const settlement of settlements) {
     const { job, outcome } = settlement
     if (outcome.status !== 'pending' || outcome.holdWebhookMs === undefined) continue
     const until = endOf(settlement) + outcome.holdWebhookMs
-    holds.set(job.webhookId, Math.max(until, holds.get(job.webhookId) ?? 0))
+    const longest = Math.max(until, holds.get(job.webhookId)?.until ?? 0)
+    holds.set(job.webhookId, { until: longest, epoch: job.epoch })
   }
-  for (const [webhookId, until] of holds) {
+  for (const [webhookId, { until, epoch }] of holds) {
     await run(
       trx,
-      "UPDATE webhooks SET held_until = ? WHERE id = ? AND status = 'active' AND (held_until IS NULL OR held_until < ?)",
-      [until, webhookId, until],
+      `UPDATE webhooks SET held_until = ?
+       WHERE id = ? AND status = 'active' AND epoch = ? AND (held_until IS NULL OR held_until < ?)`,
+      [until, webhookId, epoch, until],
     )
   }
-  const ended = settlements.filter(({ outcome }) => outcome.status === 'cancelled').map(({ job }) => job.webhookId)
-  for (const webhookId of new Set(ended)) {
-    await leaveActive(trx, webhookId, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, now)
+  const ended = settlements.filter(({ outcome }) => outcome.status === 'cancelled')
+  for (const [webhookId, epoch] of new Map(ended.map(({ job }) => [job.webhookId, job.epoch]))) {
+    await leaveActive(trx, webhookId, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, now, epoch)
   }
 }
 

@@ -2,7 +2,7 @@ import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { createGuardedConnector, type Lookup, type NetworkGuard, type ProxyFor } from './network-guard.ts'
-import type { Answer } from './outcome.ts'
+import type { AttemptResult } from './outcome.ts'
 
 /** Bytes of an answer's body that are read at most; then the connection is given up. */
 export const ANSWER_READ_LIMIT = 16 * 1024
@@ -10,31 +10,36 @@ export const ANSWER_READ_LIMIT = 16 * 1024
 export const ANSWER_KEPT = 1024
 /** Bytes of an answer's status line and headers. */
 const ANSWER_HEAD_LIMIT = 16 * 1024
-/** Milliseconds that an unused connection is kept, unless the server announces another time. Receivers close theirs after 5 s and more. */
+/**
+ * Milliseconds that an unused connection is kept, unless the server announces another time. Receivers close theirs
+ * after 5 s and more.
+ */
 const KEEP_ALIVE_MS = 4000
 const LONGEST_KEEP_ALIVE_MS = 60_000
 
 export type Sender = {
   /**
-   * Makes one attempt, and always resolves. What was answered counts from the moment the headers are complete: a body that is cut,
-   * reset, endless or slow does not take the status back.
+   * Makes one attempt, and always resolves. What was answered counts from the moment the headers are complete: a body
+   * that is cut, reset, endless or slow does not take the status back.
    */
   send(request: {
     url: string
     headers: Record<string, string>
     body: string
-  }): Promise<Answer & { durationMs: number }>
+  }): Promise<AttemptResult & { durationMs: number }>
   /** Lets what is under way finish, then closes every connection. */
   close(): Promise<void>
 }
 
 /**
- * Sends deliveries over HTTP/1.1, one request at a time on a connection. Connections are kept and reused per origin, and an
- * origin that is no longer sent to costs nothing once its connections have timed out. Redirects are not followed.
+ * Sends deliveries over HTTP/1.1, one request at a time on a connection. Connections are kept and reused per origin,
+ * and an origin that is no longer sent to costs nothing once its connections have timed out. Redirects are not
+ * followed.
  *
  * @param options.connectTimeoutMs for the lookup, the connection and the TLS handshake together
  * @param options.attemptTimeoutMs for the whole attempt, waiting for a free connection included
- * @param options.maxConnectionsPerOrigin further requests to the same origin wait for a free connection, within their own time
+ * @param options.maxConnectionsPerOrigin further requests to the same origin wait for a free connection, within their
+ *   own time
  * @param options.lookup in place of the system's name resolution
  * @param options.proxyFor in place of what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in upper or lower case
  */
@@ -70,9 +75,9 @@ export const createSender = ({
     send: ({ url, headers, body }) =>
       new Promise(resolve => {
         const startedMs = performance.now()
-        const attempt = new Attempt(answer => {
+        const attempt = new Attempt(result => {
           clearTimeout(timer)
-          resolve({ ...answer, durationMs: performance.now() - startedMs })
+          resolve({ ...result, durationMs: performance.now() - startedMs })
         })
         const timer = setTimeout(() => attempt.giveUp(attemptTimeoutMs), attemptTimeoutMs)
 
@@ -88,19 +93,22 @@ export const createSender = ({
 }
 
 /** What an attempt that needs no more is ended with; nobody sees it. */
-const ENOUGH = new Error('The answer is known.')
+const ENOUGH = new Error('The result is known.')
 
-/** One request as undici reports it, from its start to the first of: the answer's end, enough of the answer, an error, no more time. */
+/**
+ * One request as undici reports it, from its start to the first of: the answer's end, enough of the answer, an error,
+ * no more time.
+ */
 class Attempt implements Dispatcher.DispatchHandler {
-  readonly #onAnswer: (answer: Answer) => void
+  readonly #onResult: (result: AttemptResult) => void
   #controller: Dispatcher.DispatchController | undefined
   #finished = false
   #head: { statusCode: number; retryAfter?: string } | undefined
   #bytesRead = 0
   #kept: Buffer[] = []
 
-  constructor(onAnswer: (answer: Answer) => void) {
-    this.#onAnswer = onAnswer
+  constructor(onResult: (result: AttemptResult) => void) {
+    this.#onResult = onResult
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -151,10 +159,10 @@ class Attempt implements Dispatcher.DispatchHandler {
     else this.#finish({ kind: 'response', ...this.#head, body: this.#text() })
   }
 
-  #finish(answer: Answer): void {
+  #finish(result: AttemptResult): void {
     if (this.#finished) return
     this.#finished = true
-    this.#onAnswer(answer)
+    this.#onResult(result)
   }
 
   /** UTF-8 with U+FFFD for what is not; a character that the limit cuts in two is left out. */

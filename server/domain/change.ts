@@ -1,6 +1,5 @@
 import type { Knex } from 'knex'
-import type { Dialect } from '../database/engine.ts'
-import type { AccessToken } from './access-tokens.ts'
+import type { AccessToken } from './permissions.ts'
 
 /** What a rule needs to change something: the transaction it happens in, who asks, and when. */
-export type Change = { trx: Knex.Transaction; dialect: Dialect; token: AccessToken; now: number }
+export type Change = { trx: Knex.Transaction; token: AccessToken; now: number }

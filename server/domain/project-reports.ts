@@ -1,60 +1,13 @@
-import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
-import { type ReportStatus, reportStatuses } from '../../shared/vocabulary.ts'
 import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
-import type { Dialect } from '../database/engine.ts'
-import type { Resource } from '../mango/resource.ts'
-import { type AccessToken, whereOrganisationVisible } from './access-tokens.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { recordEvent } from './events.ts'
-import { projects, requireProjects } from './projects.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
-import { requireUser, users } from './users.ts'
-
-export type ProjectReportRow = {
-  id: string
-  project_id: string
-  quarter: string
-  due_date: string
-  status: ReportStatus
-  submitter_id: string | null
-  submitted_at: number | null
-  approver_id: string | null
-  approved_date: string | null
-  overdue_at: number | null
-}
-
-export const projectReports: Resource = {
-  name: 'projectReports',
-  table: 'project_reports',
-  fields: {
-    id: { kind: 'column', column: 'id', type: 'uuid' },
-    projectId: { kind: 'column', column: 'project_id', type: 'uuid' },
-    project: { kind: 'related', column: 'project_id', resource: () => projects },
-    quarter: { kind: 'column', column: 'quarter', type: 'string' },
-    dueDate: { kind: 'column', column: 'due_date', type: 'date' },
-    status: { kind: 'column', column: 'status', type: 'string', values: reportStatuses },
-    submitterId: { kind: 'column', column: 'submitter_id', type: 'uuid', nullable: true },
-    submitter: { kind: 'related', column: 'submitter_id', resource: () => users },
-    submittedAt: { kind: 'column', column: 'submitted_at', type: 'time', nullable: true },
-    approverId: { kind: 'column', column: 'approver_id', type: 'uuid', nullable: true },
-    approver: { kind: 'related', column: 'approver_id', resource: () => users },
-    approvedDate: { kind: 'column', column: 'approved_date', type: 'date', nullable: true },
-    overdueAt: { kind: 'column', column: 'overdue_at', type: 'time', nullable: true },
-  },
-}
-
-export const visibleProjectReports =
-  (token: AccessToken) =>
-  (builder: Knex.QueryBuilder): void => {
-    if (token.seesAllOrganisations) return
-    builder.whereIn('project_reports.project_id', query => {
-      query.select('projects.id').from('projects')
-      whereOrganisationVisible(query, token, 'projects.organisation_id')
-    })
-  }
+import { type ProjectReportRow, type ProjectRow, projects, type UserRow, users } from './resources.ts'
+import { findVisible, requireVisible } from './visibility.ts'
 
 /** Opens the report of a project and quarter where there is none; true if it did. */
 export const openReport = async (
@@ -65,7 +18,7 @@ export const openReport = async (
     await run(
       sql,
       "INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) VALUES (?, ?, ?, ?, 'open', ?, ?)",
-      [uuid(), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
+      [newId(now), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
     )
     return true
   } catch (error) {
@@ -77,33 +30,33 @@ export const openReport = async (
 /** Opens the reports of one quarter for many projects, where there is none. */
 export const openReports = async (
   sql: Sql,
-  dialect: Dialect,
   { projectIds, quarter, dueDays, now }: { projectIds: string[]; quarter: string; dueDays: number; now: number },
 ): Promise<void> => {
   const dueDate = dueDateOf(quarter, dueDays)
+  const unlessThere = dialectOf(sql).onDuplicateUpdate(['project_id', 'quarter'], ['quarter'])
   await run(
     sql,
     `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
-     VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${dialect.onDuplicateUpdate(['project_id', 'quarter'], ['quarter'])}`,
-    projectIds.flatMap(projectId => [uuid(), projectId, quarter, dueDate, now, now]),
+     VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${unlessThere}`,
+    projectIds.flatMap(projectId => [newId(now), projectId, quarter, dueDate, now, now]),
   )
 }
 
 /** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
 export const submitProjectReport = async (
-  { trx, dialect, token, now }: Change,
+  { trx, token, now }: Change,
   { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },
   dueDays: number,
 ): Promise<ProjectReportRow> => {
   if (!isQuarter(quarter))
     throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
-  const [project] = await requireProjects(trx, token, [projectId])
-  const submitter = await requireUser(trx, submitterId)
+  const [project] = await requireVisible<ProjectRow>(trx, token, projects, [projectId])
+  const [submitter] = await requireVisible<UserRow>(trx, token, users, [submitterId])
   const where = 'project_id = ? AND quarter = ?'
-  let report = await lockReport(trx, dialect, where, [projectId, quarter])
+  let report = await lockReport(trx, where, [projectId, quarter])
   if (!report) {
     await openReport(trx, { projectId, quarter, dueDays, now })
-    report = (await lockReport(trx, dialect, where, [projectId, quarter]))!
+    report = (await lockReport(trx, where, [projectId, quarter]))!
   }
   if (report.status !== 'open') {
     throw new TidingsError('CONFLICT', `The report of ${quarter} of this project is ${report.status} already.`, {
@@ -118,13 +71,12 @@ export const submitProjectReport = async (
   )
   await recordEvent(
     trx,
-    dialect,
     {
       type: 'project_report_quarterly_submitted',
       organisationIds: [project!.organisation_id],
       projectId,
       payload: {
-        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter.name },
+        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter!.name },
       },
     },
     now,
@@ -134,22 +86,16 @@ export const submitProjectReport = async (
 
 /** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
 export const approveProjectReport = async (
-  { trx, dialect, token, now }: Change,
+  { trx, token, now }: Change,
   { id, approverId, approvedDate = dateOf(now) }: { id: string; approverId: string; approvedDate?: string },
 ): Promise<ProjectReportRow> => {
   if (!/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) || parseIso(approvedDate) === undefined) {
     throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now)}`)
   }
-  const report = await lockReport(trx, dialect, 'id = ?', [id])
-  const [project] = report
-    ? await trx('projects')
-        .where('id', report.project_id)
-        .modify(query => {
-          whereOrganisationVisible(query, token, 'projects.organisation_id')
-        })
-    : []
+  const report = await lockReport(trx, 'id = ?', [id])
+  const project = report && (await findVisible<ProjectRow>(trx, token, projects, report.project_id))
   if (!report || !project) throw notFound('project report', [id])
-  const approver = await requireUser(trx, approverId)
+  const [approver] = await requireVisible<UserRow>(trx, token, users, [approverId])
   if (report.status !== 'submitted') {
     throw new TidingsError(
       'CONFLICT',
@@ -166,7 +112,6 @@ export const approveProjectReport = async (
   )
   await recordEvent(
     trx,
-    dialect,
     {
       type: 'project_report_quarterly_approved',
       organisationIds: [project.organisation_id],
@@ -177,7 +122,7 @@ export const approveProjectReport = async (
           projectId: report.project_id,
           quarter: report.quarter,
           approverId,
-          approverName: approver.name,
+          approverName: approver!.name,
           approvedDate,
         },
       },
@@ -187,15 +132,10 @@ export const approveProjectReport = async (
   return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
 }
 
-const lockReport = async (
-  trx: Sql,
-  dialect: Dialect,
-  where: string,
-  bindings: string[],
-): Promise<ProjectReportRow | undefined> => {
+const lockReport = async (trx: Sql, where: string, bindings: string[]): Promise<ProjectReportRow | undefined> => {
   const [report] = await rows<ProjectReportRow>(
     trx,
-    `SELECT * FROM project_reports WHERE ${where}${dialect.forUpdate}`,
+    `SELECT * FROM project_reports WHERE ${where}${dialectOf(trx).forUpdate}`,
     bindings,
   )
   return report

@@ -2,28 +2,34 @@ import { TidingsError } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, rows, type Sql } from '../database/connect.ts'
-import type { AccessToken } from './access-tokens.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import type { DeliveryRow } from './deliveries.ts'
-import { queueDeliveries, queueEach, visibleEvents } from './events.ts'
-import type { WebhookRow } from './webhooks.ts'
+import { enqueue } from './deliveries.ts'
+import type { AccessToken } from './permissions.ts'
+import { type DeliveryRow, deliveries, events, type WebhookRow } from './resources.ts'
+import { requireVisible, visibleTo } from './visibility.ts'
 
 /** Events of one transaction of a recovery. */
 const BATCH = 500
 /** A recovery that takes longer answers with where to go on. */
 const BUDGET_MS = 15_000
 
-/** What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is complete. */
+/**
+ * What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is
+ * complete.
+ */
 export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
-export const redeliver = async ({ trx, dialect, now }: Change, delivery: DeliveryRow): Promise<string> => {
-  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forShare}`, [
+export const redeliver = async ({ trx, token, now }: Change, deliveryId: string): Promise<string> => {
+  const [found] = await requireVisible<DeliveryRow>(trx, token, deliveries, [deliveryId])
+  const delivery = found!
+  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forShare}`, [
     delivery.webhook_id,
   ])
   requireActive(webhook!)
   const event = { id: delivery.event_id, type: delivery.event_type }
-  const [id] = await queueDeliveries(trx, event, [delivery.webhook_id], now)
+  const [id] = await enqueue(trx, [{ event, webhook: webhook! }], now)
   return id!
 }
 
@@ -46,11 +52,9 @@ export const recoverDeliveries = async (
   let after = { time: since, id: '' }
   while (true) {
     const page = await database.transaction(async trx => {
-      const [webhook] = await rows<WebhookRow>(
-        trx,
-        `SELECT * FROM webhooks WHERE id = ?${database.dialect.forUpdate}`,
-        [webhookId],
-      )
+      const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [
+        webhookId,
+      ])
       requireActive(webhook!)
       const from = {
         time: Math.max(after.time, webhook!.created_at),
@@ -64,9 +68,9 @@ export const recoverDeliveries = async (
         webhookId,
         BATCH,
       ])
-      await queueEach(
+      await enqueue(
         trx,
-        missed.map(event => ({ event, webhookId })),
+        missed.map(event => ({ event, webhook: webhook! })),
         clock.now(),
       )
       return { missed, seen: await countSeen(trx, token, missed) }
@@ -84,7 +88,7 @@ export const recoverDeliveries = async (
 const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[]): Promise<number> => {
   if (token.seesAllOrganisations) return missed.length
   const ids = missed.map(event => event.id)
-  const [found] = await sql('events').whereIn('events.id', ids).modify(visibleEvents(token)).count({ seen: '*' })
+  const [found] = await sql('events').whereIn('events.id', ids).modify(visibleTo(token)(events)).count({ seen: '*' })
   return Number(found!.seen)
 }
 

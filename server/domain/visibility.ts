@@ -1,25 +1,22 @@
 import type { Knex } from 'knex'
-import type { Resource } from '../mango/resource.ts'
-import { type AccessToken, accessTokens, visibleAccessTokens } from './access-tokens.ts'
-import { deliveries, visibleDeliveries } from './deliveries.ts'
-import { events, visibleEvents } from './events.ts'
-import { organisations, visibleOrganisations } from './organisations.ts'
-import { projectReports, visibleProjectReports } from './project-reports.ts'
-import { projects, visibleProjects } from './projects.ts'
-import { visibleWebhooks } from './webhook-visibility.ts'
-import { webhooks } from './webhooks.ts'
+import { notFound } from '../../shared/errors.ts'
+import type { Sql } from '../database/connect.ts'
+import type { Resource, Visible } from '../mango/resource.ts'
+import { type AccessToken, may } from './permissions.ts'
+import {
+  accessTokens,
+  deliveries,
+  type Entity,
+  events,
+  organisations,
+  projectReports,
+  projects,
+  webhooks,
+} from './resources.ts'
 
-type Visible = (builder: Knex.QueryBuilder) => void
+// Every rule of who sees which rows. A rule narrows a SELECT, by conditions on columns named with their table.
 
-const rules = new Map<Resource, (token: AccessToken) => Visible>([
-  [accessTokens, visibleAccessTokens],
-  [deliveries, visibleDeliveries],
-  [events, visibleEvents],
-  [organisations, visibleOrganisations],
-  [projectReports, visibleProjectReports],
-  [projects, visibleProjects],
-  [webhooks, visibleWebhooks],
-])
+type Rule = (token: AccessToken) => Visible
 
 /**
  * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related rows
@@ -28,4 +25,184 @@ const rules = new Map<Resource, (token: AccessToken) => Visible>([
 export const visibleTo =
   (token: AccessToken) =>
   (resource: Resource): Visible =>
-    rules.get(resource)?.(token) ?? (() => {})
+    rules.get(resource)?.(token) ?? everything
+
+const everything: Visible = () => {}
+
+/** The rows of `resource` with these ids; throws NOT_FOUND with those that the token does not see. */
+export const requireVisible = async <Row extends { id: string }>(
+  sql: Sql,
+  token: AccessToken,
+  resource: Entity,
+  ids: string[],
+): Promise<Row[]> => {
+  if (ids.length === 0) return []
+  const { table, singular } = resource
+  const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
+  const found = (await query.modify(visibleTo(token)(resource))) as Row[]
+  const missing = ids.filter(id => !found.some(row => row.id === id))
+  if (missing.length > 0) throw notFound(singular, missing)
+  return found
+}
+
+/** The row of `resource` with this id, if the token sees it. */
+export const findVisible = async <Row>(
+  sql: Sql,
+  token: AccessToken,
+  resource: Entity,
+  id: string,
+): Promise<Row | undefined> => {
+  const { table } = resource
+  const query = sql(table).select(`${table}.*`).where(`${table}.id`, id)
+  return query.modify(visibleTo(token)(resource)).first()
+}
+
+/** The ids of the organisations that some tokens were created with; of one that sees all there are none. */
+const organisationIdsOf =
+  (tokenIds: string[]) =>
+  (builder: Knex.QueryBuilder): void => {
+    builder.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
+  }
+
+/** Narrows a SELECT of organisations to those that some tokens were created with. */
+export const createdWith =
+  (tokenIds: string[]): Visible =>
+  builder => {
+    builder.whereIn('organisations.id', organisationIdsOf(tokenIds))
+  }
+
+/** The organisations that a token sees, as a condition on a column that holds their id. */
+const whereOrganisationVisible = (builder: Knex.QueryBuilder, token: AccessToken, column: string): void => {
+  if (!token.seesAllOrganisations) builder.whereIn(column, organisationIdsOf([token.id]))
+}
+
+const visibleOrganisations: Rule = token => builder => whereOrganisationVisible(builder, token, 'organisations.id')
+
+const visibleProjects: Rule = token => builder => whereOrganisationVisible(builder, token, 'projects.organisation_id')
+
+const visibleProjectReports: Rule = token => builder => {
+  if (token.seesAllOrganisations) return
+  builder.whereIn('project_reports.project_id', query => {
+    query.select('projects.id').from('projects').modify(visibleProjects(token))
+  })
+}
+
+/** An event belongs to one organisation, to several, or to all; a ping to none. */
+const visibleEvents: Rule = token => builder => {
+  if (token.seesAllOrganisations) return
+  builder.where(some => {
+    some.where(one => whereOrganisationVisible(one, token, 'events.organisation_id'))
+    some.orWhereIn('events.id', shared => {
+      shared.select('event_id').from('event_organisations')
+      whereOrganisationVisible(shared, token, 'event_organisations.organisation_id')
+    })
+    some.orWhere(all => all.where('events.all_organisations', 1).whereExists(organisationIdsOf([token.id])))
+    some.orWhere(ping =>
+      ping.where('events.type', 'ping').whereIn('events.id', sent =>
+        sent
+          .select('event_id')
+          .from('deliveries')
+          .whereIn('webhook_id', webhook => {
+            webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
+          }),
+      ),
+    )
+  })
+}
+
+/** A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not for all who see it now. */
+const visibleDeliveries: Rule = token => builder => {
+  if (token.seesAllOrganisations) return
+  if (!may(token, 'admin')) {
+    builder.whereIn('deliveries.webhook_id', query => {
+      query.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
+    })
+  }
+  builder.whereIn('deliveries.event_id', query => {
+    query.select('events.id').from('events').modify(visibleEvents(token))
+  })
+}
+
+/** Admins see all tokens of organisations they see; everyone else sees the token they call with. */
+const visibleAccessTokens: Rule = token => builder => {
+  if (!may(token, 'admin')) return void builder.where('access_tokens.id', token.id)
+  if (token.seesAllOrganisations) return
+  builder.where(own =>
+    own.where('access_tokens.id', token.id).orWhere(inside =>
+      inside.where('access_tokens.sees_all_organisations', 0).whereNotExists(query =>
+        query
+          .select('seen.access_token_id')
+          .from('access_token_organisations as seen')
+          .whereRaw('seen.access_token_id = access_tokens.id')
+          .whereNotIn('seen.organisation_id', organisationIdsOf([token.id])),
+      ),
+    ),
+  )
+}
+
+/** A webhook is visible to its own token, to admins, and to every token that sees all organisations it can receive from. */
+const visibleWebhooks: Rule = token => (may(token, 'admin') ? everything : redirectableWebhooks(token))
+
+/**
+ * The webhooks whose events a token may turn to another url: its own, and those of which it sees all organisations that they
+ * can receive from. These are the ones that a webhook names and those of the projects it names, or, where it names none, the
+ * ones that its maker sees.
+ */
+export const redirectableWebhooks: Rule = token => builder => {
+  if (token.seesAllOrganisations) return
+  const seen = organisationIdsOf([token.id])
+  builder.where(some =>
+    some
+      .where('webhooks.access_token_id', token.id)
+      .orWhere(named =>
+        named
+          .where('webhooks.all_organisations_and_projects', 0)
+          .whereNotExists(query =>
+            query
+              .select('wo.webhook_id')
+              .from('webhook_organisations as wo')
+              .whereRaw('wo.webhook_id = webhooks.id')
+              .whereNotIn('wo.organisation_id', seen),
+          )
+          .whereNotExists(query =>
+            query
+              .select('wp.webhook_id')
+              .from('webhook_projects as wp')
+              .join('projects as p', 'p.id', 'wp.project_id')
+              .whereRaw('wp.webhook_id = webhooks.id')
+              .whereNotIn('p.organisation_id', seen),
+          ),
+      )
+      .orWhere(unnamed =>
+        unnamed.where('webhooks.all_organisations_and_projects', 1).whereIn('webhooks.access_token_id', makers =>
+          makers
+            .select('maker.id')
+            .from('access_tokens as maker')
+            .where('maker.sees_all_organisations', 0)
+            .whereExists(query =>
+              query
+                .select('any.access_token_id')
+                .from('access_token_organisations as any')
+                .whereRaw('any.access_token_id = maker.id'),
+            )
+            .whereNotExists(query =>
+              query
+                .select('mo.access_token_id')
+                .from('access_token_organisations as mo')
+                .whereRaw('mo.access_token_id = maker.id')
+                .whereNotIn('mo.organisation_id', seen),
+            ),
+        ),
+      ),
+  )
+}
+
+const rules = new Map<Resource, Rule>([
+  [accessTokens, visibleAccessTokens],
+  [deliveries, visibleDeliveries],
+  [events, visibleEvents],
+  [organisations, visibleOrganisations],
+  [projectReports, visibleProjectReports],
+  [projects, visibleProjects],
+  [webhooks, visibleWebhooks],
+])

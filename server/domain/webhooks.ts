@@ -1,67 +1,13 @@
 import type { Knex } from 'knex'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
-import { type EventType, eventTypes, type WebhookStatus, webhookStatuses } from '../../shared/vocabulary.ts'
+import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, rows, run, type Sql } from '../database/connect.ts'
-import type { Resource } from '../mango/resource.ts'
-import type { AccessToken } from './access-tokens.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { visibleEvents } from './events.ts'
-import { organisations, requireOrganisations } from './organisations.ts'
-import { projects, requireProjects } from './projects.ts'
-import { healthField, lastDeliveryField } from './webhook-health.ts'
-import { redirectableWebhooks, visibleWebhooks } from './webhook-visibility.ts'
-
-export type WebhookRow = {
-  id: string
-  access_token_id: string
-  url: string
-  status: WebhookStatus
-  status_reason: string | null
-  all_events: number
-  all_organisations_and_projects: number
-  held_until: number | null
-  created_at: number
-  updated_at: number
-}
-
-export const webhooks: Resource = {
-  name: 'webhooks',
-  table: 'webhooks',
-  fields: {
-    id: { kind: 'column', column: 'id', type: 'uuid' },
-    url: { kind: 'column', column: 'url', type: 'string' },
-    events: {
-      kind: 'list',
-      table: 'webhook_events',
-      key: 'webhook_id',
-      column: 'event_type',
-      type: 'string',
-      values: eventTypes,
-    },
-    organisationIds: {
-      kind: 'list',
-      table: 'webhook_organisations',
-      key: 'webhook_id',
-      column: 'organisation_id',
-      type: 'uuid',
-      of: () => organisations,
-    },
-    projectIds: {
-      kind: 'list',
-      table: 'webhook_projects',
-      key: 'webhook_id',
-      column: 'project_id',
-      type: 'uuid',
-      of: () => projects,
-    },
-    status: { kind: 'column', column: 'status', type: 'string', values: webhookStatuses },
-    statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
-    createdAt: { kind: 'column', column: 'created_at', type: 'time' },
-    updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
-    lastDeliveryAt: lastDeliveryField,
-    health: healthField,
-  },
-}
+import { type ActiveWebhook, sweepAfterChange } from './deliveries.ts'
+import type { AccessToken } from './permissions.ts'
+import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
+import { findVisible, redirectableWebhooks, requireVisible } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
 export type WebhookInput = {
@@ -94,8 +40,8 @@ export const checkWebhookInput = async (
       '"inactive" is set by Tidings when an endpoint asks for it; a client sets active or disabled',
     )
   }
-  await requireOrganisations(sql, token, input.organisationIds ?? [])
-  await requireProjects(sql, token, input.projectIds ?? [])
+  await requireVisible(sql, token, organisations, input.organisationIds ?? [])
+  await requireVisible(sql, token, projects, input.projectIds ?? [])
 }
 
 const checkUrl = (url: string, requireHttps: boolean): void => {
@@ -112,14 +58,18 @@ const checkUrl = (url: string, requireHttps: boolean): void => {
 }
 
 /** The webhook with this id, if the token sees it. */
-export const findWebhook = async (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow | undefined> =>
-  sql('webhooks').where('webhooks.id', id).modify(visibleWebhooks(token)).first()
+export const findWebhook = (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow | undefined> =>
+  findVisible(sql, token, webhooks, id)
 
+/** The webhook with this id; NOT_FOUND if the token does not see it. */
 export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow> => {
-  const webhook = await findWebhook(sql, token, id)
-  if (!webhook) throw notFound('webhook', [id])
-  return webhook
+  const [webhook] = await requireVisible<WebhookRow>(sql, token, webhooks, [id])
+  return webhook!
 }
+
+/** Whether a webhook has this id, seen or not. */
+export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
+  (await sql('webhooks').where({ id }).first('id')) !== undefined
 
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
@@ -140,11 +90,14 @@ export const insertWebhook = async (
   await writeLists(trx, id, input)
 }
 
-/** Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active` cancels what is pending. */
+/**
+ * Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active`
+ * cancels what is pending.
+ */
 export const updateWebhook = async (change: Change, seen: WebhookRow, input: WebhookInput): Promise<void> => {
-  const { trx, dialect, token, now } = change
+  const { trx, token, now } = change
   const { id } = seen
-  const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialect.forUpdate}`, [id])
+  const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [id])
   // Whether it had to answer a ping was decided on what was seen.
   if (before!.url !== seen.url || before!.status !== seen.status) {
     throw new TidingsError('CONFLICT', 'The webhook was changed at the same moment. Look at it, and try again.', {
@@ -156,17 +109,22 @@ export const updateWebhook = async (change: Change, seen: WebhookRow, input: Web
   const redirected = url !== undefined && url !== before!.url
   await trx('webhooks')
     .where({ id })
-    .update({ updated_at: now, ...(redirected && { url, held_until: null }) })
+    .update({ updated_at: now, ...(redirected && { url, held_until: null, epoch: before!.epoch + 1 }) })
   await writeLists(trx, id, input)
   if (input.status === 'disabled' && before!.status !== 'disabled') {
     await leaveActive(trx, id, 'disabled', null, now)
   }
   if (input.status === 'active' && before!.status !== 'active') {
-    await run(trx, "UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL WHERE id = ?", [id])
+    await run(
+      trx,
+      `UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL, ${END_EPOCH} WHERE id = ?`,
+      [id],
+    )
   }
   // Nobody can turn a webhook into one that receives more than they see, nor one that does towards themselves.
   if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
-  if (redirected) await cancelUnseen(change, id)
+  // What is pending goes to the new url, but for what is from before the webhook named less.
+  if (redirected) await sweepAfterChange(trx, id, now)
 }
 
 const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
@@ -175,19 +133,6 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
     'FORBIDDEN',
     'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
   )
-}
-
-/** Cancels what is pending from before a webhook named less, where whoever gives the new url would not see it. */
-const cancelUnseen = async ({ trx, token, now }: Change, id: string): Promise<void> => {
-  if (token.seesAllOrganisations) return
-  const unseen: string[] = await trx('deliveries')
-    .where({ webhook_id: id, status: 'pending' })
-    .whereNotIn('event_id', query => {
-      query.select('events.id').from('events').modify(visibleEvents(token))
-    })
-    .pluck('id')
-  await trx('deliveries').whereIn('id', unseen).update({ status: 'cancelled', next_attempt_at: null, finished_at: now })
-  await trx('delivery_queue').whereIn('delivery_id', unseen).delete()
 }
 
 const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput): Promise<void> => {
@@ -217,9 +162,14 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
   )
 }
 
+/** What was pending until now is ended. The first of the two reads the epoch as it was, on every engine. */
+const END_EPOCH = 'ended_epoch = epoch + 1, epoch = epoch + 1'
+
 /**
- * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished, and
- * counts as delivered if the receiver acknowledges it.
+ * Takes a webhook out of `active` and cancels what is pending for it: some at once, any number of others soon. What is
+ * being sent at this moment is finished, and counts as delivered if the receiver acknowledges it.
+ *
+ * @param ofEpoch if given, only a webhook that is active in this very epoch
  */
 export const leaveActive = async (
   trx: Sql,
@@ -227,17 +177,29 @@ export const leaveActive = async (
   status: 'inactive' | 'disabled',
   reason: string | null,
   now: number,
+  ofEpoch?: number,
 ): Promise<void> => {
-  await run(trx, 'UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ? WHERE id = ?', [
-    status,
-    reason,
-    now,
-    id,
-  ])
-  await run(
+  const [condition, bindings] = ofEpoch === undefined ? ['', []] : [" AND status = 'active' AND epoch = ?", [ofEpoch]]
+  const left = await run(
     trx,
-    "UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ? WHERE webhook_id = ? AND status = 'pending'",
-    [now, id],
+    `UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ?, ${END_EPOCH}
+     WHERE id = ?${condition}`,
+    [status, reason, now, id, ...bindings],
   )
-  await run(trx, 'DELETE FROM delivery_queue WHERE webhook_id = ?', [id])
+  if (left > 0) await sweepAfterChange(trx, id, now)
+}
+
+/** A webhook's lock against a change of its state until the transaction ends; CONFLICT unless it is active. */
+export const lockActive = async (trx: Sql, id: string): Promise<ActiveWebhook> => {
+  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forShare}`, [id])
+  if (!webhook) throw notFound('webhook', [id])
+  if (webhook.status === 'active') return webhook
+  throw new TidingsError(
+    'CONFLICT',
+    `The webhook is ${webhook.status}. Set its status to active, which pings it first.`,
+    {
+      webhookId: id,
+      status: webhook.status,
+    },
+  )
 }

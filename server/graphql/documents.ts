@@ -1,6 +1,6 @@
 import { type DocumentNode, type GraphQLError, type GraphQLSchema, parse, validate } from 'graphql'
 import { asGraphqlError } from './errors.ts'
-import { checkLimits, MAX_TOKENS } from './limits.ts'
+import { checkLimits, listsOf, MAX_TOKENS } from './limits.ts'
 
 /** Of all documents that are kept, in characters of their text; a parsed one takes about a hundred times as many bytes. */
 const KEPT_CHARACTERS = 250_000
@@ -15,6 +15,7 @@ type Read = { document: DocumentNode; faults?: never } | { document?: never; fau
  * again only the limits are checked, since they depend on the variables too.
  */
 export const createReader = (schema: GraphQLSchema): ((text: string, variables: Variables) => Read) => {
+  const lists = listsOf(schema)
   const valid = new Map<string, DocumentNode>()
   let characters = 0
 
@@ -34,7 +35,7 @@ export const createReader = (schema: GraphQLSchema): ((text: string, variables: 
     let document: DocumentNode
     try {
       document = known ?? parse(text, { maxTokens: MAX_TOKENS })
-      checkLimits(document, variables)
+      checkLimits(document, variables, lists)
     } catch (error) {
       return { faults: [asGraphqlError(error)] }
     }

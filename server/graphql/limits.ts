@@ -2,6 +2,11 @@ import {
   type DocumentNode,
   type FieldNode,
   type FragmentDefinitionNode,
+  type GraphQLSchema,
+  getNamedType,
+  getNullableType,
+  isListType,
+  isObjectType,
   Kind,
   type OperationDefinitionNode,
   type SelectionSetNode,
@@ -20,18 +25,14 @@ export const MAX_ALIASES = 50
 export const MAX_COST = 1_000_000
 const LIST_GUESS = 20
 
-/** Fields that are lists, whose rows multiply what is below them. */
-const LISTS = new Set([
-  'organisations',
-  'projects',
-  'users',
-  'projectReports',
-  'webhooks',
-  'events',
-  'deliveries',
-  'accessTokens',
-  'attempts',
-])
+/** The names of fields that are lists of objects, whose rows multiply what is below them. */
+export const listsOf = (schema: GraphQLSchema): Set<string> => {
+  const fields = Object.values(schema.getTypeMap()).flatMap(type =>
+    isObjectType(type) && !type.name.startsWith('__') ? Object.values(type.getFields()) : [],
+  )
+  const lists = fields.filter(({ type }) => isListType(getNullableType(type)) && isObjectType(getNamedType(type)))
+  return new Set(lists.map(field => field.name))
+}
 
 type Measure = { depth: number; aliases: number; cost: number }
 
@@ -39,7 +40,11 @@ type Measure = { depth: number; aliases: number; cost: number }
  * Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past one. To be asked before validation, which takes
  * longer than the execution of some documents. Introspection is bounded by a rule of validation, by tokens and by aliases.
  */
-export const checkLimits = (document: DocumentNode, variables: Record<string, unknown> | null | undefined): void => {
+export const checkLimits = (
+  document: DocumentNode,
+  variables: Record<string, unknown> | null | undefined,
+  lists: Set<string>,
+): void => {
   const fragments = new Map(
     document.definitions.flatMap(definition =>
       definition.kind === Kind.FRAGMENT_DEFINITION ? [[definition.name.value, definition] as const] : [],
@@ -49,6 +54,7 @@ export const checkLimits = (document: DocumentNode, variables: Record<string, un
   for (const operation of document.definitions) {
     if (operation.kind !== Kind.OPERATION_DEFINITION) continue
     const measure = measureSelections(operation.selectionSet, {
+      lists,
       fragments,
       measured,
       variables: { ...defaultsOf(operation), ...variables },
@@ -84,6 +90,7 @@ const refuse = (
 }
 
 type Surroundings = {
+  lists: Set<string>
   fragments: Map<string, FragmentDefinitionNode>
   /** A fragment is measured once, however often it is spread. */
   measured: Map<string, Measure>
@@ -115,7 +122,7 @@ const measureField = (field: FieldNode, around: Surroundings): Measure => {
   const below = measureSelections(field.selectionSet, around)
   // The schema is no deeper and no larger than it is.
   if (name.startsWith('__')) return { depth: 1, aliases: below.aliases + aliases, cost: 1 }
-  const times = LISTS.has(name) ? rowsOf(field, around.variables) : 1
+  const times = around.lists.has(name) ? rowsOf(field, around.variables) : 1
   return { depth: below.depth + 1, aliases: below.aliases + aliases, cost: 1 + times * below.cost }
 }
 

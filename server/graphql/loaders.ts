@@ -1,98 +1,91 @@
 import DataLoader from 'dataloader'
-import type { Knex } from 'knex'
+import type { FieldNode, GraphQLResolveInfo } from 'graphql'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
-import { type AccessToken, whereOrganisationVisible } from '../domain/access-tokens.ts'
-import { visibleDeliveries } from '../domain/deliveries.ts'
-import type { EventRow } from '../domain/events.ts'
-import { type OrganisationRow, visibleOrganisations } from '../domain/organisations.ts'
-import { type ProjectRow, visibleProjects } from '../domain/projects.ts'
-import type { UserRow } from '../domain/users.ts'
-import { healthOf, lastDeliveriesOf, type WebhookHealth } from '../domain/webhook-health.ts'
-import type { WebhookRow } from '../domain/webhooks.ts'
+import { STATEMENT_LIMITS } from '../database/dialect.ts'
+import type { AccessToken } from '../domain/permissions.ts'
+import { visibleTo } from '../domain/visibility.ts'
+import { type Row, valuesOf } from '../mango/documents.ts'
+import { findByIds, findByParents } from '../mango/find.ts'
+import type { MangoQuery } from '../mango/query.ts'
+import type { Field, Resource } from '../mango/resource.ts'
+import { sourceOf } from '../mango/search.ts'
+import type { Json } from '../mango/selector.ts'
 
 export type Loaders = ReturnType<typeof createLoaders>
 
-/** The longest list there is, and fewer than the values that SQLite takes in a statement. */
-export const maxBatchSize = 10_000
+const maxBatchSize = STATEMENT_LIMITS.keys
 
-type Visible = (builder: Knex.QueryBuilder) => void
+type Load<Value> = DataLoader.BatchLoadFn<string, Value>
 
 /** Loads what rows refer to, one statement a level however many rows there are. */
-export const createLoaders = (database: Database, clock: Clock, token: AccessToken) => {
-  /** Rows that whoever sees the row which refers to them sees too. */
-  const byId = <Row extends { id: string }>(table: string) =>
-    new DataLoader<string, Row>(
-      async ids => {
-        const found: Row[] = await database.knex(table).whereIn('id', ids as string[])
-        const byId = new Map(found.map(row => [row.id, row]))
-        return ids.map(id => byId.get(id) ?? new Error(`${table} has no row ${id}`))
-      },
-      { maxBatchSize },
-    )
+export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken) => {
+  const visible = visibleTo(token)
+  const options = () => ({ related: visible, now: clock.now() })
 
-  /** Rows that may be out of the caller's sight, and then are null. */
-  const seenById = <Row extends { id: string }>(table: string, visible: Visible) =>
-    new DataLoader<string, Row | null>(
-      async ids => {
-        const query = database.knex(table).whereIn(`${table}.id`, ids as string[])
-        const found = (await query.modify(visible)) as Row[]
-        const byId = new Map(found.map(row => [row.id, row]))
-        return ids.map(id => byId.get(id) ?? null)
-      },
-      { maxBatchSize },
-    )
-
-  const values = (table: string, key: string, column: string, visible: Visible = () => {}) =>
-    new DataLoader<string, string[]>(
-      async ids => {
-        const found: Record<string, string>[] = await database
-          .knex(table)
-          .whereIn(key, ids as string[])
-          .modify(visible)
-          .orderBy(column)
-        const lists = Map.groupBy(found, row => row[key]!)
-        return ids.map(id => (lists.get(id) ?? []).map(row => row[column]!))
-      },
-      { maxBatchSize },
-    )
-
-  const seenOrganisations = (builder: Knex.QueryBuilder) => whereOrganisationVisible(builder, token, 'organisation_id')
-  const seenProjects = (builder: Knex.QueryBuilder) => {
-    if (token.seesAllOrganisations) return
-    builder.whereIn('project_id', query => {
-      query.select('projects.id').from('projects').modify(visibleProjects(token))
-    })
-  }
+  // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large to compare.
+  const lists = new Map<FieldNode, DataLoader<string, Row[]>>()
 
   return {
-    organisation: byId<OrganisationRow>('organisations'),
-    seenOrganisation: seenById<OrganisationRow>('organisations', visibleOrganisations(token)),
-    project: byId<ProjectRow>('projects'),
-    seenProject: seenById<ProjectRow>('projects', visibleProjects(token)),
-    user: byId<UserRow>('users'),
-    webhook: byId<WebhookRow>('webhooks'),
-    event: byId<EventRow>('events'),
-    webhookEvents: values('webhook_events', 'webhook_id', 'event_type'),
-    webhookOrganisationIds: values('webhook_organisations', 'webhook_id', 'organisation_id', seenOrganisations),
-    webhookProjectIds: values('webhook_projects', 'webhook_id', 'project_id', seenProjects),
-    permissions: values('access_token_permissions', 'access_token_id', 'permission'),
-    tokenOrganisationIds: values('access_token_organisations', 'access_token_id', 'organisation_id', seenOrganisations),
-
-    health: new DataLoader<string, WebhookHealth>(
-      async ids => {
-        const found = await healthOf(database.knex, ids, clock.now(), visibleDeliveries(token))
-        return ids.map(id => found.get(id)!)
-      },
-      { maxBatchSize },
+    /** Rows that whoever sees the row which refers to them sees too. */
+    row: eachOnce(
+      (resource: Resource): Load<Row> =>
+        async ids => {
+          const rows = await findByIds(knex, resource, ids, () => {})
+          return ids.map(id => rows.get(id) ?? new Error(`${resource.table} has no row ${id}`))
+        },
     ),
 
-    lastDeliveryAt: new DataLoader<string, number | null>(
-      async ids => {
-        const found = await lastDeliveriesOf(database.knex, ids, visibleDeliveries(token))
-        return ids.map(id => found.get(id) ?? null)
-      },
-      { maxBatchSize },
+    /** Rows that may be out of the caller's sight, and then are null. */
+    seenRow: eachOnce(
+      (resource: Resource): Load<Row | null> =>
+        async ids => {
+          const rows = await findByIds(knex, resource, ids, visible(resource))
+          return ids.map(id => rows.get(id) ?? null)
+        },
     ),
+
+    /** Fields that are read from other tables than their row's. */
+    value: eachOnce(
+      (field: Field): Load<Json> =>
+        async ids => {
+          const rows = ids.map(id => ({ id }))
+          const read = await valuesOf(sourceOf(knex, options()), field, rows)
+          return rows.map(read)
+        },
+    ),
+
+    /** Lists that a field of a document asks for, each by the id of its parent. */
+    list(info: GraphQLResolveInfo, load: Load<Row[]>): DataLoader<string, Row[]> {
+      const field = info.fieldNodes[0]!
+      const loader = lists.get(field) ?? new DataLoader(load, { maxBatchSize })
+      lists.set(field, loader)
+      return loader
+    },
+
+    /** The visible rows of a resource that name each parent in a column. */
+    children:
+      (
+        resource: Resource,
+        query: MangoQuery | null | undefined,
+        parents: { column: string; orderBy?: string },
+      ): Load<Row[]> =>
+      async ids => {
+        const of = { ...parents, ids }
+        const { rows } = await findByParents(knex, resource, query, visible(resource), of, options())
+        return ids.map(id => rows.get(id) ?? [])
+      },
+  }
+}
+
+/** A loader for each of what is asked for, made when it is first asked for. */
+const eachOnce = <Key, Value>(load: (key: Key) => Load<Value>): ((key: Key) => DataLoader<string, Value>) => {
+  const made = new Map<Key, DataLoader<string, Value>>()
+  return key => {
+    const known = made.get(key)
+    if (known) return known
+    const loader = new DataLoader(load(key), { maxBatchSize })
+    made.set(key, loader)
+    return loader
   }
 }

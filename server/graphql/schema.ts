@@ -1,53 +1,46 @@
 import { readFileSync } from 'node:fs'
 import { buildSchema, type GraphQLSchema, isObjectType } from 'graphql'
-import { accessTokenResolvers } from './resolvers/access-tokens.ts'
-import { deliveryResolvers } from './resolvers/deliveries.ts'
-import { eventResolvers } from './resolvers/events.ts'
-import { explainResolvers } from './resolvers/explain.ts'
-import { organisationResolvers } from './resolvers/organisations.ts'
-import { projectReportResolvers } from './resolvers/project-reports.ts'
-import { projectResolvers } from './resolvers/projects.ts'
-import type { Resolver, Resolvers } from './resolvers/resolvers.ts'
-import { userResolvers } from './resolvers/users.ts'
-import { webhookResolvers } from './resolvers/webhooks.ts'
+import { accessTokens, resources } from '../domain/resources.ts'
+import type { MangoQuery } from '../mango/query.ts'
+import { needs, type Resolver, resolve, resolveResources } from './fields.ts'
+import { accessTokenMutations } from './mutations/access-tokens.ts'
+import { deliveryMutations } from './mutations/deliveries.ts'
+import { organisationMutations } from './mutations/organisations.ts'
+import { projectReportMutations } from './mutations/project-reports.ts'
+import { projectMutations } from './mutations/projects.ts'
+import { signingKeyMutations } from './mutations/signing-keys.ts'
+import { userMutations } from './mutations/users.ts'
+import { webhookMutations } from './mutations/webhooks.ts'
 import { completeScalars } from './scalars.ts'
+import { tokenOrganisations } from './token-organisations.ts'
+
+const viewer: Resolver<unknown> = (_root, _args, { loaders, token }) => loaders.row(accessTokens).load(token.id)
+
+const explain: Resolver<unknown, { resource: string; query?: MangoQuery | null }> = (
+  _root,
+  { resource, query },
+  context,
+) => context.explain(resources[resource]!, query)
 
 /** The executable schema: schema.graphql with its scalars and resolvers. Throws if a resolver has no place in it. */
 export const createSchema = (): GraphQLSchema => {
   const schema = buildSchema(readFileSync(new URL('schema.graphql', import.meta.url), 'utf8'))
   completeScalars(Object.values(schema.getTypeMap()))
-  for (const resolvers of [
-    accessTokenResolvers,
-    deliveryResolvers,
-    eventResolvers,
-    explainResolvers,
-    organisationResolvers,
-    projectReportResolvers,
-    projectResolvers,
-    userResolvers,
-    webhookResolvers,
-  ]) {
-    attach(schema, resolvers)
+  resolveResources(schema)
+  const query = schema.getQueryType()!
+  const token = resolve(query, 'viewer', needs('read', viewer))
+  if (isObjectType(token)) resolve(token, 'organisations', needs('read', tokenOrganisations))
+  resolve(query, 'explain', needs('read', explain))
+  const mutations = {
+    ...accessTokenMutations,
+    ...deliveryMutations,
+    ...organisationMutations,
+    ...projectReportMutations,
+    ...projectMutations,
+    ...signingKeyMutations,
+    ...userMutations,
+    ...webhookMutations,
   }
+  for (const [name, mutation] of Object.entries(mutations)) resolve(schema.getMutationType()!, name, mutation)
   return schema
 }
-
-const attach = (schema: GraphQLSchema, resolvers: Resolvers): void => {
-  for (const [typeName, fields] of Object.entries(resolvers)) {
-    const type = schema.getType(typeName)
-    if (!isObjectType(type)) throw new Error(`schema.graphql has no type ${typeName}`)
-    for (const [name, resolve] of Object.entries(fields)) {
-      const field = type.getFields()[name]
-      if (!field) throw new Error(`schema.graphql has no field ${typeName}.${name}`)
-      field.resolve = typeName === 'Mutation' ? afresh(resolve) : resolve
-    }
-  }
-}
-
-/** A mutation answers with what the ones before it in the same document have changed. */
-const afresh =
-  (resolve: Resolver): Resolver =>
-  (row, args, context, info) => {
-    context.forget()
-    return resolve(row, args, context, info)
-  }

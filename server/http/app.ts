@@ -1,19 +1,59 @@
 import Koa, { type Middleware } from 'koa'
+import compose from 'koa-compose'
+import type { Config } from '../config.ts'
+import type { Database } from '../database/connect.ts'
+import type { Service } from '../graphql/context.ts'
+import { createSchema } from '../graphql/schema.ts'
 import type { Log } from '../log.ts'
+import { authenticate } from './authenticate.ts'
+import { rawBody } from './body.ts'
+import { docs } from './docs.ts'
+import { graphqlOverHttp } from './graphql.ts'
+import { health } from './health.ts'
+import { keySet } from './key-set.ts'
+import { type Metrics, metricsRoute } from './metrics.ts'
+import { rateLimit } from './rate-limit.ts'
+import { whenReady } from './ready.ts'
 import { requestId } from './request-id.ts'
+import { webhookSpec } from './spec.ts'
+
+/** What the middleware serves from, as far as the server has come: it listens before its database answers. */
+export type ServerState = { database?: Database; service?: Service; isStopping: boolean }
 
 /** The server's middleware, in order. What each does is said in its own file. */
-export const createApp = ({ log, open, signed }: { log: Log; open: Middleware[]; signed: Middleware[] }): Koa => {
+export const createApp = (tools: { config: Config; log: Log; metrics: Metrics; state: ServerState }): Koa => {
+  const { config, log, metrics, state } = tools
+  const service = () => state.service
+  const keyring = () => state.service?.tools.keyring
   const app = new Koa()
   app.use(requestId(log))
   // First, since it is where nearly all requests go; the others have paths of their own.
-  for (const middleware of signed) app.use(at('/graphql', middleware))
-  for (const middleware of open) app.use(middleware)
+  if (config.roles.includes('api')) app.use(at('/graphql', rawBody(), whenReady(service, api(tools))))
+  app.use(keySet(keyring))
+  app.use(health({ database: () => state.database, keyring, isStopping: () => state.isStopping }))
+  app.use(metricsRoute(metrics))
+  app.use(docs(webhookSpec(config)))
   app.on('error', error => log.warn({ err: error }, 'a connection failed'))
   return app
 }
 
-const at =
-  (path: string, middleware: Middleware): Middleware =>
-  (ctx, next) =>
-    ctx.path === path ? middleware(ctx, next) : next()
+/** What requests to the API go through once there is something to serve them with, in order. */
+const api = ({ config, log }: { config: Config; log: Log }) => {
+  const schema = createSchema()
+  return (service: Service): Middleware => {
+    const { database, sealer, tools } = service
+    const { clock } = tools
+    return inOrder(
+      authenticate({ database, sealer, clock }),
+      rateLimit({ database, clock, limit: config.rateLimit }),
+      graphqlOverHttp(schema, service, log),
+    )
+  }
+}
+
+const at = (path: string, ...middleware: Middleware[]): Middleware => {
+  const composed = inOrder(...middleware)
+  return (ctx, next) => (ctx.path === path ? composed(ctx, next) : next())
+}
+
+const inOrder = (...middleware: Middleware[]): Middleware => compose(middleware)

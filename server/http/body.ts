@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
-import { answer, type RequestState } from './request-id.ts'
+import { answerError, type RequestState } from './request-id.ts'
 
 export const BODY_LIMIT_BYTES = 1024 * 1024
 
@@ -16,7 +16,7 @@ export const rawBody = (): Middleware<WithBody> => async (ctx, next) => {
   }
   ctx.set('Connection', 'close')
   const message = `The body is larger than ${BODY_LIMIT_BYTES} bytes (1 MiB).`
-  answer(ctx, 413, new TidingsError('BAD_USER_INPUT', message, { argument: 'body' }))
+  answerError(ctx, 413, new TidingsError('BAD_USER_INPUT', message, { argument: 'body' }))
 }
 
 const read = async (request: IncomingMessage): Promise<Buffer | undefined> => {

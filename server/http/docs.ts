@@ -34,7 +34,7 @@ const VIEW = `SwaggerUIBundle({ url: '/spec/webhooks.json', dom_id: '#docs', val
 `
 
 /** The description of the webhook API, as JSON and as a page of this package's own files. */
-export const docsRoutes = (spec: object) => {
+export const docs = (spec: object) => {
   const router = new Router<RequestState>()
   router.get('/spec/webhooks.json', ctx => {
     ctx.set('Cache-Control', 'public, max-age=300')

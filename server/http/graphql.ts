@@ -3,12 +3,14 @@ import { type DocumentNode, type ExecutionResult, type GraphQLSchema, getOperati
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
 import { badInput, TidingsError } from '../../shared/errors.ts'
+import { useSignature } from '../domain/used-signatures.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { createReader } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
 import type { Log } from '../log.ts'
-import { type Authenticated, refuseReplay, useSignature } from './hmac.ts'
-import { answer } from './request-id.ts'
+import { type Authenticated, refuseReplay } from './authenticate.ts'
+import { CLOCK_WINDOW_MS } from './hmac.ts'
+import { answerError } from './request-id.ts'
 
 /** Serves GraphQL over HTTP to an authenticated request. */
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
@@ -28,7 +30,9 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         const operation = getOperationAST(document, operationName)
         if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
         if (operation.operation === 'mutation' && request.method === 'POST') {
-          replayed = !(await useSignature(service.database, signature, service.tools.clock.now()))
+          // As long as the clock window would let the same request in again.
+          const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
+          replayed = !(await useSignature(service.database.knex, signature, expiresAt))
           if (replayed) return [null, { status: 401, statusText: 'Unauthorized' }]
         }
         const contextValue = createContext(service, token, requestId)
@@ -53,7 +57,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     if (replayed) return refuseReplay(ctx)
     for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
     const refusal = REFUSALS[init.status]
-    if (refusal) return answer(ctx, init.status, new TidingsError('BAD_USER_INPUT', refusal))
+    if (refusal) return answerError(ctx, init.status, new TidingsError('BAD_USER_INPUT', refusal))
     ctx.status = init.status
     ctx.body = serialised ?? body
   }

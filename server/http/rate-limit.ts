@@ -1,9 +1,10 @@
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, rows, run } from '../database/connect.ts'
-import type { Authenticated } from './hmac.ts'
-import { answer } from './request-id.ts'
+import type { Database } from '../database/connect.ts'
+import { takeRequests } from '../domain/rate-limits.ts'
+import type { Authenticated } from './authenticate.ts'
+import { answerError } from './request-id.ts'
 
 const WINDOW_MS = 60_000
 /** A process takes its requests from the shared count in hundredths of the limit: one statement for many requests. */
@@ -13,9 +14,9 @@ const SHARES = 100
 type Share = { windowStart: number; left: number; used: number }
 
 /**
- * Limits each access token to so many requests a minute, over all server processes together, and tells how many are left in
- * `RateLimit` headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded; with several processes up to a
- * hundredth of it a process may go unused.
+ * Limits each access token to so many requests a minute, over all server processes together, and tells how many are
+ * left in `RateLimit` headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded; with several
+ * processes up to a hundredth of it a process may go unused.
  *
  * @param limit requests a minute a token; 0 for no limit
  */
@@ -31,17 +32,17 @@ export const rateLimit = ({
   if (limit === 0) return (_ctx, next) => next()
   const portion = Math.max(1, Math.floor(limit / SHARES))
   const shares = new Map<string, Share>()
-  let forgotten = 0
+  let sweptAt = 0
 
   const take = async (tokenId: string, windowStart: number): Promise<Share> => {
-    if (forgotten !== windowStart) {
-      forgotten = windowStart
+    if (sweptAt !== windowStart) {
+      sweptAt = windowStart
       for (const [id, share] of shares) if (share.windowStart < windowStart) shares.delete(id)
     }
     const share = shares.get(tokenId) ?? { windowStart, left: 0, used: 0 }
     shares.set(tokenId, share)
     if (share.left > 0 || share.used >= limit) return share
-    share.used = await takeShared(database, tokenId, windowStart, portion)
+    share.used = await takeRequests(database, tokenId, windowStart, portion)
     share.left += Math.max(0, Math.min(portion, limit - (share.used - portion)))
     return share
   }
@@ -59,27 +60,7 @@ export const rateLimit = ({
     if (allowed) return next()
     ctx.set('Retry-After', String(resetS))
     const message = `This access token has made its ${limit} requests of this minute. Try again in ${resetS} s.`
-    answer(ctx, 429, new TidingsError('RATE_LIMITED', message, { limit, retryAfterSeconds: resetS }))
+    answerError(ctx, 429, new TidingsError('RATE_LIMITED', message, { limit, retryAfterSeconds: resetS }))
     return undefined
   }
 }
-
-/**
- * Takes a portion of a token's window in the shared count, and answers how many have been taken by all, this one included. A
- * process whose clock is behind takes from the next window, which others are in already, and does not begin it again.
- */
-const takeShared = (database: Database, tokenId: string, windowStart: number, portion: number): Promise<number> =>
-  database.transaction(async trx => {
-    await run(
-      trx,
-      `INSERT INTO rate_limits (access_token_id, window_start, taken) VALUES (?, ?, ?)
-       ${database.engine === 'sqlite' ? 'ON CONFLICT (access_token_id) DO UPDATE SET' : 'ON DUPLICATE KEY UPDATE'}
-       taken = CASE WHEN window_start < ? THEN ? ELSE taken + ? END,
-       window_start = CASE WHEN window_start < ? THEN ? ELSE window_start END`,
-      [tokenId, windowStart, portion, windowStart, portion, portion, windowStart, windowStart],
-    )
-    const [found] = await rows<{ taken: number }>(trx, 'SELECT taken FROM rate_limits WHERE access_token_id = ?', [
-      tokenId,
-    ])
-    return found!.taken
-  })

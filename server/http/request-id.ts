@@ -16,14 +16,14 @@ export const requestId =
     try {
       await next()
       if (ctx.status === 404 && !ctx.body)
-        answer(
+        answerError(
           ctx,
           404,
           new TidingsError('NOT_FOUND', `There is nothing at ${ctx.method} ${ctx.path}; the API is at POST /graphql.`),
         )
     } catch (error) {
       log.error({ err: error, requestId: ctx.state.requestId }, 'a request failed')
-      answer(ctx, 500, internalError())
+      answerError(ctx, 500, internalError())
     }
     const durationMs = Math.round(performance.now() - startedMs)
     log.info(
@@ -35,7 +35,7 @@ export const requestId =
 type Answerable = { status: number; body: unknown; state: RequestState }
 
 /** Answers with one error in the shape of a GraphQL result. */
-export const answer = (ctx: Answerable, status: number, error: TidingsError): void => {
+export const answerError = (ctx: Answerable, status: number, error: TidingsError): void => {
   ctx.status = status
   ctx.body = { errors: [{ message: error.message, extensions: extensionsOf(error, ctx.state.requestId) }] }
 }

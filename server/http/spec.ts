@@ -1,19 +1,28 @@
 import { z } from 'zod'
 import { TOKEN_LIFETIME_SECONDS } from '../../shared/delivery-token.ts'
 import { events } from '../../shared/events.ts'
-import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { version } from '../../shared/version.ts'
 import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
 
-/** The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses. */
-export const webhookSpec = ({ baseUrl, issuerUrl }: { baseUrl: string; issuerUrl: string }) => ({
+/**
+ * The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses.
+ */
+export const webhookSpec = ({
+  baseUrl,
+  issuerUrl,
+  retryScheduleMs,
+}: {
+  baseUrl: string
+  issuerUrl: string
+  retryScheduleMs: readonly number[]
+}) => ({
   openapi: '3.1.2',
   info: {
     title: 'Tidings webhooks',
     version,
     description: `Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ${baseUrl}/.well-known/jwks.json.`,
   },
-  webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type) }])),
+  webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, retryScheduleMs) }])),
   components: {
     securitySchemes: {
       deliveryToken: {
@@ -26,7 +35,7 @@ export const webhookSpec = ({ baseUrl, issuerUrl }: { baseUrl: string; issuerUrl
   },
 })
 
-const operation = (type: EventType) => ({
+const operation = (type: EventType, retryScheduleMs: readonly number[]) => ({
   operationId: type,
   summary: events[type].summary,
   security: [{ deliveryToken: [] }],
@@ -45,7 +54,7 @@ const operation = (type: EventType) => ({
       },
     },
     '4XX': { description: 'Rejected as invalid. No retry.' },
-    '5XX': { description: `Again after ${RETRY_SCHEDULE_MS.map(ms => ms / 1000).join(', ')} s, then dropped.` },
+    '5XX': { description: `Again after ${retryScheduleMs.map(ms => ms / 1000).join(', ')} s, then dropped.` },
   },
 })
 

@@ -1,11 +1,15 @@
 import { createCipheriv, createDecipheriv, createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto'
 
-/** Encrypts secrets at rest. `context` says what the secret belongs to: sealed text moved to another row does not open. */
+/**
+ * Encrypts secrets at rest. `context` says what the secret belongs to: sealed text moved to another row does not open.
+ */
 export type Sealer = { seal(secret: string, context: string): string; open(sealed: string, context: string): string }
 
 const ALGORITHM = 'aes-256-gcm'
 
-/** @param masterKeys 32 bytes each. The first seals; all of them open, so that a key can be replaced while servers run. */
+/**
+ * @param masterKeys 32 bytes each. The first seals; all of them open, so that a key can be replaced while servers run.
+ */
 export const createSealer = (masterKeys: Buffer[]): Sealer => {
   const byName = new Map(masterKeys.map(key => [nameOf(key), createSecretKey(key)]))
   const [[sealingName, sealing]] = [...byName] as [[string, KeyObject]]

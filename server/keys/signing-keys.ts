@@ -23,14 +23,20 @@ type LoadedKey = SigningKey & { privateKey: KeyObject }
 export type Keyring = {
   /** The key that signs now. */
   current(): { kid: string; key: KeyObject }
-  /** The public keys a receiver may need now: those that sign, those about to, and those whose last tokens may still be on their way. */
+  /**
+   * The public keys a receiver may need now: those that sign, those about to, and those whose last tokens may still be
+   * on their way.
+   */
   jwks(): { keys: PublicJwk[] }
   /** Makes and publishes the next key, which signs from `activeFrom` on; the one there is if it does not sign yet. */
   rotate(): Promise<SigningKey>
   stop(): void
 }
 
-/** Loads the signing keys, making the first where there is none, and looks again each minute for those of other processes. */
+/**
+ * Loads the signing keys, making the first where there is none, and looks again each minute for those of other
+ * processes.
+ */
 export const openKeyring = async (database: Database, sealer: Sealer, clock: Clock): Promise<Keyring> => {
   let keys = await load(database.knex, sealer)
   if (keys.length === 0) {
@@ -38,7 +44,8 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
     keys = await load(database.knex, sealer)
   }
   const timer = setInterval(() => {
-    // A database that does not answer now leaves the keys as they are; those of a rotation are published 10 minutes ahead.
+    // A database that does not answer now leaves the keys as they are; those of a rotation are published 10 minutes
+    // ahead.
     load(database.knex, sealer).then(
       found => (keys = found),
       () => {},

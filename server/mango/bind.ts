@@ -1,8 +1,7 @@
 import { parseIso, toIso } from '../../shared/time.ts'
-import type { ScalarType } from './columns.ts'
 import { badQuery, didYouMean, quoted } from './error.ts'
 import { evaluate, isIndex } from './matcher.ts'
-import type { Field, Resource } from './resource.ts'
+import type { Field, Resource, ScalarType } from './resource.ts'
 import {
   type Comparison,
   type Condition,
@@ -55,12 +54,11 @@ export const targetAt = (target: Target, path: readonly string[], at: string): T
     case 'related':
       return targetAt(targetOf(fieldOf(target.resource, name, at)), rest, at)
     case 'scalars':
-    case 'objects':
+    case 'objects': {
       if (isIndex(name)) return targetAt(target.element, rest, at)
-      throw badQuery(
-        at,
-        `leads into a list; say which elements, as in {"$elemMatch": {${target.kind === 'objects' ? `${quoted(name)}: …` : '"$eq": …'}}}`,
-      )
+      const inElement = target.kind === 'objects' ? `${quoted(name)}: …` : '"$eq": …'
+      throw badQuery(at, `leads into a list; say which elements, as in {"$elemMatch": {${inElement}}}`)
+    }
     case 'scalar':
       throw badQuery(at, `leads into a ${target.type}, which has no fields${didYouMean(name, underscored(name))}`)
   }
@@ -73,10 +71,8 @@ const underscored = (name: string): string[] =>
 export const fieldOf = (resource: Resource, name: string, at: string): Field => {
   if (Object.hasOwn(resource.fields, name)) return resource.fields[name]!
   const names = Object.keys(resource.fields)
-  throw badQuery(
-    at,
-    `${resource.name} have no field ${quoted(name)}${didYouMean(name, [...names, ...underscored(name)])} Fields: ${names.join(', ')}`,
-  )
+  const meant = didYouMean(name, [...names, ...underscored(name)])
+  throw badQuery(at, `${resource.name} have no field ${quoted(name)}${meant} Fields: ${names.join(', ')}`)
 }
 
 const targetOf = (field: Field): Target => {
@@ -206,13 +202,12 @@ const bindObject = (condition: Condition, resource: Resource, at: string): Condi
     case '$lt':
     case '$lte':
     case '$gt':
-    case '$gte':
+    case '$gte': {
       if (!isObject(condition.value)) return condition
       if (Object.keys(condition.value).length === 0) return comparedWithEmptyObject[condition.operator]
-      throw badQuery(
-        at,
-        `compares whole objects; select on their fields, as in {"<field>": …}. Fields: ${Object.keys(resource.fields).join(', ')}`,
-      )
+      const names = Object.keys(resource.fields).join(', ')
+      throw badQuery(at, `compares whole objects; select on their fields, as in {"<field>": …}. Fields: ${names}`)
+    }
     case '$in':
     case '$nin':
       if (condition.values.some(isObject)) throw badQuery(at, 'compares whole objects; select on their fields')

@@ -1,27 +1,25 @@
-import { all, type Sql, sql } from './dialect.ts'
+import { all, type Fragment, sql } from '../database/fragment.ts'
 import { satisfies } from './matcher.ts'
-import type { Field } from './resource.ts'
+import type { ScalarType } from './resource.ts'
 import type { Comparison, Json } from './selector.ts'
-
-export type ScalarType = Extract<Field, { kind: 'column' }>['type']
 
 export const isText = (type: ScalarType): boolean => type === 'uuid' || type === 'string' || type === 'date'
 
 /** A value of a column's type, where only the type matters. */
 export const sampleOf = (type: ScalarType): Json => (type === 'integer' ? 0 : type === 'boolean' ? false : '')
 
-export type Comparable = { column: string; type: ScalarType; text: (value: string) => Sql }
+export type Comparable = { column: string; type: ScalarType; text: (value: string) => Fragment }
 
 const signs: Record<Comparison, string> = { $eq: '=', $ne: '<>', $lt: '<', $lte: '<=', $gt: '>', $gte: '>=' }
 
-export const comparison = (column: Comparable, operator: Comparison, value: Json): Sql | boolean => {
+export const comparison = (column: Comparable, operator: Comparison, value: Json): Fragment | boolean => {
   const bound = boundOf(column, operator, value)
   if (typeof bound === 'boolean') return bound
   return sql(`${column.column} ${signs[operator]} #`, bound)
 }
 
 /** What to compare a column with, or the answer where all its values are on one side. */
-const boundOf = ({ type, text }: Comparable, operator: Comparison, value: Json): Sql | boolean => {
+const boundOf = ({ type, text }: Comparable, operator: Comparison, value: Json): Fragment | boolean => {
   const sample = sampleOf(type)
   if (typeof value !== typeof sample || value === null) return satisfies({ operator, value }, sample)
   if (typeof value === 'string') return type === 'time' ? { sql: '?', bindings: [Date.parse(value)] } : text(value)
@@ -32,14 +30,14 @@ const boundOf = ({ type, text }: Comparable, operator: Comparison, value: Json):
   return { sql: '?', bindings: [whole] }
 }
 
-export const among = (column: Comparable, values: Json[]): Sql | false => {
+export const among = (column: Comparable, values: Json[]): Fragment | false => {
   const bounds = values.map(value => boundOf(column, '$eq', value)).filter(bound => typeof bound !== 'boolean')
   if (bounds.length === 0) return false
   return sql(`${column.column} IN (${bounds.map(() => '#').join(', ')})`, ...bounds)
 }
 
 /** As a range, which is the same on all engines, has no characters to escape and uses an index. */
-export const beginsWith = ({ column, text }: Comparable, prefix: string): Sql | boolean => {
+export const beginsWith = ({ column, text }: Comparable, prefix: string): Fragment | boolean => {
   if (prefix === '') return true
   const from = sql(`${column} >= #`, text(prefix))
   const end = endOfPrefix(prefix)

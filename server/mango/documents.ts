@@ -1,9 +1,9 @@
 import { toIso } from '../../shared/time.ts'
-import { type Sql as Connection, rows as select } from '../database/connect.ts'
-import { all, type Sql } from './dialect.ts'
+import { type Sql, rows as select } from '../database/connect.ts'
+import { STATEMENT_LIMITS } from '../database/dialect.ts'
+import { all, type Fragment } from '../database/fragment.ts'
 import { compareText } from './matcher.ts'
-import type { VisibleRows } from './plan.ts'
-import type { Field, Resource } from './resource.ts'
+import type { Field, Resource, ScalarType, Source } from './resource.ts'
 import type { Json, Node } from './selector.ts'
 
 export type Row = Record<string, unknown>
@@ -28,7 +28,7 @@ export const addNeedsOf = (needs: Needs, node: Node, resource: Resource): void =
   }
 }
 
-/** Adds the field that a path leads to; returns what is wanted of the rows there, where it is rows that the path ends in. */
+/** Adds the field that a path leads to; returns what is wanted of the rows that it ends in, if it ends in rows. */
 export const addPath = (
   needs: Needs,
   path: readonly string[],
@@ -45,9 +45,6 @@ export const addPath = (
   return undefined
 }
 
-/** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
-export type Source = { connection: Connection; visible: VisibleRows; now: number }
-
 /** The needed fields of rows as JSON documents, with one statement for each kind of thing that the rows refer to. */
 export const documentsOf = async (source: Source, resource: Resource, rows: Row[], needs: Needs): Promise<Json[]> => {
   const documents: Record<string, Json>[] = rows.map(() => ({}))
@@ -60,12 +57,17 @@ export const documentsOf = async (source: Source, resource: Resource, rows: Row[
   return documents
 }
 
-const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs): Promise<(row: Row) => Json> => {
+/** Loads what a field needs for some rows, and returns what reads it for one of them. */
+export const valuesOf = async (
+  source: Source,
+  field: Field,
+  rows: Row[],
+  needs: Needs = new Map(),
+): Promise<(row: Row) => Json> => {
   switch (field.kind) {
     case 'column':
-      return row => columnValue(field, row[field.column])
     case 'json':
-      return row => (row[field.column] === null ? null : JSON.parse(row[field.column] as string))
+      return ownValue(field)
     case 'derived': {
       const loaded = await field.load(source, ids(rows))
       return row => loaded.get(row.id as string) ?? null
@@ -107,11 +109,24 @@ const valuesOf = async (source: Source, field: Field, rows: Row[], needs: Needs)
   }
 }
 
-const columnValue = ({ type }: Extract<Field, { kind: 'column' }>, raw: unknown): Json => {
-  if (raw === null || raw === undefined) return null
-  if (type === 'time') return toIso(Number(raw))
-  if (type === 'boolean') return Number(raw) !== 0
-  return type === 'integer' ? Number(raw) : (raw as string)
+/** Reads a field that stands in its row. Made once for many rows. */
+export const ownValue = (field: Extract<Field, { kind: 'column' | 'json' }>): ((row: Row) => Json) => {
+  const { column } = field
+  const convert = field.kind === 'json' ? fromJson : conversions[field.type]
+  if (!convert) return row => (row[column] ?? null) as Json
+  return row => {
+    const raw = row[column]
+    return raw === null || raw === undefined ? null : convert(raw)
+  }
+}
+
+const fromJson = (raw: unknown): Json => JSON.parse(raw as string)
+
+/** From what a database holds. Text of any kind is as it is. */
+const conversions: Partial<Record<ScalarType, (raw: unknown) => Json>> = {
+  time: raw => toIso(Number(raw)),
+  boolean: raw => Number(raw) !== 0,
+  integer: Number,
 }
 
 /** Column values in the order of the database, null first. */
@@ -148,20 +163,17 @@ const readRows = (
   )
 }
 
-/** What an `IN` holds: SQLite takes 32,766 values a statement. */
-const KEYS_A_STATEMENT = 10_000
-
 const readWhere = async (
-  connection: Connection,
+  connection: Sql,
   statement: string,
   key: string,
   keys: string[],
-  visible?: Sql,
+  visible?: Fragment,
 ): Promise<Row[]> => {
   const found: Row[] = []
-  for (let from = 0; from < keys.length; from += KEYS_A_STATEMENT) {
-    const part = keys.slice(from, from + KEYS_A_STATEMENT)
-    const among: Sql = { sql: `${key} IN (${part.map(() => '?').join(', ')})`, bindings: part }
+  for (let from = 0; from < keys.length; from += STATEMENT_LIMITS.keys) {
+    const part = keys.slice(from, from + STATEMENT_LIMITS.keys)
+    const among: Fragment = { sql: `${key} IN (${part.map(() => '?').join(', ')})`, bindings: part }
     const where = all(visible ? [among, visible] : [among])
     for (const row of await select<Row>(connection, `${statement} WHERE ${where.sql}`, where.bindings)) found.push(row)
   }

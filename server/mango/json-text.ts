@@ -13,7 +13,7 @@ export const textIn = (condition: Condition): { part: string; ignoreCase: boolea
     case '$beginsWith':
       return isPlainJson(condition.value) ? [{ part: `"${condition.value}`, ignoreCase: false }] : undefined
     case '$regex': {
-      const { literals } = condition.pattern
+      const { literals } = condition.pattern.prefilter
       const known = literals.length > 0 && literals.every(({ text }) => isPlainJson(text))
       return known ? literals.map(({ text, ignoreCase }) => ({ part: text, ignoreCase })) : undefined
     }

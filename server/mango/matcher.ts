@@ -1,6 +1,6 @@
 import { type Condition, isObject, type Json, type Node, parseSelector, typeNames, typeOf } from './selector.ts'
 
-/** Whether a document matches a selector, by CouchDB's rules, strings compared by Unicode code point. Throws `MangoError`. */
+/** Whether a document matches a selector by CouchDB's rules, strings compared by code point. Throws `MangoError`. */
 export const matches = (selector: unknown, document: Json): boolean => evaluate(parseSelector(selector), document)
 
 /** Whether a value matches a selector that has been read. */
@@ -79,7 +79,7 @@ const hasAll = (value: Json, values: Json[]): boolean => {
 
 /** No such key in the object that the path led to. */
 export const missing = Symbol('missing')
-/** The path led through something that has no such place: `a.b` of `{a: 1}`. Not even `$exists: false` is true of it. */
+/** The path led through what has no such place: `a.b` of `{a: 1}`. Not even `$exists: false` is true of it. */
 export const unreachable = Symbol('unreachable')
 
 /** The value at a path; a number in a path is an index where the value is a list. */

@@ -1,6 +1,6 @@
 import { RE2JS } from 're2js'
 import { badQuery, quoted } from './error.ts'
-import { type Outline, outlineOf } from './outline.ts'
+import { type Prefilter, prefilterOf } from './prefilter.ts'
 
 export const MAX_PATTERN_LENGTH = 1_000
 /** Instructions of the compiled pattern: matching takes at most this many steps a character. */
@@ -10,7 +10,8 @@ export const MAX_PATTERN_SIZE = 2_000
 export type Pattern = {
   source: string
   test(text: string): boolean
-} & Outline
+  prefilter: Prefilter
+}
 
 /** Compiles a pattern. Throws `MangoError` where it is too long, too large or no RE2 syntax. */
 export const compilePattern = (source: string, where: string): Pattern => {
@@ -21,7 +22,7 @@ export const compilePattern = (source: string, where: string): Pattern => {
   if (compiled.programSize() > MAX_PATTERN_SIZE) {
     throw badQuery(where, `${quoted(source)} is too large once its repetitions are written out; repeat less`)
   }
-  return { source, test: text => compiled.test(text), ...outlineOf(source) }
+  return { source, test: text => compiled.test(text), prefilter: prefilterOf(source) }
 }
 
 const compile = (source: string, where: string): RE2JS => {

@@ -1,9 +1,9 @@
+import type { Dialect } from '../database/dialect.ts'
+import { all, either, type Fragment, sql } from '../database/fragment.ts'
 import { fieldOf } from './bind.ts'
-import { among, beginsWith, type Comparable, comparison, isText, type ScalarType, sampleOf } from './columns.ts'
-import { all, either, type MangoDialect, mangoDialects, type Sql, sql } from './dialect.ts'
+import { among, beginsWith, type Comparable, comparison, isText, sampleOf } from './columns.ts'
 import { isPlainJson, textIn } from './json-text.ts'
 import { satisfies } from './matcher.ts'
-import type { Literal, Outline } from './outline.ts'
 import {
   atMost,
   choose,
@@ -13,10 +13,11 @@ import {
   negatedIf,
   opposite,
   oppositePresent,
-  type Part,
+  type Predicate,
   UNKNOWN,
-} from './part.ts'
-import type { Engine, Field, Resource } from './resource.ts'
+} from './predicate.ts'
+import type { Literal, Prefilter } from './prefilter.ts'
+import type { Field, Resource, ScalarType, VisibleRows } from './resource.ts'
 import type { Condition, FieldNode, Node } from './selector.ts'
 
 /** How a selector is answered: what SQL says of it, and what is left to be matched in TypeScript. */
@@ -24,29 +25,26 @@ export type Plan = {
   /** To-one relations, in the order in which they depend on each other. */
   joins: Join[]
   /** True of every row that the selector selects; false: it selects none. */
-  where: Sql | boolean
+  where: Fragment | boolean
   /** What `where` does not say exactly. */
   residual: Node | undefined
-  /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or in JSON. */
+  /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or JSON. */
   columnAt(path: readonly string[]): string | undefined
 }
 
 /** `required`: what is selected has this relation. */
-export type Join = { table: string; alias: string; on: Sql; required: boolean }
-
-/** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where there is nothing to hide. */
-export type VisibleRows = (resource: Resource, alias: string, column?: string) => Sql | undefined
+export type Join = { table: string; alias: string; on: Fragment; required: boolean }
 
 /** Plans a bound selector over `resource`, whose table goes by its own name. */
-export const plan = (node: Node, resource: Resource, engine: Engine, visible: VisibleRows): Plan => {
-  const planner = new Planner(mangoDialects[engine], visible)
-  const root: Row = { resource, alias: resource.table, joined: new Map() }
+export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: VisibleRows): Plan => {
+  const planner = new Planner(dialect, visible)
+  const root: TableRef = { resource, alias: resource.table, joined: new Map() }
   const conjuncts = conjunctsOf(node)
-  const parts = conjuncts.map(conjunct => planner.part(conjunct, root))
-  const residual = conjuncts.filter((_, index) => !parts[index]!.exact)
+  const predicates = conjuncts.map(conjunct => planner.predicate(conjunct, root))
+  const residual = conjuncts.filter((_, index) => !predicates[index]!.exact)
   return {
     joins: planner.joins,
-    where: conjunction(parts).sql,
+    where: conjunction(predicates).sql,
     columnAt: path => planner.columnAt(path, root),
     residual:
       residual.length === 0 ? undefined : residual.length === 1 ? residual[0] : { kind: 'and', nodes: residual },
@@ -55,117 +53,117 @@ export const plan = (node: Node, resource: Resource, engine: Engine, visible: Vi
 
 const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
 
-/** Rows in scope under a name. Those of the statement itself can take joins; those of a subquery are looked up by EXISTS. */
-type Row = { resource: Resource; alias: string; joined?: Map<string, Row> }
+/** A table in scope under a name: the statement's own, which can take joins, or that of a subquery, behind EXISTS. */
+type TableRef = { resource: Resource; alias: string; joined?: Map<string, TableRef> }
 
-/** A value in scope: a column's, or a list element's. */
-type Scalar = { column: string; type: ScalarType; nullable: boolean }
+/** A column in scope: of a resource's table, or of the table that a list is in. */
+type ColumnRef = { column: string; type: ScalarType; nullable: boolean }
 
 type Kind<K extends Field['kind']> = Extract<Field, { kind: K }>
 
 class Planner {
   readonly joins: Join[] = []
-  readonly #dialect: MangoDialect
+  readonly #dialect: Dialect
   readonly #visible: VisibleRows
   #aliases = 0
 
-  constructor(dialect: MangoDialect, visible: VisibleRows) {
+  constructor(dialect: Dialect, visible: VisibleRows) {
     this.#dialect = dialect
     this.#visible = visible
   }
 
-  part(node: Node, scope: Row | Scalar): Part {
+  predicate(node: Node, scope: TableRef | ColumnRef): Predicate {
     const related = 'resource' in scope ? relatedTo(node, scope.resource) : undefined
-    if (related) return this.#related(node, scope as Row, related)
+    if (related) return this.#related(node, scope as TableRef, related)
     switch (node.kind) {
       case 'constant':
         return exactly(node.value)
       case 'and':
-        return conjunction(node.nodes.map(inner => this.part(inner, subquery(scope))))
+        return conjunction(node.nodes.map(inner => this.predicate(inner, subquery(scope))))
       case 'or':
         return node.nodes.length === 0
           ? exactly(true)
-          : disjunction(node.nodes.map(inner => this.part(inner, subquery(scope))))
+          : disjunction(node.nodes.map(inner => this.predicate(inner, subquery(scope))))
       case 'not':
-        return opposite(this.part(node.node, subquery(scope)))
+        return opposite(this.predicate(node.node, subquery(scope)))
       case 'field':
         if ('resource' in scope) return this.#field(node, scope)
         return node.path.length === 0 ? this.#scalar(node, scope) : exactly(false)
     }
   }
 
-  #field(node: FieldNode, row: Row): Part {
+  #field(node: FieldNode, from: TableRef): Predicate {
     const [name, ...rest] = node.path
     // About the row as a whole, which is an object whatever is in it.
     if (name === undefined) return exactly(satisfies(node.condition, anObject) !== node.negated)
-    const field = fieldOf(row.resource, name, node.at)
+    const field = fieldOf(from.resource, name, node.at)
     switch (field.kind) {
       case 'column':
         return this.#scalar(node, {
-          column: `${row.alias}.${field.column}`,
+          column: `${from.alias}.${field.column}`,
           type: field.type,
           nullable: field.nullable ?? false,
         })
       case 'json':
-        return this.#json(node, `${row.alias}.${field.column}`, rest)
+        return this.#json(node, `${from.alias}.${field.column}`, rest)
       case 'list':
-        return rest.length > 0 ? UNKNOWN : this.#list(node, field, row)
+        return rest.length > 0 ? UNKNOWN : this.#list(node, field, from)
       case 'children':
-        return rest.length > 0 ? UNKNOWN : this.#children(node, field, row)
+        return rest.length > 0 ? UNKNOWN : this.#children(node, field, from)
       case 'derived':
         return UNKNOWN
       case 'related':
-        return this.#whole(node, this.#existsRelated(field, row, exactly(true), `r${++this.#aliases}`).sql)
+        return this.#whole(node, this.#existsRelated(field, from, exactly(true), `r${++this.#aliases}`).sql)
     }
   }
 
   /** A node about fields of one to-one relation: false of a row that has no such relation. */
-  #related(node: Node, row: Row, name: string): Part {
-    const field = row.resource.fields[name] as Kind<'related'>
+  #related(node: Node, from: TableRef, name: string): Predicate {
+    const field = from.resource.fields[name] as Kind<'related'>
     const inner = withoutFirst(node)
-    if (!row.joined) {
+    if (!from.joined) {
       const alias = `r${++this.#aliases}`
-      return this.#existsRelated(field, row, this.part(inner, { resource: field.resource(), alias }), alias)
+      return this.#existsRelated(field, from, this.predicate(inner, { resource: field.resource(), alias }), alias)
     }
-    const related = this.#join(row, row.joined, name, true)
-    return conjunction(conjunctsOf(inner).map(conjunct => this.part(conjunct, related)))
+    const related = this.#join(from, from.joined, name, true)
+    return conjunction(conjunctsOf(inner).map(conjunct => this.predicate(conjunct, related)))
   }
 
-  columnAt(path: readonly string[], row: Row): string | undefined {
+  columnAt(path: readonly string[], from: TableRef): string | undefined {
     const [name, ...rest] = path
-    const field = row.resource.fields[name!]!
-    if (field.kind === 'column') return `${row.alias}.${field.column}`
-    if (field.kind !== 'related' || !row.joined) return undefined
-    return this.columnAt(rest, this.#join(row, row.joined, name!, false))
+    const field = from.resource.fields[name!]!
+    if (field.kind === 'column') return `${from.alias}.${field.column}`
+    if (field.kind !== 'related' || !from.joined) return undefined
+    return this.columnAt(rest, this.#join(from, from.joined, name!, false))
   }
 
   /** The row that a to-one relation leads to, joined to the statement. */
-  #join(row: Row, joined: Map<string, Row>, name: string, required: boolean): Row {
+  #join(from: TableRef, joined: Map<string, TableRef>, name: string, required: boolean): TableRef {
     const existing = joined.get(name)
     if (existing) return existing
-    const field = row.resource.fields[name] as Kind<'related'>
+    const field = from.resource.fields[name] as Kind<'related'>
     const resource = field.resource()
-    const related: Row = { resource, alias: `r${++this.#aliases}`, joined: new Map() }
+    const related: TableRef = { resource, alias: `r${++this.#aliases}`, joined: new Map() }
     joined.set(name, related)
-    const key: Sql = { sql: `${related.alias}.id = ${row.alias}.${field.column}`, bindings: [] }
+    const key: Fragment = { sql: `${related.alias}.id = ${from.alias}.${field.column}`, bindings: [] }
     const visible = this.#visible(resource, related.alias)
     const on = visible ? all([key, visible]) : key
     this.joins.push({ table: resource.table, alias: related.alias, on, required })
     return related
   }
 
-  #existsRelated(field: Kind<'related'>, row: Row, inner: Part, alias: string): Part {
+  #existsRelated(field: Kind<'related'>, from: TableRef, inner: Predicate, alias: string): Predicate {
     const resource = field.resource()
     return this.#exists(
       resource.table,
       alias,
-      `${alias}.id = ${row.alias}.${field.column}`,
+      `${alias}.id = ${from.alias}.${field.column}`,
       inner,
       this.#visible(resource, alias),
     )
   }
 
-  #exists(table: string, alias: string, key: string, inner: Part, visible?: Sql): Part {
+  #exists(table: string, alias: string, key: string, inner: Predicate, visible?: Fragment): Predicate {
     if (inner.sql === false) return inner
     const conditions = [
       { sql: key, bindings: [] },
@@ -176,21 +174,21 @@ class Planner {
   }
 
   /** A condition on something that is an object or else null, of which no more is asked than that. */
-  #whole(node: FieldNode, exists: Sql | boolean): Part {
+  #whole(node: FieldNode, exists: Fragment | boolean): Predicate {
     return choose(
       exactly(satisfies(node.condition, anObject) !== node.negated),
       satisfies(node.condition, null) !== node.negated,
-      sql('#', exists as Sql),
-      sql('NOT #', exists as Sql),
+      sql('#', exists as Fragment),
+      sql('NOT #', exists as Fragment),
     )
   }
 
-  #list(node: FieldNode, field: Kind<'list'>, row: Row): Part {
+  #list(node: FieldNode, field: Kind<'list'>, from: TableRef): Predicate {
     const alias = `l${++this.#aliases}`
-    const key = `${alias}.${field.key} = ${row.alias}.id`
-    const element: Scalar = { column: `${alias}.${field.column}`, type: field.type, nullable: false }
+    const key = `${alias}.${field.key} = ${from.alias}.id`
+    const element: ColumnRef = { column: `${alias}.${field.column}`, type: field.type, nullable: false }
     const visible = field.of && this.#visible(field.of(), alias, field.column)
-    const some = (condition: Condition): Part => {
+    const some = (condition: Condition): Predicate => {
       const inner = this.#scalar({ ...node, path: [], negated: false, condition }, element)
       return this.#exists(field.table, alias, key, inner, visible)
     }
@@ -209,15 +207,15 @@ class Planner {
     }
   }
 
-  #children(node: FieldNode, field: Kind<'children'>, row: Row): Part {
+  #children(node: FieldNode, field: Kind<'children'>, from: TableRef): Predicate {
     const resource = field.resource()
     const alias = `c${++this.#aliases}`
-    const element: Row = { resource, alias }
+    const element: TableRef = { resource, alias }
     const visible = this.#visible(resource, alias)
     return this.#many(node, {
       table: resource.table,
       alias,
-      key: `${alias}.${field.key} = ${row.alias}.id`,
+      key: `${alias}.${field.key} = ${from.alias}.id`,
       element,
       visible,
     })
@@ -226,16 +224,16 @@ class Planner {
   /** A condition on rows of another table as a list. */
   #many(
     node: FieldNode,
-    rows: { table: string; alias: string; key: string; element: Row | Scalar; visible?: Sql | undefined },
-  ): Part {
+    rows: { table: string; alias: string; key: string; element: TableRef | ColumnRef; visible?: Fragment | undefined },
+  ): Predicate {
     const { table, alias, key, element, visible } = rows
-    const some = (inner: Part) => this.#exists(table, alias, key, inner, visible)
+    const some = (inner: Predicate) => this.#exists(table, alias, key, inner, visible)
     const { condition } = node
     switch (condition.operator) {
       case '$elemMatch':
-        return negatedIf(node.negated, some(this.part(condition.node, element)))
+        return negatedIf(node.negated, some(this.predicate(condition.node, element)))
       case '$allMatch': {
-        const fails = opposite(this.part(condition.node, element))
+        const fails = opposite(this.predicate(condition.node, element))
         const any = some(exactly(true))
         if (!fails.exact) return negatedIf(node.negated, { ...any, exact: false })
         return negatedIf(node.negated, conjunction([any, opposite(some(fails))]))
@@ -249,12 +247,12 @@ class Planner {
         return exactly(condition.value === 0 ? negatedIf(!node.negated, some(exactly(true))).sql : count)
       }
       default:
-        return this.#asList(node, some(exactly(true)).sql as Sql)
+        return this.#asList(node, some(exactly(true)).sql as Fragment)
     }
   }
 
-  /** A condition that can tell no more of a list than whether it is empty; of anything else TypeScript has to see it. */
-  #asList({ condition, negated }: FieldNode, some: Sql): Part {
+  /** A condition that can tell of a list only whether it is empty; for anything else TypeScript has to see it. */
+  #asList({ condition, negated }: FieldNode, some: Fragment): Predicate {
     const { operator } = condition
     const tellsElements =
       'values' in condition || ('value' in condition && Array.isArray(condition.value) && condition.value.length > 0)
@@ -270,7 +268,7 @@ class Planner {
     return exactly(whenNot ? some : sql('NOT #', some))
   }
 
-  #scalar(node: FieldNode, { column, type, nullable }: Scalar): Part {
+  #scalar(node: FieldNode, { column, type, nullable }: ColumnRef): Predicate {
     const present = this.#presentScalar(node.condition, column, type)
     const whenPresent = node.negated ? oppositePresent(present) : present
     if (!nullable) return whenPresent
@@ -284,8 +282,8 @@ class Planner {
   }
 
   /** A condition on a column, supposing that it is not null. */
-  #presentScalar(condition: Condition, column: string, type: ScalarType): Part {
-    const comparable = { column, type, text: (value: string) => this.#dialect.text(value) }
+  #presentScalar(condition: Condition, column: string, type: ScalarType): Predicate {
+    const comparable = { column, type, text: (value: string) => this.#dialect.collated(value) }
     switch (condition.operator) {
       case '$eq':
       case '$ne':
@@ -308,22 +306,22 @@ class Planner {
         return exactly(beginsWith(comparable, condition.value))
       case '$regex':
         if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
-        return this.#regex(comparable, condition.pattern)
+        return this.#regex(comparable, condition.pattern.prefilter)
       default:
         // The rest ask for a type, or for lists and objects, which no column is.
         return exactly(satisfies(condition, sampleOf(type)))
     }
   }
 
-  #regex(column: Comparable, { literals, gist }: Outline): Part {
+  #regex(column: Comparable, { literals, regex }: Prefilter): Predicate {
     const text = literals.length === 0 ? UNKNOWN : this.#containsOne(column, literals)
-    const matches = gist && this.#dialect.matches?.(column.column, gist.source)
+    const matches = regex && this.#dialect.matches?.(column.column, regex.source)
     // Looking for a text costs less than matching.
-    if (text.exact || !matches || (text.sql !== true && !gist.complete)) return text
-    return { sql: conjunction([text, exactly(matches)]).sql, exact: gist.complete }
+    if (text.exact || !matches || (text.sql !== true && !regex.complete)) return text
+    return { sql: conjunction([text, exactly(matches)]).sql, exact: regex.complete }
   }
 
-  #containsOne(column: Comparable, literals: Literal[]): Part {
+  #containsOne(column: Comparable, literals: Literal[]): Predicate {
     return disjunction(
       literals.map(({ text, at, ignoreCase, complete }) => {
         if (text === '') return { sql: true, exact: complete }
@@ -336,9 +334,10 @@ class Planner {
 
   /**
    * JSON is matched in TypeScript, on rows whose text has what a match must have: JSON functions differ between engines
-   * in what they make of numbers, escapes and duplicate keys, and reading the text for a string is faster than parsing it.
+   * in what they make of numbers, escapes and duplicate keys, and to look for a string in the text is faster than
+   * to parse it.
    */
-  #json(node: FieldNode, column: string, path: string[]): Part {
+  #json(node: FieldNode, column: string, path: string[]): Predicate {
     const { condition, negated } = node
     if (path.length === 0) {
       if (condition.operator === '$exists') return exactly(condition.value !== negated)
@@ -362,7 +361,7 @@ class Planner {
 
 const anObject = { id: '' }
 
-const subquery = (scope: Row | Scalar): Row | Scalar =>
+const subquery = (scope: TableRef | ColumnRef): TableRef | ColumnRef =>
   'resource' in scope ? { resource: scope.resource, alias: scope.alias } : scope
 
 /** The to-one relation whose fields the whole of `node` is about. */

@@ -1,7 +1,4 @@
-import type { Knex } from 'knex'
-import type { Row } from './documents.ts'
-import type { Engine, Resource } from './resource.ts'
-import { Search } from './search.ts'
+import type { Resource, Visible } from './resource.ts'
 
 export type MangoQuery = {
   /** Everything, where there is none. */
@@ -15,13 +12,10 @@ export type MangoQuery = {
   after?: string | null | undefined
 }
 
-/** Narrows a SELECT from a resource's table to what the caller may see, by conditions on columns named with their table. */
-export type Visible = (builder: Knex.QueryBuilder) => void
-
 export type Options = {
-  /** What the caller may see of other resources: what it may not see is no relation, no child and no sort value either. */
+  /** What the caller may see of other resources: anything else is no relation, no child and no sort value either. */
   related?: ((resource: Resource) => Visible | undefined) | undefined
-  /** The time (epoch milliseconds) by which what depends on it is worked out; the process's own, where it is not given. */
+  /** The time (epoch milliseconds) by which what depends on it is worked out; the process's own if not given. */
   now?: number | undefined
   /** Ask the database which indexes it uses. */
   explain?: boolean | undefined
@@ -45,41 +39,5 @@ export type Explain = {
   rowsExamined: number
 }
 
-/**
- * The rows of a resource that a query selects among those the caller may see, as they are in the table.
- * Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE, QUERY_TOO_COMPLEX.
- */
-export const find = async (
-  db: Knex | Knex.Transaction,
-  engine: Engine,
-  resource: Resource,
-  query: MangoQuery | null | undefined,
-  visible: Visible,
-  options: Options = {},
-): Promise<{ rows: Row[]; explain: Explain }> => {
-  const search = new Search(db, engine, resource, query ?? {}, visible, options, { unique: 'id' })
-  const rows = await search.all()
-  return { rows, explain: await search.explain() }
-}
-
-/** The table's column that holds the parent's id, the parents, and what orders one parent's rows: `id`, or else `orderBy`. */
+/** The column that holds the parent's id, the parents, and what orders one parent's rows: `id`, or else `orderBy`. */
 export type Parents = { column: string; ids: readonly string[]; orderBy?: string | undefined }
-
-/**
- * As `find`, for the rows of each of many parents: `limit`, `skip`, `sort` and `after` hold for each parent by itself.
- * More than 10,000 rows in all is RESULT_TOO_LARGE. A parent without rows is not in the answer.
- */
-export const findByParents = async (
-  db: Knex | Knex.Transaction,
-  engine: Engine,
-  resource: Resource,
-  query: MangoQuery | null | undefined,
-  visible: Visible,
-  parents: Parents,
-  options: Options = {},
-): Promise<{ rows: Map<string, Row[]>; explain: Explain }> => {
-  const { column, ids, orderBy: unique = 'id' } = parents
-  const search = new Search(db, engine, resource, query ?? {}, visible, options, { unique, parent: column })
-  const rows = await search.byParent([...new Set(ids)])
-  return { rows, explain: await search.explain() }
-}

@@ -1,14 +1,15 @@
 import type { Knex } from 'knex'
-import { rows as select } from '../database/connect.ts'
+import { type Sql, rows as select } from '../database/connect.ts'
+import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import type { Fragment } from '../database/fragment.ts'
 import { bind } from './bind.ts'
-import { mangoDialects, type Sql } from './dialect.ts'
-import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row, type Source } from './documents.ts'
+import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
-import { type Plan, plan, type VisibleRows } from './plan.ts'
-import type { Explain, MangoQuery, Options, Visible } from './query.ts'
-import type { Engine, Resource } from './resource.ts'
+import { type Plan, plan } from './plan.ts'
+import type { Explain, MangoQuery, Options } from './query.ts'
+import type { Resource, Source, Visible, VisibleRows } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
 import { afterValues, orderBy, ownKey, parseSort, type SortKey, type SortValue } from './sort.ts'
 
@@ -21,21 +22,17 @@ const ROWS_BETWEEN_LOOKS = 16
 const MATCHING_BUDGET_MS = 10_000
 /** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
 const BATCH_SIZES = [500, 5_000]
-/** SQLite takes 500 SELECTs in one statement, and 32,766 values. */
-const PARENTS_A_STATEMENT = 200
-const VALUES_A_STATEMENT = 30_000
 
 type Key = { unique: string; parent?: string }
 type Values = Json[]
 type Hit = { row: Row; values: Values }
 
 /**
- * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by keyset, so
- * that nothing depends on how many there are.
+ * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by
+ * keyset, so that nothing depends on how many there are.
  */
 export class Search {
-  readonly #db: Knex | Knex.Transaction
-  readonly #engine: Engine
+  readonly #db: Sql
   readonly #resource: Resource
   readonly #visible: Visible
   readonly #source: Source
@@ -48,15 +45,14 @@ export class Search {
   readonly #needs: Needs = new Map()
   readonly #page: Page
   /** The first statement that selected rows. Compiling it once more is left to who asks to see it. */
-  #first: (() => Sql) | undefined
+  #first: (() => Fragment) | undefined
   #statements = 0
   #rowsExamined = 0
   #matchingMs = 0
   #yieldedAt = performance.now()
 
   constructor(
-    db: Knex | Knex.Transaction,
-    engine: Engine,
+    db: Sql,
     resource: Resource,
     query: MangoQuery,
     visible: Visible,
@@ -64,12 +60,11 @@ export class Search {
     { unique, parent }: Key,
   ) {
     this.#db = db
-    this.#engine = engine
     this.#resource = resource
     this.#visible = visible
-    this.#source = { connection: db, visible: visibleRowsBy(db, options.related), now: options.now ?? Date.now() }
+    this.#source = sourceOf(db, options)
     this.#asked = options.explain ?? false
-    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, engine, this.#source.visible)
+    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, dialectOf(db), this.#source.visible)
     this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
@@ -139,11 +134,9 @@ export class Search {
   }
 
   #tooLarge(): MangoError {
-    return new MangoError(
-      'RESULT_TOO_LARGE',
-      'query',
-      `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match. Narrow the selector, or page through them: give a limit, and then the id of the last row seen as after.`,
-    )
+    const tooMany = `More than ${MAX_ROWS.toLocaleString('en')} ${this.#resource.name} match.`
+    const advice = 'page through them: give a limit, and then the id of the last row seen as after.'
+    return new MangoError('RESULT_TOO_LARGE', 'query', `${tooMany} Narrow the selector, or ${advice}`)
   }
 
   #clean(row: Row): Row {
@@ -232,11 +225,11 @@ export class Search {
   }
 
   /** A SELECT for each parent; undefined for more than a statement takes. */
-  #oneByOne(start: Values | undefined, ids: string[]): Sql | undefined {
-    if (ids.length > PARENTS_A_STATEMENT) return undefined
+  #oneByOne(start: Values | undefined, ids: string[]): Fragment | undefined {
+    if (ids.length > STATEMENT_LIMITS.selects) return undefined
     const builder = this.#orderedBuilder(start, this.#wanted, this.#page.skip)
     const one = builder.where(this.#scanKeys[0]!.column!.sql, PARENT).toSQL()
-    if (ids.length * one.bindings.length > VALUES_A_STATEMENT) return undefined
+    if (ids.length * one.bindings.length > STATEMENT_LIMITS.values) return undefined
     return {
       sql: ids.map((_, index) => `SELECT * FROM (${one.sql}) p${index}`).join(' UNION ALL '),
       bindings: ids.flatMap(id => one.bindings.map(value => (value === PARENT ? id : (value as string | number)))),
@@ -244,7 +237,7 @@ export class Search {
   }
 
   /** All rows of all parents, numbered parent by parent, which costs as many rows as they have. */
-  #ranked(start: Values | undefined, ids: string[]): Sql {
+  #ranked(start: Values | undefined, ids: string[]): Fragment {
     const parent = this.#scanKeys[0]!.column!.sql
     const { skip } = this.#page
     const numbered = this.#builder(start)
@@ -253,7 +246,7 @@ export class Search {
       .toSQL()
     return {
       sql: `SELECT * FROM (${numbered.sql}) numbered WHERE mango_rank > ? AND mango_rank <= ? LIMIT ${MAX_ROWS + 1}`,
-      bindings: [...(numbered.bindings as Sql['bindings']), skip, skip + this.#wanted],
+      bindings: [...(numbered.bindings as Fragment['bindings']), skip, skip + this.#wanted],
     }
   }
 
@@ -291,7 +284,7 @@ export class Search {
     return builder
   }
 
-  /** Rows that the caller may see, with the columns to sort by; with `selected` only those that have the relations selected on. */
+  /** Rows that the caller may see, with the columns to sort by; `selected`: those with the relations selected on. */
   #visibleBuilder(selected: boolean): Knex.QueryBuilder {
     const { table } = this.#resource
     const builder = this.#db(table).select(`${table}.*`)
@@ -310,14 +303,14 @@ export class Search {
   async #run(builder: Knex.QueryBuilder): Promise<Row[]> {
     this.#note(() => {
       const { sql, bindings } = builder.toSQL()
-      return { sql, bindings: bindings as Sql['bindings'] }
+      return { sql, bindings: bindings as Fragment['bindings'] }
     })
     const rows: Row[] = await builder
     this.#rowsExamined += rows.length
     return rows
   }
 
-  #note(statement: () => Sql): void {
+  #note(statement: () => Fragment): void {
     this.#first ??= statement
     this.#statements += 1
   }
@@ -347,11 +340,9 @@ export class Search {
   #spend(ms: number): void {
     this.#matchingMs += ms
     if (this.#matchingMs <= MATCHING_BUDGET_MS) return
-    throw new MangoError(
-      'QUERY_TOO_COMPLEX',
-      'selector',
-      `selector: matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows. Add a condition on an indexed field, or simplify its patterns.`,
-    )
+    const slow = `matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows`
+    const advice = 'Add a condition on an indexed field, or simplify its patterns.'
+    throw new MangoError('QUERY_TOO_COMPLEX', 'selector', `selector: ${slow}. ${advice}`)
   }
 
   #values(row: Row, document: Json): Values {
@@ -381,10 +372,8 @@ export class Search {
     const builder = this.#visibleBuilder(false).where(`${this.#resource.table}.id`, this.#page.after)
     const rows: Row[] = await builder
     if (rows.length === 0) {
-      throw badQuery(
-        'after',
-        `there is no row ${this.#page.after} any more to tell where to go on in this sort; sort by id, where any id will do`,
-      )
+      const gone = `there is no row ${this.#page.after} any more to tell where to go on in this sort`
+      throw badQuery('after', `${gone}; sort by id, where any id will do`)
     }
     const [document] = await documentsOf(this.#source, this.#resource, rows, this.#needs)
     return this.#values(rows[0]!, document!)
@@ -403,29 +392,37 @@ export class Search {
     }
   }
 
-  async #indexes({ sql, bindings }: Sql): Promise<string[]> {
-    const { explain, indexes } = mangoDialects[this.#engine]
+  async #indexes({ sql, bindings }: Fragment): Promise<string[]> {
+    const { explain, indexesIn } = dialectOf(this.#db)
     const steps = await select<Row>(this.#db, explain + sql, bindings)
-    return [...new Set(steps.flatMap(indexes))]
+    return [...new Set(steps.flatMap(indexesIn))]
   }
 }
 
 /** Stands for a parent's id in a statement that is repeated for each. */
 const PARENT = '\u0000parent'
 
-const where = (builder: Knex.QueryBuilder, condition: Sql): Knex.QueryBuilder =>
+const where = (builder: Knex.QueryBuilder, condition: Fragment): Knex.QueryBuilder =>
   builder.whereRaw(condition.sql, condition.bindings)
 
+/** Where what rows refer to is read from. */
+export const sourceOf = (db: Knex | Knex.Transaction, { related, now = Date.now() }: Options): Source => ({
+  connection: db,
+  visible: visibleRowsBy(db, related),
+  seen: resource => related?.(resource) ?? (() => {}),
+  now,
+})
+
 /** What may be seen of other resources, as a condition on their ids. */
-const visibleRowsBy = (db: Knex | Knex.Transaction, related: Options['related']): VisibleRows => {
-  const known = new Map<Resource, Sql | undefined>()
-  const visibleIds = (resource: Resource): Sql | undefined => {
+const visibleRowsBy = (db: Sql, related: Options['related']): VisibleRows => {
+  const known = new Map<Resource, Fragment | undefined>()
+  const visibleIds = (resource: Resource): Fragment | undefined => {
     const visible = related?.(resource)
     if (!visible) return undefined
     const id = `${resource.table}.id`
     const everything = db(resource.table).select(id).toSQL().sql
     const { sql, bindings } = db(resource.table).select(id).modify(visible).toSQL()
-    return sql === everything ? undefined : { sql, bindings: bindings as Sql['bindings'] }
+    return sql === everything ? undefined : { sql, bindings: bindings as Fragment['bindings'] }
   }
   return (resource, alias, column = 'id') => {
     if (!known.has(resource)) known.set(resource, visibleIds(resource))

@@ -2,9 +2,9 @@ import { badQuery, didYouMean, quoted } from './error.ts'
 import { compilePattern, type Pattern } from './pattern.ts'
 
 /**
- * A selector as CouchDB normalises one: a bare value is `$eq`, several keys are `$and`, nested objects are longer paths,
- * and `$not` and `$nor` are pushed down to the conditions. Inside `$elemMatch`, `$allMatch` and `$keyMapMatch` CouchDB
- * pushes nothing down, and neither does this: there a `not` is the plain opposite, true of a missing field too.
+ * A selector as CouchDB normalises one: a bare value is `$eq`, several keys are `$and`, nested objects are longer
+ * paths, and `$not` and `$nor` are pushed down to the conditions. Inside `$elemMatch`, `$allMatch` and `$keyMapMatch`
+ * CouchDB pushes nothing down, and neither does this: there a `not` is the plain opposite, true of a missing field too.
  */
 export type Node =
   | { kind: 'and' | 'or'; nodes: Node[] }
@@ -12,7 +12,7 @@ export type Node =
   | { kind: 'constant'; value: boolean }
   | FieldNode
 
-/** `condition` of the value at `path`; of the value itself where the path is empty. A missing field fails it either way. */
+/** `condition` of the value at `path`, or of the value itself if that is empty. A missing field fails it either way. */
 export type FieldNode = { kind: 'field'; path: string[]; at: string; negated: boolean; condition: Condition }
 
 export type Condition =
@@ -170,7 +170,7 @@ class Parser {
 type Operator = (typeof operators)[number]
 type Terminal = Exclude<Operator, '$and' | '$or' | '$not' | '$nor'>
 
-/** The operator that a key spells, as `$regex` or as `_regex`, which is for query documents, where no key begins with `$`. */
+/** The operator that a key spells: `$regex`, or `_regex` for query documents, where no key begins with `$`. */
 const operatorOf = (key: string): Operator | undefined => {
   const spelled = key.startsWith('_') ? `$${key.slice(1)}` : key
   return operators.find(operator => operator === spelled)

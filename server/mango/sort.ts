@@ -1,5 +1,5 @@
+import { all, either, type Fragment, sql } from '../database/fragment.ts'
 import { type Target, targetAt } from './bind.ts'
-import { all, either, type Sql, sql } from './dialect.ts'
 import { badQuery, quoted } from './error.ts'
 import type { Resource } from './resource.ts'
 import { isObject, splitPath } from './selector.ts'
@@ -9,8 +9,15 @@ export type Direction = 'asc' | 'desc'
 /** What rows are ordered by: the path leads to it in a document, and `column`, where SQL has it, in a row. */
 export type SortKey = { path: string[]; direction: Direction; column: SortColumn | undefined }
 
-/** `sql` names a column; `property` is what it is called in the rows that a statement returns; `own` if it is a column of the table itself. */
-export type SortColumn = { sql: string; property: string; own: boolean; nullable: boolean }
+export type SortColumn = {
+  /** Names the column. */
+  sql: string
+  /** What it is called in the rows that a statement returns. */
+  property: string
+  /** It is a column of the table itself. */
+  own: boolean
+  nullable: boolean
+}
 
 type ColumnAt = (path: readonly string[]) => string | undefined
 
@@ -19,8 +26,9 @@ export type SortValue = string | number | null
 export const MAX_SORT_KEYS = 8
 
 /**
- * Reads a sort in CouchDB's two forms, `"name"` and `{"name": "desc"}`, over `resource`. A field that is missing sorts with
- * null, which comes first. The last key is always one that no two rows share, in the direction of the key before it.
+ * Reads a sort in CouchDB's two forms, `"name"` and `{"name": "desc"}`, over `resource`. A field that is missing sorts
+ * with null, which comes first. The last key is always one that no two rows share, in the direction of the key before
+ * it.
  */
 export const parseSort = (sort: unknown, resource: Resource, unique: string, columnAt: ColumnAt): SortKey[] => {
   if (sort !== undefined && sort !== null && !Array.isArray(sort)) {
@@ -75,7 +83,7 @@ export const orderBy = (keys: readonly SortKey[]): string =>
   keys.map(({ column, direction }) => `${column!.sql}${direction === 'desc' ? ' DESC' : ''}`).join(', ')
 
 /** The rows that come after one whose keys have `values`, null being before everything. */
-export const afterValues = (keys: readonly SortKey[], values: readonly SortValue[]): Sql => {
+export const afterValues = (keys: readonly SortKey[], values: readonly SortValue[]): Fragment => {
   const [key, ...others] = keys
   const [value, ...rest] = values as [SortValue, ...SortValue[]]
   const column = key!.column!
@@ -88,11 +96,11 @@ export const afterValues = (keys: readonly SortKey[], values: readonly SortValue
   return all([sql(`${column.sql} ${key!.direction === 'asc' ? '>=' : '<='} ?`, value), after])
 }
 
-const beyondValue = (column: SortColumn, direction: Direction, value: SortValue): Sql => {
+const beyondValue = (column: SortColumn, direction: Direction, value: SortValue): Fragment => {
   if (value === null) return direction === 'asc' ? sql(`${column.sql} IS NOT NULL`) : NONE
   if (direction === 'asc') return sql(`${column.sql} > ?`, value)
   const less = sql(`${column.sql} < ?`, value)
   return column.nullable ? either([less, sql(`${column.sql} IS NULL`)]) : less
 }
 
-const NONE: Sql = { sql: '1 = 0', bindings: [] }
+const NONE: Fragment = { sql: '1 = 0', bindings: [] }

@@ -1,8 +1,10 @@
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { recordEvent } from '../domain/events.ts'
-import { openReports, type ProjectReportRow } from '../domain/project-reports.ts'
+import { openReports } from '../domain/project-reports.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
+import type { ProjectReportRow } from '../domain/resources.ts'
+import { deleteExpiredSignatures } from '../domain/used-signatures.ts'
 import type { Log } from '../log.ts'
 
 const EVERY_MS = 30_000
@@ -23,8 +25,8 @@ type Tools = {
 }
 
 /**
- * What happens because time passes. Each step can be run by any number of processes at once, and again: a row is changed, and
- * its event written, in one transaction that only one of them wins.
+ * What happens because time passes. Each step can be run by any number of processes at once, and again: a row is
+ * changed, and its event written, in one transaction that only one of them wins.
  */
 export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
   let stopping = false
@@ -47,7 +49,7 @@ export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
 
 /** All steps once. One that fails is tried again in the next round, and keeps none of the others back. */
 export const runSchedule = async (tools: Tools, isStopping: () => boolean = () => false): Promise<void> => {
-  for (const step of [openReportsOfQuarter, findOverdue, findExpired, forget, purge]) {
+  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, purge]) {
     try {
       await step(tools, isStopping)
     } catch (error) {
@@ -73,9 +75,7 @@ const openReportsOfQuarter: Step = async ({ database, clock, reportDueDays }, is
     )
     if (without.length === 0) return
     const projectIds = without.map(({ id }) => id)
-    await database.transaction(trx =>
-      openReports(trx, database.dialect, { projectIds, quarter, dueDays: reportDueDays, now }),
-    )
+    await database.transaction(trx => openReports(trx, { projectIds, quarter, dueDays: reportDueDays, now }))
     after = projectIds.at(-1)!
   }
 }
@@ -102,7 +102,6 @@ const findOverdue: Step = async ({ database, clock, onEvents }, isStopping) => {
         const { id, project_id: projectId, quarter } = report
         await recordEvent(
           trx,
-          database.dialect,
           {
             type: 'project_report_quarterly_overdue',
             organisationIds: [report.organisation_id],
@@ -146,7 +145,6 @@ const findExpired: Step = async ({ database, clock, onEvents }, isStopping) => {
         )
         await recordEvent(
           trx,
-          database.dialect,
           {
             type: 'token_expired',
             organisationIds: sees_all_organisations === 1 ? 'all' : seen.map(row => row.organisation_id),
@@ -160,18 +158,9 @@ const findExpired: Step = async ({ database, clock, onEvents }, isStopping) => {
   }
 }
 
-/** Forgets signatures that the clock window keeps out by now. */
-const forget: Step = async ({ database, clock }, isStopping) => {
-  while (!isStopping()) {
-    const old = await rows<{ signature_hash: string }>(
-      database.knex,
-      'SELECT signature_hash FROM used_signatures WHERE expires_at < ? LIMIT ?',
-      [clock.now(), BATCH],
-    )
-    if (old.length === 0) return
-    const hashes = old.map(row => row.signature_hash)
-    await run(database.knex, `DELETE FROM used_signatures WHERE signature_hash IN (${marks(hashes)})`, hashes)
-  }
+/** Deletes signatures that the clock window keeps out by now. */
+const deleteSignatures: Step = async ({ database, clock }, isStopping) => {
+  while (!isStopping() && (await deleteExpiredSignatures(database.knex, clock.now(), BATCH)) > 0);
 }
 
 /** Deletes events past their retention with their deliveries, except where one is still owed. */

@@ -45,7 +45,7 @@ const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number
         left -= 1
         const url = urls[left % urls.length]!
         const eventType = 'project_report_quarterly_overdue'
-        const ids = { deliveryId: randomUUID(), webhookId: randomUUID() }
+        const ids = { deliveryId: randomUUID(), eventId: randomUUID(), webhookId: randomUUID() }
         await sendOnce({ ...ids, url, eventType, eventTime: clock.now(), payload }, tools)
       }
     }),
@@ -185,7 +185,7 @@ const claims = async (engine: string): Promise<void> => {
         await fixture.emit(200)
         const startedAt = performance.now()
         const given = { lease: randomUUID(), now: Date.now(), limit: 200, leaseMs: 30_000 }
-        const { taken } = await claim(fixture.database, { ...given, plan: due => ({ take: due, later: [] }) })
+        const { taken } = await claim(fixture.database, { ...given, triage: due => ({ take: due, later: [] }) })
         times.push(performance.now() - startedAt)
         if (taken.length !== 200) throw new Error(`claimed ${taken.length}`)
         await rows(fixture.database.knex, 'SELECT 1')
@@ -212,7 +212,8 @@ const claims = async (engine: string): Promise<void> => {
 
 const wanted = process.argv.slice(2)
 for (const engine of engines) {
-  if (wanted.length > 0 && !wanted.some(name => engine.startsWith(name))) continue
+  const named = wanted.filter(name => name !== 'claims')
+  if (named.length > 0 && !named.some(name => engine.startsWith(name))) continue
   await throughput(engine)
   await latencies(engine)
   if (wanted.includes('claims')) await claims(engine)

@@ -3,11 +3,9 @@ import { parseArgs } from 'node:util'
 import { v7 as uuid } from 'uuid'
 import { type Database, rows } from '../../server/database/connect.ts'
 import { migrate } from '../../server/database/migrate.ts'
-import { deliveries } from '../../server/domain/deliveries.ts'
-import { events } from '../../server/domain/events.ts'
-import { organisations } from '../../server/domain/organisations.ts'
-import { projects } from '../../server/domain/projects.ts'
-import { find, type MangoQuery } from '../../server/mango/query.ts'
+import { deliveries, events, organisations, projects } from '../../server/domain/resources.ts'
+import { find } from '../../server/mango/find.ts'
+import type { MangoQuery } from '../../server/mango/query.ts'
 import type { Resource } from '../../server/mango/resource.ts'
 import { seedMany } from '../../server/seed.ts'
 import { engines, freshDatabase } from '../support/databases.ts'
@@ -43,7 +41,7 @@ const main = async (): Promise<void> => {
     const { database } = fresh
     await migrate(database)
     await timed('seeding', () => seed(database))
-    if (database.engine !== 'sqlite') {
+    if (database.dialect.engine !== 'sqlite') {
       for (const table of ['organisations', 'projects', 'events', 'deliveries']) {
         await database.knex.raw('ANALYZE TABLE ??', [table])
       }
@@ -84,7 +82,7 @@ const seed = async (database: Database): Promise<void> => {
     .select('id', 'organisation_id')
     .limit(50_000)
   // An event to each of ten webhooks.
-  const size = database.engine === 'sqlite' ? 400 : 2_000
+  const size = database.dialect.engine === 'sqlite' ? 400 : 2_000
   for (let from = 0; from < deliveryCount; from += size) {
     const part = Array.from({ length: Math.min(size, deliveryCount - from) }, (_, n) => from + n)
     const written = part.filter(n => n % 10 === 0)
@@ -134,7 +132,8 @@ type Compared = {
 }
 
 const compareAll = async (database: Database): Promise<void> => {
-  const { knex, engine } = database
+  const { knex, dialect } = database
+  const { engine } = dialect
   const one = async (table: string, offset: number) => (await knex(table).orderBy('id').offset(offset).limit(1))[0]
   const organisation = await one('organisations', Math.floor(counts.organisations / 2))
   const delivery = await one('deliveries', Math.floor(deliveryCount / 2))
@@ -320,20 +319,20 @@ const compareAll = async (database: Database): Promise<void> => {
   ]
 
   console.log(
-    `\n${database.engine}, ${counts.organisations} organisations, ${counts.projects} projects, ${deliveryCount} deliveries`,
+    `\n${database.dialect.engine}, ${counts.organisations} organisations, ${counts.projects} projects, ${deliveryCount} deliveries`,
   )
   console.log('ratio   mango ms  by hand ms  rows  examined  indexes')
   for (const { name, resource, query, sql, bindings = [] } of compared) {
     let found = 0
     const mango = async () => {
-      found = (await find(knex, engine, resource, query, () => {})).rows.length
+      found = (await find(knex, resource, query, () => {})).rows.length
     }
     let byHandRows = 0
     const byHand = async () => {
       byHandRows = (await rows(knex, sql, bindings)).length
     }
     const [mangoMs, byHandMs] = (await medians(mango, byHand)) as [number, number]
-    const { explain } = await find(knex, engine, resource, query, () => {}, { explain: true })
+    const { explain } = await find(knex, resource, query, () => {}, { explain: true })
     const figures = [
       (mangoMs / byHandMs).toFixed(2).padStart(5),
       mangoMs.toFixed(2).padStart(10),
@@ -367,7 +366,7 @@ const medians = async (...works: (() => Promise<void>)[]): Promise<number[]> => 
 
 /** Walks all organisations in pages, by three orders at once, while others come and go: each that stays is seen exactly once. */
 const walk = async (database: Database): Promise<void> => {
-  const { knex, engine } = database
+  const { knex } = database
   const staying = Number((await knex('organisations').count({ n: '*' }))[0]!.n)
   let walking = true
   let changes = 0
@@ -396,7 +395,7 @@ const walk = async (database: Database): Promise<void> => {
     while (true) {
       const page = performance.now()
       const query = { limit: 5_000, ...(sort && { sort }), ...(after && { after }) }
-      const found = (await find(knex, engine, organisations, query, () => {})).rows as { id: string; name: string }[]
+      const found = (await find(knex, organisations, query, () => {})).rows as { id: string; name: string }[]
       pages += 1
       slowestMs = Math.max(slowestMs, performance.now() - page)
       for (const { id, name } of found) {

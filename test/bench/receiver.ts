@@ -33,8 +33,9 @@ const ports = await Promise.all(
             if (request.url!.endsWith('/hanging')) return
             if (request.url!.endsWith('/flooding')) return flood(response)
             if (request.url!.endsWith('/trickling')) return trickle(response)
-            if (!request.url!.endsWith('/aside'))
-              arrivals.push([/"projectReport":\{"id":"([^"]+)"/.exec(body)![1]!, Date.now()])
+            const [, reportId] = /"projectReport":\{"id":"([^"]+)"/.exec(body) ?? []
+            const isAside = request.url!.endsWith('/aside')
+            if (reportId && !isAside) arrivals.push([reportId, performance.timeOrigin + performance.now()])
             response.end()
           })
         })

@@ -1,6 +1,5 @@
 import { type Database, marks, rows } from '../../server/database/connect.ts'
-import type { AttemptRow, DeliveryRow } from '../../server/domain/deliveries.ts'
-import type { EventRow } from '../../server/domain/events.ts'
+import type { AttemptRow, DeliveryRow, EventRow } from '../../server/domain/resources.ts'
 import type { Arrivals } from './arrivals.ts'
 import { actionOf, endpoints, organisationOf, wants } from './endpoints.ts'
 import type { Disturbance } from './faults.ts'

@@ -5,6 +5,7 @@ import path from 'node:path'
 import { parseArgs } from 'node:util'
 import { aftercare } from '../../scripts/aftercare.js'
 import { startThrowAwayDatabase } from '../../scripts/throw-away-database.js'
+import { listCases, runCases } from './case-runner.ts'
 import { planFaults } from './faults.ts'
 import { type Chaos, runChaos } from './run.ts'
 import { createDatabase } from './world.ts'
@@ -20,7 +21,19 @@ reset, hang, flood and talk nonsense; then checks that nothing was lost, doubled
   --seed N            of the faults, to have the same again (by the time)
   --database WHERE    a private server is started, ended and frozen: the one found on this machine, or the mariadbd or mysqld at a path;
                       mysql://… is a running one, that is left alone; sqlite is a file
-  --help`
+  --help
+
+npm run chaos -- --case NAME[,NAME…] [flags]
+
+Runs meetings of two or three things, each made on purpose, and says what was seen. They run on the servers that
+TIDINGS_TEST_DATABASE_URLS names, or else on one that is started for it, and on SQLite. Exits with 1 if one is red.
+
+  --case all          all of them, one after the other
+  --list              their names, and what must hold
+  --engine NAMES      mysql, mariadb, sqlite; all that there are if not given
+  --size N            of those cases that have one, such as rows in the history
+  --repeat N          each so many times (1)
+  --own-servers       nobody else uses the servers that are named: they may be made read-only`
 
 const { values } = parseArgs({
   options: {
@@ -30,6 +43,12 @@ const { values } = parseArgs({
     seed: { type: 'string', default: String(Date.now() % 1_000_000) },
     database: { type: 'string', default: '' },
     help: { type: 'boolean', default: false },
+    case: { type: 'string', multiple: true },
+    list: { type: 'boolean', default: false },
+    engine: { type: 'string', default: '' },
+    size: { type: 'string' },
+    repeat: { type: 'string', default: '1' },
+    'own-servers': { type: 'boolean', default: false },
   },
 })
 
@@ -79,5 +98,17 @@ const main = async (): Promise<number> => {
   }
 }
 
+const splitList = (text: string): string[] => text.split(',').filter(Boolean)
+
 if (values.help) console.log(HELP)
-else process.exitCode = await main()
+else if (values.list) console.log(listCases())
+else if (values.case) {
+  const isGreen = await runCases({
+    names: values.case.flatMap(splitList),
+    engines: splitList(values.engine),
+    size: values.size === undefined ? undefined : Number(values.size),
+    repeat: Number(values.repeat),
+    ownsServers: values['own-servers'],
+  })
+  process.exit(isGreen ? 0 : 1)
+} else process.exitCode = await main()

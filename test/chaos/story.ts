@@ -1,4 +1,4 @@
-import type { AttemptRow, DeliveryRow } from '../../server/domain/deliveries.ts'
+import type { AttemptRow, DeliveryRow } from '../../server/domain/resources.ts'
 import type { Arrival } from './arrivals.ts'
 import type { Disturbance } from './faults.ts'
 

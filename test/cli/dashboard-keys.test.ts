@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { type Delivery, type DeliveryAtAGlance, describeState } from '../../cli/resources/timeline.ts'
+import type { Webhook } from '../../cli/resources/webhook.ts'
 import { paste, press, type Sizes } from '../../cli/screens/dashboard/keys.ts'
 import { afterLook, afterOlder, MOST_ROWS } from '../../cli/screens/dashboard/looks.ts'
 import { initialState, type State, selectedDelivery, selectorOf } from '../../cli/screens/dashboard/state.ts'
-import { type Delivery, type DeliveryAtAGlance, describeState } from '../../cli/timeline.ts'
-import type { Webhook } from '../../cli/webhook.ts'
 
 const AT = Date.parse('2026-11-21T00:40:00Z')
 const SIZES: Sizes = { webhookRows: 5, deliveryRows: 10, detailsRows: 10, detailsLines: 30, wide: false }
@@ -38,7 +38,7 @@ const webhook = (given: Partial<Webhook> = {}): Webhook => ({
   createdAt: '',
   updatedAt: '',
   lastDeliveryAt: null,
-  health: { delivered: 1 },
+  health: { delivered: 1, pending: 0, rejected: 0, dropped: 0, cancelled: 0 },
   ...given,
 })
 const stateWith = (given: Partial<State> = {}): State => ({
@@ -64,7 +64,7 @@ const pressed = (state: State, ...keys: string[]) =>
 const look = (newest: DeliveryAtAGlance[], refreshed: DeliveryAtAGlance[] = []) => ({
   newest,
   refreshed,
-  story: undefined,
+  timeline: undefined,
 })
 
 test('the first step down selects the newest, and home lets the list follow again', () => {
@@ -140,11 +140,11 @@ test('esc goes out of the story, then to the newest, then to all deliveries', ()
 })
 
 test('a story is scrolled within its length', () => {
-  const story = pressed(stateWith(), 'down', 'enter').state
-  assert.equal(pressed(story, 'end').state.scrolled, 20)
-  assert.equal(pressed(story, 'end', 'down').state.scrolled, 20)
-  assert.equal(pressed(story, 'end', 'pageup').state.scrolled, 11)
-  assert.equal(pressed(story, 'up').state.scrolled, 0)
+  const timeline = pressed(stateWith(), 'down', 'enter').state
+  assert.equal(pressed(timeline, 'end').state.scrolled, 20)
+  assert.equal(pressed(timeline, 'end', 'down').state.scrolled, 20)
+  assert.equal(pressed(timeline, 'end', 'pageup').state.scrolled, 11)
+  assert.equal(pressed(timeline, 'up').state.scrolled, 0)
 })
 
 test('a status is shown after the other, and what is known of it at once', () => {
@@ -180,7 +180,7 @@ test('a search is for an id, for its beginning, or for text in a URL or an event
 test('a held list stays as it is but for what becomes of its rows, and counts what is newer', () => {
   const rows = [2, 1].map(ago => delivery(AT + ago, { status: 'pending' }))
   const held = stateWith({ deliveries: rows, deliveryId: rows[1]!.id })
-  const done = { ...rows[1]!, status: 'delivered' }
+  const done: DeliveryAtAGlance = { ...rows[1]!, status: 'delivered' }
   const after = afterLook(held, look([delivery(AT + 9), rows[0]!], [done]), AT + 10)
   assert.deepEqual(after.deliveries, [rows[0], done])
   assert.equal(after.newer, 1)
@@ -192,10 +192,10 @@ test('a row tells the last attempt, also where its story is what is newest', () 
   const attempt = { startedAt: '', durationMs: 1, failure: null, failureDetail: null, response: null, retryAfter: null }
   const row = delivery(AT, { status: 'pending' })
   const attempts = [500, 503].map((statusCode, index) => ({ ...attempt, number: index + 1, statusCode }))
-  const story: Delivery = { ...row, webhook: null, event: null, attempts }
+  const timeline: Delivery = { ...row, webhook: null, event: null, attempts }
   const after = afterLook(
     stateWith({ deliveries: [row], deliveryId: row.id }),
-    { ...look([row]), story: { id: story.id, delivery: story } },
+    { ...look([row]), timeline: { id: timeline.id, delivery: timeline } },
     AT,
   )
   assert.equal(describeState(after.deliveries![0]!, AT), '503')
@@ -204,7 +204,7 @@ test('a row tells the last attempt, also where its story is what is newest', () 
 
 test('a story that is not there is said to be, unless another one was asked for', () => {
   const state = stateWith({ deliveryId: idAt(AT) })
-  const asked = (id: string) => afterLook(state, { ...look([]), story: { id, delivery: null } }, AT).story
+  const asked = (id: string) => afterLook(state, { ...look([]), timeline: { id, delivery: null } }, AT).timeline
   assert.equal(asked(idAt(AT)), null)
   assert.equal(asked(idAt(AT - 1)), undefined)
 })

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { suite, test } from 'node:test'
 import { v7 as uuid } from 'uuid'
-import type { DeliveryAtAGlance } from '../../cli/timeline.ts'
-import type { Webhook } from '../../cli/webhook.ts'
+import type { DeliveryAtAGlance } from '../../cli/resources/timeline.ts'
+import type { Webhook } from '../../cli/resources/webhook.ts'
 import { type Answer, connectedTo, type Received, startStubServer } from './stub-server.ts'
 import { noTerminal, openShell } from './terminal.ts'
 import { temporaryFolder } from './tidings.ts'
@@ -62,14 +62,19 @@ const answering =
   ({ query, variables }: Received): Answer => {
     if (query.includes('viewer')) return { data: { viewer } }
     if (query.includes('webhooks(')) return { data: { webhooks: webhooks() } }
-    const { refreshed, story } = variables as Record<string, { selector: { id: { $in: string[] } } & { id: string } }>
+    const { refreshed, timeline } = variables as Record<
+      string,
+      { selector: { id: { $in: string[] } } & { id: string } }
+    >
     const rows = deliveries()
     return {
       data: {
         newest: rows.slice(0, 100),
         refreshed: refreshed ? rows.filter(({ id }) => refreshed.selector.id.$in.includes(id)) : [],
-        story: story
-          ? rows.filter(({ id }) => id === story.selector.id).map(row => ({ ...row, event: { id: 'e1', payload: {} } }))
+        timeline: timeline
+          ? rows
+              .filter(({ id }) => id === timeline.selector.id)
+              .map(row => ({ ...row, event: { id: 'e1', payload: {} } }))
           : [],
       },
     }

@@ -3,6 +3,8 @@ import { test } from 'node:test'
 import { stripVTControlCharacters } from 'node:util'
 import pc from 'picocolors'
 import { displayWidth } from '../../cli/output/table.ts'
+import type { Delivery } from '../../cli/resources/timeline.ts'
+import type { Webhook } from '../../cli/resources/webhook.ts'
 import { deliveriesPane } from '../../cli/screens/dashboard/deliveries-pane.ts'
 import { detailsLines, detailsPane } from '../../cli/screens/dashboard/details-pane.ts'
 import { footerLines, headerLine, helpLines, noticeLines } from '../../cli/screens/dashboard/frame.ts'
@@ -11,12 +13,12 @@ import { rowOf, wrapLine } from '../../cli/screens/dashboard/lines.ts'
 import { screenColours } from '../../cli/screens/dashboard/palette.ts'
 import { initialState, type State } from '../../cli/screens/dashboard/state.ts'
 import { webhooksPane } from '../../cli/screens/dashboard/webhooks-pane.ts'
-import type { Delivery } from '../../cli/timeline.ts'
+import { webhookStatuses } from '../../shared/vocabulary.ts'
 
 const NOW = Date.parse('2026-11-21T00:40:00Z')
 const colours = screenColours(true)
 
-const story: Delivery = {
+const timeline: Delivery = {
   id: '01a1fc4a-97da-763a-b109-52e3aff02ba2',
   webhookId: '01a1fc4a-97da-763a-b109-52e3aff02ba3',
   webhook: {
@@ -45,19 +47,22 @@ const story: Delivery = {
     },
   ],
 }
-const webhooks = Array.from({ length: 12 }, (_, number) => ({
-  id: `w${number}`,
-  url: `https://${'host-'.repeat(number * 3)}.example.com/受け取り/${number}`,
-  events: ['ping'],
-  organisationIds: [],
-  projectIds: [],
-  status: ['active', 'inactive', 'disabled'][number % 3]!,
-  statusReason: 'It answered 429 without a Retry-After.',
-  createdAt: '2026-11-21T00:30:00.000+00:00',
-  updatedAt: '2026-11-21T00:30:00.000+00:00',
-  lastDeliveryAt: '2026-11-21T00:30:00.000+00:00',
-  health: { pending: 12_345 * number, delivered: 3_456_789, rejected: number, dropped: 999, cancelled: 0 },
-}))
+const webhooks = Array.from(
+  { length: 12 },
+  (_, number): Webhook => ({
+    id: `w${number}`,
+    url: `https://${'host-'.repeat(number * 3)}.example.com/受け取り/${number}`,
+    events: ['ping'],
+    organisationIds: [],
+    projectIds: [],
+    status: webhookStatuses[number % 3]!,
+    statusReason: 'It answered 429 without a Retry-After.',
+    createdAt: '2026-11-21T00:30:00.000+00:00',
+    updatedAt: '2026-11-21T00:30:00.000+00:00',
+    lastDeliveryAt: '2026-11-21T00:30:00.000+00:00',
+    health: { pending: 12_345 * number, delivered: 3_456_789, rejected: number, dropped: 999, cancelled: 0 },
+  }),
+)
 const stateWith = (given: Partial<State> = {}): State => ({
   ...initialState(
     {
@@ -73,9 +78,9 @@ const stateWith = (given: Partial<State> = {}): State => ({
     NOW,
   ),
   webhooks,
-  deliveries: Array.from({ length: 80 }, () => story),
-  deliveryId: story.id,
-  story,
+  deliveries: Array.from({ length: 80 }, () => timeline),
+  deliveryId: timeline.id,
+  timeline,
   perSecond: 1234.5,
   newer: 100,
   newerAtLeast: true,
@@ -93,7 +98,7 @@ test('no line is wider than its place, nor a pane higher, in a terminal of any s
       link: { kind: 'away', message: 'gone '.repeat(40) },
     }),
     stateWith({ deliveries: [], webhooks: [], search: { webhooks: 'some', deliveries: 'thing '.repeat(30) } }),
-    stateWith({ mode: { kind: 'confirm', action: { kind: 'redeliver', delivery: story } } }),
+    stateWith({ mode: { kind: 'confirm', action: { kind: 'redeliver', delivery: timeline } } }),
   ]
   for (const state of states) {
     for (let columns = 60; columns <= 210; columns += 7) {

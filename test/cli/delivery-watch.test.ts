@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { createInterface } from 'node:readline'
 import { test } from 'node:test'
-import { DeliveryWatch } from '../../cli/delivery-watch.ts'
-import type { DeliveryAtAGlance } from '../../cli/timeline.ts'
+import { DeliveryWatch } from '../../cli/resources/delivery-watch.ts'
+import type { DeliveryAtAGlance } from '../../cli/resources/timeline.ts'
 import { connectedTo, startStubServer } from './stub-server.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 

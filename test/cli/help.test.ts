@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { readdirSync } from 'node:fs'
 import { test } from 'node:test'
 import type { CommandUnknownOpts } from '@commander-js/extra-typings'
 import { wholeProgram } from '../../cli/main.ts'
@@ -39,3 +40,23 @@ for (const command of withChildren(program)) {
     if (command !== program) assert.ok(command.summary() || command.description().length < 100, 'no summary')
   })
 }
+
+const folder = new URL('../../cli/commands/', import.meta.url)
+for (const file of readdirSync(folder)) {
+  test(`what cli/commands/${file} has to offer is a command of the program`, async () => {
+    const exported: Record<string, unknown> = await import(new URL(file, folder).href)
+    const made = Object.entries(exported).filter(([name]) => name.endsWith('Command'))
+    for (const [name, make] of made) {
+      const command = (make as () => CommandUnknownOpts)()
+      const registered = withChildren(program).some(
+        each => each.name() === command.name() && each.description() === command.description(),
+      )
+      assert.ok(registered, `${name} is neither in cli/main.ts nor under a command that is`)
+    }
+  })
+}
+
+test('a command of the program is in the help of the program, with its summary', () => {
+  const help = helpOf(program)
+  for (const command of program.commands) assert.match(help, new RegExp(`^ {2}${command.name()} {2,}\\S`, 'm'))
+})

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { jwksUrl, remoteKeys } from '../../cli/jwks.ts'
+import { jwksUrl, remoteKeys } from '../../cli/verify/jwks.ts'
 import { startIssuer } from './issuer.ts'
 
 test('keys are fetched once, and kept for five minutes', async t => {

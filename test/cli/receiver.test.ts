@@ -3,16 +3,16 @@ import { randomUUID } from 'node:crypto'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
-import { parseAnswers } from '../../cli/answers.ts'
-import { type Arrival, type ReceiverOptions, startReceiver } from '../../cli/receiver.ts'
+import { type Arrival, type LocalReceiverOptions, startLocalReceiver } from '../../cli/listen/receiver.ts'
+import { parseScriptedResponses } from '../../cli/listen/scripted-responses.ts'
 import { eventually } from '../support/eventually.ts'
 import { startIssuer } from './issuer.ts'
 
 const issuer = await startIssuer()
 
-const start = async (options: Partial<ReceiverOptions> = {}) => {
+const start = async (options: Partial<LocalReceiverOptions> = {}) => {
   const arrivals: Arrival[] = []
-  const receiver = await startReceiver({
+  const receiver = await startLocalReceiver({
     port: 0,
     path: '/hooks',
     keysUrl: `${issuer.url}/.well-known/jwks.json`,
@@ -43,7 +43,7 @@ test('an event that was handled is refused the second time', async () => {
 })
 
 test('a retry after the receiver’s own 500 is not taken for a replay', async () => {
-  const { url } = await start({ answers: parseAnswers('500,200') })
+  const { url } = await start({ responses: parseScriptedResponses('500,200') })
   const eventId = randomUUID()
   assert.equal((await issuer.deliver(url, { eventId })).status, 500)
   assert.equal((await issuer.deliver(url, { eventId })).status, 200)
@@ -76,7 +76,7 @@ test('a request without a token is refused', async () => {
 })
 
 test('answers are given in order, and the last one stays', async () => {
-  const { url } = await start({ answers: parseAnswers('500,429:30,204') })
+  const { url } = await start({ responses: parseScriptedResponses('500,429:30,204') })
   const responses = [
     await issuer.deliver(url),
     await issuer.deliver(url),
@@ -91,26 +91,26 @@ test('answers are given in order, and the last one stays', async () => {
 })
 
 test('a ping is answered 200 and takes no answer from the rehearsal', async () => {
-  const { url } = await start({ answers: parseAnswers('500') })
+  const { url } = await start({ responses: parseScriptedResponses('500') })
   assert.equal((await issuer.deliver(url, { eventType: 'ping' })).status, 200)
   assert.equal((await issuer.deliver(url)).status, 500)
 })
 
 test('an invalid delivery takes no answer from the rehearsal', async () => {
-  const { url } = await start({ answers: parseAnswers('500,200') })
+  const { url } = await start({ responses: parseScriptedResponses('500,200') })
   assert.equal((await issuer.deliver(url, { audience: 'https://b' })).status, 401)
   assert.equal((await issuer.deliver(url)).status, 500)
 })
 
 test('a connection is broken off with “reset”', async () => {
-  const { url, arrivals } = await start({ answers: parseAnswers('reset') })
+  const { url, arrivals } = await start({ responses: parseScriptedResponses('reset') })
   await assert.rejects(issuer.deliver(url))
   assert.equal(arrivals[0]!.answered, 'reset')
 })
 
 test('a delivery is left waiting with “hang” until the receiver closes', async () => {
   const { url, arrivals, close } = await start({
-    answers: parseAnswers('hang'),
+    responses: parseScriptedResponses('hang'),
     onDelivery: arrival => {
       arrivals.push(arrival)
       void close()
@@ -189,5 +189,5 @@ test('a port that is taken says so', async () => {
 })
 
 test('what is no answer to rehearse is named', () => {
-  assert.throws(() => parseAnswers('500,20O'), /"20O" is no answer to rehearse/)
+  assert.throws(() => parseScriptedResponses('500,20O'), /"20O" is no answer to rehearse/)
 })

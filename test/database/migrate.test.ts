@@ -14,9 +14,9 @@ const withFresh = async (engine: string, work: (fresh: TestDatabase) => Promise<
 }
 
 /** The schema in words: every column of every table of ours, with its type. */
-const schemaOf = async ({ knex, engine }: Database): Promise<string[]> => {
+const schemaOf = async ({ knex, dialect }: Database): Promise<string[]> => {
   const found =
-    engine === 'sqlite'
+    dialect.engine === 'sqlite'
       ? await rows<{ words: string }>(
           knex,
           "SELECT sql AS words FROM sqlite_master WHERE name NOT LIKE '%knex%' AND name NOT LIKE 'sqlite%'",

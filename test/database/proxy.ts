@@ -1,7 +1,10 @@
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
-/** `does not answer`: connections stay and new ones are taken, and nothing comes through, as when a host is gone without a word. */
+/**
+ * `does not answer`: connections stay and new ones are taken, and nothing comes through, as when a host is gone without
+ * a word.
+ */
 export type Outage = 'refuses' | 'does not answer'
 
 /** A way to a database server that a test can break. */

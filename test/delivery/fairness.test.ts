@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
+import { createPlaces, type Places } from '../../server/delivery/concurrency.ts'
 import type { Job } from '../../server/delivery/queue.ts'
-import { createShares } from '../../server/delivery/shares.ts'
 import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
@@ -108,38 +108,38 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
 
 describe('the shares of a process', () => {
   const clock = testClock()
-  const job = (webhookId: string) => ({ webhookId, heldUntil: null }) as Job
+  const job = (webhookId: string) => ({ webhookId, webhook: { held_until: null } }) as Job
   /** What so many due deliveries of each of these webhooks, by turns, get in memory and in connections. */
-  const fill = (shares: ReturnType<typeof createShares>, webhookIds: string[], count = 1000) => {
-    const { take } = shares.plan(Array.from({ length: count }, () => webhookIds.map(job)).flat())
-    for (const each of take) shares.add(each, clock.now() + 30_000)
+  const fill = (places: Places, webhookIds: string[], count = 1000) => {
+    const { take } = places.triage(Array.from({ length: count }, () => webhookIds.map(job)).flat())
+    for (const each of take) places.add(each, clock.now() + 30_000)
     const sent = []
-    for (let place = shares.next(); place; place = shares.next()) sent.push(place)
+    for (let place = places.next(); place; place = places.next()) sent.push(place)
     return { taken: take.length, sent }
   }
 
   it('are at most a quarter for one webhook alone, in connections and in memory', () => {
-    const shares = createShares({ clock, concurrency: 512 })
-    const { taken, sent } = fill(shares, ['flood'])
+    const places = createPlaces({ clock, concurrency: 512 })
+    const { taken, sent } = fill(places, ['flood'])
     assert.equal(taken, 256)
     assert.equal(sent.length, 128)
   })
 
   it('leave room for one more, however many webhooks take all they can', () => {
-    const shares = createShares({ clock, concurrency: 512 })
+    const places = createPlaces({ clock, concurrency: 512 })
     fill(
-      shares,
+      places,
       Array.from({ length: 100 }, (_, n) => `hanging-${n}`),
     )
-    const { taken, sent } = fill(shares, ['healthy'], 3)
+    const { taken, sent } = fill(places, ['healthy'], 3)
     assert.equal(taken, 3)
     assert.equal(sent.filter(({ job }) => job.webhookId === 'healthy').length, 3)
   })
 
   it('go round when claims are made by webhook: none has two more than another', () => {
-    const shares = createShares({ clock, concurrency: 512 })
-    fill(shares, ['flood'])
-    const quotas = shares.quotas(['flood', 'a', 'b', 'c'], 20)
+    const places = createPlaces({ clock, concurrency: 512 })
+    fill(places, ['flood'])
+    const quotas = places.quotas(['flood', 'a', 'b', 'c'], 20)
     assert.deepEqual(
       [...quotas],
       [
@@ -151,34 +151,34 @@ describe('the shares of a process', () => {
   })
 
   it('give every webhook a place in turn when there are more of them than places', () => {
-    const shares = createShares({ clock, concurrency: 4 })
+    const places = createPlaces({ clock, concurrency: 4 })
     const webhooks = Array.from({ length: 8 }, (_, n) => `webhook-${n}`)
-    const { take } = shares.plan(webhooks.map(job))
-    for (const each of take) shares.add(each, clock.now() + 30_000)
+    const { take } = places.triage(webhooks.map(job))
+    for (const each of take) places.add(each, clock.now() + 30_000)
     const served = new Set<string>()
     for (let round = 0; round < 100 && served.size < take.length; round++) {
-      const place = shares.next()
+      const place = places.next()
       if (!place) break
       served.add(place.job.webhookId)
-      shares.ended(place)
-      shares.leave(place)
+      places.ended(place)
+      places.leave(place)
       // Whoever has been served has more at once.
-      const again = shares.plan([job(place.job.webhookId)]).take
-      for (const each of again) shares.add(each, clock.now() + 30_000)
+      const again = places.triage([job(place.job.webhookId)]).take
+      for (const each of again) places.add(each, clock.now() + 30_000)
     }
     assert.equal(served.size, 8)
   })
 
   it('forget a webhook that has nothing here any more', () => {
-    const shares = createShares({ clock, concurrency: 512 })
+    const places = createPlaces({ clock, concurrency: 512 })
     for (let n = 0; n < 1000; n++) {
-      const { sent } = fill(shares, [`webhook-${n}`], 1)
+      const { sent } = fill(places, [`webhook-${n}`], 1)
       for (const place of sent) {
-        shares.ended(place)
-        shares.leave(place)
+        places.ended(place)
+        places.leave(place)
       }
     }
-    assert.equal(shares.count(), 0)
-    assert.equal(shares.webhooks(), 0)
+    assert.equal(places.count(), 0)
+    assert.equal(places.webhooks(), 0)
   })
 })

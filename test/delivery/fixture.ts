@@ -6,9 +6,8 @@ import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
 import type { Settlement } from '../../server/delivery/queue.ts'
 import { createSender } from '../../server/delivery/send.ts'
 import { type Credentials, createAccessToken } from '../../server/domain/access-tokens.ts'
-import type { AttemptRow, DeliveryRow } from '../../server/domain/deliveries.ts'
 import { recordEvent } from '../../server/domain/events.ts'
-import type { WebhookRow } from '../../server/domain/webhooks.ts'
+import type { AttemptRow, DeliveryRow, WebhookRow } from '../../server/domain/resources.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { openKeyring } from '../../server/keys/signing-keys.ts'
 import { createLog, type Log } from '../../server/log.ts'
@@ -111,7 +110,6 @@ export const startFixture = async (
         await database.transaction(trx =>
           recordEvent(
             trx,
-            database.dialect,
             {
               type: 'project_report_quarterly_overdue',
               organisationIds: [organisationId],

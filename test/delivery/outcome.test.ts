@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
-import { type Answer, type Outcome, outcome } from '../../server/delivery/outcome.ts'
+import { type AttemptResult, type Outcome, outcome } from '../../server/delivery/outcome.ts'
 import { RETRY_SCHEDULE_MS as scheduleMs } from '../../shared/retry-schedule.ts'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 
 const HOUR_MS = 3_600_000
 const nowMs = Date.parse('2026-11-21T00:40:00Z')
 const fresh: Parameters<typeof outcome>[1] = { failureCount: 0, throttledSinceMs: null, nowMs, scheduleMs }
-const response = (statusCode: number, retryAfter?: string): Answer =>
+const response = (statusCode: number, retryAfter?: string): AttemptResult =>
   retryAfter === undefined
     ? { kind: 'response', statusCode, body: '' }
     : { kind: 'response', statusCode, retryAfter, body: '' }

@@ -2,18 +2,9 @@ import assert from 'node:assert/strict'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { connect, rows } from '../../server/database/connect.ts'
-import { LEASE_MS } from '../../server/delivery/loop.ts'
-import type { Answer as Answered, Outcome } from '../../server/delivery/outcome.ts'
-import {
-  claim,
-  extend,
-  type Job,
-  newLease,
-  type Plan,
-  putBack,
-  type Settlement,
-  settle,
-} from '../../server/delivery/queue.ts'
+import { extendLeases, LEASE_MS, newLease } from '../../server/delivery/leases.ts'
+import type { AttemptResult, Outcome } from '../../server/delivery/outcome.ts'
+import { claim, type Job, putBack, type Settlement, settle, type Triage } from '../../server/delivery/queue.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -21,7 +12,7 @@ import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
-const takeAll = (due: Job[]): Plan => ({ take: due, later: [] })
+const takeAll = (due: Job[]): Triage => ({ take: due, later: [] })
 
 describeEachEngine('the queue', engine => {
   const clock = testClock()
@@ -34,15 +25,15 @@ describeEachEngine('the queue', engine => {
 
   /** The latest lease of each process. */
   const leases: Record<string, string> = {}
-  const claimAs = async (name: string, { limit = 10, plan = takeAll } = {}): Promise<Job[]> => {
+  const claimAs = async (name: string, { limit = 10, triage = takeAll } = {}): Promise<Job[]> => {
     const lease = newLease(clock.now())
     leases[name] = lease
-    return (await claim(fixture.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, plan })).taken
+    return (await claim(fixture.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, triage })).taken
   }
 
   const settlement = (job: Job, statusCode: number, outcome: Outcome, body = ''): Settlement => {
-    const answer: Answered = { kind: 'response', statusCode, body }
-    return { job, startedAt: clock.now(), durationMs: 7, answer, outcome }
+    const result: AttemptResult = { kind: 'response', statusCode, body }
+    return { job, startedAt: clock.now(), durationMs: 7, result, outcome }
   }
   const delivered = (job: Job) => settlement(job, 200, { status: 'delivered' })
   const failed = (job: Job) =>
@@ -91,7 +82,7 @@ describeEachEngine('the queue', engine => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
     const dueAt = clock.now() + 300
-    const none = await claimAs('first', { plan: due => ({ take: [], later: due.map(job => ({ job, dueAt })) }) })
+    const none = await claimAs('first', { triage: due => ({ take: [], later: due.map(job => ({ job, dueAt })) }) })
     assert.deepEqual(none, [])
     assert.deepEqual({ ...(await queued()) }, { lease: null, due_at: dueAt, attempt: 0, failure_count: 0 })
     assert.equal((await fixture.delivery(webhookId)).next_attempt_at, dueAt, 'and says so')
@@ -124,7 +115,7 @@ describeEachEngine('the queue', engine => {
     const [lost] = await claimAs('dead')
     const claimedAt = clock.now()
     clock.advance(10_000)
-    await extend(fixture.database, [lost!], clock.now() + LEASE_MS)
+    await extendLeases(fixture.database, [lost!], clock.now() + LEASE_MS)
     clock.advance(LEASE_MS)
     const [job] = await claimAs('heir')
     assert.equal((await fixture.attempts(job!.deliveryId))[0]!.started_at, claimedAt)
@@ -219,7 +210,7 @@ describeEachEngine('the queue', engine => {
   it('cancels at its claim what was queued for a webhook that has left active', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
-    await fixture.database.knex('webhooks').update({ status: 'disabled' })
+    await fixture.database.knex('webhooks').update({ status: 'disabled', epoch: 1, ended_epoch: 1 })
     assert.deepEqual(await claimAs('lease'), [])
     assert.equal((await fixture.delivery(webhookId)).status, 'cancelled')
     assert.equal(await fixture.count('delivery_queue'), 0)
@@ -240,9 +231,9 @@ describeEachEngine('the queue', engine => {
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
     const { due_at } = (await queued())!
-    await extend(fixture.database, [frozen!], clock.now() + 5 * LEASE_MS)
+    await extendLeases(fixture.database, [frozen!], clock.now() + 5 * LEASE_MS)
     assert.equal((await queued())!.due_at, due_at)
-    await extend(fixture.database, [heir!], clock.now() + 5 * LEASE_MS)
+    await extendLeases(fixture.database, [heir!], clock.now() + 5 * LEASE_MS)
     assert.equal((await queued())!.due_at, clock.now() + 5 * LEASE_MS)
   })
 
@@ -377,7 +368,7 @@ describeEachEngine('the delivery loop', engine => {
     clock.advance(LEASE_MS)
     // Another process has claimed what ran out, and is sending it.
     const lease = newLease(clock.now())
-    await claim(fixture.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, plan: takeAll })
+    await claim(fixture.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, triage: takeAll })
     answer({ status: 200 })
     await eventually('one to be delivered', () => fixture.countWhere({ status: 'delivered' }), Boolean)
     await loop.idle()
@@ -493,7 +484,7 @@ describe('the delivery loop on SQLite, which has one process', () => {
       const webhookId = await fixture.webhook(receiver.url)
       await fixture.emit()
       const lease = newLease(clock.now())
-      await claim(fixture.database, { lease, now: clock.now(), limit: 1, leaseMs: LEASE_MS, plan: takeAll })
+      await claim(fixture.database, { lease, now: clock.now(), limit: 1, leaseMs: LEASE_MS, triage: takeAll })
       const loop = await fixture.startLoop()
       await loop.idle()
       assert.equal(receiver.requests.length, 1)
@@ -510,8 +501,8 @@ describe('the delivery loop on SQLite, which has one process', () => {
 /** Makes the database refuse attempts that fit a condition. */
 const refuse = (fixture: Fixture, condition: string): Promise<unknown> =>
   fixture.database.knex.raw(
-    fixture.database.engine === 'sqlite'
+    fixture.database.dialect.engine === 'sqlite'
       ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'refused'); END`
       : `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts FOR EACH ROW
-         BEGIN IF ${condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END`,
+         BEGIN IF ${condition} THEN SIGNAL SQLSTATE '22001' SET MYSQL_ERRNO = 1406, MESSAGE_TEXT = 'refused'; END IF; END`,
   )

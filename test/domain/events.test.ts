@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, beforeEach, it } from 'node:test'
-import type { AccessToken } from '../../server/domain/access-tokens.ts'
 import { accessTokenOf, createAccessToken } from '../../server/domain/access-tokens.ts'
 import { type NewEvent, recordEvent, recordPing } from '../../server/domain/events.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
 import { insertWebhook, type WebhookInput } from '../../server/domain/webhooks.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
@@ -43,15 +43,14 @@ describeEachEngine('an event', engine => {
     const { database } = fresh
     const id = randomUUID()
     await database.transaction(trx =>
-      insertWebhook({ trx, dialect: database.dialect, token: by, now: NOW }, id, {
+      insertWebhook({ trx, token: by, now: NOW }, id, {
         url: 'https://example.com/',
         ...input,
       }),
     )
     return id
   }
-  const record = (event: NewEvent) =>
-    fresh.database.transaction(trx => recordEvent(trx, fresh.database.dialect, event, NOW))
+  const record = (event: NewEvent) => fresh.database.transaction(trx => recordEvent(trx, event, NOW))
   const overdue = ({ projectId, organisationId }: typeof acme): NewEvent => ({
     type: 'project_report_quarterly_overdue',
     organisationIds: [organisationId],
@@ -100,7 +99,7 @@ describeEachEngine('an event', engine => {
   it('leaves nothing behind when the change that caused it does not come about', async () => {
     await webhook(all)
     const failing = fresh.database.transaction(async trx => {
-      await recordEvent(trx, fresh.database.dialect, overdue(acme), NOW)
+      await recordEvent(trx, overdue(acme), NOW)
       throw new Error('no')
     })
     await assert.rejects(failing, /no/)

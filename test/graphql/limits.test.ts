@@ -12,7 +12,7 @@ import {
   parse,
   printSchema,
 } from 'graphql'
-import { checkLimits } from '../../server/graphql/limits.ts'
+import { checkLimits, listsOf } from '../../server/graphql/limits.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -168,7 +168,11 @@ describe('the limits of a document', () => {
       for (const field of Object.values(type.getFields())) {
         if (!isListType(getNullableType(field.type)) || !isObjectType(getNamedType(field.type))) continue
         const document = parse(`{ ${field.name}(query: {limit: 1000001}) { id } }`)
-        assert.throws(() => checkLimits(document, {}), /fields, by its limits/, `${type.name}.${field.name}`)
+        assert.throws(
+          () => checkLimits(document, {}, listsOf(schema)),
+          /fields, by its limits/,
+          `${type.name}.${field.name}`,
+        )
       }
     }
   })

@@ -12,7 +12,7 @@ import {
   validate,
 } from 'graphql'
 import { v7 as uuid } from 'uuid'
-import type { AccessToken } from '../../server/domain/access-tokens.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
 import { createContext, type Service } from '../../server/graphql/context.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { testClock } from '../support/clock.ts'

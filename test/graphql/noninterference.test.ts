@@ -11,12 +11,11 @@ import {
   isListType,
   isObjectType,
 } from 'graphql'
-import { attempts } from '../../server/domain/deliveries.ts'
-import { resources } from '../../server/graphql/resolvers/explain.ts'
+import { attempts, resources } from '../../server/domain/resources.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { MangoError } from '../../server/mango/error.ts'
-import { findByParents } from '../../server/mango/query.ts'
+import { findByParents } from '../../server/mango/find.ts'
 import type { Resource } from '../../server/mango/resource.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -211,12 +210,12 @@ describeEachEngine('what a token does not see', engine => {
 
   /** Those that are answered. One that names what cannot be selected on is refused whatever there is, and the document with it. */
   const answered = async (probes: Probe[]): Promise<Probe[]> => {
-    const { knex, engine } = whole.database
+    const { knex } = whole.database
     const found: Probe[] = []
     for (const probe of probes) {
       try {
         // Of no parents: it is only looked at, and nothing is read.
-        await findByParents(knex, engine, probe.resource, probe.query, () => {}, { column: 'id', ids: [] })
+        await findByParents(knex, probe.resource, probe.query, () => {}, { column: 'id', ids: [] })
         found.push(probe)
       } catch (error) {
         if (!(error instanceof MangoError)) throw error

@@ -34,6 +34,15 @@ test('the description says what the payload of an event holds', async () => {
   ])
 })
 
+test('the description says when a failed delivery is sent again, as this installation is configured', async () => {
+  // biome-ignore lint/suspicious/noExplicitAny: a document that is read where it is looked at
+  const spec = (await (await get('/spec/webhooks.json')).json()) as any
+  assert.deepEqual(server.config.retryScheduleMs, [200, 400, 800])
+  for (const type of eventTypes) {
+    assert.match(spec.webhooks[type].post.responses['5XX'].description, /Again after 0\.2, 0\.4, 0\.8 s, then dropped/)
+  }
+})
+
 test('the interactive view is made of the package’s own files, and may ask no other host', async () => {
   const response = await get('/docs')
   const page = await response.text()

@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { after, before, it } from 'node:test'
-import type { Middleware } from 'koa'
-import { createApp } from '../../server/http/app.ts'
+import Koa from 'koa'
+import { authenticate } from '../../server/http/authenticate.ts'
 import { rawBody } from '../../server/http/body.ts'
-import { authenticate } from '../../server/http/hmac.ts'
+import { requestId } from '../../server/http/request-id.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { createLog } from '../../server/log.ts'
 import { type RunningServer, startServer } from '../../server/main.ts'
@@ -347,11 +347,10 @@ describeEachEngine('a signed request', engine => {
         return secret
       },
     }
-    const app = createApp({
-      log,
-      open: [],
-      signed: [rawBody() as Middleware, authenticate({ database, sealer: counting, clock }) as Middleware],
-    })
+    const app = new Koa()
+    app.use(requestId(log))
+    app.use(rawBody())
+    app.use(authenticate({ database, sealer: counting, clock }))
     const listening = app.listen(0, '127.0.0.1')
     await once(listening, 'listening')
     database.knex.on('query', ({ sql }) => work.push(sql))

@@ -4,8 +4,8 @@ import { after, before, test } from 'node:test'
 import fc from 'fast-check'
 import type { Knex } from 'knex'
 import type { Database } from '../../server/database/connect.ts'
+import { find, findByParents } from '../../server/mango/find.ts'
 import { compare, matches, read } from '../../server/mango/matcher.ts'
-import { find, findByParents } from '../../server/mango/query.ts'
 import type { Json } from '../../server/mango/selector.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { documentsOf, insertWorld, makers, type Sort, selector, sort, things, thingsDatabase, world } from './things.ts'
@@ -67,7 +67,7 @@ describeEachEngine('random selectors', engine => {
               .filter(document => last === undefined || inOrder(keys)(document, last) > 0)
               .slice(skip ?? 0, limit === null ? undefined : (skip ?? 0) + limit)
             const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.id as string) ?? null }
-            const { rows, explain } = await find(database.knex, database.engine, things, asked, () => {})
+            const { rows, explain } = await find(database.knex, things, asked, () => {})
             assert.deepEqual(idsOf(rows), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
           }
         },
@@ -93,7 +93,7 @@ describeEachEngine('random selectors', engine => {
           for (const [wanted, keys] of queries) {
             const expected = documents.filter(document => matches(wanted, document)).sort(inOrder(keys))
             const asked = { selector: wanted, sort: written(keys) }
-            const { rows, explain } = await find(database.knex, database.engine, things, asked, () => {}, { related })
+            const { rows, explain } = await find(database.knex, things, asked, () => {}, { related })
             assert.deepEqual(idsOf(rows), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
           }
         },
@@ -126,14 +126,7 @@ describeEachEngine('random selectors', engine => {
             const last = from === null ? undefined : documents[from % documents.length]
             const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.id as string) ?? null }
             const parents = { column: 'maker_id', ids }
-            const { rows, explain } = await findByParents(
-              database.knex,
-              database.engine,
-              things,
-              asked,
-              () => {},
-              parents,
-            )
+            const { rows, explain } = await findByParents(database.knex, things, asked, () => {}, parents)
             for (const id of ids) {
               const expected = documents
                 .filter(document => document.makerId === id && matches(wanted, document))

@@ -3,7 +3,9 @@ import { after, before, beforeEach, test } from 'node:test'
 import type { Knex } from 'knex'
 import type { Database } from '../../server/database/connect.ts'
 import type { MangoError } from '../../server/mango/error.ts'
-import { find, findByParents, type MangoQuery, type Options, type Visible } from '../../server/mango/query.ts'
+import { find, findByParents } from '../../server/mango/find.ts'
+import type { MangoQuery, Options } from '../../server/mango/query.ts'
+import type { Visible } from '../../server/mango/resource.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { insertWorld, type Maker, makers, type Thing, things, thingsDatabase } from './things.ts'
 
@@ -34,7 +36,7 @@ describeEachEngine('find', engine => {
   beforeEach(() => insertWorld(database, { makers: [], things: [] }))
 
   const found = async (query: MangoQuery, visible: Visible = () => {}, options: Options = {}) => {
-    const { rows } = await find(database.knex, database.engine, things, query, visible, options)
+    const { rows } = await find(database.knex, things, query, visible, options)
     return rows.map(row => row.id)
   }
   const refused = async (query: MangoQuery, visible: Visible = () => {}): Promise<MangoError> =>
@@ -45,7 +47,7 @@ describeEachEngine('find', engine => {
 
   test('rows come as they are in the table, in the order of their ids', async () => {
     await insertWorld(database, { makers: [maker(1)], things: [thing(2), thing(1, { makerId: idOf(1) })] })
-    const { rows } = await find(database.knex, database.engine, things, undefined, () => {})
+    const { rows } = await find(database.knex, things, undefined, () => {})
     assert.deepEqual(
       rows.map(row => ({ ...row })),
       [
@@ -81,13 +83,13 @@ describeEachEngine('find', engine => {
 
   test('rows sorted by a related field come without anything added to them', async () => {
     await insertWorld(database, { makers: [maker(1)], things: [thing(1, { makerId: idOf(1) })] })
-    const { rows } = await find(database.knex, database.engine, things, { sort: ['maker.name'] }, () => {})
+    const { rows } = await find(database.knex, things, { sort: ['maker.name'] }, () => {})
     assert.equal(Object.keys(rows[0]!).length, 13)
   })
 
   test('more rows than may come without a limit are an error that says how to page', async () => {
     await insertWorld(database, { makers: Array.from({ length: 10_001 }, (_, index) => maker(index)), things: [] })
-    const all = (query: MangoQuery) => find(database.knex, database.engine, makers, query, () => {})
+    const all = (query: MangoQuery) => find(database.knex, makers, query, () => {})
     await assert.rejects(all({}), (error: MangoError) => {
       assert.equal(error.code, 'RESULT_TOO_LARGE')
       assert.match(error.message, /More than 10,000 makers match.*limit.*after/)
@@ -278,15 +280,10 @@ describeEachEngine('find', engine => {
 
   test('explain says what SQL was asked, which indexes it used, and that nothing was left', async () => {
     await insertWorld(database, { makers: [], things: Array.from({ length: 500 }, (_, index) => thing(index)) })
-    if (database.engine !== 'sqlite') await database.knex.raw('ANALYZE TABLE things')
-    const { explain } = await find(
-      database.knex,
-      database.engine,
-      things,
-      { selector: { name: 'Thing 7' } },
-      () => {},
-      { explain: true },
-    )
+    if (database.dialect.engine !== 'sqlite') await database.knex.raw('ANALYZE TABLE things')
+    const { explain } = await find(database.knex, things, { selector: { name: 'Thing 7' } }, () => {}, {
+      explain: true,
+    })
     assert.match(explain.sql!, /things\.name = \?/)
     assert.deepEqual(explain.indexes, ['things.things_by_name'])
     assert.deepEqual(explain.matchedInTypeScript, [])
@@ -296,8 +293,7 @@ describeEachEngine('find', engine => {
   test('explain says what was left to TypeScript, of rows that a literal has narrowed down', async () => {
     const world = Array.from({ length: 500 }, (_, index) => thing(index, { payload: { a: { b: `v${index}` } } }))
     await insertWorld(database, { makers: [], things: world })
-    const explained = async (query: MangoQuery) =>
-      (await find(database.knex, database.engine, things, query, () => {})).explain
+    const explained = async (query: MangoQuery) => (await find(database.knex, things, query, () => {})).explain
     const pattern = await explained({ selector: { name: { $regex: '(?i)^thing 7$' } }, sort: ['payload.a.b'] })
     assert.deepEqual(pattern.matchedInTypeScript, ['name $regex'])
     assert.deepEqual(pattern.sortedInTypeScript, ['payload.a.b'])
@@ -314,16 +310,16 @@ describeEachEngine('find', engine => {
       things: ['ab12', 'ab1', 'AB12'].map((name, nth) => thing(nth, { name })),
     })
     const query = { selector: { name: { $regex: '^[a-z]{2}[0-9]{2}$' } } }
-    const { rows, explain } = await find(database.knex, database.engine, things, query, () => {})
+    const { rows, explain } = await find(database.knex, things, query, () => {})
     assert.deepEqual(
       rows.map(row => row.name),
       ['ab12'],
     )
-    assert.deepEqual(explain.matchedInTypeScript, database.engine === 'sqlite' ? ['name $regex'] : [])
+    assert.deepEqual(explain.matchedInTypeScript, database.dialect.engine === 'sqlite' ? ['name $regex'] : [])
   })
 
   test('a selector that nothing can match asks the database nothing', async () => {
-    const { rows, explain } = await find(database.knex, database.engine, things, { selector: { count: 'x' } }, () => {})
+    const { rows, explain } = await find(database.knex, things, { selector: { count: 'x' } }, () => {})
     assert.deepEqual(rows, [])
     assert.deepEqual([explain.sql, explain.statements], [null, 0])
   })
@@ -385,7 +381,7 @@ describeEachEngine('find', engine => {
     await insertWorld(database, { makers: parents, things: children })
     const ids = parents.map(({ id }) => id)
     const asked = (query: MangoQuery, some = ids) =>
-      findByParents(database.knex, database.engine, things, query, () => {}, { column: 'maker_id', ids: some })
+      findByParents(database.knex, things, query, () => {}, { column: 'maker_id', ids: some })
     for (const query of [{}, { limit: 2 }, { limit: 2, skip: 1, sort: [{ name: 'desc' }] }]) {
       const { rows, explain } = await asked(query)
       assert.equal(rows.size, 1_000)
@@ -406,7 +402,7 @@ describeEachEngine('find', engine => {
     )
     await insertWorld(database, { makers: parents, things: children })
     const query = { limit: 2, skip: 1, sort: [{ id: 'desc' }] }
-    const { rows, explain } = await findByParents(database.knex, database.engine, things, query, () => {}, {
+    const { rows, explain } = await findByParents(database.knex, things, query, () => {}, {
       column: 'maker_id',
       ids: parents.map(({ id }) => id),
     })
@@ -426,7 +422,7 @@ describeEachEngine('find', engine => {
       things.fields.parts as { resource: () => import('../../server/mango/resource.ts').Resource }
     ).resource()
     const asked = (query: MangoQuery) =>
-      findByParents(database.knex, database.engine, resource, query, () => {}, {
+      findByParents(database.knex, resource, query, () => {}, {
         column: 'thing_id',
         ids: [idOf(1), idOf(2)],
         orderBy: 'number',
@@ -442,7 +438,7 @@ describeEachEngine('find', engine => {
   test('a query inside a transaction sees what the transaction wrote', async () => {
     await database.knex.transaction(async trx => {
       await trx('makers').insert({ id: idOf(1), name: 'New' })
-      const { rows } = await find(trx, database.engine, makers, { selector: { name: { $regex: 'N.w' } } }, () => {})
+      const { rows } = await find(trx, makers, { selector: { name: { $regex: 'N.w' } } }, () => {})
       assert.equal(rows.length, 1)
     })
   })

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { type Gist, type Literal, outlineOf } from '../../server/mango/outline.ts'
 import { compilePattern } from '../../server/mango/pattern.ts'
+import { type Literal, type PrefilterRegex, prefilterOf } from '../../server/mango/prefilter.ts'
 
 const literal = (text: string, rest: Partial<Literal> = {}): Literal => ({
   ...{ text, at: 'anywhere', ignoreCase: false, complete: false },
@@ -37,10 +37,10 @@ const found: [string, Literal[]][] = [
 ]
 
 for (const [source, literals] of found) {
-  test(`the literals of ${JSON.stringify(source)}`, () => assert.deepEqual(outlineOf(source).literals, literals))
+  test(`the literals of ${JSON.stringify(source)}`, () => assert.deepEqual(prefilterOf(source).literals, literals))
 }
 
-const gists: [string, Gist | undefined][] = [
+const regexes: [string, PrefilterRegex | undefined][] = [
   ['^[A-D]', { source: '\\A[\\x41-\\x44]', complete: true }],
   ['[0-9]{2}$', { source: '[\\x30-\\x39][\\x30-\\x39]\\z', complete: true }],
   ['[0-9]+$', { source: '[\\x30-\\x39]\\z', complete: true }],
@@ -54,8 +54,8 @@ const gists: [string, Gist | undefined][] = [
   ['(a+)+$', undefined],
 ]
 
-for (const [source, gist] of gists) {
-  test(`the gist of ${JSON.stringify(source)}`, () => assert.deepEqual(outlineOf(source).gist, gist))
+for (const [source, regex] of regexes) {
+  test(`the regex of ${JSON.stringify(source)}`, () => assert.deepEqual(prefilterOf(source).regex, regex))
 }
 
 const piece = fc.constantFrom(
@@ -116,7 +116,7 @@ const has = (value: string, { text: part, at, ignoreCase }: Literal): boolean =>
   return at === 'start' ? folded.startsWith(part) : folded.includes(part)
 }
 
-test('every match has one of the literals and matches the gist, and what has a complete one of them is a match', () => {
+test('every match has one of the literals and matches the regex, and what has a complete one of them is a match', () => {
   fc.assert(
     fc.property(
       fc.array(piece, { maxLength: 6 }),
@@ -131,17 +131,17 @@ test('every match has one of the literals and matches the gist, and what has a c
           }
         })()
         if (!compiled) return
-        const { literals, gist } = compiled
-        const gistOf = gist && new RegExp(gist.source.replaceAll('\\A', '^').replaceAll('\\z', '$'), 'u')
+        const { literals, regex } = compiled.prefilter
+        const ownRegex = regex && new RegExp(regex.source.replaceAll('\\A', '^').replaceAll('\\z', '$'), 'u')
         for (const characters of texts) {
           const value = characters.join('')
           const matching = literals.filter(candidate => has(value, candidate))
           if (compiled.test(value)) {
             assert.ok(literals.length === 0 || matching.length > 0, JSON.stringify({ source, value, literals }))
-            assert.ok(gistOf?.test(value) ?? true, JSON.stringify({ source, value, gist }))
+            assert.ok(ownRegex?.test(value) ?? true, JSON.stringify({ source, value, regex }))
           }
-          if (gist?.complete && gistOf!.test(value)) {
-            assert.ok(compiled.test(value), JSON.stringify({ source, value, gist }))
+          if (regex?.complete && ownRegex!.test(value)) {
+            assert.ok(compiled.test(value), JSON.stringify({ source, value, regex }))
           }
           if (matching.some(candidate => candidate.complete))
             assert.ok(compiled.test(value), JSON.stringify({ source, value }))

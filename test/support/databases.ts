@@ -27,7 +27,7 @@ const nameOf = async (url: string): Promise<string> => {
     const database = await connect(url, { poolSize: 1 })
     const [found] = await rows<{ version: string }>(database.knex, 'SELECT VERSION() AS version')
     await database.close()
-    return `${database.engine} ${found!.version.match(/^[\d.]*\d/)?.[0]}`
+    return `${database.dialect.engine} ${found!.version.match(/^[\d.]*\d/)?.[0]}`
   } catch (error) {
     const reason = error instanceof AggregateError ? error.errors.join(', ') : (error as Error).message
     throw new Error(`The database server at ${host}, named in TIDINGS_TEST_DATABASE_URLS, was not reached: ${reason}`)

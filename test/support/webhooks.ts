@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { insertMany, type Sql } from '../../server/database/connect.ts'
-import type { WebhookRow } from '../../server/domain/webhooks.ts'
+import type { WebhookRow } from '../../server/domain/resources.ts'
 import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 
 /** A webhook to store; what is not said is as createWebhook leaves it, and an empty or missing list means all. */
@@ -38,6 +38,8 @@ export const webhookRows = ({
     all_events: events.length === 0 ? 1 : 0,
     all_organisations_and_projects: organisationIds.length + projectIds.length === 0 ? 1 : 0,
     held_until: null,
+    epoch: 0,
+    ended_epoch: 0,
     created_at: createdAt,
     updated_at: createdAt,
   }

@@ -1,17 +1,10 @@
 import { toIso } from '../../../shared/time.ts'
+import type { Ask } from '../../connection/client.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { count, dateAndTime, zoneAt, zoneName } from '../../output/time.ts'
-import { type Delivery, type DeliveryAtAGlance, deliveryFields, describeAttempt } from '../../timeline.ts'
-import type { Ask } from './feed.ts'
+import { type Delivery, deliveryFields, describeAttempt } from '../../resources/timeline.ts'
 import { cutMiddle } from './lines.ts'
-import type { Target } from './state.ts'
-
-/** Something that is done on the server, after it has been confirmed. */
-export type Action =
-  | { kind: 'redeliver'; delivery: DeliveryAtAGlance }
-  | { kind: 'ping' | 'disable' | 'enable'; webhook: Target; pending?: number }
-  | { kind: 'recover'; webhook: Target; sinceMs: number }
-export type ActionKind = Action['kind']
+import type { Action, Target } from './state.ts'
 
 export interface Outcome {
   text: string

@@ -1,13 +1,14 @@
+import type { Ask } from '../../connection/client.ts'
 import { CliError } from '../../errors.ts'
 import type { Colours } from '../../output/output.ts'
-import type { DeliveryAtAGlance } from '../../timeline.ts'
-import type { Viewer } from '../../viewer.ts'
-import { type Action, perform, progressOf } from './actions.ts'
-import { type Ask, lookAtDeliveries, lookAtWebhooks, olderDeliveries } from './feed.ts'
+import type { DeliveryAtAGlance } from '../../resources/timeline.ts'
+import type { Viewer } from '../../resources/viewer.ts'
+import { perform, progressOf } from './actions.ts'
+import { lookAtDeliveries, lookAtWebhooks, olderDeliveries } from './feed.ts'
 import { type Effect, paste, press, type Sizes } from './keys.ts'
 import { afterLook, afterOlder } from './looks.ts'
 import { type Link, Poll, Restraint } from './poll.ts'
-import { type Filters, initialState, type Notice, type State, selectorOf, wantedOf } from './state.ts'
+import { type Action, type Filters, initialState, type Notice, type State, selectorOf, wantedOf } from './state.ts'
 
 /** How often it looks while something happens, or somebody is at the keyboard: 80 requests a minute. */
 const BUSY = { deliveriesMs: 1_000, webhooksMs: 3_000 }
@@ -133,11 +134,11 @@ export class Dashboard {
     try {
       const { text, good, deliveryId } = await perform(this.#ask, action, this.#colours)
       this.#notify({ text, tone: good ? 'good' : 'bad' })
-      // What was made is what one wants to see the story of.
+      // What was made is what one wants to see the timeline of.
       if (deliveryId !== undefined) {
         this.#set({
           deliveryId,
-          story: undefined,
+          timeline: undefined,
           detailsOf: 'deliveries',
           deliveries: undefined,
           newer: 0,

@@ -1,7 +1,7 @@
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { timeOfDay, zoneAt } from '../../output/time.ts'
-import { type DeliveryAtAGlance, describeState, statusMark } from '../../timeline.ts'
+import { type DeliveryAtAGlance, describeState, hasFailed, statusMark } from '../../resources/timeline.ts'
 import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
 import { MOST_ROWS } from './looks.ts'
@@ -67,7 +67,7 @@ const noneOf = ({ webhooks, webhookId, statuses, eventType, search }: State): st
     : 'None yet. One is made for each webhook that an event concerns; try one with p, on a webhook.'
 }
 
-interface Values {
+interface DeliveryCells {
   mark: string
   time: string
   what: string
@@ -76,19 +76,21 @@ interface Values {
   colour?: (text: string) => string
 }
 
-const valuesOf = (delivery: DeliveryAtAGlance, nowMs: number, colours: Colours): Values => ({
+const valuesOf = (delivery: DeliveryAtAGlance, nowMs: number, colours: Colours): DeliveryCells => ({
   mark: statusMark(delivery, colours),
   time: timeOf(delivery.createdAt, nowMs),
   what: describeState(delivery, nowMs),
   event: cellText(delivery.eventType),
   webhook: cellText(withoutScheme(delivery.webhook?.url ?? delivery.webhookId)),
-  ...(FAILED.has(delivery.status) && { colour: colours.red }),
+  ...(hasFailed(delivery.status) && { colour: colours.red }),
 })
 
-const FAILED = new Set(['rejected', 'dropped'])
-
 /** The columns that there is room for; that of webhooks is not needed where there is one. */
-const cellsOf = ({ mark, time, what, event, webhook, colour }: Values, { webhookId }: State, width: number): Cell[] => {
+const cellsOf = (
+  { mark, time, what, event, webhook, colour }: DeliveryCells,
+  { webhookId }: State,
+  width: number,
+): Cell[] => {
   const room = width - 2 - 1 - 2 - 8 - 2
   const first: Cell[] = [
     { text: mark, width: 1 },
@@ -116,7 +118,7 @@ const cellsOf = ({ mark, time, what, event, webhook, colour }: Values, { webhook
 /** The longest type's. */
 const EVENT = 34
 
-/** Today's time of day; the day of older ones, whose story tells the time. */
+/** Today's time of day; the day of older ones, whose timeline tells the time. */
 const timeOf = (iso: string, nowMs: number): string => {
   const ms = parseIso(iso)
   if (ms === undefined) return cellText(iso)

@@ -2,9 +2,9 @@ import { stripVTControlCharacters } from 'node:util'
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
-import { statusCell } from '../../resources.ts'
-import { describeDelivery, describeState } from '../../timeline.ts'
-import { describeHealth, type Webhook } from '../../webhook.ts'
+import { statusCell } from '../../resources/cells.ts'
+import { describeDelivery, describeState } from '../../resources/timeline.ts'
+import { describeHealth, type Webhook, type WebhookLines } from '../../resources/webhook.ts'
 import type { Layout } from './layout.ts'
 import { filledUp, rule, wrapLine } from './lines.ts'
 import { type State, selectedDelivery, selectedWebhook } from './state.ts'
@@ -54,9 +54,9 @@ const textOf = (state: State, colours: Colours): string => {
   }
   if (state.deliveryId === undefined)
     return 'Select a delivery with ↓ to see its story. The list stays as it is then; home lets it move on.'
-  if (state.story === undefined) return 'Looking …'
-  if (state.story === null) return 'It is not there any more, or this access token does not see it.'
-  return describeDelivery(state.story, state.nowMs, colours)
+  if (state.timeline === undefined) return 'Looking …'
+  if (state.timeline === null) return 'It is not there any more, or this access token does not see it.'
+  return describeDelivery(state.timeline, state.nowMs, colours)
 }
 
 const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): string => {
@@ -67,21 +67,22 @@ const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): str
   }
   const listed = (values: string[], none: string) => (values.length === 0 ? none : cellText(values.join(', ')))
   const limited = webhook.organisationIds.length + webhook.projectIds.length > 0
-  return describeFields(
-    [
-      ['Webhook', cellText(webhook.id)],
-      ['URL', cellText(webhook.url)],
-      ['Status', statusCell(webhook.status, colours)],
-      ...(webhook.statusReason ? [['', cellText(webhook.statusReason)] as [string, string]] : []),
-      ['Last 24 hours', describeHealth(webhook.health, colours)],
-      ['Last delivery', webhook.lastDeliveryAt ? time(webhook.lastDeliveryAt) : '–'],
-      ['Events', listed(webhook.events, 'all')],
-      ['Organisations', listed(webhook.organisationIds, limited ? 'none' : 'all that its access token sees')],
-      ['Projects', listed(webhook.projectIds, limited ? 'none' : 'all that its access token sees')],
-      ['Created', time(webhook.createdAt)],
-      ['Changed', time(webhook.updatedAt)],
-      ['Times', `${zoneName(zone)}, as on this machine`],
+  const lines: WebhookLines = {
+    id: ['Webhook', cellText(webhook.id)],
+    url: ['URL', cellText(webhook.url)],
+    status: ['Status', statusCell(webhook.status, colours)],
+    statusReason: webhook.statusReason ? ['', cellText(webhook.statusReason)] : undefined,
+    health: ['Last 24 hours', describeHealth(webhook.health, colours)],
+    lastDeliveryAt: ['Last delivery', webhook.lastDeliveryAt ? time(webhook.lastDeliveryAt) : '–'],
+    events: ['Events', listed(webhook.events, 'all')],
+    organisationIds: [
+      'Organisations',
+      listed(webhook.organisationIds, limited ? 'none' : 'all that its access token sees'),
     ],
-    colours,
-  )
+    projectIds: ['Projects', listed(webhook.projectIds, limited ? 'none' : 'all that its access token sees')],
+    createdAt: ['Created', time(webhook.createdAt)],
+    updatedAt: ['Changed', time(webhook.updatedAt)],
+  }
+  const told = Object.values(lines).filter(line => line !== undefined)
+  return describeFields([...told, ['Times', `${zoneName(zone)}, as on this machine`]], colours)
 }

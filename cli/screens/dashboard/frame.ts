@@ -75,7 +75,10 @@ const cellTyped = (text: string): string => (text === '' ? '' : cellText(text))
 
 type KeyHint = [key: string, does: string]
 
-/** The keys that do something here, on one line or two; where there is no room, those that come last in their group are left out. */
+/**
+ * The keys that do something here, on one line or two; where there is no room, those that come last in their group are
+ * left out.
+ */
 export const footerLines = (state: State, width: number, colours: Colours): string[] => {
   const groups = hintsOf(state)
   const line = groups.map(hints => lineOf(hints, colours)).join('   ')

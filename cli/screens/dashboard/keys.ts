@@ -1,8 +1,9 @@
 import { parseIso } from '../../../shared/time.ts'
 import { CliError } from '../../errors.ts'
 import { pastTime } from '../../options.ts'
-import type { Action, ActionKind } from './actions.ts'
 import {
+  type Action,
+  type ActionKind,
   eventTypeChoices,
   listedWebhooks,
   listInFocus,
@@ -33,7 +34,9 @@ export interface Pressed {
   effect?: Effect
 }
 
-/** What a key does. Keys have names (`up`, `pagedown`, `enter`, `esc`, …); one that types something is that character. */
+/**
+ * What a key does. Keys have names (`up`, `pagedown`, `enter`, `esc`, …); one that types something is that character.
+ */
 export const press = (state: State, key: string, sizes: Sizes): Pressed => {
   if (key === 'ctrl-c') return { state, effect: 'quit' }
   const { mode } = state
@@ -189,13 +192,13 @@ const movedInDeliveries = (state: State, move: Move, sizes: Sizes): Pressed => {
 const select = (state: State, deliveryId: string): State =>
   deliveryId === state.deliveryId
     ? state
-    : { ...state, deliveryId, detailsOf: 'deliveries', scrolled: 0, story: undefined }
+    : { ...state, deliveryId, detailsOf: 'deliveries', scrolled: 0, timeline: undefined }
 
 /** Lets go of the selected delivery: the list follows the newest again. */
 const following = (state: State): State => ({
   ...state,
   deliveryId: undefined,
-  story: undefined,
+  timeline: undefined,
   newer: 0,
   scrolled: 0,
 })

@@ -1,5 +1,5 @@
 import { timeOfId } from '../../../shared/time.ts'
-import { atAGlance, type DeliveryAtAGlance } from '../../timeline.ts'
+import { atAGlance, type DeliveryAtAGlance } from '../../resources/timeline.ts'
 import { type Look, PAGE } from './feed.ts'
 import type { State } from './state.ts'
 
@@ -7,11 +7,11 @@ import type { State } from './state.ts'
 export const MOST_ROWS = 2_000
 
 /**
- * Takes in what a look has found. While the list is held its rows stay where they are, and change only in what has become of
- * them; what is newer is counted.
+ * Takes in what a look has found. While the list is held its rows stay where they are, and change only in what has
+ * become of them; what is newer is counted.
  */
 export const afterLook = (state: State, look: Look, nowMs: number): State => {
-  const { newest, refreshed, story } = look
+  const { newest, refreshed, timeline } = look
   const arrived = arrivalOf(newest[0], state, nowMs)
   const seen = {
     ...state,
@@ -19,14 +19,17 @@ export const afterLook = (state: State, look: Look, nowMs: number): State => {
     seenAtMs: nowMs,
     nowMs,
     // It may be of what was selected before.
-    story: story && story.id === state.deliveryId ? story.delivery : state.story,
+    timeline: timeline && timeline.id === state.deliveryId ? timeline.delivery : state.timeline,
     perSecond: steadied(state.perSecond, rateOf(newest, arrived, nowMs)),
   }
   if (state.deliveries === undefined || state.deliveryId === undefined || state.deliveries.length === 0) {
     return { ...seen, deliveries: newest, newer: 0, newerAtLeast: false, more: newest.length === PAGE }
   }
   const changed = new Map(
-    [...newest, ...refreshed, ...(story?.delivery ? [atAGlance(story.delivery)] : [])].map(each => [each.id, each]),
+    [...newest, ...refreshed, ...(timeline?.delivery ? [atAGlance(timeline.delivery)] : [])].map(each => [
+      each.id,
+      each,
+    ]),
   )
   const top = state.deliveries[0]!.id
   const newer = newest.filter(({ id }) => id > top).length
@@ -49,8 +52,8 @@ export const afterOlder = (state: State, page: DeliveryAtAGlance[]): State => {
 const RATE_SPAN_MS = 10_000
 
 /**
- * Deliveries made a second, lately. Their ids tell when (RFC 9562 section 5.7); a page that covers less than the span tells the
- * rate from what it does cover, so that one page is enough at any rate.
+ * Deliveries made a second, lately. Their ids tell when (RFC 9562 section 5.7); a page that covers less than the span
+ * tells the rate from what it does cover, so that one page is enough at any rate.
  */
 const rateOf = (newest: DeliveryAtAGlance[], arrived: State['newest'], nowMs: number): number => {
   if (!arrived) return 0

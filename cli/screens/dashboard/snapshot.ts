@@ -1,10 +1,10 @@
+import type { Session } from '../../connection/session.ts'
 import { usageError } from '../../errors.ts'
 import { type Colours, cellText, type View } from '../../output/output.ts'
 import { relativeIso } from '../../output/time.ts'
-import { idColumn, statusCell } from '../../resources.ts'
-import type { Session } from '../../session.ts'
-import { type DeliveryAtAGlance, describeState, glanceFields, statusMark } from '../../timeline.ts'
-import { describeHealth, type Webhook, webhookFields } from '../../webhook.ts'
+import { idColumn, statusCell } from '../../resources/cells.ts'
+import { type DeliveryAtAGlance, describeState, glanceFields, statusMark } from '../../resources/timeline.ts'
+import { describeHealth, type Webhook, webhookFields } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
 import { byUrgency, type Filters, filterOf } from './state.ts'
 
@@ -34,9 +34,9 @@ export const printSnapshot = async (session: Session, filters: Filters): Promise
   if (!output.forPeople) return output.one({ webhooks, deliveries }, () => '')
   const { colours, nowMs } = output
   output.data(`${colours.bold('Webhooks')}, those that need attention first\n\n`)
-  output.rows(webhooks, webhookView(nowMs))
+  output.list(webhooks, webhookView(nowMs))
   output.data(`\n${colours.bold('Deliveries')}, the newest first\n\n`)
-  output.rows(deliveries, deliveryView(nowMs))
+  output.list(deliveries, deliveryView(nowMs))
 }
 
 const webhookView = (nowMs: number): View<Webhook> => ({

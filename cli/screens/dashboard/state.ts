@@ -1,8 +1,9 @@
-import { allOf } from '../../resources.ts'
-import { atAGlance, type Delivery, type DeliveryAtAGlance } from '../../timeline.ts'
-import type { Viewer } from '../../viewer.ts'
-import { eventTypes, type Webhook } from '../../webhook.ts'
-import type { Action, ActionKind } from './actions.ts'
+import { type DeliveryStatus, eventTypes } from '../../../shared/vocabulary.ts'
+import { wordsOf } from '../../output/words.ts'
+import { allOf } from '../../resources/mango-query.ts'
+import { atAGlance, type Delivery, type DeliveryAtAGlance, outcomes } from '../../resources/timeline.ts'
+import type { Viewer } from '../../resources/viewer.ts'
+import type { Webhook } from '../../resources/webhook.ts'
 import type { Wanted } from './feed.ts'
 import type { Link } from './poll.ts'
 
@@ -21,6 +22,13 @@ export type Mode =
 
 /** A webhook that something is to be done with. */
 export type Target = Pick<Webhook, 'id' | 'url'>
+
+/** Something that is done on the server, after it has been confirmed. */
+export type Action =
+  | { kind: 'redeliver'; delivery: DeliveryAtAGlance }
+  | { kind: 'ping' | 'disable' | 'enable'; webhook: Target; pending?: number }
+  | { kind: 'recover'; webhook: Target; sinceMs: number }
+export type ActionKind = Action['kind']
 
 export interface Notice {
   text: string
@@ -44,7 +52,7 @@ export interface State {
   /** Deliveries made a second, of those that the list is limited to. */
   perSecond: number
   /** Of the selected delivery. Undefined until it has been asked for; null if it is not there. */
-  story: Delivery | null | undefined
+  timeline: Delivery | null | undefined
   link: Link
   /** When the last look was answered, epoch milliseconds. */
   seenAtMs: number | undefined
@@ -57,7 +65,7 @@ export interface State {
   webhookId: string | undefined
   /** The selected delivery. While there is one the list is held; otherwise it follows the newest. */
   deliveryId: string | undefined
-  statuses: string[]
+  statuses: DeliveryStatus[]
   eventType: string | undefined
   search: { webhooks: string; deliveries: string }
   /** Lines of the details that are scrolled out above. */
@@ -68,7 +76,7 @@ export interface State {
 
 export interface Filters {
   webhookId?: string | undefined
-  statuses?: string[] | undefined
+  statuses?: DeliveryStatus[] | undefined
   eventType?: string | undefined
 }
 
@@ -81,7 +89,7 @@ export const initialState = (viewer: Viewer, filters: Filters, nowMs: number): S
   more: false,
   newest: undefined,
   perSecond: 0,
-  story: undefined,
+  timeline: undefined,
   link: { kind: 'live' },
   seenAtMs: undefined,
   nowMs,
@@ -98,7 +106,10 @@ export const initialState = (viewer: Viewer, filters: Filters, nowMs: number): S
 })
 
 /** Choices that one key goes through; support looks for what failed, whichever way. */
-export const statusChoices: string[][] = [[], ['pending'], ['rejected', 'dropped'], ['delivered'], ['cancelled']]
+export const statusChoices: DeliveryStatus[][] = [
+  [],
+  ...Object.values(Object.groupBy(wordsOf(outcomes), status => outcomes[status])),
+]
 export const eventTypeChoices: (string | undefined)[] = [undefined, ...eventTypes]
 
 /** Those that match what was searched for, in the order of who needs attention first. */
@@ -110,7 +121,9 @@ export const listedWebhooks = ({ webhooks = [], search }: State): Webhook[] => {
 
 export const byUrgency = (a: Webhook, b: Webhook): number => urgency(b) - urgency(a) || (a.url < b.url ? -1 : 1)
 
-/** Inactive comes first, since it waits for a person; then the share that failed; then what is healthy; then disabled. */
+/**
+ * Inactive comes first, since it waits for a person; then the share that failed; then what is healthy; then disabled.
+ */
 const urgency = ({ status, health }: Webhook): number => {
   if (status === 'inactive') return 3
   if (status === 'disabled') return -1
@@ -122,9 +135,10 @@ const urgency = ({ status, health }: Webhook): number => {
 export const selectedWebhook = ({ webhooks, webhookId }: State): Webhook | undefined =>
   webhooks?.find(({ id }) => id === webhookId)
 
-/** The selected delivery as far as it is known: from the list, or from its story where the list does not have it. */
-export const selectedDelivery = ({ deliveries, deliveryId, story }: State): DeliveryAtAGlance | undefined =>
-  deliveries?.find(({ id }) => id === deliveryId) ?? (story && story.id === deliveryId ? atAGlance(story) : undefined)
+/** The selected delivery as far as it is known: from the list, or from its timeline where the list does not have it. */
+export const selectedDelivery = ({ deliveries, deliveryId, timeline }: State): DeliveryAtAGlance | undefined =>
+  deliveries?.find(({ id }) => id === deliveryId) ??
+  (timeline && timeline.id === deliveryId ? atAGlance(timeline) : undefined)
 
 /** The webhook that keys act on: the one in the list of webhooks, or the one that the selected delivery goes to. */
 export const targetWebhook = (state: State): Target | undefined => {
@@ -147,8 +161,9 @@ const WHOLE_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/
 
 /**
- * The condition for the list of deliveries; undefined if nothing can match. A search is for an id, whole or its beginning, or
- * else for text in the webhook's URL or the event's type: both are resolved here, so that the server need not read every row.
+ * The condition for the list of deliveries; undefined if nothing can match. A search is for an id, whole or its
+ * beginning, or else for text in the webhook's URL or the event's type: both are resolved here, so that the server need
+ * not read every row.
  */
 export const selectorOf = (state: State): Record<string, unknown> | undefined => {
   const search = searchOf(state)
@@ -189,5 +204,5 @@ const filled = (beginning: string, digit: '0' | 'f'): string =>
 export const wantedOf = (state: State, shown: DeliveryAtAGlance[], detailsShown: boolean): Wanted => ({
   selector: selectorOf(state),
   refresh: state.deliveryId === undefined ? [] : shown.filter(({ status }) => status === 'pending').map(({ id }) => id),
-  storyId: detailsShown ? state.deliveryId : undefined,
+  timelineId: detailsShown ? state.deliveryId : undefined,
 })

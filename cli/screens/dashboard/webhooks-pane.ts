@@ -1,7 +1,8 @@
+import type { DeliveryStatus } from '../../../shared/vocabulary.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { relativeIso } from '../../output/time.ts'
-import { statusCell } from '../../resources.ts'
-import type { Webhook } from '../../webhook.ts'
+import { statusColour } from '../../resources/cells.ts'
+import type { Webhook } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
 import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
@@ -34,7 +35,7 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
 const NONE =
   '  None yet. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register'
 
-interface Values {
+interface WebhookCells {
   status: Value
   url: string
   delivered: Value
@@ -47,7 +48,7 @@ interface Values {
 type Value = { text: string; colour?: (text: string) => string }
 
 /** The columns that there is room for. */
-const cellsOf = (values: Values, width: number): Cell[] => {
+const cellsOf = (values: WebhookCells, width: number): Cell[] => {
   const counts: Cell[] =
     width < 78
       ? [
@@ -69,7 +70,7 @@ const cellsOf = (values: Values, width: number): Cell[] => {
   ]
 }
 
-const HEADS: Values = {
+const HEADS: WebhookCells = {
   status: { text: 'STATUS' },
   url: 'URL',
   delivered: { text: 'DELIVERED' },
@@ -80,7 +81,7 @@ const HEADS: Values = {
   last: 'LAST DELIVERY',
 }
 
-const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: number, colours: Colours): Values => {
+const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: number, colours: Colours): WebhookCells => {
   const { delivered = 0, rejected = 0, dropped = 0, pending = 0 } = health
   const bad = (number: number): Value =>
     number > 0 ? { text: short(number), colour: colours.red } : { text: short(number) }
@@ -88,7 +89,7 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
     // What waits for a person is as red as what has failed.
     status: {
       text: cellText(status),
-      colour: text => (status === 'inactive' ? colours.red(text) : statusCell(text, colours)),
+      colour: status === 'inactive' ? colours.red : statusColour(status, colours),
     },
     url: cellText(withoutScheme(url)),
     delivered: { text: short(delivered) },
@@ -100,10 +101,10 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
   }
 }
 
-const totals = (webhooks: Webhook[]): Values => {
-  const sum = (...outcomes: string[]): Value => ({
+const totals = (webhooks: Webhook[]): WebhookCells => {
+  const sum = (...statuses: DeliveryStatus[]): Value => ({
     text: short(
-      webhooks.reduce((total, { health }) => total + outcomes.reduce((sum, each) => sum + (health[each] ?? 0), 0), 0),
+      webhooks.reduce((total, { health }) => total + statuses.reduce((sum, each) => sum + (health[each] ?? 0), 0), 0),
     ),
   })
   return {

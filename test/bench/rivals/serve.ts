@@ -2,7 +2,7 @@ import { createServer } from 'node:http'
 import { registerHooks } from 'node:module'
 import type { AddressInfo } from 'node:net'
 import { readConfig } from '../../../server/config.ts'
-import type { AccessToken } from '../../../server/domain/access-tokens.ts'
+import type { AccessToken } from '../../../server/domain/permissions.ts'
 import type { Service } from '../../../server/graphql/context.ts'
 import { permissions } from '../../../shared/vocabulary.ts'
 

@@ -1,0 +1,50 @@
+import type { Config } from '../../server/config.ts'
+import type { Database } from '../../server/database/connect.ts'
+import { CliError, exitCodes } from '../errors.ts'
+
+/** Runs `work` on the server's database, with a schema that is there. */
+export const withDatabase = async (work: (database: Database, config: Config) => Promise<void>): Promise<void> => {
+  const config = await configuration()
+  const { connect, isMissingTable } = await import('../../server/database/connect.ts')
+  const database = await connect(config.databaseUrl).catch(error => {
+    throw new CliError(
+      exitCodes.unreachable,
+      'DATABASE_NOT_REACHED',
+      `The database does not answer: ${error.message || error.code}.`,
+      'Check TIDINGS_DATABASE_URL, and that the database runs.',
+    )
+  })
+  try {
+    await work(database, config)
+  } catch (error) {
+    if (!isMissingTable(error)) throw error
+    throw new CliError(
+      exitCodes.failed,
+      'SCHEMA_MISSING',
+      'The database has no schema yet.',
+      'Make it with: tidings server migrate',
+    )
+  } finally {
+    await database.close()
+  }
+}
+
+/** The server's configuration, from its environment. Throws a CliError that lists every fault of it. */
+export const configuration = async (): Promise<Config> => {
+  const { readConfig } = await import('../../server/config.ts')
+  return whereConfigured(async () => readConfig())
+}
+
+/** Tells the faults of a configuration as the command line tells errors. */
+export const whereConfigured = async <T>(work: () => Promise<T>): Promise<T> => {
+  const { ConfigError } = await import('../../server/config.ts')
+  return work().catch(error => {
+    if (!(error instanceof ConfigError)) throw error
+    throw new CliError(
+      exitCodes.failed,
+      'CONFIGURATION',
+      error.message,
+      'The README lists every setting. To try Tidings out without any: npm start',
+    )
+  })
+}

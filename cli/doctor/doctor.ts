@@ -1,0 +1,238 @@
+import pc from 'picocolors'
+import type { DeliveryStatus } from '../../shared/vocabulary.ts'
+import { graphql } from '../connection/client.ts'
+import { connect, serverUrl } from '../connection/connection.ts'
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { count, duration, relativeIso } from '../output/time.ts'
+import { type Attempt, describeAttempt, hasFailed } from '../resources/timeline.ts'
+import { askViewer, describeSight, type Viewer } from '../resources/viewer.ts'
+import { type Webhook, webhookFields } from '../resources/webhook.ts'
+import { checkReachable } from './endpoint-check.ts'
+import { type Finding, note, ok, problem, skipped } from './findings.ts'
+
+const TIMEOUT_MS = 10_000
+/** Signatures are good for five minutes either way. */
+const SIGNATURE_WINDOW_MS = 5 * 60_000
+/** The `Date` header tells whole seconds, and the answer took its time. */
+const CLOCK_TOLERANCE_MS = 30_000
+const EXPIRES_SOON_MS = 14 * 86_400_000
+
+/** Looks at everything between this machine and the server, and with an id at that webhook. Changes nothing. */
+export const diagnoseClient = async (session: Session, webhookId: string | undefined): Promise<Finding[]> => {
+  const { settings } = session
+  let url: URL
+  try {
+    url = serverUrl(settings)
+  } catch (error) {
+    return [failure('settings', error), skipped('the rest', 'needs the address of a server')]
+  }
+  const findings = [ok('settings', `${url.href} (from ${settings.url!.source})`)]
+  const reached = await diagnoseServer(url)
+  findings.push(...reached.findings)
+  if (!reached.ready) return [...findings, skipped('access token', 'needs a server that is ready')]
+  try {
+    const connection = connect(settings)
+    const viewer = await askViewer(document => graphql(connection, document))
+    findings.push(...diagnoseToken(viewer, session.output.nowMs))
+    if (webhookId !== undefined) findings.push(...(await diagnoseWebhook(session, webhookId)))
+  } catch (error) {
+    findings.push(
+      error instanceof CliError && error.code === 'FORBIDDEN'
+        ? note(
+            'access token',
+            `good, but ${error.message}`,
+            'For looking at anything, an admin makes one that may read.',
+          )
+        : failure('access token', error),
+    )
+  }
+  return findings
+}
+
+const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: boolean }> => {
+  const connection = await checkReachable('connection', url)
+  if (connection.status === 'problem') {
+    const next = `${connection.next} A sandbox starts with: npm start. Which server is meant, and why: tidings config`
+    return { findings: [{ ...connection, next }], ready: false }
+  }
+  const findings = [connection]
+  if (url.protocol === 'http:' && !/^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(url.hostname)) {
+    findings.push(
+      note('TLS', 'none: what is sent and answered can be read on the way', 'Use the server’s https address.'),
+    )
+  }
+  const base = url.href.replace(/\/?$/, '/')
+  let response: Response
+  let body: { status?: unknown; reason?: unknown } | undefined
+  const startedAt = Date.now()
+  try {
+    response = await fetch(new URL('readyz', base), { redirect: 'manual', signal: AbortSignal.timeout(TIMEOUT_MS) })
+    body = (await response.json().catch(() => undefined)) as typeof body
+  } catch (error) {
+    const { cause = error } = error as { cause?: unknown }
+    findings.push(
+      problem(
+        'server',
+        `no answer: ${cause instanceof Error ? cause.message : String(cause)}`,
+        'Ask whoever runs the server.',
+      ),
+    )
+    return { findings, ready: false }
+  }
+  const { status, reason } = body ?? {}
+  if (status === 'not ready') {
+    findings.push(
+      problem('server', `not ready: ${String(reason)}`, 'Whoever runs it finds out more with: tidings server doctor'),
+    )
+    return { findings, ready: false }
+  }
+  if (status !== 'ready') {
+    findings.push(
+      problem(
+        'server',
+        `${response.url || base} answered ${response.status}, and not as a Tidings server does`,
+        'Check the base URL with: tidings config. It is the part before /graphql.',
+      ),
+    )
+    return { findings, ready: false }
+  }
+  findings.push(ok('server', 'ready'), ...diagnoseClock(response, startedAt))
+  return { findings, ready: true }
+}
+
+const diagnoseClock = (response: Response, startedAtMs: number): Finding[] => {
+  const serverMs = Date.parse(response.headers.get('date') ?? '')
+  if (Number.isNaN(serverMs)) return []
+  const offMs = (startedAtMs + Date.now()) / 2 - serverMs
+  if (Math.abs(offMs) < CLOCK_TOLERANCE_MS) return [ok('clock', 'agrees with the server’s')]
+  const found = `this machine’s is ${duration(Math.abs(offMs))} ${offMs < 0 ? 'behind' : 'ahead of'} the server’s`
+  const judge = Math.abs(offMs) < SIGNATURE_WINDOW_MS ? note : problem
+  return [judge('clock', found, 'Requests are refused when it is five minutes off. Switch network time on.')]
+}
+
+const diagnoseToken = (viewer: Viewer, nowMs: number): Finding[] => {
+  const sees = describeSight(viewer)
+  const may = viewer.permissions.join(', ')
+  const expires = viewer.expiresAt === null ? 'does not expire' : `expires ${relativeIso(viewer.expiresAt, nowMs)}`
+  const isSoon = viewer.expiresAt !== null && Date.parse(viewer.expiresAt) - nowMs < EXPIRES_SOON_MS
+  const canSetUp = viewer.permissions.includes('webhooks') || viewer.permissions.includes('admin')
+  return [
+    isSoon
+      ? note('access token', `${viewer.name}; ${expires}`, 'Have the next one made: tidings tokens create --help')
+      : ok('access token', `${viewer.name}; ${expires}`),
+    canSetUp
+      ? ok('permissions', may)
+      : note(
+          'permissions',
+          may,
+          'It cannot set up, ping or redeliver: for that, an admin makes one with the permission webhooks.',
+        ),
+    sees === 'no organisation'
+      ? problem('sees', sees, 'An admin makes one that sees some: tidings tokens create --organisation ID')
+      : ok('sees', sees),
+  ]
+}
+
+interface RecentDelivery {
+  id: string
+  eventType: string
+  status: DeliveryStatus
+  createdAt: string
+  nextAttemptAt: string | null
+  attempts: Attempt[]
+}
+
+const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]> => {
+  const { webhooks } = await graphql<{ webhooks: (Webhook & { deliveries: RecentDelivery[] })[] }>(
+    session.connection,
+    `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields}
+      deliveries(query: { sort: [{ id: "desc" }], limit: 10 }) { id eventType status createdAt nextAttemptAt
+        attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure failureDetail response retryAfter } } } }`,
+    { query: { selector: { id } } },
+  )
+  const [webhook] = webhooks
+  if (!webhook) {
+    return [
+      problem(
+        'webhook',
+        `none with id ${id} is visible to this access token`,
+        'See those that are with: tidings webhooks list',
+      ),
+    ]
+  }
+  const events = webhook.events.length === 0 ? 'all events' : webhook.events.join(', ')
+  const limits = webhook.organisationIds.length + webhook.projectIds.length
+  const scope =
+    limits === 0
+      ? 'whatever its access token sees'
+      : `${count(limits, 'organisation or project', 'organisations and projects')}`
+  const url = URL.parse(webhook.url)
+  return [
+    webhook.status === 'active'
+      ? ok('webhook', `active; ${events}, of ${scope}`)
+      : problem(
+          'webhook',
+          `${webhook.status}${webhook.statusReason ? `: ${webhook.statusReason}` : ''}`,
+          `Nothing is sent to it. Once its endpoint is well: tidings webhooks enable ${id}`,
+        ),
+    diagnoseDeliveries(webhook, session.output.nowMs),
+    ...(url === null ? [] : [await diagnoseEndpoint(url)]),
+  ]
+}
+
+const diagnoseDeliveries = (
+  { id, deliveries, createdAt }: Webhook & { deliveries: RecentDelivery[] },
+  nowMs: number,
+): Finding => {
+  const [last] = deliveries
+  if (!last) {
+    return note(
+      'deliveries',
+      `none yet; it was created ${relativeIso(createdAt, nowMs)}`,
+      `Send one with: tidings webhooks ping ${id}. What should it have had? tidings events list --since 1d`,
+    )
+  }
+  const when = `the last, ${last.eventType}, ${relativeIso(last.createdAt, nowMs)}`
+  const wrong = deliveries.find(
+    ({ status, attempts }) => hasFailed(status) || (status === 'pending' && attempts.length > 0),
+  )
+  if (!wrong) {
+    const late =
+      last.status === 'pending' && last.nextAttemptAt !== null && Date.parse(last.nextAttemptAt) < nowMs - 20_000
+    return late
+      ? problem(
+          'deliveries',
+          `${when}, has not been attempted`,
+          'Is a server running that has the role “delivery”? Whoever runs it: tidings server doctor',
+        )
+      : last.status === 'cancelled'
+        ? note('deliveries', `${when}: cancelled`, `What it missed: tidings webhooks recover ${id} --since 1d`)
+        : ok('deliveries', `${when}: ${last.status}`)
+  }
+  const failed = deliveries.filter(({ status }) => status !== 'delivered').length
+  const [attempt] = wrong.attempts
+  const said = attempt ? describeAttempt(attempt, pc.createColors(false)) : 'not attempted'
+  return problem(
+    'deliveries',
+    `${failed} of the last ${deliveries.length} not delivered; ${wrong.eventType} ${relativeIso(wrong.createdAt, nowMs)} is ${wrong.status}: ${said}`,
+    `Its story: tidings deliveries show ${wrong.id}`,
+  )
+}
+
+/** From here, which is not from the server: what fails here may be reached there, and the other way round. */
+const diagnoseEndpoint = async (url: URL): Promise<Finding> => {
+  const finding = await checkReachable('endpoint', url)
+  return { ...finding, found: `from this machine: ${finding.found}` }
+}
+
+/** What the API or the connection refused, with the advice that goes with it. */
+const failure = (name: string, error: unknown): Finding => {
+  if (!(error instanceof CliError)) throw error
+  const next =
+    error.hint ??
+    (error.exitCode === exitCodes.unreachable
+      ? 'Try again in a moment.'
+      : 'See which settings are used with: tidings config')
+  return problem(name, error.message, next)
+}

@@ -1,0 +1,64 @@
+import { CliError, exitCodes } from '../errors.ts'
+import { type Colours, cellText, type Output } from '../output/output.ts'
+import { displayWidth } from '../output/table.ts'
+import { roomFor, wrap } from '../output/wrap.ts'
+
+/** One thing that a doctor has looked at. A `note` may be as it is meant to be; a `problem` is not. */
+export interface Finding {
+  name: string
+  status: 'ok' | 'note' | 'problem' | 'skipped'
+  /** What was found, in a sentence or less. */
+  found: string
+  /** The next step, where there is one to take. */
+  next: string | null
+}
+
+export const ok = (name: string, found: string): Finding => ({ name, status: 'ok', found, next: null })
+export const note = (name: string, found: string, next: string): Finding => ({ name, status: 'note', found, next })
+export const problem = (name: string, found: string, next: string): Finding => ({
+  name,
+  status: 'problem',
+  found,
+  next,
+})
+export const skipped = (name: string, found: string): Finding => ({ name, status: 'skipped', found, next: null })
+
+/** Prints the findings. Throws a CliError, exit code 1, when one of them is a problem. */
+export const printFindings = (output: Output, findings: Finding[]): void => {
+  const problems = findings.filter(({ status }) => status === 'problem')
+  output.one({ ok: problems.length === 0, checks: findings }, colours => describeFindings(findings, colours))
+  if (problems.length === 0) {
+    output.message('No problems found.')
+    return
+  }
+  const names = [...new Set(problems.map(({ name }) => name))].join(', ')
+  throw new CliError(
+    exitCodes.failed,
+    'PROBLEMS_FOUND',
+    problems.length === 1 ? `There is a problem: ${names}.` : `There are ${problems.length} problems: ${names}.`,
+    problems.length === 1
+      ? 'What to do stands with it above.'
+      : 'What to do stands with each above; the first may be the cause of the others.',
+  )
+}
+
+const describeFindings = (findings: Finding[], colours: Colours): string => {
+  const width = Math.max(...findings.map(({ name }) => displayWidth(name)))
+  const room = roomFor(width + 5)
+  const indent = ' '.repeat(width + 5)
+  const mark = {
+    ok: colours.green('✓'),
+    note: colours.yellow('!'),
+    problem: colours.red('✗'),
+    skipped: colours.dim('–'),
+  }
+  return findings
+    .map(({ name, status, found, next }) => {
+      const lines = [
+        ...wrap(cellText(found), room),
+        ...(next === null ? [] : wrap(`→ ${cellText(next)}`, room).map(colours.bold)),
+      ]
+      return `${mark[status]} ${name.padEnd(width)}   ${lines.join(`\n${indent}`)}\n`
+    })
+    .join('')
+}

@@ -1,0 +1,240 @@
+import type {
+  ConfigurationFacts,
+  ContentFacts,
+  DatabaseFacts,
+  EndpointFacts,
+  GuardFacts,
+  InstallationFacts,
+  PortFacts,
+  ReachedDatabaseFacts,
+} from '../../server/doctor.ts'
+import { count, duration } from '../output/time.ts'
+import { checkReachable } from './endpoint-check.ts'
+import { type Finding, note, ok, problem, skipped } from './findings.ts'
+
+/** Signatures are good for five minutes either way; what is a tenth of that off will be more tomorrow. */
+const CLOCK_TOLERANCE_MS = 30_000
+
+/**
+ * What the facts about an installation mean, and what to do. Looks whether its own address and an endpoint are reached.
+ */
+export const diagnoseInstallation = async (facts: InstallationFacts): Promise<Finding[]> => {
+  if (facts.configurationFaults !== undefined) {
+    return [
+      ...facts.configurationFaults.map(fault =>
+        problem(
+          'configuration',
+          fault,
+          'Set it in the environment; the README lists every setting. To try Tidings out without any: npm start',
+        ),
+      ),
+      skipped('the rest', 'needs a configuration without faults'),
+    ]
+  }
+  const { configuration, database, guard, port, endpoint } = facts
+  return [
+    ok(
+      'configuration',
+      `roles ${configuration.roles.join(', ')}; sealed with ${count(configuration.masterKeys, 'master key')}`,
+    ),
+    ...(await diagnoseAddresses(configuration)),
+    ...diagnoseDatabase(database),
+    diagnoseGuard(guard, configuration),
+    diagnosePort(port),
+    ...(endpoint === undefined ? [] : [await diagnoseEndpoint(endpoint, guard)]),
+  ]
+}
+
+const diagnoseAddresses = async ({ baseUrl, issuerUrl }: ConfigurationFacts): Promise<Finding[]> => {
+  const url = new URL(baseUrl)
+  const found = issuerUrl === baseUrl ? `${baseUrl}, also the issuer of tokens` : `${baseUrl}; issuer ${issuerUrl}`
+  if (url.protocol === 'https:') return [ok('addresses', found), await diagnoseTls(url)]
+  if (isLoopback(url.hostname)) return [ok('addresses', found)]
+  return [
+    note(
+      'addresses',
+      `${found}; not https`,
+      'Receivers fetch the signing keys from there: set TIDINGS_BASE_URL to the https address that they reach it by.',
+    ),
+  ]
+}
+
+/**
+ * A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown.
+ */
+const diagnoseTls = async (url: URL): Promise<Finding> => {
+  const finding = await checkReachable('TLS', url)
+  if (finding.status !== 'problem' || /certificate/.test(finding.found)) return finding
+  return note('TLS', finding.found, `From this machine TIDINGS_BASE_URL is not reached. ${finding.next}`)
+}
+
+const diagnoseDatabase = (facts: DatabaseFacts): Finding[] => {
+  const rest = skipped('schema, clock, keys', 'need the database')
+  switch (facts.state) {
+    case 'absent':
+      return [problem('database', `there is no ${facts.url} yet`, 'Make it with: tidings server migrate'), rest]
+    case 'unreachable': {
+      const { url, code, message } = facts
+      return [problem('database', `${url} does not answer: ${message || code}`, adviceOn(code)), rest]
+    }
+    case 'reached':
+      return [
+        diagnoseVersion(facts),
+        diagnoseSchema(facts),
+        diagnoseClock(facts),
+        ...(facts.contents === undefined
+          ? [skipped('keys, tokens, deliveries', 'need the schema')]
+          : diagnoseContents(facts.contents)),
+      ]
+  }
+}
+
+const adviceOn = (code: string | undefined): string => {
+  switch (code) {
+    case 'ECONNREFUSED':
+      return 'Nothing listens there: start the database, or mend host and port in TIDINGS_DATABASE_URL.'
+    case 'ENOTFOUND':
+    case 'EAI_AGAIN':
+      return 'The host in TIDINGS_DATABASE_URL has no address here: check its name.'
+    case 'ER_ACCESS_DENIED_ERROR':
+    case 'ER_DBACCESS_DENIED_ERROR':
+      return 'Check user and password in TIDINGS_DATABASE_URL, and what that user may do on this database.'
+    case 'ER_BAD_DB_ERROR':
+      return 'Create the database that TIDINGS_DATABASE_URL names: CREATE DATABASE tidings CHARACTER SET utf8mb4'
+    default:
+      return 'Check TIDINGS_DATABASE_URL, and that the database runs.'
+  }
+}
+
+const diagnoseVersion = ({
+  url,
+  engine,
+  version,
+  oldestVersion,
+  isSupported,
+}: ReachedDatabaseFacts & { url: string }): Finding => {
+  const found = `${engine} ${version} at ${url}`
+  if (isSupported) return ok('database', found)
+  return problem('database', found, `Tidings needs ${engine} ${oldestVersion.join('.')} or newer.`)
+}
+
+const diagnoseSchema = ({ pendingMigrations }: ReachedDatabaseFacts): Finding =>
+  pendingMigrations.length === 0
+    ? ok('schema', 'current')
+    : problem('schema', `lacks ${pendingMigrations.join(', ')}`, 'Bring it up to date with: tidings server migrate')
+
+const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
+  const offMs = Math.abs(clockAheadMs)
+  if (offMs < 1000) return ok('clock', 'the database’s agrees with this machine’s')
+  const apart = `the database’s is ${duration(offMs)} ${clockAheadMs < 0 ? 'behind' : 'ahead of'} this machine’s`
+  if (offMs < CLOCK_TOLERANCE_MS) return ok('clock', apart)
+  return problem(
+    'clock',
+    apart,
+    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. Switch network time on on both machines.',
+  )
+}
+
+const diagnoseContents = ({ signingKeys, accessTokens, overdue }: ContentFacts): Finding[] => [
+  diagnoseKeys(signingKeys),
+  diagnoseTokens(accessTokens),
+  diagnoseQueue(overdue),
+]
+
+const diagnoseKeys = ({ number, closedKids }: ContentFacts['signingKeys']): Finding => {
+  if (number === 0)
+    return note('signing keys', 'none yet', 'The first is made when a server starts: tidings server start')
+  if (closedKids.length === 0) return ok('signing keys', `${count(number, 'key')}, opened with the master key`)
+  return problem(
+    'signing keys',
+    `${closedKids.length} of ${number} do not open with the master key: ${closedKids.join(', ')}`,
+    'Give the master key that this database was set up with, or both while it is replaced: TIDINGS_MASTER_KEY=new,old',
+  )
+}
+
+const diagnoseTokens = ({ admins, allOpen }: ContentFacts['accessTokens']): Finding => {
+  if (!allOpen) {
+    return problem(
+      'access tokens',
+      'the secrets of some were sealed with another master key',
+      'Requests that they sign fail. Give the earlier key as well: TIDINGS_MASTER_KEY=new,old',
+    )
+  }
+  if (admins > 0) return ok('access tokens', `${count(admins, 'token')} with the permission admin`)
+  return note(
+    'access tokens',
+    'none has the permission admin',
+    'Make the first with: tidings server token --name ops --permissions admin',
+  )
+}
+
+const diagnoseQueue = ({ number, longestMs }: ContentFacts['overdue']): Finding =>
+  number === 0
+    ? ok('deliveries', 'none is overdue')
+    : problem(
+        'deliveries',
+        `${count(number, 'delivery is', 'deliveries are')} overdue, the oldest by ${duration(longestMs)}`,
+        'Is a server running that has the role “delivery”? If so, are there enough for the load? /metrics of each tells.',
+      )
+
+const diagnoseGuard = (
+  { allowNetworks, requireHttps, insideAllowed }: GuardFacts,
+  { baseUrl }: ConfigurationFacts,
+): Finding => {
+  const https = requireHttps ? 'https endpoints only' : 'http and https endpoints'
+  if (allowNetworks.length === 0) return ok('network guard', `public addresses only; ${https}`)
+  const found = `public addresses and ${allowNetworks.join(', ')}; ${https}`
+  if (insideAllowed.length === 0 || isLoopback(new URL(baseUrl).hostname)) return ok('network guard', found)
+  return note(
+    'network guard',
+    found,
+    `Whoever may create webhooks reaches inside addresses (${insideAllowed.join(', ')}). Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.`,
+  )
+}
+
+const diagnosePort = (facts: PortFacts): Finding => {
+  const at = `${facts.host}:${facts.port}`
+  switch (facts.state) {
+    case 'free':
+      return ok('port', `${at} is free: no server runs here`)
+    case 'not to be had':
+      return problem(
+        'port',
+        `cannot listen on ${at}: ${facts.message}`,
+        'Set TIDINGS_HOST and TIDINGS_PORT to an address of this machine.',
+      )
+    case 'ready':
+      return ok('port', `a server runs on ${at}, and is ready`)
+    case 'not ready':
+      return problem('port', `a server runs on ${at}, and is not ready: ${facts.reason}`, 'Its log tells more.')
+    case 'of another program':
+      return problem(
+        'port',
+        `another program listens on ${at}`,
+        `Stop it, or choose another port: TIDINGS_PORT=${facts.port + 1}`,
+      )
+  }
+}
+
+/**
+ * From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection.
+ */
+const diagnoseEndpoint = async (
+  { url, isRefusedAsHttp, closedAddresses }: EndpointFacts,
+  { allowNetworks }: GuardFacts,
+): Promise<Finding> => {
+  if (isRefusedAsHttp) {
+    return problem('endpoint', `${url.href} is not https`, 'TIDINGS_REQUIRE_HTTPS is set: give it an https address.')
+  }
+  if (closedAddresses.length > 0) {
+    const opened = closedAddresses.map(address => `${address}/${address.includes(':') ? 128 : 32}`)
+    return problem(
+      'endpoint',
+      `${url.hostname} is at ${closedAddresses.join(', ')}, which the network guard does not send to`,
+      `If it is meant to be reached: TIDINGS_ALLOW_NETWORKS=${[...allowNetworks, ...opened].join(',')}`,
+    )
+  }
+  return checkReachable('endpoint', url)
+}
+
+const isLoopback = (hostname: string): boolean => /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(hostname)

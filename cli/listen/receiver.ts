@@ -1,0 +1,287 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/promises'
+import { MAX_BODY_BYTES } from '../../receiver/body.ts'
+import { bearerToken } from '../../receiver/verify.ts'
+import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
+import type { ScriptedResponse } from './scripted-responses.ts'
+
+/** As long as the service waits for an answer. */
+const FORWARD_TIMEOUT_MS = 15_000
+
+export interface LocalReceiverOptions {
+  /** 0 takes any free port. */
+  port: number
+  /** Deliveries to other paths are answered 404. */
+  path: string
+  /** URL of the issuer's JSON Web Key set, or where else its keys come from. */
+  keysUrl: string | KeySource
+  /** What `iss` must equal. */
+  issuer: string
+  /** What `aud` must equal, if the endpoint is registered under another URL than its own, such as a tunnel's. */
+  audience?: string
+  /** Responses to verified deliveries, in order; the last one stays. 200 unless given. */
+  responses?: ScriptedResponse[]
+  /** Pings are answered 200 and take none of `responses`, unless this is set. */
+  scriptPings?: boolean
+  /** Milliseconds before a verified delivery is answered. */
+  delayMs?: number
+  /** Verified deliveries are sent on to this URL, and its answers passed back. */
+  forward?: URL
+  /** As soon as a request has come in, before it is verified or answered; what it says of itself may be false. */
+  onRequest?: (eventId: string | undefined) => void
+  onDelivery: (arrival: Arrival) => void
+}
+
+/**
+ * A request that came, what was made of it and how it was answered. Everything in it came from elsewhere: see
+ * neutralise.
+ */
+export interface Arrival {
+  receivedAtMs: number
+  method: string
+  path: string
+  headers: IncomingMessage['headers']
+  body: string
+  /**
+   * Undefined if it was not a delivery at all: another path or method, no token, a body too long, or no keys to be had.
+   */
+  verification: Verification | undefined
+  /** What the body says, believable only if verified. */
+  eventId: string | undefined
+  eventType: string | undefined
+  /** A status code, or what was done instead. */
+  answered: number | 'reset' | 'hang'
+  /** Why it was not answered as a delivery, in a sentence. */
+  reason: string | undefined
+  durationMs: number
+}
+
+export interface LocalReceiver {
+  /** Where it listens; what to register, unless `audience` was given. */
+  url: string
+  close(): Promise<void>
+}
+
+/**
+ * A receiver on this machine's loopback address, which does what a receiver must: verifies each token against the
+ * issuer's keys, refuses with 401 what is not valid, and keeps each `jti` once its event is handled, that is, answered
+ * with 2XX.
+ * @throws CliError when the port is taken.
+ */
+export const startLocalReceiver = async (options: LocalReceiverOptions): Promise<LocalReceiver> => {
+  const keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
+  const script = [...(options.responses ?? [])]
+  const handled = new Set<string>()
+  let url = ''
+
+  const nextResponse = (eventType: string | undefined): ScriptedResponse => {
+    const fine: ScriptedResponse = { kind: 'status', statusCode: 200 }
+    if (script.length === 0 || (eventType === 'ping' && !options.scriptPings)) return fine
+    return (script.length > 1 ? script.shift() : script[0]) ?? fine
+  }
+
+  const receive = async (request: IncomingMessage, body: string): Promise<Decision> => {
+    const path = request.url ?? '/'
+    if (path !== options.path) return refused(404, `Deliveries are expected at ${options.path}.`)
+    if (request.method !== 'POST') return refused(405, 'Deliveries come with POST.')
+    const token = bearerToken(request.headers.authorization)
+    if (token === undefined) return refused(401, 'There is no “Authorization: Bearer …” header.')
+    let published: Awaited<ReturnType<KeySource>>
+    try {
+      published = await keys(kidOf(token))
+    } catch (error) {
+      // Not the sender's fault, so not a 4XX, which would end the delivery.
+      return refused(503, (error as Error).message)
+    }
+    const verification = await verifyDeliveryToken(token, {
+      keys: published,
+      issuer: options.issuer,
+      audience: options.audience ?? url,
+      body,
+      seen: jti => handled.has(jti),
+    })
+    if (!verification.ok) return { ...refused(401, describeFailure(verification.checks)), verification }
+    if (options.delayMs) await delay(options.delayMs)
+    const answer = options.forward
+      ? await forward(options.forward, request, body)
+      : scriptedResponse(nextResponse(readBody(body).eventType))
+    return { ...answer, verification }
+  }
+
+  const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+    const receivedAtMs = Date.now()
+    const body = await readAll(request)
+    options.onRequest?.(readBody(body ?? '').eventId)
+    const made = body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await receive(request, body)
+    const decision = (await hasHungUp(request)) ? { ...made, answered: 'reset' as const, reason: HUNG_UP } : made
+    const { answered, reason, verification } = decision
+    if (verification?.ok && typeof answered === 'number' && answered < 300)
+      handled.add(String(verification.claims?.jti))
+    answer(request, response, decision)
+    options.onDelivery({
+      receivedAtMs,
+      method: request.method ?? '',
+      path: request.url ?? '',
+      headers: request.headers,
+      body: body ?? '',
+      verification,
+      ...readBody(body ?? ''),
+      answered,
+      reason,
+      durationMs: Date.now() - receivedAtMs,
+    })
+  }
+
+  const server = createServer((request, response) => {
+    handle(request, response).catch(error => {
+      // A sender that hangs up halfway has sent nothing; what else goes wrong here is not to be hidden.
+      if (!request.errored) throw error
+    })
+  })
+  await listen(server, options.port)
+  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${options.path}`
+  return {
+    url,
+    close: () =>
+      new Promise(resolve => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+/** What is sent back, and why. */
+interface Decision {
+  answered: number | 'reset' | 'hang'
+  headers: Record<string, string>
+  body: Buffer | string
+  reason: string | undefined
+  verification: Verification | undefined
+}
+
+const refused = (statusCode: number, reason: string): Decision => ({
+  answered: statusCode,
+  // RFC 6750 section 3: a 401 says which scheme was expected.
+  headers: {
+    'content-type': 'application/json',
+    ...(statusCode === 401 && { 'www-authenticate': 'Bearer error="invalid_token"' }),
+  },
+  body: JSON.stringify({ error: reason }),
+  reason,
+  verification: undefined,
+})
+
+const scriptedResponse = (response: ScriptedResponse): Decision => {
+  const nothing = { headers: {}, body: '', reason: undefined, verification: undefined }
+  if (response.kind !== 'status') return { ...nothing, answered: response.kind }
+  const { statusCode, retryAfterSeconds } = response
+  return {
+    ...nothing,
+    answered: statusCode,
+    headers: retryAfterSeconds === undefined ? {} : { 'retry-after': String(retryAfterSeconds) },
+  }
+}
+
+const FORWARDED = ['authorization', 'content-type', 'user-agent'] as const
+const PASSED_BACK = ['content-type', 'retry-after'] as const
+
+const forward = async (to: URL, request: IncomingMessage, body: string): Promise<Decision> => {
+  const headers = Object.fromEntries(
+    FORWARDED.flatMap(name => (request.headers[name] ? [[name, request.headers[name]]] : [])),
+  )
+  try {
+    const response = await fetch(to, {
+      method: 'POST',
+      headers,
+      body,
+      redirect: 'manual',
+      signal: AbortSignal.timeout(FORWARD_TIMEOUT_MS),
+    })
+    const passedBack = PASSED_BACK.flatMap(name =>
+      response.headers.has(name) ? [[name, response.headers.get(name)!]] : [],
+    )
+    return {
+      answered: response.status,
+      headers: Object.fromEntries(passedBack),
+      body: Buffer.from(await response.arrayBuffer()),
+      reason: undefined,
+      verification: undefined,
+    }
+  } catch (error) {
+    const { cause = error } = error as { cause?: unknown }
+    return refused(502, `${to.href} did not answer: ${cause instanceof Error ? cause.message : String(cause)}`)
+  }
+}
+
+const HUNG_UP = 'The sender had hung up before it was answered, so it is not handled: it comes again.'
+
+/**
+ * Turns of the event loop after which the end of a connection that came with the request, while this process slept, is
+ * known.
+ */
+const TURNS = 3
+
+/**
+ * Whether nobody waits for an answer any more: to take the event as handled would make a replay of the attempt that
+ * follows.
+ */
+const hasHungUp = async ({ socket }: IncomingMessage): Promise<boolean> => {
+  for (let n = 0; n < TURNS && !socket.destroyed; n++) await othersTurn()
+  return socket.destroyed
+}
+
+const answer = (request: IncomingMessage, response: ServerResponse, { answered, headers, body }: Decision): void => {
+  if (answered === 'hang') return
+  if (answered === 'reset') return void request.socket.resetAndDestroy()
+  response.writeHead(answered, headers)
+  response.end(body)
+}
+
+/** The whole body; undefined if it is too long. */
+const readAll = async (request: IncomingMessage): Promise<string | undefined> => {
+  const chunks: Buffer[] = []
+  let length = 0
+  for await (const chunk of request) {
+    length += (chunk as Buffer).length
+    if (length <= MAX_BODY_BYTES) chunks.push(chunk as Buffer)
+  }
+  return length > MAX_BODY_BYTES ? undefined : Buffer.concat(chunks).toString('utf8')
+}
+
+const readBody = (body: string): { eventId: string | undefined; eventType: string | undefined } => {
+  const text = (value: unknown) => (typeof value === 'string' ? value : undefined)
+  try {
+    const content = JSON.parse(body)
+    return { eventId: text(content?.eventId), eventType: text(content?.eventType) }
+  } catch {
+    return { eventId: undefined, eventType: undefined }
+  }
+}
+
+const describeFailure = (checks: Check[]): string =>
+  checks
+    .filter(check => check.status === 'failed')
+    .map(({ name, expected, found, advice }) =>
+      `${name}: ${expected ? `expected ${expected}, found ${found}. ` : ''}${advice ?? ''}`.trim(),
+    )
+    .join(' ')
+
+const listen = (server: ReturnType<typeof createServer>, port: number): Promise<void> =>
+  new Promise((resolve, reject) => {
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      if (error.code !== 'EADDRINUSE' && error.code !== 'EACCES') return reject(error)
+      const why = error.code === 'EADDRINUSE' ? 'is taken by another program' : 'may not be used by this user'
+      reject(
+        new CliError(
+          exitCodes.failed,
+          'PORT_UNAVAILABLE',
+          `Port ${port} ${why}.`,
+          'Choose another with --port; --port 0 takes any free one.',
+        ),
+      )
+    })
+    server.listen(port, '127.0.0.1', resolve)
+  })

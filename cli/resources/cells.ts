@@ -1,0 +1,51 @@
+import type { DeliveryStatus, ReportStatus, WebhookStatus } from '../../shared/vocabulary.ts'
+import { type Colours, cellText, describeFields, type Output, type View } from '../output/output.ts'
+import { relativeIso } from '../output/time.ts'
+import { entryFor } from '../output/words.ts'
+
+type Status = DeliveryStatus | WebhookStatus | ReportStatus
+
+/** Green is well, yellow is waiting, red needs somebody. */
+const COLOURS: Record<Status, 'green' | 'yellow' | 'red' | 'dim'> = {
+  active: 'green',
+  inactive: 'yellow',
+  disabled: 'dim',
+  pending: 'yellow',
+  delivered: 'green',
+  rejected: 'red',
+  dropped: 'red',
+  cancelled: 'dim',
+  open: 'yellow',
+  submitted: 'green',
+  approved: 'green',
+}
+
+/** The colour that a status has everywhere. */
+export const statusColour = (status: Status, colours: Colours): ((text: string) => string) =>
+  colours[entryFor(COLOURS, status) ?? 'dim']
+
+export const statusCell = (status: Status, colours: Colours): string => statusColour(status, colours)(cellText(status))
+
+export const idColumn = { title: 'ID', cell: (row: { id: string }) => cellText(row.id) }
+
+/** A column of times, told relative to now. */
+export const timeColumn = <Row>(
+  title: string,
+  time: (row: Row) => string | null,
+  nowMs: number,
+): View<Row>['columns'][number] => ({
+  title,
+  cell: (row, colours) => colours.dim(cellText(relativeIso(time(row), nowMs))),
+})
+
+/** What has a name and an id besides, and nothing more to tell. */
+export const printNamed = (output: Output, row: { id: string; name: string }): void =>
+  output.one(row, colours =>
+    describeFields(
+      [
+        ['ID', cellText(row.id)],
+        ['Name', cellText(row.name)],
+      ],
+      colours,
+    ),
+  )

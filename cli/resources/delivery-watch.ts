@@ -1,0 +1,136 @@
+import { timeOfId } from '../../shared/time.ts'
+import type { Ask } from '../connection/client.ts'
+import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
+
+/** What tells whether a delivery has changed: an attempt counts, and so does an end. */
+type Mark = Pick<DeliveryAtAGlance, 'id' | 'status' | 'attemptCount'>
+
+const documentOf = (fields: string) => `query ($query: MangoQuery) { deliveries(query: $query) { ${fields} } }`
+const MARKS = documentOf('id status attemptCount')
+const DELIVERIES = documentOf(glanceFields)
+
+/** Marks are small. */
+const MARKS_PAGE = 5_000
+const PAGE = 500
+/** Ids are made before the transaction that stores them ends: one may show up after others that are later. */
+const OVERLAP_MS = 2_000
+/** Some transactions are long, and some clocks behind; one look in so many goes back further. */
+const FAR_OVERLAP_MS = 30_000
+const FAR_EVERY = 10
+/** The retries of the schedule take 85 minutes: what is older and still pending was asked to wait. */
+const PENDING_SINCE_MS = 90 * 60_000
+/** Of the deliveries that are pending already, so many of the newest are followed. */
+const MOST_PENDING_BEFORE = 100_000
+/** Pending ones that a look asks for; where there are more they take turns. */
+const PENDING_A_LOOK = 4 * MARKS_PAGE
+
+/**
+ * What changes among deliveries, found by asking for it now and then. New ones are found by their ids, which are in the
+ * order of time (RFC 9562 section 5.7) and indexed, and those that are pending by asking for them, so that a look costs
+ * the same in a table of millions. Each end is told once; of several attempts between two looks the last one is told.
+ */
+export class DeliveryWatch {
+  readonly #ask: Ask
+  readonly #conditions: Record<string, unknown>
+  /** As last told. Settled ones are forgotten once no look can find them again. */
+  readonly #known = new Map<string, { mark: string; pending: boolean }>()
+  /** The time of the newest id seen, in epoch milliseconds by the server's clock. */
+  #newestMs = 0
+  #looks = 0
+
+  constructor(ask: Ask, conditions: { webhookId?: string; eventType?: string } = {}) {
+    this.#ask = ask
+    this.#conditions = conditions
+  }
+
+  /** Takes in what there is already, so that only what changes from here on is told. */
+  async begin(): Promise<void> {
+    const [newest] = await this.#find<Mark>(MARKS, {}, { sort: [{ id: 'desc' }], limit: 1 })
+    if (!newest) return
+    this.#newestMs = timeOfId(newest.id)
+    const recent = { id: { $gte: leastIdAt(this.#newestMs - FAR_OVERLAP_MS) } }
+    for await (const page of this.#pages(recent, 'asc')) this.#noteAll(page)
+    const pending = { id: { $gte: leastIdAt(this.#newestMs - PENDING_SINCE_MS) }, status: 'pending' }
+    for await (const page of this.#pages(pending, 'desc')) {
+      this.#noteAll(page)
+      if (this.#known.size > MOST_PENDING_BEFORE) break
+    }
+  }
+
+  /**
+   * What has changed since the last look, in batches: what is new in the order of creation, then what has become of the
+   * others. A delivery that was queued and sent meanwhile comes once. What has not been taken when a request fails
+   * comes again.
+   */
+  async *changes(): AsyncGenerator<DeliveryAtAGlance[]> {
+    this.#looks += 1
+    const pending = [...this.#known].flatMap(([id, { pending }]) => (pending ? [id] : [])).slice(0, PENDING_A_LOOK)
+    const overlapMs = this.#looks % FAR_EVERY === 0 ? FAR_OVERLAP_MS : OVERLAP_MS
+    const recent = { id: { $gte: leastIdAt(this.#newestMs - overlapMs) } }
+    for await (const page of this.#pages(recent, 'asc')) yield* this.#changed(page)
+    for (const ids of inPages(pending, MARKS_PAGE)) {
+      const page = await this.#find<Mark>(MARKS, { id: { $in: ids } }, { sort: [{ id: 'asc' }], limit: ids.length })
+      for (const id of ids) this.#toTheEnd(id)
+      yield* this.#changed(page)
+    }
+    this.#forget()
+  }
+
+  /** Those of a page that are not as they were told last. */
+  async *#changed(page: Mark[]): AsyncGenerator<DeliveryAtAGlance[]> {
+    const ids = page.filter(each => this.#known.get(each.id)?.mark !== markOf(each)).map(({ id }) => id)
+    for (const some of inPages(ids, PAGE)) {
+      const selector = { id: { $in: some } }
+      const found = await this.#find<DeliveryAtAGlance>(DELIVERIES, selector, { sort: [{ id: 'asc' }], limit: PAGE })
+      this.#noteAll(found)
+      yield found
+    }
+  }
+
+  async *#pages(condition: Record<string, unknown>, order: 'asc' | 'desc'): AsyncGenerator<Mark[]> {
+    for (let after: string | undefined; ; ) {
+      const from = after === undefined ? {} : { after }
+      const page = await this.#find<Mark>(MARKS, condition, { sort: [{ id: order }], limit: MARKS_PAGE, ...from })
+      yield page
+      if (page.length < MARKS_PAGE) return
+      after = page.at(-1)!.id
+    }
+  }
+
+  async #find<Row>(document: string, condition: Record<string, unknown>, page: object): Promise<Row[]> {
+    const query = { selector: { ...condition, ...this.#conditions }, ...page }
+    return (await this.#ask<{ deliveries: Row[] }>(document, { query })).deliveries
+  }
+
+  #noteAll(page: Mark[]): void {
+    for (const each of page) {
+      this.#known.set(each.id, { mark: markOf(each), pending: each.status === 'pending' })
+      this.#newestMs = Math.max(this.#newestMs, timeOfId(each.id))
+    }
+  }
+
+  #toTheEnd(id: string): void {
+    const known = this.#known.get(id)
+    if (!known) return
+    this.#known.delete(id)
+    this.#known.set(id, known)
+  }
+
+  #forget(): void {
+    for (const [id, { pending }] of this.#known) {
+      if (!pending && timeOfId(id) < this.#newestMs - FAR_OVERLAP_MS) this.#known.delete(id)
+    }
+  }
+}
+
+const markOf = ({ status, attemptCount }: Mark): string => `${status} ${attemptCount}`
+
+const inPages = function* <Item>(items: Item[], size: number): Generator<Item[]> {
+  for (let from = 0; from < items.length; from += size) yield items.slice(from, from + size)
+}
+
+/** The least UUID of version 7 of a time. */
+const leastIdAt = (ms: number): string => {
+  const hex = Math.max(0, ms).toString(16).padStart(12, '0')
+  return `${hex.slice(0, 8)}-${hex.slice(8)}-7000-8000-000000000000`
+}

@@ -1,0 +1,108 @@
+import { Command } from '@commander-js/extra-typings'
+import type { Session } from '../connection/session.ts'
+import { usageError } from '../errors.ts'
+import { dryRunOption, parseSelector, wholeNumber } from '../options.ts'
+import type { View } from '../output/output.ts'
+import { askForMore, canAsk } from '../output/prompt.ts'
+import { count } from '../output/time.ts'
+import { allOf, type MangoQuery } from './mango-query.ts'
+
+/**
+ * A person gets so many rows at a time unless they say how many; a program gets all of them, or an error that says to
+ * page.
+ */
+const ROWS_FOR_PEOPLE = 50
+
+/** What every list takes. */
+export interface ListOptions {
+  selector?: string | undefined
+  sort?: string | undefined
+  limit?: number | undefined
+  after?: string | undefined
+}
+
+/** A `list` command with the options of every list, to which its noun adds its own. */
+export const listCommand = () =>
+  new Command('list')
+    .option('--selector <json>', 'only what this Mango selector matches')
+    .option('--sort <fields>', 'order by these fields, such as status,-createdAt; - is descending')
+    .option(
+      '--limit <number>',
+      `at most so many; unless given, a terminal shows ${ROWS_FOR_PEOPLE} at a time`,
+      wholeNumber,
+    )
+    .option('--after <id>', 'go on after this row, the last one of a page')
+    .addOption(dryRunOption())
+
+export interface Listing<Row> {
+  /** The query's name in the API. */
+  resource: string
+  noun: [singular: string, plural: string]
+  /** GraphQL selection. */
+  fields: string
+  view: View<Row>
+  /** Conditions from the command's own options. */
+  conditions?: Record<string, unknown>[]
+  /** Used when --sort is not given; the order of creation if there is none. */
+  sort?: MangoQuery['sort']
+}
+
+/**
+ * The query that a list's options ask for. Where only so many are shown unasked, it asks for one more, which tells
+ * whether there are more.
+ */
+export const mangoQuery = (
+  options: ListOptions,
+  { onTerminal }: { onTerminal: boolean },
+  { conditions = [], sort: usualSort }: Pick<Listing<never>, 'conditions' | 'sort'> = {},
+): { query: MangoQuery; shownLimit: number | undefined } => {
+  const selector = allOf([...conditions, ...(options.selector ? [parseSelector(options.selector)] : [])])
+  const shortened = options.limit === undefined && onTerminal
+  const limit = shortened ? ROWS_FOR_PEOPLE + 1 : options.limit
+  const sort = options.sort === undefined ? usualSort : parseSort(options.sort)
+  const query = {
+    ...(selector && { selector }),
+    ...(sort && { sort }),
+    ...(limit !== undefined && { limit }),
+    ...(options.after !== undefined && { after: options.after }),
+  }
+  return { query, shownLimit: shortened ? ROWS_FOR_PEOPLE : undefined }
+}
+
+/** Asks the API for a list and prints it: to a person page by page as they ask for more, to a program all at once. */
+export const list = async <Row extends { id: string }>(
+  session: Session,
+  options: ListOptions,
+  listing: Listing<Row>,
+): Promise<void> => {
+  const { output } = session
+  const { query, shownLimit } = mangoQuery(options, output, listing)
+  const document = `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) { ${listing.fields} } }`
+  let after = query.after
+  for (let total = 0; ; ) {
+    const { rows } = await session.graphql<{ rows: Row[] }>(document, {
+      query: { ...query, ...(after !== undefined && { after }) },
+    })
+    const shown = rows.slice(0, shownLimit)
+    total += shown.length
+    output.list(shown, listing.view)
+    if (shown.length === rows.length) return
+    after = shown.at(-1)!.id
+    const soFar = `The first ${count(total, ...listing.noun)}.`
+    if (canAsk() && (await askForMore(soFar))) continue
+    output.notice(`${soFar} The next ones: --after ${after}, or more at once: --limit 500`)
+    return
+  }
+}
+
+/** `createdAt,-name`: the first ascending, the second descending. */
+export const parseSort = (text: string): NonNullable<MangoQuery['sort']> =>
+  text.split(',').map(part => {
+    const [, minus, field] = /^\s*(-?)([\w.]+)\s*$/.exec(part) ?? []
+    if (!field)
+      throw usageError(
+        `${JSON.stringify(part)} is no field to sort by.`,
+        'Such as: --sort createdAt, or --sort=-createdAt for the newest first.',
+      )
+    return { [field]: minus ? 'desc' : 'asc' }
+  })

@@ -1,0 +1,215 @@
+import { parseIso } from '../../shared/time.ts'
+import {
+  type DeliveryStatus,
+  deliveryStatuses,
+  type FailureReason,
+  type LOST,
+  type WebhookStatus,
+} from '../../shared/vocabulary.ts'
+import { usageError } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
+import { type Colours, cellText, describeFields } from '../output/output.ts'
+import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from '../output/time.ts'
+import { entryFor } from '../output/words.ts'
+import { statusCell } from './cells.ts'
+
+export interface Attempt {
+  number: number
+  startedAt: string
+  durationMs: number | null
+  statusCode: number | null
+  failure: FailureReason | typeof LOST | null
+  failureDetail: string | null
+  response: string | null
+  retryAfter: string | null
+}
+
+export interface Delivery {
+  id: string
+  webhookId: string
+  webhook: { id: string; url: string; status: WebhookStatus; statusReason: string | null } | null
+  eventType: string
+  event: { id: string; payload: unknown } | null
+  status: DeliveryStatus
+  attemptCount: number
+  nextAttemptAt: string | null
+  createdAt: string
+  finishedAt: string | null
+  attempts: Attempt[]
+}
+
+/** What has become of a delivery in each status. Who looks for what failed looks for both ways to fail. */
+export const outcomes: Record<DeliveryStatus, 'waiting' | 'failed' | 'delivered' | 'cancelled'> = {
+  pending: 'waiting',
+  rejected: 'failed',
+  dropped: 'failed',
+  delivered: 'delivered',
+  cancelled: 'cancelled',
+}
+
+export const hasFailed = (status: DeliveryStatus): boolean => entryFor(outcomes, status) === 'failed'
+
+/** The statuses that an option names. Throws a CliError, exit code 2, for one that there is not. */
+export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | undefined =>
+  given?.map(status => {
+    const known = deliveryStatuses.find(each => each === status)
+    if (known) return known
+    throw usageError(
+      `${JSON.stringify(status)} is no status of a delivery.`,
+      `There are ${deliveryStatuses.join(', ')}.`,
+    )
+  })
+
+/** GraphQL selection of everything that a delivery's timeline is told from. */
+export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
+  nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
+
+/** One attempt on one line: what came back, and how long it took. */
+export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
+  const took = attempt.durationMs === null ? '' : colours.dim(`  after ${duration(attempt.durationMs)}`)
+  return `${describeAnswer(attempt, colours)}${took}`
+}
+
+const describeAnswer = (attempt: Attempt, colours: Colours): string => {
+  const { statusCode, failure, failureDetail, retryAfter, startedAt, durationMs } = attempt
+  if (statusCode === null) {
+    if (failure === null) return colours.yellow('under way')
+    const detail = failureDetail ? `: ${cellText(failureDetail)}` : ''
+    return colours.red(`no answer, ${cellText(failure).replaceAll('_', ' ')}${detail}`)
+  }
+  const colour = statusCode < 300 ? colours.green : statusCode === 429 ? colours.yellow : colours.red
+  const until = retryAfter === null ? undefined : parseIso(retryAfter)
+  const answeredAt = (parseIso(startedAt) ?? 0) + (durationMs ?? 0)
+  const asked = until === undefined ? '' : `, asked to wait ${duration(Math.max(0, until - answeredAt))}`
+  return colour(`answered ${statusCode}${asked}`)
+}
+
+/** What a line about a delivery needs; of its attempts the last one. */
+export type DeliveryAtAGlance = Pick<
+  Delivery,
+  'id' | 'webhookId' | 'eventType' | 'status' | 'attemptCount' | 'nextAttemptAt' | 'createdAt' | 'finishedAt'
+> & {
+  webhook: { url: string } | null
+  attempts: Pick<Attempt, 'number' | 'startedAt' | 'durationMs' | 'statusCode' | 'failure' | 'retryAfter'>[]
+}
+
+/** What is left of a whole delivery. */
+export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
+  ...delivery,
+  attempts: delivery.attempts.slice(-1),
+})
+
+/** GraphQL selection of DeliveryAtAGlance. */
+export const glanceFields = `id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt
+  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure retryAfter }`
+
+/** One sign for how it stands, which says it without colour too. */
+export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Colours): string => {
+  switch (entryFor(outcomes, status)) {
+    case 'delivered':
+      return colours.green('✓')
+    case 'failed':
+      return colours.red('✗')
+    case 'cancelled':
+      return colours.dim('–')
+    default:
+      return attempts.length === 0 ? colours.dim('·') : colours.yellow('!')
+  }
+}
+
+/** What has happened to a delivery, in a few words: `delivered (200, 12 ms)`, `again in 5 s (500)`, `queued`. */
+export const describeState = ({ status, attempts, nextAttemptAt }: DeliveryAtAGlance, nowMs: number): string => {
+  const [attempt] = attempts
+  const answer =
+    attempt === undefined
+      ? undefined
+      : attempt.statusCode === null
+        ? (attempt.failure?.replaceAll('_', ' ') ?? 'under way')
+        : String(attempt.statusCode)
+  if (status !== 'pending') {
+    const took = status === 'delivered' && attempt?.durationMs ? `, ${duration(attempt.durationMs)}` : ''
+    return cellText(answer === undefined || status === 'cancelled' ? status : `${status} (${answer}${took})`)
+  }
+  if (answer === undefined) return 'queued'
+  return cellText(nextAttemptAt === null ? answer : `again ${relativeIso(nextAttemptAt, nowMs)} (${answer})`)
+}
+
+/**
+ * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and
+ * when. Times are this machine's, in the one zone that the timeline names.
+ */
+export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
+  const { webhook, event } = delivery
+  const queuedAt = parseIso(delivery.createdAt)
+  const zone = zoneAt(queuedAt ?? nowMs)
+  const head = describeFields(
+    [
+      ['Delivery', `${cellText(delivery.id)}  ${statusCell(delivery.status, colours)}`],
+      ['Event', cellText(delivery.eventType)],
+      [
+        'Webhook',
+        webhook ? `${cellText(webhook.url)}  ${statusCell(webhook.status, colours)}` : cellText(delivery.webhookId),
+      ],
+      ['', cellText(delivery.webhookId)],
+      ['Times', `${zoneName(zone)}, as on this machine`],
+    ],
+    colours,
+  )
+  const line = (iso: string, text: string): string => `${colours.dim(clock(iso, zone).padEnd(INDENT - 2))}  ${text}`
+  const lines = [line(delivery.createdAt, 'queued')]
+  let settledAt = queuedAt
+  for (const attempt of delivery.attempts) {
+    const startedAt = parseIso(attempt.startedAt)
+    if (attempt.number > 1 && settledAt !== undefined && startedAt !== undefined) {
+      lines.push(colours.dim(`${' '.repeat(INDENT)}waited ${duration(Math.max(0, startedAt - settledAt))}`))
+    }
+    lines.push(line(attempt.startedAt, `attempt ${attempt.number}  ${describeAttempt(attempt, colours)}`))
+    if (attempt.response) {
+      // What was answered last is what a reader is after.
+      const said = attempt === delivery.attempts.at(-1) ? attempt.response : shorten(attempt.response)
+      lines.push(`${' '.repeat(INDENT)}${colours.dim('it said:')} ${cellText(said)}`)
+    }
+    settledAt = startedAt === undefined ? undefined : startedAt + (attempt.durationMs ?? 0)
+  }
+  const payload = (JSON.stringify(event?.payload, null, 2) ?? '–').split('\n').map(each => neutralise(each))
+  const next = entryFor(NEXT, delivery.status)?.(delivery, nowMs, zone, colours) ?? ''
+  return `${head}\n${lines.join('\n')}\n\n${next}\n\n${colours.dim('Payload')}\n${payload.join('\n')}\n`
+}
+
+/** What becomes of a delivery from here, and what a reader can do about it. */
+const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: number, colours: Colours) => string> = {
+  pending: (delivery, nowMs, zone, colours) => {
+    const number = delivery.attemptCount + 1
+    const at = delivery.nextAttemptAt === null ? undefined : parseIso(delivery.nextAttemptAt)
+    if (at === undefined) return `Next: attempt ${number}, now under way.`
+    if (at > nowMs)
+      return `Next: attempt ${number} ${relativeTime(at, nowMs)}, at ${clock(delivery.nextAttemptAt!, zone)}.`
+    const line = `Next: attempt ${number}, due ${relativeTime(at, nowMs)}.`
+    return nowMs - at < 20_000
+      ? line
+      : `${line} ${colours.yellow('It is late: is a server running that has the role “delivery”?')}`
+  },
+  delivered: ({ attemptCount }) => `Delivered after ${count(attemptCount, 'attempt')}. Nothing more is sent.`,
+  rejected: delivery => {
+    const statusCode = delivery.attempts.at(-1)?.statusCode
+    const token = statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''
+    return `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+  },
+  dropped: delivery =>
+    `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`,
+  cancelled: ({ webhook, webhookId, createdAt }) => {
+    const reason = webhook?.statusReason ? ` (${cellText(webhook.statusReason)})` : ''
+    return `Cancelled because its webhook left the status active${reason}. Make it active again with: tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+  },
+}
+
+const redeliver = ({ id }: Delivery): string => `tidings deliveries redeliver ${cellText(id)}`
+
+const INDENT = 21
+
+const clock = (iso: string, zone: number): string => {
+  const ms = parseIso(iso)
+  return ms === undefined ? cellText(iso) : dateAndTime(ms, zone)
+}
+
+const shorten = (text: string): string => (text.length > 200 ? `${text.slice(0, 200)}…` : text)

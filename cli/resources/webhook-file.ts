@@ -1,0 +1,122 @@
+import { usageError } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
+import { wordsOf } from '../output/words.ts'
+import { fieldNames, inputTypes, settableStatuses, type Webhook, type WebhookInput } from './webhook.ts'
+
+/** A webhook as a file describes it. What is not given is left as it is, or as the API has it for a new one. */
+export type WebhookEntry = Partial<WebhookInput> & Pick<WebhookInput, 'url'>
+
+const KNOWN = wordsOf<keyof WebhookEntry>(inputTypes)
+const isKnown = (name: string): boolean => KNOWN.some(known => known === name)
+/** What `webhooks list --output json` says besides, so that its output can be given back. */
+const isReadOnly = (name: string): boolean => fieldNames.some(known => known === name)
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+
+/** What of an entry can be wrong, and is not the API's to say: the fault in a value, in a sentence or less. */
+const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined> = {
+  url: value =>
+    typeof value === 'string' && /^https?:$/.test(URL.parse(value)?.protocol ?? '')
+      ? undefined
+      : `its url is ${shown(value)}; it is to be an absolute http or https URL`,
+  id: value =>
+    isLeftOut(value) || (typeof value === 'string' && UUID.test(value))
+      ? undefined
+      : `its id is ${shown(value)}; it is to be a UUID, or left out`,
+  events: value => faultOfList('events', value),
+  organisationIds: value => faultOfList('organisationIds', value),
+  projectIds: value => faultOfList('projectIds', value),
+  status: value =>
+    isLeftOut(value) || settableStatuses.some(status => status === value)
+      ? undefined
+      : `its status is ${shown(value)}; a client sets ${settableStatuses.join(' or ')}`,
+}
+
+/**
+ * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every
+ * fault of every entry, since a file of ten should not need ten tries.
+ */
+export const parseWebhookFile = (text: string, source: string): WebhookEntry[] => {
+  const values = parse(text, source)
+  const faults = values.flatMap((value, index) => faultsOf(value).map(fault => `  entry ${index + 1}: ${fault}`))
+  if (faults.length === 0) faults.push(...repeated(values as WebhookEntry[]))
+  if (faults.length > 0) {
+    throw usageError(
+      `${source} has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}; nothing was sent:\n${faults.join('\n')}`,
+      `An entry is such as: {"url":"https://example.com/hooks","events":["token_expired"],"organisationIds":["ID"]}`,
+    )
+  }
+  return (values as WebhookEntry[]).map(entry => {
+    const wanted = Object.entries(entry).filter(([name, value]) => isKnown(name) && value !== null)
+    const given = Object.fromEntries(wanted) as unknown as WebhookEntry
+    return given.id === undefined ? given : { ...given, id: given.id.toLowerCase() }
+  })
+}
+
+/** Which of what an entry gives is not so yet. */
+export const differences = (entry: WebhookEntry, webhook: Webhook): (keyof WebhookEntry)[] =>
+  KNOWN.filter(name => name !== 'id' && entry[name] !== undefined && !isSame(entry[name], webhook[name]))
+
+/** Lists are sets here: their order says nothing. */
+const isSame = (one: string | string[], other: string | string[]): boolean =>
+  Array.isArray(one) && Array.isArray(other)
+    ? new Set(one).size === new Set(other).size && one.every(value => other.includes(value))
+    : one === other
+
+const parse = (text: string, source: string): unknown[] => {
+  if (text.trim() === '') throw usageError(`${source} is empty.`, 'It holds a JSON array of webhooks, or one a line.')
+  try {
+    const value: unknown = JSON.parse(text)
+    return Array.isArray(value) ? value : [value]
+  } catch (error) {
+    const lines = text.split('\n').flatMap((line, index) => (line.trim() === '' ? [] : [{ line, number: index + 1 }]))
+    // An array over several lines is not one webhook a line: then it is the array that has the fault.
+    if (lines.length === 1 || !lines[0]!.line.trim().startsWith('{') || lines[0]!.line.trim() === '{') {
+      throw usageError(
+        `${source} is not JSON: ${neutralise((error as Error).message)}.`,
+        'It holds a JSON array of webhooks, or one a line.',
+      )
+    }
+    return lines.map(({ line, number }) => {
+      try {
+        return JSON.parse(line) as unknown
+      } catch (error) {
+        throw usageError(`Line ${number} of ${source} is not JSON: ${neutralise((error as Error).message)}.`)
+      }
+    })
+  }
+}
+
+const faultsOf = (value: unknown): string[] => {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return ['it is no JSON object']
+  const entry = value as Record<string, unknown>
+  const unknown = Object.keys(entry).filter(name => !isKnown(name) && !isReadOnly(name))
+  return [
+    ...unknown.map(name => `${JSON.stringify(name)} is unknown; there are ${KNOWN.join(', ')}`),
+    ...wordsOf(FAULTS).flatMap(name => FAULTS[name](entry[name]) ?? []),
+  ]
+}
+
+const isLeftOut = (value: unknown): boolean => value === undefined || value === null
+
+const faultOfList = (name: string, value: unknown): string | undefined =>
+  isLeftOut(value) || (Array.isArray(value) && value.every(each => typeof each === 'string'))
+    ? undefined
+    : `its ${name} are ${shown(value)}; a list of texts is wanted, empty for all`
+
+const shown = (value: unknown): string => (value === undefined ? 'missing' : neutralise(JSON.stringify(value)))
+
+/** Two entries for one webhook would undo each other on each run. */
+const repeated = (entries: WebhookEntry[]): string[] => {
+  const faults: string[] = []
+  const seen = new Map<string, number>()
+  entries.forEach((entry, index) => {
+    const key = entry.id?.toLowerCase() ?? entry.url
+    const first = seen.get(key)
+    if (first === undefined) seen.set(key, index + 1)
+    else
+      faults.push(
+        `  entry ${index + 1}: the same ${entry.id ? 'id' : 'url'} as entry ${first}; ${entry.id ? 'keep one of them' : 'give each an id of its own'}`,
+      )
+  })
+  return faults
+}

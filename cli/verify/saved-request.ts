@@ -1,0 +1,70 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import { usageError } from '../errors.ts'
+import { requestFromCurl } from './curl-output.ts'
+
+/** What a request is written from. */
+interface RequestParts {
+  method: string
+  headers: IncomingHttpHeaders
+  body: string
+}
+
+/** A delivery as it was received. */
+export interface SavedRequest {
+  /** The whole URL if the request line has it, as those have that `listen` saves; else its path. */
+  target: string
+  host: string | undefined
+  authorization: string | undefined
+  /** Undefined where what it was saved by does not tell it. */
+  body: string | undefined
+}
+
+/** An HTTP/1.1 request as text (RFC 9112), with the whole URL in its first line, so that it tells its own audience. */
+export const writeRequest = ({ method, headers, body }: RequestParts, url: string): string => {
+  const lines = Object.entries(headers).flatMap(([name, value]) =>
+    value === undefined ? [] : [`${name}: ${[value].flat().join(', ')}`],
+  )
+  return `${method} ${url} HTTP/1.1\r\n${lines.join('\r\n')}\r\n\r\n${body}`
+}
+
+/** Whether a text looks like a request, saved as HTTP or by curl. */
+export const isRequest = (text: string): boolean => /^(> |0000: )?[A-Z]+ \S+ HTTP\/\d/m.test(text)
+
+/**
+ * Reads such a request, or one out of what curl prints with `-v`, `--trace` or `--trace-ascii`; line ends may have lost
+ * their CR. Throws a CliError when it is none of these.
+ */
+export const readRequest = (text: string): SavedRequest => {
+  const { head, body } = requestFromCurl(text) ?? partsOf(text)
+  const [first = '', ...lines] = head.split(/\r?\n/)
+  const [, target] = /^[A-Z]+ (\S+) HTTP\/\d/.exec(first) ?? []
+  if (!target) {
+    throw usageError(
+      first.startsWith('HTTP/')
+        ? 'This is an answer, as curl -i prints it, and not the request.'
+        : 'The saved request does not begin with a request line.',
+      'It is such as POST /hooks HTTP/1.1, then its headers, an empty line and its body. tidings listen --save keeps it so; curl tells it with -v, --trace or --trace-ascii.',
+    )
+  }
+  const headers = new Map(
+    lines.map(line => {
+      const colon = line.indexOf(':')
+      return [line.slice(0, colon).trim().toLowerCase(), line.slice(colon + 1).trim()]
+    }),
+  )
+  return { target, host: headers.get('host'), authorization: headers.get('authorization'), body }
+}
+
+const partsOf = (text: string): { head: string; body: string | undefined } => {
+  const [, head = text, body] = /^(.*?)(?:\r?\n){2}(.*)$/s.exec(text.trimStart()) ?? []
+  return { head, body }
+}
+
+/**
+ * The URLs that a saved request may have been sent to: one if the request line has it, else the same host and path with
+ * both schemes, since the request does not tell.
+ */
+export const possibleUrls = ({ target, host }: SavedRequest): string[] => {
+  if (/^https?:\/\//.test(target)) return [target]
+  return host === undefined ? [] : [`https://${host}${target}`, `http://${host}${target}`]
+}

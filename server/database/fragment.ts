@@ -1,0 +1,23 @@
+/** A piece of a statement, with the values for its `?`. */
+export type Fragment = { sql: string; bindings: (string | number)[] }
+
+export const either = (parts: Fragment[]): Fragment => joined(parts, ' OR ')
+export const all = (parts: Fragment[]): Fragment => joined(parts, ' AND ')
+
+const joined = (parts: Fragment[], word: string): Fragment =>
+  parts.length === 1
+    ? parts[0]!
+    : { sql: `(${parts.map(part => part.sql).join(word)})`, bindings: parts.flatMap(part => part.bindings) }
+
+/** `template` with `parts` in its places, in order: a fragment in the place of each `#`, values for each `?`. */
+export const sql = (template: string, ...parts: (Fragment | string | number)[]): Fragment => {
+  const inserted = parts.values()
+  const bindings: (string | number)[] = []
+  const text = template.replaceAll(/[#?]/g, place => {
+    const part = inserted.next().value as Fragment | string | number
+    if (typeof part !== 'object') bindings.push(part)
+    else bindings.push(...part.bindings)
+    return place === '#' ? (part as Fragment).sql : '?'
+  })
+  return { sql: text, bindings }
+}

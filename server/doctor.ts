@@ -1,0 +1,262 @@
+import { lookup } from 'node:dns/promises'
+import { existsSync } from 'node:fs'
+import { createServer } from 'node:http'
+import { isIP } from 'node:net'
+import { type Config, ConfigError, type Role, readConfig } from './config.ts'
+import { connect, type Database, rows } from './database/connect.ts'
+import { pendingMigrations } from './database/migrate.ts'
+import { createNetworkGuard } from './delivery/network-guard.ts'
+import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
+import { createSealer, type Sealer } from './keys/seal.ts'
+
+// Facts about an installation, found out without changing it. What they mean to a person is the command line's to say.
+
+export type InstallationFacts =
+  | { configurationFaults: string[] }
+  | {
+      configurationFaults: undefined
+      configuration: ConfigurationFacts
+      database: DatabaseFacts
+      guard: GuardFacts
+      port: PortFacts
+      /** Of the endpoint that was asked about. */
+      endpoint: EndpointFacts | undefined
+    }
+
+export type ConfigurationFacts = { roles: Role[]; masterKeys: number; baseUrl: string; issuerUrl: string }
+
+/** `url` is without its password. */
+export type DatabaseFacts = { url: string } & (
+  | { state: 'absent' }
+  | { state: 'unreachable'; code: string | undefined; message: string }
+  | ({ state: 'reached' } & ReachedDatabaseFacts)
+)
+
+export type ReachedDatabaseFacts = {
+  /** The engine's name, as its makers write it. */
+  engine: string
+  version: string
+  /** Major and minor. */
+  oldestVersion: readonly [number, number]
+  isSupported: boolean
+  pendingMigrations: string[]
+  /** How far its clock is ahead of this machine's, in milliseconds. */
+  clockAheadMs: number
+  /** Undefined while migrations are pending. */
+  contents: ContentFacts | undefined
+}
+
+export type ContentFacts = {
+  /** `closedKids`: those that no master key opens. */
+  signingKeys: { number: number; closedKids: string[] }
+  /** `admins` are neither revoked nor expired. */
+  accessTokens: { admins: number; allOpen: boolean }
+  /** Deliveries that have been due for a minute. */
+  overdue: { number: number; longestMs: number }
+}
+
+export type GuardFacts = {
+  allowNetworks: string[]
+  requireHttps: boolean
+  /** Of the usual addresses inside a network, those that deliveries are sent to. */
+  insideAllowed: string[]
+}
+
+export type PortFacts = { host: string; port: number } & (
+  | { state: 'free' }
+  | { state: 'not to be had'; message: string }
+  | { state: 'ready' }
+  | { state: 'not ready'; reason: string }
+  | { state: 'of another program' }
+)
+
+export type EndpointFacts = {
+  url: URL
+  isRefusedAsHttp: boolean
+  /** Those of its addresses that the network guard does not send to. */
+  closedAddresses: string[]
+}
+
+/**
+ * Finds out about the installation that an environment names, and about an endpoint if one is given. Changes nothing.
+ */
+export const inspectInstallation = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<InstallationFacts> => {
+  let config: Config
+  try {
+    config = readConfig(env)
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error
+    return { configurationFaults: error.faults }
+  }
+  const { roles, masterKeys, baseUrl, issuerUrl } = config
+  return {
+    configurationFaults: undefined,
+    configuration: { roles, masterKeys: masterKeys.length, baseUrl, issuerUrl },
+    database: await inspectDatabase(config),
+    guard: inspectGuard(config),
+    port: await inspectPort(config),
+    endpoint: endpoint && (await inspectEndpoint(config, endpoint)),
+  }
+}
+
+const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
+  const isFile = config.databaseUrl.startsWith('sqlite:')
+  const url = isFile ? config.databaseUrl : withoutPassword(config.databaseUrl)
+  // Connecting would make the file.
+  if (isFile && !existsSync(config.databaseUrl.slice('sqlite:'.length))) return { url, state: 'absent' }
+  let database: Database
+  try {
+    database = await connect(config.databaseUrl)
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException
+    return { url, state: 'unreachable', code, message }
+  }
+  try {
+    const version = await versionOf(database)
+    const { name: engine, oldestVersion } = database.dialect
+    const pending = await pendingMigrations(database)
+    return {
+      url,
+      state: 'reached',
+      engine,
+      version,
+      oldestVersion,
+      isSupported: isAtLeast(version, oldestVersion),
+      pendingMigrations: pending,
+      clockAheadMs: await clockAhead(database),
+      contents: pending.length > 0 ? undefined : await inspectContents(database, createSealer(config.masterKeys)),
+    }
+  } finally {
+    await database.close()
+  }
+}
+
+const withoutPassword = (url: string): string => {
+  const { username, host, pathname } = URL.parse(url) ?? { username: '', host: 'the database', pathname: '' }
+  return `mysql://${username && `${username}@`}${host}${pathname}`
+}
+
+const versionOf = async (database: Database): Promise<string> => {
+  const [found] = await rows<{ version: string }>(database.knex, `SELECT ${database.dialect.version} AS version`)
+  return found!.version
+}
+
+const isAtLeast = (version: string, [major, minor]: readonly [number, number]): boolean => {
+  const [foundMajor = 0, foundMinor = 0] = version.split(/[.-]/).map(Number)
+  return foundMajor > major || (foundMajor === major && foundMinor >= minor)
+}
+
+const clockAhead = async (database: Database): Promise<number> => {
+  const before = Date.now()
+  const [found] = await rows<{ now: number }>(database.knex, `SELECT ${database.dialect.nowMs} AS now`)
+  return Number(found!.now) - (before + Date.now()) / 2
+}
+
+const inspectContents = async (database: Database, sealer: Sealer): Promise<ContentFacts> => ({
+  signingKeys: await inspectSigningKeys(database, sealer),
+  accessTokens: { admins: await countAdmins(database), allOpen: await allSecretsOpen(database, sealer) },
+  overdue: await inspectQueue(database),
+})
+
+const inspectSigningKeys = async (database: Database, sealer: Sealer): Promise<ContentFacts['signingKeys']> => {
+  const keys = await rows<{ kid: string; private_key_sealed: string }>(
+    database.knex,
+    'SELECT kid, private_key_sealed FROM signing_keys ORDER BY generation',
+  )
+  const closed = keys.filter(
+    ({ kid, private_key_sealed }) => !opens(() => sealer.open(private_key_sealed, `signing key ${kid}`)),
+  )
+  return { number: keys.length, closedKids: closed.map(({ kid }) => kid) }
+}
+
+const countAdmins = async (database: Database): Promise<number> => {
+  const [found] = await rows<{ number: number }>(
+    database.knex,
+    `SELECT COUNT(*) AS number FROM access_tokens t JOIN access_token_permissions p ON p.access_token_id = t.id
+     WHERE p.permission = 'admin' AND t.revoked_at IS NULL
+       AND (t.expires_at IS NULL OR t.expires_at > ${database.dialect.nowMs})`,
+  )
+  return Number(found!.number)
+}
+
+/** Sealed text begins with the name of its master key: one of each tells of all. */
+const allSecretsOpen = async (database: Database, sealer: Sealer): Promise<boolean> => {
+  const samples = await rows<{ api_key: string }>(
+    database.knex,
+    'SELECT MIN(api_key) AS api_key FROM access_tokens GROUP BY SUBSTR(secret_sealed, 1, 12)',
+  )
+  if (samples.length === 0) return true
+  const tokens = await findByApiKeys(
+    database.knex,
+    samples.map(({ api_key }) => api_key),
+  )
+  return [...tokens.values()].every(token => opens(() => openApiSecret(sealer, token)))
+}
+
+/** A loop that runs takes what is due within a second or so. */
+const OVERDUE_MS = 60_000
+
+const inspectQueue = async (database: Database): Promise<ContentFacts['overdue']> => {
+  const { nowMs } = database.dialect
+  const [found] = await rows<{ number: number; longest: number | null }>(
+    database.knex,
+    `SELECT COUNT(*) AS number, ${nowMs} - MIN(due_at) AS longest FROM delivery_queue
+     WHERE due_at < ${nowMs} - ${OVERDUE_MS}`,
+  )
+  return { number: Number(found!.number), longestMs: Number(found!.longest) }
+}
+
+const opens = (open: () => string): boolean => {
+  try {
+    open()
+    return true
+  } catch {
+    return false
+  }
+}
+
+const INSIDE = ['127.0.0.1', '::1', '169.254.169.254', '10.0.0.1', '172.16.0.1', '192.168.0.1']
+
+const inspectGuard = ({ allowNetworks, requireHttps }: Config): GuardFacts => {
+  const guard = createNetworkGuard({ allow: allowNetworks })
+  return { allowNetworks, requireHttps, insideAllowed: INSIDE.filter(address => guard.isAllowed(address)) }
+}
+
+const inspectEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL): Promise<EndpointFacts> => {
+  const guard = createNetworkGuard({ allow: allowNetworks })
+  return {
+    url,
+    isRefusedAsHttp: requireHttps && url.protocol !== 'https:',
+    closedAddresses: (await addressesOf(url)).filter(address => !guard.isAllowed(address)),
+  }
+}
+
+/** Empty where the host has none. */
+const addressesOf = async (url: URL): Promise<string[]> => {
+  const host = url.hostname.replace(/^\[|\]$/g, '')
+  if (isIP(host)) return [host]
+  return (await lookup(host, { all: true }).catch(() => [])).map(({ address }) => address)
+}
+
+const inspectPort = async ({ host, port }: Config): Promise<PortFacts> => {
+  const fault = await new Promise<NodeJS.ErrnoException | undefined>(resolve => {
+    const server = createServer().once('error', resolve)
+    server.listen(port, host, () => server.close(() => resolve(undefined)))
+  })
+  if (fault === undefined) return { host, port, state: 'free' }
+  if (fault.code !== 'EADDRINUSE') return { host, port, state: 'not to be had', message: fault.message }
+  const asked = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
+  const { status, reason } = await readiness(`http://${asked.includes(':') ? `[${asked}]` : asked}:${port}`)
+  if (status === 'ready') return { host, port, state: 'ready' }
+  if (status === 'not ready') return { host, port, state: 'not ready', reason: String(reason) }
+  return { host, port, state: 'of another program' }
+}
+
+const readiness = async (base: string): Promise<{ status?: unknown; reason?: unknown }> => {
+  try {
+    const response = await fetch(`${base}/readyz`, { signal: AbortSignal.timeout(5_000) })
+    return ((await response.json()) as object | null) ?? {}
+  } catch {
+    return {}
+  }
+}

@@ -1,0 +1,240 @@
+import { deliveryStatuses, eventTypes, permissions, reportStatuses, webhookStatuses } from '../../shared/vocabulary.ts'
+import type { Resource } from '../mango/resource.ts'
+import { healthOf, lastDeliveryOf } from './webhook-health.ts'
+
+// Everything that can be read, as data: selectors, GraphQL's fields and the types of rows are made from it. A new field is a
+// migration, a line here and a line in schema.graphql.
+
+/** What has a query of its own. */
+export type Entity = Resource & {
+  /** One of it, for messages. */
+  singular: string
+  /** The rows of others that name one of it in their column `key`: lists in an answer, which no selector looks into. */
+  lists?: Record<string, { resource: () => Entity; key: string }>
+}
+
+/** Whom projects belong to. */
+export const organisations = {
+  name: 'organisations',
+  singular: 'organisation',
+  table: 'organisations',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    name: { kind: 'column', column: 'name', type: 'string' },
+  },
+  lists: { projects: { resource: (): Entity => projects, key: 'organisation_id' } },
+} as const satisfies Entity
+
+export const projects = {
+  name: 'projects',
+  singular: 'project',
+  table: 'projects',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    name: { kind: 'column', column: 'name', type: 'string' },
+    organisationId: { kind: 'column', column: 'organisation_id', type: 'uuid' },
+    organisation: { kind: 'related', column: 'organisation_id', resource: (): Entity => organisations },
+  },
+  lists: { projectReports: { resource: (): Entity => projectReports, key: 'project_id' } },
+} as const satisfies Entity
+
+export const users = {
+  name: 'users',
+  singular: 'user',
+  table: 'users',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    name: { kind: 'column', column: 'name', type: 'string' },
+  },
+} as const satisfies Entity
+
+export const projectReports = {
+  name: 'projectReports',
+  singular: 'project report',
+  table: 'project_reports',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    projectId: { kind: 'column', column: 'project_id', type: 'uuid' },
+    project: { kind: 'related', column: 'project_id', resource: (): Entity => projects },
+    quarter: { kind: 'column', column: 'quarter', type: 'string' },
+    dueDate: { kind: 'column', column: 'due_date', type: 'date' },
+    status: { kind: 'column', column: 'status', type: 'string', values: reportStatuses },
+    submitterId: { kind: 'column', column: 'submitter_id', type: 'uuid', nullable: true },
+    submitter: { kind: 'related', column: 'submitter_id', resource: (): Entity => users },
+    submittedAt: { kind: 'column', column: 'submitted_at', type: 'time', nullable: true },
+    approverId: { kind: 'column', column: 'approver_id', type: 'uuid', nullable: true },
+    approver: { kind: 'related', column: 'approver_id', resource: (): Entity => users },
+    approvedDate: { kind: 'column', column: 'approved_date', type: 'date', nullable: true },
+    overdueAt: { kind: 'column', column: 'overdue_at', type: 'time', nullable: true },
+  },
+} as const satisfies Entity
+
+export const webhooks = {
+  name: 'webhooks',
+  singular: 'webhook',
+  table: 'webhooks',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    url: { kind: 'column', column: 'url', type: 'string' },
+    events: {
+      kind: 'list',
+      table: 'webhook_events',
+      key: 'webhook_id',
+      column: 'event_type',
+      type: 'string',
+      values: eventTypes,
+    },
+    organisationIds: {
+      kind: 'list',
+      table: 'webhook_organisations',
+      key: 'webhook_id',
+      column: 'organisation_id',
+      type: 'uuid',
+      of: (): Entity => organisations,
+    },
+    projectIds: {
+      kind: 'list',
+      table: 'webhook_projects',
+      key: 'webhook_id',
+      column: 'project_id',
+      type: 'uuid',
+      of: (): Entity => projects,
+    },
+    status: { kind: 'column', column: 'status', type: 'string', values: webhookStatuses },
+    statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
+    createdAt: { kind: 'column', column: 'created_at', type: 'time' },
+    updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
+    lastDeliveryAt: lastDeliveryOf((): Entity => deliveries),
+    health: healthOf((): Entity => deliveries),
+  },
+  lists: { deliveries: { resource: (): Entity => deliveries, key: 'webhook_id' } },
+} as const satisfies Entity
+
+export const events = {
+  name: 'events',
+  singular: 'event',
+  table: 'events',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    type: { kind: 'column', column: 'type', type: 'string', values: eventTypes },
+    organisationId: { kind: 'column', column: 'organisation_id', type: 'uuid', nullable: true },
+    organisation: { kind: 'related', column: 'organisation_id', resource: (): Entity => organisations },
+    projectId: { kind: 'column', column: 'project_id', type: 'uuid', nullable: true },
+    project: { kind: 'related', column: 'project_id', resource: (): Entity => projects },
+    payload: { kind: 'json', column: 'payload' },
+    time: { kind: 'column', column: 'created_at', type: 'time' },
+  },
+  lists: { deliveries: { resource: (): Entity => deliveries, key: 'event_id' } },
+} as const satisfies Entity
+
+/** The requests of a delivery. */
+export const attempts = {
+  name: 'attempts',
+  table: 'attempts',
+  fields: {
+    number: { kind: 'column', column: 'number', type: 'integer' },
+    startedAt: { kind: 'column', column: 'started_at', type: 'time' },
+    durationMs: { kind: 'column', column: 'duration_ms', type: 'integer', nullable: true },
+    statusCode: { kind: 'column', column: 'status_code', type: 'integer', nullable: true },
+    failure: { kind: 'column', column: 'failure', type: 'string', nullable: true },
+    failureDetail: { kind: 'column', column: 'failure_detail', type: 'string', nullable: true },
+    response: { kind: 'column', column: 'response', type: 'string', nullable: true },
+    retryAfter: { kind: 'column', column: 'retry_after', type: 'time', nullable: true },
+  },
+} as const satisfies Resource
+
+export const deliveries = {
+  name: 'deliveries',
+  singular: 'delivery',
+  table: 'deliveries',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    webhookId: { kind: 'column', column: 'webhook_id', type: 'uuid' },
+    webhook: { kind: 'related', column: 'webhook_id', resource: (): Entity => webhooks },
+    eventId: { kind: 'column', column: 'event_id', type: 'uuid' },
+    eventType: { kind: 'column', column: 'event_type', type: 'string', values: eventTypes },
+    event: { kind: 'related', column: 'event_id', resource: (): Entity => events },
+    status: { kind: 'column', column: 'status', type: 'string', values: deliveryStatuses },
+    attemptCount: { kind: 'column', column: 'attempt_count', type: 'integer' },
+    nextAttemptAt: { kind: 'column', column: 'next_attempt_at', type: 'time', nullable: true },
+    createdAt: { kind: 'column', column: 'created_at', type: 'time' },
+    finishedAt: { kind: 'column', column: 'finished_at', type: 'time', nullable: true },
+    attempts: { kind: 'children', resource: (): Resource => attempts, key: 'delivery_id', orderBy: 'number' },
+  },
+} as const satisfies Entity
+
+export const accessTokens = {
+  name: 'accessTokens',
+  singular: 'access token',
+  table: 'access_tokens',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    name: { kind: 'column', column: 'name', type: 'string' },
+    apiKey: { kind: 'column', column: 'api_key', type: 'string' },
+    permissions: {
+      kind: 'list',
+      table: 'access_token_permissions',
+      key: 'access_token_id',
+      column: 'permission',
+      type: 'string',
+      values: permissions,
+    },
+    seesAllOrganisations: { kind: 'column', column: 'sees_all_organisations', type: 'boolean' },
+    organisationIds: {
+      kind: 'list',
+      table: 'access_token_organisations',
+      key: 'access_token_id',
+      column: 'organisation_id',
+      type: 'uuid',
+      of: (): Entity => organisations,
+    },
+    expiresAt: { kind: 'column', column: 'expires_at', type: 'time', nullable: true },
+    revokedAt: { kind: 'column', column: 'revoked_at', type: 'time', nullable: true },
+    lastUsedAt: { kind: 'column', column: 'last_used_at', type: 'time', nullable: true },
+    createdAt: { kind: 'column', column: 'created_at', type: 'time' },
+  },
+} as const satisfies Entity
+
+/** By the names of the queries for them. */
+export const resources: Record<string, Entity> = {
+  organisations,
+  projects,
+  users,
+  projectReports,
+  webhooks,
+  events,
+  deliveries,
+  accessTokens,
+}
+
+// The rows that rules and tests work with: the columns above, and what nobody is shown.
+
+export type OrganisationRow = RowOf<typeof organisations>
+export type ProjectRow = RowOf<typeof projects>
+export type UserRow = RowOf<typeof users>
+export type ProjectReportRow = RowOf<typeof projectReports>
+export type WebhookRow = RowOf<typeof webhooks> & {
+  access_token_id: string
+  all_events: number
+  all_organisations_and_projects: number
+  held_until: number | null
+  epoch: number
+  ended_epoch: number
+}
+export type EventRow = RowOf<typeof events> & { all_organisations: number }
+export type DeliveryRow = RowOf<typeof deliveries>
+export type AttemptRow = RowOf<typeof attempts> & { delivery_id: string }
+export type AccessTokenRow = RowOf<typeof accessTokens> & { secret_sealed: string }
+
+/** A row as the database has it: times are epoch milliseconds, booleans 0 or 1. */
+type RowOf<R extends Resource> = {
+  [Name in keyof R['fields'] as ColumnOf<R['fields'][Name]>]: ValueOf<R['fields'][Name]>
+}
+type ColumnOf<F> = F extends { kind: 'column' | 'json'; column: infer Column extends string } ? Column : never
+type ValueOf<F> =
+  | (F extends { values: readonly (infer Value)[] }
+      ? Value
+      : F extends { type: 'integer' | 'boolean' | 'time' }
+        ? number
+        : string)
+  | (F extends { nullable: true } ? null : never)

@@ -1,0 +1,92 @@
+import {
+  type GraphQLObjectType,
+  type GraphQLResolveInfo,
+  type GraphQLSchema,
+  getNamedType,
+  isObjectType,
+} from 'graphql'
+import type { Permission } from '../../shared/vocabulary.ts'
+import { requirePermission } from '../domain/permissions.ts'
+import { type Entity, resources } from '../domain/resources.ts'
+import { ownValue, type Row } from '../mango/documents.ts'
+import type { MangoQuery } from '../mango/query.ts'
+import type { Field, Resource } from '../mango/resource.ts'
+import type { Context } from './context.ts'
+
+/** A list's arguments. */
+export type Listing = { query?: MangoQuery | null }
+
+export type Resolver<Source = Row, Args = Listing> = (
+  source: Source,
+  args: Args,
+  context: Context,
+  info: GraphQLResolveInfo,
+) => unknown
+
+/** A resolver that only tokens with a permission reach. */
+export const needs =
+  <Source, Args>(permission: Permission, resolve: Resolver<Source, Args>): Resolver<Source, Args> =>
+  (source, args, context, info) => {
+    requirePermission(context.token, permission)
+    return resolve(source, args, context, info)
+  }
+
+/** Gives the query for each resource, and each of its fields, a resolver. Throws if one has no place in the schema. */
+export const resolveResources = (schema: GraphQLSchema): void => {
+  for (const resource of Object.values(resources)) {
+    const list: Resolver<unknown> = (_root, { query }, context) => context.list(resource, query)
+    const type = resolve(schema.getQueryType()!, resource.name, needs('read', list))
+    resolveFields(type, resource)
+  }
+}
+
+/** Sets a field's resolver, and returns the type of what it answers. */
+export const resolve = <Source, Args>(type: GraphQLObjectType, name: string, resolver: Resolver<Source, Args>) => {
+  const field = type.getFields()[name]
+  if (!field) throw new Error(`schema.graphql has no field ${type.name}.${name}`)
+  field.resolve = resolver as NonNullable<typeof field.resolve>
+  return getNamedType(field.type)
+}
+
+const resolveFields = (type: unknown, resource: Resource & Pick<Entity, 'lists'>): void => {
+  if (!isObjectType(type)) throw new Error(`schema.graphql has no type for ${resource.name}`)
+  for (const [name, field] of Object.entries(resource.fields)) {
+    const below = resolve(type, name, resolverOf(resource, field))
+    if (field.kind === 'children') resolveFields(below, field.resource())
+    if (field.kind === 'derived' && field.object) resolveFields(below, field.object)
+  }
+  for (const [name, { resource: listed, key }] of Object.entries(resource.lists ?? {})) {
+    resolve(type, name, needs('read', childrenOf(listed(), { column: key })))
+  }
+}
+
+const resolverOf = (resource: Resource, field: Field): Resolver => {
+  switch (field.kind) {
+    case 'column':
+    case 'json':
+      return ownValue(field)
+    case 'list':
+    case 'derived':
+      return (row, _args, { loaders }) => loaders.value(field).load(row.id as string)
+    case 'related': {
+      const { column } = field
+      const to = field.resource()
+      if (!isNullable(resource, column)) {
+        return (row, _args, { loaders }) => loaders.row(to).load(row[column] as string)
+      }
+      return (row, _args, { loaders }) =>
+        row[column] === null ? null : loaders.seenRow(to).load(row[column] as string)
+    }
+    case 'children':
+      return childrenOf(field.resource(), { column: field.key, orderBy: field.orderBy })
+  }
+}
+
+/** Whether a column may hold null. What is always named, everyone sees who sees the row that names it. */
+export const isNullable = ({ fields }: Resource, column: string): boolean =>
+  Object.values(fields).some(field => field.kind === 'column' && field.column === column && field.nullable)
+
+const childrenOf =
+  (resource: Resource, parents: { column: string; orderBy?: string }): Resolver =>
+  (row, { query }, { loaders }, info) =>
+    loaders.list(info, loaders.children(resource, query, parents)).load(row.id as string)

@@ -1,0 +1,82 @@
+import DataLoader from 'dataloader'
+import type { Middleware } from 'koa'
+import { TidingsError } from '../../shared/errors.ts'
+import type { Clock } from '../clock.ts'
+import type { Database } from '../database/connect.ts'
+import { findByApiKeys, openApiSecret, type SealedAccessToken, touchAccessToken } from '../domain/access-tokens.ts'
+import type { AccessToken } from '../domain/permissions.ts'
+import type { Sealer } from '../keys/seal.ts'
+import type { WithBody } from './body.ts'
+import { type Refusal, readSigned, refusalOf } from './hmac.ts'
+import { answerError, type RequestState } from './request-id.ts'
+
+/** What the middleware after this one finds: who calls, and with which signature. */
+export type Authenticated = WithBody & { token: AccessToken; signature: string }
+
+/** A secret to open and compute with when there is none. */
+const NO_SECRET = Buffer.alloc(32).toString('base64')
+const NOBODY = 'no access token'
+
+/**
+ * Lets through requests with a signature that is right and fresh, of a token that is valid now; refuses all others with
+ * 401 and the reason.
+ */
+export const authenticate = ({
+  database,
+  sealer,
+  clock,
+}: {
+  database: Database
+  sealer: Sealer
+  clock: Clock
+}): Middleware<Authenticated> => {
+  const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
+  const byApiKey = tokensByApiKey(database)
+  return async (ctx, next) => {
+    const signed = readSigned(ctx.headers)
+    if ('reason' in signed) return refuse(ctx, signed)
+    const sealed = await byApiKey.load(signed.apiKey)
+    const apiSecret = sealed ? openApiSecret(sealer, sealed) : sealer.open(sealedNoSecret, NOBODY)
+    const token = sealed?.token
+    const now = clock.now()
+    const covered = { method: ctx.method, pathAndQuery: ctx.url, body: ctx.state.rawBody }
+    const refusal = refusalOf(covered, signed, { token, apiSecret }, now)
+    if (refusal) return refuse(ctx, refusal)
+    ctx.state.token = token!
+    ctx.state.signature = signed.signature
+    await touchAccessToken(database.knex, token!, now)
+    return next()
+  }
+}
+
+/**
+ * One statement answers all requests whose keys have come in one turn of the event loop. It is made after the last of
+ * them came, and nothing is kept for later: what was revoked before a request is refused, whichever process revoked it.
+ */
+const tokensByApiKey = ({ knex }: Database) =>
+  new DataLoader<string, SealedAccessToken | undefined>(
+    async apiKeys => {
+      const found = await findByApiKeys(knex, apiKeys)
+      return apiKeys.map(apiKey => found.get(apiKey))
+    },
+    { cache: false, maxBatchSize: LOOKUPS_A_STATEMENT, batchScheduleFn: look => setImmediate(look) },
+  )
+
+const LOOKUPS_A_STATEMENT = 100
+
+const REPLAYED: Refusal = {
+  reason: 'replayed',
+  message:
+    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in one second.',
+}
+
+export const refuseReplay = (ctx: Parameters<typeof refuse>[0]): void => refuse(ctx, REPLAYED)
+
+const refuse = (
+  ctx: { status: number; body: unknown; state: RequestState; set(name: string, value: string): void },
+  { message, ...details }: Refusal,
+): void => {
+  const description = message.replaceAll(/["\\]/g, "'").replaceAll(/[^\x20-\x7e]/g, '?')
+  ctx.set('WWW-Authenticate', `HMAC-SHA256 error="${details.reason}", error_description="${description}"`)
+  answerError(ctx, 401, new TidingsError('UNAUTHENTICATED', message, details))
+}

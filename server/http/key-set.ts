@@ -1,0 +1,16 @@
+import Router from '@koa/router'
+import type { Keyring } from '../keys/signing-keys.ts'
+import { notReady } from './health.ts'
+import type { RequestState } from './request-id.ts'
+
+/** The public keys that delivery tokens are verified with, as a JSON Web Key Set (RFC 7517). */
+export const keySet = (keyring: () => Keyring | undefined) => {
+  const router = new Router<RequestState>()
+  router.get('/.well-known/jwks.json', ctx => {
+    const keys = keyring()
+    if (!keys) return notReady(ctx, 'the signing keys are not loaded yet')
+    ctx.set('Cache-Control', 'public, max-age=300')
+    ctx.body = keys.jwks()
+  })
+  return router.routes()
+}

@@ -1,0 +1,51 @@
+import type { Sql } from '../database/connect.ts'
+import type { Row } from './documents.ts'
+import type { Explain, MangoQuery, Options, Parents } from './query.ts'
+import type { Resource, Visible } from './resource.ts'
+import { Search } from './search.ts'
+
+/**
+ * The rows of a resource that a query selects among those the caller may see, as they are in the table.
+ * Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE, QUERY_TOO_COMPLEX.
+ */
+export const find = async (
+  db: Sql,
+  resource: Resource,
+  query: MangoQuery | null | undefined,
+  visible: Visible,
+  options: Options = {},
+): Promise<{ rows: Row[]; explain: Explain }> => {
+  const search = new Search(db, resource, query ?? {}, visible, options, { unique: 'id' })
+  const rows = await search.all()
+  return { rows, explain: await search.explain() }
+}
+
+/**
+ * As `find`, for the rows of each of many parents: `limit`, `skip`, `sort` and `after` hold for each parent by itself.
+ * More than 10,000 rows in all is RESULT_TOO_LARGE. A parent without rows is not in the answer.
+ */
+export const findByParents = async (
+  db: Sql,
+  resource: Resource,
+  query: MangoQuery | null | undefined,
+  visible: Visible,
+  parents: Parents,
+  options: Options = {},
+): Promise<{ rows: Map<string, Row[]>; explain: Explain }> => {
+  const { column, ids, orderBy: unique = 'id' } = parents
+  const search = new Search(db, resource, query ?? {}, visible, options, { unique, parent: column })
+  const rows = await search.byParent([...new Set(ids)])
+  return { rows, explain: await search.explain() }
+}
+
+/** The rows of a resource with these ids that the caller may see, by id. */
+export const findByIds = async (
+  db: Sql,
+  { table }: Resource,
+  ids: readonly string[],
+  visible: Visible,
+): Promise<Map<string, Row>> => {
+  const query = db(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
+  const rows = (await query.modify(visible)) as (Row & { id: string })[]
+  return new Map(rows.map(row => [row.id, row]))
+}

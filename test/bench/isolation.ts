@@ -1,0 +1,405 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as wait } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
+import pc from 'picocolors'
+import { Agent, request } from 'undici'
+import { engines } from '../support/databases.ts'
+import { startChild } from './child.ts'
+import { must, signed } from './client.ts'
+import { type Counters, openCounters } from './database-counters.ts'
+import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
+import { median, quantile, show, table } from './figures.ts'
+import { cpuMs, memoryMb, resetPeak } from './processes.ts'
+import { copyRow, idText, newIdLike, templateOf } from './seed.ts'
+import { createToken, startWorld, type World } from './world.ts'
+
+// What the worst requests do to everybody else: one document after the other beside 100 deliveries a second of another tenant, which
+// is served by the same process. A server that dies, or is silent for too long, is started again, and the table says so.
+//
+//   npm run bench -- isolation [--engine sqlite] [--only '45 ×'] [--deliveries 1000000 --users 200000] [--rate 100] [--window 3]
+//     [--patience 10]
+
+const { values: options } = parseArgs({
+  options: {
+    engine: { type: 'string', default: '' },
+    /** Part of an attack's name. */
+    only: { type: 'string', default: '' },
+    deliveries: { type: 'string', default: '20000' },
+    users: { type: 'string', default: '20000' },
+    rate: { type: 'string', default: '100' },
+    /** Seconds for which an attack is repeated. */
+    window: { type: 'string', default: '3' },
+    /** Seconds until a client that has no answer goes. */
+    patience: { type: 'string', default: '10' },
+  },
+})
+const WINDOW_MS = Number(options.window) * 1000
+const PATIENCE_MS = Number(options.patience) * 1000
+const RATE = Number(options.rate)
+const BASE_MS = 5_000
+/** After its clients have gone, a server that is silent for so long is ended. */
+const GRACE_MS = 5_000
+/** What still runs in the database so long after its client has gone runs on. */
+const RUNS_ON_MS = 2_000
+
+const GOAL = { silenceMs: 50, memoryMb: 100, p99: 2 }
+
+const PROJECTS = 300
+const REPORTED_PROJECTS = 100
+const REPORTS_A_PROJECT = 90
+const ORGANISATIONS = 20_000
+const DELIVERIES_A_WEBHOOK = 1_317
+const URL_BYTES = 2_000
+
+/** Fills the database with what there is to ask about, all of it another tenant's than the one whose deliveries are measured. */
+const seed = async ({ given: { database }, client, admin, tenant, server, settled }: World): Promise<Prey> => {
+  const url = server().url
+  const ask = async (query: string, variables: object, as = admin) =>
+    must(await client.send(url, as, query, variables)).id as string
+  const organisationId = await ask('mutation { upsertOrganisation(name: "Crowd") { id } }', {})
+  const limited = await createToken(client, url, admin, {
+    name: 'crowd',
+    permissions: ['read', 'webhooks', 'reports'],
+    organisationIds: [organisationId],
+  })
+  const reader = await createToken(client, url, admin, { name: 'reader', permissions: ['read'] })
+  const projectId = await ask('mutation ($id: UUID!) { upsertProject(organisationId: $id, name: "Crowd 0") { id } }', {
+    id: organisationId,
+  })
+  const webhookUrl = (await webhookRow(database, tenant.webhookIds[0]!)).url
+  const owedWebhookId = await ask(
+    'mutation ($url: String!) { createWebhook(url: $url) { id } }',
+    { url: `${webhookUrl}aside` },
+    limited,
+  )
+  const reportId = await ask(
+    `mutation ($projectId: UUID!, $submitterId: UUID!) {
+      submitProjectReport(projectId: $projectId, quarter: "3000-1", submitterId: $submitterId) { id } }`,
+    { projectId, submitterId: tenant.submitterId },
+    limited,
+  )
+  await settled()
+
+  // The rows to copy are those of Crowd: nothing else has an event yet.
+  const copy = async (name: string, count: number, change: (n: number) => object, where = {}) => {
+    const template = await templateOf(database, name, where)
+    const key = 'id' in template ? 'id' : undefined
+    const ids: unknown[] = []
+    await copyRow(database, name, {
+      template,
+      count,
+      change: n => {
+        if (key) ids.push(newIdLike(template[key]))
+        return { ...(key && { id: ids.at(-1) }), ...change(n) }
+      },
+    })
+    return ids
+  }
+  const event = await templateOf(database, 'events', { type: 'project_report_quarterly_submitted' })
+  const delivery = await templateOf(database, 'deliveries', { event_id: event.id as string })
+  const crowd = { id: event.organisation_id as string }
+  await copy('users', Number(options.users), n => ({ name: `User number ${n} of the crowd` }))
+  const organisations = await copy('organisations', ORGANISATIONS, n => ({ name: `Organisation ${n}` }), crowd)
+  const projects = await copy('projects', PROJECTS - 1, n => ({ name: `Crowd ${n + 1}` }), {
+    organisation_id: crowd.id,
+  })
+  const reports = REPORTED_PROJECTS * REPORTS_A_PROJECT
+  await copy(
+    'project_reports',
+    reports,
+    n => ({
+      project_id: projects[n % REPORTED_PROJECTS],
+      quarter: `${4000 + Math.floor(n / REPORTED_PROJECTS / 4)}-${(Math.floor(n / REPORTED_PROJECTS) % 4) + 1}`,
+    }),
+    { id: asTemplate(reportId, event.id) },
+  )
+  const deliveries = Number(options.deliveries)
+  const longUrl = `${webhookUrl}${'Abc-defé'.repeat(URL_BYTES / 8)}`.slice(0, URL_BYTES)
+  const webhooks = await copy(
+    'webhooks',
+    Math.max(500, Math.ceil(deliveries / DELIVERIES_A_WEBHOOK)),
+    n => ({ url: longUrl + n, status: 'disabled' }),
+    { id: delivery.webhook_id as string },
+  )
+  const events = await copy(
+    'events',
+    Math.ceil(deliveries / 10),
+    n => ({
+      payload: String(event.payload).replace(/"submitterName":"[^"]*"/, `"submitterName":"Person ${n} of the crowd"`),
+    }),
+    { id: event.id as string },
+  )
+  const deliveryIds = await copy(
+    'deliveries',
+    deliveries,
+    n => ({ event_id: events[n % events.length], webhook_id: webhooks[Math.floor(n / DELIVERIES_A_WEBHOOK)] }),
+    { id: delivery.id as string },
+  )
+  await copy('attempts', deliveries, n => ({ delivery_id: deliveryIds[n] }), { delivery_id: delivery.id as string })
+  await database
+    .knex('webhooks')
+    .where({ id: delivery.webhook_id as string })
+    .update({ url: `${webhookUrl}hanging`, created_at: 1 })
+  await database.knex.raw(
+    database.dialect.engine === 'sqlite'
+      ? 'ANALYZE'
+      : 'ANALYZE TABLE users, organisations, webhooks, events, deliveries, attempts',
+  )
+  return {
+    reader,
+    admin,
+    limited,
+    organisationIds: [organisationId, ...organisations.slice(1).map(idText)],
+    webhookId: idText(webhooks[0]),
+    owedWebhookId,
+  }
+}
+
+const asTemplate = (id: string, template: unknown): string =>
+  (Buffer.isBuffer(template) ? Buffer.from(id.replaceAll('-', ''), 'hex') : id) as string
+
+const webhookRow = async (database: World['given']['database'], id: string): Promise<{ url: string }> => {
+  const row = await templateOf(database, 'webhooks')
+  return (await templateOf(database, 'webhooks', { id: asTemplate(id, row.id) })) as { url: string }
+}
+
+const said = new Set<string>()
+const sayOnce = (text: string): void => {
+  if (!said.has(text)) console.log(pc.dim(`  ${text}`))
+  said.add(text)
+}
+
+/** What one client got. */
+type Answered = { what: string; tookMs: number; bytes: number }
+
+/** Sends a request as a client of its own that never parses what it gets, and may go before. */
+const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<Answered> => {
+  const dispatcher = new Agent({ connections: 1, headersTimeout: 0, bodyTimeout: 0 })
+  const startedAt = performance.now()
+  let bytes = 0
+  let head = ''
+  let tail = ''
+  let what: string
+  try {
+    const { url, options } = signed(base, sent.as, sent.query, sent.variables ?? {})
+    const signal = AbortSignal.timeout(goneAfterMs)
+    const { statusCode, body } = await request(url, { ...options, dispatcher, signal })
+    for await (const chunk of body as AsyncIterable<Buffer>) {
+      bytes += chunk.length
+      const part = chunk.toString('latin1')
+      if (head.length < 4_096) head += part
+      tail = (tail + part).slice(-1_024)
+    }
+    const code = /"code":"(\w+)"/.exec(head + tail)?.[1]
+    // Of a document that has a mistake, its author wants to know.
+    if (code === 'BAD_USER_INPUT' || statusCode === 400) sayOnce(head.slice(0, 200))
+    what =
+      code && /^\{"errors"/.test(head) ? `${statusCode} ${code}` : code ? `${statusCode} (${code})` : `${statusCode}`
+  } catch (error) {
+    const { name, code, message } = error as { name: string; code?: string; message: string }
+    what = name === 'TimeoutError' ? 'none' : (code ?? message)
+  } finally {
+    await dispatcher.destroy()
+  }
+  return { what, tookMs: performance.now() - startedAt, bytes }
+}
+
+/** What an attack came to, beside the steady load. */
+type Finding = {
+  name: string
+  answer: string
+  tookMs: number
+  bytes: number
+  silenceMs: number
+  lagMs: number
+  memoryMb: number
+  p99: number
+  lost: number
+  afterwards: string
+}
+
+const isolate = async (engine: string): Promise<void> => {
+  const folder = mkdtempSync(join(tmpdir(), 'tidings-bench-'))
+  const lagFile = join(folder, 'lag')
+  const world = await startWorld(engine, {
+    env: {
+      NODE_OPTIONS: `--disable-warning=ExperimentalWarning --import=${new URL('loop-lag.ts', import.meta.url).href}`,
+      BENCH_LOOP_LAG_FILE: lagFile,
+    },
+  })
+  const livez = await startChild('livez.ts')
+  const counters = engine === 'sqlite' ? undefined : await openCounters(world.given.url)
+  const longestSilence = async (): Promise<number> => (await livez.ask({ url: world.server().url })) as number
+  try {
+    const since = Date.now()
+    const prey = await seed(world)
+    console.log(
+      `${engine}: ${options.deliveries} deliveries and ${options.users} users in ${show((Date.now() - since) / 1000)} s`,
+    )
+    await world.restart()
+    await longestSilence()
+    const findings: Finding[] = []
+    const beside = async (name: string, work: () => Promise<{ answer: string; tookMs: number; bytes: number }>) => {
+      const { pid } = world.server()
+      const before = memoryMb(pid)!
+      resetPeak(pid)
+      writeFileSync(lagFile, '')
+      await longestSilence()
+      const publishing = world.publish({ rate: RATE })
+      const { answer, tookMs, bytes } = await work()
+      const goneAt = performance.now()
+      const window = await publishing()
+      const memory = memoryMb(pid)
+      const silenceMs = await longestSilence()
+      const lags = readFileSync(lagFile, 'utf8').split('\n').filter(Boolean)
+      const p99 = quantile(window.begunToReceived, 0.99)
+      const left = await afterwards(world, counters, goneAt)
+      const finding = {
+        name,
+        answer,
+        tookMs,
+        bytes,
+        silenceMs,
+        // A loop that has not come back has written nothing of it.
+        lagMs: left.endsWith(ENDED)
+          ? Number.NaN
+          : lags.reduce((most, line) => Math.max(most, Number(line.split(' ')[1])), 0),
+        memoryMb: memory ? memory.peak - before.now : Number.NaN,
+        p99,
+        lost: window.missing + window.unanswered,
+        afterwards: left,
+      }
+      findings.push(finding)
+      console.log(line(finding, findings[0]!.p99).join('  '))
+      return finding
+    }
+    const nothing = async () => {
+      await wait(BASE_MS)
+      return { answer: '', tookMs: Number.NaN, bytes: 0 }
+    }
+    // A process that has just started is slower, and has its memory before it.
+    const warming = world.publish({ rate: RATE })
+    await wait(WINDOW_MS)
+    await warming()
+    await beside('nothing', nothing)
+    for (const attack of attacks(prey)) {
+      if (attack.name.includes(options.only)) await beside(attack.name, () => strike(attack, world))
+    }
+    await beside('nothing again', nothing)
+    report(engine, findings)
+  } finally {
+    livez.stop()
+    await counters?.close()
+    await world.stop()
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+/** Sends an attack again and again until the window is over; tells the time of its first round. */
+const strike = async ({ requests = [], hangUpMs, isOnce, run }: Attack, world: World) => {
+  const { url } = world.server()
+  const startedAt = performance.now()
+  if (run) return { answer: await run(url), tookMs: Number.NaN, bytes: 0 }
+  const rounds: Answered[][] = []
+  do {
+    rounds.push(await Promise.all(requests.map(sent => sendOne(url, sent, hangUpMs ?? PATIENCE_MS))))
+  } while (!isOnce && performance.now() - startedAt < WINDOW_MS)
+  const left = WINDOW_MS - (performance.now() - startedAt)
+  if (left > 0) await wait(left)
+  const kinds = new Map<string, number>()
+  for (const { what } of rounds.flat()) kinds.set(what, (kinds.get(what) ?? 0) + 1)
+  const answers = [...kinds].map(([what, count]) => (count > 1 ? `${count} × ${what}` : what)).join(', ')
+  return {
+    answer: hangUpMs === undefined ? answers : `${answers} (gone after ${hangUpMs / 1000} s)`,
+    tookMs: Math.max(...rounds[0]!.map(({ tookMs }) => tookMs)),
+    bytes: Math.max(...rounds.flat().map(({ bytes }) => bytes)),
+  }
+}
+
+const DIED = 'the server DIED'
+const ENDED = 'KILLED'
+
+/** What is left when all clients have gone: statements that run on, a server that works on, is silent or dead. Sees to it that there is one. */
+const afterwards = async (world: World, counters: Counters | undefined, goneAt: number): Promise<string> => {
+  const { pid, url } = world.server()
+  await wait(Math.max(0, RUNS_ON_MS - (performance.now() - goneAt)))
+  const left: string[] = []
+  const running =
+    (await counters?.ask<{ id: number }>(
+      `SELECT id FROM information_schema.processlist
+       WHERE db = DATABASE() AND command NOT IN ('Sleep', 'Daemon') AND id <> CONNECTION_ID() AND time >= ${RUNS_ON_MS / 1000 - 1}`,
+    )) ?? []
+  if (running.length > 0) left.push(`statements that run on: ${running.length}`)
+  // The next document is judged by its own.
+  for (const { id } of running) await counters?.ask(`KILL QUERY ${id}`).catch(() => {})
+  if (!memoryMb(pid)) {
+    await world.restart()
+    return DIED
+  }
+  const spent = cpuMs(pid)
+  await wait(500)
+  const busy = (cpuMs(pid) - spent) / 500
+  if (busy > 0.3) left.push(`works on (${Math.round(100 * busy)} % CPU)`)
+  const answers = await fetch(new URL('/livez', url), { signal: AbortSignal.timeout(GRACE_MS) }).then(
+    () => true,
+    () => false,
+  )
+  if (answers) {
+    await world.settled(GRACE_MS).catch(() => left.push('deliveries queued'))
+    return left.join(', ')
+  }
+  const isDead = !memoryMb(pid)
+  await world.restart()
+  return [...left, isDead ? DIED : `silent for ${GRACE_MS / 1000} s more: ${ENDED}`].join(', ')
+}
+
+const red = (text: string, isTooMuch: boolean): string => (isTooMuch ? pc.red(text) : text)
+
+const line = (finding: Finding, baseP99: number): string[] => {
+  const { name, answer, tookMs, bytes, silenceMs, lagMs, memoryMb, p99, lost, afterwards } = finding
+  return [
+    name,
+    answer,
+    show(tookMs),
+    bytes > 100_000 ? `${show(bytes / 1_000_000)} MB` : '',
+    red(show(silenceMs), silenceMs > GOAL.silenceMs),
+    red(show(lagMs), lagMs > GOAL.silenceMs),
+    red(Number.isNaN(memoryMb) ? 'all' : `+${Math.round(memoryMb)}`, !(memoryMb <= GOAL.memoryMb)),
+    red(`${show(p99)} (${show(p99 / baseP99)} ×)`, p99 / baseP99 > GOAL.p99),
+    red(lost === 0 ? '' : String(lost), lost > 0),
+    red(afterwards, afterwards !== ''),
+  ]
+}
+
+const HEADING = [
+  `beside ${RATE} deliveries a second`,
+  'answers',
+  'first ms',
+  'bytes',
+  '/livez silent ms',
+  'loop held ms',
+  'memory MB',
+  "others' p99 ms",
+  'lost',
+  'afterwards',
+]
+
+const report = (engine: string, findings: Finding[]): void => {
+  const base = findings[0]!
+  const rows = findings.map(finding => line(finding, base.p99))
+  console.log(
+    `\n${pc.bold(engine)}: red is past the goals (silence ${GOAL.silenceMs} ms, memory +${GOAL.memoryMb} MB, p99 ${GOAL.p99} ×)`,
+  )
+  console.log(table([HEADING.map(text => pc.bold(text)), ...rows], { textColumns: 2 }))
+  const past = findings.filter(
+    ({ silenceMs, memoryMb, p99 }) =>
+      silenceMs > GOAL.silenceMs || !(memoryMb <= GOAL.memoryMb) || p99 > GOAL.p99 * base.p99,
+  )
+  console.log(
+    `${past.length} of ${findings.length} past a goal; median of the silences ${show(median(findings.map(({ silenceMs }) => silenceMs)))} ms`,
+  )
+}
+
+for (const engine of engines) if (engine.startsWith(options.engine)) await isolate(engine)

@@ -1,0 +1,131 @@
+import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdtempSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { aftercare } from '../../scripts/aftercare.js'
+import { startThrowAwayDatabase } from '../../scripts/throw-away-database.js'
+
+// Runs one benchmark by its name, or all of them that need neither arguments nor an hour. They run on SQLite and on the servers
+// named in TIDINGS_TEST_DATABASE_URLS; without any on a private MariaDB, unless TIDINGS_TEST_ENGINES is `sqlite`. What stands
+// behind the name goes to the benchmark.
+//
+//   npm run bench -- --list
+//   npm run bench [-- NAME [options]]
+
+type Benchmark = { file: string; args?: string[]; about: string; isAlone?: true }
+
+const benchmarks: Record<string, Benchmark> = {
+  'end-to-end': {
+    file: 'end-to-end.ts',
+    about: 'CPU, statements, rate and latency of an event from its mutation to its receipt',
+  },
+  statements: { file: 'statements.ts', about: 'every statement that one event costs, in order (MySQL and MariaDB)' },
+  profile: {
+    file: 'profile.ts',
+    about: 'where the CPU of an event goes, in the server by package, in MySQL by statement',
+  },
+  isolation: {
+    file: 'isolation.ts',
+    about: 'the worst requests that can be found, beside 100 deliveries a second of another tenant',
+  },
+  'claim-crowd': {
+    file: 'claim-crowd.ts',
+    about: "others' deliveries while one webhook over its share has 100,000 due",
+  },
+  hanging: { file: 'hanging.ts', about: "others' events while webhooks and pings hang at TIDINGS_CONCURRENCY=100" },
+  delivery: {
+    file: 'delivery.ts',
+    about: 'deliveries a second beside the same client without a database, and their latency',
+  },
+  claims: {
+    file: 'delivery.ts',
+    args: ['claims'],
+    isAlone: true,
+    about: 'as delivery, and a claim beside 1,000,000 not yet due',
+  },
+  fairness: {
+    file: 'fairness.ts',
+    about: 'two endpoints of a hundred that hang and flood, and the latency of the others',
+  },
+  mango: { file: 'mango.ts', about: 'selectors over 1,000,000 rows beside the SQL that one would write by hand' },
+  graphql: {
+    file: 'graphql.ts',
+    about: 'authenticated queries beside graphql-yoga and Apollo Server without authentication',
+  },
+  cli: { file: 'cli.ts', about: 'the start of the command line beside a bare Node' },
+  memory: {
+    file: 'memory.ts',
+    isAlone: true,
+    about: 'ten minutes of load with a million waiting: memory.ts mysql://… [minutes]',
+  },
+  fuzz: { file: 'fuzz.ts', isAlone: true, about: 'a hundred thousand random requests on two worlds' },
+}
+
+const list = (): string => {
+  const width = Math.max(...Object.keys(benchmarks).map(name => name.length))
+  return Object.entries(benchmarks)
+    .map(([name, { about, isAlone }]) => `${name.padEnd(width)}  ${about}${isAlone ? ' (by name only)' : ''}`)
+    .join('\n')
+}
+
+/** Nothing of a benchmark outlives this process, even when that is killed: it has a folder and a process group of its own. */
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-bench-'))
+const care = aftercare(folder)
+const stopping = new AbortController()
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => stopping.abort(signal))
+
+/** Runs a benchmark in a process of its own, and returns its exit code. */
+const run = async (name: string, args: string[]): Promise<number> => {
+  const { file, args: given = [] } = benchmarks[name]!
+  const program = fileURLToPath(new URL(file, import.meta.url))
+  const child = spawn(process.execPath, ['--disable-warning=ExperimentalWarning', program, ...given, ...args], {
+    stdio: ['ignore', 'inherit', 'inherit'],
+    env: { ...process.env, TMPDIR: folder },
+    detached: true,
+  })
+  care.include(-child.pid!)
+  const stop = () => process.kill(-child.pid!, 'SIGKILL')
+  stopping.signal.addEventListener('abort', stop)
+  const [code] = await once(child, 'exit')
+  stopping.signal.removeEventListener('abort', stop)
+  return stopping.signal.aborted ? 128 + os.constants.signals[stopping.signal.reason as 'SIGINT'] : (code ?? 1)
+}
+
+const main = async (): Promise<number> => {
+  const [name, ...args] = process.argv.slice(2)
+  if (name === '--list') {
+    console.log(list())
+    return 0
+  }
+  if (name !== undefined && !benchmarks[name]) {
+    console.error(`There is no benchmark "${name}". There are:\n${list()}`)
+    return 2
+  }
+  const isSqliteOnly = process.env.TIDINGS_TEST_ENGINES === 'sqlite'
+  const named = isSqliteOnly ? '' : (process.env.TIDINGS_TEST_DATABASE_URLS ?? '')
+  const server = isSqliteOnly || named ? undefined : await startThrowAwayDatabase(undefined, { isDurable: true })
+  process.env.TIDINGS_TEST_DATABASE_URLS = server?.url ?? named
+  process.env.TIDINGS_TEST_RUN = randomBytes(4).toString('hex')
+  try {
+    const wanted = name === undefined ? Object.keys(benchmarks).filter(each => !benchmarks[each]!.isAlone) : [name]
+    let worst = 0
+    for (const each of wanted) {
+      if (stopping.signal.aborted) break
+      if (name === undefined) console.log(`\n${each}: ${benchmarks[each]!.about}`)
+      worst = Math.max(worst, await run(each, args))
+    }
+    return worst
+  } finally {
+    if (!server) await (await import('../support/databases.ts')).dropLeftovers()
+    await server?.stop()
+  }
+}
+
+try {
+  process.exitCode = await main()
+} finally {
+  await care.end()
+}

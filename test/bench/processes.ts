@@ -1,0 +1,82 @@
+import { readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
+
+// What processes cost, read from /proc.
+
+/** The kernel's clock ticks are hundredths of a second wherever Linux runs Node. */
+const MS_A_TICK = 10
+
+type Stat = { pid: number; parent: number; ticks: number }
+
+const statOf = (pid: number): Stat | undefined => {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    // The name is in brackets and may hold spaces.
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+    const [user, system, childrensUser, childrensSystem] = fields.slice(11, 15).map(Number) as [
+      number,
+      number,
+      number,
+      number,
+    ]
+    return { pid, parent: Number(fields[1]), ticks: user + system + childrensUser + childrensSystem }
+  } catch {
+    return undefined
+  }
+}
+
+const allPids = (): number[] =>
+  readdirSync('/proc')
+    .filter(name => /^\d+$/.test(name))
+    .map(Number)
+
+/** User and system time of a process, its threads and its children, the ended ones included, in milliseconds; 0 if there is none. */
+export const cpuMs = (pid: number): number => {
+  const stats = allPids().flatMap(each => statOf(each) ?? [])
+  const tree = new Set([pid])
+  for (let size = 0; size < tree.size; ) {
+    size = tree.size
+    for (const stat of stats) if (tree.has(stat.parent)) tree.add(stat.pid)
+  }
+  return stats.reduce((sum, stat) => sum + (tree.has(stat.pid) ? stat.ticks * MS_A_TICK : 0), 0)
+}
+
+/** The process of this machine that listens on a TCP port, if it can be seen. */
+export const pidListeningOn = (port: number): number | undefined => {
+  const inodes = new Set(['/proc/net/tcp', '/proc/net/tcp6'].flatMap(file => listeningInodes(file, port)))
+  return allPids().find(pid => {
+    try {
+      return readdirSync(`/proc/${pid}/fd`).some(fd => {
+        const [, inode] = /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/${pid}/fd/${fd}`)) ?? []
+        return inode !== undefined && inodes.has(inode)
+      })
+    } catch {
+      return false
+    }
+  })
+}
+
+const LISTENING = '0A'
+
+const listeningInodes = (file: string, port: number): string[] =>
+  readFileSync(file, 'utf8')
+    .split('\n')
+    .slice(1)
+    .flatMap(line => {
+      const fields = line.trim().split(/\s+/)
+      const isIt = fields[3] === LISTENING && Number.parseInt(fields[1]!.split(':').at(-1)!, 16) === port
+      return isIt ? [fields[9]!] : []
+    })
+
+/** Resident memory in MB: now, and the most there was since `resetPeak`. Undefined if the process is gone. */
+export const memoryMb = (pid: number): { now: number; peak: number } | undefined => {
+  try {
+    const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+    const mb = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+) kB`, 'm').exec(status)![1]) / 1024
+    return { now: mb('VmRSS'), peak: mb('VmHWM') }
+  } catch {
+    return undefined
+  }
+}
+
+/** Forgets the most memory that there was. */
+export const resetPeak = (pid: number): void => writeFileSync(`/proc/${pid}/clear_refs`, '5')

@@ -1,0 +1,17 @@
+import type { Engine } from '../stage/sql.ts'
+import type { Stage } from '../stage/stage.ts'
+
+/** A meeting of things that is made on purpose, and what must hold of it. */
+export type Case = {
+  name: string
+  /** What must hold, in a sentence. */
+  says: string
+  engines: readonly Engine[]
+  /** Changes settings of the whole database server, so that it must have it for itself. */
+  needsOwnServer?: boolean
+  run(stage: Stage): Promise<void>
+}
+
+export const ALL = ['mysql', 'mariadb', 'sqlite'] as const
+/** Where several processes share a database. */
+export const SHARED = ['mysql', 'mariadb'] as const

@@ -1,0 +1,18 @@
+import { answerCases } from './answers.ts'
+import type { Case } from './case.ts'
+import { decidedCases } from './decided.ts'
+import { machineryCases } from './machinery.ts'
+import { raceCases } from './races.ts'
+import { recoveryCases } from './recovery.ts'
+import { stopCases } from './stop.ts'
+import { waitingCases } from './waiting.ts'
+
+export const cases: readonly Case[] = [
+  ...stopCases,
+  ...answerCases,
+  ...waitingCases,
+  ...recoveryCases,
+  ...decidedCases,
+  ...machineryCases,
+  ...raceCases,
+]

@@ -1,0 +1,229 @@
+import { setTimeout as wait } from 'node:timers/promises'
+import { done } from '../stage/client.ts'
+import { fillEvents } from '../stage/filling.ts'
+import {
+  CREATE_WEBHOOK,
+  percentile,
+  RECOVER,
+  type Stage,
+  times,
+  UPSERT_WEBHOOK,
+  until,
+  untilSettled,
+} from '../stage/stage.ts'
+import { ALL, type Case, SHARED } from './case.ts'
+
+// Recovery means everything, and goes behind what is new; what is followed by id is followed in the order in which it happened.
+
+/** Events that should have a delivery to a webhook, and have none. */
+const withoutDelivery = (stage: Stage, webhookId: string): Promise<number> =>
+  stage.sql.number(
+    `SELECT COUNT(*) FROM events e WHERE e.type <> 'ping'
+       AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.webhook_id = ?)`,
+    [webhookId],
+  )
+
+const slowCommit: Case = {
+  name: 'recovery-slow-commit',
+  says: 'Recovery covers an event whose transaction takes 10 s and is committed after its webhook was enabled and recovered',
+  engines: SHARED,
+  async run(stage) {
+    const by = await stage.proxy()
+    const slow = stage.client(await stage.server({ by, roles: 'api' }))
+    const client = stage.client(await stage.server())
+    const world = await stage.world(client)
+    const endpoint = await stage.endpoint()
+    const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+    await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
+    const since = new Date(Date.now() - 60_000).toISOString()
+    await world.submitMany(client, 2)
+    const hold = by.hold(/^\s*COMMIT/i, { times: 2 })
+    const slowly = [0, 1].map(() => world.submit(slow))
+    await until('two commits are slow', () => hold.count() === 2)
+    const released = wait(10_000).then(hold.end)
+    const enabled = await client(UPSERT_WEBHOOK, { id, status: 'active' })
+    stage.say(`two commits are slow; enabled: ${enabled.code ?? 'done'}`)
+    // One that is refused for what stands in its way is made again.
+    let recovered = await client(RECOVER, { webhookId: id, since })
+    while (recovered.code === 'UNAVAILABLE' || recovered.code === 'INTERNAL_SERVER_ERROR') {
+      stage.say(`recovery answered ${recovered.code}`)
+      await wait(500)
+      recovered = await client(RECOVER, { webhookId: id, since })
+    }
+    stage.say(`recovered ${recovered.data?.recoverDeliveries?.queued ?? recovered.code}`)
+    await released
+    const answers = await Promise.all(slowly)
+    await wait(3_000)
+    await untilSettled(stage)
+    const made = 2 + answers.filter(({ code }) => code === undefined).length
+    const missing = await withoutDelivery(stage, id)
+    stage.expect('every event has a delivery', missing === 0, `${missing} of ${made} have none`)
+  },
+}
+
+const latency: Case = {
+  name: 'recovery-latency',
+  says: 'With a database 20 to 60 ms away, every event that is submitted around an enabling and a recovery has a delivery',
+  engines: SHARED,
+  async run(stage) {
+    const by = await stage.proxy()
+    const client = stage.client(await stage.server({ by }))
+    const world = await stage.world(client)
+    const endpoint = await stage.endpoint()
+    const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+    const cycles = stage.size(20)
+    let broken = 0
+    let missing = 0
+    for (let cycle = 0; cycle < cycles; cycle++) {
+      by.delay(10 + (cycle % 5) * 5)
+      const since = new Date(Date.now() - 1_000).toISOString()
+      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
+      const submitting = times(
+        30,
+        async n => {
+          await wait(n * 20)
+          return world.submit(client)
+        },
+        30,
+      )
+      await wait(50 + cycle * 10)
+      await done(client(UPSERT_WEBHOOK, { id, status: 'active' }))
+      await done(client(RECOVER, { webhookId: id, since }))
+      for (const { code } of await submitting) if (code) stage.say(`a submit answered ${code}`)
+      const now = await withoutDelivery(stage, id)
+      if (now > missing) broken += 1
+      missing = now
+    }
+    by.delay(0)
+    stage.expect(
+      'every event has a delivery',
+      missing === 0,
+      `in ${broken} of ${cycles} cycles ${missing} events have none`,
+    )
+  },
+}
+
+const behind: Case = {
+  name: 'recovery-behind',
+  says: 'A recovery goes behind what is new: a new event is not late by what is recovered',
+  engines: ALL,
+  async run(stage) {
+    const server = await stage.server({ env: { TIDINGS_CONCURRENCY: '32' } })
+    const client = stage.client(server)
+    const world = await stage.world(client)
+    const endpoint = await stage.endpoint(() => ({ status: 200, afterMs: 200 }))
+    const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+    const since = new Date(Date.now() - 60_000).toISOString()
+    await wait(100)
+    const count = stage.size(600)
+    await fillEvents(stage.sql, { ...world.projects[0]!, count })
+    await done(client(RECOVER, { webhookId: id, since }))
+    stage.say(`${count} are recovered for an endpoint that takes 200 ms, 8 at once`)
+    const latencies = await times(
+      20,
+      async n => {
+        await wait(n * 250)
+        const submitted = await world.submit(client)
+        const reportId = submitted.data.submitProjectReport.id
+        const find = () => endpoint.arrivals.find(arrival => arrival.reportId === reportId)
+        await until('it arrives', () => find() !== undefined, 120_000)
+        return find()!.at - submitted.answeredAt
+      },
+      20,
+    )
+    await untilSettled(stage, 120_000)
+    const median = percentile(latencies, 50)
+    stage.expect(
+      'new events do not wait for what is recovered',
+      median <= 1_500,
+      `new events came after ${median} ms (median)`,
+    )
+  },
+}
+
+const twoAtOnce: Case = {
+  name: 'two-recoveries',
+  says: 'Two recoveries at once queue each event once',
+  engines: ALL,
+  async run(stage) {
+    const first = await stage.server()
+    const second = stage.engine === 'sqlite' ? first : await stage.server()
+    const clients = [stage.client(first), stage.client(second)]
+    const client = clients[0]!
+    const world = await stage.world(client)
+    const endpoint = await stage.endpoint()
+    const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+    const since = new Date(Date.now() - 60_000).toISOString()
+    await wait(100)
+    await fillEvents(stage.sql, { ...world.projects[0]!, count: 200 })
+    const recovered = await Promise.all([0, 1, 0, 1].map(n => done(clients[n]!(RECOVER, { webhookId: id, since }))))
+    await untilSettled(stage)
+    const twice = await stage.sql.number(
+      `SELECT COUNT(*) FROM (SELECT event_id FROM deliveries WHERE webhook_id = ? GROUP BY event_id HAVING COUNT(*) > 1) twice`,
+      [id],
+    )
+    const missing = await withoutDelivery(stage, id)
+    const queued = recovered.map(({ queued }) => Number(queued))
+    stage.expect(
+      'each event has one delivery',
+      twice === 0 && missing === 0,
+      `queued ${queued.join(' + ')}; ${twice} twice, ${missing} never`,
+    )
+  },
+}
+
+const METRIC = /clock/i
+
+/** A watch at a machine with the right time, while another machine's clock is ahead. */
+const watched = async (stage: Stage, aheadMs: number): Promise<void> => {
+  const right = await stage.server()
+  const ahead = await stage.server({ clockAheadMs: aheadMs })
+  const client = stage.client(right)
+  const world = await stage.world(client)
+  const endpoint = await stage.endpoint()
+  await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+  const watch = stage.cli(right, ['deliveries', 'watch', '--output', 'ndjson'])
+  await until('it watches', () => /Watching/.test(watch.stderr()))
+  await done(world.submit(stage.client(ahead)))
+  await until('it arrives', () => endpoint.arrivals.length === 1)
+  const first = endpoint.arrivals[0]!.id
+  await until('the watch shows it', () => watch.stdout().includes(first))
+  await times(10, () => done(world.submit(client)), 1)
+  await until('they arrive', () => endpoint.arrivals.length === 11)
+  await wait(5_000)
+  const own = endpoint.arrivals.slice(1).map(({ id }) => id)
+  const shown = own.filter(id => watch.stdout().includes(id)).length
+  stage.expect('the watch shows what happens after it', shown === 10, `${shown} of 10 deliveries shown`)
+  const walked = await client(
+    'query ($after: UUID!) { deliveries(query: {after: $after, selector: {eventType: {_ne: "ping"}}}) { id } }',
+    {
+      after: first,
+    },
+  )
+  const found = (walked.data?.deliveries ?? []).length
+  stage.expect('a walk with after finds what happened after it', found === 10, `${found} of 10 deliveries are after it`)
+  const metrics = await (await fetch(`${ahead.url}/metrics`)).text()
+  const isTold = METRIC.test(ahead.stderr())
+  const isMeasured = metrics.split('\n').some(line => !line.startsWith('#') && METRIC.test(line))
+  stage.expect(
+    'a clock that is off is told in the log and in /metrics',
+    isTold && isMeasured,
+    `${isTold ? 'told' : 'not told'} in the log, ${isMeasured ? 'measured' : 'not measured'} in /metrics`,
+  )
+}
+
+const watch45s: Case = {
+  name: 'watch-clock-45s',
+  says: 'A watch shows what happens while another machine’s clock is 45 s ahead',
+  engines: SHARED,
+  run: stage => watched(stage, 45_000),
+}
+
+const watchDay: Case = {
+  name: 'watch-clock-day',
+  says: 'A watch shows what happens after one event by a machine whose clock is a day ahead',
+  engines: SHARED,
+  run: stage => watched(stage, 24 * 3_600_000),
+}
+
+export const recoveryCases: Case[] = [slowCommit, latency, behind, twoAtOnce, watch45s, watchDay]

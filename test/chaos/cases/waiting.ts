@@ -1,0 +1,309 @@
+import { setTimeout as wait } from 'node:timers/promises'
+import type { DatabaseProxy } from '../proxy.ts'
+import { type Client, done } from '../stage/client.ts'
+import type { Endpoint } from '../stage/endpoint.ts'
+import { fillHistory, fillQueue } from '../stage/filling.ts'
+import type { Server } from '../stage/processes.ts'
+import {
+  CREATE_WEBHOOK,
+  percentile,
+  type Stage,
+  UPSERT_WEBHOOK,
+  until,
+  untilSettled,
+  type World,
+} from '../stage/stage.ts'
+import { ALL, type Case, SHARED } from './case.ts'
+
+// One thing that waits holds up only itself.
+
+const RATE = 20
+const GAP_MS = 2_000
+
+/** Submits at a steady rate, whatever becomes of each, and says how long each took to arrive. */
+const steadily = async (
+  given: { world: World; client: Client; endpoint: Endpoint; project?: number },
+  forMs: number,
+): Promise<{ latencies: number[]; longestGapMs: number; submitted: number; refused: number }> => {
+  const { world, client, endpoint, project = 0 } = given
+  const from = endpoint.arrivals.length
+  const startedAt = Date.now()
+  const sentAt = new Map<string, number>()
+  const underWay: Promise<void>[] = []
+  let refused = 0
+  for (let n = 0; Date.now() - startedAt < forMs; n++) {
+    await wait(Math.max(0, startedAt + (n * 1000) / RATE - Date.now()))
+    underWay.push(
+      world.submit(client, project).then(answer => {
+        if (answer.code === undefined) sentAt.set(answer.data.submitProjectReport.id, answer.answeredAt)
+        else refused += 1
+      }),
+    )
+  }
+  const endedAt = Date.now()
+  const arrived = endpoint.arrivals.slice(from).filter(({ at }) => at <= endedAt)
+  const moments = [startedAt, ...arrived.map(({ at }) => at), endedAt]
+  const longestGapMs = Math.max(...moments.slice(1).map((at, index) => at - moments[index]!))
+  await Promise.all(underWay)
+  await wait(2_000)
+  const firsts = new Map(endpoint.arrivals.toReversed().map(arrival => [arrival.reportId, arrival.at]))
+  const latencies = [...sentAt].flatMap(([id, at]) => {
+    const arrivedAt = firsts.get(id)
+    return arrivedAt === undefined ? [] : Math.max(0, arrivedAt - at)
+  })
+  return { latencies, longestGapMs, submitted: underWay.length, refused }
+}
+
+/** Goes dark: nothing of it reaches anybody any more, and nobody is told. */
+const goDark = async (server: Server, by: DatabaseProxy): Promise<void> => {
+  by.hole()
+  server.signal('SIGKILL')
+  await server.ended
+}
+
+const darkMutation: Case = {
+  name: 'dark-mutation',
+  says: 'A process that goes dark in the middle of a mutation, while another webhook of the same event answers 429, holds up no healthy webhook',
+  engines: SHARED,
+  async run(stage) {
+    const by = await stage.proxy()
+    const dark = await stage.server({ by, roles: 'api' })
+    const other = await stage.server()
+    const client = stage.client(other)
+    const world = await stage.world(client)
+    const healthy = await stage.endpoint()
+    const throttled = await stage.endpoint(() => ({ status: 429, headers: { 'retry-after': '1' } }))
+    await done(client(CREATE_WEBHOOK, { url: healthy.url }))
+    await done(client(CREATE_WEBHOOK, { url: throttled.url }))
+    const hold = by.hold(/^\s*COMMIT/i)
+    const mutation = world.submit(stage.client(dark))
+    await hold.caught
+    await goDark(dark, by)
+    await mutation
+    stage.say('a process went dark in the middle of a mutation')
+    const { longestGapMs, submitted, refused } = await steadily({ world, client, endpoint: healthy }, 60_000)
+    stage.expect(
+      `a healthy webhook that has ${RATE} events a second is never without one for ${GAP_MS} ms`,
+      longestGapMs <= GAP_MS && refused === 0,
+      `nothing for ${longestGapMs} ms; ${refused} of ${submitted} mutations refused`,
+    )
+  },
+}
+
+const darkClaim: Case = {
+  name: 'dark-claim',
+  says: 'What a process held that went dark in the middle of a claim is delivered within 30 s',
+  engines: SHARED,
+  async run(stage) {
+    const by = await stage.proxy()
+    const dark = await stage.server({ by })
+    const client = stage.client(dark)
+    const world = await stage.world(client)
+    const endpoint = await stage.endpoint()
+    await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+    let isClaiming = false
+    const hold = by.hold(text => {
+      isClaiming ||= /UPDATE\s+delivery_queue\s+SET\s+lease/i.test(text)
+      return isClaiming && /^\s*COMMIT/i.test(text)
+    })
+    await done(world.submit(client))
+    await hold.caught
+    await goDark(dark, by)
+    const darkAt = Date.now()
+    const next = await stage.server()
+    stage.say('a process went dark in the middle of a claim; another has started')
+    await until('it is delivered', () => endpoint.arrivals.length > 0, 90_000)
+    const tookMs = endpoint.arrivals[0]!.at - darkAt
+    stage.expect('it is delivered within 30 s', tookMs <= 30_000, `delivered ${(tookMs / 1000).toFixed(1)} s after`)
+    next.signal('SIGTERM')
+  },
+}
+
+/** First attempts of one webhook with and without something beside it: at most twice as late. */
+const beside = async (
+  stage: Stage,
+  world: World,
+  client: Client,
+  endpoint: Endpoint,
+  begin: () => Promise<unknown>,
+) => {
+  const measure = async () => {
+    const { latencies } = await steadily({ world, client, endpoint }, 20_000)
+    return { p50: percentile(latencies, 50), p99: percentile(latencies, 99), count: latencies.length }
+  }
+  await steadily({ world, client, endpoint }, 3_000)
+  const alone = await measure()
+  stage.say(`alone: median ${alone.p50} ms, p99 ${alone.p99} ms, of ${alone.count}`)
+  await begin()
+  const together = await measure()
+  stage.expect(
+    'the first attempts of another webhook come at most twice as late',
+    // A machine's own noise is no finding.
+    together.p99 <= Math.max(2 * alone.p99, 150) && together.p50 <= Math.max(2 * alone.p50, 40),
+    `median ${alone.p50} to ${together.p50} ms, p99 ${alone.p99} to ${together.p99} ms`,
+  )
+}
+
+const pending429: Case = {
+  name: 'pending-429',
+  says: 'However much (--size, 20,000) is pending for an endpoint that answers 429 with Retry-After, first attempts of another webhook are not late',
+  engines: ALL,
+  async run(stage) {
+    const server = await stage.server()
+    const client = stage.client(server)
+    const world = await stage.world(client)
+    const healthy = await stage.endpoint()
+    const throttled = await stage.endpoint(() => ({ status: 429, headers: { 'retry-after': '2' } }))
+    const [own, others] = world.projects
+    await done(client(CREATE_WEBHOOK, { url: healthy.url, projectIds: [own!.projectId] }))
+    const { id } = await done(client(CREATE_WEBHOOK, { url: throttled.url, projectIds: [others!.projectId] }))
+    await beside(stage, world, client, healthy, async () => {
+      const size = stage.size(20_000)
+      await fillQueue(stage.sql, { webhookId: id, ...others!, count: size })
+      stage.say(`${size} are pending for an endpoint that answers 429`)
+      await until('it answers 429', () => throttled.arrivals.length > 0)
+    })
+    stage.say(`the throttled endpoint had ${throttled.arrivals.length} requests`)
+  },
+}
+
+const history429: Case = {
+  name: 'history-429',
+  says: 'With 1,000,000 deliveries (--size) in the history, an endpoint that answers 429 once a second makes nobody late',
+  engines: SHARED,
+  async run(stage) {
+    const server = await stage.server()
+    const client = stage.client(server)
+    const world = await stage.world(client)
+    const healthy = await stage.endpoint()
+    const throttled = await stage.endpoint(() => ({ status: 429, headers: { 'retry-after': '1' } }))
+    const [own, others] = world.projects
+    await done(client(CREATE_WEBHOOK, { url: healthy.url, projectIds: [own!.projectId] }))
+    const { id } = await done(client(CREATE_WEBHOOK, { url: throttled.url, projectIds: [others!.projectId] }))
+    const size = stage.size(1_000_000)
+    await fillHistory(stage.sql, { webhookId: id, ...others!, count: size })
+    stage.say(`${size} deliveries are in the history`)
+    await beside(stage, world, client, healthy, () => world.submitMany(client, 20, 1))
+    stage.say(`the throttled endpoint had ${throttled.arrivals.length} requests`)
+  },
+}
+
+const starting: Case = {
+  name: 'starting',
+  says: 'A server that starts while its database goes away waits for it, wherever it has come to',
+  engines: SHARED,
+  async run(stage) {
+    // The statements of a start, without a fault.
+    const counting = await stage.proxy()
+    const texts: string[] = []
+    const stopCounting = counting.watch(text => texts.push(text))
+    const well = await stage.server({ by: counting })
+    stopCounting()
+    well.signal('SIGTERM')
+    await well.ended
+    stage.say(`a start makes ${texts.length} statements`)
+    const ended: string[] = []
+    const steps = Math.min(texts.length, stage.size(12))
+    for (let step = 1; step <= steps; step++) {
+      const by = await stage.proxy()
+      let n = 0
+      const hold = by.hold(() => ++n === step)
+      const server = await stage.serverStarting({ by })
+      const held = await hold.caught
+      by.refuse()
+      await wait(2_000)
+      by.mend()
+      const isReady = await server.untilReady(20_000).then(
+        () => true,
+        () => false,
+      )
+      const end = server.hasEnded()
+      if (!isReady) ended.push(`${step} (${held.text.slice(0, 60)}): ${end ? `exit ${end.code}` : 'never ready'}`)
+      server.signal('SIGKILL')
+      await server.ended
+      by.close()
+    }
+    stage.expect(
+      'it is ready when the database is back',
+      ended.length === 0,
+      `${ended.length} of ${steps} starts failed${ended.length > 0 ? `: at statement ${ended.join(', ')}` : ''}`,
+    )
+  },
+}
+
+const SHUTDOWN_MS = 30_000
+
+const terminated: Case = {
+  name: 'terminated',
+  says: 'SIGTERM under any fault ends a server with 0 within 30 s, and what it had in hand is delivered',
+  engines: ALL,
+  async run(stage) {
+    type Broken = { by: DatabaseProxy | undefined; server: Server; webhookId: string }
+    const faults: Record<string, (broken: Broken) => unknown> = {
+      'no fault': () => {},
+      'endpoint does not answer': () => {},
+      ...(stage.engine !== 'sqlite' && {
+        'database refuses': ({ by }: Broken) => by!.refuse(),
+        'database dark': ({ by }: Broken) => by!.hole(),
+        'database far away': ({ by }: Broken) => by!.delay(500),
+        'database cannot be written': ({ by }: Broken) => {
+          by!.fail(/^\s*(INSERT|UPDATE|DELETE)/i, { errno: 1290, sqlState: 'HY000', message: 'read-only' })
+        },
+        'row locked': async ({ webhookId }: Broken) => {
+          const { end } = await stage.sql.hold('SELECT * FROM webhooks WHERE id = ? FOR UPDATE', [webhookId])
+          setTimeout(end, 40_000).unref()
+        },
+        'stood still': async ({ server }: Broken) => {
+          server.signal('SIGSTOP')
+          setTimeout(() => server.signal('SIGCONT'), 18_000).unref()
+        },
+      }),
+    }
+    for (const [name, begin] of Object.entries(faults)) {
+      const by = stage.engine === 'sqlite' ? undefined : await stage.proxy()
+      const server = await stage.server({ ...(by && { by }), env: { TIDINGS_LOG_LEVEL: 'info' } })
+      const client = stage.client(server)
+      const world = await stage.world(client)
+      const isHanging = name === 'endpoint does not answer'
+      const endpoint = await stage.endpoint((_arrival, before) =>
+        isHanging && before === 0 ? 'hang' : { status: 200, afterMs: 1_000 },
+      )
+      const { id } = await done(
+        client(CREATE_WEBHOOK, { url: endpoint.url, projectIds: [world.projects[0]!.projectId] }),
+      )
+      await world.submitMany(client, 20)
+      await until('they arrive', () => endpoint.arrivals.length > 0)
+      await begin({ by, server, webhookId: id })
+      // One that waits for the database, so that a mutation is under way too.
+      const mutation = world.submit(client)
+      await wait(200)
+      const asked = Date.now()
+      server.signal('SIGTERM')
+      const { code, signal } = await server.ended
+      const tookMs = Date.now() - asked
+      await mutation
+      by?.mend()
+      const next = await stage.server()
+      await untilSettled(stage, 120_000)
+      next.signal('SIGTERM')
+      await next.ended
+      const owed = await stage.sql.number(
+        `SELECT COUNT(*) FROM deliveries WHERE webhook_id = ? AND status <> 'delivered'`,
+        [id],
+      )
+      await done(stage.client(await stage.server({ roles: 'api' }))(UPSERT_WEBHOOK, { id, status: 'disabled' }))
+      stage.expect(
+        `${name}: it ends with 0 within 30 s`,
+        code === 0 && tookMs <= SHUTDOWN_MS,
+        `${name}: ended with ${code ?? signal} after ${(tookMs / 1000).toFixed(1)} s`,
+      )
+      stage.expect(
+        `${name}: all is delivered by the next`,
+        owed === 0 && endpoint.byId().size >= 20,
+        `${name}: ${owed} not delivered, ${endpoint.sentAgain().length} sent again after their 200`,
+      )
+    }
+  },
+}
+
+export const waitingCases: Case[] = [darkMutation, darkClaim, pending429, history429, starting, terminated]

@@ -1,0 +1,92 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { setTimeout as wait } from 'node:timers/promises'
+
+/** A request as an endpoint saw it. Times in epoch milliseconds. */
+export type Arrival = {
+  /** The `eventId`, which is the delivery's id. */
+  id: string
+  eventType: string
+  /** The project report that the event is about. */
+  reportId: string | undefined
+  at: number
+  /** The status that was answered, and when it was written; unset while there is none. */
+  status?: number
+  answeredAt?: number
+}
+
+/** What is answered; 'hang' is never to answer. */
+export type Reply = { status: number; headers?: Record<string, string>; afterMs?: number } | 'hang'
+
+/** The body of every answer. */
+export const ANSWER = 'as seen at the endpoint'
+
+export type Endpoint = {
+  url: string
+  /** All requests but pings, oldest first. */
+  arrivals: Arrival[]
+  pings: Arrival[]
+  /** Arrivals of each delivery. */
+  byId(): Map<string, Arrival[]>
+  /** Deliveries that came again after they had been answered 2XX. */
+  sentAgain(): Arrival[]
+  close(): Promise<void>
+}
+
+/**
+ * An endpoint on this machine. `answer` is asked what to do with each delivery, and with how often that came before; pings are
+ * answered 200 at once unless `answerPing` says otherwise.
+ */
+export const startEndpoint = async (
+  answer: (arrival: Arrival, before: number) => Reply | Promise<Reply> = () => ({ status: 200 }),
+  answerPing: (arrival: Arrival) => Reply | Promise<Reply> = () => ({ status: 200 }),
+): Promise<Endpoint> => {
+  const arrivals: Arrival[] = []
+  const pings: Arrival[] = []
+  const times = new Map<string, number>()
+  const server = createServer(async (request, response) => {
+    response.on('error', () => {})
+    const at = Date.now()
+    const body = JSON.parse(await text(request).catch(() => 'null'))
+    if (body === null) return
+    const arrival: Arrival = {
+      id: body.eventId,
+      eventType: body.eventType,
+      reportId: body.payload.projectReport?.id,
+      at,
+    }
+    const isPing = arrival.eventType === 'ping'
+    ;(isPing ? pings : arrivals).push(arrival)
+    const before = times.get(arrival.id) ?? 0
+    times.set(arrival.id, before + 1)
+    const reply = await (isPing ? answerPing(arrival) : answer(arrival, before))
+    if (reply === 'hang') return
+    if (reply.afterMs) await wait(reply.afterMs, undefined, { ref: false })
+    if (response.destroyed) return
+    response.writeHead(reply.status, reply.headers).end(ANSWER)
+    arrival.status = reply.status
+    arrival.answeredAt = Date.now()
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const byId = () => Map.groupBy(arrivals, ({ id }) => id)
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    arrivals,
+    pings,
+    byId,
+    sentAgain: () =>
+      [...byId().values()].flatMap(list =>
+        list.filter((one, index) =>
+          list.slice(0, index).some(it => it.status! >= 200 && it.status! < 300 && it.answeredAt! < one.at),
+        ),
+      ),
+    close: () =>
+      new Promise(resolve => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
