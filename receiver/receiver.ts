@@ -19,8 +19,8 @@ export interface HandlerContext<Native = unknown> {
 }
 
 /**
- * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does not come again;
- * when it throws, it does.
+ * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does
+ * not come again; when it throws, it does.
  */
 export type Handler<Native = unknown, Event = TidingsEvent> = (event: Event, context: HandlerContext<Native>) => unknown
 

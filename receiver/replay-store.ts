@@ -29,8 +29,8 @@ export interface ReplayStore {
 }
 
 /**
- * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so untrusted
- * senders cannot fill it.
+ * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so
+ * untrusted senders cannot fill it.
  *
  * @param options.maxEntries handled events that are remembered at most (about 250 bytes each); the oldest give way
  * @param options.now the time in epoch milliseconds

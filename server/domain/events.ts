@@ -34,7 +34,8 @@ export const recordEvent = async <Type extends EventType>(
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
-    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)',
+    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
+      'VALUES (?, ?, ?, ?, ?, ?, ?)',
     [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), now],
   )
   if (organisationIds !== 'all' && single === null) {

@@ -9,8 +9,9 @@ import { openCounters } from './database-counters.ts'
 import { show, table } from './figures.ts'
 import { startWorld } from './world.ts'
 
-// Where the CPU of an event goes: the server's by package and room, as its sampling profiler sees it, and the database's by kind of
-// statement, as MySQL's performance schema times it (waits for the disk are in that). MariaDB has that schema off by default.
+// Where the CPU of an event goes: the server's by package and room, as its sampling profiler sees it, and the
+// database's by kind of statement, as MySQL's performance schema times it (waits for the disk are in that). MariaDB has
+// that schema off by default.
 //
 //   npm run bench -- profile [--engine mysql] [--seconds 5] [--in-flight 100]
 
