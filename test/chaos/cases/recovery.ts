@@ -26,7 +26,9 @@ const withoutDelivery = (stage: Stage, webhookId: string): Promise<number> =>
 
 const slowCommit: Case = {
   name: 'recovery-slow-commit',
-  says: 'Recovery covers an event whose transaction takes 10 s and is committed after its webhook was enabled and recovered',
+  says:
+    'Recovery covers an event whose transaction takes 10 s and is committed after its webhook was enabled and ' +
+    'recovered',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
@@ -64,7 +66,9 @@ const slowCommit: Case = {
 
 const latency: Case = {
   name: 'recovery-latency',
-  says: 'With a database 20 to 60 ms away, every event that is submitted around an enabling and a recovery has a delivery',
+  says:
+    'With a database 20 to 60 ms away, every event that is submitted around an enabling and a recovery has a ' +
+    'delivery',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
@@ -160,7 +164,8 @@ const twoAtOnce: Case = {
     const recovered = await Promise.all([0, 1, 0, 1].map(n => done(clients[n]!(RECOVER, { webhookId: id, since }))))
     await untilSettled(stage)
     const twice = await stage.sql.number(
-      `SELECT COUNT(*) FROM (SELECT event_id FROM deliveries WHERE webhook_id = ? GROUP BY event_id HAVING COUNT(*) > 1) twice`,
+      'SELECT COUNT(*) FROM (SELECT event_id FROM deliveries ' +
+        'WHERE webhook_id = ? GROUP BY event_id HAVING COUNT(*) > 1) twice',
       [id],
     )
     const missing = await withoutDelivery(stage, id)
