@@ -1,4 +1,5 @@
 import { setTimeout as wait } from 'node:timers/promises'
+import { eventually } from '../../support/eventually.ts'
 import { done } from '../stage/client.ts'
 import { fillEvents } from '../stage/filling.ts'
 import {
@@ -47,12 +48,15 @@ const slowCommit: Case = {
     const enabled = await client(UPSERT_WEBHOOK, { id, status: 'active' })
     stage.say(`two commits are slow; enabled: ${enabled.code ?? 'done'}`)
     // One that is refused for what stands in its way is made again.
-    let recovered = await client(RECOVER, { webhookId: id, since })
-    while (recovered.code === 'UNAVAILABLE' || recovered.code === 'INTERNAL_SERVER_ERROR') {
-      stage.say(`recovery answered ${recovered.code}`)
-      await wait(500)
-      recovered = await client(RECOVER, { webhookId: id, since })
-    }
+    const recovered = await eventually(
+      'a recovery that nothing stands in the way of',
+      () => client(RECOVER, { webhookId: id, since }),
+      ({ code }) => {
+        if (code) stage.say(`recovery answered ${code}`)
+        return code !== 'UNAVAILABLE' && code !== 'INTERNAL_SERVER_ERROR'
+      },
+      { timeoutMs: 120_000, everyMs: 500 },
+    )
     stage.say(`recovered ${recovered.data?.recoverDeliveries?.queued ?? recovered.code}`)
     await released
     const answers = await Promise.all(slowly)
