@@ -61,8 +61,9 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
   })
 
 /** GraphQL selection of everything that a delivery's timeline is told from. */
-export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
-  nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
+export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload }
+  status attemptCount nextAttemptAt createdAt finishedAt
+  attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
 /** One attempt on one line: what came back, and how long it took. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
@@ -195,13 +196,20 @@ const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: num
   rejected: delivery => {
     const statusCode = delivery.attempts.at(-1)?.statusCode
     const token = statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''
-    return `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+    return (
+      `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: ` +
+      `it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+    )
   },
   dropped: delivery =>
     `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`,
   cancelled: ({ webhook, webhookId, createdAt }) => {
     const reason = webhook?.statusReason ? ` (${cellText(webhook.statusReason)})` : ''
-    return `Cancelled because its webhook left the status active${reason}. Make it active again with: tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+    return (
+      `Cancelled because its webhook left the status active${reason}. Make it active again with: ` +
+      `tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: ` +
+      `tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+    )
   },
 }
 

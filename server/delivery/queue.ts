@@ -168,7 +168,8 @@ const lockDueOf = async (
   // Read without a lock: another process may have claimed them since.
   return rows(
     trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) ` +
+      `AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
     [...found.map(row => row.delivery_id), now],
   )
 }
@@ -311,7 +312,8 @@ export const settle = async (database: Database, settlements: Settlement[], now:
   await database.transaction(async trx => {
     const locked = await rows<QueueRow>(
       trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ` +
+        `ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       ids,
     )
     const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
@@ -371,7 +373,8 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
   const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
-    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
+    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
+      `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
     settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
       job.deliveryId,
       job.attempt,
@@ -401,7 +404,8 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}
+     ${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
       job.eventId,

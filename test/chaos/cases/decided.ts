@@ -382,7 +382,8 @@ const late429: Case = {
         told.open()
         await until('it is recorded', async () => {
           const recorded =
-            'SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id WHERE d.webhook_id = ? AND a.status_code = 429'
+            'SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id WHERE d.webhook_id = ? ' +
+            'AND a.status_code = 429'
           return (await stage.sql.number(recorded, [id])) > 0
         })
         await wait(300)

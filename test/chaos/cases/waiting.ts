@@ -63,7 +63,9 @@ const goDark = async (server: Server, by: DatabaseProxy): Promise<void> => {
 
 const darkMutation: Case = {
   name: 'dark-mutation',
-  says: 'A process that goes dark in the middle of a mutation, while another webhook of the same event answers 429, holds up no healthy webhook',
+  says:
+    'A process that goes dark in the middle of a mutation, while another webhook of the same event answers 429, ' +
+    'holds up no healthy webhook',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
@@ -146,7 +148,9 @@ const beside = async (
 
 const pending429: Case = {
   name: 'pending-429',
-  says: 'However much (--size, 20,000) is pending for an endpoint that answers 429 with Retry-After, first attempts of another webhook are not late',
+  says:
+    'However much (--size, 20,000) is pending for an endpoint that answers 429 with Retry-After, ' +
+    'first attempts of another webhook are not late',
   engines: ALL,
   async run(stage) {
     const server = await stage.server()
@@ -169,7 +173,9 @@ const pending429: Case = {
 
 const history429: Case = {
   name: 'history-429',
-  says: 'With 1,000,000 deliveries (--size) in the history, an endpoint that answers 429 once a second makes nobody late',
+  says:
+    'With 1,000,000 deliveries (--size) in the history, an endpoint that answers 429 once a second makes nobody ' +
+    'late',
   engines: SHARED,
   async run(stage) {
     const server = await stage.server()
