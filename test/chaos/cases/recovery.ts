@@ -76,17 +76,17 @@ const latency: Case = {
     let missing = 0
     for (let cycle = 0; cycle < cycles; cycle++) {
       by.delay(10 + (cycle % 5) * 5)
-      const since = new Date(Date.now() - 1_000).toISOString()
-      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
       const submitting = times(
-        30,
+        40,
         async n => {
           await wait(n * 20)
           return world.submit(client)
         },
-        30,
+        40,
       )
-      await wait(50 + cycle * 10)
+      await wait(100 + (cycle % 4) * 50)
+      const since = new Date().toISOString()
+      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
       await done(client(UPSERT_WEBHOOK, { id, status: 'active' }))
       await done(client(RECOVER, { webhookId: id, since }))
       for (const { code } of await submitting) if (code) stage.say(`a submit answered ${code}`)

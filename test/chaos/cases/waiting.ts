@@ -67,7 +67,8 @@ const darkMutation: Case = {
   async run(stage) {
     const by = await stage.proxy()
     const dark = await stage.server({ by, roles: 'api' })
-    const other = await stage.server()
+    // So few places that what waits to be recorded fills them within seconds.
+    const other = await stage.server({ env: { TIDINGS_CONCURRENCY: '64' } })
     const client = stage.client(other)
     const world = await stage.world(client)
     const healthy = await stage.endpoint()
@@ -182,6 +183,8 @@ const history429: Case = {
     const size = stage.size(1_000_000)
     await fillHistory(stage.sql, { webhookId: id, ...others!, count: size })
     stage.say(`${size} deliveries are in the history`)
+    // The database has written down what it was given.
+    await wait(15_000)
     await beside(stage, world, client, healthy, () => world.submitMany(client, 20, 1))
     stage.say(`the throttled endpoint had ${throttled.arrivals.length} requests`)
   },
