@@ -7,6 +7,9 @@ const OWN = /TIMESTAMPDIFF|^\s*SET SESSION|SELECT VERSION\(\)|FROM signing_keys|
 const MEANWHILE_MS = 2_000
 const MOST_STEPS = 60
 
+/** What both gave. `hadHappened`: what was to happen meanwhile was done before the other went on. */
+export type Result = { acted: unknown; happened: unknown; hadHappened: boolean }
+
 export type Steps = {
   /** How many statements there were to stop at. */
   steps: number
@@ -24,7 +27,7 @@ export const atEachStatement = async <T>(
     prepare: () => Promise<T>
     act: (given: T) => Promise<unknown>
     meanwhile: (given: T) => Promise<unknown>
-    /** What is wrong; undefined if nothing is. `hadHappened`: what was to happen meanwhile was done before the other went on. */
+    /** What is wrong; undefined if nothing is. */
     check: (
       given: T,
       result: { acted: unknown; happened: unknown; hadHappened: boolean },
