@@ -80,22 +80,22 @@ const latency: Case = {
     const world = await stage.world(client)
     const endpoint = await stage.endpoint()
     const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
-    const cycles = stage.size(20)
+    const cycles = stage.size(40)
     let broken = 0
     let missing = 0
     for (let cycle = 0; cycle < cycles; cycle++) {
       by.delay(10 + (cycle % 5) * 5)
-      const since = new Date(Date.now() - 1_000).toISOString()
-      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
       const submitting = times(
-        30,
+        40,
         async n => {
           await wait(n * 20)
           return world.submit(client)
         },
-        30,
+        40,
       )
-      await wait(50 + cycle * 10)
+      await wait(100 + (cycle % 4) * 50)
+      const since = new Date().toISOString()
+      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
       await done(client(UPSERT_WEBHOOK, { id, status: 'active' }))
       await done(client(RECOVER, { webhookId: id, since }))
       for (const { code } of await submitting) if (code) stage.say(`a submit answered ${code}`)
