@@ -1,5 +1,6 @@
 import type { Knex } from 'knex'
 import * as initial from './0001_initial.ts'
+import * as receipts from './0002_receipts.ts'
 import * as epochs from './0003_epochs.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
 
@@ -11,6 +12,7 @@ export type Migration = {
 /** Every migration by its name, in order. A name that has been released never changes, nor does what it does. */
 export const migrations: Record<string, Migration> = {
   '0001_initial': initial,
+  '0002_receipts': receipts,
   '0003_epochs': epochs,
   '0005_named_organisations': namedOrganisations,
 }
