@@ -1,5 +1,5 @@
-// node scripts/receiver-vectors.ts: writes docs/receivers/vectors.json, deliveries with what a receiver is to answer. A test says when it has to be
-// made again.
+// node scripts/receiver-vectors.ts: writes docs/receivers/vectors.json, deliveries with what a receiver is to answer. A
+// test says when it has to be made again.
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import {

@@ -3,15 +3,17 @@ import { fromBase64url, isBase64url, sha256, toBytes, toText } from './bytes.ts'
 import { show } from './show.ts'
 import { type Content, CUT_OR_CHANGED, type FormatFault, isObject, read } from './token-format.ts'
 
-// The checks of a delivery token, one function each; `delivery-token.ts` makes them all. Part of the receiver kit: nothing here, nor in
-// what it imports, is Node's own.
+// The checks of a delivery token, one function each; `delivery-token.ts` makes them all. Part of the receiver kit:
+// nothing here, nor in what it imports, is Node's own.
 
 /** Seconds from `iat` to `exp` of a delivery token. */
 export const TOKEN_LIFETIME_SECONDS = 300
 /** How far ahead of the receiver's clock a token's `iat` may be, in seconds: two honest clocks differ by so much. */
 const CLOCK_TOLERANCE_SECONDS = 60
 
-/** A public key as `/.well-known/jwks.json` has it (RFC 7517, RFC 8037): of keys of other kinds nothing more is known. */
+/**
+ * A public key as `/.well-known/jwks.json` has it (RFC 7517, RFC 8037): of keys of other kinds nothing more is known.
+ */
 export interface Jwk {
   /** `OKP` */
   kty?: string
@@ -225,7 +227,9 @@ export const checkDigest = async (claims: Content, body: Body | undefined): Prom
   return { name, status: 'failed', expected: `${show(digest)}, the body’s SHA-256`, found, advice }
 }
 
-/** Others may register a webhook for this endpoint's URL: what they send is as well signed, and is not the receiver's. */
+/**
+ * Others may register a webhook for this endpoint's URL: what they send is as well signed, and is not the receiver's.
+ */
 export const checkWebhook = (body: Body | undefined, own: readonly string[] | undefined): Check => {
   const name = 'webhook'
   const webhookId = read(body?.content, 'webhookId')

@@ -32,8 +32,7 @@ export const checkWebhookInput = async (
     const others = eventTypes.filter(type => type !== 'ping').join(', ')
     throw badInput(
       'events',
-      '"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ' +
-        `${eventTypes.filter(type => type !== 'ping').join(', ')}`,
+      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${others}`,
     )
   }
   if (input.status === 'inactive') {

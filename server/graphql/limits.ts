@@ -86,8 +86,7 @@ const refuse = (
   const [comesTo, allowed] = [Math.round(found), most].map(count => count.toLocaleString('en'))
   throw new TidingsError(
     'QUERY_TOO_COMPLEX',
-    `The ${operation.operation}${name} comes to ${Math.round(found).toLocaleString('en')} ${what} and ` +
-      `${most.toLocaleString('en')} are allowed: ${instead}.`,
+    `The ${operation.operation}${name} comes to ${comesTo} ${what} and ${allowed} are allowed: ${instead}.`,
     { limit: most },
   )
 }

@@ -11,8 +11,8 @@ import {
 } from 'jose'
 import type { CheckName, Jwk } from '../../shared/delivery-token.ts'
 
-// Tokens as other libraries make them, or can be made to, each broken in one way; and some that are not. Made of fixed keys, so that
-// they are the same each time: docs/receivers/vectors.json is written from them.
+// Tokens as other libraries make them, or can be made to, each broken in one way; and some that are not. Made of fixed
+// keys, so that they are the same each time: docs/receivers/vectors.json is written from them.
 
 export const issuer = 'https://tidings.example'
 export const audience = 'https://receiver.example:8443/hooks/Acme'
