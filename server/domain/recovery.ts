@@ -7,6 +7,7 @@ import type { Change } from './change.ts'
 import { enqueue } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events, type WebhookRow } from './resources.ts'
+import { sweepUntil } from './sweep.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
 
 /** Events of one transaction of a recovery. */
@@ -48,6 +49,8 @@ export const recoverDeliveries = async (
 ): Promise<Recovery> => {
   const end = until ?? clock.now()
   const deadline = performance.now() + BUDGET_MS
+  // What is still pending of a past epoch is missed, once it has been cancelled.
+  if (!(await sweepUntil(database, clock, webhookId, deadline))) return { webhookId, queued: 0, resumeSince: since }
   let queued = 0
   let after = { time: since, id: '' }
   while (true) {
@@ -72,6 +75,7 @@ export const recoverDeliveries = async (
         trx,
         missed.map(event => ({ event, webhook: webhook! })),
         clock.now(),
+        { recovered: true },
       )
       return { missed, seen: await countSeen(trx, token, missed) }
     })

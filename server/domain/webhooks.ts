@@ -4,9 +4,10 @@ import { type EventType, eventTypes, type WebhookStatus } from '../../shared/voc
 import { insertMany, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { type ActiveWebhook, sweepAfterChange } from './deliveries.ts'
+import type { ActiveWebhook } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
+import { sweepAfterChange } from './sweep.ts'
 import { findVisible, redirectableWebhooks, requireVisible } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
