@@ -195,11 +195,15 @@ const sqlite: Dialect = {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
     const first = (condition: string): string =>
       `(SELECT t.rowid FROM ${table} t INDEXED BY ${index} ${condition} ORDER BY ${columns('t')} LIMIT 1)`
-    const after = `(${keys.map(key => `t.${key}`)}) > (${keys.map(key => `each_key.${key}`)})`
+    // Of the next of the last key, else of the one before it …: a comparison of all at once would read what is equal.
+    const nexts = keys.map((key, n) => {
+      const equal = keys.slice(0, n).map(before => `t.${before} = each_key.${before} AND `)
+      return first(`WHERE ${equal.join('')}t.${key} > each_key.${key}`)
+    })
     return `WITH RECURSIVE each_key (${[...keys, value]}) AS (
         SELECT ${columns('f')} FROM ${table} f WHERE f.rowid = ${first('')}
         UNION ALL
-        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = ${first(`WHERE ${after}`)}
+        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = COALESCE(${nexts.toReversed()})
       ) SELECT * FROM each_key`
   },
   explain: 'EXPLAIN QUERY PLAN ',

@@ -180,7 +180,8 @@ export const createPlaces = ({
     }
     if (lane && isSilent(lane)) {
       const isWaiting = lane.fresh.length + lane.behind.length + drafted > 0
-      if (pool === 'memory' && isWaiting) return false
+      // It has in memory what it may send at once.
+      if (pool === 'memory' && (isWaiting || !mayTake('sending', { webhookId, tenantId, recovered }))) return false
       if (own >= Math.max(1, asideLeft(lane.tenant) / 8)) return false
     }
     const ofTenant = (tenant?.[pool] ?? 0) + (draft?.tenants.get(tenantId) ?? 0)

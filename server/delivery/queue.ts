@@ -81,6 +81,8 @@ type QueueRow = {
   throttled_since: number | null
 }
 
+type HeadRow = Pick<QueueRow, 'webhook_id' | 'epoch' | 'recovered' | 'due_at'>
+
 /** What a process does with due deliveries: those it takes, and those that are not to be sent before another time. */
 export type Triage = { take: Job[]; later: { job: Job; dueAt: number }[] }
 
@@ -89,8 +91,8 @@ export type Head = { webhookId: string; epoch: number; recovered: boolean; dueAt
 
 export type Claimed = {
   taken: Job[]
-  /** How many rows were looked at. */
-  found: number
+  /** What was looked at. */
+  found: Claim[]
   /** Whether some were left. */
   left: boolean
   /** Webhooks, in an epoch, that nothing is sent to until then: they may have more in the queue. */
@@ -119,11 +121,9 @@ export const claim = async (
   const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
     const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
-    if (due.length === 0) return { taken: [], found: 0, left: false, passedOver: [] }
-    const jobs = await jobsOf(
-      trx,
-      due.map(row => claimOf(row, lease)),
-    )
+    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [] }
+    const found = due.map(row => claimOf(row, lease))
+    const jobs = await jobsOf(trx, found)
     const active = jobs.filter(job => job.epoch === job.webhook.epoch)
     const { take, later } = triage(active)
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
@@ -136,7 +136,7 @@ export const claim = async (
     const swept = await sweepPast(trx, due, jobs, now)
     const held = later.map(({ job, dueAt }) => ({ ...job, until: dueAt }))
     const passedOver = [...held, ...swept.map(job => ({ ...job, until: now + SWEPT_AGAIN_MS }))]
-    return { taken: take, found: due.length, left: changed.size < active.length, passedOver }
+    return { taken: take, found, left: changed.size < active.length, passedOver }
   })
 }
 
@@ -199,7 +199,7 @@ const lockDueOf = async (
 
 /** What is due first of each webhook that has something in the queue, the earliest first. */
 export const headOfEach = async (database: Database): Promise<Head[]> => {
-  const found = await rows<Pick<QueueRow, 'webhook_id' | 'epoch' | 'recovered' | 'due_at'>>(
+  const found = await rows<HeadRow>(
     database.knex,
     database.dialect.leastOfEach(
       'delivery_queue',
@@ -208,15 +208,29 @@ export const headOfEach = async (database: Database): Promise<Head[]> => {
       'delivery_queue_by_webhook',
     ),
   )
-  return found
-    .map(row => ({
-      webhookId: row.webhook_id,
-      epoch: row.epoch,
-      recovered: row.recovered === 1,
-      dueAt: row.due_at,
-    }))
-    .toSorted((a, b) => a.dueAt - b.dueAt)
+  return found.map(headOf).toSorted((a, b) => a.dueAt - b.dueAt)
 }
+
+const headOf = (row: HeadRow): Head => ({
+  webhookId: row.webhook_id,
+  epoch: row.epoch,
+  recovered: row.recovered === 1,
+  dueAt: row.due_at,
+})
+
+/** What has fallen due last, of what has fallen due since a moment, the earliest first. */
+export const newlyDue = async (database: Database, since: number, now: number): Promise<Head[]> => {
+  const found = await rows<HeadRow>(
+    database.knex,
+    `SELECT webhook_id, epoch, recovered, due_at FROM delivery_queue
+     ${database.dialect.useIndex('delivery_queue_by_due_time')}
+     WHERE due_at > ? AND due_at <= ? ORDER BY due_at DESC LIMIT ${MOST_NEW}`,
+    [since, now],
+  )
+  return found.map(headOf).toReversed()
+}
+
+const MOST_NEW = 500
 
 /** The access tokens that made these webhooks, by webhook. */
 export const tenantsOf = async (database: Database, webhookIds: string[]): Promise<[string, string][]> => {
