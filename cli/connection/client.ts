@@ -85,7 +85,9 @@ const send = async <Data>({ apiKey, apiSecret }: Connection, { url, body }: Grap
   return answer.data as Data
 }
 
-/** The headers of a signed request, made now and with a nonce of its own. Throws a CliError when the secret is not one. */
+/**
+ * The headers of a signed request, made now and with a nonce of its own. Throws a CliError when the secret is not one.
+ */
 export const sign = (
   request: Omit<Parameters<typeof signRequest>[0], 'at' | 'nonce'> & { at?: Date; nonce?: string },
 ): Record<string, string> => {
@@ -214,7 +216,10 @@ const bothClocks = (extensions: Record<string, unknown>, response: Response): st
   if (Number.isNaN(server)) return ''
   const here = Date.now()
   const apart = `${duration(Math.abs(here - server))} ${here < server ? 'behind' : 'ahead'}`
-  return ` This machine’s clock: ${new Date(here).toISOString()}. The server’s: ${new Date(server).toISOString()}. This one is ${apart}.`
+  return (
+    ` This machine’s clock: ${new Date(here).toISOString()}. The server’s: ${new Date(server).toISOString()}. ` +
+    `This one is ${apart}.`
+  )
 }
 
 const UNSENT = new Set([

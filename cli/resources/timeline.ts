@@ -100,8 +100,10 @@ export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
 })
 
 /** GraphQL selection of DeliveryAtAGlance. */
-export const glanceFields = `id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt
-  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure retryAfter }`
+export const glanceFields = `id webhookId webhook { url } eventType
+  status attemptCount nextAttemptAt createdAt finishedAt
+  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
+    number startedAt durationMs statusCode failure retryAfter }`
 
 /** One sign for how it stands, which says it without colour too. */
 export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Colours): string => {
@@ -135,8 +137,8 @@ export const describeState = ({ status, attempts, nextAttemptAt }: DeliveryAtAGl
 }
 
 /**
- * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and when.
- * Times are this machine's, in the one zone that the timeline names.
+ * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and
+ * when. Times are this machine's, in the one zone that the timeline names.
  */
 export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
   const { webhook, event } = delivery

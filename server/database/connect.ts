@@ -1,8 +1,7 @@
-import type { Socket } from 'node:net'
-import knexModule, { type Knex } from 'knex'
+import type { Knex } from 'knex'
 import pRetry from 'p-retry'
 import { type Dialect, dialectOf, dialects, type Fault, STATEMENT_LIMITS } from './dialect.ts'
-import { knexLog } from './knex-log.ts'
+import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
 
 export type Sql = Knex | Knex.Transaction
@@ -27,7 +26,7 @@ export const connect = async (
   { poolSize = 16, silenceMs = 0 }: { poolSize?: number; silenceMs?: number } = {},
 ): Promise<Database> => {
   if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), dialects.sqlite)
-  const knex = connectMysql(url, poolSize, silenceMs)
+  const knex = connectMysql(url, { poolSize, silenceMs })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
     return database(knex, /mariadb/i.test(version) ? dialects.mariadb : dialects.mysql)
@@ -35,49 +34,6 @@ export const connect = async (
     await knex.destroy()
     throw error
   }
-}
-
-const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
-  knexModule.knex({
-    client: 'mysql2',
-    log: knexLog,
-    connection: { uri: url, charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
-    acquireConnectionTimeout: 10_000,
-    pool: {
-      min: 0,
-      max: poolSize,
-      afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
-        const { stream } = connection
-        // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the
-        // process.
-        stream.prependListener('error', () => connection.on('error', () => {}))
-        stream.setTimeout(silenceMs, () =>
-          stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
-        )
-        connection.query(TIMEOUTS, timeoutsError =>
-          timeoutsError
-            ? done(timeoutsError, connection)
-            : connection.query(ISOLATION, error => done(error, connection)),
-        )
-      },
-    },
-  })
-
-/**
- * A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before
- * its lock.
- */
-const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
-/**
- * Seconds. A lock that is not to be had is an error of its own before silence is one; and who has gone without a word,
- * or is frozen, in the middle of a transaction gives its locks back.
- */
-const TIMEOUTS = 'SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 60'
-
-type RawConnection = {
-  stream: Socket
-  on(event: 'error', listener: () => void): void
-  query(sql: string, done: (error: unknown) => void): void
 }
 
 /** A transaction that others have stood in the way of for so long fails. */
@@ -102,20 +58,34 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   }
 }
 
-/** What an engine says by an error, whichever engine it is. */
-const faultOf = (error: unknown): Fault | undefined =>
-  Object.values(dialects)
+/** What an error says of the database, whichever it is; undefined for an error that has nothing to do with it. */
+export const faultOf = (error: unknown): Fault | undefined => {
+  const said = Object.values(dialects)
     .map(dialect => dialect.faultOf(error))
     .find(fault => fault !== undefined)
+  return said ?? (isUnreached(error) ? 'outage' : undefined)
+}
+
+/** No connection was to be had, or it broke: Node's and mysql2's codes, and knex's pool. */
+const isUnreached = (error: unknown): boolean => {
+  const { code, name } = error as { code?: unknown; name?: unknown }
+  return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
+}
 
 /**
- * Whether a statement would fail again: the database has read and refused it, or it was never made, by a fault of ours.
+ * Whether the database can't be reached, or can't do its work now: the same may succeed later, and nothing is wrong
+ * with it.
  */
-export const isRefusal = (error: unknown): boolean => {
-  if (error instanceof TypeError || error instanceof RangeError) return true
-  const fault = faultOf(error)
-  return fault !== undefined && fault !== 'contention'
-}
+export const isOutage = (error: unknown): boolean => faultOf(error) === 'outage'
+
+/** Whether another transaction stood in the way for longer than it was waited for. */
+export const isContention = (error: unknown): boolean => faultOf(error) === 'contention'
+
+/**
+ * Whether a statement would fail again: the database refuses a value of it, or it was never made, by a fault of ours.
+ */
+export const isRefusal = (error: unknown): boolean =>
+  error instanceof TypeError || error instanceof RangeError || faultOf(error) === 'refusal'
 
 /** Whether a statement failed because a row with the same unique key exists. */
 export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'duplicate'

@@ -70,10 +70,11 @@ export type Dialect = {
 }
 
 /**
- * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: the
- * statement was read and refused for another reason than a duplicate key or a missing table.
+ * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: a value was
+ * refused for what it is, and will be again. `outage`: all else that an engine says, since what is not known to be the
+ * statement's own fault may pass: a primary that was demoted, a disk that is full, a cluster without a majority.
  */
-export type Fault = 'contention' | 'duplicate' | 'missing table' | 'refusal'
+export type Fault = 'contention' | 'duplicate' | 'missing table' | 'refusal' | 'outage'
 
 /**
  * What one statement holds at most, whatever the engine: values, of which so many keys in an `IN` beside others, and
@@ -98,8 +99,13 @@ const lowered = (column: string, part: string, contains: Contains): Fragment => 
 /** Printable ASCII that neither begins nor ends with a space. */
 const isPlain = (text: string): boolean => /^[!-~](?:[ -~]*[!-~])?$/.test(text)
 
-/** Deadlock, lock wait, and MariaDB's row that was changed since it was read. */
-const MYSQL_CONTENTION = [1213, 1205, 1020]
+/** Deadlock, lock wait, MariaDB's row that was changed since it was read, and NOWAIT. */
+const MYSQL_CONTENTION = [1213, 1205, 1020, 3572]
+/**
+ * NULL where none may be; a packet that is too large; out of range, cut, not a time, not of its character set, too
+ * long; no JSON; a CHECK that fails, on MySQL and on MariaDB.
+ */
+const MYSQL_REFUSALS = [1048, 1153, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 3854, 4025]
 
 type Own = 'engine' | 'name' | 'oldestVersion' | 'explain' | 'containsIgnoringCase' | 'matches'
 
@@ -139,12 +145,13 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     rowsOf: <Row>(answer: unknown) => (answer as [Row[]])[0],
     affectedRowsOf: answer => (answer as [{ affectedRows: number }])[0].affectedRows,
     faultOf: error => {
-      const { errno, fatal } = error as { errno?: number; fatal?: boolean }
-      if (errno === undefined) return undefined
+      const { errno } = error as { errno?: number }
+      // Node numbers its own errors below zero.
+      if (errno === undefined || errno < 0) return undefined
       if (MYSQL_CONTENTION.includes(errno)) return 'contention'
       if (errno === 1062) return 'duplicate'
       if (errno === 1146) return 'missing table'
-      return errno > 0 && fatal !== true ? 'refusal' : undefined
+      return MYSQL_REFUSALS.includes(errno) ? 'refusal' : 'outage'
     },
   }
 }
@@ -177,6 +184,10 @@ const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) 
 const SQLITE_CONTENTION = [5, 6]
 /** SQLITE_CONSTRAINT_PRIMARYKEY and SQLITE_CONSTRAINT_UNIQUE. */
 const SQLITE_DUPLICATE = [1555, 2067]
+/** SQLITE_TOOBIG, SQLITE_CONSTRAINT and SQLITE_MISMATCH. */
+const SQLITE_REFUSALS = [18, 19, 20]
+/** An extended code has its primary one in the last byte (https://www.sqlite.org/rescode.html). */
+const primaryCode = (errcode: number): number => errcode & 0xff
 
 const sqliteOnDuplicate = (key: string[]): string => ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET `
 
@@ -227,9 +238,10 @@ const sqlite: Dialect = {
   faultOf: error => {
     const { errcode, message } = error as { errcode?: number; message?: string }
     if (errcode === undefined) return undefined
-    if (SQLITE_CONTENTION.includes(errcode)) return 'contention'
+    if (SQLITE_CONTENTION.includes(primaryCode(errcode))) return 'contention'
     if (SQLITE_DUPLICATE.includes(errcode)) return 'duplicate'
-    return /no such table/.test(message ?? '') ? 'missing table' : 'refusal'
+    if (SQLITE_REFUSALS.includes(primaryCode(errcode))) return 'refusal'
+    return /no such table/.test(message ?? '') ? 'missing table' : 'outage'
   },
 }
 

@@ -6,16 +6,16 @@ import type { Job, Settlement, Triage } from './queue.ts'
 // and unrecorded attempts included.
 //
 // Tenants. A tenant (the access token that made a webhook) may take one more place while it has less than three times
-// those that are free: alone it comes to three quarters, of n that take all they can each comes to 3 in 3n + 1, and 1 in
-// 3n + 1 stays free: whoever is next finds room. Places go round by tenants, then by their webhooks.
+// those that are free: alone it comes to three quarters, of n that take all they can each comes to 3 in 3n + 1, and one
+// in 3n + 1 stays free: whoever is next finds room. Places go round by tenants, then by their webhooks.
 //
 // Webhooks. One may take one more while it has less than half of what its tenant may still take: alone it comes to a
 // quarter of all, and however many of a tenant take all they can, twice one's share stays for the next.
 //
 // Endpoints that do not answer. An attempt without an answer for half a second is set aside: its place is another's.
 // There are four times as many places aside as there are to send in. While a webhook is silent (it has attempts aside,
-// and none of its has been answered since they began), it may have less than an eighth of what is left of them. The last
-// eighth of a tenant's places is for webhooks that this process has had an answer from.
+// and none of its has been answered since they began), it may have less than an eighth of what is left of them. The
+// last eighth of a tenant's places is for webhooks that this process has had an answer from.
 // An endpoint that has timed out again and again, or has just answered 429, is only probed: one attempt at a time, and
 // all that are probed together a quarter of the places, until it answers.
 //

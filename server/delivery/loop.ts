@@ -6,6 +6,7 @@ import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
+import { createPings, type Pings } from './pings.ts'
 import { freeLeases, type Job, nextDue, putBack, type Settlement } from './queue.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
 import { startSweeper } from './sweeper.ts'
@@ -18,6 +19,8 @@ const GATHER_MS = 10
 const RESUME_MS = 4 * OUTAGE_MS
 
 export type DeliveryLoop = {
+  /** The places for pings. */
+  pings: Pings
   /** Says that something may be due now. */
   wake(): void
   /** Makes the attempt of a job claimed elsewhere in this process, and records it. */
@@ -197,6 +200,7 @@ export const startDeliveryLoop = (
 
   lookSoon()
   return {
+    pings: createPings(tools),
     wake() {
       wake()
       sweeper?.look()

@@ -476,7 +476,8 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
   )
   await run(
     trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} WHERE id IN (${marks(again)})`,
+    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} ` +
+      `WHERE id IN (${marks(again)})`,
     again.map(({ job }) => job.deliveryId),
   )
 }
@@ -488,7 +489,8 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
     const { job, outcome } = group[0]!
     await run(
       trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ? WHERE id IN (${marks(group)})`,
+      'UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ? ' +
+        `WHERE id IN (${marks(group)})`,
       [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
@@ -547,7 +549,8 @@ const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], 
 }
 
 const THROTTLED_WITHOUT_RETRY_AFTER =
-  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, then recover what it missed.'
+  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, ' +
+  'then recover what it missed.'
 
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */
 const caseOf = (

@@ -1,4 +1,3 @@
-import { v7 as uuid } from 'uuid'
 import { badInput, notFound } from '../../shared/errors.ts'
 import { type Database, isDuplicate } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
@@ -9,10 +8,12 @@ import {
   findWebhook,
   insertWebhook,
   isTaken,
+  requireRoom,
   requireWebhook,
   updateWebhook,
   type WebhookInput,
 } from '../domain/webhooks.ts'
+import { newId } from '../ids.ts'
 import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'
 import { pingBeforeStoring, pingStored, recordAnsweredPing } from './ping.ts'
@@ -23,6 +24,8 @@ export type Registrant = {
   token: AccessToken
   tools: AttemptTools
   requireHttps: boolean
+  webhooksPerToken: number
+  loop: DeliveryLoop
   /** Runs a change in a transaction. */
   change(work: (change: Change) => Promise<void>): Promise<void>
 }
@@ -32,7 +35,7 @@ export type Registrant = {
  * stored.
  */
 export const createWebhook = (registrant: Registrant, input: WebhookInput): Promise<WebhookRow> =>
-  create(registrant, uuid(), input)
+  create(registrant, newId(registrant.tools.clock.now()), input)
 
 /**
  * Changes what `input` gives of the webhook with this id, or stores a webhook with it, so that the same call may be
@@ -49,16 +52,17 @@ export const upsertWebhook = async (
 }
 
 const create = async (registrant: Registrant, id: string, input: WebhookInput): Promise<WebhookRow> => {
-  const { database, token, tools, requireHttps } = registrant
+  const { database, token, requireHttps, webhooksPerToken } = registrant
   const { url } = input
   if (url === undefined) throw badInput('url', 'is missing; a new webhook needs one')
   await checkWebhookInput(database.knex, token, input, { requireHttps })
   // Before the ping: an id that is taken by a webhook out of sight answers as one that never was.
   if (await isTaken(database.knex, id)) throw notFound('webhook', [id])
-  const ping = await pingBeforeStoring(tools, { webhookId: id, url })
+  await requireRoom(database.knex, token, webhooksPerToken)
+  const ping = await pingInTurn(registrant, { webhookId: id, url })
   try {
     await registrant.change(async change => {
-      await insertWebhook(change, id, { ...input, url })
+      await insertWebhook(change, id, { ...input, url }, webhooksPerToken)
       await recordAnsweredPing(change.trx, id, ping)
     })
   } catch (error) {
@@ -72,11 +76,11 @@ const create = async (registrant: Registrant, id: string, input: WebhookInput): 
 }
 
 const update = async (registrant: Registrant, seen: WebhookRow, input: WebhookInput): Promise<WebhookRow> => {
-  const { database, token, tools, requireHttps } = registrant
+  const { database, token, requireHttps } = registrant
   await checkWebhookInput(database.knex, token, input, { requireHttps })
   const url = input.url ?? seen.url
   const mustAnswer = url !== seen.url || (input.status === 'active' && seen.status !== 'active')
-  const ping = mustAnswer ? await pingBeforeStoring(tools, { webhookId: seen.id, url }) : undefined
+  const ping = mustAnswer ? await pingInTurn(registrant, { webhookId: seen.id, url }) : undefined
   await registrant.change(async change => {
     await updateWebhook(change, seen, input)
     if (ping) await recordAnsweredPing(change.trx, seen.id, ping)
@@ -84,11 +88,16 @@ const update = async (registrant: Registrant, seen: WebhookRow, input: WebhookIn
   return requireWebhook(database.knex, token, seen.id)
 }
 
+const pingInTurn = ({ token, tools, loop }: Registrant, ping: { webhookId: string; url: string }) =>
+  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, () => pingBeforeStoring(tools, ping))
+
 /** Pings a stored, active webhook. Resolves with the delivery's id when the attempt has been recorded. */
 export const pingWebhook = async (
   { database, token, tools, loop }: { database: Database; token: AccessToken; tools: AttemptTools; loop: DeliveryLoop },
   id: string,
 ): Promise<string> => {
   await requireWebhook(database.knex, token, id)
-  return pingStored({ database, clock: tools.clock, loop }, id)
+  return loop.pings.run({ tokenId: token.id, webhookId: id }, () =>
+    pingStored({ database, clock: tools.clock, loop }, id),
+  )
 }

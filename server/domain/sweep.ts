@@ -4,9 +4,9 @@ import { type Database, marks, rows, run, type Sql } from '../database/connect.t
 import { dialectOf } from '../database/dialect.ts'
 import { cancel, type OwedRow } from './deliveries.ts'
 
-// A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over what
-// has an older one. A few such rows are swept in the transaction of the change, the others in transactions of their own,
-// by any process (`delivery/sweeper.ts`), until none is left.
+// A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over
+// what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
+// their own, by any process (`delivery/sweeper.ts`), until none is left.
 
 /** Rows of one sweep: a transaction of some ten milliseconds. */
 const SWEEP = 500
@@ -43,8 +43,8 @@ const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number>
 }
 
 /**
- * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended, and those that the webhook
- * is not to have any more; the others go to its present url.
+ * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended, and those that the
+ * webhook is not to have any more; the others go to its present url.
  */
 export const sweepRows = async (
   trx: Sql,

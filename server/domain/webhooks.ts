@@ -30,9 +30,10 @@ export const checkWebhookInput = async (
 ): Promise<void> => {
   if (input.url !== undefined) checkUrl(input.url, requireHttps)
   if (input.events?.includes('ping')) {
+    const others = eventTypes.filter(type => type !== 'ping').join(', ')
     throw badInput(
       'events',
-      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${eventTypes.filter(type => type !== 'ping').join(', ')}`,
+      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${others}`,
     )
   }
   if (input.status === 'inactive') {
@@ -72,12 +73,29 @@ export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): 
 export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
   (await sql('webhooks').where({ id }).first('id')) !== undefined
 
+/** CONFLICT when a token has made as many webhooks as it may. */
+export const requireRoom = async (sql: Sql, token: AccessToken, most: number): Promise<void> => {
+  const [found] = await rows<{ made: number }>(sql, 'SELECT COUNT(*) AS made FROM webhooks WHERE access_token_id = ?', [
+    token.id,
+  ])
+  if (Number(found!.made) < most) return
+  throw new TidingsError(
+    'CONFLICT',
+    `This access token has made ${most} webhooks, the most that one may (TIDINGS_WEBHOOKS_PER_TOKEN). Change one of them, or use another token.`,
+    { limit: most },
+  )
+}
+
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
   { trx, token, now }: Change,
   id: string,
   input: WebhookInput & { url: string },
+  mostOfToken: number,
 ): Promise<void> => {
+  // Two at once are counted one after the other.
+  await rows(trx, `SELECT id FROM access_tokens WHERE id = ?${dialectOf(trx).forUpdate}`, [token.id])
+  await requireRoom(trx, token, mostOfToken)
   await trx('webhooks').insert({
     id,
     access_token_id: token.id,
@@ -132,7 +150,8 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
   if (await trx('webhooks').where('webhooks.id', id).modify(redirectableWebhooks(token)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
-    'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
+    'The webhook would receive events of organisations that this access token does not see. ' +
+      'Name organisations or projects that it does.',
   )
 }
 

@@ -3,14 +3,14 @@ import { describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { createPlaces, type Places } from '../../server/delivery/concurrency.ts'
 import type { Job, Settlement } from '../../server/delivery/queue.ts'
-import { testClock } from '../support/clock.ts'
+import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
-import { startRig } from './rig.ts'
+import { startFixture } from './fixture.ts'
 
 const HEALTHY = 8
 const SECOND = 1000
-const realClock = { now: () => Date.now() }
 
 describeEachEngine('events for 10 webhooks, of which one always answers 500 and one never answers', engine => {
   for (const [EVENTS, where] of [
@@ -18,7 +18,7 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
     [250, 'each on a port of its own'],
   ] as const) {
     it(`all reach the other 8 meanwhile: ${EVENTS} events, ${where}`, async () => {
-      const rig = await startRig(engine, realClock)
+      const fixture = await startFixture(engine, realClock)
       const receivers: Receiver[] = []
       let hanging = 0
       let mostHanging = 0
@@ -41,57 +41,67 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
         const ids: string[] = []
         for (const name of names) {
           const { url } = where === 'all on one origin' ? shared : await receiver()
-          ids.push(await rig.webhook(`${url}/${name}`))
+          ids.push(await fixture.webhook(`${url}/${name}`))
         }
         const [failingId, hangingId] = ids.slice(HEALTHY)
-        const loop = await rig.startLoop({ retryScheduleMs: [2 * SECOND, 60 * SECOND], attemptTimeoutMs: 300 * SECOND })
-        await rig.emit(EVENTS)
+        const loop = await fixture.startLoop({
+          retryScheduleMs: [2 * SECOND, 60 * SECOND],
+          attemptTimeoutMs: 300 * SECOND,
+        })
+        await fixture.emit(EVENTS)
         loop.wake()
-        const emittedAt = Date.now()
-        const isDone = () => rig.countWhere({ status: 'delivered' }).then(done => done === EVENTS * HEALTHY)
         // Whoever hangs does so for all this time, and longer.
-        while (!(await isDone()) && Date.now() - emittedAt < 45 * SECOND) await wait(50)
-        assert.equal(await rig.countWhere({ status: 'delivered' }), EVENTS * HEALTHY)
+        await eventually(
+          'every event to reach every healthy webhook',
+          () => fixture.countWhere({ status: 'delivered' }),
+          delivered => delivered === EVENTS * HEALTHY,
+          { timeoutMs: 45 * SECOND, everyMs: 50 },
+        )
         assert.ok(mostHanging > 0 && mostHanging <= 512 / 4, `${mostHanging} hanging at once`)
-        assert.equal(await rig.countWhere({ webhook_id: hangingId!, status: 'pending' }), EVENTS)
+        assert.equal(await fixture.countWhere({ webhook_id: hangingId!, status: 'pending' }), EVENTS)
 
-        while ((await rig.countWhere({ webhook_id: failingId!, attempt_count: 2 })) < EVENTS) await wait(50)
-        const waits = await rig.waits(failingId!)
+        await eventually(
+          'every event to have been retried once',
+          () => fixture.countWhere({ webhook_id: failingId!, attempt_count: 2 }),
+          retried => retried === EVENTS,
+          { timeoutMs: 45 * SECOND, everyMs: 50 },
+        )
+        const waits = await fixture.waits(failingId!)
         assert.equal(waits.length, EVENTS)
         assert.ok(Math.min(...waits) >= 2 * SECOND, `retried after ${Math.min(...waits)} ms`)
         assert.ok(Math.max(...waits) < 12 * SECOND, `retried after ${Math.max(...waits)} ms`)
       } finally {
         for (const each of receivers) await each.close()
-        await rig.stop()
+        await fixture.stop()
       }
     })
   }
 
   it('wait their turn where a webhook has thousands due at once, and the others do not wait for them', async () => {
-    const rig = await startRig(engine, realClock)
+    const fixture = await startFixture(engine, realClock)
     const slow = await startReceiver({ answer: () => ({ status: 200, delayMs: 1000 }) })
     const quick = await startReceiver()
     try {
-      const slowId = await rig.webhook(slow.url)
-      await rig.emit(1000)
-      await rig.multiplyQueue(slowId, 5)
-      const loop = await rig.startLoop({ concurrency: 64 })
+      const slowId = await fixture.webhook(slow.url)
+      await fixture.emit(1000)
+      await fixture.multiplyQueue(slowId, 5)
+      const loop = await fixture.startLoop({ concurrency: 64 })
       await slow.waitFor(all => all.length >= 16)
-      const quickId = await rig.webhook(quick.url)
+      const quickId = await fixture.webhook(quick.url)
       const emittedAt = Date.now()
       for (let n = 0; n < 20; n++) {
-        await rig.emit()
+        await fixture.emit()
         loop.wake()
         await wait(20)
       }
       await quick.waitFor(all => all.length === 20, 10_000)
       const latencies = quick.requests.map(({ receivedAt, body }) => receivedAt - Date.parse(body.eventTime))
-      assert.equal(await rig.countWhere({ webhook_id: quickId }), 20)
+      assert.equal(await fixture.countWhere({ webhook_id: quickId }), 20)
       assert.ok(Math.max(...latencies) < 2000, `took ${latencies} ms; emitted within ${Date.now() - emittedAt}`)
     } finally {
       await slow.close()
       await quick.close()
-      await rig.stop()
+      await fixture.stop()
     }
   })
 })

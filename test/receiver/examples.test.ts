@@ -5,9 +5,9 @@ import { cp, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/pro
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { eventually } from '../support/eventually.ts'
 import { freePort } from '../support/ports.ts'
 import { startSender } from './sender.ts'
 
@@ -70,7 +70,9 @@ describe('in a project that has installed Tidings', () => {
       })
       try {
         const eventId = '01930000-0000-7000-8000-000000000001'
-        assert.equal((await whenItListens(() => sender.deliver(url, { eventId }))).status, 200)
+        const deliver = () => sender.deliver(url, { eventId })
+        const { status } = await eventually('the example to listen', deliver, () => true, { timeoutMs: 20_000 })
+        assert.equal(status, 200)
         assert.equal((await sender.deliver(url, { eventId })).status, 401)
         const [printed] = await once(child.stdout, 'data')
         assert.match(String(printed), /project_report_quarterly_overdue/)
@@ -80,13 +82,3 @@ describe('in a project that has installed Tidings', () => {
     })
   }
 })
-
-const whenItListens = async <T>(attempt: () => Promise<T>): Promise<T> => {
-  for (const endMs = Date.now() + 20_000; ; await wait(20)) {
-    try {
-      return await attempt()
-    } catch (error) {
-      if (Date.now() > endMs) throw error
-    }
-  }
-}

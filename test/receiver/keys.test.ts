@@ -7,7 +7,10 @@ import { startIssuer } from '../cli/issuer.ts'
 
 /** An issuer that may be away. */
 const startKeys = async () => {
-  const served = { status: 200, body: JSON.stringify({ keys: [{ kty: 'OKP', crv: 'Ed25519', x: 'a', kid: 'one' }] }) }
+  const served = {
+    status: 200,
+    body: JSON.stringify({ keys: [{ kty: 'OKP', crv: 'Ed25519', x: 'A'.repeat(43), kid: 'one' }] }),
+  }
   const state = { ...served, requests: 0, url: '', away: () => {}, back: () => {} }
   const server = createServer((_request, response) => {
     state.requests += 1
@@ -57,7 +60,7 @@ test('keys that are known go on serving for an hour while the issuer is away', a
   assert.equal((await keys('one')).length, 1)
 })
 
-test('a kid that is not known while the issuer is away is not taken for a stranger’s', async t => {
+test('a kid that is not known while the issuer is away is not taken for an untrusted one', async t => {
   t.mock.timers.enable({ apis: ['Date'], now: Date.now() })
   const issuer = await startKeys()
   const keys = remoteKeys(issuer.url)

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, beforeEach, describe, test } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { expressReceiver, type Handler, RetryLater, type TidingsEvent } from '../../receiver/index.ts'
+import { eventually } from '../support/eventually.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 
 describe('a receiver of a Tidings server', () => {
@@ -23,7 +23,7 @@ describe('a receiver of a Tidings server', () => {
     const options = { issuer: server.url, audience: url, onError: (error: unknown) => errors.push(error) }
     listener.on(
       'request',
-      expressReceiver(options, event => handle(event)),
+      expressReceiver(options, (event, context) => handle(event, context)),
     )
     const { errors: refused } = await server.graphql('mutation ($url: String!) { createWebhook(url: $url) { id } }', {
       url,
@@ -49,15 +49,14 @@ describe('a receiver of a Tidings server', () => {
       { projectId: ids.projectId, quarter: `20${20 + quarter}-1`, submitterId: ids.userId },
     )
     const selector = { 'event.payload.projectReport.id': data.submitProjectReport.id }
-    for (const endMs = Date.now() + 10_000; Date.now() < endMs; await wait(20)) {
+    const look = async () => {
       const found = await server.graphql(
         'query ($query: MangoQuery) { deliveries(query: $query) { status attempts { statusCode } } }',
         { query: { selector } },
       )
-      const [delivery] = found.data.deliveries
-      if (delivery && delivery.status !== 'pending') return delivery
+      return found.data.deliveries[0]
     }
-    return assert.fail('The delivery is still pending.')
+    return eventually('the delivery to come to an end', look, delivery => delivery && delivery.status !== 'pending')
   }
   const codes = ({ attempts }: { attempts: { statusCode: number }[] }) => attempts.map(attempt => attempt.statusCode)
 

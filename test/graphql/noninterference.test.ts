@@ -30,10 +30,10 @@ import {
   markOf,
   organisationNames,
   type Tokens,
-} from './worlds.ts'
+} from './noninterference.ts'
 
-// Everything here is read from the schema: a field, a query or a mutation that is added to it is walked too, or the test
-// says that it does not know how.
+// Noninterference: what a token does not see changes no answer that it gets. Everything here is read from the schema: a
+// field, a query or a mutation that is added to it is walked too, or the test says that it does not know how.
 
 const schema = createSchema()
 type Field = GraphQLField<unknown, unknown>
@@ -76,7 +76,10 @@ const firstDifference = (a: string, b: string): string => {
 }
 
 type Condition = object
-/** Something that a selector or a sort may name. Not all of them can be selected on: then the error is the same in both worlds. */
+/**
+ * Something that a selector or a sort may name. Not all of them can
+ * be selected on: then the error is the same in both data sets.
+ */
 type Place = { path: string; type: string; values: readonly string[]; selector: (condition: Condition) => object }
 
 const PAYLOAD = ['projectReport.projectId', 'projectReport.submitterName', 'note', 'accessTokenId']
@@ -172,7 +175,7 @@ const together = (fields: Pick<Probe, 'field' | 'query'>[]): Asked[] =>
     }),
   )
 
-// The worlds that are compared with the whole one, and the tokens that they are left for.
+// The data sets that are compared with the whole one, and the tokens that they are left for.
 const compared: KindName[] = ['sees one', 'sees one, admin', 'sees two', 'sees two others', 'sees none']
 const readsAs: Partial<Record<KindName, KindName>> = { 'sees one, reads only': 'sees one' }
 
@@ -207,7 +210,10 @@ describeEachEngine('what a token does not see', engine => {
     for (const server of [whole, ...left.values()]) await server.stop()
   })
 
-  /** Those that are answered. One that names what cannot be selected on is refused whatever there is, and the document with it. */
+  /**
+   * Those that are answered. One that names what cannot be selected
+   * on is refused whatever there is, and the document with it.
+   */
   const answered = async (probes: Probe[]): Promise<Probe[]> => {
     const { knex } = whole.database
     const found: Probe[] = []
@@ -230,7 +236,7 @@ describeEachEngine('what a token does not see', engine => {
       .replaceAll(/"durationMs": \d+/g, '"durationMs": 0')
   }
 
-  /** Asks in the whole world and in what is left of it for the token, and returns the one answer. */
+  /** Asks in the whole data set and in what is left of it for the token, and returns the one answer. */
   const ask = async (kind: KindName, asked: Asked): Promise<string> => {
     const [inWhole, inLeft] = await Promise.all([
       textOf(whole, kind, asked),
@@ -358,7 +364,9 @@ describeEachEngine('what a token does not see', engine => {
     const variables = args.map(argument => `$${argument.name}: ${argument.type}`).join(', ')
     const passed = args.map(argument => `${argument.name}: $${argument.name}`).join(', ')
     return {
-      document: `mutation${variables && `(${variables})`} { ${name}${passed && `(${passed})`} { ${everythingOf(objectOf(field)!, 1)} } }`,
+      document:
+        `mutation${variables && `(${variables})`} { ${name}${passed && `(${passed})`} ` +
+        `{ ${everythingOf(objectOf(field)!, 1)} } }`,
       variables: given,
     }
   }
@@ -408,7 +416,7 @@ describeEachEngine('what a token does not see', engine => {
     }
   })
 
-  // Last, since this changes both worlds of one token.
+  // Last, since this changes both data sets of one token.
   it('is in no answer to a mutation of an admin that sees one, also not in the count of what it recovers', async () => {
     const kind = 'sees one, admin'
     const fresh = new Map<string, string>()

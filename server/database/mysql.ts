@@ -1,0 +1,66 @@
+import type { Socket } from 'node:net'
+import knexModule, { type Knex } from 'knex'
+import MySQL2Client from 'knex/lib/dialects/mysql2/index.js'
+import { dialects } from './dialect.ts'
+import { knexLog } from './knex-log.ts'
+
+/** What knex and mysql2 leave untyped of a connection. */
+type RawConnection = {
+  /** Set, knex takes the connection out of its pool when it is given back. */
+  __knex__disposed?: unknown
+  stream: Socket
+  on(event: 'error', listener: () => void): void
+  query(sql: string, done: (error: unknown) => void): void
+}
+
+/**
+ * knex's own MySQL dialect. A connection whose server could not do its work is not used again: behind one address the
+ * next connection may lead to another server, and a primary that was demoted lives on in those that stay.
+ */
+class OutageAwareClient extends MySQL2Client {
+  override async _query(connection: RawConnection, query: unknown) {
+    try {
+      return await super._query(connection, query)
+    } catch (error) {
+      if (dialects.mysql.faultOf(error) === 'outage') connection.__knex__disposed = error
+      throw error
+    }
+  }
+}
+
+/**
+ * A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before
+ * its lock.
+ */
+const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
+/**
+ * Seconds. A lock that is not to be had is an error of its own before silence is one; and who has gone without a word,
+ * or is frozen, in the middle of a transaction gives its locks back.
+ */
+const TIMEOUTS = 'SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 60'
+
+export const connectMysql = (url: string, { poolSize, silenceMs }: { poolSize: number; silenceMs: number }): Knex =>
+  knexModule.knex({
+    client: OutageAwareClient,
+    log: knexLog,
+    connection: { uri: url, charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
+    acquireConnectionTimeout: 10_000,
+    pool: {
+      min: 0,
+      max: poolSize,
+      afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
+        const { stream } = connection
+        // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the
+        // process.
+        stream.prependListener('error', () => connection.on('error', () => {}))
+        stream.setTimeout(silenceMs, () =>
+          stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
+        )
+        connection.query(TIMEOUTS, timeoutsError =>
+          timeoutsError
+            ? done(timeoutsError, connection)
+            : connection.query(ISOLATION, error => done(error, connection)),
+        )
+      },
+    },
+  })
