@@ -1,12 +1,13 @@
 import { notFound } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
-import { marks, rows, type Sql } from '../database/connect.ts'
+import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
+import { sweepUntil } from './sweep.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
 import { lockActive } from './webhooks.ts'
 
@@ -55,12 +56,18 @@ const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[
  * queued what it did, and finds the rest when it is made again.
  */
 export const recoverDeliveries = async (
-  { clock, change }: { clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
+  {
+    database,
+    clock,
+    change,
+  }: { database: Database; clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
   webhookId: string,
   { since, until }: { since: number; until: number | undefined },
 ): Promise<Recovery> => {
   const end = until ?? clock.now()
   const deadline = performance.now() + BUDGET_MS
+  // What is still pending of a past epoch is missed, once it has been cancelled.
+  if (!(await sweepUntil(database, clock, webhookId, deadline))) return { webhookId, queued: 0, resumeSince: since }
   let queued = 0
   let after = { time: since, id: '' }
   while (true) {
@@ -84,6 +91,7 @@ export const recoverDeliveries = async (
         trx,
         there.map(event => ({ event, webhook })),
         held.now(),
+        { recovered: true },
       )
       return { missed, seen: await countSeen(trx, token, there) }
     })

@@ -4,9 +4,9 @@ import { type EventType, eventTypes, type WebhookStatus } from '../../shared/voc
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { sweepAfterChange } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
+import { sweepAfterChange } from './sweep.ts'
 import { findVisible, requireVisible, visibleWebhooks } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
@@ -78,12 +78,27 @@ export const webhookNow = async (trx: Sql, id: string): Promise<WebhookRow> => {
 export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
   (await sql('webhooks').where({ id }).first('id')) !== undefined
 
+/** CONFLICT when a token has made as many webhooks as it may. */
+export const requireRoom = async (sql: Sql, token: AccessToken, most: number): Promise<void> => {
+  const [found] = await rows<{ made: number }>(sql, 'SELECT COUNT(*) AS made FROM webhooks WHERE access_token_id = ?', [
+    token.id,
+  ])
+  if (Number(found!.made) < most) return
+  throw new TidingsError(
+    'CONFLICT',
+    `This access token has made ${most} webhooks, the most that one may (TIDINGS_WEBHOOKS_PER_TOKEN). Change one of them, or use another token.`,
+    { limit: most },
+  )
+}
+
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
   { trx, token, now }: Change,
   id: string,
   input: WebhookInput & { url: string },
+  mostOfToken: number,
 ): Promise<void> => {
+  await requireRoom(trx, token, mostOfToken)
   await holdProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])
   const time = now()

@@ -21,6 +21,7 @@ export type Service = {
   tools: AttemptTools
   loop: DeliveryLoop
   requireHttps: boolean
+  webhooksPerToken: number
   reportDueDays: number
 }
 

@@ -40,9 +40,9 @@ export const webhookMutations: Mutations = {
   }),
   recoverDeliveries: mutation<{ webhookId: string; since: string; until?: string }>(
     'webhooks',
-    async ({ webhookId, since, until }, { tools: { clock }, change }) => {
+    async ({ webhookId, since, until }, { database, tools: { clock }, change }) => {
       const span = { since: timeArgument(since)!, until: timeArgument(until) }
-      const recovery = await recoverDeliveries({ clock, change }, webhookId, span)
+      const recovery = await recoverDeliveries({ database, clock, change }, webhookId, span)
       const { resumeSince } = recovery
       return { ...recovery, resumeSince: resumeSince === null ? null : toIso(resumeSince) }
     },
