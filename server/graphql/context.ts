@@ -35,8 +35,8 @@ export type Context = Service & {
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
-   * Runs a change in a transaction that holds the calling token, which may still do what it might when the request was let
-   * in, and wakes the delivery loop when it is committed.
+   * Runs a change in a transaction that holds the calling token, which may still do what it might when the request was
+   * let in, and wakes the delivery loop when it is committed.
    */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** Forgets what was loaded before something is changed. */
