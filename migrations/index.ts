@@ -1,6 +1,7 @@
 import type { Knex } from 'knex'
 import * as initial from './0001_initial.ts'
 import * as epochs from './0003_epochs.ts'
+import * as idempotencyKeys from './0004_idempotency_keys.ts'
 
 export type Migration = {
   up(knex: Knex): Promise<void>
@@ -11,4 +12,5 @@ export type Migration = {
 export const migrations: Record<string, Migration> = {
   '0001_initial': initial,
   '0003_epochs': epochs,
+  '0004_idempotency_keys': idempotencyKeys,
 }
