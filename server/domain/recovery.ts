@@ -1,13 +1,14 @@
-import { TidingsError } from '../../shared/errors.ts'
+import { notFound } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, rows, type Sql } from '../database/connect.ts'
+import { marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
-import { type DeliveryRow, deliveries, events, type WebhookRow } from './resources.ts'
+import { type DeliveryRow, deliveries, events } from './resources.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
+import { lockActive } from './webhooks.ts'
 
 /** Events of one transaction of a recovery. */
 const BATCH = 500
@@ -21,16 +22,31 @@ const BUDGET_MS = 15_000
 export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
-export const redeliver = async ({ trx, token, now }: Change, deliveryId: string): Promise<string> => {
+export const redeliver = async (change: Change, deliveryId: string): Promise<string> => {
+  const { trx, token, now } = change
   const [found] = await requireVisible<DeliveryRow>(trx, token, deliveries, [deliveryId])
   const delivery = found!
-  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forShare}`, [
-    delivery.webhook_id,
-  ])
-  requireActive(webhook!)
+  const webhook = await lockActive(change, delivery.webhook_id)
   const event = { id: delivery.event_id, type: delivery.event_type }
-  const [id] = await enqueue(trx, [{ event, webhook: webhook! }], now)
+  const isHeld = (await holdEvents(trx, [event])).length > 0
+  // Where the webhook may have it no more, or its event was purged, it has gone out of sight meanwhile.
+  if (!isHeld) throw notFound('delivery', [deliveryId])
+  await requireVisible(trx, token, deliveries, [deliveryId])
+  const [id] = await enqueue(trx, [{ event, webhook }], now())
   return id!
+}
+
+/** Those of some events that are still there, held so that they are not purged before they are queued. */
+const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[]): Promise<Event[]> => {
+  const { forShare } = dialectOf(trx)
+  if (events.length === 0) return []
+  const held = await rows<{ id: string }>(
+    trx,
+    `SELECT id FROM events WHERE id IN (${marks(events)}) ORDER BY id${forShare}`,
+    events.map(event => event.id),
+  )
+  const ids = new Set(held.map(row => row.id))
+  return events.filter(event => ids.has(event.id))
 }
 
 /**
@@ -39,26 +55,21 @@ export const redeliver = async ({ trx, token, now }: Change, deliveryId: string)
  * queued what it did, and finds the rest when it is made again.
  */
 export const recoverDeliveries = async (
-  database: Database,
-  clock: Clock,
-  token: AccessToken,
+  { clock, change }: { clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
   webhookId: string,
   { since, until }: { since: number; until: number | undefined },
-  onQueued: () => void,
 ): Promise<Recovery> => {
   const end = until ?? clock.now()
   const deadline = performance.now() + BUDGET_MS
   let queued = 0
   let after = { time: since, id: '' }
   while (true) {
-    const page = await database.transaction(async trx => {
-      const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [
-        webhookId,
-      ])
-      requireActive(webhook!)
+    const page = await change(async held => {
+      const { trx, token } = held
+      const webhook = await lockActive(held, webhookId, 'forUpdate')
       const from = {
-        time: Math.max(after.time, webhook!.created_at),
-        id: after.time >= webhook!.created_at ? after.id : '',
+        time: Math.max(after.time, webhook.created_at),
+        id: after.time >= webhook.created_at ? after.id : '',
       }
       const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, MISSED, [
         from.time,
@@ -68,15 +79,15 @@ export const recoverDeliveries = async (
         webhookId,
         BATCH,
       ])
+      const there = await holdEvents(trx, missed)
       await enqueue(
         trx,
-        missed.map(event => ({ event, webhook: webhook! })),
-        clock.now(),
+        there.map(event => ({ event, webhook })),
+        held.now(),
       )
-      return { missed, seen: await countSeen(trx, token, missed) }
+      return { missed, seen: await countSeen(trx, token, there) }
     })
     queued += page.seen
-    if (page.missed.length > 0) onQueued()
     if (page.missed.length < BATCH) return { webhookId, queued, resumeSince: null }
     const last = page.missed.at(-1)!
     after = { time: last.created_at, id: last.id }
@@ -90,14 +101,6 @@ const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[])
   const ids = missed.map(event => event.id)
   const [found] = await sql('events').whereIn('events.id', ids).modify(visibleTo(token)(events)).count({ seen: '*' })
   return Number(found!.seen)
-}
-
-const requireActive = ({ id, status }: WebhookRow): void => {
-  if (status === 'active') return
-  throw new TidingsError('CONFLICT', `The webhook is ${status}. Set its status to active first.`, {
-    webhookId: id,
-    status,
-  })
 }
 
 /** The same rules as for a new event (webhooksFor), asked the other way round: of one webhook, which events. */

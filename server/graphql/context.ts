@@ -1,6 +1,7 @@
 import type { Database } from '../database/connect.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
+import { holdAccessToken } from '../domain/access-tokens.ts'
 import type { Change } from '../domain/change.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import { visibleTo } from '../domain/visibility.ts'
@@ -32,7 +33,10 @@ export type Context = Service & {
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
-  /** Runs a change in a transaction, and wakes the delivery loop when it is committed. */
+  /**
+   * Runs a change in a transaction that holds the calling token, which may still do what it might when the request was let
+   * in, and wakes the delivery loop when it is committed.
+   */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** Forgets what was loaded before something is changed. */
   forget(): void
@@ -58,7 +62,10 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return explain
     },
     async change(work) {
-      const result = await database.transaction(trx => work({ trx, token, now: tools.clock.now() }))
+      const { now } = tools.clock
+      const result = await database.transaction(async trx =>
+        work({ trx, token: await holdAccessToken(trx, token, now), now }),
+      )
       loop.wake()
       return result
     },

@@ -3,7 +3,7 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
-import { findByApiKeys, openApiSecret, type SealedAccessToken, touchAccessToken } from '../domain/access-tokens.ts'
+import { findByApiKeys, noteUses, openApiSecret, type SealedAccessToken } from '../domain/access-tokens.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { WithBody } from './body.ts'
@@ -32,6 +32,7 @@ export const authenticate = ({
 }): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
   const byApiKey = tokensByApiKey(database)
+  const noteUse = noteUses(database)
   return async (ctx, next) => {
     const signed = readSigned(ctx.headers)
     if ('reason' in signed) return refuse(ctx, signed)
@@ -44,7 +45,7 @@ export const authenticate = ({
     if (refusal) return refuse(ctx, refusal)
     ctx.state.token = token!
     ctx.state.signature = signed.signature
-    await touchAccessToken(database.knex, token!, now)
+    await noteUse(token!, now)
     return next()
   }
 }
