@@ -10,8 +10,14 @@ export type ErrorDetails = {
   NOT_FOUND: { ids?: readonly string[] }
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
-  /** What it collides with, and the status that this is in. */
-  CONFLICT: { webhookId: string; status: WebhookStatus } | { projectReportId: string; status: ReportStatus }
+  /**
+   * What it collides with, and the status that this is in; or with the request itself, sent before under the same
+   * Idempotency-Key, and when to send it again.
+   */
+  CONFLICT:
+    | { webhookId: string; status: WebhookStatus }
+    | { projectReportId: string; status: ReportStatus }
+    | { retryAfterSeconds: number }
   RESULT_TOO_LARGE: Place
   /** The most that is allowed, of what the message says. */
   QUERY_TOO_COMPLEX: Place & { limit?: number }

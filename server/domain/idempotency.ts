@@ -1,6 +1,6 @@
 import { createHash, randomUUID } from 'node:crypto'
 import pRetry from 'p-retry'
-import { TidingsError } from '../../shared/errors.ts'
+import { badInput, TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import { isContention, isDuplicate, isOutage, marks, rows, run, type Sql } from '../database/connect.ts'
 import type { Sealer } from '../keys/seal.ts'
@@ -211,35 +211,24 @@ export const claimKey = async (
 const hashOf = (text: string | Buffer): string => createHash('sha256').update(text).digest('base64')
 
 const otherRequest = (): TidingsError<'BAD_USER_INPUT'> =>
-  new TidingsError(
-    'BAD_USER_INPUT',
-    'Idempotency-Key: has been used with another body. Send the same body to have the same answer, or take a new key.',
-    { argument: 'Idempotency-Key' },
+  badInput(
+    'Idempotency-Key',
+    'has been used with another body; send the same body to have its answer, or take a new key',
   )
 
-const KEY = /^[\x20-\x7e]{1,255}$/
-
-/** Throws BAD_USER_INPUT unless `key` is one. */
-export const checkKey = (key: string): void => {
-  if (KEY.test(key)) return
-  throw new TidingsError(
-    'BAD_USER_INPUT',
-    'Idempotency-Key: must be 1 to 255 printable ASCII characters, such as a UUID made for this one mutation.',
-    { argument: 'Idempotency-Key' },
-  )
-}
+/** Whether a text can be a key: 1 to 255 printable ASCII characters. */
+export const isKey = (text: string): boolean => /^[\x20-\x7e]{1,255}$/.test(text)
 
 /** Deletes up to `limit` keys that have expired, and returns how many there were. */
 export const deleteExpiredKeys = async (sql: Sql, now: number, limit: number): Promise<number> => {
-  const expired = await rows<{ access_token_id: string; key_hash: string; expires_at: number }>(
+  const expired = await rows<{ key_hash: string }>(
     sql,
-    'SELECT access_token_id, key_hash, expires_at FROM idempotency_keys WHERE expires_at <= ? LIMIT ?',
+    'SELECT key_hash FROM idempotency_keys WHERE expires_at <= ? LIMIT ?',
     [now, limit],
   )
   if (expired.length === 0) return 0
-  return run(
-    sql,
-    `DELETE FROM idempotency_keys WHERE expires_at <= ? AND key_hash IN (${marks(expired)})`,
-    [now, ...expired.map(row => row.key_hash)],
-  )
+  return run(sql, `DELETE FROM idempotency_keys WHERE expires_at <= ? AND key_hash IN (${marks(expired)})`, [
+    now,
+    ...expired.map(row => row.key_hash),
+  ])
 }
