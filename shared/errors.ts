@@ -10,10 +10,14 @@ export type ErrorDetails = {
   NOT_FOUND: { ids?: readonly string[] }
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
-  /** What it collides with, and the status that this is in; or the most that there may be of what is to be made. */
+  /**
+   * What it collides with, and the status that this is in; or the request itself, sent before under the same
+   * Idempotency-Key, and when to send it again; or the most that there may be of what is to be made.
+   */
   CONFLICT:
     | { webhookId: string; status: WebhookStatus }
     | { projectReportId: string; status: ReportStatus }
+    | { retryAfterSeconds: number }
     | { limit: number }
   RESULT_TOO_LARGE: Place
   /** The most that is allowed, of what the message says. */

@@ -3,6 +3,7 @@ import { type DocumentNode, type ExecutionResult, type GraphQLSchema, getOperati
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
 import { badInput, TidingsError } from '../../shared/errors.ts'
+import type { Claim } from '../domain/idempotency.ts'
 import { useSignature } from '../domain/used-signatures.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { createReader } from '../graphql/documents.ts'
@@ -10,6 +11,7 @@ import { asGraphqlError, presentError } from '../graphql/errors.ts'
 import type { Log } from '../log.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
+import { claimOf } from './idempotency-key.ts'
 import { answerError } from './request-id.ts'
 
 /** Serves GraphQL over HTTP to an authenticated request. */
@@ -17,11 +19,19 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
   const read = createReader(schema)
   return async ctx => {
     const { token, requestId, rawBody, signature } = ctx.state
-    let replayed = false
+    // Answers without anything having been executed.
+    let instead: (() => void) | undefined
+    let claim: Claim | undefined
+    const codes = new Set<unknown>()
+    const present = presentError(requestId, log)
     let serialised: string | undefined
 
     const handle = createHandler<unknown, unknown, Context>({
-      formatError: presentError(requestId, log),
+      formatError: error => {
+        const shown = present(error)
+        codes.add(shown.extensions.code)
+        return shown
+      },
       // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
       execute: args => execute(args) as ExecutionResult | Promise<ExecutionResult>,
       onSubscribe: async (request, { query, operationName, variables }) => {
@@ -32,10 +42,15 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         if (operation.operation === 'mutation' && request.method === 'POST') {
           // As long as the clock window would let the same request in again.
           const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
-          replayed = !(await useSignature(service.database.knex, signature, expiresAt))
-          if (replayed) return [null, { status: 401, statusText: 'Unauthorized' }]
+          const isNew = await useSignature(service.database.knex, signature, expiresAt)
+          const claimed = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
+          if (typeof claimed === 'function') {
+            instead = claimed
+            return [null, { status: 200, statusText: 'OK' }]
+          }
+          claim = claimed
         }
-        const contextValue = createContext(service, token, requestId)
+        const contextValue = createContext(service, token, requestId, claim)
         return { schema, document, operationName, variableValues: variables, contextValue }
       },
       onOperation: (_request, _args, result) => {
@@ -46,7 +61,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       },
     })
 
-    const [body, init] = await handle({
+    const handled = handle({
       url: ctx.url,
       method: ctx.method,
       headers: ctx.headers,
@@ -54,14 +69,29 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       raw: ctx.req,
       context: undefined,
     })
-    if (replayed) return refuseReplay(ctx)
+    const [body, init] = await handled.catch(async error => {
+      await claim?.release()
+      throw error
+    })
+    if (instead) return instead()
     for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
     const refusal = REFUSALS[init.status]
     if (refusal) return answerError(ctx, init.status, new TidingsError('BAD_USER_INPUT', refusal))
     ctx.status = init.status
     ctx.body = serialised ?? body
+    if (!claim) return
+    if (isPassing(codes)) await claim.release()
+    else
+      await claim.finish({
+        status: ctx.status,
+        contentType: init.headers?.['content-type'] ?? '',
+        body: String(ctx.body),
+      })
   }
 }
+
+/** Whether what went wrong may not go wrong when the request is made again: such an answer is not kept. */
+const isPassing = (codes: Set<unknown>): boolean => codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE')
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
   const names = document.definitions.flatMap(it =>
