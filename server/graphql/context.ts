@@ -1,4 +1,5 @@
 import type { Database } from '../database/connect.ts'
+import { transactInTime } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
@@ -38,6 +39,8 @@ export type Context = Service & {
    * in, and wakes the delivery loop when it is committed.
    */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** Whether something was changed, and stays so whatever comes of what the document asks for after it. */
+  hasChanged: boolean
   /** Forgets what was loaded before something is changed. */
   forget(): void
 }
@@ -51,6 +54,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
     ...service,
     token,
     requestId,
+    hasChanged: false,
     loaders: createLoaders(database, tools.clock, token),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
@@ -63,9 +67,10 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
     },
     async change(work) {
       const { now } = tools.clock
-      const result = await database.transaction(async trx =>
+      const result = await transactInTime(database, async trx =>
         work({ trx, token: await holdAccessToken(trx, token, now), now }),
       )
+      context.hasChanged = true
       loop.wake()
       return result
     },
