@@ -24,6 +24,8 @@ export type ErrorDetails = {
   QUERY_TOO_COMPLEX: Place & { limit?: number }
   /** Requests a minute, or pings in flight, and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
+  /** When to try again. Nothing was done. */
+  UNAVAILABLE: { retryAfterSeconds: number }
   INTERNAL_SERVER_ERROR: Record<string, never>
 }
 

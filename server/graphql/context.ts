@@ -1,4 +1,5 @@
 import type { Database } from '../database/connect.ts'
+import { transactInTime } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
@@ -45,6 +46,8 @@ export type Context = Service & {
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** As `change`, for what only looks. */
   look<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** Whether something was changed, and stays so whatever comes of what the document asks for after it. */
+  hasChanged: boolean
   /** Forgets what was loaded before something is changed. */
   forget(): void
 }
@@ -59,6 +62,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
     token,
     requestId,
     claim,
+    hasChanged: false,
     loaders: createLoaders(database, tools.clock, token),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
@@ -76,12 +80,13 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
         return result
       })
       claim?.noted(result)
+      context.hasChanged = true
       loop.wake()
       return result
     },
     look(work) {
       const { now } = tools.clock
-      return database.transaction(async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
+      return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
     },
     forget() {
       context.loaders = createLoaders(database, tools.clock, token)
