@@ -87,7 +87,7 @@ export const pingStored = async (
     loop,
   }: { database: Database; change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop },
   webhookId: string,
-): Promise<string> => {
+): Promise<{ deliveryId: string }> => {
   const { deliveryId, eventId, epoch, lease } = await change(async held => {
     const { trx } = held
     const webhook = await lockActive(held, webhookId)
@@ -103,5 +103,5 @@ export const pingStored = async (
   // Ended meanwhile, it is cancelled.
   const jobs = (await jobsOf(database.knex, [claimed])).filter(job => job.epoch === job.webhook.epoch)
   for (const job of jobs) await loop.deliverNow(job)
-  return deliveryId
+  return { deliveryId }
 }

@@ -31,16 +31,19 @@ export type Registrant = {
   loop: DeliveryLoop
   /** Runs a change in a transaction that holds the calling token. */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** As `change`, for what only looks. */
+  look<T>(work: (change: Change) => Promise<T>): Promise<T>
 }
 
 /** What a webhook is answered with, read in the transaction that stored it. */
+export type Stored<T> = { told: T }
 type Read<T> = (change: Change, webhook: WebhookRow) => Promise<T>
 
 /**
  * Stores a webhook, active, once its endpoint has answered a ping with 200; else throws PING_FAILED, and nothing is
  * stored.
  */
-export const createWebhook = <T>(registrant: Registrant, input: WebhookInput, read: Read<T>): Promise<T> =>
+export const createWebhook = <T>(registrant: Registrant, input: WebhookInput, read: Read<T>): Promise<Stored<T>> =>
   store(registrant, newId(registrant.tools.clock.now()), input, read)
 
 /**
@@ -52,21 +55,22 @@ export const upsertWebhook = <T>(
   id: string | undefined,
   input: WebhookInput,
   read: Read<T>,
-): Promise<T> => (id === undefined ? createWebhook(registrant, input, read) : store(registrant, id, input, read))
+): Promise<Stored<T>> =>
+  id === undefined ? createWebhook(registrant, input, read) : store(registrant, id, input, read)
 
 /** A webhook that is changed by others again and again, each time so that it must be pinged anew, is given up. */
 const MOST_ROUNDS = 4
 
-const store = async <T>(registrant: Registrant, id: string, input: WebhookInput, read: Read<T>): Promise<T> => {
+const store = async <T>(registrant: Registrant, id: string, input: WebhookInput, read: Read<T>): Promise<Stored<T>> => {
   let ping: Ping | undefined
   for (let round = 1; ; round++) {
-    const seen = await registrant.change(change => look(change, id, input, registrant))
+    const seen = await registrant.look(change => look(change, id, input, registrant))
     const url = seen ? urlToPing(seen, input) : input.url!
     if (url !== undefined && url !== ping?.url) {
       ping = { url, answered: await pingInTurn(registrant, { webhookId: id, url }) }
     }
     const stored = await storeAsSeen(registrant, { id, seen, ping }, input, read)
-    if (stored) return stored.told
+    if (stored) return stored
     if (round === MOST_ROUNDS) {
       throw new TidingsError('CONFLICT', 'The webhook is being changed all the time. Look at it, and try again.', {
         webhookId: id,
@@ -105,7 +109,7 @@ const storeAsSeen = async <T>(
   { id, seen, ping }: { id: string; seen: WebhookRow | undefined; ping: Ping | undefined },
   input: WebhookInput,
   read: Read<T>,
-): Promise<{ told: T } | undefined> => {
+): Promise<Stored<T> | undefined> => {
   try {
     return await change(async held => {
       if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url }, webhooksPerToken)
@@ -127,5 +131,5 @@ const pingInTurn = ({ token, tools, loop }: Registrant, ping: { webhookId: strin
 export const pingWebhook = (
   registrant: Pick<Registrant, 'change' | 'token' | 'loop'> & { database: Database },
   id: string,
-): Promise<string> =>
+): Promise<{ deliveryId: string }> =>
   registrant.loop.pings.run({ tokenId: registrant.token.id, webhookId: id }, () => pingStored(registrant, id))

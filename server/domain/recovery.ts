@@ -17,10 +17,16 @@ const BATCH = 500
 const BUDGET_MS = 15_000
 
 /**
- * What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is
- * complete.
+ * How far a recovery has come: how many deliveries that the caller sees it has queued, of the events up to `after`, of
+ * those up to `end`.
  */
-export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
+export type Recovery = {
+  webhookId: string
+  queued: number
+  after: { time: number; id: string }
+  end: number
+  isComplete: boolean
+}
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
 export const redeliver = async (change: Change, deliveryId: string): Promise<string> => {
@@ -52,8 +58,10 @@ const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[
 
 /**
  * Queues every event since a time that a webhook should have had, and has neither acknowledged, nor handled before, nor
- * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one
- * that is cut short has queued what it did, and finds the rest when it is made again.
+ * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one that
+ * is cut short has queued what it did, and finds the rest when it is made again.
+ *
+ * @param earlier what it has come to already; it goes on from there
  */
 export const recoverDeliveries = async (
   {
@@ -63,15 +71,16 @@ export const recoverDeliveries = async (
   }: { database: Database; clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
   webhookId: string,
   { since, until }: { since: number; until: number | undefined },
+  earlier?: Recovery,
 ): Promise<Recovery> => {
-  const end = until ?? clock.now()
   const deadline = performance.now() + BUDGET_MS
+  const nothing = { webhookId, queued: 0, after: { time: since, id: '' }, isComplete: false }
+  let recovery = earlier ?? { ...nothing, end: until ?? clock.now() }
   // What is still pending of a past epoch is missed, once it has been cancelled.
-  if (!(await sweepUntil(database, clock, webhookId, deadline))) return { webhookId, queued: 0, resumeSince: since }
-  let queued = 0
-  let after = { time: since, id: '' }
-  while (true) {
-    const page = await change(async held => {
+  if (!(await sweepUntil(database, clock, webhookId, deadline))) return recovery
+  while (!recovery.isComplete) {
+    const { queued, after, end } = recovery
+    recovery = await change(async held => {
       const { trx, token } = held
       const webhook = await lockActive(held, webhookId, 'forUpdate')
       const from = {
@@ -93,14 +102,18 @@ export const recoverDeliveries = async (
         held.now(),
         { recovered: true },
       )
-      return { missed, seen: await countSeen(trx, token, there) }
+      const last = missed.at(-1)
+      return {
+        webhookId,
+        queued: queued + (await countSeen(trx, token, there)),
+        after: last ? { time: last.created_at, id: last.id } : after,
+        end,
+        isComplete: missed.length < BATCH,
+      }
     })
-    queued += page.seen
-    if (page.missed.length < BATCH) return { webhookId, queued, resumeSince: null }
-    const last = page.missed.at(-1)!
-    after = { time: last.created_at, id: last.id }
-    if (performance.now() > deadline) return { webhookId, queued, resumeSince: last.created_at }
+    if (performance.now() > deadline) break
   }
+  return recovery
 }
 
 /** An admin who sees some organisations may recover any webhook, and is not told by it what happened in the others. */

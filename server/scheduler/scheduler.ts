@@ -2,6 +2,7 @@ import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { recordEvent } from '../domain/events.ts'
+import { deleteExpiredKeys } from '../domain/idempotency.ts'
 import { openReports } from '../domain/project-reports.ts'
 import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
@@ -51,7 +52,7 @@ export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
 
 /** All steps once. One that fails is tried again in the next round, and keeps none of the others back. */
 export const runSchedule = async (tools: Tools, isStopping: () => boolean = () => false): Promise<void> => {
-  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, purge]) {
+  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, deleteKeys, purge]) {
     try {
       await step(tools, isStopping)
     } catch (error) {
@@ -166,6 +167,11 @@ const findExpired: Step = async ({ database, clock, onEvents }, isStopping) => {
 /** Deletes signatures that the clock window keeps out by now. */
 const deleteSignatures: Step = async ({ database, clock }, isStopping) => {
   while (!isStopping() && (await deleteExpiredSignatures(database.knex, clock.now(), BATCH)) > 0);
+}
+
+/** Deletes idempotency keys whose time is over. */
+const deleteKeys: Step = async ({ database, clock }, isStopping) => {
+  while (!isStopping() && (await deleteExpiredKeys(database.knex, clock.now(), BATCH)) > 0);
 }
 
 /** Deletes events past their retention with their deliveries, except where one is still owed. */

@@ -4,11 +4,12 @@ import { type Mutations, mutation } from './mutation.ts'
 
 export const signingKeyMutations: Mutations = {
   rotateSigningKey: mutation('admin', async (_args, { change, tools: { keyring } }) => {
-    const { kid, publicJwk, createdAt, activeFrom } = await change(({ trx, token }) => {
+    const made = await change(async ({ trx, token }) => {
       requireSeesAll(token, 'rotate the signing key')
-      return keyring.rotate(trx)
+      const { kid, publicJwk, createdAt, activeFrom } = await keyring.rotate(trx)
+      return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
     })
     await keyring.refresh()
-    return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
+    return made
   }),
 }
