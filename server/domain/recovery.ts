@@ -58,8 +58,8 @@ const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[
 
 /**
  * Queues every event since a time that a webhook should have had, and has neither acknowledged, nor handled before, nor
- * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one that
- * is cut short has queued what it did, and finds the rest when it is made again.
+ * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one
+ * that is cut short has queued what it did, and finds the rest when it is made again.
  *
  * @param earlier what it has come to already; it goes on from there
  */

@@ -39,9 +39,10 @@ export type Context = Service & {
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
-   * Runs a change in a transaction that holds the calling token, which may still do what it might when the request was let
-   * in, and wakes the delivery loop when it is committed. What it returns is what the mutation has come to: it becomes
-   * JSON, and is what the mutation answers from when the request is sent again. One that returns undefined did nothing.
+   * Runs a change in a transaction that holds the calling token, which may still do what it
+   * might when the request was let in, and wakes the delivery loop when it is committed. What
+   * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
+   * answers from when the request is sent again. One that returns undefined did nothing.
    */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** As `change`, for what only looks. */
