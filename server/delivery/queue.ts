@@ -192,7 +192,8 @@ const lockDueOf = async (
   // Read without a lock: another process may have claimed them since.
   return rows(
     trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) ` +
+      `AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
     [...found.map(row => row.delivery_id), now],
   )
 }
@@ -373,7 +374,8 @@ export const settle = async (database: Database, settlements: Settlement[], now:
   await database.transaction(async trx => {
     const locked = await rows<QueueRow>(
       trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ` +
+        `ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       ids,
     )
     const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
@@ -433,7 +435,8 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
   const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
-    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
+    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
+      `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
     settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
       job.deliveryId,
       job.attempt,
@@ -463,7 +466,8 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}
+     ${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
       job.eventId,
@@ -484,18 +488,21 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
 
 const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
   const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
-  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt}`)
+  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
   for (const group of alike.values()) {
     const { job, outcome } = group[0]!
     await run(
       trx,
-      'UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ? ' +
-        `WHERE id IN (${marks(group)})`,
-      [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
+      'UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, ' +
+        `handled_before = ? WHERE id IN (${marks(group)})`,
+      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
     )
   }
   await dequeue(trx, finished)
 }
+
+/** As a column has it. */
+const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
 
 const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
   if (finished.length === 0) return

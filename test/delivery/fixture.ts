@@ -116,7 +116,7 @@ export const startFixture = async (
               projectId,
               payload: { projectReport: { id, projectId, quarter: '2026-3' } },
             },
-            clock.now(),
+            clock.now,
           ),
         )
         return id
