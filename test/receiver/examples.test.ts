@@ -5,9 +5,9 @@ import { cp, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/pro
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
 import { startSender } from './sender.ts'
 
@@ -80,13 +80,3 @@ describe('in a project that has installed Tidings', () => {
     })
   }
 })
-
-const whenItListens = async <T>(attempt: () => Promise<T>): Promise<T> => {
-  for (const endMs = Date.now() + 20_000; ; await wait(20)) {
-    try {
-      return await attempt()
-    } catch (error) {
-      if (Date.now() > endMs) throw error
-    }
-  }
-}
