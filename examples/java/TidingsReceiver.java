@@ -361,7 +361,7 @@ public final class TidingsReceiver {
     URI url;
     Supplier<Long> nowMs = () -> System.nanoTime() / 1_000_000;
     private static final HttpClient CLIENT =
-        HttpClient.newBuilder().connectTimeout(Duration.ofMillis(TIMEOUT)).followRedirects(HttpClient.Redirect.NEVER).build();
+        HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofMillis(TIMEOUT)).followRedirects(HttpClient.Redirect.NEVER).build();
     private volatile Map<String, PublicKey> known = Map.of();
     private Long fetchedAt, failedAt;
     private CompletableFuture<Void> underWay;
@@ -393,11 +393,17 @@ public final class TidingsReceiver {
       if (failedAt != null && nowMs.get() - failedAt < PAUSE) return underWay;
       long startedAt = nowMs.get();
       // A time limit over the whole of the answer: HttpRequest's own ends with its head.
+      CompletableFuture<HttpResponse<byte[]>> whole = new CompletableFuture<>();
+      CLIENT
+          .sendAsync(
+              HttpRequest.newBuilder(url).header("Accept", "application/json").build(),
+              HttpResponse.BodyHandlers.fromSubscriber(new Limited(whole), Limited::bytesOf))
+          .whenComplete((response, error) -> {
+            if (error == null) whole.complete(response);
+            else whole.completeExceptionally(error);
+          });
       CompletableFuture<Void> fetch =
-          CLIENT
-              .sendAsync(
-                  HttpRequest.newBuilder(url).header("Accept", "application/json").build(),
-                  HttpResponse.BodyHandlers.fromSubscriber(new Limited(), Limited::bytesOf))
+          whole
               .orTimeout(TIMEOUT, TimeUnit.MILLISECONDS)
               .thenApply(Keys::usable)
               .handle(
@@ -444,7 +450,12 @@ public final class TidingsReceiver {
     /** Collects an answer of up to 256 KiB, and ends a longer one. */
     private static final class Limited implements java.util.concurrent.Flow.Subscriber<List<ByteBuffer>> {
       private final java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
+      private final CompletableFuture<?> whole;
       private java.util.concurrent.Flow.Subscription subscription;
+
+      Limited(CompletableFuture<?> whole) {
+        this.whole = whole;
+      }
 
       @Override
       public void onSubscribe(java.util.concurrent.Flow.Subscription given) {
@@ -459,7 +470,9 @@ public final class TidingsReceiver {
           part.get(content);
           if (bytes.size() <= MAX_BYTES) bytes.writeBytes(content);
         }
-        if (bytes.size() > MAX_BYTES) subscription.cancel();
+        if (bytes.size() <= MAX_BYTES) return;
+        subscription.cancel();
+        whole.completeExceptionally(new IllegalStateException("longer than 256 KiB"));
       }
 
       @Override
@@ -469,7 +482,6 @@ public final class TidingsReceiver {
       public void onComplete() {}
 
       byte[] bytesOf() {
-        if (bytes.size() > MAX_BYTES) throw new IllegalStateException("longer than 256 KiB");
         return bytes.toByteArray();
       }
     }
