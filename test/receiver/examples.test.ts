@@ -7,7 +7,7 @@ import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { eventually } from '../support/eventually.ts'
+import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
 import { startSender } from './sender.ts'
 
@@ -70,9 +70,7 @@ describe('in a project that has installed Tidings', () => {
       })
       try {
         const eventId = '01930000-0000-7000-8000-000000000001'
-        const deliver = () => sender.deliver(url, { eventId })
-        const { status } = await eventually('the example to listen', deliver, () => true, { timeoutMs: 20_000 })
-        assert.equal(status, 200)
+        assert.equal((await whenItListens(() => sender.deliver(url, { eventId }))).status, 200)
         assert.equal((await sender.deliver(url, { eventId })).status, 401)
         const [printed] = await once(child.stdout, 'data')
         assert.match(String(printed), /project_report_quarterly_overdue/)
