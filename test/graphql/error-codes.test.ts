@@ -82,6 +82,13 @@ describeEachEngine('an error', engine => {
       }
       return server.graphql('{ viewer { id } }', {}, token)
     },
+    UNAVAILABLE: () =>
+      server.database.transaction(async trx => {
+        await trx('projects').where('id', acme.projectId).update({ name: 'Held' })
+        const answer = await asked(submit(acme, '2025-4'))
+        assert.deepEqual([answer.status, answer.headers.get('retry-after')], [503, '5'])
+        return answer
+      }),
     INTERNAL_SERVER_ERROR: () => without('project_reports', () => asked('{ projectReports { id } }')),
   }
   for (const [code, reach] of Object.entries(reached)) {
