@@ -187,7 +187,10 @@ const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
   },
   INTERNAL_SERVER_ERROR: ({ extensions, response }) => {
     const requestId = extensions.requestId ?? response.headers.get('x-request-id')
-    return `Try again. If it stays, tell whoever runs the server the request id: ${neutralise(String(requestId ?? 'none'))}`
+    return (
+      'Try again. If it stays, tell whoever runs the server the request id: ' +
+      `${neutralise(String(requestId ?? 'none'))}`
+    )
   },
 }
 

@@ -6,8 +6,10 @@ import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
+import { createPings, type Pings } from './pings.ts'
 import { freeLeases, type Job, nextDue, putBack, type Settlement } from './queue.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
+import { startSweeper } from './sweeper.ts'
 
 /** How late this process finds what another has queued. What it has queued itself wakes it at once. */
 const POLL_MS = 1_000
@@ -17,6 +19,8 @@ const GATHER_MS = 10
 const RESUME_MS = 4 * OUTAGE_MS
 
 export type DeliveryLoop = {
+  /** The places for pings. */
+  pings: Pings
   /** Says that something may be due now. */
   wake(): void
   /** Makes the attempt of a job claimed elsewhere in this process, and records it. */
@@ -43,9 +47,17 @@ export const startDeliveryLoop = (
   },
 ): DeliveryLoop => {
   const { database, clock, log } = tools
-  const places = createPlaces(tools)
+  const places = createPlaces({
+    ...tools,
+    onRoom: () => {
+      startWaiting()
+      if (claims.isCrowded) lookIn(0)
+    },
+    onStuck: stuck => giveBack(stuck, clock.now()),
+  })
   const claims = createClaims({ database, places })
   const record = createRecorder(tools)
+  const sweeper = tools.claims ? startSweeper(tools) : undefined
   const stopExtending = keepExtending({ database, clock, log, places: places.all })
   const idlers: (() => void)[] = []
   /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
@@ -149,7 +161,11 @@ export const startDeliveryLoop = (
 
   const make = async (place: Place): Promise<Settlement> => {
     try {
-      const settlement = await attempt(place.job, tools).finally(() => places.ended(place))
+      const settlement = await attempt(place.job, tools).catch(error => {
+        places.ended(place)
+        throw error
+      })
+      places.ended(place, settlement)
       const { outcome } = settlement
       if (outcome.status === 'pending' && outcome.holdWebhookMs) {
         const until = clock.now() + outcome.holdWebhookMs
@@ -159,6 +175,7 @@ export const startDeliveryLoop = (
       await record(settlement)
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
+      if (outcome.status === 'cancelled') sweeper?.look()
       return settlement
     } finally {
       leave(place)
@@ -167,7 +184,8 @@ export const startDeliveryLoop = (
 
   const leave = (place: Place): void => {
     places.leave(place)
-    if (claims.isCrowded) lookIn(GATHER_MS)
+    if (claims.isCrowded && places.count() === 0) wake()
+    else if (claims.isCrowded) lookIn(GATHER_MS)
     checkIdle()
   }
 
@@ -182,7 +200,11 @@ export const startDeliveryLoop = (
 
   lookSoon()
   return {
-    wake,
+    pings: createPings(tools),
+    wake() {
+      wake()
+      sweeper?.look()
+    },
     deliverNow: job => make(places.startNow(job, clock.now() + LEASE_MS)),
     idle() {
       wake()
@@ -194,6 +216,7 @@ export const startDeliveryLoop = (
       await looking
       await giveBack(places.withdrawWaiting(), clock.now())
       await whenIdle()
+      await sweeper?.stop()
       stopExtending()
     },
   }

@@ -1,12 +1,14 @@
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { type Database, isDuplicate } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
+import type { AccessToken } from '../domain/permissions.ts'
 import type { WebhookRow } from '../domain/resources.ts'
 import {
   checkWebhookInput,
   findWebhook,
   insertWebhook,
   isTaken,
+  requireRoom,
   updateWebhook,
   urlToPing,
   type WebhookInput,
@@ -24,6 +26,9 @@ import { type AnsweredPing, pingBeforeStoring, pingStored, recordAnsweredPing } 
 export type Registrant = {
   tools: AttemptTools
   requireHttps: boolean
+  token: AccessToken
+  webhooksPerToken: number
+  loop: DeliveryLoop
   /** Runs a change in a transaction that holds the calling token. */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** As `change`, for what only looks. */
@@ -62,7 +67,7 @@ const store = async <T>(registrant: Registrant, id: string, input: WebhookInput,
     const seen = await registrant.look(change => look(change, id, input, registrant))
     const url = seen ? urlToPing(seen, input) : input.url!
     if (url !== undefined && url !== ping?.url) {
-      ping = { url, answered: await pingBeforeStoring(registrant.tools, { webhookId: id, url }) }
+      ping = { url, answered: await pingInTurn(registrant, { webhookId: id, url }) }
     }
     const stored = await storeAsSeen(registrant, { id, seen, ping }, input, read)
     if (stored) return stored
@@ -82,7 +87,7 @@ const look = async (
   { trx, token }: Change,
   id: string,
   input: WebhookInput,
-  { requireHttps }: Registrant,
+  { requireHttps, webhooksPerToken }: Registrant,
 ): Promise<WebhookRow | undefined> => {
   const seen = await findWebhook(trx, token, id)
   if (!seen && input.url === undefined) throw badInput('url', 'is missing; a new webhook needs one')
@@ -94,19 +99,20 @@ const look = async (
     if (!come) throw notFound('webhook', [id])
     return come
   }
+  if (!seen) await requireRoom(trx, token, webhooksPerToken)
   return seen
 }
 
 /** Undefined, with nothing done, if what is stored by now asks for another look. */
 const storeAsSeen = async <T>(
-  { change }: Registrant,
+  { change, webhooksPerToken }: Registrant,
   { id, seen, ping }: { id: string; seen: WebhookRow | undefined; ping: Ping | undefined },
   input: WebhookInput,
   read: Read<T>,
 ): Promise<Stored<T> | undefined> => {
   try {
     return await change(async held => {
-      if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url })
+      if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url }, webhooksPerToken)
       else if (!(await updateWebhook(held, { seen, pinged: ping?.url }, input))) return undefined
       if (ping) await recordAnsweredPing(held.trx, id, ping.answered)
       return { told: await read(held, await webhookNow(held.trx, id)) }
@@ -118,8 +124,12 @@ const storeAsSeen = async <T>(
   }
 }
 
+const pingInTurn = ({ token, tools, loop }: Registrant, ping: { webhookId: string; url: string }) =>
+  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, () => pingBeforeStoring(tools, ping))
+
 /** Pings a stored, active webhook. Resolves with the delivery's id when the attempt has been recorded. */
 export const pingWebhook = (
-  registrant: Pick<Registrant, 'change'> & { database: Database; loop: DeliveryLoop },
+  registrant: Pick<Registrant, 'change' | 'token' | 'loop'> & { database: Database },
   id: string,
-): Promise<{ deliveryId: string }> => pingStored(registrant, id)
+): Promise<{ deliveryId: string }> =>
+  registrant.loop.pings.run({ tokenId: registrant.token.id, webhookId: id }, () => pingStored(registrant, id))

@@ -103,7 +103,7 @@ class Attempt implements Dispatcher.DispatchHandler {
   readonly #onResult: (result: AttemptResult) => void
   #controller: Dispatcher.DispatchController | undefined
   #finished = false
-  #head: { statusCode: number; retryAfter?: string } | undefined
+  #head: { statusCode: number; retryAfter?: string; challenge?: string } | undefined
   #bytesRead = 0
   #kept: Buffer[] = []
 
@@ -124,7 +124,8 @@ class Attempt implements Dispatcher.DispatchHandler {
     // 1XX announces an answer, and is none.
     if (statusCode < 200) return
     const retryAfter = [headers['retry-after']].flat()[0]
-    this.#head = retryAfter === undefined ? { statusCode } : { statusCode, retryAfter }
+    const challenge = headers['www-authenticate'] && [headers['www-authenticate']].flat().join(', ')
+    this.#head = { statusCode, ...(retryAfter !== undefined && { retryAfter }), ...(challenge && { challenge }) }
   }
 
   onResponseData(_controller: Dispatcher.DispatchController, chunk: Buffer): void {

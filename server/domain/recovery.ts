@@ -1,12 +1,13 @@
 import { notFound } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
-import { marks, rows, type Sql } from '../database/connect.ts'
+import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
+import { sweepUntil } from './sweep.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
 import { lockActive } from './webhooks.ts'
 
@@ -56,14 +57,19 @@ const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[
 }
 
 /**
- * Queues every event since a time that a webhook should have had, and has neither acknowledged nor pending. A page a
+ * Queues every event since a time that a webhook should have had, and has neither acknowledged, nor handled before, nor
+ * pending. A page a
  * transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one that is cut short has
  * queued what it did, and finds the rest when it is made again.
  *
  * @param earlier what it has come to already; it goes on from there
  */
 export const recoverDeliveries = async (
-  { clock, change }: { clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
+  {
+    database,
+    clock,
+    change,
+  }: { database: Database; clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
   webhookId: string,
   { since, until }: { since: number; until: number | undefined },
   earlier?: Recovery,
@@ -71,6 +77,8 @@ export const recoverDeliveries = async (
   const deadline = performance.now() + BUDGET_MS
   const nothing = { webhookId, queued: 0, after: { time: since, id: '' }, isComplete: false }
   let recovery = earlier ?? { ...nothing, end: until ?? clock.now() }
+  // What is still pending of a past epoch is missed, once it has been cancelled.
+  if (!(await sweepUntil(database, clock, webhookId, deadline))) return recovery
   while (!recovery.isComplete) {
     const { queued, after, end } = recovery
     recovery = await change(async held => {
@@ -93,6 +101,7 @@ export const recoverDeliveries = async (
         trx,
         there.map(event => ({ event, webhook })),
         held.now(),
+        { recovered: true },
       )
       const last = missed.at(-1)
       return {
@@ -138,5 +147,5 @@ const MISSED = `
         OR EXISTS (SELECT 1 FROM event_organisations eo
           WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))
     AND NOT EXISTS (SELECT 1 FROM deliveries d
-      WHERE d.event_id = e.id AND d.webhook_id = w.id AND d.status IN ('delivered', 'pending'))
+      WHERE d.event_id = e.id AND d.webhook_id = w.id AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1))
   ORDER BY e.created_at, e.id LIMIT ?`

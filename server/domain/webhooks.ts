@@ -4,10 +4,10 @@ import { type EventType, eventTypes, type WebhookStatus } from '../../shared/voc
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { sweepAfterChange } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
-import { findVisible, redirectableWebhooks, requireVisible } from './visibility.ts'
+import { sweepAfterChange } from './sweep.ts'
+import { findVisible, requireVisible, visibleWebhooks } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
 export type WebhookInput = {
@@ -78,12 +78,27 @@ export const webhookNow = async (trx: Sql, id: string): Promise<WebhookRow> => {
 export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
   (await sql('webhooks').where({ id }).first('id')) !== undefined
 
+/** CONFLICT when a token has made as many webhooks as it may. */
+export const requireRoom = async (sql: Sql, token: AccessToken, most: number): Promise<void> => {
+  const [found] = await rows<{ made: number }>(sql, 'SELECT COUNT(*) AS made FROM webhooks WHERE access_token_id = ?', [
+    token.id,
+  ])
+  if (Number(found!.made) < most) return
+  throw new TidingsError(
+    'CONFLICT',
+    `This access token has made ${most} webhooks, the most that one may (TIDINGS_WEBHOOKS_PER_TOKEN). Change one of them, or use another token.`,
+    { limit: most },
+  )
+}
+
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
   { trx, token, now }: Change,
   id: string,
   input: WebhookInput & { url: string },
+  mostOfToken: number,
 ): Promise<void> => {
+  await requireRoom(trx, token, mostOfToken)
   await holdProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])
   const time = now()
@@ -188,7 +203,7 @@ const holdProjects = async (trx: Sql, webhookId: string, projectIds: readonly st
 }
 
 const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
-  if (await trx('webhooks').where('webhooks.id', id).modify(redirectableWebhooks(token)).first('id')) return
+  if (await trx('webhooks').where('webhooks.id', id).modify(visibleWebhooks(token)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
     'The webhook would receive events of organisations that this access token does not see. ' +
@@ -209,6 +224,14 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
       trx,
       table,
       [...new Set<string>(values)].map(value => ({ webhook_id: id, [column]: value })),
+    )
+  }
+  if (input.projectIds) {
+    await run(
+      trx,
+      `UPDATE webhook_projects SET organisation_id =
+         (SELECT p.organisation_id FROM projects p WHERE p.id = webhook_projects.project_id) WHERE webhook_id = ?`,
+      [id],
     )
   }
   await run(

@@ -22,6 +22,7 @@ export type Service = {
   tools: AttemptTools
   loop: DeliveryLoop
   requireHttps: boolean
+  webhooksPerToken: number
   reportDueDays: number
 }
 

@@ -68,7 +68,8 @@ const LOOKUPS_A_STATEMENT = 100
 const REPLAYED: Refusal = {
   reason: 'replayed',
   message:
-    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in one second.',
+    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in ' +
+    'one second.',
 }
 
 export const refuseReplay = (ctx: Parameters<typeof refuse>[0]): void => refuse(ctx, REPLAYED)

@@ -43,10 +43,7 @@ describeEachEngine('an event', engine => {
     const { database } = fresh
     const id = randomUUID()
     await database.transaction(trx =>
-      insertWebhook({ trx, token: by, now: () => NOW }, id, {
-        url: 'https://example.com/',
-        ...input,
-      }),
+      insertWebhook({ trx, token: by, now: () => NOW }, id, { url: 'https://example.com/', ...input }, 10_000),
     )
     return id
   }
