@@ -11,14 +11,14 @@ export type ErrorDetails = {
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
   /**
-   * What it collides with, and the status that this is in; or the request itself, sent before under the same
-   * Idempotency-Key, and when to send it again; or the most that there may be of what is to be made.
+   * What it collides with, and the status that this is in; or the most that there may be of what is to be made; or when
+   * to send it again, where the same request is being worked on under its Idempotency-Key.
    */
   CONFLICT:
     | { webhookId: string; status: WebhookStatus }
     | { projectReportId: string; status: ReportStatus }
-    | { retryAfterSeconds: number }
     | { limit: number }
+    | { retryAfterSeconds: number }
   RESULT_TOO_LARGE: Place
   /** The most that is allowed, of what the message says. */
   QUERY_TOO_COMPLEX: Place & { limit?: number }
