@@ -94,7 +94,7 @@ export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency
       const triage: Triage = { take: [], later: [] }
       for (const job of due) {
         const lane = lanes.get(job.webhookId)
-        const heldUntil = Math.max(job.heldUntil ?? 0, lane?.heldUntil ?? 0)
+        const heldUntil = Math.max(job.webhook.held_until ?? 0, lane?.heldUntil ?? 0)
         const count = taken.get(job.webhookId) ?? lane?.count ?? 0
         if (heldUntil > now) triage.later.push({ job, dueAt: heldUntil })
         else if (mayTakeOneMore(count, capacity - places.size - triage.take.length)) {

@@ -5,6 +5,7 @@ import type { Clock } from '../clock.ts'
 import { type Database, run } from '../database/connect.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
+import { lockActive } from '../domain/webhooks.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
@@ -84,13 +85,16 @@ export const pingStored = async (
 ): Promise<string> => {
   const now = clock.now()
   const lease = newLease(now)
-  const { deliveryId, eventId } = await database.transaction(async trx => {
+  const { deliveryId, eventId, epoch } = await database.transaction(async trx => {
+    const webhook = await lockActive(trx, webhookId)
     const eventId = await recordPing(trx, now)
-    const owed = { event: { id: eventId, type: 'ping' as const }, webhookId }
+    const owed = { event: { id: eventId, type: 'ping' as const }, webhook }
     const [id] = await enqueue(trx, [owed], now, { id: lease, end: now + LEASE_MS })
-    return { deliveryId: id!, eventId }
+    return { deliveryId: id!, eventId, epoch: webhook.epoch }
   })
-  const claimed = { deliveryId, eventId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
-  for (const job of await jobsOf(database.knex, [claimed])) await loop.deliverNow(job)
+  const claimed = { deliveryId, eventId, webhookId, epoch, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
+  // Ended meanwhile, it is cancelled.
+  const jobs = (await jobsOf(database.knex, [claimed])).filter(job => job.epoch === job.webhook.epoch)
+  for (const job of jobs) await loop.deliverNow(job)
   return deliveryId
 }

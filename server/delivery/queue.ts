@@ -1,9 +1,8 @@
 import type { Knex } from 'knex'
-import { timeOfId } from '../../shared/time.ts'
-import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import { cancel } from '../domain/deliveries.ts'
+import { cancel, logLost, type Swept, sweepRows } from '../domain/deliveries.ts'
 import { leaveActive } from '../domain/webhooks.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 
@@ -27,6 +26,8 @@ export type Claim = {
   deliveryId: string
   eventId: string
   webhookId: string
+  /** The webhook's epoch that it was queued in: of an older one than the webhook's it is not sent any more. */
+  epoch: number
   lease: string
   /** The number of the attempt to be made. */
   attempt: number
@@ -34,11 +35,21 @@ export type Claim = {
   throttledSinceMs: number | null
 }
 
+/** A webhook as its claims need it. */
+type JobWebhook = Swept & {
+  url: string
+  /** The access token that made it. */
+  access_token_id: string
+  /** Nothing is sent until then. */
+  held_until: number | null
+  /** It has deliveries of past epochs, which go in batches of their own. */
+  sweeping: number
+}
+
 /** A claim with all that is needed to send it. */
 export type Job = Claim & {
   url: string
-  webhookStatus: WebhookStatus
-  heldUntil: number | null
+  webhook: JobWebhook
   eventType: EventType
   eventTime: number
   /** The payload as JSON text, as it was written. */
@@ -58,6 +69,7 @@ type QueueRow = {
   delivery_id: string
   event_id: string
   webhook_id: string
+  epoch: number
   due_at: number
   lease: string | null
   attempt: number
@@ -94,7 +106,7 @@ export const claim = async (
       trx,
       due.map(row => claimOf(row, lease)),
     )
-    const active = jobs.filter(job => job.webhookStatus === 'active')
+    const active = jobs.filter(job => job.epoch === job.webhook.epoch)
     const { take, later } = triage(active)
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
     await logLost(
@@ -103,12 +115,29 @@ export const claim = async (
     )
     await takeLeases(trx, take, now + leaseMs)
     await postpone(trx, later)
-    const owed = new Set(active.map(job => job.deliveryId))
-    const ended = due.map(row => row.delivery_id).filter(id => !owed.has(id))
-    // Queued in the moment that its webhook left `active`, or that its event was purged.
-    await cancel(trx, ended, now)
-    return { taken: take, found: due.length, left: changed.size < active.length }
+    const isLeft = await sweepPast(trx, due, jobs, now)
+    return { taken: take, found: due.length, left: changed.size < active.length || isLeft }
   })
+}
+
+/**
+ * Of rows that a claim has locked, cancels those whose event was purged, and sweeps those of a past epoch, unless their
+ * webhook is being swept already. Returns whether some are left.
+ */
+const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<boolean> => {
+  const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
+  await cancel(
+    trx,
+    due.filter(row => !found.has(row.delivery_id)),
+    now,
+  )
+  const past = due.filter(row => row.epoch < (found.get(row.delivery_id)?.epoch ?? 0))
+  let isLeft = false
+  for (const [webhook, owed] of Map.groupBy(past, row => found.get(row.delivery_id)!)) {
+    if (webhook.sweeping) isLeft = true
+    else await sweepRows(trx, webhook, owed, now)
+  }
+  return isLeft
 }
 
 // Each statement names the index that serves both its condition and its order, so that only the rows looked at are
@@ -157,6 +186,7 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
   deliveryId: row.delivery_id,
   eventId: row.event_id,
   webhookId: row.webhook_id,
+  epoch: row.epoch,
   lease,
   attempt: row.attempt + 1,
   failureCount: row.failure_count,
@@ -201,22 +231,6 @@ const syncNextAttemptAt = (trx: Knex.Transaction, ids: string[]): Promise<number
 const ofQueue = (column: string): string =>
   `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
 
-/** Logs the attempts of those that had these rows leased before and never said what came of it. */
-const logLost = async (trx: Knex.Transaction, due: QueueRow[]): Promise<void> => {
-  const lost = due.filter(row => row.lease !== null)
-  if (lost.length === 0) return
-  // One that has recorded its attempt in this very moment is believed.
-  const recorded = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ['number'])
-  await run(
-    trx,
-    `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
-     VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?)").join(', ')}${recorded}`,
-    lost.flatMap(row => [row.delivery_id, row.attempt, timeOfId(row.lease!), LOST]),
-  )
-}
-
-const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
-
 /**
  * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever had a lease is
  * gone.
@@ -236,14 +250,17 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
  */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   if (claims.length === 0) return []
-  type WebhookDetails = { id: string; url: string; status: WebhookStatus; held_until: number | null }
   type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
   const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
     const found = await rows<Row>(sql, `SELECT id, ${columns} FROM ${table} WHERE id IN (${marks([...ids])})`, [...ids])
     return new Map(found.map(row => [row.id, row]))
   }
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
-  const webhooks = await read<WebhookDetails>('url, status, held_until', 'webhooks', webhookIds)
+  const webhooks = await read<JobWebhook>(
+    'url, epoch, ended_epoch, sweeping, access_token_id, held_until',
+    'webhooks',
+    webhookIds,
+  )
   const eventIds = new Set(claims.map(({ eventId }) => eventId))
   const events = await read<EventDetails>('type, payload, created_at', 'events', eventIds)
   return claims.flatMap(claimed => {
@@ -253,8 +270,7 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
     return {
       ...claimed,
       url: webhook.url,
-      webhookStatus: webhook.status,
-      heldUntil: webhook.held_until,
+      webhook,
       eventType: event.type,
       eventTime: event.created_at,
       payload: event.payload,
@@ -300,7 +316,7 @@ export const settle = async (database: Database, settlements: Settlement[], now:
     )
     const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
     const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
-    const own = sorted.filter(isOwn)
+    const own = await ofPresentEpoch(trx, sorted.filter(isOwn))
     const late = sorted.filter(settlement => !isOwn(settlement))
     await logAttempts(trx, sorted)
     await retry(trx, own)
@@ -312,6 +328,29 @@ export const settle = async (database: Database, settlements: Settlement[], now:
     )
     await recordLate(trx, late, now)
     await changeWebhooks(trx, own, now)
+  })
+}
+
+/** What an endpoint asks for with 429 is not asked of the url that has taken its place: the delivery goes there now. */
+const ofPresentEpoch = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
+  const asked = own.filter(({ outcome }) => 'deactivateWebhook' in outcome || 'holdWebhookMs' in outcome)
+  if (asked.length === 0) return own
+  const ids = [...new Set(asked.map(({ job }) => job.webhookId))]
+  const present = new Map(
+    (
+      await rows<{ id: string; epoch: number }>(
+        trx,
+        `SELECT id, epoch FROM webhooks WHERE id IN (${marks(ids)}) AND status = 'active'`,
+        ids,
+      )
+    ).map(({ id, epoch }) => [id, epoch]),
+  )
+  const isPast = (settlement: Settlement): boolean =>
+    asked.includes(settlement) && (present.get(settlement.job.webhookId) ?? 0) > settlement.job.epoch
+  return own.map(settlement => {
+    if (!isPast(settlement)) return settlement
+    const { failureCount, throttledSinceMs } = settlement.job
+    return { ...settlement, outcome: { status: 'pending', retryInMs: 0, failureCount, throttledSinceMs } }
   })
 }
 
@@ -423,23 +462,25 @@ const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number
 }
 
 const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], now: number): Promise<void> => {
-  const holds = new Map<string, number>()
+  const holds = new Map<string, { until: number; epoch: number }>()
   for (const settlement of settlements) {
     const { job, outcome } = settlement
     if (outcome.status !== 'pending' || outcome.holdWebhookMs === undefined) continue
     const until = endOf(settlement) + outcome.holdWebhookMs
-    holds.set(job.webhookId, Math.max(until, holds.get(job.webhookId) ?? 0))
+    const longest = Math.max(until, holds.get(job.webhookId)?.until ?? 0)
+    holds.set(job.webhookId, { until: longest, epoch: job.epoch })
   }
-  for (const [webhookId, until] of holds) {
+  for (const [webhookId, { until, epoch }] of holds) {
     await run(
       trx,
-      "UPDATE webhooks SET held_until = ? WHERE id = ? AND status = 'active' AND (held_until IS NULL OR held_until < ?)",
-      [until, webhookId, until],
+      `UPDATE webhooks SET held_until = ?
+       WHERE id = ? AND status = 'active' AND epoch = ? AND (held_until IS NULL OR held_until < ?)`,
+      [until, webhookId, epoch, until],
     )
   }
-  const ended = settlements.filter(({ outcome }) => outcome.status === 'cancelled').map(({ job }) => job.webhookId)
-  for (const webhookId of new Set(ended)) {
-    await leaveActive(trx, webhookId, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, now)
+  const ended = settlements.filter(({ outcome }) => outcome.status === 'cancelled')
+  for (const [webhookId, epoch] of new Map(ended.map(({ job }) => [job.webhookId, job.epoch]))) {
+    await leaveActive(trx, webhookId, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, now, epoch)
   }
 }
 

@@ -1,5 +1,5 @@
 import { v7 as uuid } from 'uuid'
-import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
+import { badInput, notFound } from '../../shared/errors.ts'
 import { type Database, isDuplicate } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import type { AccessToken } from '../domain/permissions.ts'
@@ -89,12 +89,6 @@ export const pingWebhook = async (
   { database, token, tools, loop }: { database: Database; token: AccessToken; tools: AttemptTools; loop: DeliveryLoop },
   id: string,
 ): Promise<string> => {
-  const { status } = await requireWebhook(database.knex, token, id)
-  if (status !== 'active') {
-    throw new TidingsError('CONFLICT', `The webhook is ${status}. Set its status to active, which pings it first.`, {
-      webhookId: id,
-      status,
-    })
-  }
+  await requireWebhook(database.knex, token, id)
   return pingStored({ database, clock: tools.clock, loop }, id)
 }

@@ -4,7 +4,7 @@ import type { EventPayload } from '../../shared/events.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import { enqueue } from './deliveries.ts'
+import { type ActiveWebhook, enqueue } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -42,10 +42,10 @@ export const recordEvent = async <Type extends EventType>(
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  const webhookIds = await webhooksFor(trx, event)
+  const webhooks = await webhooksFor(trx, event)
   await enqueue(
     trx,
-    webhookIds.map(webhookId => ({ event: { id, type }, webhookId })),
+    webhooks.map(webhook => ({ event: { id, type }, webhook })),
     now,
   )
 }
@@ -55,14 +55,14 @@ export const recordEvent = async <Type extends EventType>(
  * naming none; and made by a token that sees one of its organisations. Locked against a change of their state until
  * the transaction ends: nothing is queued for a webhook that has left `active`.
  */
-const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<string[]> => {
+const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
   const { type, organisationIds, projectId } = event
   if (organisationIds.length === 0) return []
   const [among, ids] =
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
-  const found = await rows<{ id: string }>(
+  const found = await rows<ActiveWebhook>(
     trx,
-    `SELECT w.id FROM (
+    `SELECT w.id, w.epoch FROM (
        SELECT id FROM webhooks WHERE all_organisations_and_projects = 1 AND status = 'active'
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?
@@ -76,13 +76,11 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<stri
      ORDER BY w.id`,
     [...ids, projectId ?? null, type, ...ids],
   )
-  const matching = found.map(row => row.id)
   const { forShare } = dialectOf(trx)
-  if (matching.length === 0 || forShare === '') return matching
-  const active = await rows<{ id: string }>(
+  if (found.length === 0 || forShare === '') return found
+  return rows(
     trx,
-    `SELECT id FROM webhooks WHERE id IN (${marks(matching)}) AND status = 'active'${forShare}`,
-    matching,
+    `SELECT id, epoch FROM webhooks WHERE id IN (${marks(found)}) AND status = 'active'${forShare}`,
+    found.map(row => row.id),
   )
-  return active.map(row => row.id)
 }

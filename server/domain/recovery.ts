@@ -29,7 +29,7 @@ export const redeliver = async ({ trx, token, now }: Change, deliveryId: string)
   ])
   requireActive(webhook!)
   const event = { id: delivery.event_id, type: delivery.event_type }
-  const [id] = await enqueue(trx, [{ event, webhookId: delivery.webhook_id }], now)
+  const [id] = await enqueue(trx, [{ event, webhook: webhook! }], now)
   return id!
 }
 
@@ -70,7 +70,7 @@ export const recoverDeliveries = async (
       ])
       await enqueue(
         trx,
-        missed.map(event => ({ event, webhookId })),
+        missed.map(event => ({ event, webhook: webhook! })),
         clock.now(),
       )
       return { missed, seen: await countSeen(trx, token, missed) }

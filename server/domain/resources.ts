@@ -218,6 +218,8 @@ export type WebhookRow = RowOf<typeof webhooks> & {
   all_events: number
   all_organisations_and_projects: number
   held_until: number | null
+  epoch: number
+  ended_epoch: number
 }
 export type EventRow = RowOf<typeof events> & { all_organisations: number }
 export type DeliveryRow = RowOf<typeof deliveries>

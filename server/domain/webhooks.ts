@@ -1,10 +1,10 @@
 import type { Knex } from 'knex'
-import { badInput, TidingsError } from '../../shared/errors.ts'
+import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { cancelOfWebhook, cancelUnseen } from './deliveries.ts'
+import { type ActiveWebhook, sweepAfterChange } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
 import { findVisible, redirectableWebhooks, requireVisible } from './visibility.ts'
@@ -109,18 +109,22 @@ export const updateWebhook = async (change: Change, seen: WebhookRow, input: Web
   const redirected = url !== undefined && url !== before!.url
   await trx('webhooks')
     .where({ id })
-    .update({ updated_at: now, ...(redirected && { url, held_until: null }) })
+    .update({ updated_at: now, ...(redirected && { url, held_until: null, epoch: before!.epoch + 1 }) })
   await writeLists(trx, id, input)
   if (input.status === 'disabled' && before!.status !== 'disabled') {
     await leaveActive(trx, id, 'disabled', null, now)
   }
   if (input.status === 'active' && before!.status !== 'active') {
-    await run(trx, "UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL WHERE id = ?", [id])
+    await run(
+      trx,
+      `UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL, ${END_EPOCH} WHERE id = ?`,
+      [id],
+    )
   }
   // Nobody can turn a webhook into one that receives more than they see, nor one that does towards themselves.
   if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
-  // What is pending from before it named less stays with whoever sees it.
-  if (redirected) await cancelUnseen(change, id)
+  // What is pending goes to the new url, but for what is from before the webhook named less.
+  if (redirected) await sweepAfterChange(trx, id, now)
 }
 
 const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
@@ -158,9 +162,14 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
   )
 }
 
+/** What was pending until now is ended. The first of the two reads the epoch as it was, on every engine. */
+const END_EPOCH = 'ended_epoch = epoch + 1, epoch = epoch + 1'
+
 /**
- * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished,
- * and counts as delivered if the receiver acknowledges it.
+ * Takes a webhook out of `active` and cancels what is pending for it: some at once, any number of others soon. What is
+ * being sent at this moment is finished, and counts as delivered if the receiver acknowledges it.
+ *
+ * @param ofEpoch if given, only a webhook that is active in this very epoch
  */
 export const leaveActive = async (
   trx: Sql,
@@ -168,12 +177,29 @@ export const leaveActive = async (
   status: 'inactive' | 'disabled',
   reason: string | null,
   now: number,
+  ofEpoch?: number,
 ): Promise<void> => {
-  await run(trx, 'UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ? WHERE id = ?', [
-    status,
-    reason,
-    now,
-    id,
-  ])
-  await cancelOfWebhook(trx, id, now)
+  const [condition, bindings] = ofEpoch === undefined ? ['', []] : [" AND status = 'active' AND epoch = ?", [ofEpoch]]
+  const left = await run(
+    trx,
+    `UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ?, ${END_EPOCH}
+     WHERE id = ?${condition}`,
+    [status, reason, now, id, ...bindings],
+  )
+  if (left > 0) await sweepAfterChange(trx, id, now)
+}
+
+/** A webhook's lock against a change of its state until the transaction ends; CONFLICT unless it is active. */
+export const lockActive = async (trx: Sql, id: string): Promise<ActiveWebhook> => {
+  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forShare}`, [id])
+  if (!webhook) throw notFound('webhook', [id])
+  if (webhook.status === 'active') return webhook
+  throw new TidingsError(
+    'CONFLICT',
+    `The webhook is ${webhook.status}. Set its status to active, which pings it first.`,
+    {
+      webhookId: id,
+      status: webhook.status,
+    },
+  )
 }

@@ -108,7 +108,7 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
 
 describe('the shares of a process', () => {
   const clock = testClock()
-  const job = (webhookId: string) => ({ webhookId, heldUntil: null }) as Job
+  const job = (webhookId: string) => ({ webhookId, webhook: { held_until: null } }) as Job
   /** What so many due deliveries of each of these webhooks, by turns, get in memory and in connections. */
   const fill = (places: Places, webhookIds: string[], count = 1000) => {
     const { take } = places.triage(Array.from({ length: count }, () => webhookIds.map(job)).flat())

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
-import { cancel, cancelOfWebhook, enqueue } from '../../server/domain/deliveries.ts'
+import { cancel, enqueue } from '../../server/domain/deliveries.ts'
 import { recordPing } from '../../server/domain/events.ts'
+import { leaveActive } from '../../server/domain/webhooks.ts'
 import { type Fixture, startFixture } from '../delivery/fixture.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -20,7 +21,7 @@ describeEachEngine('what is owed', engine => {
       const event = { id: await recordPing(trx, clock.now()), type: 'ping' as const }
       return enqueue(
         trx,
-        webhookIds.map(webhookId => ({ event, webhookId })),
+        webhookIds.map(id => ({ event, webhook: { id, epoch: 0 } })),
         clock.now(),
         lease,
       )
@@ -49,7 +50,7 @@ describeEachEngine('what is owed', engine => {
   it('is cancelled for one webhook and no other', async () => {
     const [mine, other] = [await fixture.webhook('http://127.0.0.1:9/a'), await fixture.webhook('http://127.0.0.1:9/b')]
     const [cancelled, kept] = await owe([mine, other])
-    await fixture.database.transaction(trx => cancelOfWebhook(trx, mine, clock.now()))
+    await fixture.database.transaction(trx => leaveActive(trx, mine, 'disabled', null, clock.now()))
     assert.deepEqual([await statusOf(cancelled!), await statusOf(kept!)], ['cancelled', 'pending'])
     assert.deepEqual(await queued(), [kept])
   })
@@ -58,7 +59,7 @@ describeEachEngine('what is owed', engine => {
     const [id] = await owe([await fixture.webhook('http://127.0.0.1:9/')])
     await fixture.database.knex('deliveries').update({ status: 'delivered', next_attempt_at: null })
     await fixture.database.knex('delivery_queue').delete()
-    await fixture.database.transaction(trx => cancel(trx, [id!], clock.now()))
+    await fixture.database.transaction(trx => cancel(trx, [{ delivery_id: id!, lease: null, attempt: 0 }], clock.now()))
     assert.equal(await statusOf(id!), 'delivered')
   })
 })
