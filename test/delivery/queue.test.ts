@@ -208,15 +208,9 @@ describeEachEngine('the queue', engine => {
   })
 
   it('cancels at its claim what was queued for a webhook that has left active', async () => {
-<<<<<<< HEAD
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
-    await fixture.database.knex('webhooks').update({ status: 'disabled' })
-=======
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
-    await rig.database.knex('webhooks').update({ status: 'disabled', epoch: 1, ended_epoch: 1 })
->>>>>>> fairness
+    await fixture.database.knex('webhooks').update({ status: 'disabled', epoch: 1, ended_epoch: 1 })
     assert.deepEqual(await claimAs('lease'), [])
     assert.equal((await fixture.delivery(webhookId)).status, 'cancelled')
     assert.equal(await fixture.count('delivery_queue'), 0)
