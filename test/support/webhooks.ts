@@ -38,6 +38,8 @@ export const webhookRows = ({
     all_events: events.length === 0 ? 1 : 0,
     all_organisations_and_projects: organisationIds.length + projectIds.length === 0 ? 1 : 0,
     held_until: null,
+    epoch: 0,
+    ended_epoch: 0,
     created_at: createdAt,
     updated_at: createdAt,
   }
