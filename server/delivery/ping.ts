@@ -1,11 +1,11 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, run } from '../database/connect.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
 import { lockActive } from '../domain/webhooks.ts'
+import { newId } from '../ids.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
@@ -26,8 +26,8 @@ export const pingBeforeStoring = async (
   tools: AttemptTools,
   { webhookId, url }: { webhookId: string; url: string },
 ): Promise<AnsweredPing> => {
-  const deliveryId = uuid()
   const eventTime = tools.clock.now()
+  const deliveryId = newId(eventTime)
   const { startedAt, durationMs, result } = await sendOnce(
     { deliveryId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
     tools,

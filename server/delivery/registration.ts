@@ -1,4 +1,3 @@
-import { v7 as uuid } from 'uuid'
 import { badInput, notFound } from '../../shared/errors.ts'
 import { type Database, isDuplicate } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
@@ -13,6 +12,7 @@ import {
   updateWebhook,
   type WebhookInput,
 } from '../domain/webhooks.ts'
+import { newId } from '../ids.ts'
 import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'
 import { pingBeforeStoring, pingStored, recordAnsweredPing } from './ping.ts'
@@ -32,7 +32,7 @@ export type Registrant = {
  * stored.
  */
 export const createWebhook = (registrant: Registrant, input: WebhookInput): Promise<WebhookRow> =>
-  create(registrant, uuid(), input)
+  create(registrant, newId(registrant.tools.clock.now()), input)
 
 /**
  * Changes what `input` gives of the webhook with this id, or stores a webhook with it, so that the same call may be

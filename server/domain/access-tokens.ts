@@ -1,9 +1,9 @@
 import { randomBytes } from 'node:crypto'
-import { v7 as uuid } from 'uuid'
 import { badInput } from '../../shared/errors.ts'
 import { toIso } from '../../shared/time.ts'
 import { type Permission, permissions } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
+import { newId } from '../ids.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Change } from './change.ts'
 import { checkName } from './names.ts'
@@ -45,7 +45,7 @@ export const createAccessToken = async (
   if (expiresAt !== undefined && expiresAt <= now) {
     throw badInput('expiresAt', `${toIso(expiresAt)} has passed; the server's time is ${toIso(now)}`)
   }
-  const id = uuid()
+  const id = newId(now)
   const apiKey = `tk_${randomBytes(16).toString('base64url')}`
   const apiSecret = randomBytes(32).toString('base64')
   await trx('access_tokens').insert({

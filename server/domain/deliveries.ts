@@ -1,8 +1,8 @@
-import { v7 as uuid } from 'uuid'
 import { timeOfId } from '../../shared/time.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 
 // A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, and nowhere
 // but here and in the settle (`delivery/queue.ts`), which records what attempts have come to.
@@ -23,7 +23,7 @@ export const enqueue = async (
   now: number,
   lease?: { id: string; end: number },
 ): Promise<string[]> => {
-  const added = owed.map(one => ({ id: uuid(), ...one }))
+  const added = owed.map(one => ({ id: newId(now), ...one }))
   for (let from = 0; from < added.length; from += ROWS_A_STATEMENT) {
     const part = added.slice(from, from + ROWS_A_STATEMENT)
     await run(

@@ -1,9 +1,9 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import type { EventPayload } from '../../shared/events.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import { type ActiveWebhook, enqueue } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
@@ -16,7 +16,7 @@ export type NewEvent<Type extends EventType = EventType> = {
 
 /** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
 export const recordPing = async (trx: Sql, now: number): Promise<string> => {
-  const id = uuid()
+  const id = newId(now)
   await run(trx, "INSERT INTO events (id, type, payload, created_at) VALUES (?, 'ping', '{}', ?)", [id, now])
   return id
 }
@@ -31,7 +31,7 @@ export const recordEvent = async <Type extends EventType>(
   now: number,
 ): Promise<void> => {
   const { type, payload, organisationIds, projectId } = event
-  const id = uuid()
+  const id = newId(now)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,

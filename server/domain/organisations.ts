@@ -1,4 +1,4 @@
-import { v7 as uuid } from 'uuid'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { checkName } from './names.ts'
 import { requireSeesAll } from './permissions.ts'
@@ -13,7 +13,7 @@ export const upsertOrganisation = async (
   checkName(name)
   // To a token that sees some, an id out of its sight and one that never was are the same.
   if (given && !token.seesAllOrganisations) await requireVisible(trx, token, organisations, [given])
-  const id = given ?? uuid()
+  const id = given ?? newId(now)
   if (await trx('organisations').where({ id }).first('id')) {
     await trx('organisations').where({ id }).update({ name, updated_at: now })
   } else {

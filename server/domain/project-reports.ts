@@ -1,8 +1,8 @@
-import { v7 as uuid } from 'uuid'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
 import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { recordEvent } from './events.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
@@ -18,7 +18,7 @@ export const openReport = async (
     await run(
       sql,
       "INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) VALUES (?, ?, ?, ?, 'open', ?, ?)",
-      [uuid(), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
+      [newId(now), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
     )
     return true
   } catch (error) {
@@ -38,7 +38,7 @@ export const openReports = async (
     sql,
     `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
      VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${unlessThere}`,
-    projectIds.flatMap(projectId => [uuid(), projectId, quarter, dueDate, now, now]),
+    projectIds.flatMap(projectId => [newId(now), projectId, quarter, dueDate, now, now]),
   )
 }
 

@@ -1,4 +1,4 @@
-import { v7 as uuid } from 'uuid'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { checkName } from './names.ts'
 import { organisations, type ProjectRow, projects } from './resources.ts'
@@ -7,7 +7,7 @@ import { requireVisible } from './visibility.ts'
 /** Changes a project, or creates it, under the id if one is given. */
 export const upsertProject = async (
   { trx, token, now }: Change,
-  { id = uuid(), organisationId, name }: { id?: string; organisationId: string; name: string },
+  { id = newId(now), organisationId, name }: { id?: string; organisationId: string; name: string },
 ): Promise<ProjectRow> => {
   checkName(name)
   await requireVisible(trx, token, organisations, [organisationId])

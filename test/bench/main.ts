@@ -23,6 +23,10 @@ const benchmarks: Record<string, Benchmark> = {
     about: 'CPU, statements, rate and latency of an event from its mutation to its receipt',
   },
   statements: { file: 'statements.ts', about: 'every statement that one event costs, in order (MySQL and MariaDB)' },
+  profile: {
+    file: 'profile.ts',
+    about: 'where the CPU of an event goes, in the server by package, in MySQL by statement',
+  },
   isolation: {
     file: 'isolation.ts',
     about: 'the worst requests that can be found, beside 100 deliveries a second of another tenant',

@@ -43,8 +43,8 @@ export type DatabaseProxy = {
    * and the server process has not had the answer.
    */
   hold(pattern: Pattern, options?: { times?: number; answer?: boolean }): Hold
-  /** Answers statements that match with an error, and does not let the database have them. Returns how to end that. */
-  fail(pattern: Pattern, failure: Failure): { failed: () => number; end: () => void }
+  /** Answers statements that match with an error, and does not let the database have them, until it is ended. */
+  fail(pattern: Pattern, failure: Failure | (() => Failure)): { failed: () => number; end: () => void }
   /** Calls back with each statement as it comes. Returns how to end that. */
   watch(onStatement: (text: string) => void): () => void
   close(): void
@@ -115,7 +115,7 @@ type Link = {
 }
 
 type Holding = { pattern: Pattern; left: number; isOfAnswer: boolean; caught: (held: Held) => void; held: Set<Held> }
-type Failing = { pattern: Pattern; failure: Failure; count: number }
+type Failing = { pattern: Pattern; failure: () => Failure; count: number }
 
 const matches = (pattern: Pattern, text: string): boolean =>
   pattern instanceof RegExp ? pattern.test(text) : pattern(text)
@@ -177,8 +177,9 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
       const failing = [...failures].find(it => matches(it.pattern, text))
       if (failing) {
         failing.count += 1
-        const error = errorPacket(failing.failure)
-        const { instead } = failing.failure
+        const failure = failing.failure()
+        const error = errorPacket(failure)
+        const { instead } = failure
         if (instead === undefined) link.toClient.push(error, delayMs)
         else {
           answerInstead = error
@@ -298,7 +299,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
       }
     },
     fail(pattern, failure) {
-      const failing: Failing = { pattern, failure, count: 0 }
+      const failing: Failing = { pattern, failure: typeof failure === 'function' ? failure : () => failure, count: 0 }
       failures.add(failing)
       return { failed: () => failing.count, end: () => void failures.delete(failing) }
     },

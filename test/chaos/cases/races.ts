@@ -39,9 +39,12 @@ const ALWAYS: Readonly<Record<string, string>> = {
     SELECT (SELECT COUNT(*) FROM deliveries d WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = d.event_id))
       + (SELECT COUNT(*) FROM attempts a WHERE NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.id = a.delivery_id))
       + (SELECT COUNT(*) FROM delivery_queue q WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = q.event_id))`,
-  'a delivery is finished exactly when it is not pending, and after it was created': `
-    SELECT COUNT(*) FROM deliveries
-    WHERE (status = 'pending') <> (finished_at IS NULL) OR finished_at < created_at OR (status = 'pending') <> (next_attempt_at IS NOT NULL)`,
+  'a delivery has an end exactly when it is not pending': `
+    SELECT COUNT(*) FROM deliveries WHERE (status = 'pending') <> (finished_at IS NULL)`,
+  'a delivery has a next attempt exactly while it is pending': `
+    SELECT COUNT(*) FROM deliveries WHERE (status = 'pending') <> (next_attempt_at IS NOT NULL)`,
+  'no delivery is finished before it was created': `
+    SELECT COUNT(*) FROM deliveries WHERE finished_at < created_at`,
   'no attempt begins before its delivery was created': `
     SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id WHERE a.started_at < d.created_at - ${CLOCKS_MS}`,
 }

@@ -60,11 +60,11 @@ export const atEachStatement = async <T>(
     hold.end()
     const [acted, happened] = await Promise.all([acting, happening])
     const found = await round.check(given, { acted, happened, hadHappened })
-    if (found) wrong.push(`${found} [at ${step}: ${held ? held.text.replaceAll(/\s+/g, ' ').slice(0, 60) : 'its end'}]`)
+    if (found) wrong.push(`${found} [at ${step}: ${held ? held.text.replaceAll(/\s+/g, ' ').slice(0, 50) : 'its end'}]`)
     if (!held) return { steps: step - 1, wrong }
   }
   return { steps: MOST_STEPS, wrong }
 }
 
 export const shown = ({ steps, wrong }: Steps): string =>
-  `wrong at ${wrong.length} of ${steps} statements${wrong.length > 0 ? `: ${wrong.slice(0, 4).join('; ')}` : ''}`
+  `wrong at ${wrong.length} of ${steps} statements${wrong.length > 0 ? `: ${wrong.slice(0, 2).join('; ')}` : ''}`
