@@ -9,8 +9,11 @@ export type Sql = Knex | Knex.Transaction
 export type Database = {
   knex: Knex
   dialect: Dialect
-  /** Runs `work` in a transaction, and again from its start when another transaction was in its way. */
-  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T>
+  /**
+   * Runs `work` in a transaction, and again from its start when another transaction was in its way, for 15 s unless
+   * `againForMs` says otherwise.
+   */
+  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>, options?: { againForMs?: number }): Promise<T>
   close(): Promise<void>
 }
 
@@ -45,12 +48,12 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   return {
     knex,
     dialect,
-    transaction: work =>
+    transaction: (work, { againForMs = CONTENTION_MS } = {}) =>
       pRetry(() => knex.transaction(work), {
-        retries: 8,
+        retries: againForMs === 0 ? 0 : 8,
         minTimeout: 5,
         maxTimeout: 500,
-        maxRetryTime: CONTENTION_MS,
+        maxRetryTime: againForMs || CONTENTION_MS,
         randomize: true,
         shouldRetry: ({ error }) => faultOf(error) === 'contention',
       }),

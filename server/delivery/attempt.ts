@@ -26,8 +26,12 @@ export const bodyOf = (message: Message): string => {
   return `${head.slice(0, -1)},"payload":${payload}}`
 }
 
-/** Signs and sends a message once, with a token made at this moment. */
-export const sendOnce = async (message: Message, { clock, keyring, sender, issuerUrl }: AttemptTools) => {
+/** Signs and sends a message once, with a token made at this moment. Rejects with NotBegun as `sender.send` does. */
+export const sendOnce = async (
+  message: Message,
+  { clock, keyring, sender, issuerUrl }: AttemptTools,
+  mayBegin?: () => boolean,
+) => {
   const { kid, key } = keyring.current()
   const token = await signDeliveryToken({
     key,
@@ -48,13 +52,14 @@ export const sendOnce = async (message: Message, { clock, keyring, sender, issue
       'user-agent': `Tidings/${version}`,
     },
     body: bodyOf(message),
+    ...(mayBegin && { mayBegin }),
   })
   return { startedAt, durationMs: Math.round(durationMs), result }
 }
 
-/** Makes the attempt that a job is claimed for, and says what its result means. */
-export const attempt = async (job: Job, tools: AttemptTools): Promise<Settlement> => {
-  const made = await sendOnce(job, tools)
+/** Makes the attempt that a job is claimed for, and says what its result means. Rejects with NotBegun as `sendOnce`. */
+export const attempt = async (job: Job, tools: AttemptTools, mayBegin: () => boolean): Promise<Settlement> => {
+  const made = await sendOnce(job, tools, mayBegin)
   const { failureCount, throttledSinceMs } = job
   const means = outcome(made.result, {
     failureCount,

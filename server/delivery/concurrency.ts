@@ -166,6 +166,9 @@ export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency
       return withdraw(lane)
     },
 
+    /** Returns what waits for the webhook of this place, to be given back. */
+    withdrawWebhook: ({ lane }: Place): Place[] => withdraw(lane),
+
     /** Returns all that waits, to be given back. */
     withdrawWaiting: (): Place[] => [...waitingLanes].flatMap(withdraw),
 

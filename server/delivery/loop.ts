@@ -5,9 +5,12 @@ import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
+import { createKeeper } from './keeper.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
 import { freeLeases, type Job, nextDue, putBack, type Settlement } from './queue.ts'
+import { createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
+import { NotBegun } from './send.ts'
 
 /** How late this process finds what another has queued. What it has queued itself wakes it at once. */
 const POLL_MS = 1_000
@@ -19,8 +22,8 @@ const RESUME_MS = 4 * OUTAGE_MS
 export type DeliveryLoop = {
   /** Says that something may be due now. */
   wake(): void
-  /** Makes the attempt of a job claimed elsewhere in this process, and records it. */
-  deliverNow(job: Job): Promise<Settlement>
+  /** Makes the attempt of a job claimed elsewhere in this process, and records it; nothing if it is stopped before. */
+  deliverNow(job: Job): Promise<Settlement | undefined>
   /** Resolves when nothing is due, in flight or unrecorded. */
   idle(): Promise<void>
   /** Claims nothing more, and resolves when all that is in flight has been recorded. */
@@ -46,7 +49,23 @@ export const startDeliveryLoop = (
   const places = createPlaces(tools)
   const claims = createClaims({ database, places })
   const record = createRecorder(tools)
-  const stopExtending = keepExtending({ database, clock, log, places: places.all })
+  const keeper = createKeeper(tools)
+  const leases = keepExtending({ database, clock, log, places: places.all })
+  /** Those whose turn has come, and of these, those whose request has begun. */
+  const begun = new Set<Place>()
+  const sent = new Set<Place>()
+  /** Those that must not begin although their turn has come. */
+  const stoppedPlaces = new Set<Place>()
+  const recheck = createRecheck({
+    database,
+    log,
+    unsent: () => places.all().filter(place => !sent.has(place)),
+    hasUnsent: () => places.count() > sent.size,
+    onLooked: stopped => {
+      withdraw(stopped)
+      startWaiting()
+    },
+  })
   const idlers: (() => void)[] = []
   /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
   let stale = tools.claims && database.dialect.isEmbedded
@@ -98,7 +117,9 @@ export const startDeliveryLoop = (
       if (mayBeDue) {
         mayBeDue = false
         claimedAt = clock.now()
-        const inMs = await claims.claimDue(claimedAt)
+        await leases.renew()
+        const claimed = recheck.claiming()
+        const inMs = await claims.claimDue(claimedAt).finally(claimed)
         startWaiting()
         await othersTurn()
         if (inMs === 0) mayBeDue = true
@@ -137,7 +158,7 @@ export const startDeliveryLoop = (
   }
 
   const startWaiting = (): void => {
-    if (stopping) return
+    if (stopping || places.count() === begun.size || !recheck.isFresh()) return
     for (let place = places.next(); place; place = places.next()) {
       const { job } = place
       make(place).catch(error =>
@@ -147,38 +168,66 @@ export const startDeliveryLoop = (
     }
   }
 
-  const make = async (place: Place): Promise<Settlement> => {
+  const make = async (place: Place): Promise<Settlement | undefined> => {
+    begun.add(place)
     try {
-      const settlement = await attempt(place.job, tools).finally(() => places.ended(place))
+      const settlement = await attempt(place.job, tools, () => mayBegin(place)).finally(() => places.ended(place))
+      sent.add(place)
       const { outcome } = settlement
-      if (outcome.status === 'pending' && outcome.holdWebhookMs) {
-        const until = clock.now() + outcome.holdWebhookMs
-        giveBack(places.holdWebhook(place, until), until)
-      }
+      // Until the database says so, too.
+      const until = 'holdWebhookMs' in outcome ? clock.now() + (outcome.holdWebhookMs ?? 0) : 0
+      if (until > 0) giveBack(places.holdWebhook(place, until), until)
       startWaiting()
       await record(settlement)
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
+      await keeper.follow(settlement)
       return settlement
+    } catch (error) {
+      if (!(error instanceof NotBegun)) throw error
+      await putBackUnsent([place.job], clock.now())
+      return undefined
     } finally {
       leave(place)
     }
   }
 
+  const mayBegin = (place: Place): boolean => {
+    if (stoppedPlaces.has(place)) return false
+    sent.add(place)
+    return true
+  }
+
+  /** Gives back what a look has found to be stopped, and keeps from beginning what is only being connected. */
+  const withdraw = (stopped: Stopped[]): void => {
+    const now = clock.now()
+    for (const { place, until } of stopped) {
+      if (until > 0 && until <= now) continue
+      if (!begun.has(place)) giveBack(places.withdrawWebhook(place), Math.max(until, now))
+      else if (!sent.has(place)) stoppedPlaces.add(place)
+    }
+  }
+
   const leave = (place: Place): void => {
     places.leave(place)
+    for (const set of [begun, sent, stoppedPlaces]) set.delete(place)
     if (claims.isCrowded) lookIn(GATHER_MS)
     checkIdle()
   }
 
-  /** Unsent claims that cannot be given back now are so when their lease runs out. */
   const giveBack = async (unsent: Place[], dueAt: number): Promise<void> => {
-    const jobs = unsent.map(({ job }) => job)
-    await putBack(database, jobs, dueAt).catch(error =>
-      log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
+    await putBackUnsent(
+      unsent.map(({ job }) => job),
+      dueAt,
     )
     for (const place of unsent) leave(place)
   }
+
+  /** Unsent claims that cannot be given back now are so when their lease runs out. */
+  const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
+    putBack(database, jobs, dueAt).catch(error =>
+      log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
+    )
 
   lookSoon()
   return {
@@ -192,9 +241,10 @@ export const startDeliveryLoop = (
       stopping = true
       alarm.stop()
       await looking
+      recheck.stop()
       await giveBack(places.withdrawWaiting(), clock.now())
       await whenIdle()
-      stopExtending()
+      leases.stop()
     },
   }
 }
