@@ -20,16 +20,19 @@ export type Database = {
 /**
  * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer.
  *
+ * @param options.lockWaitS seconds that a statement waits for another transaction's lock
  * @param options.silenceMs a connection that has been silent for so long is given up, and the statement that waits for
  *   it fails: its server may be gone without a word. Never, unless given: the statements of a migration take what they
  *   take
  */
 export const connect = async (
   url: string,
-  { poolSize = 16, silenceMs = 0 }: { poolSize?: number; silenceMs?: number } = {},
+  { poolSize = 16, silenceMs = 0, lockWaitS = 10 }: { poolSize?: number; silenceMs?: number; lockWaitS?: number } = {},
 ): Promise<Database> => {
   if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), dialects.sqlite)
-  const knex = connectMysql(url, { poolSize, silenceMs })
+  // What cannot be read is not repeated: it has a password in it.
+  if (!URL.canParse(url)) throw new Error('The database URL is no URL such as mysql://user:password@host:3306/database')
+  const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
     return database(knex, /mariadb/i.test(version) ? dialects.mariadb : dialects.mysql)
@@ -87,6 +90,11 @@ export const isRefusal = (error: unknown): boolean =>
 
 /** Whether a statement failed because a row with the same unique key exists. */
 export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'duplicate'
+
+/** Throws unless the database can be written. Writes nothing; for a full disk it does not show. */
+export const checkWritable = async (database: Database): Promise<void> => {
+  await run(database.knex, "DELETE FROM used_signatures WHERE signature_hash = ''")
+}
 
 export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'missing table'
 

@@ -2,7 +2,7 @@ import { type LookupAddress, lookup as systemLookup } from 'node:dns'
 import { isIP, type LookupFunction, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { buildConnector, errors } from 'undici'
-import { whenArrivedIsRead } from './arrived.ts'
+import { whenArrivedIsRead } from '../arrived.ts'
 import { tunnel } from './proxy.ts'
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6

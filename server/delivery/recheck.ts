@@ -40,11 +40,13 @@ export const createRecheck = (given: {
   let failing = false
   let ended = false
   let timer: NodeJS.Timeout | undefined
+  let nextAt = 0
 
   const look = async (): Promise<void> => {
     clearTimeout(timer)
     timer = undefined
     looking = true
+    nextAt = performance.now() + EVERY_MS
     // What a claim adds meanwhile was looked at when the claim began.
     const startedAt = Math.min(performance.now(), ...claims)
     const stopped = await stoppedOf(unsent()).catch(error => {
@@ -76,7 +78,7 @@ export const createRecheck = (given: {
 
   const keepLooking = (): void => {
     if (!hasUnsent() || timer || looking || ended) return
-    timer = setTimeout(look, EVERY_MS)
+    timer = setTimeout(look, nextAt - performance.now())
   }
 
   return {

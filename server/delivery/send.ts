@@ -1,7 +1,7 @@
 import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
 import type { FailureReason } from '../../shared/vocabulary.ts'
-import { whenArrivedIsRead } from './arrived.ts'
+import { whenArrivedIsRead } from '../arrived.ts'
 import { createGuardedConnector, type Lookup, type NetworkGuard, type ProxyFor } from './network-guard.ts'
 import type { AttemptResult } from './outcome.ts'
 import { limitReading, TooLongAnswer } from './read-limit.ts'
