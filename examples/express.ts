@@ -1,7 +1,7 @@
-// npm install express tidings, then: node express.ts
+// npm install express @tidings/receiver, then: node express.ts
 // In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
+import { expressReceiver } from '@tidings/receiver'
 import express from 'express'
-import { expressReceiver } from 'tidings/receiver'
 
 const app = express()
 
@@ -11,10 +11,11 @@ app.post(
     {
       issuer: process.env.ISSUER ?? 'http://127.0.0.1:4100',
       audience: process.env.AUDIENCE ?? 'http://127.0.0.1:3000/hooks',
+      onRefused: ({ code, expected, found }) => console.warn('refused:', code, { expected, found }),
     },
-    async event => {
+    async (event, { attempt }) => {
       if (event.eventType === 'unknown') return console.log(`Newer than this receiver: ${event.unknownType}`)
-      console.log(event.eventType, event.payload)
+      console.log(event.eventType, event.payload, `attempt ${attempt}`)
     },
   ),
 )

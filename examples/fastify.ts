@@ -1,7 +1,7 @@
-// npm install fastify tidings, then: node fastify.ts
+// npm install fastify @tidings/receiver, then: node fastify.ts
 // In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
+import { fastifyReceiver, RetryLater } from '@tidings/receiver'
 import Fastify from 'fastify'
-import { fastifyReceiver, RetryLater } from 'tidings/receiver'
 
 const app = Fastify()
 const queue: object[] = []

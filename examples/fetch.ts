@@ -1,10 +1,10 @@
-// Whatever speaks Request and Response takes the receiver as it is: `Deno.serve(receive)`, `Bun.serve({ fetch: receive })`, Hono's
-// `app.post('/hooks', c => receive(c.req.raw))`, or in Next.js `export const POST = receive`. Here it is served by Node.
-// npm install tidings, then: node fetch.ts
-// In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
+// Whatever speaks Request and Response takes the receiver as it is: `Deno.serve(receive)`, `Bun.serve({ fetch: receive
+// })`, Hono's `app.post('/hooks', c => receive(c.req.raw))`, or in Next.js `export const POST = receive`. Here it is
+// served by Node. npm install @tidings/receiver, then: node fetch.ts In another terminal: npx tidings webhooks create
+// http://127.0.0.1:3000/hooks
 import { createServer } from 'node:http'
 import { Readable } from 'node:stream'
-import { fetchReceiver } from 'tidings/receiver'
+import { fetchReceiver } from '@tidings/receiver'
 
 const receive = fetchReceiver(
   {
@@ -15,11 +15,12 @@ const receive = fetchReceiver(
 )
 
 createServer(async (incoming, outgoing) => {
+  const hasBody = incoming.method !== 'GET' && incoming.method !== 'HEAD'
   const response = await receive(
     new Request(new URL(incoming.url ?? '/', 'http://127.0.0.1'), {
       method: incoming.method ?? 'GET',
       headers: incoming.headers as Record<string, string>,
-      ...(incoming.method === 'POST' && { body: Readable.toWeb(incoming) as ReadableStream, duplex: 'half' }),
+      ...(hasBody && { body: Readable.toWeb(incoming) as ReadableStream, duplex: 'half' }),
     }),
   )
   outgoing.writeHead(response.status, Object.fromEntries(response.headers)).end(await response.text())

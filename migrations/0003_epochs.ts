@@ -1,8 +1,8 @@
 import type { Knex } from 'knex'
 
 // A webhook's epoch grows with each change that ends what was pending or under way for it; a row of the queue has the
-// epoch it was made for. Rows of an epoch before `ended_epoch` are to be cancelled, others of an epoch that is past go to
-// another url. `sweeping`: there may be rows of an epoch that is past. `recovered`: goes behind what is new.
+// epoch it was made for. Rows of an epoch before `ended_epoch` are to be cancelled, others of an epoch that is past go
+// to another url. `sweeping`: there may be rows of an epoch that is past. `recovered`: goes behind what is new.
 
 const COLUMNS = [
   ['webhooks', 'epoch', 'integer'],

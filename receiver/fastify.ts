@@ -1,32 +1,43 @@
 import { type NodeRequest, readNodeBody } from './body.ts'
-import { createReceiver, type Handler, type ReceiverOptions } from './receiver.ts'
+import { type AdapterArguments, receiverOf } from './receiver.ts'
 
 /** Of a Fastify instance, what the receiver needs. */
 export interface FastifyLike {
   removeAllContentTypeParsers(): void
   addContentTypeParser(contentType: string, parser: () => Promise<void>): unknown
-  all(path: string, handler: (request: { raw: NodeRequest }, reply: FastifyReplyLike) => Promise<string>): unknown
+  all(path: string, handler: (request: FastifyRequestLike, reply: FastifyReplyLike) => Promise<unknown>): unknown
+}
+
+export interface FastifyRequestLike {
+  raw: NodeRequest
 }
 
 export interface FastifyReplyLike {
+  sent?: boolean
+  raw?: { destroyed?: boolean }
   code(status: number): unknown
   headers(headers: Record<string, string>): unknown
 }
 
 /** A Fastify plugin that receives deliveries at its prefix: `app.register(fastifyReceiver({…}, handler), { prefix: '/hooks' })`. */
-export const fastifyReceiver = (
-  options: ReceiverOptions,
-  handler: Handler,
+export const fastifyReceiver = <Native extends FastifyRequestLike = FastifyRequestLike>(
+  ...given: AdapterArguments<Native>
 ): ((instance: FastifyLike) => Promise<void>) => {
-  const receiver = createReceiver(options)
+  const receiver = receiverOf(given)
   return async instance => {
     // Within this plugin alone, so that nothing reads the body before the receiver.
     instance.removeAllContentTypeParsers()
     instance.addContentTypeParser('*', async () => {})
-    instance.all('/', async ({ raw }, reply) => {
-      const { method, headers } = raw
-      const body = () => readNodeBody(raw, {})
-      const answer = await receiver.receive({ method, authorization: headers.authorization, body }, handler)
+    instance.all('/', async (request, reply) => {
+      const { raw } = request
+      const answer = await receiver.receive({
+        method: raw.method,
+        authorization: raw.headers.authorization,
+        body: () => readNodeBody(raw, {}),
+        request: request as Native,
+        isAnswered: () => Boolean(reply.sent || reply.raw?.destroyed),
+      })
+      if (reply.sent) return reply
       reply.code(answer.status)
       reply.headers(answer.headers)
       return answer.body

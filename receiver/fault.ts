@@ -19,6 +19,8 @@ const checks = {
   audience: 401,
   expiry: 401,
   jti: 401,
+  body_digest: 401,
+  webhook: 401,
   replay: 401,
   issued_at: 401,
 } satisfies Record<CheckName, number>
@@ -32,51 +34,72 @@ const statuses = {
   token_missing: 401,
   /** Longer than MAX_BODY_BYTES. */
   body_too_large: 413,
-  /** The sender closed the connection before the body's end. */
-  body_incomplete: 400,
-  /** No event, or not one of the form that its type has. */
-  body: 400,
+  /** The connection was closed before the body's end. */
+  body_incomplete: 503,
+  /** A body that was signed, and is no event: this receiver is older than its sender. */
+  body: 500,
   /** The same delivery is being handled right now. */
   in_progress: 503,
   /** The handler asked for a pause. */
   retry_later: 429,
   /** The handler threw. */
   handler_failed: 500,
+  /** The answer was not ready in time; the handler may still be at it. */
+  timeout: 503,
   /** A body parser has read the body before the receiver could. */
   body_already_read: 500,
   /** The issuer's keys could not be had. */
   keys_unavailable: 503,
   /** The replay store could not be asked. */
   replay_store_unavailable: 503,
+  /** A function among the options threw, or returned what it should not. */
+  option_failed: 500,
 }
 
 export type FaultCode = keyof typeof statuses
 
+/** What is known of a request that is refused. All of it was chosen by the sender, but for `expected`. */
+export interface FaultDetails {
+  /** The body's `eventId`, once its signature is verified. */
+  eventId?: string
+  /** The `kid` in the token's header. */
+  kid?: string
+  /** Of a check that failed: what was expected, and what was found, in a form that is safe to print. */
+  expected?: string
+  found?: string
+}
+
 /** Why a request is not answered 200. `message` goes to the sender: it holds no secret, and nothing unprintable. */
 export class Fault extends Error {
   readonly code: FaultCode
+  /** The status that it is to be answered with. */
+  readonly status: number
   readonly headers: Record<string, string>
+  readonly details: FaultDetails
 
-  constructor(code: FaultCode, message: string, headers: Record<string, string> = {}, cause?: unknown) {
-    super(message, { cause })
+  constructor(
+    code: FaultCode,
+    message: string,
+    more: { headers?: Record<string, string>; details?: FaultDetails; cause?: unknown } = {},
+  ) {
+    super(message, { cause: more.cause })
     this.name = 'Fault'
     this.code = code
-    this.headers = headers
+    this.status = statuses[code]
+    this.headers = { 'content-type': 'application/json', ...challenge(code), ...more.headers }
+    this.details = more.details ?? {}
   }
 
+  /** This fault as an answer; `Response` takes it as it is. */
   get answer(): Answer {
-    const status = statuses[this.code]
-    return {
-      status,
-      headers: { 'content-type': 'application/json', ...challenge(this.code), ...this.headers },
-      body: JSON.stringify({ error: this.code, message: this.message }),
-      fault: this.code,
-    }
+    const { status, headers, code, message } = this
+    return { status, headers: { ...headers }, body: JSON.stringify({ error: code, message }), fault: code }
   }
 }
 
-/** RFC 6750 section 3: a 401 names the scheme, and an error only where a token was sent. */
+/** RFC 6750 section 3: a 401 names the scheme, and an error only where a token was sent. The service looks for `replay` in it. */
 const challenge = (code: FaultCode): Record<string, string> => {
   if (statuses[code] !== 401) return {}
-  return { 'www-authenticate': code === 'token_missing' ? 'Bearer' : 'Bearer error="invalid_token"' }
+  if (code === 'token_missing') return { 'www-authenticate': 'Bearer' }
+  return { 'www-authenticate': `Bearer error="invalid_token", error_description="${code}"` }
 }

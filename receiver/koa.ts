@@ -1,9 +1,10 @@
 import { type KeptBody, type NodeRequest, readNodeBody } from './body.ts'
-import { createReceiver, type Handler, type ReceiverOptions } from './receiver.ts'
+import { type AdapterArguments, receiverOf } from './receiver.ts'
 
 /** Of Koa's context, what the receiver needs. */
 export interface KoaContext {
   req: NodeRequest
+  res?: { headersSent?: boolean; destroyed?: boolean }
   request: KeptBody & { method: string }
   status: number
   body: unknown
@@ -11,12 +12,22 @@ export interface KoaContext {
 }
 
 /** Koa middleware that receives deliveries and answers every request: `router.post('/hooks', koaReceiver({…}, handler))`. */
-export const koaReceiver = (options: ReceiverOptions, handler: Handler): ((ctx: KoaContext) => Promise<void>) => {
-  const receiver = createReceiver(options)
+export const koaReceiver = <Native extends KoaContext = KoaContext>(
+  ...given: AdapterArguments<Native>
+): ((ctx: Native) => Promise<void>) => {
+  const receiver = receiverOf(given)
   return async ctx => {
+    const isAnswered = () => Boolean(ctx.res?.headersSent || ctx.res?.destroyed)
     const { method, headers } = ctx.req
     const body = () => readNodeBody(ctx.req, ctx.request)
-    const answer = await receiver.receive({ method, authorization: headers.authorization, body }, handler)
+    const answer = await receiver.receive({
+      method,
+      authorization: headers.authorization,
+      body,
+      request: ctx,
+      isAnswered,
+    })
+    if (isAnswered()) return
     ctx.status = answer.status
     ctx.set(answer.headers)
     ctx.body = answer.body

@@ -1,182 +1,213 @@
-import { type Check, type Jwk, verifyDeliveryToken } from '../shared/delivery-token.ts'
-import { MAX_BODY_BYTES, tooLarge } from './body.ts'
-import { type Ping, readEvent, type TidingsEvent } from './event.ts'
+import { type HandledType, handledTypes, type KnownEvent, type TidingsEvent, type UnknownEvent } from './event.ts'
 import { type Answer, Fault } from './fault.ts'
-import { jwksUrl, type KeySource, kidOf, remoteKeys } from './keys.ts'
-import { memoryReplayStore, type ReplayStore } from './replay-store.ts'
+import { handleOnce } from './handling.ts'
+import { type CheckedOptions, checkOptions, type ReceiverOptions } from './options.ts'
+import { type DeliveryRequest, type DeliveryToken, verifier } from './verify.ts'
 
-/**
- * How long a claim of a `jti` holds, in seconds: four times what the service waits for an answer. A process that dies while it handles
- * an event leaves its claim behind, and the event can be handled only after that.
- */
-const CLAIM_SECONDS = 60
-/**
- * How long a handled `jti` is remembered, in seconds. Its tokens are valid for 5 minutes, but the service may make new ones with the
- * same `jti` for as long as it has not seen the 2XX: the schedule of retries takes 85 minutes, and a webhook that answers 429 is
- * waited for 72 hours, and once more 24 at most.
- */
-const HANDLED_SECONDS = 96 * 3600
-
-export interface ReceiverOptions {
-  /** What `iss` must equal: the address of the Tidings server, exactly as it is written in its tokens. */
-  issuer: string
-  /** What `aud` must equal: this endpoint's URL, exactly as it was registered. */
-  audience: string
-  /** The issuer's keys, or the URL they are published at. Its `/.well-known/jwks.json` unless given. */
-  keys?: string | readonly Jwk[] | KeySource
-  /** In this process's memory unless given; processes that share an endpoint share a store. */
-  replayStore?: ReplayStore
-  /** Told what went wrong on the receiver's side, of which the sender learns no more than that. `console.error` unless given. */
-  onError?: (error: unknown) => void
-  /** The time in epoch milliseconds; the machine's unless given. */
-  now?: () => number
-}
-
-/** A request as it came. */
-export interface DeliveryRequest {
-  /** POST unless given; anything else is answered 405. */
-  method?: string | undefined
-  /** The `Authorization` header. */
-  authorization: string | null | undefined
-  /** The raw body, or what reads it when it is needed. */
-  body: Uint8Array | string | (() => Promise<Uint8Array | string>)
+/** What a handler is given besides the event. */
+export interface HandlerContext<Native = unknown> {
+  /** The framework's own: Koa's context, Express's or Fastify's request, the Fetch API's Request, Lambda's event. */
+  request: Native
+  /** Aborted when the request has been answered 503 for want of time; what the handler does then still counts when it ends well. */
+  signal: AbortSignal
+  /** How often this process has been given this delivery, this time included. */
+  attempt: number
+  /** The token that the delivery came with, verified. */
+  token: DeliveryToken
+  /** For what need not be done before the answer; what it rejects with goes to `onError`. */
+  waitUntil(promise: Promise<unknown>): void
 }
 
 /**
- * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does not come again;
- * when it throws, it does.
+ * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does
+ * not come again; when it throws, it does.
  */
-export type Handler = (event: TidingsEvent) => unknown
+export type Handler<Native = unknown, Event = TidingsEvent> = (event: Event, context: HandlerContext<Native>) => unknown
 
-/** Thrown by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds. It is no failure. */
-export class RetryLater extends Error {
-  readonly seconds: number
-
-  constructor(seconds: number) {
-    // What the service cannot read counts as no Retry-After, which makes the webhook inactive.
-    if (!Number.isFinite(seconds) || seconds < 0) throw new RangeError(`${seconds} is no number of seconds to wait.`)
-    super(`Not now: again in ${Math.ceil(seconds)} s.`)
-    this.name = 'RetryLater'
-    this.seconds = Math.ceil(seconds)
-  }
+/** What verifies, handles and answers; every adapter takes one. Never rejects. */
+export interface CompleteReceiver<Native = unknown> {
+  receive(request: DeliveryRequest & { request?: Native }): Promise<Answer>
 }
 
-export interface Receiver {
+/** A receiver that has no handler yet for `Rest`, nor for what is unknown. */
+export interface Receiver<Native = unknown, Rest extends HandledType = HandledType> {
+  /** Handles the events of one type with this handler. */
+  on<Type extends Rest>(type: Type, handler: Handler<Native, KnownEvent<Type>>): Receiver<Native, Exclude<Rest, Type>>
+  /** Handles all others with this one, those of types that came after this version among them. */
+  otherwise(handler: Handler<Native, KnownEvent<Rest> | UnknownEvent>): CompleteReceiver<Native>
   /**
    * Verifies a delivery, gives its event to `handler` if it is new, and answers with what to send back. A delivery that comes while
-   * it is being handled, or after it was, does not reach `handler` again. Rejects only when `onError` throws.
+   * it is being handled, or after it was, does not reach `handler` again. Never rejects.
    */
-  receive(request: DeliveryRequest, handler: Handler): Promise<Answer>
+  receive(request: DeliveryRequest & { request?: Native }, handler: Handler<Native>): Promise<Answer>
 }
 
 /**
- * What every receiver of Tidings' deliveries does, without a framework.
+ * What every receiver of Tidings' deliveries does, without a framework:
+ * `createReceiver({ issuer, audience }).on('token_expired', handler).otherwise(handler)`.
  *
- * @throws TypeError when issuer or audience are no URLs
+ * @throws TypeError when an option is wrong, and says what would be right
  */
-export const createReceiver = (options: ReceiverOptions): Receiver => {
-  const { issuer, audience, now = Date.now } = options
-  const { replayStore = memoryReplayStore({ now }), onError = logError } = options
-  requireUrl('issuer', issuer, 'the address of the Tidings server, such as https://tidings.example.com')
-  requireUrl('audience', audience, 'this endpoint’s URL as it was registered, such as https://example.com/hooks')
-  const keys = keySource(options.keys ?? jwksUrl(issuer))
+export const createReceiver = <Native = unknown>(options: ReceiverOptions): Receiver<Native> => {
+  const receive = receiving(checkOptions(options))
+  return routes(receive as Receive<Native>, {}) as unknown as Receiver<Native>
+}
 
-  const verify = async ({ method = 'POST', authorization, body }: DeliveryRequest): Promise<TidingsEvent | Ping> => {
-    if (method !== 'POST') throw new Fault('method', 'Deliveries come with POST.', { allow: 'POST' })
-    const token = bearerToken(authorization)
-    if (token === undefined) throw new Fault('token_missing', 'There is no “Authorization: Bearer …” header.')
-    const bytes = typeof body === 'function' ? await body() : body
-    if (Buffer.byteLength(bytes) > MAX_BODY_BYTES) throw tooLarge()
-    const text = typeof bytes === 'string' ? bytes : Buffer.from(bytes).toString('utf8')
+type Receive<Native> = (request: DeliveryRequest, handler: Handler<Native>) => Promise<Answer>
+type Handlers<Native> = { [Type in HandledType]?: Handler<Native, never> }
 
-    const { checks } = await verifyDeliveryToken(token, {
-      keys: await published(token),
-      issuer,
-      audience,
-      body: text,
-      at: new Date(now()),
+const routes = <Native>(receive: Receive<Native>, handlers: Handlers<Native>) => ({
+  on: (type: HandledType, handler: Handler<Native, never>) => {
+    if (!handledTypes.includes(type))
+      throw new TypeError(`${String(type)} is no type; these are: ${handledTypes.join(', ')}.`)
+    if (Object.hasOwn(handlers, type)) throw new TypeError(`There is a handler for ${type} already.`)
+    requireHandler(handler)
+    return routes(receive, { ...handlers, [type]: handler })
+  },
+  otherwise: (fallback: Handler<Native, never>): CompleteReceiver<Native> => {
+    requireHandler(fallback)
+    const handlerOf = (event: TidingsEvent) =>
+      (event.eventType === 'unknown' ? fallback : (handlers[event.eventType] ?? fallback)) as Handler<Native>
+    return { receive: request => receive(request, (event, context) => handlerOf(event)(event, context)) }
+  },
+  receive: (request: DeliveryRequest, handler: Handler<Native>) => {
+    requireHandler(handler)
+    return receive(request, handler)
+  },
+})
+
+/** What an adapter is given: options and one handler for all, or a receiver. */
+export type AdapterArguments<Native> =
+  | [options: ReceiverOptions, handler: Handler<Native>]
+  | [receiver: CompleteReceiver<Native>]
+
+/** @throws TypeError when they are neither */
+export const receiverOf = <Native>([first, handler]: AdapterArguments<Native>): CompleteReceiver<Native> => {
+  if (handler === undefined && typeof (first as CompleteReceiver)?.receive === 'function') {
+    if (!('on' in first)) return first as CompleteReceiver<Native>
+    throw new TypeError('The receiver has no handler for the rest yet: end it with .otherwise(handler).')
+  }
+  requireHandler(handler)
+  return createReceiver<Native>(first as ReceiverOptions).otherwise(handler as Handler<Native>)
+}
+
+const requireHandler = (handler: unknown): void => {
+  if (typeof handler !== 'function') throw new TypeError(`The handler is a ${typeof handler}; it should be a function.`)
+}
+
+const receiving = (options: CheckedOptions) => {
+  const verify = verifier(options)
+  const handle = handleOnce(options)
+  const { handlerTimeoutMs } = options
+
+  return async (request: DeliveryRequest, handler: Handler<never>): Promise<Answer> => {
+    const told = reports(options)
+    const ending = new AbortController()
+    const progress: Progress = { waitingFor: THE_BODY, signal: ending.signal, told }
+    const work = async () => {
+      const verified = await verify({ ...request, body: track(progress, request.body) })
+      told.eventId = verified.event.eventId
+      await handle(verified, handler, request, progress)
+    }
+    let timer: ReturnType<typeof setTimeout> | undefined
+    const tooLate = new Promise<never>((_resolve, reject) => {
+      timer = setTimeout(() => {
+        const { eventId } = told
+        const code = progress.waitingFor === THE_BODY ? 'body_incomplete' : 'timeout'
+        const message = `${progress.waitingFor} took longer than ${handlerTimeoutMs} ms.`
+        const fault = new Fault(code, message, eventId === undefined ? {} : { details: { eventId } })
+        reject(fault)
+        ending.abort(fault)
+      }, handlerTimeoutMs)
     })
-    const failed = checks.find(({ status }) => status === 'failed')
-    if (failed) throw new Fault(failed.name, describe(failed))
-    const event = readEvent(text)
-    if (typeof event === 'string') throw new Fault('body', event)
-    return event
-  }
-
-  /** Keys that cannot be had are not the sender's fault, so no 4XX, which would end the delivery. */
-  const published = async (token: string): Promise<readonly Jwk[]> => {
+    const working = work()
     try {
-      return await keys(kidOf(token))
+      await Promise.race([working, tooLate])
+      noteLate(request, told)
+      return { status: 200, headers: {}, body: '' }
     } catch (error) {
-      throw new Fault('keys_unavailable', 'The issuer’s keys could not be had.', {}, error)
+      const fault =
+        error instanceof Fault ? error : new Fault('handler_failed', 'The receiver failed.', { cause: error })
+      if (ending.signal.aborted) outlive(working, request, told)
+      told.refused(fault)
+      noteLate(request, told)
+      return fault.answer
+    } finally {
+      clearTimeout(timer)
     }
   }
+}
 
-  const handleOnce = async (event: TidingsEvent | Ping, handler: Handler): Promise<void> => {
-    const claim = await claimed(event.eventId)
-    if (claim === 'handled') throw new Fault('replay', 'This event was handled before; it is not handled again.')
-    if (claim === 'in_progress') throw new Fault('in_progress', 'This event is being handled right now.')
-    try {
-      if (event.eventType !== 'ping') await handler(event)
-    } catch (error) {
-      await settle(() => replayStore.release(event.eventId))
-      if (error instanceof RetryLater) {
-        throw new Fault('retry_later', error.message, { 'retry-after': String(error.seconds) })
-      }
-      throw new Fault('handler_failed', 'The event could not be handled; the receiver’s log says why.', {}, error)
-    }
-    await settle(() => replayStore.record(event.eventId, HANDLED_SECONDS))
+const THE_BODY = 'The body'
+
+/** How far a request has come, for those who wait for it. */
+export interface Progress {
+  waitingFor: string
+  /** Aborted once the request has been answered for want of time. */
+  signal: AbortSignal
+  told: Reports
+}
+
+const track =
+  (progress: Progress, body: DeliveryRequest['body']): DeliveryRequest['body'] =>
+  async () => {
+    const read = typeof body === 'function' ? await body() : body
+    progress.waitingFor = 'Looking up keys and options'
+    return read
   }
 
-  const claimed = async (jti: string) => {
-    try {
-      return await replayStore.claim(jti, CLAIM_SECONDS)
-    } catch (error) {
-      throw new Fault('replay_store_unavailable', 'The replay store could not be asked.', {}, error)
-    }
+/** What goes on after its answer is seen to its end. */
+const outlive = (working: Promise<void>, { waitUntil }: DeliveryRequest, told: Reports): void => {
+  const ended = working.catch(error => told.failed(error instanceof Fault ? (error.cause ?? error) : error))
+  try {
+    waitUntil?.(ended)
+  } catch (error) {
+    told.failed(error)
   }
+}
 
-  /** What became of the event stands, and is answered, whether or not the store could take it. */
-  const settle = async (change: () => unknown): Promise<void> => {
-    try {
-      await change()
-    } catch (error) {
-      onError(error)
-    }
-  }
+const noteLate = ({ isAnswered }: DeliveryRequest, told: Reports): void => {
+  if (told.eventId === undefined || isAnswered?.() !== true) return
+  told.failed(new Error('The answer came too late: the request had been answered, or its sender had hung up.'))
+}
 
-  return {
-    async receive(request, handler) {
-      try {
-        await handleOnce(await verify(request), handler)
-        return { status: 200, headers: {}, body: '' }
-      } catch (error) {
-        if (!(error instanceof Fault)) throw error
-        const { answer } = error
-        if (answer.status >= 500 && error.code !== 'in_progress') onError(error.cause ?? error)
-        return answer
-      }
+/** What the receiver's owner is told. What its functions throw, or reject with, goes no further than the log. */
+export interface Reports {
+  eventId: string | undefined
+  failed(error: unknown): void
+  refused(fault: Fault): void
+  handled(handled: Parameters<CheckedOptions['onHandled']>[0]): void
+}
+
+const reports = ({ onError, onRefused, onHandled }: CheckedOptions): Reports => {
+  const told: Reports = {
+    eventId: undefined,
+    failed: error =>
+      void guarded(() => onError(error, told.eventId === undefined ? {} : { eventId: told.eventId }), log),
+    refused({ code, status, message, details, cause }) {
+      const eventId = details.eventId ?? told.eventId
+      const refusal = { ...details, code, status, message, ...(eventId !== undefined && { eventId }) }
+      void guarded(() => onRefused(refusal), told.failed)
+      const isOwn = status >= 500 && code !== 'in_progress' && code !== 'body_incomplete'
+      if (isOwn) told.failed(cause ?? new Fault(code, message, { details }))
     },
+    handled: handled => void guarded(() => onHandled(handled), told.failed),
+  }
+  return told
+}
+
+const guarded = async (call: () => unknown, failed: (error: unknown) => void): Promise<void> => {
+  try {
+    await call()
+  } catch (error) {
+    failed(error)
   }
 }
 
-/** What follows “Bearer ” in an Authorization header (RFC 6750 section 2.1; the scheme's case does not matter). */
-export const bearerToken = (header: string | null | undefined): string | undefined =>
-  /^Bearer +(\S.*)$/i.exec(header ?? '')?.[1]?.trimEnd()
-
-const keySource = (keys: string | readonly Jwk[] | KeySource): KeySource => {
-  if (typeof keys === 'function') return keys
-  if (typeof keys !== 'string') return async () => keys
-  requireUrl('keys', keys, 'the URL of a JSON Web Key Set, or the keys themselves')
-  return remoteKeys(keys)
+const log = (error: unknown): void => {
+  try {
+    console.error('tidings/receiver: onError failed:', error)
+  } catch {
+    // An error that cannot be printed is no reason to end.
+  }
 }
-
-const requireUrl = (name: string, value: unknown, meaning: string): void => {
-  if (typeof value === 'string' && /^https?:$/.test(URL.parse(value)?.protocol ?? '')) return
-  throw new TypeError(`${name} is ${JSON.stringify(value)}; it should be ${meaning}.`)
-}
-
-const describe = ({ expected, found, advice }: Check): string =>
-  `${expected === undefined ? '' : `expected ${expected}, found ${found}. `}${advice ?? ''}`.trim()
-
-const logError = (error: unknown): void => console.error('tidings/receiver:', error)

@@ -1,24 +1,38 @@
-/** What a claim of a `jti` came to: it is the caller's to handle, another one is handling it now, or it was handled before. */
-export type Claim = 'claimed' | 'in_progress' | 'handled'
+/**
+ * What a claim came to: it is the caller's to handle, and `owner` proves it; another one is handling it now; or it was handled before,
+ * and `receipt` is what was recorded then.
+ */
+export type Claim =
+  | { status: 'claimed'; owner: string }
+  | { status: 'in_progress' }
+  | { status: 'handled'; receipt: string }
 
 /**
- * Remembers which deliveries have been handled, by `jti`. Several processes that receive for one endpoint share one store. When a
- * method rejects, the delivery is answered 503 and comes again.
+ * Remembers which deliveries have been handled, by a key: the `jti`, or the event's id with `dedupe: 'event'`. Several processes that
+ * receive for one endpoint share one store. When `claim` rejects, the delivery is answered 503 and comes again.
+ * `replayStoreCases` of `@tidings/receiver/testing` is what every store must pass.
  */
 export interface ReplayStore {
-  /** Takes the `jti` for handling, unless it is taken or handled; atomically. A claim lapses by itself after `seconds`. */
-  claim(jti: string, seconds: number): Claim | Promise<Claim>
-  /** The event was handled: for `seconds` from now, every claim answers `handled`. */
-  record(jti: string, seconds: number): unknown
-  /** The event was not handled: it may be claimed again. */
-  release(jti: string): unknown
+  /**
+   * Takes the key for handling, unless it is taken or handled; atomically. A claim lapses by itself after `seconds`, and every claim
+   * has an owner of its own.
+   */
+  claim(key: string, seconds: number): Claim | Promise<Claim>
+  /**
+   * The event was handled: for `seconds` from now, every claim answers `handled` with `receipt`, a text of up to 200 printable ASCII
+   * characters. False, and nothing is changed, where somebody else has the key by now; a claim that has lapsed and that nobody took
+   * since is still its owner's to record.
+   */
+  record(key: string, owner: string, receipt: string, seconds: number): boolean | Promise<boolean>
+  /** The event was not handled: it may be claimed again. False, and nothing is changed, where the claim is not the owner's. */
+  release(key: string, owner: string): boolean | Promise<boolean>
 }
 
 /**
- * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so untrusted
- * senders cannot fill it.
+ * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so
+ * untrusted senders cannot fill it.
  *
- * @param options.maxEntries handled events that are remembered at most (about 150 bytes each); the oldest give way
+ * @param options.maxEntries handled events that are remembered at most (about 250 bytes each); the oldest give way
  * @param options.now the time in epoch milliseconds
  */
 export const memoryReplayStore = ({
@@ -28,34 +42,46 @@ export const memoryReplayStore = ({
   maxEntries?: number
   now?: () => number
 } = {}): ReplayStore => {
-  /** When each lapses, in epoch milliseconds; `handled` has the oldest first. */
-  const claims = new Map<string, number>()
-  const handled = new Map<string, number>()
+  // Each has the oldest first. `untilMs` is epoch milliseconds.
+  const claims = new Map<string, { owner: string; untilMs: number }>()
+  const handled = new Map<string, { receipt: string; untilMs: number }>()
 
-  const isIn = (entries: Map<string, number>, jti: string): boolean => (entries.get(jti) ?? 0) > now()
+  const inForce = <Entry extends { untilMs: number }>(entries: Map<string, Entry>, key: string): Entry | undefined => {
+    const entry = entries.get(key)
+    return entry && entry.untilMs > now() ? entry : undefined
+  }
 
-  const forgetOldest = (): void => {
-    for (const [jti, untilMs] of handled) {
-      if (handled.size <= maxEntries && untilMs > now()) return
-      handled.delete(jti)
+  const forgetOldest = (entries: Map<string, { untilMs: number }>, most: number): void => {
+    for (const [key, { untilMs }] of entries) {
+      if (entries.size <= most && untilMs > now()) return
+      entries.delete(key)
     }
   }
 
   return {
-    claim(jti, seconds) {
-      if (isIn(handled, jti)) return 'handled'
-      if (isIn(claims, jti)) return 'in_progress'
-      claims.set(jti, now() + seconds * 1000)
-      return 'claimed'
+    claim(key, seconds) {
+      const before = inForce(handled, key)
+      if (before) return { status: 'handled', receipt: before.receipt }
+      if (inForce(claims, key)) return { status: 'in_progress' }
+      forgetOldest(claims, Number.POSITIVE_INFINITY)
+      const owner = crypto.randomUUID()
+      claims.delete(key)
+      claims.set(key, { owner, untilMs: now() + seconds * 1000 })
+      return { status: 'claimed', owner }
     },
-    record(jti, seconds) {
-      claims.delete(jti)
-      handled.delete(jti)
-      handled.set(jti, now() + seconds * 1000)
-      forgetOldest()
+    record(key, owner, receipt, seconds) {
+      if (inForce(handled, key)) return false
+      const claim = inForce(claims, key)
+      if (claim && claim.owner !== owner) return false
+      claims.delete(key)
+      handled.delete(key)
+      handled.set(key, { receipt, untilMs: now() + seconds * 1000 })
+      forgetOldest(handled, maxEntries)
+      return true
     },
-    release(jti) {
-      claims.delete(jti)
+    release(key, owner) {
+      if (inForce(claims, key)?.owner !== owner) return false
+      return claims.delete(key)
     },
   }
 }

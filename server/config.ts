@@ -35,7 +35,8 @@ export class ConfigError extends Error {
 
   constructor(faults: string[]) {
     super(
-      `The configuration has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}:\n${faults.map(fault => `  ${fault}`).join('\n')}`,
+      `The configuration has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}:\n` +
+        faults.map(fault => `  ${fault}`).join('\n'),
     )
     this.name = 'ConfigError'
     this.faults = faults
@@ -159,7 +160,9 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
 const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
   Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
 
-/** The sandbox under `home`, if there is one. Its database lies beside its settings, wherever the folder is moved to. */
+/**
+ * The sandbox under `home`, if there is one. Its database lies beside its settings, wherever the folder is moved to.
+ */
 const readSandbox = (home: string): Record<string, string | undefined> => {
   try {
     const settings = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))

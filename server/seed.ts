@@ -34,8 +34,8 @@ const FIRST = ['Acme', 'Borealis', 'Cedar', 'Delta', 'Élan', 'Fjord', 'Gamma', 
 const SECOND = ['Relief', 'Trust', 'Foundation', 'Alliance', 'Network', 'Initiative', 'Fund', 'Works']
 
 /**
- * Adds made-up organisations, projects and users, for tests of size. Names are spread over a few words and end in a number;
- * projects go round the organisations that were added.
+ * Adds made-up organisations, projects and users, for tests of size. Names are spread over a few words and end in a
+ * number; projects go round the organisations that were added.
  *
  * @param onProgress told how many rows of a table have been written
  */

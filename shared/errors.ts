@@ -28,7 +28,10 @@ type PingResult = { statusCode: number; response: string } | { failure: FailureR
 type DetailsOf<Code extends ErrorCode> =
   Record<never, never> extends ErrorDetails[Code] ? [details?: ErrorDetails[Code]] : [details: ErrorDetails[Code]]
 
-/** A fault that the caller is told of: `message` says what was wrong and what would be right, `details` go into `extensions`. */
+/**
+ * A fault that the caller is told of: `message` says what was
+ * wrong and what would be right, `details` go into `extensions`.
+ */
 export class TidingsError<Code extends ErrorCode = ErrorCode> extends Error {
   readonly code: Code
   readonly details: ErrorDetails[Code]

@@ -1,16 +1,32 @@
-import { compactVerify, importJWK, type JWK } from 'jose'
+import { compactVerify, importJWK } from 'jose'
+import { fromBase64url, isBase64url, sha256, toBytes, toText } from './bytes.ts'
 import { show } from './show.ts'
-import { type Content, CUT_OR_CHANGED, type FormatFault, isBase64url, isObject, read } from './token-format.ts'
+import { type Content, CUT_OR_CHANGED, type FormatFault, isObject, read } from './token-format.ts'
 
-// The checks of a delivery token, one function each; `delivery-token.ts` makes them all.
+// The checks of a delivery token, one function each; `delivery-token.ts` makes them all. Part of the receiver kit:
+// nothing here, nor in what it imports, is Node's own.
 
 /** Seconds from `iat` to `exp` of a delivery token. */
 export const TOKEN_LIFETIME_SECONDS = 300
 /** How far ahead of the receiver's clock a token's `iat` may be, in seconds: two honest clocks differ by so much. */
 const CLOCK_TOLERANCE_SECONDS = 60
 
-/** A public key as `/.well-known/jwks.json` has it (RFC 7517): `kty` `OKP`, `crv` `Ed25519`, `x`, `kid`. */
-export type Jwk = JWK
+/**
+ * A public key as `/.well-known/jwks.json` has it (RFC 7517, RFC 8037): of keys of other kinds nothing more is known.
+ */
+export interface Jwk {
+  /** `OKP` */
+  kty?: string
+  /** `Ed25519` */
+  crv?: string
+  /** The key's 32 bytes in base64url. */
+  x?: string
+  /** Its RFC 7638 thumbprint; what the header of a token names it by. */
+  kid?: string
+  use?: string
+  alg?: string
+  [member: string]: unknown
+}
 
 export type CheckName =
   | 'format'
@@ -21,12 +37,15 @@ export type CheckName =
   | 'audience'
   | 'expiry'
   | 'jti'
+  | 'body_digest'
+  | 'webhook'
   | 'replay'
   | 'issued_at'
 
 /**
- * One check of a token. `expected` and `found` are safe to print, whatever the token holds. `skipped` says that the check could
- * not be made: what it needs was not given, or an earlier check left nothing to look at (`advice` says which).
+ * One check of a token. `expected` and `found` are safe to print, whatever the
+ * token holds. `skipped` says that the check could not be made: what it needs was
+ * not given, or an earlier check left nothing to look at (`advice` says which).
  */
 export type Check = {
   name: CheckName
@@ -85,7 +104,7 @@ export const checkSignature = async (token: string, key: Jwk | undefined, before
     ({ name: 'signature', status: 'failed', expected, found, advice }) as const
 
   const signature = token.split('.')[2]!
-  const bytes = Buffer.from(signature, 'base64url').length
+  const bytes = fromBase64url(signature).length
   if (bytes !== SIGNATURE_BYTES || !isBase64url(signature)) {
     return failed(
       bytes === SIGNATURE_BYTES ? 'stray bits at its end' : `${bytes} bytes of ${SIGNATURE_BYTES}`,
@@ -116,23 +135,28 @@ export const checkEqual = (
   name: 'issuer' | 'audience',
   claim: string,
   claims: Content,
-  expected: string | undefined,
+  given: string | readonly string[] | undefined,
 ): Check => {
   if (claims === undefined) return unread(name, 'claims')
   const value = read(claims, claim)
   const found = show(value)
-  if (expected === undefined) return { name, status: 'skipped', found, advice: `Give the ${name} that you expect.` }
-  if (value === expected) return { name, status: 'passed', expected: show(expected), found }
+  if (given === undefined) return { name, status: 'skipped', found, advice: `Give the ${name} that you expect.` }
+  const allowed = typeof given === 'string' ? [given] : given
+  const expected = oneOf(allowed)
+  if (allowed.some(it => it === value)) return { name, status: 'passed', expected, found }
   const whose = name === 'issuer' ? 'the sender’s issuer address' : 'the endpoint’s URL as it was registered'
-  const advice = sameAddress(value, expected)
+  const advice = allowed.some(it => sameAddress(value, it))
     ? `The same address, spelled differently: compare with ${whose}, character by character.`
     : `Compare with ${whose}; if that is what was expected, the token was made for somebody else: reject it.`
-  return { name, status: 'failed', expected: show(expected), found, advice }
+  return { name, status: 'failed', expected, found, advice }
 }
 
+const oneOf = (values: readonly string[]): string =>
+  values.length === 1 ? show(values[0]) : `one of ${values.map(show).join(', ')}`
+
 const sameAddress = (a: unknown, b: string): boolean => {
-  const [left, right] = [typeof a === 'string' ? URL.parse(a)?.href : undefined, URL.parse(b)?.href]
-  return left !== undefined && right !== undefined && left.replace(/\/$/, '') === right.replace(/\/$/, '')
+  if (typeof a !== 'string' || !URL.canParse(a) || !URL.canParse(b)) return false
+  return new URL(a).href.replace(/\/$/, '') === new URL(b).href.replace(/\/$/, '')
 }
 
 /** RFC 7519 section 4.1.4: not accepted on or after `exp`. */
@@ -144,7 +168,9 @@ export const checkExpiry = (claims: Content, nowSeconds: number): Check => {
   const found = showTime(exp)
   const expected = `later than ${showTime(nowSeconds)}`
   if (nowSeconds >= exp) {
-    const advice = `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: check the receiver’s clock, and that it verifies on arrival.`
+    const advice =
+      `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: ` +
+      'check the receiver’s clock, and that it verifies on arrival.'
     return { name: 'expiry', status: 'failed', expected, found, advice }
   }
   if (isTime(iat) && (exp <= iat || exp - iat > TOKEN_LIFETIME_SECONDS)) {
@@ -155,7 +181,7 @@ export const checkExpiry = (claims: Content, nowSeconds: number): Check => {
   return { name: 'expiry', status: 'passed', expected, found }
 }
 
-export const checkJti = (claims: Content, body: string | undefined): Check => {
+export const checkJti = (claims: Content, body: Body | undefined): Check => {
   if (claims === undefined) return unread('jti', 'claims')
   const jti = read(claims, 'jti')
   if (typeof jti !== 'string' || jti === '') {
@@ -164,20 +190,56 @@ export const checkJti = (claims: Content, body: string | undefined): Check => {
   if (body === undefined) {
     return { name: 'jti', status: 'skipped', found: show(jti), advice: 'Give the body, to compare with its eventId.' }
   }
-  const eventId = readEventId(body)
+  const eventId = read(body.content, 'eventId')
   const expected = eventId === undefined ? 'a JSON body with an eventId' : show(eventId)
   if (jti === eventId) return { name: 'jti', status: 'passed', expected, found: show(jti) }
   const advice = 'The token belongs to another body, or the body was changed: reject it.'
   return { name: 'jti', status: 'failed', expected, found: show(jti), advice }
 }
 
-const readEventId = (body: string): unknown => {
+export type Body = { bytes: Uint8Array<ArrayBuffer>; content: Content }
+
+export const readBody = (body: string | Uint8Array | undefined): Body | undefined => {
+  if (body === undefined) return undefined
+  const bytes = typeof body === 'string' ? toBytes(body) : (body as Uint8Array<ArrayBuffer>)
   try {
-    const value: unknown = JSON.parse(body)
-    return isObject(value) ? read(value, 'eventId') : undefined
+    const content: unknown = JSON.parse(toText(bytes))
+    return { bytes, content: isObject(content) ? content : undefined }
   } catch {
-    return undefined
+    return { bytes, content: undefined }
   }
+}
+
+/** The claim that ties all of the body to the token. One without it is from a server older than the claim. */
+export const checkDigest = async (claims: Content, body: Body | undefined): Promise<Check> => {
+  const name = 'body_digest'
+  if (claims === undefined) return unread(name, 'claims')
+  const claimed = read(claims, 'body_sha256')
+  const found = show(claimed)
+  if (claimed === undefined) {
+    return { name, status: 'skipped', advice: 'The token has no claim body_sha256: it is from an older server.' }
+  }
+  if (body === undefined) return { name, status: 'skipped', found, advice: 'Give the body, to compare its SHA-256.' }
+  const digest = await sha256(body.bytes)
+  if (claimed === digest) return { name, status: 'passed', expected: show(digest), found }
+  const advice =
+    'The body is not the one that was sent, byte for byte: reject it, unless something on the way rewrote it.'
+  return { name, status: 'failed', expected: `${show(digest)}, the body’s SHA-256`, found, advice }
+}
+
+/**
+ * Others may register a webhook for this endpoint's URL: what they send is as well signed, and is not the receiver's.
+ */
+export const checkWebhook = (body: Body | undefined, own: readonly string[] | undefined): Check => {
+  const name = 'webhook'
+  const webhookId = read(body?.content, 'webhookId')
+  const found = show(webhookId)
+  if (own === undefined) return { name, status: 'skipped', found, advice: 'Give the ids of your own webhooks.' }
+  const expected = oneOf(own)
+  if (body === undefined) return { name, status: 'skipped', expected, advice: 'Give the body, for its webhookId.' }
+  if (own.some(it => it === webhookId)) return { name, status: 'passed', expected, found }
+  const advice = 'Somebody else’s webhook leads to this endpoint, or one that you have not named: reject it.'
+  return { name, status: 'failed', expected, found, advice }
 }
 
 export const checkReplay = (claims: Content, seen: ((jti: string) => boolean) | undefined): Check => {
@@ -195,7 +257,8 @@ export const checkReplay = (claims: Content, seen: ((jti: string) => boolean) | 
   }
   if (!seen(jti)) return { name: 'replay', status: 'passed', expected, found: show(jti) }
   const advice =
-    'Handled before: answer 401. Record a jti only once its event is handled, so that a retry is not taken for a replay.'
+    'Handled before: answer 401. Record a jti only once its event is handled, so that a retry is not taken for a ' +
+    'replay.'
   return { name: 'replay', status: 'failed', expected, found: show(jti), advice }
 }
 

@@ -1,3 +1,4 @@
+import { fromBase64url, isBase64url, toText } from './bytes.ts'
 import { show } from './show.ts'
 
 /** A delivery token is some 500 characters; nothing near this length is one. */
@@ -57,7 +58,7 @@ const readPart = (name: string, part: string): { content?: Record<string, unknow
   let text: string
   let content: unknown
   try {
-    text = UTF8.decode(Buffer.from(part, 'base64url'))
+    text = toText(fromBase64url(part))
     content = JSON.parse(text)
   } catch {
     return { fault: { found: `${name}: no JSON, ${show(part)}` } }
@@ -85,12 +86,10 @@ const faultOfHeader = (header: Content): Fault | undefined => {
   return { expected: 'typ "JWT"', found: `typ ${show(typ)}`, advice: 'It was made for something else: reject it.' }
 }
 
-const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
-
-/** In the one way that RFC 4648 section 5 has of writing the bytes: no padding, and no bits set that are not used. */
-export const isBase64url = (part: string): boolean => Buffer.from(part, 'base64url').toString('base64url') === part
-
-/** The first name that the object has twice, of which parsers may read either (RFC 7519 section 4). `json` is a JSON object. */
+/**
+ * The first name that the object has twice, of which parsers may read either (RFC 7519 section 4). `json` is a JSON
+ * object.
+ */
 const repeatedMember = (json: string): string | undefined => {
   const names = new Set<unknown>()
   let depth = 0

@@ -19,7 +19,10 @@ import { writeRequest } from '../verify/saved-request.ts'
 export const listenCommand = () =>
   new Command('listen')
     .description(
-      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. With --register it also says when what the server sends does not come here. A server that is away is waited for. Ctrl-C ends it.',
+      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, ' +
+        'with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. ' +
+        'With --register it also says when what the server sends does not come here. ' +
+        'A server that is away is waited for. Ctrl-C ends it.',
     )
     .option('--port <number>', 'port to listen on; 0 takes any free one', portNumber, 4200)
     .option('--path <path>', 'path to receive at', '/hooks')
@@ -103,7 +106,8 @@ export const listenCommand = () =>
       let reachability: ReachabilityWatch | undefined
       try {
         output.message(
-          `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`,
+          `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. ` +
+            'Ctrl-C ends it.',
         )
         if (options.register) {
           const registered = await register(session, url, options.events)
@@ -207,7 +211,9 @@ const notReachedHere = ({ exitCode, code, message }: CliError, url: string): Cli
     exitCode,
     code,
     message,
-    `The server must reach ${cellText(url)} from its own machine. If that is another one, lead a public URL here with a tunnel and name it: --public-url URL. If it is this one, its network guard must let it: TIDINGS_ALLOW_NETWORKS=127.0.0.0/8`,
+    `The server must reach ${cellText(url)} from its own machine. If that is another one, ` +
+      'lead a public URL here with a tunnel and name it: --public-url URL. If it is this one, ' +
+      'its network guard must let it: TIDINGS_ALLOW_NETWORKS=127.0.0.0/8',
   )
 
 const disable = async (session: Session, id: string): Promise<void> => {

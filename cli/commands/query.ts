@@ -26,7 +26,8 @@ export const queryCommand = () =>
   listCommand()
     .name('query')
     .description(
-      'Queries any resource with a Mango selector, as CouchDB has them: a field and what it must be, or operators on it.',
+      'Queries any resource with a Mango selector, as CouchDB has them: a field and what it must be, ' +
+        'or operators on it.',
     )
     .addArgument(new Argument('<resource>', 'what to look for').choices(Object.keys(RESOURCES)))
     .argument('[selector]', 'a JSON object; without one, everything visible matches')

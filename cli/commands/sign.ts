@@ -8,7 +8,8 @@ import { examples, readBytes } from '../options.ts'
 export const signCommand = () =>
   new Command('sign')
     .description(
-      'Prints the headers of a signed request, one a line as curl -H @- reads them; with --output json as an object. A signature is good for 5 minutes either way, and a mutation’s only once.',
+      'Prints the headers of a signed request, one a line as curl -H @- reads them; ' +
+        'with --output json as an object. A signature is good for 5 minutes either way, and a mutation’s only once.',
     )
     .option('-X, --method <method>', 'HTTP method', 'POST')
     .option('--path <path>', 'path and query, below the server’s URL', '/graphql')

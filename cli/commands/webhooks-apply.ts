@@ -98,7 +98,8 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
       throw new CliError(
         exitCodes.failed,
         'AMBIGUOUS',
-        `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
+        `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ` +
+          `${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
         'Give the entry the id of the one that is meant. Nothing was changed.',
       )
     }

@@ -216,7 +216,10 @@ const bothClocks = (extensions: Record<string, unknown>, response: Response): st
   if (Number.isNaN(server)) return ''
   const here = Date.now()
   const apart = `${duration(Math.abs(here - server))} ${here < server ? 'behind' : 'ahead'}`
-  return ` This machine’s clock: ${new Date(here).toISOString()}. The server’s: ${new Date(server).toISOString()}. This one is ${apart}.`
+  return (
+    ` This machine’s clock: ${new Date(here).toISOString()}. The server’s: ${new Date(server).toISOString()}. ` +
+    `This one is ${apart}.`
+  )
 }
 
 const UNSENT = new Set([

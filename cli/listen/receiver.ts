@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/promises'
 import { MAX_BODY_BYTES } from '../../receiver/body.ts'
-import { bearerToken } from '../../receiver/receiver.ts'
+import { bearerToken } from '../../receiver/verify.ts'
 import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'

@@ -21,7 +21,8 @@ export const parseScriptedResponses = (text: string): ScriptedResponse[] =>
     if (!status) {
       throw usageError(
         `${JSON.stringify(word)} is no answer to rehearse.`,
-        'Give status codes from 200 to 599, 429:SECONDS for one with Retry-After, reset or hang, such as: 500,reset,429:30,200',
+        'Give status codes from 200 to 599, 429:SECONDS for one with Retry-After, reset or hang, such as: ' +
+          '500,reset,429:30,200',
       )
     }
     return { kind: 'status', statusCode: Number(status), ...(seconds && { retryAfterSeconds: Number(seconds) }) }

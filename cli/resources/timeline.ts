@@ -100,8 +100,10 @@ export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
 })
 
 /** GraphQL selection of DeliveryAtAGlance. */
-export const glanceFields = `id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt
-  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure retryAfter }`
+export const glanceFields = `id webhookId webhook { url } eventType
+  status attemptCount nextAttemptAt createdAt finishedAt
+  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
+    number startedAt durationMs statusCode failure retryAfter }`
 
 /** One sign for how it stands, which says it without colour too. */
 export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Colours): string => {

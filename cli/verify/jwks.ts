@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs'
-import { type KeySource, remoteKeys as keysAt } from '../../receiver/keys.ts'
+import { type RemoteKeys as KeySource, remoteKeys as keysAt } from '../../receiver/keys.ts'
 import type { Jwk } from '../../shared/delivery-token.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 
-export { jwksUrl, type KeySource, kidOf } from '../../receiver/keys.ts'
+export { jwksUrl, kidOf, type RemoteKeys as KeySource } from '../../receiver/keys.ts'
 
 /** The keys at a URL, as the receiver kit has them. Rejects with a CliError, exit code 5, when they cannot be had. */
 export const remoteKeys = (url: string): KeySource => {

@@ -78,13 +78,18 @@ const isUnreached = (error: unknown): boolean => {
   return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
 }
 
-/** Whether the database can't be reached, or can't do its work now: the same may succeed later, and nothing is wrong with it. */
+/**
+ * Whether the database can't be reached, or can't do its work now: the same may succeed later, and nothing is wrong
+ * with it.
+ */
 export const isOutage = (error: unknown): boolean => faultOf(error) === 'outage'
 
 /** Whether another transaction stood in the way for longer than it was waited for. */
 export const isContention = (error: unknown): boolean => faultOf(error) === 'contention'
 
-/** Whether a statement would fail again: the database refuses a value of it, or it was never made, by a fault of ours. */
+/**
+ * Whether a statement would fail again: the database refuses a value of it, or it was never made, by a fault of ours.
+ */
 export const isRefusal = (error: unknown): boolean =>
   error instanceof TypeError || error instanceof RangeError || faultOf(error) === 'refusal'
 

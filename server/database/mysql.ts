@@ -23,7 +23,7 @@ const usedAt = new WeakMap<RawConnection, number>()
  */
 class OutageAwareClient extends MySQL2Client {
   /** One that the server has ended by now is not used: a process that stood still has not heard of it yet. */
-  override validateConnection(connection: RawConnection) {
+  override async validateConnection(connection: RawConnection) {
     const idleMs = performance.now() - (usedAt.get(connection) ?? 0)
     return idleMs < LONGEST_IDLE_MS && super.validateConnection(connection)
   }
@@ -91,7 +91,8 @@ const endSilent = (stream: Socket, silenceMs: number): void => {
     const { bytesRead } = stream
     whenArrivedIsRead(() => {
       if (stream.bytesRead > bytesRead) return
-      stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`))
+      const error = new Error(`The database was silent for ${silenceMs / 1000} s`)
+      stream.destroy(Object.assign(error, { code: 'ETIMEDOUT' }))
     })
   })
 }

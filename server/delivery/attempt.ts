@@ -1,4 +1,4 @@
-import { signDeliveryToken } from '../../shared/delivery-token.ts'
+import { signDeliveryToken } from '../../shared/sign-delivery-token.ts'
 import { toIso } from '../../shared/time.ts'
 import { version } from '../../shared/version.ts'
 import type { Clock } from '../clock.ts'
@@ -17,7 +17,7 @@ export type AttemptTools = {
 }
 
 /** What is sent: a job of the queue, or the ping of a webhook that is not stored yet. */
-export type Message = Pick<Job, 'deliveryId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload'>
+export type Message = Pick<Job, 'deliveryId' | 'eventId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload'>
 
 /** The body of a delivery. The payload goes in as the JSON text it was written as. */
 export const bodyOf = (message: Message): string => {
@@ -33,12 +33,15 @@ export const sendOnce = async (
   mayBegin?: () => boolean,
 ) => {
   const { kid, key } = keyring.current()
+  const body = bodyOf(message)
   const token = await signDeliveryToken({
     key,
     kid,
     issuer: issuerUrl,
     audience: message.url,
     jti: message.deliveryId,
+    sub: message.eventId,
+    body,
     issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
   // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted
@@ -51,7 +54,7 @@ export const sendOnce = async (
       authorization: `Bearer ${token}`,
       'user-agent': `Tidings/${version}`,
     },
-    body: bodyOf(message),
+    body,
     ...(mayBegin && { mayBegin }),
   })
   return { startedAt, durationMs: Math.round(durationMs), result }

@@ -150,4 +150,5 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
 }
 
 const THROTTLED_WITHOUT_RETRY_AFTER =
-  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, then recover what it missed.'
+  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, ' +
+  'then recover what it missed.'

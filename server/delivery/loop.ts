@@ -1,5 +1,5 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
-import type { Database } from '../database/connect.ts'
+import { checkWritable, type Database } from '../database/connect.ts'
 import type { Log } from '../log.ts'
 import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
@@ -92,7 +92,7 @@ export const startDeliveryLoop = (
   }
 
   const lookFailed = (error: unknown): number => {
-    if (!failing) log.error({ err: error }, 'the queue cannot be read; trying until it can')
+    if (!failing) log.error({ err: error }, 'the queue cannot be worked on; trying until it can')
     failing = true
     mayBeDue = false
     return POLL_MS
@@ -141,8 +141,8 @@ export const startDeliveryLoop = (
    * over.
    */
   const resume = async (): Promise<void> => {
-    await nextDue(database)
-    log.info('the queue can be read again')
+    await checkWritable(database)
+    log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
   }

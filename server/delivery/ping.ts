@@ -15,6 +15,7 @@ import { jobsOf } from './queue.ts'
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
 export type AnsweredPing = {
   deliveryId: string
+  eventId: string
   eventTime: number
   sentAt: number
   durationMs: number
@@ -27,13 +28,13 @@ export const pingBeforeStoring = async (
   { webhookId, url }: { webhookId: string; url: string },
 ): Promise<AnsweredPing> => {
   const eventTime = tools.clock.now()
-  const deliveryId = newId(eventTime)
+  const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
   const { startedAt, durationMs, result } = await sendOnce(
-    { deliveryId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
+    { deliveryId, eventId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
     tools,
   )
   if (result.kind === 'response' && result.statusCode === 200) {
-    return { deliveryId, eventTime, sentAt: startedAt, durationMs, response: result.body }
+    return { deliveryId, eventId, eventTime, sentAt: startedAt, durationMs, response: result.body }
   }
   throw new TidingsError(
     'PING_FAILED',
@@ -57,9 +58,9 @@ const inWords = (result: AttemptResult): string =>
 export const recordAnsweredPing = async (
   trx: Knex.Transaction,
   webhookId: string,
-  { deliveryId, eventTime, sentAt, durationMs, response }: AnsweredPing,
+  { deliveryId, eventId, eventTime, sentAt, durationMs, response }: AnsweredPing,
 ): Promise<void> => {
-  const eventId = await recordPing(trx, eventTime)
+  await recordPing(trx, eventTime, eventId)
   const finishedAt = sentAt + durationMs
   await run(
     trx,

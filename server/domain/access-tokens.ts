@@ -89,7 +89,9 @@ export const findByApiKeys = async (sql: Sql, apiKeys: Iterable<string>): Promis
   const comparable = Array.from(new Set(apiKeys), apiKey => apiKey.replaceAll(/[^\x20-\x7e]/g, '?'))
   const found = await rows<AccessTokenRow & { permissions: string | null }>(
     sql,
-    `SELECT t.*, (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
+    `SELECT t.*,
+       (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p
+        WHERE p.access_token_id = t.id) AS permissions
      FROM access_tokens t WHERE t.api_key IN (${marks(comparable)})`,
     comparable,
   )

@@ -88,9 +88,9 @@ export const logLost = async (trx: Sql, owed: OwedRow[]): Promise<void> => {
 
 const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
 
-// A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over what
-// has an older one. A few such rows are swept in the transaction of the change, the others in transactions of their own,
-// by any process (`delivery/sweeper.ts`), until none is left.
+// A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over
+// what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
+// their own, by any process (`delivery/sweeper.ts`), until none is left.
 
 /** Rows of one sweep: a transaction of some ten milliseconds. */
 const SWEEP = 500
@@ -123,8 +123,8 @@ export const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<
 }
 
 /**
- * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended, and those that the webhook
- * is not to have any more; the others go to its present url.
+ * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended, and those that the
+ * webhook is not to have any more; the others go to its present url.
  */
 export const sweepRows = async (
   trx: Sql,

@@ -15,8 +15,7 @@ export type NewEvent<Type extends EventType = EventType> = {
 }
 
 /** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
-export const recordPing = async (trx: Sql, now: number): Promise<string> => {
-  const id = newId(now)
+export const recordPing = async (trx: Sql, now: number, id: string = newId(now)): Promise<string> => {
   await run(trx, "INSERT INTO events (id, type, payload, created_at) VALUES (?, 'ping', '{}', ?)", [id, now])
   return id
 }
@@ -35,7 +34,8 @@ export const recordEvent = async <Type extends EventType>(
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
-    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)',
+    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
+      'VALUES (?, ?, ?, ?, ?, ?, ?)',
     [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), now],
   )
   if (organisationIds !== 'all' && single === null) {

@@ -21,9 +21,10 @@ export const may = (token: AccessToken, permission: Permission): boolean =>
 /** Throws FORBIDDEN unless the token has the permission. */
 export const requirePermission = (token: AccessToken, permission: Permission): void => {
   if (may(token, permission)) return
+  const has = token.permissions.join(', ')
   throw new TidingsError(
     'FORBIDDEN',
-    `This needs the permission "${permission}", and the access token "${token.name}" has ${token.permissions.join(', ')}.`,
+    `This needs the permission "${permission}", and the access token "${token.name}" has ${has}.`,
     { permission },
   )
 }

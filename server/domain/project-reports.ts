@@ -17,7 +17,8 @@ export const openReport = async (
   try {
     await run(
       sql,
-      "INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) VALUES (?, ?, ?, ?, 'open', ?, ?)",
+      `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
+       VALUES (?, ?, ?, ?, 'open', ?, ?)`,
       [newId(now), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
     )
     return true
@@ -42,7 +43,10 @@ export const openReports = async (
   )
 }
 
-/** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
+/**
+ * Submits the report of a quarter, opening it first where that
+ * has not happened yet. Late is accepted, twice is a CONFLICT.
+ */
 export const submitProjectReport = async (
   { trx, token, now }: Change,
   { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },

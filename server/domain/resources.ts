@@ -2,8 +2,8 @@ import { deliveryStatuses, eventTypes, permissions, reportStatuses, webhookStatu
 import type { Resource } from '../mango/resource.ts'
 import { healthOf, lastDeliveryOf } from './webhook-health.ts'
 
-// Everything that can be read, as data: selectors, GraphQL's fields and the types of rows are made from it. A new field is a
-// migration, a line here and a line in schema.graphql.
+// Everything that can be read, as data: selectors, GraphQL's fields and the types of rows are made from it. A new field
+// is a migration, a line here and a line in schema.graphql.
 
 /** What has a query of its own. */
 export type Entity = Resource & {

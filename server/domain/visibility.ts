@@ -19,8 +19,8 @@ import {
 type Rule = (token: AccessToken) => Visible
 
 /**
- * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related rows
- * included. Users belong to nobody, and attempts to their delivery: they have no rule of their own.
+ * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related
+ * rows included. Users belong to nobody, and attempts to their delivery: they have no rule of their own.
  */
 export const visibleTo =
   (token: AccessToken) =>
@@ -110,7 +110,10 @@ const visibleEvents: Rule = token => builder => {
   })
 }
 
-/** A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not for all who see it now. */
+/**
+ * A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not
+ * for all who see it now.
+ */
 const visibleDeliveries: Rule = token => builder => {
   if (token.seesAllOrganisations) return
   if (!may(token, 'admin')) {
@@ -140,13 +143,15 @@ const visibleAccessTokens: Rule = token => builder => {
   )
 }
 
-/** A webhook is visible to its own token, to admins, and to every token that sees all organisations it can receive from. */
+/**
+ * A webhook is visible to its own token, to admins, and to every token that sees all organisations it can receive from.
+ */
 const visibleWebhooks: Rule = token => (may(token, 'admin') ? everything : redirectableWebhooks(token))
 
 /**
- * The webhooks whose events a token may turn to another url: its own, and those of which it sees all organisations that they
- * can receive from. These are the ones that a webhook names and those of the projects it names, or, where it names none, the
- * ones that its maker sees.
+ * The webhooks whose events a token may turn to another url: its own, and those of which it sees all organisations that
+ * they can receive from. These are the ones that a webhook names and those of the projects it names, or, where it names
+ * none, the ones that its maker sees.
  */
 export const redirectableWebhooks: Rule = token => builder => {
   if (token.seesAllOrganisations) return

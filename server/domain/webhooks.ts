@@ -29,9 +29,10 @@ export const checkWebhookInput = async (
 ): Promise<void> => {
   if (input.url !== undefined) checkUrl(input.url, requireHttps)
   if (input.events?.includes('ping')) {
+    const others = eventTypes.filter(type => type !== 'ping').join(', ')
     throw badInput(
       'events',
-      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${eventTypes.filter(type => type !== 'ping').join(', ')}`,
+      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${others}`,
     )
   }
   if (input.status === 'inactive') {
@@ -131,7 +132,8 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
   if (await trx('webhooks').where('webhooks.id', id).modify(redirectableWebhooks(token)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
-    'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
+    'The webhook would receive events of organisations that this access token does not see. ' +
+      'Name organisations or projects that it does.',
   )
 }
 

@@ -5,8 +5,8 @@ import { MangoError } from '../mango/error.ts'
 import { argumentAt } from './argument-at.ts'
 
 /**
- * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not cause
- * goes to the log, and the client is told the request id and nothing else.
+ * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not
+ * cause goes to the log, and the client is told the request id and nothing else.
  */
 export const presentError =
   (requestId: string, log: Log) =>

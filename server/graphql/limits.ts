@@ -37,8 +37,9 @@ export const listsOf = (schema: GraphQLSchema): Set<string> => {
 type Measure = { depth: number; aliases: number; cost: number }
 
 /**
- * Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past one. To be asked before validation, which takes
- * longer than the execution of some documents. Introspection is bounded by a rule of validation, by tokens and by aliases.
+ * Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past one. To be
+ * asked before validation, which takes longer than the execution of some documents.
+ * Introspection is bounded by a rule of validation, by tokens and by aliases.
  */
 export const checkLimits = (
   document: DocumentNode,
@@ -82,9 +83,10 @@ const refuse = (
 ): void => {
   if (found <= most) return
   const name = operation.name ? ` ${operation.name.value}` : ''
+  const [comesTo, allowed] = [Math.round(found), most].map(count => count.toLocaleString('en'))
   throw new TidingsError(
     'QUERY_TOO_COMPLEX',
-    `The ${operation.operation}${name} comes to ${Math.round(found).toLocaleString('en')} ${what} and ${most.toLocaleString('en')} are allowed: ${instead}.`,
+    `The ${operation.operation}${name} comes to ${comesTo} ${what} and ${allowed} are allowed: ${instead}.`,
     { limit: most },
   )
 }

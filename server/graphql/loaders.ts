@@ -23,7 +23,8 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
   const visible = visibleTo(token)
   const options = () => ({ related: visible, now: clock.now() })
 
-  // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large to compare.
+  // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large
+  // to compare.
   const lists = new Map<FieldNode, DataLoader<string, Row[]>>()
 
   return {

@@ -1,12 +1,16 @@
 import Router from '@koa/router'
 import type { Context } from 'koa'
-import type { Database } from '../database/connect.ts'
+import { checkWritable, type Database } from '../database/connect.ts'
 import { pendingMigrations } from '../database/migrate.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
 import type { RequestState } from './request-id.ts'
 
+/** The database is asked whether it can be written once in so long at most, however often a client asks. */
+const ASKED_EACH_MS = 1_000
+
 /**
- * Live: the process answers. Ready: the database answers, its schema is current, and the process is not shutting down.
+ * Live: the process answers. Ready: the database answers and can be written, its schema is current, and the process is
+ * not shutting down.
  */
 export const health = ({
   database,
@@ -18,6 +22,13 @@ export const health = ({
   isStopping: () => boolean
 }) => {
   const router = new Router<RequestState>()
+  let asked: { at: number; fault: Promise<string | undefined> } | undefined
+
+  const faultOfDatabase = (connected: Database): Promise<string | undefined> => {
+    const now = performance.now()
+    if (!asked || now - asked.at > ASKED_EACH_MS) asked = { at: now, fault: faultNow(connected) }
+    return asked.fault
+  }
 
   router.get('/livez', ctx => {
     ctx.body = { status: 'live' }
@@ -27,18 +38,28 @@ export const health = ({
     if (isStopping()) return notReady(ctx, 'shutting down')
     const connected = database()
     if (!connected) return notReady(ctx, 'the database does not answer')
-    try {
-      const pending = await pendingMigrations(connected)
-      if (pending.length > 0)
-        return notReady(ctx, `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`)
-    } catch {
-      return notReady(ctx, 'the database does not answer')
-    }
+    const fault = await faultOfDatabase(connected)
+    if (fault !== undefined) return notReady(ctx, fault)
     if (!keyring()) return notReady(ctx, 'the signing keys are not loaded yet')
     ctx.body = { status: 'ready' }
   })
 
   return router.routes()
+}
+
+const faultNow = async (database: Database): Promise<string | undefined> => {
+  try {
+    const pending = await pendingMigrations(database)
+    if (pending.length > 0) return `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`
+  } catch {
+    return 'the database does not answer'
+  }
+  try {
+    await checkWritable(database)
+    return undefined
+  } catch {
+    return 'the database cannot be written'
+  }
 }
 
 export const notReady = (ctx: Pick<Context, 'status' | 'body'>, reason: string): void => {

@@ -20,7 +20,9 @@ export const webhookSpec = ({
   info: {
     title: 'Tidings webhooks',
     version,
-    description: `Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ${baseUrl}/.well-known/jwks.json.`,
+    description:
+      'Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ' +
+      `${baseUrl}/.well-known/jwks.json.`,
   },
   webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, retryScheduleMs) }])),
   components: {
@@ -29,7 +31,11 @@ export const webhookSpec = ({
         type: 'http',
         scheme: 'bearer',
         bearerFormat: 'JWT',
-        description: `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, \`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, and \`jti\` the \`eventId\` of the body. Record a \`jti\` once its event is handled, and reject it after that.`,
+        description:
+          `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, ` +
+          `\`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, ` +
+          `and \`jti\` the \`eventId\` of the body. Record a \`jti\` once its event is handled, ` +
+          'and reject it after that.',
       },
     },
   },

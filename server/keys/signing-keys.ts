@@ -114,7 +114,8 @@ const insertKey = async (
   try {
     await run(
       database.knex,
-      'INSERT INTO signing_keys (kid, generation, public_jwk, private_key_sealed, created_at, active_from) VALUES (?, ?, ?, ?, ?, ?)',
+      'INSERT INTO signing_keys (kid, generation, public_jwk, private_key_sealed, created_at, active_from) ' +
+        'VALUES (?, ?, ?, ?, ?, ?)',
       [kid, generation, JSON.stringify(publicJwk), sealer.seal(pem, `signing key ${kid}`), createdAt, activeFrom],
     )
   } catch (error) {

@@ -95,7 +95,8 @@ const findOverdue: Step = async ({ database, clock, onEvents }, isStopping) => {
       await database.transaction(async trx => {
         const won = await run(
           trx,
-          "UPDATE project_reports SET overdue_at = ?, updated_at = ? WHERE id = ? AND status = 'open' AND overdue_at IS NULL",
+          "UPDATE project_reports SET overdue_at = ?, updated_at = ? WHERE id = ? AND status = 'open' " +
+            'AND overdue_at IS NULL',
           [now, now, report.id],
         )
         if (won === 0) return
@@ -202,12 +203,14 @@ const purgeEvents = async (database: Database, ids: string[], isStopping: () => 
   await database.transaction(async trx => {
     await run(
       trx,
-      `DELETE FROM events WHERE id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = events.id)`,
+      `DELETE FROM events WHERE id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM deliveries d ` +
+        'WHERE d.event_id = events.id)',
       ids,
     )
     await run(
       trx,
-      `DELETE FROM event_organisations WHERE event_id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM events e WHERE e.id = event_organisations.event_id)`,
+      `DELETE FROM event_organisations WHERE event_id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM events e ` +
+        'WHERE e.id = event_organisations.event_id)',
       ids,
     )
   })

@@ -14,8 +14,8 @@ import { engines } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { startReceivers } from './receivers.ts'
 
-// What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address of a
-// database server in TIDINGS_TEST_DATABASE_URLS that server too.
+// What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address
+// of a database server in TIDINGS_TEST_DATABASE_URLS that server too.
 
 const ENDPOINTS = 100
 const ROUNDS = 3
@@ -45,7 +45,7 @@ const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number
         left -= 1
         const url = urls[left % urls.length]!
         const eventType = 'project_report_quarterly_overdue'
-        const ids = { deliveryId: randomUUID(), webhookId: randomUUID() }
+        const ids = { deliveryId: randomUUID(), eventId: randomUUID(), webhookId: randomUUID() }
         await sendOnce({ ...ids, url, eventType, eventTime: clock.now(), payload }, tools)
       }
     }),
@@ -104,7 +104,8 @@ const throughput = async (engine: string): Promise<void> => {
       await fixture.reset()
       ratios.push(durable / bare)
       console.log(
-        `${engine}: ${Math.round(durable)} deliveries/s durable, ${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
+        `${engine}: ${Math.round(durable)} deliveries/s durable, ${Math.round(bare)} without a database: ` +
+          `ratio ${round(durable / bare)}`,
       )
     }
     const median = quantile(
@@ -118,7 +119,8 @@ const throughput = async (engine: string): Promise<void> => {
       const durable = await byProcesses(fixture, count)
       await fixture.reset()
       console.log(
-        `${engine}: ${Math.round(durable)} deliveries/s by ${count} server process(es) of their own, ${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
+        `${engine}: ${Math.round(durable)} deliveries/s by ${count} server process(es) of their own, ` +
+          `${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
       )
     }
   } finally {
@@ -162,7 +164,9 @@ const latencies = async (engine: string): Promise<void> => {
   const alone = await latency(engine, 0)
   const besides = await latency(engine, 1)
   console.log(
-    `${engine}: commit to receiver, ${EVENTS_A_SECOND} events/s, 10 endpoints each: p50 ${alone.p50} ms, p99 ${alone.p99} ms (wanted: 20 or less); with one more that hangs: p50 ${besides.p50} ms, p99 ${besides.p99} ms, ratio of p99 ${round(besides.p99 / alone.p99)} (wanted: 2 or less)`,
+    `${engine}: commit to receiver, ${EVENTS_A_SECOND} events/s, 10 endpoints each: p50 ${alone.p50} ms, ` +
+      `p99 ${alone.p99} ms (wanted: 20 or less); with one more that hangs: p50 ${besides.p50} ms, ` +
+      `p99 ${besides.p99} ms, ratio of p99 ${round(besides.p99 / alone.p99)} (wanted: 2 or less)`,
   )
 }
 
@@ -203,7 +207,8 @@ const claims = async (engine: string): Promise<void> => {
     const few = await timed(1000)
     const many = await timed(1_000_000)
     console.log(
-      `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with 1,000,000: ratio ${round(many / few)} (wanted: 1.5 or less)`,
+      `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with 1,000,000: ` +
+        `ratio ${round(many / few)} (wanted: 1.5 or less)`,
     )
   } finally {
     await fixture.stop()

@@ -7,10 +7,11 @@ import { fixedWorkMs, median, quantile, show, table } from './figures.ts'
 import { cpuMs, pidListeningOn } from './processes.ts'
 import { type Pace, startWorld, type World } from './world.ts'
 
-// What an event costs from its signed mutation over HTTP to the settled delivery: 10 publishers, 100 endpoints, one event to one
-// endpoint. CPU is that of the server's processes and of the database's; publishers and receivers have processes of their own and
-// are not counted, though they take their part of the machine. Rounds alternate between the engines; medians are printed. CPU is
-// dearer on a machine that is busy otherwise: compare two runs by the CPU of the fixed work that is measured beside.
+// What an event costs from its signed mutation over HTTP to the settled delivery: 10 publishers, 100 endpoints, one
+// event to one endpoint. CPU is that of the server's processes and of the database's; publishers and receivers have
+// processes of their own and are not counted, though they take their part of the machine. Rounds alternate between the
+// engines; medians are printed. CPU is dearer on a machine that is busy otherwise: compare two runs by the CPU of the
+// fixed work that is measured beside.
 //
 //   npm run bench -- end-to-end [--engine mysql] [--rounds 3] [--seconds 5] [--in-flight 100] [--rate 100]
 

@@ -37,7 +37,10 @@ const SAMPLE = JSON.stringify(
   Array.from({ length: 200 }, (_, n) => ({ id: `row ${n}`, at: n * 1e6, text: 'x'.repeat(n) })),
 )
 
-/** CPU milliseconds of a work that is always the same: what else a machine does makes each process's CPU time dearer too. */
+/**
+ * CPU milliseconds of a work that is always the same: what else a machine does makes each process's CPU time dearer
+ * too.
+ */
 export const fixedWorkMs = (): number => {
   const before = process.cpuUsage()
   for (let n = 0; n < 40; n++)

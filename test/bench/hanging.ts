@@ -11,7 +11,8 @@ import { startWorld, type World } from './world.ts'
 
 // What hangs, and within what time others receive their events meanwhile.
 //
-//   npm run bench -- hanging [--engine mysql] [--concurrency 100] [--webhooks 40,400] [--pings 230] [--rate 5] [--seconds 10]
+// npm run bench -- hanging [--engine mysql] [--concurrency 100] [--webhooks 40,400] [--pings 230] [--rate 5] [--seconds
+// 10]
 
 const { values: options } = parseArgs({
   options: {

@@ -15,10 +15,12 @@ import { cpuMs, memoryMb, resetPeak } from './processes.ts'
 import { copyRow, idText, newIdLike, templateOf } from './seed.ts'
 import { createToken, startWorld, type World } from './world.ts'
 
-// What the worst requests do to everybody else: one document after the other beside 100 deliveries a second of another tenant, which
-// is served by the same process. A server that dies, or is silent for too long, is started again, and the table says so.
+// What the worst requests do to everybody else: one document after the other beside 100 deliveries a second of another
+// tenant, which is served by the same process. A server that dies, or is silent for too long, is started again, and the
+// table says so.
 //
-//   npm run bench -- isolation [--engine sqlite] [--only '45 ×'] [--deliveries 1000000 --users 200000] [--rate 100] [--window 3]
+// npm run bench -- isolation [--engine sqlite] [--only '45 ×'] [--deliveries 1000000 --users 200000] [--rate 100]
+// [--window 3]
 //     [--patience 10]
 
 const { values: options } = parseArgs({
@@ -53,7 +55,10 @@ const ORGANISATIONS = 20_000
 const DELIVERIES_A_WEBHOOK = 1_317
 const URL_BYTES = 2_000
 
-/** Fills the database with what there is to ask about, all of it another tenant's than the one whose deliveries are measured. */
+/**
+ * Fills the database with what there is to ask about, all of it another tenant's than the one whose deliveries are
+ * measured.
+ */
 const seed = async ({ given: { database }, client, admin, tenant, server, settled }: World): Promise<Prey> => {
   const url = server().url
   const ask = async (query: string, variables: object, as = admin) =>
@@ -321,7 +326,10 @@ const strike = async ({ requests = [], hangUpMs, isOnce, run }: Attack, world: W
 const DIED = 'the server DIED'
 const ENDED = 'KILLED'
 
-/** What is left when all clients have gone: statements that run on, a server that works on, is silent or dead. Sees to it that there is one. */
+/**
+ * What is left when all clients have gone: statements that run on, a server that works on, is silent or dead. Sees to
+ * it that there is one.
+ */
 const afterwards = async (world: World, counters: Counters | undefined, goneAt: number): Promise<string> => {
   const { pid, url } = world.server()
   await wait(Math.max(0, RUNS_ON_MS - (performance.now() - goneAt)))

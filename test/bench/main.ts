@@ -8,9 +8,9 @@ import { fileURLToPath } from 'node:url'
 import { aftercare } from '../../scripts/aftercare.js'
 import { startThrowAwayDatabase } from '../../scripts/throw-away-database.js'
 
-// Runs one benchmark by its name, or all of them that need neither arguments nor an hour. They run on SQLite and on the servers
-// named in TIDINGS_TEST_DATABASE_URLS; without any on a private MariaDB, unless TIDINGS_TEST_ENGINES is `sqlite`. What stands
-// behind the name goes to the benchmark.
+// Runs one benchmark by its name, or all of them that need neither arguments nor an hour. They run on SQLite and on the
+// servers named in TIDINGS_TEST_DATABASE_URLS; without any on a private MariaDB, unless TIDINGS_TEST_ENGINES is
+// `sqlite`. What stands behind the name goes to the benchmark.
 //
 //   npm run bench -- --list
 //   npm run bench [-- NAME [options]]
@@ -71,7 +71,10 @@ const list = (): string => {
     .join('\n')
 }
 
-/** Nothing of a benchmark outlives this process, even when that is killed: it has a folder and a process group of its own. */
+/**
+ * Nothing of a benchmark outlives this process, even when that is killed: it has a folder and a process group of its
+ * own.
+ */
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-bench-'))
 const care = aftercare(folder)
 const stopping = new AbortController()

@@ -11,10 +11,11 @@ import { seedMany } from '../../server/seed.ts'
 import { engines, freshDatabase } from '../support/databases.ts'
 import { addWebhooks } from '../support/webhooks.ts'
 
-// Selectors over many rows against the SQL that one would write by hand, as ratios of the medians of alternating runs; and a
-// walk over all rows with `after` while rows are inserted and deleted.
+// Selectors over many rows against the SQL that one would write by hand, as ratios of the medians of alternating runs;
+// and a walk over all rows with `after` while rows are inserted and deleted.
 //
-//   TIDINGS_TEST_DATABASE_URLS=mysql://… node test/bench/mango.ts [--organisations 1000000] [--projects 100000] [--deliveries 1000000]
+//   TIDINGS_TEST_DATABASE_URLS=mysql://… node test/bench/mango.ts [--organisations 1000000] [--projects 100000]
+//     [--deliveries 1000000]
 
 const { values: options } = parseArgs({
   options: {
@@ -223,7 +224,9 @@ const compareAll = async (database: Database): Promise<void> => {
       name: 'last 50 rejected of a webhook',
       resource: deliveries,
       query: { selector: { webhookId: webhookIds[5], status: 'rejected' }, sort: [{ finishedAt: 'desc' }], limit: 50 },
-      sql: "SELECT * FROM deliveries WHERE webhook_id = ? AND status = 'rejected' ORDER BY finished_at DESC, id DESC LIMIT 50",
+      sql:
+        "SELECT * FROM deliveries WHERE webhook_id = ? AND status = 'rejected' ORDER BY finished_at DESC, id DESC " +
+        'LIMIT 50',
       bindings: [webhookIds[5]!],
     },
     {
@@ -270,7 +273,9 @@ const compareAll = async (database: Database): Promise<void> => {
       name: 'deliveries by the url of their webhook, last 50',
       resource: deliveries,
       query: { selector: { 'webhook.url': 'https://example.com/7' }, sort: [{ id: 'desc' }], limit: 50 },
-      sql: "SELECT d.* FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id WHERE w.url = 'https://example.com/7' ORDER BY d.id DESC LIMIT 50",
+      sql:
+        "SELECT d.* FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id WHERE w.url = 'https://example.com/7' " +
+        'ORDER BY d.id DESC LIMIT 50',
     },
     ...(engine === 'sqlite'
       ? []
@@ -364,7 +369,10 @@ const medians = async (...works: (() => Promise<void>)[]): Promise<number[]> => 
   return times.map(list => list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)]!)
 }
 
-/** Walks all organisations in pages, by three orders at once, while others come and go: each that stays is seen exactly once. */
+/**
+ * Walks all organisations in pages, by three orders at once,
+ * while others come and go: each that stays is seen exactly once.
+ */
 const walk = async (database: Database): Promise<void> => {
   const { knex } = database
   const staying = Number((await knex('organisations').count({ n: '*' }))[0]!.n)
@@ -410,7 +418,8 @@ const walk = async (database: Database): Promise<void> => {
     const seconds = (performance.now() - started) / 1000
     if (seen.size !== staying) throw new Error(`${seen.size} of ${staying} were seen`)
     console.log(
-      `walk by ${JSON.stringify(sort ?? 'id')}: ${staying} rows once each in ${pages} pages, ${seconds.toFixed(1)} s, slowest page ${slowestMs.toFixed(0)} ms; ${passing} passing rows seen`,
+      `walk by ${JSON.stringify(sort ?? 'id')}: ${staying} rows once each in ${pages} pages, ` +
+        `${seconds.toFixed(1)} s, slowest page ${slowestMs.toFixed(0)} ms; ${passing} passing rows seen`,
     )
   }
   walking = false

@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
@@ -9,8 +9,9 @@ import { openCounters } from './database-counters.ts'
 import { show, table } from './figures.ts'
 import { startWorld } from './world.ts'
 
-// Where the CPU of an event goes: the server's by package and room, as its sampling profiler sees it, and the database's by kind of
-// statement, as MySQL's performance schema times it (waits for the disk are in that). MariaDB has that schema off by default.
+// Where the CPU of an event goes: the server's by package and room, as its sampling profiler sees it, and the
+// database's by kind of statement, as MySQL's performance schema times it (waits for the disk are in that). MariaDB has
+// that schema off by default.
 //
 //   npm run bench -- profile [--engine mysql] [--seconds 5] [--in-flight 100]
 
@@ -21,6 +22,7 @@ const { values: options } = parseArgs({
     'in-flight': { type: 'string', default: '100' },
   },
 })
+const WARM_UP_MS = 3_000
 const SHOWN = 25
 const DIGEST_SHOWN = 150
 
@@ -30,14 +32,14 @@ type Profile = {
   timeDeltas: number[]
 }
 
-/** `node_modules/knex`, `server/delivery`, `node:net` or the engine's own, such as `(garbage collector)`. */
+/** `node_modules/knex`, `server/delivery`, `node:net` `native writev` or the engine's own, such as `(garbage collector)`. */
 const placeOf = ({ functionName, url }: { functionName: string; url: string }): string => {
   if (functionName.startsWith('(')) return functionName
   const [, ours] = /\/((?:server|shared)\/(?:[\w-]+(?=\/))?)/.exec(url) ?? []
   const [, dependency] = /.*\/node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(url) ?? []
   if (dependency) return dependency
   if (ours) return ours.replace(/\/$/, '')
-  return url.startsWith('node:') ? url.split('/').slice(0, 2).join('/') : '(native)'
+  return url.startsWith('node:') ? url.split('/').slice(0, 2).join('/') : `native ${functionName}`
 }
 
 /** Milliseconds of self time by place. */
@@ -58,14 +60,24 @@ const DIGESTS = `SELECT digest_text AS digest, count_star AS n, sum_timer_wait /
 
 const profile = async (engine: string): Promise<void> => {
   const folder = mkdtempSync(join(tmpdir(), 'tidings-bench-'))
+  const file = join(folder, 'profile')
   const world = await startWorld(engine, {
-    env: { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${folder}` },
+    env: {
+      NODE_OPTIONS: `--disable-warning=ExperimentalWarning --import=${new URL('profiler.ts', import.meta.url).href}`,
+      BENCH_PROFILE_FILE: file,
+    },
   })
   const counters = engine === 'sqlite' ? undefined : await openCounters(world.given.url)
   const digests = async (): Promise<Digest[]> => (await counters?.ask<Digest>(DIGESTS).catch(() => [])) ?? []
   try {
+    const pace = { inFlight: Number(options['in-flight']) }
+    const warming = world.publish(pace)
+    await wait(WARM_UP_MS)
+    await warming()
+    const { pid } = world.server()
+    process.kill(pid, 'SIGUSR2')
     const before = new Map((await digests()).map(each => [each.digest, each]))
-    const publishing = world.publish({ inFlight: Number(options['in-flight']) })
+    const publishing = world.publish(pace)
     await wait(Number(options.seconds) * 1000)
     const { accepted } = await publishing()
     const done = (await digests()).map(({ digest, n, ms }) => ({
@@ -73,12 +85,13 @@ const profile = async (engine: string): Promise<void> => {
       n: (n - (before.get(digest)?.n ?? 0)) / accepted,
       ms: (ms - (before.get(digest)?.ms ?? 0)) / accepted,
     }))
-    await world.server().end('SIGTERM')
-    const [file] = readdirSync(folder).filter(name => name.endsWith('.cpuprofile'))
-    const times = selfTimes(JSON.parse(readFileSync(join(folder, file!), 'utf8')))
+    process.kill(pid, 'SIGUSR2')
+    for (let n = 0; n < 100 && !existsSync(file); n++) await wait(100)
+    await wait(500)
+    const times = selfTimes(JSON.parse(readFileSync(file, 'utf8')))
     const sum = [...times.values()].reduce((a, b) => a + b, 0)
     const places = [...times].toSorted((a, b) => b[1] - a[1]).slice(0, SHOWN)
-    console.log(pc.bold(`\n${engine}, ${accepted} events: the server's CPU, its start included`))
+    console.log(pc.bold(`\n${engine}, ${accepted} events: the server's CPU`))
     const percent = (part: number): string => `${((100 * part) / sum).toFixed(1)} %`
     console.log(table(places.map(([place, ms]) => [place, percent(ms), `${show(ms / accepted)} ms an event`])))
     if (done.length === 0) return

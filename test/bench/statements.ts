@@ -5,8 +5,9 @@ import { must } from './client.ts'
 import { openCounters } from './database-counters.ts'
 import { startWorld } from './world.ts'
 
-// Every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled, as the database's
-// general log has them: npm run bench -- statements [engine]. The log is switched on for that moment, on the whole server.
+// Every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled, as the
+// database's general log has them: npm run bench -- statements [engine]. The log is switched on for that moment, on the
+// whole server.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`

@@ -1,7 +1,8 @@
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
-// A way between a server process and its database (MySQL or MariaDB) that a case can break, slow down, or stop at a statement.
+// A way between a server process and its database (MySQL or MariaDB) that a case can break, slow down, or stop at a
+// statement.
 
 /** A statement that was stopped on its way. */
 export type Held = {
@@ -28,7 +29,10 @@ export type Pattern = RegExp | ((text: string) => boolean)
 export type DatabaseProxy = {
   /** The database's address by this way. */
   url: string
-  /** Connections stay and new ones are taken, and nothing comes through, the end of a connection neither: a host gone without a word. */
+  /**
+   * Connections stay and new ones are taken, and nothing comes through, the end of a connection neither: a host gone
+   * without a word.
+   */
   hole(): void
   /** Breaks every connection; new ones are taken. */
   cut(): void
@@ -39,8 +43,8 @@ export type DatabaseProxy = {
   /** Milliseconds that each byte takes longer from now on, each way. */
   delay(ms: number): void
   /**
-   * Stops the next `times` statements that match, before the database has them; or, with `answer`, when the database has answered
-   * and the server process has not had the answer.
+   * Stops the next `times` statements that match, before the database has them; or, with `answer`, when the database
+   * has answered and the server process has not had the answer.
    */
   hold(pattern: Pattern, options?: { times?: number; answer?: boolean }): Hold
   /** Answers statements that match with an error, and does not let the database have them, until it is ended. */

@@ -10,7 +10,8 @@ import { type Arrival, openArrivals } from './arrivals.ts'
 import { type Action, actionOf, endpoints } from './endpoints.ts'
 import { seeded } from './random.ts'
 
-// The endpoints of a run, in a process of their own that nothing happens to. Started with the path of the log and the seed.
+// The endpoints of a run, in a process of their own that nothing
+// happens to. Started with the path of the log and the seed.
 
 export type ToReceivers = { keys: Jwk[]; issuer: string } | 'calm' | 'finish'
 export type FromReceivers = { urls: string[] } | { arrived: number } | 'finished'

@@ -33,7 +33,10 @@ export const createDatabase = async (serverUrl: string): Promise<string> => {
   return url.href
 }
 
-/** Fills a database with the schema, and with organisations, projects, a token that may do everything, and a webhook for each endpoint. */
+/**
+ * Fills a database with the schema, and with organisations, projects,
+ * a token that may do everything, and a webhook for each endpoint.
+ */
 export const createWorld = async (
   databaseUrl: string,
   endpoints: readonly (Omit<Endpoint, 'behaviour'> & { url: string })[],

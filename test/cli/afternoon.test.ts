@@ -9,7 +9,8 @@ import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
-// An afternoon with the command line, as a person has it: in a terminal, each step following what the one before it said.
+// An afternoon with the command line, as a person has it: in a
+// terminal, each step following what the one before it said.
 
 const home = temporaryFolder()
 const bin = join(home, 'bin')
@@ -37,7 +38,9 @@ for (const [columns, rows] of [
     })
     await shell.waitForOutput(/^\$ /m)
     const seen: string[] = []
-    /** Types a line, and gives what it printed once the shell asks for the next; keys in between answer its questions. */
+    /**
+     * Types a line, and gives what it printed once the shell asks for the next; keys in between answer its questions.
+     */
     const type = async (line: string, ...questions: [RegExp, ...string[]][]): Promise<string> => {
       await shell.clear()
       await shell.press(`${line}; echo "=$?="`, 'Enter')

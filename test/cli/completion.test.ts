@@ -174,7 +174,8 @@ test('bash completes commands, webhook ids and event types', { skip: without('ba
 })
 
 test('zsh completes commands, webhook ids and event types', { skip: without('zsh') || noTerminal }, async () => {
-  const show = `show() { print -r -- ""; print -r -- "<$BUFFER>"; BUFFER=; zle reset-prompt }; zle -N show; bindkey '^X' show`
+  const show =
+    `show() { print -r -- ""; print -r -- "<$BUFFER>"; BUFFER=; zle reset-prompt }; ` + `zle -N show; bindkey '^X' show`
   const settingUp = ['autoload -U compinit', 'compinit -D', 'source <(tidings completion zsh)', show]
   assert.deepEqual(await pressTab(['zsh', '-f', '-i'], settingUp, lines), completedLines)
 })

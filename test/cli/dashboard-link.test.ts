@@ -91,7 +91,7 @@ const open = async (answer: (received: Received) => Answer) => {
 }
 
 suite('the dashboard and its server', { skip: noTerminal, timeout: 120_000 }, () => {
-  test('1,000 deliveries a second: it tells the rate, holds still for who selects one, and answers keys at once', async () => {
+  test('1,000 deliveries a second: it tells the rate, holds a selection still, and answers keys at once', async () => {
     let made: DeliveryAtAGlance[] = []
     let upTo = Date.now()
     /** One a millisecond, as a flood has them. */

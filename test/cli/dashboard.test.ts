@@ -28,7 +28,8 @@ const createWebhook = async (path: string): Promise<string> => {
 /** Something happens that every webhook is told of. */
 const submitReport = async (): Promise<void> => {
   const { errors } = await server.graphql(
-    'mutation ($p: UUID!, $q: String!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: $q, submitterId: $u) { id } }',
+    'mutation ($p: UUID!, $q: String!, $u: UUID!) ' +
+      '{ submitProjectReport(projectId: $p, quarter: $q, submitterId: $u) { id } }',
     { p: organisation.projectId, q: `${quarter++}-1`, u: organisation.userId },
   )
   assert.equal(errors, undefined)
@@ -71,7 +72,7 @@ suite('the dashboard in a terminal', { skip: noTerminal, timeout: 120_000 }, () 
     }
   })
 
-  test('webhooks stand there with their health, who needs attention first, and deliveries the newest first', async () => {
+  test('webhooks are shown with their health, who needs attention first, and deliveries the newest first', async () => {
     const terminal = await open({ columns: 80, rows: 24 })
     const screen = await terminal.waitFor(/rejected \(400\)/)
     assert.match(screen, /all +all 3 webhooks +4 +1 +0 +1\n/)
@@ -170,7 +171,7 @@ suite('the dashboard in a terminal', { skip: noTerminal, timeout: 120_000 }, () 
     await reading.waitFor(/may read but not disable: it lacks the\s+permission “webhooks”/)
   })
 
-  test('it keeps to the terminal while that changes its size, and asks for more room where there is too little', async () => {
+  test('it keeps to a terminal that changes its size, and asks for more room where there is too little', async () => {
     const terminal = await open({ columns: 80, rows: 24 })
     for (const [columns, rows] of [
       [120, 40],

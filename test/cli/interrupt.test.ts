@@ -7,7 +7,8 @@ import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
-// What a person sees who breaks a command off, or is asked something: in a real terminal, which must be as it was afterwards.
+// What a person sees who breaks a command off, or is asked
+// something: in a real terminal, which must be as it was afterwards.
 
 const home = temporaryFolder()
 const url = noTerminal ? '' : await startSandbox(home)
@@ -28,7 +29,9 @@ const env = {
   TIDINGS_HOME: join(home, 'x'),
 }
 
-/** Runs a command in a terminal, answers each question with keys, and gives what was on the screen and its exit code. */
+/**
+ * Runs a command in a terminal, answers each question with keys, and gives what was on the screen and its exit code.
+ */
 const inTerminal = async (line: string[], ...steps: [question: RegExp, ...keys: string[]][]) => {
   const terminal = await openTerminal(['bash', script, ...line], { env, columns: 100 })
   for (const [question, ...keys] of steps) {

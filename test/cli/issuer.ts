@@ -2,7 +2,7 @@ import { generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after } from 'node:test'
-import { signDeliveryToken } from '../../shared/delivery-token.ts'
+import { signDeliveryToken } from '../../shared/sign-delivery-token.ts'
 
 /** A sender of deliveries that publishes its keys, and counts how often they are fetched. */
 export const startIssuer = async () => {
@@ -28,17 +28,21 @@ export const startIssuer = async () => {
     server.close()
   })
 
-  const token = (audience: string, jti: string, { issuedAtSeconds = Math.floor(Date.now() / 1000) } = {}) =>
-    signDeliveryToken({ key, kid: issuer.kid, issuer: issuer.url, audience, jti, issuedAtSeconds })
-
   const bodyOf = (eventId: string, eventType = 'project_report_quarterly_overdue') =>
     JSON.stringify({
-      webhookId: randomUUID(),
+      webhookId: '0198a111-1111-7000-8000-00000000000a',
       eventId,
       eventType,
       eventTime: '2026-11-21T00:40:01.123+00:00',
       payload: {},
     })
+
+  /** Of a delivery with `bodyOf(jti)`, unless another body is given. */
+  const token = (
+    audience: string,
+    jti: string,
+    { issuedAtSeconds = Math.floor(Date.now() / 1000), sub = randomUUID() as string, body = bodyOf(jti) } = {},
+  ) => signDeliveryToken({ key, kid: issuer.kid, issuer: issuer.url, audience, jti, sub, body, issuedAtSeconds })
 
   /** Delivers as the service does; `audience` where it is to differ from the URL. */
   const deliver = async (
@@ -49,13 +53,12 @@ export const startIssuer = async () => {
       audience = url,
       signal,
     }: { eventId?: string; eventType?: string; audience?: string; signal?: AbortSignal } = {},
-  ) =>
-    fetch(url, {
-      ...(signal && { signal }),
-      method: 'POST',
-      headers: { 'content-type': 'application/json', authorization: `Bearer ${await token(audience, eventId)}` },
-      body: bodyOf(eventId, eventType),
-    })
+  ) => {
+    const body = bodyOf(eventId, eventType)
+    const authorization = `Bearer ${await token(audience, eventId, { body })}`
+    const headers = { 'content-type': 'application/json', authorization }
+    return fetch(url, { ...(signal && { signal }), method: 'POST', headers, body })
+  }
 
   return Object.assign(issuer, { rotate, token, bodyOf, deliver })
 }

@@ -139,7 +139,8 @@ describeEachEngine('a database', engine => {
     const insert = (name: string) =>
       run(
         database.knex,
-        `INSERT INTO users (id, name, created_at, updated_at) VALUES (?, ?, 0, 0)${database.dialect.onDuplicateUpdate(['id'], ['name'])}`,
+        'INSERT INTO users (id, name, created_at, updated_at) ' +
+          `VALUES (?, ?, 0, 0)${database.dialect.onDuplicateUpdate(['id'], ['name'])}`,
         [id, name],
       )
     await insert('one')

@@ -271,7 +271,8 @@ describeEachEngine('a delivery of a real server', engine => {
     })
     webhookId = data.createWebhook.id
     await server.graphql(
-      'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: $u) { id } }',
+      'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: $u) ' +
+        '{ id } }',
       { p: project.projectId, u: project.userId },
     )
     await receiver.waitFor(all => all.length === 2)
@@ -347,7 +348,8 @@ describeEachEngine('a delivery of a real server', engine => {
       queue => queue.length === 0,
     )
     const { data } = await server.graphql(
-      '{ deliveries(query: {selector: {eventType: "project_report_quarterly_submitted"}}) { status attemptCount nextAttemptAt attempts { number statusCode } } }',
+      '{ deliveries(query: {selector: {eventType: "project_report_quarterly_submitted"}}) ' +
+        '{ status attemptCount nextAttemptAt attempts { number statusCode } } }',
     )
     assert.deepEqual(data.deliveries, [
       {
@@ -388,7 +390,8 @@ describe('a loop without the role delivery', () => {
         url: receiver.url,
       })
       await server.graphql(
-        'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: $u) { id } }',
+        'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: ' +
+          '$u) { id } }',
         { p: project.projectId, u: project.userId },
       )
       const { data: pinged } = await server.graphql(

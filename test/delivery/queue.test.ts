@@ -443,7 +443,7 @@ describeEachEngine('the delivery loop', engine => {
     }
   })
 
-  it('lets go of an attempt that cannot be recorded at all, and makes it again when its lease has run out', async () => {
+  it('lets go of an attempt that cannot be recorded at all, and makes it again when its lease is over', async () => {
     receiver = await startReceiver()
     await refuse(fixture, 'NEW.number = 1')
     try {

@@ -34,7 +34,8 @@ describeEachEngine('an error', engine => {
   const asked = async (document: string, variables: object = {}) =>
     server.graphql(document, variables, await server.token())
   const submit = ({ projectId, userId }: Project, quarter: string) =>
-    `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") { id } }`
+    `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") ` +
+    '{ id } }'
 
   /** Renames a table while `work` is done, so that what uses it fails. */
   const without = async <T>(table: string, work: () => Promise<T>): Promise<T> => {
@@ -210,7 +211,8 @@ describeEachEngine('an error', engine => {
       // Its lists have been changed when it is found to receive more than the caller sees.
       [
         undefined,
-        `mutation { upsertWebhook(id: "${own.data.createWebhook.id}", events: [token_expired], projectIds: []) { id } }`,
+        `mutation { upsertWebhook(id: "${own.data.createWebhook.id}", events: [token_expired], projectIds: []) ` +
+          '{ id } }',
         'FORBIDDEN',
         limited,
       ],

@@ -32,9 +32,8 @@ import {
   type Tokens,
 } from './noninterference.ts'
 
-// Noninterference: what a token does not see changes no answer that it gets.
-// Everything here is read from the schema: a field, a query or a mutation that is added to it is walked too, or the test
-// says that it does not know how.
+// Noninterference: what a token does not see changes no answer that it gets. Everything here is read from the schema: a
+// field, a query or a mutation that is added to it is walked too, or the test says that it does not know how.
 
 const schema = createSchema()
 type Field = GraphQLField<unknown, unknown>
@@ -77,7 +76,10 @@ const firstDifference = (a: string, b: string): string => {
 }
 
 type Condition = object
-/** Something that a selector or a sort may name. Not all of them can be selected on: then the error is the same in both data sets. */
+/**
+ * Something that a selector or a sort may name. Not all of them can
+ * be selected on: then the error is the same in both data sets.
+ */
 type Place = { path: string; type: string; values: readonly string[]; selector: (condition: Condition) => object }
 
 const PAYLOAD = ['projectReport.projectId', 'projectReport.submitterName', 'note', 'accessTokenId']
@@ -208,7 +210,10 @@ describeEachEngine('what a token does not see', engine => {
     for (const server of [whole, ...left.values()]) await server.stop()
   })
 
-  /** Those that are answered. One that names what cannot be selected on is refused whatever there is, and the document with it. */
+  /**
+   * Those that are answered. One that names what cannot be selected
+   * on is refused whatever there is, and the document with it.
+   */
   const answered = async (probes: Probe[]): Promise<Probe[]> => {
     const { knex } = whole.database
     const found: Probe[] = []
@@ -359,7 +364,9 @@ describeEachEngine('what a token does not see', engine => {
     const variables = args.map(argument => `$${argument.name}: ${argument.type}`).join(', ')
     const passed = args.map(argument => `${argument.name}: $${argument.name}`).join(', ')
     return {
-      document: `mutation${variables && `(${variables})`} { ${name}${passed && `(${passed})`} { ${everythingOf(objectOf(field)!, 1)} } }`,
+      document:
+        `mutation${variables && `(${variables})`} { ${name}${passed && `(${passed})`} ` +
+        `{ ${everythingOf(objectOf(field)!, 1)} } }`,
       variables: given,
     }
   }

@@ -81,13 +81,16 @@ describeEachEngine('what a token sees', engine => {
     return ok(await server.graphql(document, { url: receiver.url, ...scope }, as)).createWebhook.id
   }
   const submit = async ({ projectId, userId }: Project, quarter = '2026-3'): Promise<string> => {
-    const document = `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") { id } }`
+    const document =
+      `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") ` +
+      '{ id } }'
     return ok(await server.graphql(document, {}, all)).submitProjectReport.id
   }
   const upsert = (as: Token, variables: object): Promise<GraphqlAnswer> =>
     server.graphql(
       `mutation($id: UUID, $url: String, $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-        upsertWebhook(id: $id, url: $url, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { id } }`,
+        upsertWebhook(
+          id: $id, url: $url, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { id } }`,
       variables,
       as,
     )
@@ -144,7 +147,7 @@ describeEachEngine('what a token sees', engine => {
     }
   })
 
-  it('is, for an admin of one organisation, every webhook and the tokens of that organisation, but no other’s data', async () => {
+  it('is, for an admin of one organisation, every webhook and the tokens of that, but no other’s data', async () => {
     const listed = await list(acmeAdmin)
     assert.deepEqual(listed.organisations, [acme.organisationId])
     assert.deepEqual(listed.projects, [acme.projectId])
@@ -200,7 +203,7 @@ describeEachEngine('what a token sees', engine => {
     for (const [name, id] of Object.entries(webhooks)) assert.equal(text.includes(id), ACME_SEES.includes(name), name)
   })
 
-  it('loses a project that moves to another organisation, also where an event of the time before names it', async () => {
+  it('loses a project that moves to another organisation, also where an event from before names it', async () => {
     const moved = await addProject(server.database, { organisation: 'Cedar', project: 'Seeds' })
     const { organisationId, projectId } = moved
     await submit(moved)
@@ -289,7 +292,7 @@ describeEachEngine('what a token sees', engine => {
     }
   })
 
-  it('lets it change a webhook of another token that receives only what it sees, but not make it receive more', async () => {
+  it('lets it change a webhook of another token that receives only what it sees, but not widen it', async () => {
     const id = await create(all, { organisationIds: [acme.organisationId], projectIds: [acme.projectId] })
     ok(await upsert(acmeOnly, { id, organisationIds: [] }))
     const { errors } = await upsert(acmeOnly, { id, projectIds: [] })

@@ -156,7 +156,8 @@ describeEachEngine('find', engine => {
     [{ 'payload.a': 'desc' }],
   ]) {
     for (const selector of [{}, { name: { $regex: '^([A-D])' } }]) {
-      test(`after walks all rows once by ${JSON.stringify(sort)} of ${JSON.stringify(selector)} while rows come and go`, async () => {
+      const walk = `${JSON.stringify(sort)} of ${JSON.stringify(selector)}`
+      test(`after walks all rows once by ${walk} while rows come and go`, async () => {
         const some = (index: number) =>
           thing(index, {
             name: 'ABCD'[index % 4]!,
@@ -199,7 +200,7 @@ describeEachEngine('find', engine => {
     assert.deepEqual(await found({ after: idOf(2), selector: { name: { $regex: 'T.*g' } } }), [idOf(3)])
   })
 
-  test('after a row that is gone, a walk by another field says so, and the same of a row that is not visible', async () => {
+  test('after a row that is gone, a walk by another field says so, and the same of an invisible row', async () => {
     await insertWorld(database, { makers: [], things: [thing(1), thing(2)] })
     const gone = await refused({ after: goneId, sort: ['name'] })
     assert.equal(gone.code, 'BAD_USER_INPUT')
@@ -357,7 +358,7 @@ describeEachEngine('find', engine => {
     }
   })
 
-  test('a pattern that makes other engines backtrack answers at once on long names, and others are served meanwhile', async () => {
+  test('a pattern that makes other engines backtrack answers at once on long names, and holds up nobody', async () => {
     await insertWorld(database, {
       makers: [],
       things: Array.from({ length: 2_000 }, (_, index) => thing(index, { name: `${'a'.repeat(250)}!` })),

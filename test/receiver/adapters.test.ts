@@ -74,7 +74,10 @@ for (const [name, serve] of Object.entries(adapters)) {
       const { url, events } = await start(serve)
       const response = await sender.deliver(url, { audience: 'https://other.example/' })
       assert.equal(response.status, 401)
-      assert.equal(response.headers.get('www-authenticate'), 'Bearer error="invalid_token"')
+      assert.equal(
+        response.headers.get('www-authenticate'),
+        'Bearer error="invalid_token", error_description="audience"',
+      )
       assert.match(response.headers.get('content-type')!, /^application\/json/)
       assert.equal(((await response.json()) as { error: string }).error, 'audience')
       assert.equal(events.length, 0)

@@ -7,7 +7,10 @@ import { startIssuer } from '../cli/issuer.ts'
 
 /** An issuer that may be away. */
 const startKeys = async () => {
-  const served = { status: 200, body: JSON.stringify({ keys: [{ kty: 'OKP', crv: 'Ed25519', x: 'a', kid: 'one' }] }) }
+  const served = {
+    status: 200,
+    body: JSON.stringify({ keys: [{ kty: 'OKP', crv: 'Ed25519', x: 'A'.repeat(43), kid: 'one' }] }),
+  }
   const state = { ...served, requests: 0, url: '', away: () => {}, back: () => {} }
   const server = createServer((_request, response) => {
     state.requests += 1

@@ -1,38 +1,179 @@
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
-import { test } from 'node:test'
-import { fileURLToPath } from 'node:url'
-import { promisify } from 'node:util'
-import * as receiver from '../../receiver/index.ts'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
+import { repository, run } from '../scripts/checkout.ts'
+import { freePort } from '../support/ports.ts'
+import { installRuntimes } from './package/runtimes.ts'
 
-const repository = fileURLToPath(new URL('../..', import.meta.url))
+describe('the package @tidings/receiver, packed and installed', () => {
+  let folder: string
+  let at: Awaited<ReturnType<typeof installRuntimes>>
 
-/** What a program in this checkout prints, given as source. */
-const run = async (type: 'module' | 'commonjs', source: string): Promise<unknown> => {
-  const { stdout } = await promisify(execFile)(process.execPath, [`--input-type=${type}`, '--eval', source], {
-    cwd: repository,
+  before(async () => {
+    at = await installRuntimes()
+    folder = await mkdtemp(path.join(tmpdir(), 'tidings-receiver-'))
+    await writeFile(path.join(folder, 'package.json'), '{"type":"module","private":true}')
+    const packed = await run('npm', ['pack', '--loglevel=error', '--pack-destination', folder], {
+      cwd: path.join(repository, 'receiver'),
+    })
+    assert.equal(packed.code, 0, packed.stderr)
+    const options = ['--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error', '--engine-strict']
+    const installed = await run('npm', ['install', ...options, packed.stdout.trim().split('\n').at(-1)!], {
+      cwd: folder,
+    })
+    assert.equal(installed.code, 0, installed.stderr)
+    await cp(path.join(repository, 'test/receiver/package'), folder, { recursive: true })
+    const vectors = await readFile(path.join(repository, 'docs/receivers/vectors.json'), 'utf8')
+    await writeFile(path.join(folder, 'vectors.mjs'), `export default ${vectors}`)
   })
-  return JSON.parse(stdout)
-}
+  after(() => rm(folder, { recursive: true, force: true }))
 
-const names = Object.keys(receiver).sort()
+  const fine = {
+    statuses: [200, 401, 401, 405],
+    types: ['token_expired', 'token_expired'],
+    wrongVectors: [],
+    failures: [],
+  }
+  const output = async (program: string, args: string[]): Promise<string> => {
+    const { code, stdout, stderr } = await run(program, args, { cwd: folder })
+    assert.equal(code, 0, stderr || stdout)
+    return stdout
+  }
+  const outcome = async (program: string, ...args: string[]) => JSON.parse(await output(program, args))
 
-test('every name of the kit can be imported from tidings/receiver', async () => {
-  const source = `import * as kit from 'tidings/receiver'; console.log(JSON.stringify(Object.keys(kit)))`
-  const imported = (await run('module', source)) as string[]
-  // CommonJS that is imported has these two besides.
-  assert.deepEqual(imported.filter(name => name !== 'default' && name !== 'module.exports').sort(), names)
-})
+  test('brings jose and nothing else, and carries no test, source or Node’s own module', async () => {
+    const modules = path.join(folder, 'node_modules')
+    const names = (await readdir(modules)).filter(name => !name.startsWith('.'))
+    assert.deepEqual(names.sort(), ['@tidings', 'jose'])
+    const home = path.join(modules, '@tidings/receiver')
+    const files = (await readdir(home, { recursive: true })).filter(name => /\.\w+$/.test(name))
+    assert.deepEqual(
+      files.filter(name => !/\.(d\.ts|js)$|package\.json$/.test(name)),
+      [],
+    )
+    for (const name of files.filter(it => it.endsWith('.js'))) {
+      const source = await readFile(path.join(home, name), 'utf8')
+      const ofNode = [...source.matchAll(/from ['"](node:[^'"]+)|import\(['"](node:[^'"]+)/g)]
+      assert.equal(ofNode.length, name.endsWith('testing/test-server.js') ? 1 : 0, name)
+      assert.doesNotMatch(source, /\bBuffer(\(|\.\w)|\bprocess\./, name)
+    }
+  })
 
-test('each name is what the kit exports', async () => {
-  const source = `import { ${names.join(', ')} } from 'tidings/receiver'; console.log(JSON.stringify([${names.map(name => `typeof ${name}`)}]))`
-  assert.deepEqual(
-    await run('module', source),
-    names.map(() => 'function'),
-  )
-})
+  test('runs on Node 20', async () => assert.deepEqual(await outcome(at.node20, 'run.mjs'), fine))
+  test('runs on Node 22', async () => assert.deepEqual(await outcome(at.node22, 'run.mjs'), fine))
+  test('runs on Node 24', async () => assert.deepEqual(await outcome(process.execPath, 'run.mjs'), fine))
+  test('runs on Bun', async () => assert.deepEqual(await outcome(at.bun, 'run.mjs'), fine))
+  test('runs on Deno', async () => assert.deepEqual(await outcome(at.deno, 'run', '--allow-all', 'run.mjs'), fine))
 
-test('CommonJS can require it', async () => {
-  const source = `console.log(JSON.stringify(Object.keys(require('tidings/receiver')).sort()))`
-  assert.deepEqual(await run('commonjs', source), names)
+  for (const [version, node] of [
+    ['20', () => at.node20],
+    ['22', () => at.node22],
+  ] as const) {
+    test(`can be required by CommonJS on Node ${version}`, async () => {
+      const source = `console.log(JSON.stringify(typeof require('@tidings/receiver').createReceiver))`
+      assert.equal(await outcome(node(), '--input-type=commonjs', '--eval', source), 'function')
+    })
+  }
+
+  test('runs bundled by esbuild', async () => {
+    await output(at.esbuild, [
+      'run.mjs',
+      '--bundle',
+      '--format=esm',
+      '--platform=neutral',
+      '--external:node:http',
+      '--outfile=esbuild.mjs',
+    ])
+    assert.deepEqual(await outcome(at.node20, 'esbuild.mjs'), fine)
+  })
+
+  test('runs bundled by Rollup', async () => {
+    const config = `import resolve from ${JSON.stringify(at.nodeResolve)}
+      export default { input: 'run.mjs', external: /^node:/, plugins: [resolve()], output: { dir: 'rollup', entryFileNames: '[name].mjs', chunkFileNames: '[name].mjs' } }`
+    await writeFile(path.join(folder, 'rollup.config.mjs'), config)
+    await output(process.execPath, [at.rollup, '--config', 'rollup.config.mjs', '--silent'])
+    assert.deepEqual(await outcome(at.node22, 'rollup/run.mjs'), fine)
+  })
+
+  test('runs in a Worker, with Durable Objects as its replay store', async () => {
+    await output(at.esbuild, [
+      'worker.mjs',
+      '--bundle',
+      '--format=esm',
+      '--platform=neutral',
+      '--external:node:http',
+      '--outfile=bundle.mjs',
+    ])
+    const port = await freePort()
+    const config = `using Workerd = import "/workerd/workerd.capnp";
+      const config :Workerd.Config = (
+        services = [(name = "main", worker = .worker)],
+        sockets = [(name = "http", address = "127.0.0.1:${port}", http = (), service = "main")],
+      );
+      const worker :Workerd.Worker = (
+        modules = [(name = "worker", esModule = embed "bundle.mjs")],
+        compatibilityDate = "2026-01-01",
+        durableObjectNamespaces = [(className = "ReplayStoreObject", uniqueKey = "replays")],
+        durableObjectStorage = (inMemory = void),
+        bindings = [(name = "REPLAYS", durableObjectNamespace = "ReplayStoreObject")],
+      );`
+    await writeFile(path.join(folder, 'config.capnp'), config)
+    const child = spawn(at.workerd, ['serve', 'config.capnp'], { cwd: folder, stdio: ['ignore', 'inherit', 'inherit'] })
+    try {
+      for (const endMs = Date.now() + 20_000; ; await wait(50)) {
+        const response = await fetch(`http://127.0.0.1:${port}/`).catch(() => undefined)
+        if (response) {
+          assert.deepEqual(await response.json(), fine)
+          break
+        }
+        assert.ok(Date.now() < endMs, 'workerd does not answer')
+      }
+    } finally {
+      if (child.kill('SIGKILL')) await once(child, 'exit')
+    }
+  })
+
+  const strict = {
+    strict: true,
+    noEmit: true,
+    types: [],
+    lib: ['es2022', 'dom'],
+    target: 'es2022',
+    skipLibCheck: false,
+  }
+  for (const [name, compilerOptions, type] of [
+    ['node16 from an ES module', { module: 'node16', moduleResolution: 'node16' }, 'module'],
+    ['node16 from a CommonJS module', { module: 'node16', moduleResolution: 'node16' }, 'commonjs'],
+    ['CommonJS with the resolution of Node 10', { module: 'commonjs', moduleResolution: 'node10' }, 'commonjs'],
+    ['a bundler', { module: 'esnext', moduleResolution: 'bundler' }, 'module'],
+  ] as const) {
+    test(`passes the type check as ${name} resolves it`, async () => {
+      const project = path.join(folder, `types-${name.replaceAll(/\W/g, '-')}`)
+      await mkdir(project)
+      await symlink(path.join(folder, 'node_modules'), path.join(project, 'node_modules'))
+      await cp(path.join(folder, 'types.ts'), path.join(project, 'types.ts'))
+      await writeFile(path.join(project, 'package.json'), JSON.stringify({ type }))
+      const tsconfig = { compilerOptions: { ...strict, ...compilerOptions }, include: ['types.ts'] }
+      await writeFile(path.join(project, 'tsconfig.json'), JSON.stringify(tsconfig))
+      await output(process.execPath, [at.typescript, '--project', project])
+    })
+  }
+
+  test('tidings/receiver is the same', async () => {
+    const home = path.join(folder, 'node_modules/tidings')
+    await mkdir(home)
+    await cp(path.join(repository, 'bin'), path.join(home, 'bin'), { recursive: true })
+    await cp(path.join(repository, 'package.json'), path.join(home, 'package.json'))
+    const source = `
+      import * as one from 'tidings/receiver'
+      import * as other from '@tidings/receiver'
+      console.log(Object.keys(other).every(name => one[name] === other[name]) && Object.keys(one).length)`
+    const names = Object.keys(await import('../../receiver/index.ts'))
+    assert.equal(await outcome(process.execPath, '--input-type=module', '--eval', source), names.length)
+  })
 })

@@ -1,43 +1,37 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { describe, test } from 'node:test'
+import v8 from 'node:v8'
+import vm from 'node:vm'
 import { memoryReplayStore } from '../../receiver/index.ts'
+import { replayStoreCases } from '../../receiver/testing/replay-store-cases.ts'
 import { testClock } from '../support/clock.ts'
 
-test('a jti is claimed once, until it is released', async () => {
-  const store = memoryReplayStore()
-  assert.equal(await store.claim('a', 60), 'claimed')
-  assert.equal(await store.claim('a', 60), 'in_progress')
-  assert.equal(await store.claim('b', 60), 'claimed')
-  await store.release('a')
-  assert.equal(await store.claim('a', 60), 'claimed')
-})
-
-test('a jti that was handled stays so for its time, and not longer', async () => {
+describe('the store in memory', () => {
   const clock = testClock()
   const store = memoryReplayStore({ now: clock.now })
-  await store.claim('a', 60)
-  await store.record('a', 1000)
-  clock.advance(999_999)
-  assert.equal(await store.claim('a', 60), 'handled')
-  clock.advance(1)
-  assert.equal(await store.claim('a', 60), 'claimed')
-})
+  for (const { name, run } of replayStoreCases(() => store, { wait: clock.advance })) test(name, run)
 
-test('a claim lapses when its holder is never heard of again', async () => {
-  const clock = testClock()
-  const store = memoryReplayStore({ now: clock.now })
-  await store.claim('a', 60)
-  clock.advance(60_000)
-  assert.equal(await store.claim('a', 60), 'claimed')
-})
+  test('forgets the oldest of more handled events than it may hold', async () => {
+    const small = memoryReplayStore({ maxEntries: 3 })
+    for (const key of ['a', 'b', 'c', 'd']) await small.record(key, 'nobody else', 'r', 1000)
+    const claims = await Promise.all(['a', 'b', 'c', 'd'].map(key => small.claim(key, 60)))
+    assert.deepEqual(
+      claims.map(({ status }) => status),
+      ['claimed', 'handled', 'handled', 'handled'],
+    )
+  })
 
-test('of more handled events than it may hold, the oldest are forgotten', async () => {
-  const store = memoryReplayStore({ maxEntries: 3 })
-  for (const jti of ['a', 'b', 'c', 'd']) await store.record(jti, 1000)
-  assert.deepEqual(await Promise.all(['a', 'b', 'c', 'd'].map(jti => store.claim(jti, 60))), [
-    'claimed',
-    'handled',
-    'handled',
-    'handled',
-  ])
+  test('keeps no claim that has lapsed', async () => {
+    v8.setFlagsFromString('--expose-gc')
+    const collect: () => void = vm.runInNewContext('gc')
+    const time = testClock()
+    const many = memoryReplayStore({ now: time.now })
+    for (let n = 0; n < 300_000; n++) await many.claim(`key-${n}`, 60)
+    collect()
+    const before = process.memoryUsage().heapUsed
+    time.advance(60_000)
+    await many.claim('one more', 60)
+    collect()
+    assert.ok(before - process.memoryUsage().heapUsed > 30e6)
+  })
 })

@@ -13,6 +13,9 @@ type Delivery = {
   payload?: unknown
   audience?: string
   issuedAtSeconds?: number
+  webhookId?: string
+  /** The event's own id. */
+  id?: string
 }
 
 /** A sender with keys of its own; what is not said of a delivery is as it should be. */
@@ -25,17 +28,14 @@ export const startSender = async () => {
     payload = eventType === 'ping' ? {} : overdue,
     audience: aud = audience,
     issuedAtSeconds = Math.floor(Date.now() / 1000),
-  }: Delivery = {}) => ({
-    method: 'POST',
-    authorization: `Bearer ${await issuer.token(aud, eventId, { issuedAtSeconds })}`,
-    body: JSON.stringify({
-      webhookId: randomUUID(),
-      eventId,
-      eventType,
-      eventTime: '2026-11-21T00:40:01.123+00:00',
-      payload,
-    }),
-  })
+    webhookId = randomUUID(),
+    id,
+  }: Delivery = {}) => {
+    const eventTime = '2026-11-21T00:40:01.123+00:00'
+    const body = JSON.stringify({ webhookId, eventId, eventType, eventTime, payload })
+    const token = await issuer.token(aud, eventId, { issuedAtSeconds, body, ...(id && { sub: id }) })
+    return { method: 'POST', authorization: `Bearer ${token}`, body }
+  }
 
   /** Delivers over HTTP as the service does. */
   const deliver = async (url: string, delivery: Delivery = {}): Promise<Response> =>

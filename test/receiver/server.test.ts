@@ -23,7 +23,7 @@ describe('a receiver of a Tidings server', () => {
     const options = { issuer: server.url, audience: url, onError: (error: unknown) => errors.push(error) }
     listener.on(
       'request',
-      expressReceiver(options, event => handle(event)),
+      expressReceiver(options, (event, context) => handle(event, context)),
     )
     const { errors: refused } = await server.graphql('mutation ($url: String!) { createWebhook(url: $url) { id } }', {
       url,

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import {
+  createHash,
   createHmac,
   createPrivateKey,
   createPublicKey,
@@ -11,7 +12,8 @@ import {
 import { describe, it } from 'node:test'
 import fc from 'fast-check'
 import { createLocalJWKSet, jwtVerify } from 'jose'
-import { type CheckName, type Jwk, signDeliveryToken, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { type CheckName, type Jwk, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { signDeliveryToken } from '../../shared/sign-delivery-token.ts'
 
 // The key of RFC 8037 appendix A.1.
 const key = createPrivateKey({
@@ -32,14 +34,29 @@ const audience = 'https://receiver.example/hooks/1'
 const jti = '0198a111-1111-7000-8000-000000000001'
 const issuedAtSeconds = 1_795_221_601
 const at = new Date(issuedAtSeconds * 1000 + 500)
-const body = JSON.stringify({ eventId: jti, eventType: 'ping', payload: {} })
+const body = JSON.stringify({
+  webhookId: '0198a111-1111-7000-8000-000000000003',
+  eventId: jti,
+  eventType: 'ping',
+  payload: {},
+})
 
-const token = await signDeliveryToken({ key, kid, issuer, audience, jti, issuedAtSeconds })
-const given = { keys: [publicJwk], issuer, audience, at, body, seen: () => false }
+const sub = '0198a111-1111-7000-8000-000000000002'
+const webhookId = '0198a111-1111-7000-8000-000000000003'
+const token = await signDeliveryToken({ key, kid, issuer, audience, jti, sub, body, issuedAtSeconds })
+const given = { keys: [publicJwk], issuer, audience, at, body, webhookIds: [webhookId], seen: () => false }
 
 const encode = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url')
 const header = { alg: 'EdDSA', kid, typ: 'JWT' }
-const claims = { iss: issuer, aud: audience, jti, iat: issuedAtSeconds, exp: issuedAtSeconds + 300 }
+const claims = {
+  iss: issuer,
+  aud: audience,
+  sub,
+  jti,
+  iat: issuedAtSeconds,
+  exp: issuedAtSeconds + 300,
+  body_sha256: createHash('sha256').update(body).digest('base64url'),
+}
 /** A token as the sender would sign it, with whatever it is to hold. */
 const signed = (head: unknown, content: unknown, by: KeyObject = key) => {
   const input = `${encode(head)}.${encode(content)}`
@@ -60,6 +77,8 @@ const ALL: CheckName[] = [
   'audience',
   'expiry',
   'jti',
+  'body_digest',
+  'webhook',
   'replay',
   'issued_at',
 ]
@@ -109,7 +128,7 @@ describe('a delivery token', () => {
     assert.equal(ok, true)
     assert.deepEqual(
       checks.filter(({ status }) => status === 'skipped').map(({ name }) => name),
-      ['issuer', 'audience', 'jti', 'replay'],
+      ['issuer', 'audience', 'jti', 'body_digest', 'webhook', 'replay'],
     )
   })
 })
@@ -142,8 +161,11 @@ describe('a broken delivery token', () => {
     ['without expiry', signed(header, { ...claims, exp: undefined }), ['expiry']],
     ['whose expiry is a text', signed(header, { ...claims, exp: '2099' }), ['expiry']],
     ['that lives longer than 5 minutes', signed(header, { ...claims, exp: claims.iat + 301 }), ['expiry']],
-    ['of another event', token, ['jti'], { body: JSON.stringify({ eventId: 'another' }) }],
-    ['with a body that is no JSON', token, ['jti'], { body: 'oops' }],
+    ['of another event', token, ['jti', 'body_digest'], { body: body.replace(jti, 'another') }],
+    ['with a body that is no JSON', token, ['jti', 'body_digest', 'webhook'], { body: 'oops' }],
+    ['of another’s webhook', token, ['webhook'], { webhookIds: ['0198a111-1111-7000-8000-00000000000b'] }],
+    ['whose body was changed by one character', token, ['body_digest'], { body: `${body} ` }],
+    ['whose digest is a number', signed(header, { ...claims, body_sha256: 1 }), ['body_digest']],
     ['without jti', signed(header, { ...claims, jti: undefined }), ['jti']],
     ['that was handled before', token, ['replay'], { seen: () => true }],
     ['from the future', signed(header, { ...claims, iat: claims.iat + 62, exp: claims.iat + 300 }), ['issued_at']],

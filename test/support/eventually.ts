@@ -2,8 +2,8 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { inspect } from 'node:util'
 
 /**
- * Looks again and again until what is seen is as it should be, and answers with that. A look that throws has not seen it.
- * Throws at the deadline, with what was waited for and what was seen last.
+ * Looks again and again until what is seen is as it should be, and answers with that. A look that throws has not seen
+ * it. Throws at the deadline, with what was waited for and what was seen last.
  *
  * @param what in words that go on from "waited for", such as "every delivery to be claimed"
  */

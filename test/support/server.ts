@@ -39,7 +39,8 @@ export type TestServer = {
  * The real server in this process, on a database of its own (or a given one), allowed to send to loopback.
  *
  * @param options.env settings that differ from the defaults, by their names in the environment
- * @param options.clock what server and requests go by; without it the server has the database's, requests this machine's
+ * @param options.clock what server and requests go by; without
+ *   it the server has the database's, requests this machine's
  */
 export const startTestServer = async (
   engine: string,

@@ -39,7 +39,8 @@ const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string[] => {
     case 'limited':
       return [
         colours.yellow(
-          `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from now on.${since}`,
+          `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from ` +
+            `now on.${since}`,
         ),
       ]
     case 'refused':
@@ -56,7 +57,8 @@ const askedFor = ({ mode, notice }: State, colours: Colours): string[] => {
     }
     case 'since':
       return [
-        `${colours.bold('Send again')} to ${shownUrl(mode.webhook.url)} what it has not acknowledged since: ${cellTyped(mode.text)}█`,
+        `${colours.bold('Send again')} to ${shownUrl(mode.webhook.url)} what it has not acknowledged since: ` +
+          `${cellTyped(mode.text)}█`,
         mode.fault === ''
           ? '  so long ago as 90s, 15m, 2h, 7d, or a date or time; enter goes on, esc leaves'
           : colours.red(`  ${mode.fault}`),

@@ -155,7 +155,8 @@ export const listInFocus = ({ focus, detailsOf }: State): 'webhooks' | 'deliveri
 export const notPermitted = ({ viewer }: State, kind: ActionKind): string | undefined =>
   viewer.permissions.some(each => each === 'webhooks' || each === 'admin')
     ? undefined
-    : `This access token may read but not ${kind}: it lacks the permission “webhooks”. An admin can make one that has it: tidings tokens create --permissions read,webhooks`
+    : `This access token may read but not ${kind}: it lacks the permission “webhooks”. ` +
+      'An admin can make one that has it: tidings tokens create --permissions read,webhooks'
 
 const WHOLE_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/

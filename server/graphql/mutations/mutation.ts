@@ -7,8 +7,8 @@ import { needs, type Resolver } from '../fields.ts'
 export type Mutations = Record<string, Resolver<unknown, never>>
 
 /**
- * A mutation that only tokens with a permission reach. It is handed the arguments that were given: null and absent are the same. It
- * answers with what the ones before it in the same document have changed.
+ * A mutation that only tokens with a permission reach. It is handed the arguments that were given: null and absent are
+ * the same. It answers with what the ones before it in the same document have changed.
  */
 export const mutation = <Args extends object>(
   permission: Permission,

@@ -13,7 +13,8 @@ import {
 } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// Recovery means everything, and goes behind what is new; what is followed by id is followed in the order in which it happened.
+// Recovery means everything, and goes behind what is new; what is followed by id is followed in the order in which it
+// happened.
 
 /** Events that should have a delivery to a webhook, and have none. */
 const withoutDelivery = (stage: Stage, webhookId: string): Promise<number> =>

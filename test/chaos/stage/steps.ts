@@ -15,8 +15,9 @@ export type Steps = {
 }
 
 /**
- * Makes the same thing again and again, each time stopped at the next of its statements while something else happens: so that all
- * that may come between two steps of it comes between them, whatever its statements are. It must be the only one to use `by`.
+ * Makes the same thing again and again, each time stopped at the next of its statements while something else happens:
+ * so that all that may come between two steps of it comes between them, whatever its statements are. It must be the
+ * only one to use `by`.
  */
 export const atEachStatement = async <T>(
   by: DatabaseProxy,
@@ -24,7 +25,10 @@ export const atEachStatement = async <T>(
     prepare: () => Promise<T>
     act: (given: T) => Promise<unknown>
     meanwhile: (given: T) => Promise<unknown>
-    /** What is wrong; undefined if nothing is. `hadHappened`: what was to happen meanwhile was done before the other went on. */
+    /**
+     * What is wrong; undefined if nothing is. `hadHappened`: what was to happen meanwhile was done before the other
+     * went on.
+     */
     check: (
       given: T,
       result: { acted: unknown; happened: unknown; hadHappened: boolean },

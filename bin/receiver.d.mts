@@ -1,0 +1,1 @@
+export * from '@tidings/receiver'

@@ -1,0 +1,12 @@
+// An AWS Lambda function behind a function URL, or an HTTP API with payload format 2.0. npm install @tidings/receiver,
+// and bundle it: npx esbuild lambda.ts --bundle --platform=node --format=esm --outfile=index.mjs
+import { lambdaReceiver } from '@tidings/receiver'
+
+export const handler = lambdaReceiver(
+  {
+    issuer: process.env.ISSUER ?? 'http://127.0.0.1:4100',
+    audience: process.env.AUDIENCE ?? 'http://127.0.0.1:3000/hooks',
+    // Processes come and go: in production give it a store that they share, see docs/receivers/javascript.md.
+  },
+  async event => console.log(event.eventType, event.payload),
+)

@@ -1,0 +1,18 @@
+// What the test server needs of node:http: the package is built without Node's own types, and needs none to be used.
+declare module 'node:http' {
+  interface Server {
+    once(event: 'error', listener: (error: Error) => void): void
+    listen(port: number, host: string, listener: () => void): void
+    address(): { port: number } | string | null
+    close(listener: () => void): void
+    closeAllConnections(): void
+  }
+  interface Incoming {
+    url?: string
+  }
+  interface Outgoing {
+    writeHead(status: number, headers: Record<string, string>): void
+    end(body: string): void
+  }
+  export const createServer: (listener: (request: Incoming, response: Outgoing) => unknown) => Server
+}

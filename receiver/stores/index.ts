@@ -1,0 +1,8 @@
+export {
+  type DurableNamespace,
+  type DurableStorage,
+  durableObjectReplayStore,
+  ReplayStoreObject,
+} from './durable-object.ts'
+export { type EvalScript, redisReplayStore } from './redis.ts'
+export { type KnexLike, knexRunner, type RunSql, receiptsTable, type SqlStoreOptions, sqlReplayStore } from './sql.ts'

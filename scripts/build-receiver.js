@@ -1,0 +1,31 @@
+// Builds receiver/dist, what the package @tidings/receiver carries: one set of modules, and its declarations twice,
+// since TypeScript takes those that a CommonJS module requires for CommonJS themselves.
+import { spawnSync } from 'node:child_process'
+import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+
+/** Builds into a folder, receiver/dist unless named. */
+export const buildReceiver = (dist = path.join(root, 'receiver/dist')) => {
+  rmSync(dist, { recursive: true, force: true })
+  const compiler = path.join(root, 'node_modules/typescript/bin/tsc')
+  const args = [compiler, '--project', path.join(root, 'receiver/tsconfig.json'), '--outDir', dist]
+  const { status, stdout } = spawnSync(process.execPath, args, { encoding: 'utf8' })
+  if (status !== 0) throw new Error(`The receiver kit could not be built:\n${stdout}`)
+  const declarations = globSync('**/*.d.ts', { cwd: dist })
+  for (const file of declarations) {
+    // Older versions of TypeScript resolve no declarations by the source's name.
+    const source = readFileSync(path.join(dist, file), 'utf8')
+    writeFileSync(path.join(dist, file), source.replace(/(from |import\()'(\.[^']*)\.ts'/g, "$1'$2.js'"))
+  }
+  for (const file of declarations) {
+    const copy = path.join(dist, 'commonjs', file)
+    mkdirSync(path.dirname(copy), { recursive: true })
+    cpSync(path.join(dist, file), copy)
+  }
+  writeFileSync(path.join(dist, 'commonjs/package.json'), '{"type":"commonjs"}\n')
+}
+
+if (import.meta.main) buildReceiver()

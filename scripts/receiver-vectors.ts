@@ -1,0 +1,179 @@
+// node scripts/receiver-vectors.ts: writes docs/receivers/vectors.json, deliveries with what a receiver is to answer. A
+// test says when it has to be made again.
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import {
+  audience,
+  body,
+  broken,
+  good,
+  iat,
+  issuer,
+  keys,
+  kid,
+  now,
+  sound,
+  tokenFor,
+  webhookId,
+} from '../test/receiver/tokens.ts'
+
+export interface Vector {
+  name: string
+  /** The header as it comes; null where there is none. */
+  authorization: string | null
+  /** The body as text, or where that cannot be, its bytes in base64. */
+  body?: string
+  bodyBase64?: string
+  /** What the issuer's key set answers: a member of `keySets`. */
+  keySet: string
+  /** The receiver's own webhooks, where it is told them. */
+  webhookIds?: string[]
+  /** The receiver's clock, in epoch seconds. */
+  time: number
+  /** The status to answer with, and the check that fails. */
+  verdict: { status: number; code: string }
+}
+
+const time = now.getTime() / 1000
+const fields = JSON.parse(body)
+const json = JSON.stringify
+
+const vector = (name: string, code: string, more: Partial<Vector> = {}): Vector => {
+  const content = more.bodyBase64 === undefined ? { body: more.body ?? body } : {}
+  const defaults = { authorization: `Bearer ${good}`, ...content, keySet: 'published', time }
+  return { name, ...defaults, ...more, verdict: { status: STATUS[code] ?? 401, code } }
+}
+const STATUS: Record<string, number> = { ok: 200, body: 500, keys_unavailable: 503 }
+
+/** A delivery of another body, signed for it. */
+const signed = (name: string, code: string, content: string | Uint8Array, claimed: object = {}): Vector => {
+  const given =
+    typeof content === 'string' ? { body: content } : { bodyBase64: Buffer.from(content).toString('base64') }
+  return vector(name, code, { ...given, authorization: `Bearer ${tokenFor(content, claimed)}` })
+}
+const without = (name: string): string => json({ ...fields, [name]: undefined })
+
+const ofTokens = [
+  ...sound.map(([what, token]) => vector(`a token ${what}`, 'ok', { authorization: `Bearer ${token}` })),
+  ...broken.map(([what, token, check]) => vector(`a token ${what}`, check, { authorization: `Bearer ${token}` })),
+]
+
+const ofHeaders = [
+  vector('the scheme in lower case', 'ok', { authorization: `bearer ${good}` }),
+  vector('the scheme in capitals', 'ok', { authorization: `BEARER ${good}` }),
+  vector('two spaces after the scheme', 'ok', { authorization: `Bearer  ${good}` }),
+  vector('no Authorization header', 'token_missing', { authorization: null }),
+  vector('an empty Authorization header', 'token_missing', { authorization: '' }),
+  vector('a scheme without a token', 'token_missing', { authorization: 'Bearer' }),
+  vector('a scheme that is another', 'token_missing', { authorization: `Basic ${good}` }),
+  vector('a scheme that begins as ours', 'token_missing', { authorization: `Bearers ${good}` }),
+  vector('a token without a scheme', 'token_missing', { authorization: good }),
+]
+
+const ofBodies = [
+  vector('a body that was exchanged', 'jti', { body: json({ ...fields, eventId: 'other' }) }),
+  vector('a body of which one character was changed', 'body_digest', { body: body.replace('2026', '2027') }),
+  vector('a body with a space after it', 'body_digest', { body: `${body} ` }),
+  vector('a body with a member more', 'body_digest', { body: json({ ...fields, more: true }) }),
+  vector('an empty body', 'jti', { body: '' }),
+  signed('a body that is a list', 'jti', json([fields])),
+  signed('a body that is no JSON', 'jti', `${body}}`),
+  signed('a body that begins with a byte order mark', 'jti', `\uFEFF${body}`),
+  signed(
+    'a body that is no UTF-8',
+    'jti',
+    Buffer.concat([Buffer.from(body.slice(0, -1)), Buffer.from(',"x":"\xff"}', 'latin1')]),
+  ),
+  signed('a token without body_sha256, as older servers make it', 'ok', body, { body_sha256: undefined }),
+  signed('a body_sha256 that is a number', 'body_digest', body, { body_sha256: 1 }),
+  signed('a body_sha256 that is null', 'body_digest', body, { body_sha256: null }),
+  signed('a body_sha256 of another body', 'body_digest', body, { body_sha256: 'A'.repeat(43) }),
+  signed('a token without sub, as older servers make it', 'ok', body, { sub: undefined }),
+  ...['webhookId', 'eventType', 'eventTime', 'payload'].map(name =>
+    signed(`a body without ${name}`, 'body', without(name)),
+  ),
+  signed('a body without eventId', 'jti', without('eventId')),
+  signed('a body whose payload is a list', 'body', json({ ...fields, payload: [] })),
+  signed('a body whose eventType is a number', 'body', json({ ...fields, eventType: 7 })),
+  signed(
+    'an event of a type that came later',
+    'ok',
+    json({ ...fields, eventType: 'project_archived', payload: { x: 1 } }),
+  ),
+  signed('an event with more in its payload', 'ok', json({ ...fields, payload: { ...fields.payload, more: [1] } })),
+  signed(
+    'an event whose payload has a member of another type',
+    'ok',
+    json({ ...fields, payload: { accessTokenId: 7 } }),
+  ),
+  signed('a ping', 'ok', json({ ...fields, eventType: 'ping', payload: {} })),
+]
+
+const ofWebhooks = [
+  vector('of one’s own webhook', 'ok', { webhookIds: [webhookId] }),
+  vector('of one of one’s own webhooks', 'ok', { webhookIds: ['other', webhookId] }),
+  vector('of somebody else’s webhook', 'webhook', { webhookIds: ['other'] }),
+  vector('of a webhook whose id begins as one’s own', 'webhook', { webhookIds: [webhookId.slice(0, -1)] }),
+]
+
+const ofKeys = [
+  vector('a key set with other kinds of things in it', 'ok', { keySet: 'mixed' }),
+  vector('a key set in which the kid is no more', 'key', { keySet: 'rotated' }),
+  vector('a key set without keys', 'keys_unavailable', { keySet: 'empty' }),
+  vector('a key set whose keys are none', 'keys_unavailable', { keySet: 'unusable' }),
+  vector('a key set that is a page', 'keys_unavailable', { keySet: 'page' }),
+  vector('a key set that is a list', 'keys_unavailable', { keySet: 'list' }),
+  vector('a key set that is away', 'keys_unavailable', { keySet: 'away' }),
+  vector('a key set with status 500 and the right keys', 'keys_unavailable', { keySet: 'failing' }),
+  vector('a key set that has moved', 'keys_unavailable', { keySet: 'moved' }),
+  vector('a key set of more than 256 KiB', 'keys_unavailable', { keySet: 'huge' }),
+]
+
+const ofTimes = [
+  vector('the last second of a token', 'ok', { time: iat + 299 }),
+  vector('the second in which a token expires', 'expiry', { time: iat + 300 }),
+  vector('a token an hour old', 'expiry', { time: iat + 3600 }),
+  vector('a clock that is 60 s behind', 'ok', { time: iat - 60 }),
+  vector('a clock that is 61 s behind', 'issued_at', { time: iat - 61 }),
+]
+
+const [own] = keys
+const rotated = { ...own, kid: 'another' }
+
+/** The text of docs/receivers/vectors.json. */
+export const vectorsFile = (): string => {
+  const vectors = [...ofTokens, ...ofHeaders, ...ofBodies, ...ofWebhooks, ...ofKeys, ...ofTimes]
+  const content = {
+    about: [
+      'Deliveries, and what a receiver answers. Each vector is for a receiver that has handled nothing yet, at `time` (epoch seconds), whose',
+      'issuer and audience are these and whose key set answers as `keySets` says under the vector’s `keySet`. `huge` means that set followed by',
+      '256 KiB of spaces. `body` is UTF-8; `bodyBase64` stands in its place where the bytes are none. `verdict.code` is how the receiver',
+      'kit calls the check that fails; of `verdict` only `status` binds, and of one from 500 on only that it is one.',
+    ].join(' '),
+    issuer,
+    audience,
+    keySets: {
+      published: { status: 200, body: { keys } },
+      mixed: { status: 200, body: { keys: [null, 7, 'key', [], { kid }, { ...own, x: 'AA' }, ...keys], more: true } },
+      rotated: { status: 200, body: { keys: [rotated] } },
+      empty: { status: 200, body: { keys: [] } },
+      unusable: { status: 200, body: { keys: [{ ...own, x: 'AA' }, { ...own, crv: 'X25519' }, null] } },
+      page: { status: 200, body: '<html>' },
+      list: { status: 200, body: [own] },
+      away: { status: 503, body: '' },
+      failing: { status: 500, body: { keys } },
+      moved: { status: 302, body: { keys } },
+      huge: { status: 200, body: { keys } },
+    },
+    vectors,
+  }
+  return `${JSON.stringify(content, null, 1)}\n`
+}
+
+if (import.meta.main) {
+  const file = fileURLToPath(new URL('../docs/receivers/vectors.json', import.meta.url))
+  mkdirSync(fileURLToPath(new URL('.', new URL('../docs/receivers/vectors.json', import.meta.url))), {
+    recursive: true,
+  })
+  writeFileSync(file, vectorsFile())
+}
