@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { type Database, isContention, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
@@ -10,11 +11,11 @@ import { endOf } from './settle.ts'
 /** A webhook whose row another transaction holds is tried again after so long. */
 const AGAIN_MS = 100
 /**
- * One in so many tries waits for the row, as long as the connection's lock wait lasts: where events come all the time,
- * it is never free to be taken in passing. Not more, since whoever comes for the row meanwhile waits behind.
+ * One in so many tries waits for the row for a moment: where events come all the time, it is never free to be taken in
+ * passing. Not longer, since whoever comes for the row meanwhile waits behind.
  */
-const PATIENT_EACH = 20
-const FIRST_PATIENT = 4
+const PATIENT_EACH = 5
+const PATIENCE_MS = 150
 
 const ONE_TRY = { againForMs: 0 }
 
@@ -66,7 +67,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
     const free = holds.length === 0 ? new Set() : await hold(holds)
     const left = holds.filter(([id]) => !free.has(id))
     for (const end of batch.filter(([, { isEnd }]) => isEnd)) if (!(await deactivate(...end))) left.push(end)
-    const patient = left.findIndex(([, { tries }]) => tries % PATIENT_EACH === FIRST_PATIENT)
+    const patient = left.findIndex(([, { tries }]) => tries % PATIENT_EACH === PATIENT_EACH - 1)
     if (patient >= 0 && (await waitFor(...left[patient]!))) left.splice(patient, 1)
     return left
   }
@@ -87,13 +88,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
   const hold = (holds: [string, Asked][], isPatient = false): Promise<Set<string>> =>
     database.transaction(async trx => {
       const ids = holds.map(([id]) => id)
-      const { forUpdate, forUpdateSkipLocked } = dialectOf(trx)
-      const found = await rows<{ id: string }>(
-        trx,
-        `SELECT id FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id${isPatient ? forUpdate : forUpdateSkipLocked}`,
-        ids,
-      )
-      const free = new Set(found.map(({ id }) => id))
+      const free = await lock(trx, ids, isPatient)
       for (const [id, { epoch, heldUntil }] of holds.filter(([id]) => free.has(id))) {
         await run(
           trx,
@@ -108,13 +103,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
   /** @returns whether it is written */
   const deactivate = (id: string, { epoch }: Asked, isPatient = false): Promise<boolean> =>
     database.transaction(async trx => {
-      const { forUpdate, forUpdateSkipLocked } = dialectOf(trx)
-      const found = await rows(
-        trx,
-        `SELECT id FROM webhooks WHERE id = ?${isPatient ? forUpdate : forUpdateSkipLocked}`,
-        [id],
-      )
-      if (found.length === 0) return false
+      if ((await lock(trx, [id], isPatient)).size === 0) return isPatient
       await leaveActive(trx, id, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, clock.now(), epoch)
       return true
     }, ONE_TRY)
@@ -147,6 +136,15 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
       })
     },
   }
+}
+
+/** @returns the ids of webhooks whose rows are locked now; waiting for a moment, of all that there are */
+const lock = async (trx: Knex.Transaction, ids: string[], isPatient: boolean): Promise<Set<string>> => {
+  const { forUpdate, forUpdateSkipLocked, within } = dialectOf(trx)
+  const select = `SELECT id FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id`
+  const statement = isPatient ? within(PATIENCE_MS, select + forUpdate) : select + forUpdateSkipLocked
+  const found = await rows<{ id: string }>(trx, statement, ids)
+  return new Set(found.map(({ id }) => id))
 }
 
 const THROTTLED_WITHOUT_RETRY_AFTER =

@@ -283,15 +283,40 @@ export const putBack = async (database: Database, claims: Claim[], dueAt: number
        ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       [...given, ...leases],
     )
-    if (own.length === 0) return
     const ids = own.map(row => row.delivery_id)
-    await run(
+    if (ids.length > 0) {
+      await run(
+        trx,
+        `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? WHERE delivery_id IN (${marks(ids)})`,
+        [dueAt, ...ids],
+      )
+      await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
+    }
+    await forgetLost(
       trx,
-      `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? WHERE delivery_id IN (${marks(ids)})`,
-      [dueAt, ...ids],
+      claims.filter(claimed => !ids.includes(claimed.deliveryId)),
     )
-    await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
   })
+}
+
+/** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */
+const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {
+  for (const [attempt, group] of Map.groupBy(unsent, claimed => claimed.attempt)) {
+    const ids = group.map(claimed => claimed.deliveryId)
+    const cancelled = await rows<{ id: string }>(
+      trx,
+      `SELECT id FROM deliveries WHERE id IN (${marks(ids)}) AND status = 'cancelled' AND attempt_count = ?
+       ORDER BY id${dialectOf(trx).forUpdate}`,
+      [...ids, attempt],
+    )
+    if (cancelled.length === 0) continue
+    const found = cancelled.map(row => row.id)
+    await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(found)})`, [attempt - 1, ...found])
+    await run(trx, `DELETE FROM attempts WHERE delivery_id IN (${marks(found)}) AND number = ? AND failure = 'lost'`, [
+      ...found,
+      attempt,
+    ])
+  }
 }
 
 /** When the next delivery falls due; undefined when none is waiting. Reads the head of an index. */

@@ -5,7 +5,7 @@ import { pendingMigrations } from '../database/migrate.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
 import type { RequestState } from './request-id.ts'
 
-/** The database is asked whether it can be written once in so long at most, however often a client asks. */
+/** Whether the database can be written is asked once in so long at most, however often a client asks. */
 const ASKED_EACH_MS = 1_000
 
 /**
@@ -22,12 +22,17 @@ export const health = ({
   isStopping: () => boolean
 }) => {
   const router = new Router<RequestState>()
-  let asked: { at: number; fault: Promise<string | undefined> } | undefined
+  let asked: { at: number; isWritable: Promise<boolean> } | undefined
 
-  const faultOfDatabase = (connected: Database): Promise<string | undefined> => {
+  const isWritable = (connected: Database): Promise<boolean> => {
     const now = performance.now()
-    if (!asked || now - asked.at > ASKED_EACH_MS) asked = { at: now, fault: faultNow(connected) }
-    return asked.fault
+    if (asked && now - asked.at <= ASKED_EACH_MS) return asked.isWritable
+    const answer = checkWritable(connected).then(
+      () => true,
+      () => false,
+    )
+    asked = { at: now, isWritable: answer }
+    return answer
   }
 
   router.get('/livez', ctx => {
@@ -38,28 +43,19 @@ export const health = ({
     if (isStopping()) return notReady(ctx, 'shutting down')
     const connected = database()
     if (!connected) return notReady(ctx, 'the database does not answer')
-    const fault = await faultOfDatabase(connected)
-    if (fault !== undefined) return notReady(ctx, fault)
+    try {
+      const pending = await pendingMigrations(connected)
+      if (pending.length > 0)
+        return notReady(ctx, `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`)
+    } catch {
+      return notReady(ctx, 'the database does not answer')
+    }
+    if (!(await isWritable(connected))) return notReady(ctx, 'the database cannot be written')
     if (!keyring()) return notReady(ctx, 'the signing keys are not loaded yet')
     ctx.body = { status: 'ready' }
   })
 
   return router.routes()
-}
-
-const faultNow = async (database: Database): Promise<string | undefined> => {
-  try {
-    const pending = await pendingMigrations(database)
-    if (pending.length > 0) return `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`
-  } catch {
-    return 'the database does not answer'
-  }
-  try {
-    await checkWritable(database)
-    return undefined
-  } catch {
-    return 'the database cannot be written'
-  }
 }
 
 export const notReady = (ctx: Pick<Context, 'status' | 'body'>, reason: string): void => {
