@@ -99,9 +99,10 @@ const startRoles = async (
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
   const sender = createSender({
     guard: createNetworkGuard({ allow: config.allowNetworks }),
-    maxConnectionsPerOrigin: 2 * config.concurrency,
+    maxConnectionsPerOrigin: 6 * config.concurrency,
   })
-  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, reportDueDays, retentionDays } = config
+  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
+    config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
   const loop = startDeliveryLoop({
     ...tools,
@@ -115,7 +116,7 @@ const startRoles = async (
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
   return {
-    service: { database, sealer, tools, loop, requireHttps, reportDueDays },
+    service: { database, sealer, tools, loop, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])

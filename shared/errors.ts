@@ -10,13 +10,22 @@ export type ErrorDetails = {
   NOT_FOUND: { ids?: readonly string[] }
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
-  /** What it collides with, and the status that this is in. */
-  CONFLICT: { webhookId: string; status: WebhookStatus } | { projectReportId: string; status: ReportStatus }
+  /**
+   * What it collides with, and the status that this is in; or the request itself, sent before under the same
+   * Idempotency-Key, and when to send it again; or the most that there may be of what is to be made.
+   */
+  CONFLICT:
+    | { webhookId: string; status: WebhookStatus }
+    | { projectReportId: string; status: ReportStatus }
+    | { retryAfterSeconds: number }
+    | { limit: number }
   RESULT_TOO_LARGE: Place
   /** The most that is allowed, of what the message says. */
   QUERY_TOO_COMPLEX: Place & { limit?: number }
-  /** Requests a minute, and when there is room again. */
+  /** Requests a minute, or pings in flight, and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
+  /** When to try again. Nothing was done. */
+  UNAVAILABLE: { retryAfterSeconds: number }
   INTERNAL_SERVER_ERROR: Record<string, never>
 }
 

@@ -1,10 +1,10 @@
-import { createHash, type KeyObject, sign } from 'node:crypto'
+import { type KeyObject, sign } from 'node:crypto'
 import { TOKEN_LIFETIME_SECONDS } from './delivery-token.ts'
 
 /**
- * A delivery token: a JWT (RFC 7519) with exactly `{alg: 'EdDSA', kid, typ: 'JWT'}` as header (RFC 8037), valid for 300
- * s from `issuedAtSeconds` (epoch seconds). `key` is an Ed25519 private key, `jti` the delivery's id, `sub` its
- * event's, and `body` what it is sent with: the claim `body_sha256` covers it.
+ * A delivery token: a JWT (RFC 7519) with exactly `{alg: 'EdDSA', kid, typ: 'JWT'}` as header (RFC 8037), valid for
+ * 300 s from `issuedAtSeconds` (epoch seconds). `key` is an Ed25519 private key, `jti` the delivery's id, `sub` its
+ * event's, and `bodySha256` the SHA-256 of its body in base64url.
  *
  * node:crypto's own `sign` with a callback, since a delivery needs one signature per attempt: it works on another
  * thread and leaves a fifth of the work of the synchronous call (7 µs against 40) on this one. jose's SignJWT reached
@@ -17,14 +17,13 @@ export const signDeliveryToken = (token: {
   audience: string
   jti: string
   sub: string
-  body: string
+  bodySha256: string
   issuedAtSeconds: number
 }): Promise<string> => {
-  const { key, kid, issuer, audience, jti, sub, body, issuedAtSeconds } = token
+  const { key, kid, issuer, audience, jti, sub, bodySha256, issuedAtSeconds } = token
   const header = { alg: 'EdDSA', kid, typ: 'JWT' }
   const exp = issuedAtSeconds + TOKEN_LIFETIME_SECONDS
-  const body_sha256 = createHash('sha256').update(body).digest('base64url')
-  const claims = { iss: issuer, aud: audience, sub, jti, iat: issuedAtSeconds, exp, body_sha256 }
+  const claims = { iss: issuer, aud: audience, sub, jti, iat: issuedAtSeconds, exp, body_sha256: bodySha256 }
   const input = `${encode(header)}.${encode(claims)}`
   return new Promise((resolve, reject) => {
     sign(null, Buffer.from(input), key, (error, signature) =>

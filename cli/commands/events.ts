@@ -91,7 +91,8 @@ const showCommand = () =>
       const session = new Session(command)
       const { output } = session
       const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
-        `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook { url } status attemptCount finishedAt } } }`,
+        `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook ` +
+          '{ url } status attemptCount finishedAt } } }',
         { query: { selector: { id } } },
       )
       const [event] = events

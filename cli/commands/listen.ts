@@ -45,6 +45,11 @@ export const listenCommand = () =>
     .option('--count <number>', 'end after so many deliveries; exit code 6 if one was not valid', wholeNumber)
     .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
     .option('--jwks <source>', 'URL or file of the issuer’s keys')
+    .option(
+      '--webhook-id <ids>',
+      'receive from these webhooks alone, by their ids; any that leads here unless given',
+      collect,
+    )
     .addHelpText(
       'after',
       examples(
@@ -72,6 +77,15 @@ export const listenCommand = () =>
       let received = 0
       let invalid = 0
       const arrivals = new Map<string, number>()
+      let isWebhookTold = false
+      const tellWebhook = ({ verification, eventType, body }: Arrival): void => {
+        if (isWebhookTold || eventType !== 'ping' || !verification?.ok) return
+        isWebhookTold = true
+        const { webhookId } = JSON.parse(body)
+        output.message(
+          `Pinged by webhook ${cellText(webhookId)}. To receive from it alone: --webhook-id ${cellText(webhookId)}`,
+        )
+      }
       const receiver = await startLocalReceiver({
         port: options.port,
         path: options.path,
@@ -83,6 +97,7 @@ export const listenCommand = () =>
           return counting && (options.answerPings ?? false)
         },
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
+        ...(options.webhookId !== undefined && { webhookIds: options.webhookId }),
         ...(options.delay !== undefined && { delayMs: options.delay }),
         ...(options.forward !== undefined && {
           forward: httpUrl(options.forward, '--forward http://127.0.0.1:8080/hooks'),
@@ -92,6 +107,7 @@ export const listenCommand = () =>
         },
         onDelivery: arrival => {
           print(output, arrival, options.full ?? false)
+          if (!options.register && options.webhookId === undefined) tellWebhook(arrival)
           if (options.save !== undefined) save(options.save, arrival, url)
           if (!counting) return
           received += 1

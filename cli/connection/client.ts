@@ -55,8 +55,8 @@ class Unreachable extends CliError {
   /** Nothing of the request can have arrived. */
   readonly unsent: boolean
 
-  constructor(message: string, hint: string, unsent: boolean) {
-    super(exitCodes.unreachable, 'UNREACHABLE', message, hint)
+  constructor(message: string, hint: string, unsent: boolean, code = 'UNREACHABLE') {
+    super(exitCodes.unreachable, code, message, hint)
     this.unsent = unsent
   }
 }
@@ -80,7 +80,9 @@ const send = async <Data>({ apiKey, apiSecret }: Connection, { url, body }: Grap
   const answer = parseAnswer(text)
   if (!answer) throw notTidings(url, response)
   const [error] = answer.errors ?? []
-  if (error && response.status === 503) throw new Unreachable(neutralise(error.message), 'Try again in a moment.', true)
+  if (error && response.status === 503) {
+    throw new Unreachable(neutralise(error.message), 'Try again in a moment.', true, 'UNAVAILABLE')
+  }
   if (error) throw serverError(error, response, apiKey)
   return answer.data as Data
 }
@@ -160,6 +162,7 @@ const EXIT_CODES: Record<ErrorCode, ExitCode> = {
   RESULT_TOO_LARGE: exitCodes.failed,
   QUERY_TOO_COMPLEX: exitCodes.failed,
   RATE_LIMITED: exitCodes.failed,
+  UNAVAILABLE: exitCodes.unreachable,
   INTERNAL_SERVER_ERROR: exitCodes.failed,
 }
 
@@ -185,9 +188,13 @@ const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
       ? `Try again in ${duration(Number(seconds) * 1000)}.`
       : 'Try again in a minute.'
   },
+  UNAVAILABLE: none,
   INTERNAL_SERVER_ERROR: ({ extensions, response }) => {
     const requestId = extensions.requestId ?? response.headers.get('x-request-id')
-    return `Try again. If it stays, tell whoever runs the server the request id: ${neutralise(String(requestId ?? 'none'))}`
+    return (
+      'Try again. If it stays, tell whoever runs the server the request id: ' +
+      `${neutralise(String(requestId ?? 'none'))}`
+    )
   },
 }
 

@@ -131,7 +131,8 @@ const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
   return problem(
     'clock',
     apart,
-    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. Switch network time on on both machines.',
+    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. ' +
+      'Switch network time on on both machines.',
   )
 }
 
@@ -174,7 +175,8 @@ const diagnoseQueue = ({ number, longestMs }: ContentFacts['overdue']): Finding 
     : problem(
         'deliveries',
         `${count(number, 'delivery is', 'deliveries are')} overdue, the oldest by ${duration(longestMs)}`,
-        'Is a server running that has the role “delivery”? If so, are there enough for the load? /metrics of each tells.',
+        'Is a server running that has the role “delivery”? If so, are there enough for the load? ' +
+          '/metrics of each tells.',
       )
 
 const diagnoseGuard = (
@@ -188,7 +190,8 @@ const diagnoseGuard = (
   return note(
     'network guard',
     found,
-    `Whoever may create webhooks reaches inside addresses (${insideAllowed.join(', ')}). Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.`,
+    `Whoever may create webhooks reaches inside addresses (${insideAllowed.join(', ')}). ` +
+      'Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.',
   )
 }
 

@@ -3,7 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/promises'
 import { MAX_BODY_BYTES } from '../../receiver/body.ts'
 import { bearerToken } from '../../receiver/verify.ts'
-import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { type Check, type CheckName, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
 import type { ScriptedResponse } from './scripted-responses.ts'
@@ -22,6 +22,8 @@ export interface LocalReceiverOptions {
   issuer: string
   /** What `aud` must equal, if the endpoint is registered under another URL than its own, such as a tunnel's. */
   audience?: string
+  /** The webhooks that it receives from; any that leads here unless given. */
+  webhookIds?: readonly string[]
   /** Responses to verified deliveries, in order; the last one stays. 200 unless given. */
   responses?: ScriptedResponse[]
   /** Pings are answered 200 and take none of `responses`, unless this is set. */
@@ -101,9 +103,11 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
       issuer: options.issuer,
       audience: options.audience ?? url,
       body,
+      ...(options.webhookIds && { webhookIds: options.webhookIds }),
       seen: jti => handled.has(jti),
     })
-    if (!verification.ok) return { ...refused(401, describeFailure(verification.checks)), verification }
+    const failed = verification.checks.find(({ status }) => status === 'failed')
+    if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
     if (options.delayMs) await delay(options.delayMs)
     const answer = options.forward
       ? await forward(options.forward, request, body)
@@ -162,12 +166,14 @@ interface Decision {
   verification: Verification | undefined
 }
 
-const refused = (statusCode: number, reason: string): Decision => ({
+const refused = (statusCode: number, reason: string, check?: CheckName): Decision => ({
   answered: statusCode,
-  // RFC 6750 section 3: a 401 says which scheme was expected.
+  // RFC 6750 section 3: a 401 says which scheme was expected. The service looks for the check “replay” in it.
   headers: {
     'content-type': 'application/json',
-    ...(statusCode === 401 && { 'www-authenticate': 'Bearer error="invalid_token"' }),
+    ...(statusCode === 401 && {
+      'www-authenticate': `Bearer error="invalid_token"${check ? `, error_description="${check}"` : ''}`,
+    }),
   },
   body: JSON.stringify({ error: reason }),
   reason,
@@ -185,12 +191,12 @@ const scriptedResponse = (response: ScriptedResponse): Decision => {
   }
 }
 
-const FORWARDED = ['authorization', 'content-type', 'user-agent'] as const
-const PASSED_BACK = ['content-type', 'retry-after'] as const
+const FORWARDED = ['authorization', 'content-digest', 'content-type', 'user-agent'] as const
+const PASSED_BACK = ['content-type', 'retry-after', 'www-authenticate'] as const
 
 const forward = async (to: URL, request: IncomingMessage, body: string): Promise<Decision> => {
   const headers = Object.fromEntries(
-    FORWARDED.flatMap(name => (request.headers[name] ? [[name, request.headers[name]]] : [])),
+    FORWARDED.flatMap(name => (request.headers[name] ? [[name, String(request.headers[name])]] : [])),
   )
   try {
     const response = await fetch(to, {

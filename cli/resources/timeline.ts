@@ -31,6 +31,8 @@ export interface Delivery {
   eventType: string
   event: { id: string; payload: unknown } | null
   status: DeliveryStatus
+  /** The receiver had handled it at an earlier attempt, whose answer was late or lost. */
+  handledBefore?: boolean
   attemptCount: number
   nextAttemptAt: string | null
   createdAt: string
@@ -61,8 +63,9 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
   })
 
 /** GraphQL selection of everything that a delivery's timeline is told from. */
-export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status attemptCount
-  nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
+export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload }
+  status handledBefore attemptCount nextAttemptAt createdAt finishedAt
+  attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
 /** One attempt on one line: what came back, and how long it took. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
@@ -87,7 +90,15 @@ const describeAnswer = (attempt: Attempt, colours: Colours): string => {
 /** What a line about a delivery needs; of its attempts the last one. */
 export type DeliveryAtAGlance = Pick<
   Delivery,
-  'id' | 'webhookId' | 'eventType' | 'status' | 'attemptCount' | 'nextAttemptAt' | 'createdAt' | 'finishedAt'
+  | 'id'
+  | 'webhookId'
+  | 'eventType'
+  | 'status'
+  | 'handledBefore'
+  | 'attemptCount'
+  | 'nextAttemptAt'
+  | 'createdAt'
+  | 'finishedAt'
 > & {
   webhook: { url: string } | null
   attempts: Pick<Attempt, 'number' | 'startedAt' | 'durationMs' | 'statusCode' | 'failure' | 'retryAfter'>[]
@@ -101,7 +112,7 @@ export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
 
 /** GraphQL selection of DeliveryAtAGlance. */
 export const glanceFields = `id webhookId webhook { url } eventType
-  status attemptCount nextAttemptAt createdAt finishedAt
+  status handledBefore attemptCount nextAttemptAt createdAt finishedAt
   attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
     number startedAt durationMs statusCode failure retryAfter }`
 
@@ -120,7 +131,11 @@ export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Col
 }
 
 /** What has happened to a delivery, in a few words: `delivered (200, 12 ms)`, `again in 5 s (500)`, `queued`. */
-export const describeState = ({ status, attempts, nextAttemptAt }: DeliveryAtAGlance, nowMs: number): string => {
+export const describeState = (
+  { status, handledBefore, attempts, nextAttemptAt }: DeliveryAtAGlance,
+  nowMs: number,
+): string => {
+  if (handledBefore) return 'handled before'
   const [attempt] = attempts
   const answer =
     attempt === undefined
@@ -193,15 +208,28 @@ const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: num
   },
   delivered: ({ attemptCount }) => `Delivered after ${count(attemptCount, 'attempt')}. Nothing more is sent.`,
   rejected: delivery => {
+    if (delivery.handledBefore) {
+      return (
+        'Handled before, acknowledged late: the receiver had handled it at an earlier attempt, whose answer did not ' +
+        'come in time, and refused this one as a replay. There is nothing to do.'
+      )
+    }
     const statusCode = delivery.attempts.at(-1)?.statusCode
     const token = statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''
-    return `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+    return (
+      `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: ` +
+      `it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+    )
   },
   dropped: delivery =>
     `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`,
   cancelled: ({ webhook, webhookId, createdAt }) => {
     const reason = webhook?.statusReason ? ` (${cellText(webhook.statusReason)})` : ''
-    return `Cancelled because its webhook left the status active${reason}. Make it active again with: tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+    return (
+      `Cancelled because its webhook left the status active${reason}. Make it active again with: ` +
+      `tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: ` +
+      `tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+    )
   },
 }
 

@@ -4,6 +4,8 @@ export interface ToldRequest {
   head: string
   /** Undefined where curl did not tell it, as with -v, or told it with characters missing, as --trace-ascii may. */
   body: string | undefined
+  /** Whether the body is the one that was sent, byte for byte: --trace-ascii prints a dot for what is not ASCII. */
+  isExact: boolean
 }
 
 /** The first request in what curl prints with `-v`, `--trace` or `--trace-ascii`; undefined if it is none of these. */
@@ -17,7 +19,7 @@ const fromVerbose = (text: string): ToldRequest | undefined => {
   const after = lines.slice(first)
   const end = after.findIndex(line => !/^> ./.test(line))
   const head = after.slice(0, end === -1 ? undefined : end).map(line => line.slice(2))
-  return { head: head.join('\n'), body: undefined }
+  return { head: head.join('\n'), body: undefined, isExact: false }
 }
 
 const SECTION = /^(?:[\d:.]+ )?(?:\[[\d-]+\] )?(=>|<=|==) (?:(Send header|Send data),)?/
@@ -45,7 +47,7 @@ const fromTrace = (text: string): ToldRequest | undefined => {
     return isHex ? Buffer.concat(lines.map(bytesOf)).toString('utf8') : lines.map(textOf).join('')
   }
   const body = content('Send data')
-  return { head: content('Send header').trimEnd(), body: isHex || isJson(body) ? body : undefined }
+  return { head: content('Send header').trimEnd(), body: isHex || isJson(body) ? body : undefined, isExact: isHex }
 }
 
 const bytesOf = (lines: { text: string }[]): Buffer =>

@@ -17,6 +17,8 @@ export interface SavedRequest {
   authorization: string | undefined
   /** Undefined where what it was saved by does not tell it. */
   body: string | undefined
+  /** Whether the body is the one that was sent, byte for byte. */
+  isExact: boolean
 }
 
 /** An HTTP/1.1 request as text (RFC 9112), with the whole URL in its first line, so that it tells its own audience. */
@@ -35,7 +37,7 @@ export const isRequest = (text: string): boolean => /^(> |0000: )?[A-Z]+ \S+ HTT
  * their CR. Throws a CliError when it is none of these.
  */
 export const readRequest = (text: string): SavedRequest => {
-  const { head, body } = requestFromCurl(text) ?? partsOf(text)
+  const { head, body, isExact } = requestFromCurl(text) ?? { ...partsOf(text), isExact: true }
   const [first = '', ...lines] = head.split(/\r?\n/)
   const [, target] = /^[A-Z]+ (\S+) HTTP\/\d/.exec(first) ?? []
   if (!target) {
@@ -53,7 +55,7 @@ export const readRequest = (text: string): SavedRequest => {
       return [line.slice(0, colon).trim().toLowerCase(), line.slice(colon + 1).trim()]
     }),
   )
-  return { target, host: headers.get('host'), authorization: headers.get('authorization'), body }
+  return { target, host: headers.get('host'), authorization: headers.get('authorization'), body, isExact }
 }
 
 const partsOf = (text: string): { head: string; body: string | undefined } => {

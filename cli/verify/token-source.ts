@@ -16,6 +16,8 @@ export interface TokenSource {
 export interface ReceivedToken {
   token: string
   body: string | undefined
+  /** Whether the body is the one that was sent, byte for byte; one that is not says nothing of its digest. */
+  isExact: boolean
   audience: string | undefined
 }
 
@@ -42,7 +44,7 @@ export const readToken = async ({ argument, request, clipboard }: TokenSource): 
 }
 
 const fromText = (text: string): ReceivedToken =>
-  isRequest(text) ? fromRequest(text) : { token: bareToken(text), body: undefined, audience: undefined }
+  isRequest(text) ? fromRequest(text) : { token: bareToken(text), body: undefined, isExact: true, audience: undefined }
 
 /** What is in a clipboard may be anything, a password too: what is no token is not shown. */
 const fromClipboard = (text: string): ReceivedToken => {
@@ -61,7 +63,7 @@ const fromRequest = (text: string): ReceivedToken => {
   const token = bareToken(saved.authorization)
   const urls = possibleUrls(saved)
   const { aud } = claimsOf(token)
-  return { token, body: saved.body, audience: urls.find(url => url === aud) ?? urls[0] }
+  return { token, body: saved.body, isExact: saved.isExact, audience: urls.find(url => url === aud) ?? urls[0] }
 }
 
 /**

@@ -1,8 +1,8 @@
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
 /**
- * Runs one statement with `?` for its values, and says what came of it: rows of a SELECT, and how many rows a change has changed.
- * `changed` counts rows found, or rows that are now different: either will do.
+ * Runs one statement with `?` for its values, and says what came of it: rows of a SELECT, and how many rows a change
+ * has changed. `changed` counts rows found, or rows that are now different: either will do.
  */
 export type RunSql = (sql: string, values: (string | number)[]) => Promise<{ rows?: unknown[]; changed?: number }>
 
@@ -14,7 +14,10 @@ export interface KnexLike {
 export interface SqlStoreOptions {
   /** `tidings_receipts` unless given. */
   table?: string
-  /** The time in epoch milliseconds; the machine's unless given. Processes that share the table keep their clocks in step. */
+  /**
+   * The time in epoch milliseconds; the machine's unless given.
+   * Processes that share the table keep their clocks in step.
+   */
   now?: () => number
 }
 
@@ -28,9 +31,10 @@ export const receiptsTable = (table = 'tidings_receipts'): string =>
   )`
 
 /**
- * A replay store in a table of MySQL, MariaDB, PostgreSQL or SQLite; `receiptsTable()` is the statement that makes it. Every change is
- * one statement that says by itself whether it came about: it needs no transaction, and is to be given none.
- * What has lapsed is taken over or stays: delete it now and then, `DELETE FROM tidings_receipts WHERE until_ms < ?`.
+ * A replay store in a table of MySQL, MariaDB, PostgreSQL or SQLite; `receiptsTable()` is
+ * the statement that makes it. Every change is one statement that says by itself whether it
+ * came about: it needs no transaction, and is to be given none. What has lapsed is taken
+ * over or stays: delete it now and then, `DELETE FROM tidings_receipts WHERE until_ms < ?`.
  */
 export const sqlReplayStore = (run: RunSql, options: SqlStoreOptions = {}): ReplayStore => {
   const { now = Date.now } = options

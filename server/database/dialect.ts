@@ -30,8 +30,8 @@ export type Dialect = {
 
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
-  /** Selects each `key` and its least `value` from the index on both, reading an entry or two a key and not all. */
-  leastOfEach(table: string, key: string, value: string, index: string): string
+  /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
+  leastOfEach(table: string, keys: string[], value: string, index: string): string
   /** Begins EXPLAIN of the statement that follows. */
   explain: string
   /** The indexes that one row of EXPLAIN's answer names, as `table.index`. */
@@ -130,8 +130,8 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
-    leastOfEach: (table, key, value, index) =>
-      `SELECT ${key}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${key}`,
+    leastOfEach: (table, keys, value, index) =>
+      `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
     indexesIn: ({ table, key }) => (key ? [`${table}.${key}`] : []),
     // From UTC: by way of local time, an hour of each autumn would come twice.
     nowMs: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
@@ -207,15 +207,21 @@ const sqlite: Dialect = {
   forUpdateSkipLocked: '',
   forShare: '',
   useIndex: name => `INDEXED BY ${name}`,
-  leastOfEach: (table, key, value) =>
-    `WITH RECURSIVE each_key (${key}) AS (
-       SELECT MIN(${key}) FROM ${table}
-       UNION ALL
-       SELECT (SELECT MIN(t.${key}) FROM ${table} t WHERE t.${key} > each_key.${key})
-       FROM each_key WHERE each_key.${key} IS NOT NULL
-     )
-     SELECT ${key}, (SELECT MIN(t.${value}) FROM ${table} t WHERE t.${key} = each_key.${key}) AS ${value}
-     FROM each_key WHERE ${key} IS NOT NULL`,
+  leastOfEach: (table, keys, value, index) => {
+    const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
+    const first = (condition: string): string =>
+      `(SELECT t.rowid FROM ${table} t INDEXED BY ${index} ${condition} ORDER BY ${columns('t')} LIMIT 1)`
+    // Of the next of the last key, else of the one before it …: a comparison of all at once would read what is equal.
+    const nexts = keys.map((key, n) => {
+      const equal = keys.slice(0, n).map(before => `t.${before} = each_key.${before} AND `)
+      return first(`WHERE ${equal.join('')}t.${key} > each_key.${key}`)
+    })
+    return `WITH RECURSIVE each_key (${[...keys, value]}) AS (
+        SELECT ${columns('f')} FROM ${table} f WHERE f.rowid = ${first('')}
+        UNION ALL
+        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = COALESCE(${nexts.toReversed()})
+      ) SELECT * FROM each_key`
+  },
   explain: 'EXPLAIN QUERY PLAN ',
   within: (_ms, select) => select,
   indexesIn: ({ detail }) => {

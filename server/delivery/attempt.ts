@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { signDeliveryToken } from '../../shared/sign-delivery-token.ts'
 import { toIso } from '../../shared/time.ts'
 import { version } from '../../shared/version.ts'
@@ -34,6 +35,7 @@ export const sendOnce = async (
 ) => {
   const { kid, key } = keyring.current()
   const body = bodyOf(message)
+  const digest = createHash('sha256').update(body).digest()
   const token = await signDeliveryToken({
     key,
     kid,
@@ -41,7 +43,7 @@ export const sendOnce = async (
     audience: message.url,
     jti: message.deliveryId,
     sub: message.eventId,
-    body,
+    bodySha256: digest.toString('base64url'),
     issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
   // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted
@@ -51,6 +53,8 @@ export const sendOnce = async (
     url: message.url,
     headers: {
       'content-type': 'application/json',
+      // RFC 9530.
+      'content-digest': `sha-256=:${digest.toString('base64')}:`,
       authorization: `Bearer ${token}`,
       'user-agent': `Tidings/${version}`,
     },
@@ -63,8 +67,9 @@ export const sendOnce = async (
 /** Makes the attempt that a job is claimed for, and says what its result means. Rejects with NotBegun as `sendOnce`. */
 export const attempt = async (job: Job, tools: AttemptTools, mayBegin: () => boolean): Promise<Settlement> => {
   const made = await sendOnce(job, tools, mayBegin)
-  const { failureCount, throttledSinceMs } = job
+  const { attempt, failureCount, throttledSinceMs } = job
   const means = outcome(made.result, {
+    attempt,
     failureCount,
     throttledSinceMs,
     nowMs: tools.clock.now(),

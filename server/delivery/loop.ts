@@ -7,10 +7,12 @@ import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
 import { createKeeper } from './keeper.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
+import { createPings, type Pings } from './pings.ts'
 import { freeLeases, type Job, nextDue, putBack, type Settlement } from './queue.ts'
 import { createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
 import { NotBegun } from './send.ts'
+import { startSweeper } from './sweeper.ts'
 
 /** How late this process finds what another has queued. What it has queued itself wakes it at once. */
 const POLL_MS = 1_000
@@ -20,6 +22,8 @@ const GATHER_MS = 10
 const RESUME_MS = 4 * OUTAGE_MS
 
 export type DeliveryLoop = {
+  /** The places for pings. */
+  pings: Pings
   /** Says that something may be due now. */
   wake(): void
   /** Makes the attempt of a job claimed elsewhere in this process, and records it; nothing if it is stopped before. */
@@ -46,7 +50,14 @@ export const startDeliveryLoop = (
   },
 ): DeliveryLoop => {
   const { database, clock, log } = tools
-  const places = createPlaces(tools)
+  const places = createPlaces({
+    ...tools,
+    onRoom: () => {
+      startWaiting()
+      if (claims.isCrowded) lookIn(0)
+    },
+    onStuck: stuck => giveBack(stuck, clock.now()),
+  })
   const claims = createClaims({ database, places })
   const record = createRecorder(tools)
   const keeper = createKeeper(tools)
@@ -66,6 +77,7 @@ export const startDeliveryLoop = (
       startWaiting()
     },
   })
+  const sweeper = tools.claims ? startSweeper(tools) : undefined
   const idlers: (() => void)[] = []
   /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
   let stale = tools.claims && database.dialect.isEmbedded
@@ -171,7 +183,11 @@ export const startDeliveryLoop = (
   const make = async (place: Place): Promise<Settlement | undefined> => {
     begun.add(place)
     try {
-      const settlement = await attempt(place.job, tools, () => mayBegin(place)).finally(() => places.ended(place))
+      const settlement = await attempt(place.job, tools, () => mayBegin(place)).catch(error => {
+        places.ended(place)
+        throw error
+      })
+      places.ended(place, settlement)
       sent.add(place)
       const { outcome } = settlement
       // Until the database says so, too.
@@ -182,6 +198,7 @@ export const startDeliveryLoop = (
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
       await keeper.follow(settlement)
+      if (outcome.status === 'cancelled') sweeper?.look()
       return settlement
     } catch (error) {
       if (!(error instanceof NotBegun)) throw error
@@ -211,7 +228,8 @@ export const startDeliveryLoop = (
   const leave = (place: Place): void => {
     places.leave(place)
     for (const set of [begun, sent, stoppedPlaces]) set.delete(place)
-    if (claims.isCrowded) lookIn(GATHER_MS)
+    if (claims.isCrowded && places.count() === 0) wake()
+    else if (claims.isCrowded) lookIn(GATHER_MS)
     checkIdle()
   }
 
@@ -231,7 +249,11 @@ export const startDeliveryLoop = (
 
   lookSoon()
   return {
-    wake,
+    pings: createPings(tools),
+    wake() {
+      wake()
+      sweeper?.look()
+    },
     deliverNow: job => make(places.startNow(job, clock.now() + LEASE_MS)),
     idle() {
       wake()
@@ -244,6 +266,7 @@ export const startDeliveryLoop = (
       recheck.stop()
       await giveBack(places.withdrawWaiting(), clock.now())
       await whenIdle()
+      await sweeper?.stop()
       leases.stop()
     },
   }

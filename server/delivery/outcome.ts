@@ -1,9 +1,12 @@
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { parseRetryAfter } from './retry-after.ts'
 
-/** What an attempt yielded. `body` is the beginning of the answer as text; `retryAfter` the header as it came. */
+/**
+ * What an attempt yielded. `body` is the beginning of the answer as text; `retryAfter` and `challenge` are the headers
+ * Retry-After and WWW-Authenticate as they came.
+ */
 export type AttemptResult =
-  | { kind: 'response'; statusCode: number; retryAfter?: string; body: string }
+  | { kind: 'response'; statusCode: number; retryAfter?: string; challenge?: string; body: string }
   | { kind: 'failure'; reason: FailureReason; detail: string }
 
 /** What a delivery has been through before this attempt. */
@@ -17,7 +20,8 @@ export type History = {
 /** What becomes of a delivery, and of its webhook. */
 export type Outcome =
   | { status: 'delivered' }
-  | { status: 'rejected' }
+  /** `handledBefore`: the receiver has the event, and an earlier attempt was its delivery. */
+  | { status: 'rejected'; handledBefore?: true }
   | { status: 'dropped'; reason: 'retries_exhausted' | 'throttled_too_long' }
   /** The webhook is set to inactive, which cancels this delivery and all else that is pending for it. */
   | { status: 'cancelled'; deactivateWebhook: 'throttled_without_retry_after' }
@@ -39,17 +43,26 @@ export const LONGEST_THROTTLED_MS = 72 * HOUR_MS
  */
 export const outcome = (
   result: AttemptResult,
-  given: History & { nowMs: number; scheduleMs: readonly number[] },
+  given: History & { attempt: number; nowMs: number; scheduleMs: readonly number[] },
 ): Outcome => {
   if (result.kind === 'failure') return failed(given)
   const { statusCode } = result
   if (statusCode >= 200 && statusCode < 300) return { status: 'delivered' }
   if (statusCode === 429) return throttled(result.retryAfter, given)
-  if (statusCode >= 400 && statusCode < 500) return { status: 'rejected' }
+  if (statusCode >= 400 && statusCode < 500) {
+    return { status: 'rejected', ...(given.attempt > 1 && isReplay(result) && { handledBefore: true }) }
+  }
   // 5XX, and what is no answer to a delivery: 1XX, 3XX (redirects are not followed), and numbers that HTTP does not
   // define.
   return failed(given)
 }
+
+/**
+ * A receiver that knows the `jti` has handled it. That is news only of a retry: the answer to an earlier attempt was
+ * lost, came too late, or was a gateway's.
+ */
+const isReplay = ({ statusCode, challenge }: { statusCode: number; challenge?: string }): boolean =>
+  statusCode === 401 && /(^|[\s,])error_description\s*=\s*("replay"|replay)\s*(,|$)/i.test(challenge ?? '')
 
 const failed = (given: History & { scheduleMs: readonly number[] }): Outcome => {
   const retryInMs = given.scheduleMs[given.failureCount]

@@ -1,8 +1,9 @@
 import type { Knex } from 'knex'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
-import { dialectOf } from '../database/dialect.ts'
-import { cancel, logLost, type Swept, sweepRows } from '../domain/deliveries.ts'
+import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import { cancel, logLost } from '../domain/deliveries.ts'
+import { type Swept, sweepRows } from '../domain/sweep.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 
 // The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.
@@ -27,6 +28,8 @@ export type Claim = {
   webhookId: string
   /** The webhook's epoch that it was queued in: of an older one than the webhook's it is not sent any more. */
   epoch: number
+  /** It goes behind what is new. */
+  recovered: boolean
   lease: string
   /** The number of the attempt to be made. */
   attempt: number
@@ -69,6 +72,7 @@ export type QueueRow = {
   event_id: string
   webhook_id: string
   epoch: number
+  recovered: number
   due_at: number
   lease: string | null
   attempt: number
@@ -76,15 +80,31 @@ export type QueueRow = {
   throttled_since: number | null
 }
 
+type HeadRow = Pick<QueueRow, 'webhook_id' | 'epoch' | 'recovered' | 'due_at'>
+
 /** What a process does with due deliveries: those it takes, and those that are not to be sent before another time. */
 export type Triage = { take: Job[]; later: { job: Job; dueAt: number }[] }
+
+/** The first that is due of a webhook in one of its epochs: what is new, or what is recovered. */
+export type Head = { webhookId: string; epoch: number; recovered: boolean; dueAt: number }
+
+export type Claimed = {
+  taken: Job[]
+  /** What was looked at. */
+  found: Claim[]
+  /** Whether some were left. */
+  left: boolean
+  /** Webhooks, in an epoch, that nothing is sent to until then: they may have more in the queue. */
+  passedOver: { webhookId: string; epoch: number; until: number }[]
+}
+
+/** A webhook that is being swept is looked at again after so long. */
+const SWEPT_AGAIN_MS = 1_000
 
 /**
  * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been
  * due longest, or, with `quotas`, at so many of each webhook; `triage` says what becomes of them, and is asked again
  * when the transaction has to be made again. What it does not name is left where it is.
- *
- * @returns the jobs taken, how many rows were looked at, and whether some were left
  */
 export const claim = async (
   database: Database,
@@ -92,19 +112,17 @@ export const claim = async (
     lease: string
     now: number
     limit: number
-    quotas?: ReadonlyMap<string, number>
+    quotas?: ReadonlyMap<Head, number>
     leaseMs: number
     triage: (due: Job[]) => Triage
   },
-): Promise<{ taken: Job[]; found: number; left: boolean }> => {
+): Promise<Claimed> => {
   const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
     const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
-    if (due.length === 0) return { taken: [], found: 0, left: false }
-    const jobs = await jobsOf(
-      trx,
-      due.map(row => claimOf(row, lease)),
-    )
+    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [] }
+    const found = due.map(row => claimOf(row, lease))
+    const jobs = await jobsOf(trx, found)
     const active = jobs.filter(job => job.epoch === job.webhook.epoch)
     const { take, later } = triage(active)
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
@@ -114,16 +132,18 @@ export const claim = async (
     )
     await takeLeases(trx, take, now + leaseMs)
     await postpone(trx, later)
-    const isLeft = await sweepPast(trx, due, jobs, now)
-    return { taken: take, found: due.length, left: changed.size < active.length || isLeft }
+    const swept = await sweepPast(trx, due, jobs, now)
+    const held = later.map(({ job, dueAt }) => ({ ...job, until: dueAt }))
+    const passedOver = [...held, ...swept.map(job => ({ ...job, until: now + SWEPT_AGAIN_MS }))]
+    return { taken: take, found, left: changed.size < active.length, passedOver }
   })
 }
 
 /**
  * Of rows that a claim has locked, cancels those whose event was purged, and sweeps those of a past epoch, unless their
- * webhook is being swept already. Returns whether some are left.
+ * webhook is being swept already: those it returns.
  */
-const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<boolean> => {
+const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
   await cancel(
     trx,
@@ -131,12 +151,10 @@ const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], no
     now,
   )
   const past = due.filter(row => row.epoch < (found.get(row.delivery_id)?.epoch ?? 0))
-  let isLeft = false
   for (const [webhook, owed] of Map.groupBy(past, row => found.get(row.delivery_id)!)) {
-    if (webhook.sweeping) isLeft = true
-    else await sweepRows(trx, webhook, owed, now)
+    if (!webhook.sweeping) await sweepRows(trx, webhook, owed, now)
   }
-  return isLeft
+  return jobs.filter(({ epoch, webhook }) => epoch < webhook.epoch && webhook.sweeping)
 }
 
 // Each statement names the index that serves both its condition and its order, so that only the rows looked at are
@@ -152,33 +170,77 @@ const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<Que
 
 const lockDueOf = async (
   trx: Knex.Transaction,
-  quotas: ReadonlyMap<string, number>,
+  quotas: ReadonlyMap<Head, number>,
   now: number,
 ): Promise<QueueRow[]> => {
   const ofOne = `SELECT delivery_id FROM (
     SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
-    WHERE webhook_id = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
+    WHERE webhook_id = ? AND epoch = ? AND recovered = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
   const found = await rows<{ delivery_id: string }>(
     trx,
     Array.from(quotas, () => ofOne).join(' UNION ALL '),
-    [...quotas].flatMap(([webhookId, quota]) => [webhookId, now, quota]),
+    [...quotas].flatMap(([{ webhookId, epoch, recovered }, quota]) => [
+      webhookId,
+      epoch,
+      recovered ? 1 : 0,
+      now,
+      quota,
+    ]),
   )
   if (found.length === 0) return []
   // Read without a lock: another process may have claimed them since.
   return rows(
     trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) ` +
+      `AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
     [...found.map(row => row.delivery_id), now],
   )
 }
 
-/** The first due time of each webhook that has something in the queue, the earliest first. */
-export const headOfEach = async (database: Database): Promise<{ webhookId: string; dueAt: number }[]> => {
-  const found = await rows<{ webhook_id: string; due_at: number }>(
+/** What is due first of each webhook that has something in the queue, the earliest first. */
+export const headOfEach = async (database: Database): Promise<Head[]> => {
+  const found = await rows<HeadRow>(
     database.knex,
-    database.dialect.leastOfEach('delivery_queue', 'webhook_id', 'due_at', 'delivery_queue_by_webhook'),
+    database.dialect.leastOfEach(
+      'delivery_queue',
+      ['webhook_id', 'epoch', 'recovered'],
+      'due_at',
+      'delivery_queue_by_webhook',
+    ),
   )
-  return found.map(row => ({ webhookId: row.webhook_id, dueAt: row.due_at })).toSorted((a, b) => a.dueAt - b.dueAt)
+  return found.map(headOf).toSorted((a, b) => a.dueAt - b.dueAt)
+}
+
+const headOf = (row: HeadRow): Head => ({
+  webhookId: row.webhook_id,
+  epoch: row.epoch,
+  recovered: row.recovered === 1,
+  dueAt: row.due_at,
+})
+
+/** What has fallen due last, of what has fallen due since a moment, the earliest first. */
+export const newlyDue = async (database: Database, since: number, now: number): Promise<Head[]> => {
+  const found = await rows<HeadRow>(
+    database.knex,
+    `SELECT webhook_id, epoch, recovered, due_at FROM delivery_queue
+     ${database.dialect.useIndex('delivery_queue_by_due_time')}
+     WHERE due_at > ? AND due_at <= ? ORDER BY due_at DESC LIMIT ${MOST_NEW}`,
+    [since, now],
+  )
+  return found.map(headOf).toReversed()
+}
+
+const MOST_NEW = 500
+
+/** The access tokens that made these webhooks, by webhook. */
+export const tenantsOf = async (database: Database, webhookIds: string[]): Promise<[string, string][]> => {
+  const found: { id: string; access_token_id: string }[] = []
+  for (let from = 0; from < webhookIds.length; from += STATEMENT_LIMITS.keys) {
+    const ids = webhookIds.slice(from, from + STATEMENT_LIMITS.keys)
+    const sql = `SELECT id, access_token_id FROM webhooks WHERE id IN (${marks(ids)})`
+    found.push(...(await rows<{ id: string; access_token_id: string }>(database.knex, sql, ids)))
+  }
+  return found.map(row => [row.id, row.access_token_id])
 }
 
 const claimOf = (row: QueueRow, lease: string): Claim => ({
@@ -186,6 +248,7 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
   eventId: row.event_id,
   webhookId: row.webhook_id,
   epoch: row.epoch,
+  recovered: row.recovered === 1,
   lease,
   attempt: row.attempt + 1,
   failureCount: row.failure_count,

@@ -115,7 +115,7 @@ class Attempt implements Dispatcher.DispatchHandler {
   readonly #onResult: (result: AttemptResult | undefined) => void
   #controller: Dispatcher.DispatchController | undefined
   #finished = false
-  #head: { statusCode: number; retryAfter?: string } | undefined
+  #head: { statusCode: number; retryAfter?: string; challenge?: string } | undefined
   #bytesRead = 0
   #kept: Buffer[] = []
 
@@ -139,7 +139,8 @@ class Attempt implements Dispatcher.DispatchHandler {
     // 1XX announces an answer, and is none.
     if (statusCode < 200) return
     const retryAfter = [headers['retry-after']].flat()[0]
-    this.#head = retryAfter === undefined ? { statusCode } : { statusCode, retryAfter }
+    const challenge = headers['www-authenticate'] && [headers['www-authenticate']].flat().join(', ')
+    this.#head = { statusCode, ...(retryAfter !== undefined && { retryAfter }), ...(challenge && { challenge }) }
   }
 
   onResponseData(_controller: Dispatcher.DispatchController, chunk: Buffer): void {

@@ -2,6 +2,7 @@ import type { Knex } from 'knex'
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { logLost } from '../domain/deliveries.ts'
+import type { Outcome } from './outcome.ts'
 import { caseOf, type QueueRow, type Settlement } from './queue.ts'
 
 /** Another transaction in the way of all is soon told to the recorder, which tries them one by one. */
@@ -159,18 +160,21 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
 
 const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
   const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
-  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt}`)
+  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
   for (const group of alike.values()) {
     const { job, outcome } = group[0]!
     await run(
       trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?
+      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, handled_before = ?
        WHERE id IN (${marks(group)}) AND status = 'pending'`,
-      [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
+      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
     )
   }
   await dequeue(trx, finished)
 }
+
+/** As a column has it. */
+const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
 
 const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
   if (finished.length === 0) return

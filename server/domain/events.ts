@@ -23,46 +23,71 @@ export const recordPing = async (trx: Sql, now: number, id: string = newId(now))
 /**
  * Writes an event, and for each webhook that is to have it a delivery with its place in the queue: all in the caller's
  * transaction, with the change that caused it, so that none of them is ever there without the others.
+ *
+ * @param now asked when the webhooks are held: what one of them had before its last change is older than this
  */
 export const recordEvent = async <Type extends EventType>(
   trx: Knex.Transaction,
   event: NewEvent<Type>,
-  now: number,
+  now: () => number,
 ): Promise<void> => {
   const { type, payload, organisationIds, projectId } = event
-  const id = newId(now)
+  const webhooks = await webhooksFor(trx, event)
+  const time = now()
+  const id = newId(time)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
     'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
       'VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), now],
+    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), time],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  const webhooks = await webhooksFor(trx, event)
   await enqueue(
     trx,
     webhooks.map(webhook => ({ event: { id, type }, webhook })),
-    now,
+    time,
   )
 }
 
+/** A webhook with the time of its last change, which is later after each one. */
+type MatchedWebhook = ActiveWebhook & { updated_at: number }
+
 /**
- * The active webhooks that are to have an event: asked for its type; naming one of its organisations or its project, or
- * naming none; and made by a token that sees one of its organisations. Locked against a change of their state until
- * the transaction ends: nothing is queued for a webhook that has left `active`.
+ * The active webhooks that are to have an event, locked against any change until the transaction ends: nothing is
+ * queued for a webhook that has left `active`, nor for one that has come to ask for less.
  */
 const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
+  const found = await matching(trx, event)
+  const { forShare } = dialectOf(trx)
+  if (found.length === 0 || forShare === '') return found
+  const ids = found.map(row => row.id)
+  const locked = await rows<MatchedWebhook>(
+    trx,
+    `SELECT id, epoch, updated_at FROM webhooks WHERE id IN (${marks(ids)}) AND status = 'active'${forShare}`,
+    ids,
+  )
+  const foundAt = new Map(found.map(row => [row.id, row.updated_at]))
+  if (locked.every(row => row.updated_at === foundAt.get(row.id))) return locked
+  const still = new Set((await matching(trx, event)).map(row => row.id))
+  return locked.filter(row => still.has(row.id))
+}
+
+/**
+ * The active webhooks that asked for an event's type, name one of its organisations or its project or name none, and
+ * were made by a token that sees one of its organisations.
+ */
+const matching = async (trx: Knex.Transaction, event: NewEvent): Promise<MatchedWebhook[]> => {
   const { type, organisationIds, projectId } = event
   if (organisationIds.length === 0) return []
   const [among, ids] =
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
-  const found = await rows<ActiveWebhook>(
+  return rows(
     trx,
-    `SELECT w.id, w.epoch FROM (
+    `SELECT w.id, w.epoch, w.updated_at FROM (
        SELECT id FROM webhooks WHERE all_organisations_and_projects = 1 AND status = 'active'
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?
@@ -75,12 +100,5 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<Acti
          SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))
      ORDER BY w.id`,
     [...ids, projectId ?? null, type, ...ids],
-  )
-  const { forShare } = dialectOf(trx)
-  if (found.length === 0 || forShare === '') return found
-  return rows(
-    trx,
-    `SELECT id, epoch FROM webhooks WHERE id IN (${marks(found)}) AND status = 'active'${forShare}`,
-    found.map(row => row.id),
   )
 }

@@ -155,6 +155,7 @@ export const deliveries = {
     eventType: { kind: 'column', column: 'event_type', type: 'string', values: eventTypes },
     event: { kind: 'related', column: 'event_id', resource: (): Entity => events },
     status: { kind: 'column', column: 'status', type: 'string', values: deliveryStatuses },
+    handledBefore: { kind: 'column', column: 'handled_before', type: 'boolean' },
     attemptCount: { kind: 'column', column: 'attempt_count', type: 'integer' },
     nextAttemptAt: { kind: 'column', column: 'next_attempt_at', type: 'time', nullable: true },
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },

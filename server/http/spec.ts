@@ -34,8 +34,10 @@ export const webhookSpec = ({
         description:
           `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, ` +
           `\`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, ` +
-          `and \`jti\` the \`eventId\` of the body. Record a \`jti\` once its event is handled, ` +
-          'and reject it after that.',
+          "`jti` the `eventId` of the body, `sub` the event's own id, the same over retries, redeliveries, " +
+          'recoveries ' +
+          'and webhooks, and `body_sha256` the SHA-256 of the body in base64url. Record a `jti` once its event is ' +
+          'handled, and reject it after that.',
       },
     },
   },
@@ -45,13 +47,16 @@ const operation = (type: EventType, retryScheduleMs: readonly number[]) => ({
   operationId: type,
   summary: events[type].summary,
   security: [{ deliveryToken: [] }],
+  parameters: [contentDigest],
   requestBody: { required: true, content: { 'application/json': { schema: bodySchema(type) } } },
   responses: {
     '200': { description: type === 'ping' ? 'The endpoint is registered.' : 'Delivered.' },
     '2XX': { description: type === 'ping' ? 'Delivered; registration asks for exactly 200.' : 'Delivered.' },
     '401': {
       description:
-        'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. No retry.',
+        'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. ' +
+        'No retry. A retry that is refused with `error_description="replay"` in WWW-Authenticate counts as ' +
+        'handled.',
     },
     '429': {
       description: 'With Retry-After: again then. Without: the webhook becomes inactive.',
@@ -63,6 +68,14 @@ const operation = (type: EventType, retryScheduleMs: readonly number[]) => ({
     '5XX': { description: `Again after ${retryScheduleMs.map(ms => ms / 1000).join(', ')} s, then dropped.` },
   },
 })
+
+const contentDigest = {
+  name: 'Content-Digest',
+  in: 'header',
+  required: true,
+  description: 'The SHA-256 of the body (RFC 9530), which the token covers by its claim `body_sha256`.',
+  schema: { type: 'string', pattern: '^sha-256=:[A-Za-z0-9+/]{43}=:$' },
+}
 
 const bodySchema = (type: EventType) => {
   const { $schema: _, ...schema } = z.toJSONSchema(

@@ -129,7 +129,8 @@ export const attacks = (prey: Prey): Attack[] => {
       lists(
         50,
         n =>
-          `deliveries(query: {sort: [{finishedAt: "desc"}], skip: ${n}, limit: 1, selector: {event: {payload: {projectReport: {submitterName: {_beginsWith: "!${n}"}}}}}}) { id }`,
+          `deliveries(query: {sort: [{finishedAt: "desc"}], skip: ${n}, limit: 1, selector: {event: {payload: ` +
+          `{projectReport: {submitterName: {_beginsWith: "!${n}"}}}}}}) { id }`,
       ),
     ),
     one(
@@ -144,8 +145,9 @@ export const attacks = (prey: Prey): Attack[] => {
     ),
     one(
       '12 levels up and down',
-      `{ deliveries(query: {limit: 50}) { event { deliveries(query: {limit: 10}) { webhook { deliveries(query: {limit: 10}) {
-         event { deliveries(query: {limit: 10}) { webhook { deliveries(query: {limit: 10}) { id } } } } } } } } } }`,
+      `{ deliveries(query: {limit: 50}) { event { deliveries(query: {limit: 10}) { webhook {
+         deliveries(query: {limit: 10}) { event { deliveries(query: {limit: 10}) { webhook {
+         deliveries(query: {limit: 10}) { id } } } } } } } } } }`,
     ),
     one('one field 3,900 times', `{ users(query: {limit: 10000}) { ${'id '.repeat(3_900)}} }`),
     one(
@@ -177,7 +179,8 @@ const WEBHOOKS = 'query ($selector: MangoSelector) { webhooks(query: {selector: 
 const DELIVERIES = 'query ($selector: MangoSelector) { deliveries(query: {selector: $selector, limit: 10}) { id } }'
 const EVENTS = 'query ($selector: MangoSelector) { events(query: {selector: $selector, limit: 10}) { id } }'
 const SORTED = `query ($skip: Int) {
-  deliveries(query: {sort: [{attemptCount: "desc"}, {finishedAt: "asc"}], skip: $skip, limit: 10000}) { id finishedAt } }`
+  deliveries(query: {sort: [{attemptCount: "desc"}, {finishedAt: "asc"}], skip: $skip, limit: 10000}) {
+    id finishedAt } }`
 const WIDE = `{ deliveries(query: {limit: 10000}) { id event { payload } attempts { number response }
   webhook { url organisationIds projectIds health { pending delivered } } } }`
 const COUNTS = '{ counts(resource: deliveries, by: ["webhook.url"]) { key count } }'
@@ -229,7 +232,8 @@ const withheld = async (base: string, count: number): Promise<string> => {
     const socket = connect(Number(port), hostname)
     socket.on('error', () => {})
     socket.write(
-      `POST /graphql HTTP/1.1\r\nhost: ${host}\r\ncontent-type: application/json\r\ncontent-length: ${BODY_BYTES}\r\n\r\n`,
+      `POST /graphql HTTP/1.1\r\nhost: ${host}\r\ncontent-type: application/json\r\ncontent-length: ` +
+        `${BODY_BYTES}\r\n\r\n`,
     )
     socket.write(body)
     return socket

@@ -137,7 +137,8 @@ try {
   for (const { engine, counters } of sides) {
     const [durable] =
       (await counters?.ask<Record<string, unknown>>(
-        'SELECT @@innodb_flush_log_at_trx_commit AS flush_log_at_trx_commit, @@log_bin AS log_bin, @@sync_binlog AS sync_binlog',
+        'SELECT @@innodb_flush_log_at_trx_commit AS flush_log_at_trx_commit, @@log_bin AS log_bin, ' +
+          '@@sync_binlog AS sync_binlog',
       )) ?? []
     if (durable) console.log(`${engine}: ${JSON.stringify(durable)}`)
   }

@@ -241,7 +241,8 @@ const isolate = async (engine: string): Promise<void> => {
     const since = Date.now()
     const prey = await seed(world)
     console.log(
-      `${engine}: ${options.deliveries} deliveries and ${options.users} users in ${show((Date.now() - since) / 1000)} s`,
+      `${engine}: ${options.deliveries} deliveries and ${options.users} users in ` +
+        `${show((Date.now() - since) / 1000)} s`,
     )
     await world.restart()
     await longestSilence()
@@ -337,7 +338,8 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
   const running =
     (await counters?.ask<{ id: number }>(
       `SELECT id FROM information_schema.processlist
-       WHERE db = DATABASE() AND command NOT IN ('Sleep', 'Daemon') AND id <> CONNECTION_ID() AND time >= ${RUNS_ON_MS / 1000 - 1}`,
+       WHERE db = DATABASE() AND command NOT IN ('Sleep', 'Daemon') AND id <> CONNECTION_ID()
+         AND time >= ${RUNS_ON_MS / 1000 - 1}`,
     )) ?? []
   if (running.length > 0) left.push(`statements that run on: ${running.length}`)
   // The next document is judged by its own.
@@ -398,7 +400,8 @@ const report = (engine: string, findings: Finding[]): void => {
   const base = findings[0]!
   const rows = findings.map(finding => line(finding, base.p99))
   console.log(
-    `\n${pc.bold(engine)}: red is past the goals (silence ${GOAL.silenceMs} ms, memory +${GOAL.memoryMb} MB, p99 ${GOAL.p99} ×)`,
+    `\n${pc.bold(engine)}: red is past the goals (silence ${GOAL.silenceMs} ms, memory +${GOAL.memoryMb} MB, ` +
+      `p99 ${GOAL.p99} ×)`,
   )
   console.log(table([HEADING.map(text => pc.bold(text)), ...rows], { textColumns: 2 }))
   const past = findings.filter(
@@ -406,7 +409,8 @@ const report = (engine: string, findings: Finding[]): void => {
       silenceMs > GOAL.silenceMs || !(memoryMb <= GOAL.memoryMb) || p99 > GOAL.p99 * base.p99,
   )
   console.log(
-    `${past.length} of ${findings.length} past a goal; median of the silences ${show(median(findings.map(({ silenceMs }) => silenceMs)))} ms`,
+    `${past.length} of ${findings.length} past a goal; median of the silences ` +
+      `${show(median(findings.map(({ silenceMs }) => silenceMs)))} ms`,
   )
 }
 

@@ -324,7 +324,8 @@ const compareAll = async (database: Database): Promise<void> => {
   ]
 
   console.log(
-    `\n${database.dialect.engine}, ${counts.organisations} organisations, ${counts.projects} projects, ${deliveryCount} deliveries`,
+    `\n${database.dialect.engine}, ${counts.organisations} organisations, ${counts.projects} projects, ` +
+      `${deliveryCount} deliveries`,
   )
   console.log('ratio   mango ms  by hand ms  rows  examined  indexes')
   for (const { name, resource, query, sql, bindings = [] } of compared) {

@@ -32,7 +32,10 @@ type Profile = {
   timeDeltas: number[]
 }
 
-/** `node_modules/knex`, `server/delivery`, `node:net` `native writev` or the engine's own, such as `(garbage collector)`. */
+/**
+ * `node_modules/knex`, `server/delivery`, `node:net` `native writev`
+ * or the engine’s own, such as `(garbage collector)`.
+ */
 const placeOf = ({ functionName, url }: { functionName: string; url: string }): string => {
   if (functionName.startsWith('(')) return functionName
   const [, ours] = /\/((?:server|shared)\/(?:[\w-]+(?=\/))?)/.exec(url) ?? []

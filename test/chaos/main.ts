@@ -20,8 +20,8 @@ anything was.
   --servers N         server processes (3; on SQLite 1)
   --rate N            mutations a second (100)
   --seed N            of the faults, to have the same again (by the time)
-  --database WHERE    a private server is started, ended and frozen: the one found on this machine, or the mariadbd or mysqld at a path;
-                      mysql://… is a running one, that is left alone; sqlite is a file
+  --database WHERE    a private server is started, ended and frozen: the one found on this machine, or the mariadbd
+                      or mysqld at a path; mysql://… is a running one, that is left alone; sqlite is a file
   --help
 
 npm run chaos -- --case NAME[,NAME…] [flags]

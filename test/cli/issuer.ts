@@ -1,4 +1,4 @@
-import { generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
+import { createHash, generateKeyPairSync, type KeyObject, randomUUID } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after } from 'node:test'
@@ -42,7 +42,17 @@ export const startIssuer = async () => {
     audience: string,
     jti: string,
     { issuedAtSeconds = Math.floor(Date.now() / 1000), sub = randomUUID() as string, body = bodyOf(jti) } = {},
-  ) => signDeliveryToken({ key, kid: issuer.kid, issuer: issuer.url, audience, jti, sub, body, issuedAtSeconds })
+  ) =>
+    signDeliveryToken({
+      key,
+      kid: issuer.kid,
+      issuer: issuer.url,
+      audience,
+      jti,
+      sub,
+      bodySha256: createHash('sha256').update(body).digest('base64url'),
+      issuedAtSeconds,
+    })
 
   /** Delivers as the service does; `audience` where it is to differ from the URL. */
   const deliver = async (

@@ -36,10 +36,26 @@ test('a good token passes every check that could be made', async () => {
       'audience passed',
       'expiry passed',
       'jti passed',
+      'body_digest passed',
+      'webhook skipped',
       'replay skipped',
       'issued_at passed',
     ],
   )
+})
+
+test('a body that was changed, and a webhook that is another’s, are exit code 6', async () => {
+  const body = issuer.bodyOf(jti)
+  const token = await issuer.token(audience, jti, { body })
+  const own = '0198a111-1111-7000-8000-00000000000a'
+  const of = (text: string, id: string) => ['verify', token, '--body', text, '--webhook-id', id]
+  assert.equal((await tidings(of(body, own), { home, env })).code, 0)
+  const changed = await tidings(of(`${body} `, own), { home, env })
+  assert.equal(changed.code, 6)
+  assert.match(changed.stderr, /not valid: body digest failed/)
+  const other = await tidings(of(body, 'another'), { home, env })
+  assert.equal(other.code, 6)
+  assert.match(other.stderr, /not valid: webhook failed/)
 })
 
 test('a token for another audience is exit code 6 and shows the difference', async () => {
@@ -203,18 +219,26 @@ for (const [flag, hasBody] of [
     const url = `http://127.0.0.1:${(endpoint.address() as AddressInfo).port}/hooks`
     const folder = temporaryFolder()
     const body = join(folder, 'body.json')
-    writeFileSync(body, JSON.stringify({ eventId: jti, eventType: 'ping', payload: { name: 'Zoë'.repeat(40) } }))
+    const content = JSON.stringify({ eventId: jti, eventType: 'ping', payload: { name: 'Zoë'.repeat(40) } })
+    writeFileSync(body, content)
     const told = join(folder, 'told')
     const { stderr } = await promisify(execFile)('curl', [
       '-sS',
       ...(flag === '--verbose' ? [flag] : [flag, told]),
-      ...['-H', `Authorization: Bearer ${await issuer.token(url, jti)}`, '--data-binary', `@${body}`, url],
+      ...[
+        '-H',
+        `Authorization: Bearer ${await issuer.token(url, jti, { body: content })}`,
+        '--data-binary',
+        `@${body}`,
+        url,
+      ],
     ])
     if (flag === '--verbose') writeFileSync(told, stderr)
     const ended = await verify('--request', told)
     assert.equal(ended.code, 0, ended.stderr + readFileSync(told, 'utf8'))
     assert.equal(statusOf(ended.stdout, 'audience'), 'passed')
     assert.equal(statusOf(ended.stdout, 'jti'), hasBody ? 'passed' : 'skipped')
+    assert.equal(statusOf(ended.stdout, 'body_digest'), flag === '--trace' ? 'passed' : 'skipped')
   })
 }
 

@@ -81,7 +81,7 @@ export const startFixture = async (
       const { concurrency = 512, attemptTimeoutMs = 15_000, retryScheduleMs = RETRY_SCHEDULE_MS } = options
       const sender = createSender({
         guard: createNetworkGuard({ allow: ['127.0.0.0/8'] }),
-        maxConnectionsPerOrigin: 2 * concurrency,
+        maxConnectionsPerOrigin: 6 * concurrency,
         attemptTimeoutMs,
       })
       const loop = startDeliveryLoop({
@@ -116,7 +116,7 @@ export const startFixture = async (
               projectId,
               payload: { projectReport: { id, projectId, quarter: '2026-3' } },
             },
-            clock.now(),
+            clock.now,
           ),
         )
         return id

@@ -6,7 +6,7 @@ import type { FailureReason } from '../../shared/vocabulary.ts'
 
 const HOUR_MS = 3_600_000
 const nowMs = Date.parse('2026-11-21T00:40:00Z')
-const fresh: Parameters<typeof outcome>[1] = { failureCount: 0, throttledSinceMs: null, nowMs, scheduleMs }
+const fresh: Parameters<typeof outcome>[1] = { attempt: 1, failureCount: 0, throttledSinceMs: null, nowMs, scheduleMs }
 const response = (statusCode: number, retryAfter?: string): AttemptResult =>
   retryAfter === undefined
     ? { kind: 'response', statusCode, body: '' }
@@ -60,12 +60,42 @@ describe('what becomes of a delivery', () => {
   }
 })
 
+describe('a delivery that is refused with 401', () => {
+  const refused = (challenge: string): AttemptResult => ({ kind: 'response', statusCode: 401, challenge, body: '' })
+  const replay = 'Bearer error="invalid_token", error_description="replay"'
+
+  for (const challenge of [replay, 'bearer error=invalid_token,error_description=replay']) {
+    it(`as a replay (${challenge}) was handled before, if it is a retry`, () => {
+      const handled: Outcome = { status: 'rejected', handledBefore: true }
+      assert.deepEqual(outcome(refused(challenge), { ...fresh, attempt: 2 }), handled)
+      assert.deepEqual(outcome(refused(challenge), fresh), { status: 'rejected' })
+    })
+  }
+
+  for (const challenge of [
+    'Bearer error="invalid_token", error_description="expiry"',
+    'Bearer error="invalid_token", error_description="no replay"',
+    'Bearer x_error_description="replay"',
+    'Bearer error="replay"',
+    '',
+  ]) {
+    it(`with ${JSON.stringify(challenge)} as its reason is rejected, and no more`, () => {
+      assert.deepEqual(outcome(refused(challenge), { ...fresh, attempt: 2 }), { status: 'rejected' })
+    })
+  }
+
+  it('with another status is rejected, and no more', () => {
+    const result: AttemptResult = { kind: 'response', statusCode: 403, challenge: replay, body: '' }
+    assert.deepEqual(outcome(result, { ...fresh, attempt: 2 }), { status: 'rejected' })
+  })
+})
+
 describe('a delivery that keeps failing', () => {
   it('is attempted eleven times, after the waits of the specification, and then dropped', () => {
     const waits: number[] = []
     let history = { failureCount: 0, throttledSinceMs: null as number | null }
     for (;;) {
-      const next = outcome(response(503), { ...history, nowMs, scheduleMs })
+      const next = outcome(response(503), { ...fresh, ...history })
       if (next.status !== 'pending') {
         assert.deepEqual(next, { status: 'dropped', reason: 'retries_exhausted' })
         break

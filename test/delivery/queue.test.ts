@@ -503,7 +503,9 @@ describe('the delivery loop on SQLite, which has one process', () => {
 const refuse = (fixture: Fixture, condition: string): Promise<unknown> =>
   fixture.database.knex.raw(
     fixture.database.dialect.engine === 'sqlite'
-      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'refused'); END`
+      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, ` +
+          `'refused'); END`
       : `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts FOR EACH ROW
-         BEGIN IF ${condition} THEN SIGNAL SQLSTATE '22001' SET MYSQL_ERRNO = 1406, MESSAGE_TEXT = 'refused'; END IF; END`,
+         BEGIN IF ${condition} THEN
+           SIGNAL SQLSTATE '22001' SET MYSQL_ERRNO = 1406, MESSAGE_TEXT = 'refused'; END IF; END`,
   )

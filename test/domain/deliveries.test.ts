@@ -23,7 +23,7 @@ describeEachEngine('what is owed', engine => {
         trx,
         webhookIds.map(id => ({ event, webhook: { id, epoch: 0 } })),
         clock.now(),
-        lease,
+        lease && { lease },
       )
     })
   const statusOf = async (id: string) => (await fixture.deliveries()).find(delivery => delivery.id === id)!.status

@@ -44,11 +44,11 @@ export const idOf = (name: string): string => {
 type Row = Record<string, string | number | null>
 /** A row, and whom it is there for: a token that sees `who`, which is called `kind`. */
 type Placed = { table: string; row: Row; there: (who: Viewer) => boolean }
-type Viewer = { kind: KindName; sees: ReadonlySet<string>; all: boolean; admin: boolean }
+type Viewer = { kind: KindName; sees: ReadonlySet<string>; all: boolean }
 
 const viewerOf = (kind: KindName): Viewer => {
-  const { sees, permissions }: Kind = kinds[kind]
-  return { kind, sees: new Set(sees), all: sees === undefined, admin: permissions.includes('admin') }
+  const { sees }: Kind = kinds[kind]
+  return { kind, sees: new Set(sees), all: sees === undefined }
 }
 
 const someOf = (names: readonly string[]) => (who: Viewer) => who.all || names.some(name => who.sees.has(name))
@@ -80,7 +80,7 @@ const reach = ({ made, organisations = [], projects = [] }: WebhookOf): readonly
   organisations.length + projects.length > 0 ? [...organisations, ...projects] : (kinds[made] as Kind).sees
 
 const webhookThere = (webhook: WebhookOf) => (who: Viewer) => {
-  if (who.all || who.admin || who.kind === webhook.made) return true
+  if (who.all || who.kind === webhook.made) return true
   const from = reach(webhook)
   return from !== undefined && from.length > 0 && allOf(from)(who)
 }

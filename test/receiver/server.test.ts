@@ -1,10 +1,21 @@
 import assert from 'node:assert/strict'
-import { createServer } from 'node:http'
+import { once } from 'node:events'
+import { createServer, type IncomingHttpHeaders, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, beforeEach, describe, test } from 'node:test'
 import { expressReceiver, type Handler, RetryLater, type TidingsEvent } from '../../receiver/index.ts'
 import { eventually } from '../support/eventually.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+
+type Delivery = {
+  id: string
+  eventId: string
+  webhookId: string
+  createdAt: string
+  status: string
+  handledBefore: boolean
+  attempts: { statusCode: number | null; failure: string | null }[]
+}
 
 describe('a receiver of a Tidings server', () => {
   let server: TestServer
@@ -12,6 +23,7 @@ describe('a receiver of a Tidings server', () => {
   let handle: Handler
   let events: TidingsEvent[]
   const errors: unknown[] = []
+  let headers: IncomingHttpHeaders = {}
   const listener = createServer()
   let quarter = 0
 
@@ -20,11 +32,15 @@ describe('a receiver of a Tidings server', () => {
     ids = await addProject(server.database)
     await new Promise<void>(resolve => listener.listen(0, '127.0.0.1', resolve))
     const url = `http://127.0.0.1:${(listener.address() as AddressInfo).port}/hooks`
-    const options = { issuer: server.url, audience: url, onError: (error: unknown) => errors.push(error) }
-    listener.on(
-      'request',
-      expressReceiver(options, (event, context) => handle(event, context)),
+    const onError = (error: unknown) => errors.push(error)
+    const receive = expressReceiver(
+      { issuer: server.url, audience: url, handlerTimeoutMs: 300, onError },
+      (event, context) => handle(event, context),
     )
+    listener.on('request', (request, response) => {
+      headers = request.headers
+      return receive(request, response)
+    })
     const { errors: refused } = await server.graphql('mutation ($url: String!) { createWebhook(url: $url) { id } }', {
       url,
     })
@@ -40,7 +56,7 @@ describe('a receiver of a Tidings server', () => {
   })
 
   /** Submits a report, and waits for what becomes of its delivery. */
-  const deliver = async (): Promise<{ status: string; attempts: { statusCode: number }[] }> => {
+  const deliver = async (): Promise<Delivery> => {
     quarter += 1
     const { data } = await server.graphql(
       `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
@@ -51,14 +67,15 @@ describe('a receiver of a Tidings server', () => {
     const selector = { 'event.payload.projectReport.id': data.submitProjectReport.id }
     const look = async () => {
       const found = await server.graphql(
-        'query ($query: MangoQuery) { deliveries(query: $query) { status attempts { statusCode } } }',
+        'query ($query: MangoQuery) { deliveries(query: $query) ' +
+          '{ id eventId webhookId createdAt status handledBefore attempts { statusCode failure } } }',
         { query: { selector } },
       )
       return found.data.deliveries[0]
     }
     return eventually('the delivery to come to an end', look, delivery => delivery && delivery.status !== 'pending')
   }
-  const codes = ({ attempts }: { attempts: { statusCode: number }[] }) => attempts.map(attempt => attempt.statusCode)
+  const codes = ({ attempts }: Delivery) => attempts.map(attempt => attempt.statusCode ?? attempt.failure)
 
   test('is registered by answering its ping, and is given each event, typed', async () => {
     handle = event => events.push(event)
@@ -87,5 +104,57 @@ describe('a receiver of a Tidings server', () => {
     const delivery = await deliver()
     assert.equal(delivery.status, 'delivered')
     assert.deepEqual(codes(delivery), [429, 200])
+  })
+
+  /** How many events a recovery of all since a delivery queues. */
+  const recover = async ({ webhookId, createdAt }: Delivery): Promise<number> => {
+    const { data } = await server.graphql(
+      'mutation ($id: UUID!, $since: DateTime!) { recoverDeliveries(webhookId: $id, since: $since) { queued } }',
+      { id: webhookId, since: createdAt },
+    )
+    return data.recoverDeliveries.queued
+  }
+
+  test('is told the event’s own id, and may check the body by its digest', async () => {
+    handle = (event, { token }) => events.push({ ...event, ...token.claims } as never)
+    const { id, eventId } = await deliver()
+    const [event] = events as (TidingsEvent & { body_sha256: string })[]
+    assert.deepEqual([event!.id, event!.eventId], [eventId, id])
+    assert.equal(
+      headers['content-digest'],
+      `sha-256=:${Buffer.from(event!.body_sha256, 'base64url').toString('base64')}:`,
+    )
+  })
+
+  test('that has handled an event and whose answer is lost is not given it again, by a recovery either', async () => {
+    handle = (event, { request }) => {
+      events.push(event)
+      const { socket } = request as unknown as IncomingMessage
+      socket.destroy()
+    }
+    const delivery = await deliver()
+    assert.deepEqual(codes(delivery), ['connection_reset', 401])
+    assert.deepEqual([delivery.status, delivery.handledBefore], ['rejected', true])
+    assert.equal(await recover(delivery), 0)
+    assert.equal(events.length, 1)
+  })
+
+  test('that is slower than its time limit is not given the event again once it has handled it', async () => {
+    handle = async (event, { signal }) => {
+      events.push(event)
+      await once(signal, 'abort')
+    }
+    const delivery = await deliver()
+    assert.deepEqual(codes(delivery), [503, 401])
+    assert.equal(delivery.handledBefore, true)
+    assert.equal(await recover(delivery), 0)
+    assert.equal(events.length, 1)
+  })
+
+  test('that refuses a delivery at once is given it again by a recovery', async () => {
+    handle = event => events.push(event)
+    const delivery = await deliver()
+    await server.database.knex('deliveries').where({ id: delivery.id }).update({ status: 'rejected' })
+    assert.equal(await recover(delivery), 1)
   })
 })

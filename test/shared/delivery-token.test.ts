@@ -43,7 +43,16 @@ const body = JSON.stringify({
 
 const sub = '0198a111-1111-7000-8000-000000000002'
 const webhookId = '0198a111-1111-7000-8000-000000000003'
-const token = await signDeliveryToken({ key, kid, issuer, audience, jti, sub, body, issuedAtSeconds })
+const token = await signDeliveryToken({
+  key,
+  kid,
+  issuer,
+  audience,
+  jti,
+  sub,
+  bodySha256: createHash('sha256').update(body).digest('base64url'),
+  issuedAtSeconds,
+})
 const given = { keys: [publicJwk], issuer, audience, at, body, webhookIds: [webhookId], seen: () => false }
 
 const encode = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url')

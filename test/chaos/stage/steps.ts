@@ -7,6 +7,9 @@ const OWN = /TIMESTAMPDIFF|^\s*SET SESSION|SELECT VERSION\(\)|FROM signing_keys|
 const MEANWHILE_MS = 2_000
 const MOST_STEPS = 60
 
+/** What both gave. `hadHappened`: what was to happen meanwhile was done before the other went on. */
+export type Result = { acted: unknown; happened: unknown; hadHappened: boolean }
+
 export type Steps = {
   /** How many statements there were to stop at. */
   steps: number
