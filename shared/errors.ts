@@ -12,9 +12,8 @@ export type ErrorDetails = {
   PING_FAILED: { url: string; durationMs: number } & PingResult
   /** What it collides with, and the status that this is in. */
   CONFLICT: { webhookId: string; status: WebhookStatus } | { projectReportId: string; status: ReportStatus }
-  RESULT_TOO_LARGE: Place
-  /** The most that is allowed, of what the message says. */
-  QUERY_TOO_COMPLEX: Place & { limit?: number }
+  RESULT_TOO_LARGE: Place & Limited
+  QUERY_TOO_COMPLEX: Place & Limited
   /** Requests a minute, and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
   INTERNAL_SERVER_ERROR: Record<string, never>
@@ -22,6 +21,12 @@ export type ErrorDetails = {
 
 /** The argument at fault, and where in a query. */
 type Place = { argument?: string; path?: string }
+type Limited = {
+  /** The most that is allowed, of what the message says. */
+  limit?: number
+  /** Which part of a request's budget it is: `rows`, `values`, `bytes`, `timeMs`. */
+  budget?: string
+}
 type PingResult = { statusCode: number; response: string } | { failure: FailureReason; detail: string }
 
 /** A code whose details can all be left out needs none. */

@@ -1,9 +1,17 @@
 import { execute } from '@graphql-tools/executor'
-import { type DocumentNode, type ExecutionResult, type GraphQLSchema, getOperationAST, Kind } from 'graphql'
+import {
+  type DocumentNode,
+  type ExecutionArgs,
+  type ExecutionResult,
+  type GraphQLSchema,
+  getOperationAST,
+  Kind,
+} from 'graphql'
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
 import { badInput, TidingsError } from '../../shared/errors.ts'
 import { useSignature } from '../domain/used-signatures.ts'
+import { BUDGET, Budget, overspent } from '../graphql/budget.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { createReader } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
@@ -19,11 +27,21 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const { token, requestId, rawBody, signature } = ctx.state
     let replayed = false
     let serialised: string | undefined
+    const budget = new Budget()
 
     const handle = createHandler<unknown, unknown, Context>({
       formatError: presentError(requestId, log),
       // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
-      execute: args => execute(args) as ExecutionResult | Promise<ExecutionResult>,
+      execute: async args => {
+        try {
+          // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
+          if (operationOf(args) !== 'query') return await budget.within(() => execute(args) as Promise<ExecutionResult>)
+          ctx.res.once('close', () => budget.end(new TidingsError('QUERY_TOO_COMPLEX', 'The client is gone.')))
+          return await budget.within(() => execute(args) as Promise<ExecutionResult>, BUDGET.timeMs)
+        } catch (error) {
+          return { errors: [asGraphqlError(error)] }
+        }
+      },
       onSubscribe: async (request, { query, operationName, variables }) => {
         const { document, faults } = read(query, variables)
         if (faults) return faults
@@ -35,13 +53,16 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
           replayed = !(await useSignature(service.database.knex, signature, expiresAt))
           if (replayed) return [null, { status: 401, statusText: 'Unauthorized' }]
         }
-        const contextValue = createContext(service, token, requestId)
+        const contextValue = createContext(service, token, requestId, budget)
         return { schema, document, operationName, variableValues: variables, contextValue }
       },
       onOperation: (_request, _args, result) => {
         if (!('data' in result) || result.errors) return undefined
         // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
-        serialised = JSON.stringify(result)
+        const text = JSON.stringify(result)
+        // What is escaped in it, and what is not ASCII, is longer than was counted.
+        if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
+        serialised = text
         return { data: null }
       },
     })
@@ -62,6 +83,9 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     ctx.body = serialised ?? body
   }
 }
+
+const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>
+  getOperationAST(document, operationName)?.operation
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
   const names = document.definitions.flatMap(it =>
