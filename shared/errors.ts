@@ -19,9 +19,8 @@ export type ErrorDetails = {
     | { projectReportId: string; status: ReportStatus }
     | { limit: number }
     | { retryAfterSeconds: number }
-  RESULT_TOO_LARGE: Place
-  /** The most that is allowed, of what the message says. */
-  QUERY_TOO_COMPLEX: Place & { limit?: number }
+  RESULT_TOO_LARGE: Place & Limited
+  QUERY_TOO_COMPLEX: Place & Limited
   /** Requests a minute, or pings in flight, and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
   /** When to try again. Nothing was done. */
@@ -31,6 +30,12 @@ export type ErrorDetails = {
 
 /** The argument at fault, and where in a query. */
 type Place = { argument?: string; path?: string }
+type Limited = {
+  /** The most that is allowed, of what the message says. */
+  limit?: number
+  /** Which part of a request's budget it is: `rows`, `values`, `bytes`, `timeMs`. */
+  budget?: string
+}
 type PingResult = { statusCode: number; response: string } | { failure: FailureReason; detail: string }
 
 /** A code whose details can all be left out needs none. */
