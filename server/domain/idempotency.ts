@@ -92,7 +92,7 @@ export class Claim {
   finish(answer: Answer): Promise<void> {
     if (answer.body.length > ANSWER_CHARACTERS) return this.release()
     const sealed = this.#seal('answer', answer)
-    return this.#end('answer_sealed = ?, outcomes_sealed = NULL, owner = NULL, leased_until = 0', [sealed])
+    return this.#end('answer_sealed = ?, owner = NULL, leased_until = 0', [sealed])
   }
 
   /** Lets the request be made again, and go on from what was done. */

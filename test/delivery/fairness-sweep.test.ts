@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
 import { pingStored } from '../../server/delivery/ping.ts'
+import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { recoverDeliveries } from '../../server/domain/recovery.ts'
 import { leaveActive, updateWebhook } from '../../server/domain/webhooks.ts'
@@ -38,10 +39,14 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await fixture.emit(20)
     await fixture.multiplyQueue(webhookId, MANY / 20)
   }
+  const changeBy =
+    (token: AccessToken) =>
+    <T>(work: (change: Change) => Promise<T>): Promise<T> =>
+      fixture.database.transaction(trx => work({ trx, token, now: clock.now }))
   const update = async (webhookId: string, input: Parameters<typeof updateWebhook>[2]): Promise<void> => {
-    const token = await admin(webhookId)
+    const change = changeBy(await admin(webhookId))
     const seen = await fixture.webhookRow(webhookId)
-    await fixture.database.transaction(trx => updateWebhook({ trx, token, now: clock.now() }, seen, input))
+    await change(held => updateWebhook(held, { seen, pinged: input.url ?? seen.url }, input))
   }
   const disable = (id: string) =>
     fixture.database.transaction(trx => leaveActive(trx, id, 'disabled', null, clock.now()))
@@ -101,10 +106,9 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await fixture.emit(700)
     await disable(id)
     await update(id, { status: 'active' })
-    const token = await admin(id)
-    const span = { since, until: undefined }
-    const { queued, resumeSince } = await recoverDeliveries(fixture.database, clock, token, id, span, () => {})
-    assert.deepEqual([queued, resumeSince], [700, null])
+    const tools = { database: fixture.database, clock, change: changeBy(await admin(id)) }
+    const { queued, isComplete } = await recoverDeliveries(tools, id, { since, until: undefined })
+    assert.deepEqual([queued, isComplete], [700, true])
     assert.equal(await fixture.countWhere({ status: 'pending' }), 700)
   })
 
@@ -113,7 +117,8 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const id = await fixture.webhook(url)
     const loop = await fixture.startLoop()
     await disable(id)
-    await assert.rejects(pingStored({ database: fixture.database, clock, loop }, id), { code: 'CONFLICT' })
+    const tools = { database: fixture.database, loop, change: changeBy(await admin(id)) }
+    await assert.rejects(pingStored(tools, id), { code: 'CONFLICT' })
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)
   })
