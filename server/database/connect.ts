@@ -72,9 +72,10 @@ export const faultOf = (error: unknown): Fault | undefined => {
   return said ?? (isUnreached(error) ? 'outage' : undefined)
 }
 
-/** No connection was to be had, or it broke: Node's and mysql2's codes, and knex's pool. */
+/** No connection was to be had, or it broke: Node's and mysql2's codes, mysql2's mark where it has none, knex's pool. */
 const isUnreached = (error: unknown): boolean => {
-  const { code, name } = error as { code?: unknown; name?: unknown }
+  const { code, name, fatal } = error as { code?: unknown; name?: unknown; fatal?: unknown }
+  if (fatal === true) return true
   return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
 }
 
