@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
 import { pingStored } from '../../server/delivery/ping.ts'
+import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { recoverDeliveries } from '../../server/domain/recovery.ts'
-import { leaveActive, updateWebhook } from '../../server/domain/webhooks.ts'
+import { leaveActive, updateWebhook, type WebhookInput } from '../../server/domain/webhooks.ts'
 import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
@@ -34,14 +35,18 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const { access_token_id: id } = await fixture.webhookRow(webhookId)
     return { id, permissions: new Set(['admin']), seesAllOrganisations: true } as unknown as AccessToken
   }
+  const changeBy =
+    (token: AccessToken) =>
+    <T>(work: (change: Change) => Promise<T>): Promise<T> =>
+      fixture.database.transaction(trx => work({ trx, token, now: clock.now }))
   const owe = async (webhookId: string): Promise<void> => {
     await fixture.emit(20)
     await fixture.multiplyQueue(webhookId, MANY / 20)
   }
-  const update = async (webhookId: string, input: Parameters<typeof updateWebhook>[2]): Promise<void> => {
-    const token = await admin(webhookId)
+  const update = async (webhookId: string, input: WebhookInput): Promise<void> => {
     const seen = await fixture.webhookRow(webhookId)
-    await fixture.database.transaction(trx => updateWebhook({ trx, token, now: clock.now() }, seen, input))
+    const pinged = input.url ?? seen.url
+    await changeBy(await admin(webhookId))(held => updateWebhook(held, { seen, pinged }, input))
   }
   const disable = (id: string) =>
     fixture.database.transaction(trx => leaveActive(trx, id, 'disabled', null, clock.now()))
@@ -103,8 +108,9 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await update(id, { status: 'active' })
     const token = await admin(id)
     const span = { since, until: undefined }
-    const { queued, resumeSince } = await recoverDeliveries(fixture.database, clock, token, id, span, () => {})
-    assert.deepEqual([queued, resumeSince], [700, null])
+    const tools = { database: fixture.database, clock, change: changeBy(token) }
+    const { queued, isComplete } = await recoverDeliveries(tools, id, span)
+    assert.deepEqual([queued, isComplete], [700, true])
     assert.equal(await fixture.countWhere({ status: 'pending' }), 700)
   })
 
@@ -113,7 +119,8 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const id = await fixture.webhook(url)
     const loop = await fixture.startLoop()
     await disable(id)
-    await assert.rejects(pingStored({ database: fixture.database, clock, loop }, id), { code: 'CONFLICT' })
+    const tools = { database: fixture.database, change: changeBy(await admin(id)), loop }
+    await assert.rejects(pingStored(tools, id), { code: 'CONFLICT' })
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)
   })

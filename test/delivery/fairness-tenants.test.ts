@@ -5,6 +5,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { createPlaces } from '../../server/delivery/concurrency.ts'
 import { createPings } from '../../server/delivery/pings.ts'
 import type { Job, Settlement } from '../../server/delivery/queue.ts'
+import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { recoverDeliveries } from '../../server/domain/recovery.ts'
 import { realClock, testClock } from '../support/clock.ts'
@@ -78,7 +79,9 @@ describeEachEngine('endpoints that do not share fate', engine => {
     await fixture.database.knex('delivery_queue').delete()
     const token = { seesAllOrganisations: true } as AccessToken
     const span = { since: 0, until: undefined }
-    await recoverDeliveries(fixture.database, realClock, token, id, span, () => {})
+    const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
+      fixture.database.transaction(trx => work({ trx, token, now: realClock.now }))
+    await recoverDeliveries({ database: fixture.database, clock: realClock, change }, id, span)
     const loop = await fixture.startLoop({ concurrency: 16 })
     loop.wake()
     await slow.waitFor(all => all.length > 4)
