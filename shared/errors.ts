@@ -11,19 +11,21 @@ export type ErrorDetails = {
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
   /**
-   * What it collides with, and the status that this is in; or the most that there may be of what is to be made; or when
-   * to send it again, where the same request is being worked on under its Idempotency-Key.
+   * What it collides with, and the status that this is in; or the request itself, sent before under the same
+   * Idempotency-Key, and when to send it again; or the most that there may be of what is to be made.
    */
   CONFLICT:
     | { webhookId: string; status: WebhookStatus }
     | { projectReportId: string; status: ReportStatus }
-    | { limit: number }
     | { retryAfterSeconds: number }
+    | { limit: number }
   RESULT_TOO_LARGE: Place
   /** The most that is allowed, of what the message says. */
   QUERY_TOO_COMPLEX: Place & { limit?: number }
   /** Requests a minute, or pings in flight, and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
+  /** When to try again. Nothing was done. */
+  UNAVAILABLE: { retryAfterSeconds: number }
   INTERNAL_SERVER_ERROR: Record<string, never>
 }
 

@@ -68,6 +68,7 @@ export const errorCodes = [
   'RESULT_TOO_LARGE',
   'QUERY_TOO_COMPLEX',
   'RATE_LIMITED',
+  'UNAVAILABLE',
   'INTERNAL_SERVER_ERROR',
 ] as const
 export type ErrorCode = (typeof errorCodes)[number]

@@ -169,7 +169,7 @@ const parseAnswer = (text: string): { data?: unknown; errors?: ServerError[] } |
 const passingError = ({ message, extensions = {} }: ServerError, response: Response): Passing | undefined => {
   const retryAfterMs = 1000 * Number(/^\d+$/.exec(response.headers.get('retry-after') ?? '')?.[0] ?? 0)
   if (response.status === 503) {
-    return new Passing('refused', neutralise(message), 'Try again in a moment.', { retryAfterMs })
+    return new Passing('refused', neutralise(message), 'Try again in a moment.', { code: 'UNAVAILABLE', retryAfterMs })
   }
   // The same request, as it was sent before its connection broke.
   if (response.status === 409 && extensions.retryAfterSeconds !== undefined) {
@@ -220,6 +220,7 @@ const EXIT_CODES: Record<ErrorCode, ExitCode> = {
   RESULT_TOO_LARGE: exitCodes.failed,
   QUERY_TOO_COMPLEX: exitCodes.failed,
   RATE_LIMITED: exitCodes.failed,
+  UNAVAILABLE: exitCodes.unreachable,
   INTERNAL_SERVER_ERROR: exitCodes.failed,
 }
 
@@ -245,6 +246,7 @@ const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
       ? `Try again in ${duration(Number(seconds) * 1000)}.`
       : 'Try again in a minute.'
   },
+  UNAVAILABLE: none,
   INTERNAL_SERVER_ERROR: ({ extensions, response }) => {
     const requestId = extensions.requestId ?? response.headers.get('x-request-id')
     return (

@@ -57,8 +57,8 @@ export const recordEvent = async <Type extends EventType>(
 type MatchedWebhook = ActiveWebhook & { updated_at: number }
 
 /**
- * The active webhooks that are to have an event, locked against any change until the transaction ends: nothing is queued
- * for a webhook that has left `active`, nor for one that has come to ask for less.
+ * The active webhooks that are to have an event, locked against any change until the transaction ends: nothing is
+ * queued for a webhook that has left `active`, nor for one that has come to ask for less.
  */
 const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
   const found = await matching(trx, event)

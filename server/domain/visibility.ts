@@ -153,9 +153,10 @@ const visibleAccessTokens: Rule = token => builder => {
 }
 
 /**
- * A webhook is visible to its own token, and to every token that sees all organisations that it can receive from. These
- * are the ones that a webhook names and those of the projects it names, or, where it names none, the ones that its maker
- * sees. A project counts with the organisation that it was named in too: moved to another, it hands over no webhook.
+ * A webhook is visible to its own token, and to every token that sees all organisations that
+ * it can receive from. These are the ones that a webhook names and those of the projects it
+ * names, or, where it names none, the ones that its maker sees. A project counts with the
+ * organisation that it was named in too: moved to another, it hands over no webhook.
  */
 export const visibleWebhooks: Rule = token => builder => {
   if (token.seesAllOrganisations) return

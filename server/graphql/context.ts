@@ -1,4 +1,5 @@
 import type { Database } from '../database/connect.ts'
+import { CommitInDoubt, transactInTime, unavailable } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
@@ -38,13 +39,16 @@ export type Context = Service & {
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
-   * Runs a change in a transaction that holds the calling token, which may still do what it might when the request was let
-   * in, and wakes the delivery loop when it is committed. What it returns is what the mutation has come to: it becomes
-   * JSON, and is what the mutation answers from when the request is sent again. One that returns undefined did nothing.
+   * Runs a change in a transaction that holds the calling token, which may still do what it
+   * might when the request was let in, and wakes the delivery loop when it is committed. What
+   * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
+   * answers from when the request is sent again. One that returns undefined did nothing.
    */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** As `change`, for what only looks. */
   look<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** Whether something was changed, and stays so whatever comes of what the document asks for after it. */
+  hasChanged: boolean
   /** Forgets what was loaded before something is changed. */
   forget(): void
 }
@@ -54,11 +58,31 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
   const { knex } = database
   const related = visibleTo(token)
   const options = () => ({ related, now: tools.clock.now() })
+  /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
+  const changeNoting = async <T>(claim: Claim, work: (change: Change) => Promise<T>): Promise<T> => {
+    try {
+      const result = await context.look(async change => {
+        const result = await work(change)
+        await claim.note(change.trx, result)
+        return result
+      })
+      claim.noted(result)
+      return result
+    } catch (error) {
+      if (!(error instanceof CommitInDoubt)) throw error
+      const outcome = await claim.lookAgain(database).catch(() => {
+        throw error
+      })
+      if (outcome === undefined) throw unavailable(error.cause)
+      return outcome as T
+    }
+  }
   const context: Context = {
     ...service,
     token,
     requestId,
     claim,
+    hasChanged: false,
     loaders: createLoaders(database, tools.clock, token),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
@@ -70,18 +94,14 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return explain
     },
     async change(work) {
-      const result = await context.look(async change => {
-        const result = await work(change)
-        await claim?.note(change.trx, result)
-        return result
-      })
-      claim?.noted(result)
+      const result = await (claim ? changeNoting(claim, work) : context.look(work))
+      context.hasChanged = true
       loop.wake()
       return result
     },
     look(work) {
       const { now } = tools.clock
-      return database.transaction(async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
+      return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
     },
     forget() {
       context.loaders = createLoaders(database, tools.clock, token)

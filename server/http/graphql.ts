@@ -1,13 +1,22 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { execute } from '@graphql-tools/executor'
-import { type DocumentNode, type ExecutionResult, type GraphQLSchema, getOperationAST, Kind } from 'graphql'
+import {
+  type DocumentNode,
+  type ExecutionArgs,
+  type ExecutionResult,
+  type GraphQLSchema,
+  getOperationAST,
+  Kind,
+} from 'graphql'
 import { createHandler } from 'graphql-http'
 import type { Middleware } from 'koa'
 import { badInput, TidingsError } from '../../shared/errors.ts'
+import { RETRY_AFTER_S } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
-import { useSignature } from '../domain/used-signatures.ts'
+import { useSignatureOnce } from '../domain/used-signatures.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { createReader } from '../graphql/documents.ts'
-import { asGraphqlError, presentError } from '../graphql/errors.ts'
+import { asGraphqlError, isUnavailable, presentError } from '../graphql/errors.ts'
 import type { Log } from '../log.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
@@ -18,12 +27,13 @@ import { answerError } from './request-id.ts'
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
   const read = createReader(schema)
   return async ctx => {
-    const { token, requestId, rawBody, signature } = ctx.state
+    const { token, requestId, rawBody, signature, giveUpAt } = ctx.state
     // Answers without anything having been executed.
     let instead: (() => void) | undefined
     let claim: Claim | undefined
     const codes = new Set<unknown>()
     const present = presentError(requestId, log)
+    let isAway = false
     let serialised: string | undefined
 
     const handle = createHandler<unknown, unknown, Context>({
@@ -33,7 +43,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         return shown
       },
       // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
-      execute: args => execute(args) as ExecutionResult | Promise<ExecutionResult>,
+      execute: args => executeInTime(args, giveUpAt),
       onSubscribe: async (request, { query, operationName, variables }) => {
         const { document, faults } = read(query, variables)
         if (faults) return faults
@@ -42,7 +52,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         if (operation.operation === 'mutation' && request.method === 'POST') {
           // As long as the clock window would let the same request in again.
           const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
-          const isNew = await useSignature(service.database.knex, signature, expiresAt)
+          const isNew = await useSignatureOnce(service.database.knex, { signature, expiresAt, giveUpAt })
           const claimed = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
           if (typeof claimed === 'function') {
             instead = claimed
@@ -53,8 +63,11 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         const contextValue = createContext(service, token, requestId, claim)
         return { schema, document, operationName, variableValues: variables, contextValue }
       },
-      onOperation: (_request, _args, result) => {
-        if (!('data' in result) || result.errors) return undefined
+      onOperation: (_request, { contextValue }, result) => {
+        if (!('data' in result) || result.errors) {
+          isAway = 'errors' in result && isUnavailable(result) && !(contextValue as Context).hasChanged
+          return undefined
+        }
         // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
         serialised = JSON.stringify(result)
         return { data: null }
@@ -77,7 +90,8 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
     const refusal = REFUSALS[init.status]
     if (refusal) return answerError(ctx, init.status, new TidingsError('BAD_USER_INPUT', refusal))
-    ctx.status = init.status
+    ctx.status = isAway ? 503 : init.status
+    if (isAway) ctx.set('Retry-After', String(RETRY_AFTER_S))
     ctx.body = serialised ?? body
     if (!claim) return
     if (isPassing(codes)) await claim.release()
@@ -92,6 +106,20 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
 
 /** Whether what went wrong may not go wrong when the request is made again: such an answer is not kept. */
 const isPassing = (codes: Set<unknown>): boolean => codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE')
+
+const FIRST_REST_MS = 50
+const LONGEST_REST_MS = 1_000
+
+/** Executes an operation; a query again, until `giveUpAt`, while the database cannot be had for it. */
+const executeInTime = async (args: ExecutionArgs, giveUpAt: number): Promise<ExecutionResult> => {
+  const isQuery = getOperationAST(args.document, args.operationName)?.operation === 'query'
+  for (let restMs = FIRST_REST_MS; ; restMs = Math.min(2 * restMs, LONGEST_REST_MS)) {
+    const result = (await execute(args)) as ExecutionResult
+    if (!isQuery || !result.errors || !isUnavailable(result) || performance.now() + restMs > giveUpAt) return result
+    await sleep(restMs)
+    ;(args.contextValue as Context).forget()
+  }
+}
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
   const names = document.definitions.flatMap(it =>

@@ -24,12 +24,12 @@ export const claimOf = async (
   const key = String(given)
   if (!isKey(key)) return () => answerError(ctx, 400, noKey())
   try {
-    const { token, rawBody } = ctx.state
-    const request = { accessTokenId: token.id, key, body: rawBody }
+    const { token, rawBody, giveUpAt } = ctx.state
+    const request = { accessTokenId: token.id, key, body: rawBody, giveUpAt }
     const found = await claimKey({ sql: database.knex, sealer, clock: tools.clock }, request)
     return found instanceof Claim ? found : () => replay(ctx, found)
   } catch (error) {
-    if (!(error instanceof TidingsError)) throw error
+    if (!(error instanceof TidingsError) || error.code === 'UNAVAILABLE') throw error
     return () => refuse(ctx, error)
   }
 }
