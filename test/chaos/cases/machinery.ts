@@ -562,15 +562,8 @@ const sentAgain: Case = {
           act: ({ variables, headers }) => stopped(mutation.document, variables, headers),
           meanwhile: async () => by.cut(),
           async check({ variables, headers, before }, { acted }) {
-            const again: Answer[] = []
-            // While the first one runs it is a CONFLICT; that it has broken off must be known soon.
-            for (let n = 0; n < 20; n++) {
-              again.push(await client(mutation.document, variables, headers))
-              if (again.at(-1)!.code !== 'CONFLICT') break
-              await wait(500)
-            }
+            const last = await answerOf(client, mutation.document, variables, headers)
             const made = (await mutation.done()) - before
-            const last = again.at(-1)!
             const first = acted as Answer
             if (made !== 1 || last.code !== undefined) {
               return `done ${made} times: ${first.code ?? 'done'}, then ${last.code ?? 'done'}`
@@ -592,6 +585,46 @@ const sentAgain: Case = {
   },
 }
 
+const sentAgainKilled: Case = {
+  name: 'sent-again-killed',
+  says: 'A mutation whose process is killed at any of its statements is done once when it is sent again under its key',
+  engines: SHARED,
+  async run(stage) {
+    const by = await stage.proxy()
+    const client = stage.client(await stage.server())
+    const { createAccessToken: mutation } = await repeatable(stage, client)
+    const { document, variables } = mutation!
+    const steps = await atEachStatement(by, {
+      prepare: async () => ({
+        server: await stage.server({ by, roles: 'api' }),
+        headers: keyHeader(),
+        before: await mutation!.done(),
+      }),
+      act: async ({ server, headers }) => stage.client(server)(document, await variables(), headers),
+      async meanwhile({ server }) {
+        server.signal('SIGKILL')
+        await server.ended
+      },
+      async check({ headers, before }) {
+        const again = await answerOf(client, document, await variables(), headers)
+        const made = (await mutation!.done()) - before
+        return made === 1 && again.code === undefined ? undefined : `done ${made} times, then ${again.code ?? 'done'}`
+      },
+    })
+    stage.expect('done once', steps.wrong.length === 0, shown(steps))
+  },
+}
+
+/** What is answered under a key at last: while the first one runs it is a CONFLICT, and its end must be known soon. */
+const answerOf: (...sent: [client: Client, ...Parameters<Client>]) => Promise<Answer> = async (client, ...sent) => {
+  let answer = await client(...sent)
+  for (let n = 1; n < 20 && answer.code === 'CONFLICT'; n++) {
+    await wait(500)
+    answer = await client(...sent)
+  }
+  return answer
+}
+
 export const machineryCases: Case[] = [
   racedUpserts,
   racedWebhooks,
@@ -601,4 +634,5 @@ export const machineryCases: Case[] = [
   snapshot,
   idempotencyKey,
   sentAgain,
+  sentAgainKilled,
 ]
