@@ -5,7 +5,7 @@ import { TidingsError } from '../../shared/errors.ts'
 
 const OF_TOKEN = 4
 const OF_WEBHOOK = 2
-const WAITING_OF_TOKEN = 50
+const WAITING_OF_TOKEN = 1_000
 const WAIT_MS = 5_000
 
 /** Whose ping, and of which webhook. */

@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import type { EventPayload } from '../../shared/events.ts'
-import type { EventType } from '../../shared/vocabulary.ts'
+import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
@@ -53,31 +53,35 @@ export const recordEvent = async <Type extends EventType>(
   )
 }
 
-/** A webhook with the time of its last change, which is later after each one. */
-type MatchedWebhook = ActiveWebhook & { updated_at: number }
+/** A webhook with its status, and the time of its last change, which is later after each one. */
+type MatchedWebhook = ActiveWebhook & { status: WebhookStatus; updated_at: number }
 
 /**
- * The active webhooks that are to have an event, locked against any change until the transaction ends: nothing is
- * queued for a webhook that has left `active`, nor for one that has come to ask for less.
+ * The active webhooks that are to have an event, locked against any change until the transaction ends: nothing is queued
+ * for a webhook that has left `active`, nor for one that has come to ask for less. Those that are not active are locked
+ * too: who makes one active, or recovers what it missed, waits for the events that are under way, and finds them.
  */
 const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
   const found = await matching(trx, event)
   const { forShare } = dialectOf(trx)
-  if (found.length === 0 || forShare === '') return found
+  if (found.length === 0 || forShare === '') return found.filter(isActive)
   const ids = found.map(row => row.id)
   const locked = await rows<MatchedWebhook>(
     trx,
-    `SELECT id, epoch, updated_at FROM webhooks WHERE id IN (${marks(ids)}) AND status = 'active'${forShare}`,
+    `SELECT id, epoch, status, updated_at FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id${forShare}`,
     ids,
   )
+  const active = locked.filter(isActive)
   const foundAt = new Map(found.map(row => [row.id, row.updated_at]))
-  if (locked.every(row => row.updated_at === foundAt.get(row.id))) return locked
+  if (active.every(row => row.updated_at === foundAt.get(row.id))) return active
   const still = new Set((await matching(trx, event)).map(row => row.id))
-  return locked.filter(row => still.has(row.id))
+  return active.filter(row => still.has(row.id))
 }
 
+const isActive = ({ status }: MatchedWebhook): boolean => status === 'active'
+
 /**
- * The active webhooks that asked for an event's type, name one of its organisations or its project or name none, and
+ * The webhooks that asked for an event's type, name one of its organisations or its project or name none, and
  * were made by a token that sees one of its organisations.
  */
 const matching = async (trx: Knex.Transaction, event: NewEvent): Promise<MatchedWebhook[]> => {
@@ -87,15 +91,14 @@ const matching = async (trx: Knex.Transaction, event: NewEvent): Promise<Matched
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
   return rows(
     trx,
-    `SELECT w.id, w.epoch, w.updated_at FROM (
-       SELECT id FROM webhooks WHERE all_organisations_and_projects = 1 AND status = 'active'
+    `SELECT w.id, w.epoch, w.status, w.updated_at FROM (
+       SELECT id FROM webhooks WHERE all_organisations_and_projects = 1
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?
      ) named
      JOIN webhooks w ON w.id = named.id
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE w.status = 'active'
-       AND (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
+     WHERE (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
        AND (t.sees_all_organisations = 1 OR EXISTS (
          SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))
      ORDER BY w.id`,

@@ -12,6 +12,7 @@ import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
+import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 
 type Query = MangoQuery | null | undefined
@@ -33,6 +34,7 @@ export type Context = Service & {
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
+  budget: Budget
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
@@ -53,11 +55,18 @@ export type Context = Service & {
   forget(): void
 }
 
-export const createContext = (service: Service, token: AccessToken, requestId: string, claim?: Claim): Context => {
+export const createContext = (
+  service: Service,
+  token: AccessToken,
+  requestId: string,
+  claim?: Claim,
+  budget = new Budget(),
+): Context => {
   const { database, tools, loop } = service
   const { knex } = database
   const related = visibleTo(token)
-  const options = () => ({ related, now: tools.clock.now() })
+  const options = () => ({ related, now: tools.clock.now(), meter: budget })
+  const loaders = () => createLoaders(database, tools.clock, token, budget)
   /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
   const changeNoting = async <T>(claim: Claim, work: (change: Change) => Promise<T>): Promise<T> => {
     try {
@@ -83,7 +92,8 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
     requestId,
     claim,
     hasChanged: false,
-    loaders: createLoaders(database, tools.clock, token),
+    budget,
+    loaders: loaders(),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
       const { rows } = await find(knex, resource, query, visible, options())
@@ -104,7 +114,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
     },
     forget() {
-      context.loaders = createLoaders(database, tools.clock, token)
+      context.loaders = loaders()
     },
   }
   return context

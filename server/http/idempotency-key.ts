@@ -34,6 +34,10 @@ export const claimOf = async (
   }
 }
 
+/** Keeps what is answered, unless what went wrong may not go wrong when the request is made again. */
+export const endClaim = (claim: Claim, codes: Set<unknown>, answer: Answer): Promise<void> =>
+  codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE') ? claim.release() : claim.finish(answer)
+
 const noKey = (): TidingsError =>
   badInput('Idempotency-Key', 'must be 1 to 255 printable ASCII characters, such as a UUID made for this one mutation')
 

@@ -210,6 +210,7 @@ for (const [code, exitCode] of [
   ['PING_FAILED', 1],
   ['CONFLICT', 1],
   ['RATE_LIMITED', 1],
+  ['UNAVAILABLE', 5],
   ['INTERNAL_SERVER_ERROR', 1],
 ] as const) {
   test(`an answer of ${code} ends with exit code ${exitCode}`, async () => {

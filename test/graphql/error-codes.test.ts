@@ -48,8 +48,8 @@ describeEachEngine('an error', engine => {
     }
   }
 
-  // Every code there is: the type says so if one is missing. UNAVAILABLE takes a database that is away.
-  const reached: Record<Exclude<ErrorCode, 'UNAVAILABLE'>, () => Promise<GraphqlAnswer>> = {
+  // Every code there is: the type says so if one is missing.
+  const reached: Record<ErrorCode, () => Promise<GraphqlAnswer>> = {
     UNAUTHENTICATED: async () =>
       server.graphql(
         '{ viewer { id } }',
@@ -82,6 +82,13 @@ describeEachEngine('an error', engine => {
       }
       return server.graphql('{ viewer { id } }', {}, token)
     },
+    UNAVAILABLE: () =>
+      server.database.transaction(async trx => {
+        await trx('projects').where('id', acme.projectId).update({ name: 'Held' })
+        const answer = await asked(submit(acme, '2025-4'))
+        assert.deepEqual([answer.status, answer.headers.get('retry-after')], [503, '5'])
+        return answer
+      }),
     INTERNAL_SERVER_ERROR: () => without('project_reports', () => asked('{ projectReports { id } }')),
   }
   for (const [code, reach] of Object.entries(reached)) {

@@ -166,6 +166,21 @@ describe('the package @tidings/receiver, packed and installed', () => {
     })
   }
 
+  test('serves Express 4', async () => {
+    const project = path.join(folder, 'express4')
+    await mkdir(path.join(project, 'node_modules'), { recursive: true })
+    for (const name of ['@tidings', 'jose']) {
+      await symlink(path.join(folder, 'node_modules', name), path.join(project, 'node_modules', name))
+    }
+    await symlink(at.express4, path.join(project, 'node_modules/express'))
+    await cp(path.join(repository, 'test/receiver/package/express4.mjs'), path.join(project, 'run.mjs'))
+    assert.deepEqual(await outcome(at.node20, path.join(project, 'run.mjs')), {
+      version: '4',
+      statuses: [200, 401, 500, 503, 'alive'],
+      late: 1,
+    })
+  })
+
   test('tidings/receiver is the same', async () => {
     const home = path.join(folder, 'node_modules/tidings')
     await mkdir(home)
