@@ -88,7 +88,9 @@ const racedUpserts: Case = {
 
 const racedWebhooks: Case = {
   name: 'raced-webhooks',
-  says: 'Upserts of one webhook at once are each answered with their own change, and refused for no field that they do not touch',
+  says:
+    'Upserts of one webhook at once are each answered with their own change, and refused for no field that they do ' +
+    'not touch',
   engines: ALL,
   async run(stage) {
     const by = stage.engine === 'sqlite' ? undefined : await stage.proxy()
@@ -309,7 +311,9 @@ const unavailable: Case = {
 
 const walk: Case = {
   name: 'walk-changing',
-  says: 'A walk misses and doubles nothing that stayed as it was, although the last row seen changes what it is sorted by',
+  says:
+    'A walk misses and doubles nothing that stayed as it was, although the last row seen changes what it is sorted ' +
+    'by',
   engines: ALL,
   async run(stage) {
     const client = stage.client(await stage.server())
@@ -320,7 +324,8 @@ const walk: Case = {
     await times(count, async n => {
       const values = [randomUUID(), projectId, `${6000 + n}-1`, '6000-01-01', 'open', now, now]
       await stage.sql.run(
-        'INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?)',
+        'INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) ' +
+          'VALUES (?, ?, ?, ?, ?, ?, ?)',
         values,
       )
     })
@@ -538,7 +543,9 @@ const idempotencyKey: Case = {
 
 const sentAgain: Case = {
   name: 'sent-again',
-  says: 'A mutation whose process loses its database at any of its statements is done once when it is sent again under its key',
+  says:
+    'A mutation whose process loses its database at any of its statements is done once when it is sent again under ' +
+    'its key',
   engines: SHARED,
   async run(stage) {
     const by: DatabaseProxy = await stage.proxy()
