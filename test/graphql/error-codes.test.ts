@@ -82,13 +82,18 @@ describeEachEngine('an error', engine => {
       }
       return server.graphql('{ viewer { id } }', {}, token)
     },
-    UNAVAILABLE: () =>
-      server.database.transaction(async trx => {
+    UNAVAILABLE: async () => {
+      const token = await server.token()
+      return server.database.transaction(async trx => {
         await trx('projects').where('id', acme.projectId).update({ name: 'Held' })
-        const answer = await asked(submit(acme, '2025-4'))
+        // A connection that is silent in the middle of a transaction is ended.
+        const speaking = setInterval(() => void trx.raw('SELECT 1'), 1_000)
+        const answer = await server.graphql(submit(acme, '2025-4'), {}, token)
+        clearInterval(speaking)
         assert.deepEqual([answer.status, answer.headers.get('retry-after')], [503, '5'])
         return answer
-      }),
+      })
+    },
     INTERNAL_SERVER_ERROR: () => without('project_reports', () => asked('{ projectReports { id } }')),
   }
   for (const [code, reach] of Object.entries(reached)) {
