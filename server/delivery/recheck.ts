@@ -78,7 +78,7 @@ export const createRecheck = (given: {
 
   const keepLooking = (): void => {
     if (!hasUnsent() || timer || looking || ended) return
-    timer = setTimeout(look, nextAt - performance.now())
+    timer = setTimeout(look, Math.max(0, nextAt - performance.now()))
   }
 
   return {

@@ -38,7 +38,9 @@ export type Sender = {
 }
 
 /** The request was not to be sent any more when there was a connection for it. */
-export class NotBegun extends Error {}
+export class NotBegun extends Error {
+  override name = 'NotBegun'
+}
 
 /**
  * Sends deliveries over HTTP/1.1, one request at a time on a connection. Connections are kept and reused per origin,
