@@ -101,7 +101,8 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
   const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
-    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
+    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
+      `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
     settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
       job.deliveryId,
       job.attempt,

@@ -31,8 +31,8 @@ const organisationsOf = async (
     return keys.map(key => (key === ALL ? all : own))
   }
   const { limit, skip } = parsePage(query ?? {}, organisations)
-  const { selector, sort = null, after = null } = query ?? {}
-  const some = await seenBySome({ selector, sort, after })
+  const { selector, sort, after, afterValues } = query ?? {}
+  const some = await seenBySome({ selector, sort, after, afterValues })
   const lists = await context.loaders.value(accessTokens.fields.organisationIds).loadMany(ids)
   const seen = new Map(ids.map((id, index) => [id, new Set(lists[index] as string[])]))
   return keys.map(key => {

@@ -12,7 +12,7 @@ import { type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
 import type { Resource, Source, Visible, VisibleRows } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
-import { afterValues, orderBy, ownKey, parseSort, type SortKey, type SortValue } from './sort.ts'
+import { beyond, orderBy, ownKey, parseSort, placeOf, type SortKey, type SortValue } from './sort.ts'
 
 /** Rows that may be skipped where TypeScript matches or sorts. */
 const MAX_SKIP = 20_000
@@ -43,6 +43,9 @@ export class Search {
   readonly #sortedInSql: boolean
   readonly #needs: Needs = new Map()
   readonly #page: Page
+  readonly #text: (value: string) => Fragment
+  /** The row seen last, if the caller has said what it had in the sort's fields. */
+  readonly #place: Values | undefined
   /** The first statement that selected rows. Compiling it once more is left to who asks to see it. */
   #first: (() => Fragment) | undefined
   #statements = 0
@@ -71,7 +74,10 @@ export class Search {
     this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
+    this.#text = dialectOf(db).collated
     this.#page = parsePage(query, resource)
+    const { after, afterValues } = this.#page
+    if (after && afterValues) this.#place = placeOf(this.#keys, query.sort?.length ?? 0, after, afterValues)
     if (this.#plan.residual) addNeedsOf(this.#needs, this.#plan.residual, resource)
     for (const { path, column } of this.#keys) if (!column) addPath(this.#needs, path, resource)
     if (this.#page.skip > MAX_SKIP && !this.#inSql) {
@@ -196,7 +202,7 @@ export class Search {
     for (let batch = 0; ; batch++) {
       const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
       const builder = this.#builder(start).orderByRaw(orderBy(this.#scanKeys)).limit(size)
-      if (from) where(builder, afterValues(this.#scanKeys, from))
+      if (from) where(builder, beyond(this.#scanKeys, from, this.#text))
       if (parents) builder.whereIn(this.#scanKeys[0]!.column!.sql, parents)
       const rows = await this.#run(builder)
       yield rows
@@ -285,7 +291,7 @@ export class Search {
   #builder(start: Values | undefined): Knex.QueryBuilder {
     const builder = this.#visibleBuilder(true)
     if (typeof this.#plan.where !== 'boolean') where(builder, this.#plan.where)
-    if (start && this.#sortedInSql) where(builder, afterValues(this.#keys, start as SortValue[]))
+    if (start && this.#sortedInSql) where(builder, beyond(this.#keys, start as SortValue[], this.#text))
     return builder
   }
 
@@ -364,15 +370,19 @@ export class Search {
     return 0
   }
 
-  /** The sort values of the row that `after` names. Its id is enough where that is all the rows are sorted by. */
+  /**
+   * The sort values of the row that `after` names: as the caller read them, or else as they are now. Its id is enough
+   * where that is all the rows are sorted by.
+   */
   async #start(): Promise<Values | undefined> {
     if (this.#page.after === undefined) return undefined
+    if (this.#place) return this.#place
     if (this.#keys.length === 1) return [this.#page.after]
     const builder = this.#visibleBuilder(false).where(`${this.#resource.table}.id`, this.#page.after)
     const rows: Row[] = await builder
     if (rows.length === 0) {
       const gone = `there is no row ${this.#page.after} any more to tell where to go on in this sort`
-      throw badQuery('after', `${gone}; sort by id, where any id will do`)
+      throw badQuery('after', `${gone}; give what it had there as afterValues, or sort by id, where any id will do`)
     }
     const [document] = await documentsOf(this.#source, this.#resource, rows, this.#needs)
     return this.#values(rows[0]!, document!)

@@ -52,7 +52,7 @@ export const parseSelector = (selector: unknown, meter = unmetered): Node => {
   if (!isObject(selector)) {
     throw badQuery('selector', `is ${typeOf(selector)}; a selector is an object, such as {"name": "Acme"}`)
   }
-  checkSize(selector)
+  checkSize(selector, 'selector')
   if (Object.keys(selector).length === 0) return everything
   return new Parser(meter).parse(selector, { path: [], at: 'selector', negated: false, inElement: false })
 }
@@ -230,21 +230,22 @@ const list = (value: unknown, where: string): unknown[] => {
   return value
 }
 
-const checkSize = (selector: unknown): void => {
+/** Throws where a value of the caller's is nested so deep, or so large, that to go through it is work. */
+export const checkSize = (whole: unknown, name: string): void => {
   let values = 0
   const walk = (value: unknown, depth: number): void => {
     if (typeof value !== 'object' || value === null) return
-    if (depth > MAX_DEPTH) throw badQuery('selector', `is nested deeper than ${MAX_DEPTH} levels`)
+    if (depth > MAX_DEPTH) throw badQuery(name, `is nested deeper than ${MAX_DEPTH} levels`)
     const inner = Object.values(value)
     values += inner.length
-    if (values > MAX_VALUES) throw badQuery('selector', `has more than ${MAX_VALUES} values; ask in several queries`)
+    if (values > MAX_VALUES) throw badQuery(name, `has more than ${MAX_VALUES} values; ask in several queries`)
     for (const item of inner) walk(item, depth + 1)
   }
-  walk(selector, 1)
+  walk(whole, 1)
 }
 
 /** A copy that is JSON and well-formed Unicode, which is all that a database can hold. */
-const json = (value: unknown, where: string): Json => {
+export const json = (value: unknown, where: string): Json => {
   if (typeof value === 'string') return value.toWellFormed()
   if (value === null || typeof value === 'boolean') return value
   if (typeof value === 'number' && Number.isFinite(value)) return value

@@ -4,7 +4,7 @@ import { pingStored } from '../../server/delivery/ping.ts'
 import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { recoverDeliveries } from '../../server/domain/recovery.ts'
-import { leaveActive, updateWebhook } from '../../server/domain/webhooks.ts'
+import { leaveActive, updateWebhook, type WebhookInput } from '../../server/domain/webhooks.ts'
 import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
@@ -35,18 +35,18 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const { access_token_id: id } = await fixture.webhookRow(webhookId)
     return { id, permissions: new Set(['admin']), seesAllOrganisations: true } as unknown as AccessToken
   }
-  const owe = async (webhookId: string): Promise<void> => {
-    await fixture.emit(20)
-    await fixture.multiplyQueue(webhookId, MANY / 20)
-  }
   const changeBy =
     (token: AccessToken) =>
     <T>(work: (change: Change) => Promise<T>): Promise<T> =>
       fixture.database.transaction(trx => work({ trx, token, now: clock.now }))
-  const update = async (webhookId: string, input: Parameters<typeof updateWebhook>[2]): Promise<void> => {
-    const change = changeBy(await admin(webhookId))
+  const owe = async (webhookId: string): Promise<void> => {
+    await fixture.emit(20)
+    await fixture.multiplyQueue(webhookId, MANY / 20)
+  }
+  const update = async (webhookId: string, input: WebhookInput): Promise<void> => {
     const seen = await fixture.webhookRow(webhookId)
-    await change(held => updateWebhook(held, { seen, pinged: input.url ?? seen.url }, input))
+    const pinged = input.url ?? seen.url
+    await changeBy(await admin(webhookId))(held => updateWebhook(held, { seen, pinged }, input))
   }
   const disable = (id: string) =>
     fixture.database.transaction(trx => leaveActive(trx, id, 'disabled', null, clock.now()))
@@ -106,8 +106,10 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await fixture.emit(700)
     await disable(id)
     await update(id, { status: 'active' })
-    const tools = { database: fixture.database, clock, change: changeBy(await admin(id)) }
-    const { queued, isComplete } = await recoverDeliveries(tools, id, { since, until: undefined })
+    const token = await admin(id)
+    const span = { since, until: undefined }
+    const tools = { database: fixture.database, clock, change: changeBy(token) }
+    const { queued, isComplete } = await recoverDeliveries(tools, id, span)
     assert.deepEqual([queued, isComplete], [700, true])
     assert.equal(await fixture.countWhere({ status: 'pending' }), 700)
   })
@@ -117,7 +119,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const id = await fixture.webhook(url)
     const loop = await fixture.startLoop()
     await disable(id)
-    const tools = { database: fixture.database, loop, change: changeBy(await admin(id)) }
+    const tools = { database: fixture.database, change: changeBy(await admin(id)), loop }
     await assert.rejects(pingStored(tools, id), { code: 'CONFLICT' })
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)

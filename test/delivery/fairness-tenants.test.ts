@@ -34,7 +34,7 @@ describeEachEngine('endpoints that do not share fate', engine => {
   const latencyOf = ({ requests }: Receiver): number =>
     requests[0]!.receivedAt - Date.parse(requests[0]!.body.eventTime)
 
-  it('reach the one that is well within seconds, while ten times as many of its tenant hang as there are places', async () => {
+  it('reach the one that is well within seconds, while thrice as many of its tenant hang as there are places', async () => {
     const hanging = await receiver({ answer: () => 'hang' })
     const well = await receiver()
     for (let n = 0; n < 100; n++) await fixture.webhook(`${hanging.url}/${n}`)
@@ -78,10 +78,10 @@ describeEachEngine('endpoints that do not share fate', engine => {
     await fixture.database.knex('deliveries').update({ status: 'rejected', next_attempt_at: null })
     await fixture.database.knex('delivery_queue').delete()
     const token = { seesAllOrganisations: true } as AccessToken
+    const span = { since: 0, until: undefined }
     const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
       fixture.database.transaction(trx => work({ trx, token, now: realClock.now }))
-    const tools = { database: fixture.database, clock: realClock, change }
-    await recoverDeliveries(tools, id, { since: 0, until: undefined })
+    await recoverDeliveries({ database: fixture.database, clock: realClock, change }, id, span)
     const loop = await fixture.startLoop({ concurrency: 16 })
     loop.wake()
     await slow.waitFor(all => all.length > 4)

@@ -10,8 +10,8 @@ import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer } from '../support/server.ts'
 import { heldAt, startTwoServers, type TwoServers } from './two-servers.ts'
 
-// What a mutation may do, and to what, is decided in the transaction that does it, on rows that it holds: one server stands
-// still between two statements, and another does what would make its decision wrong.
+// What a mutation may do, and to what, is decided in the transaction that does it, on rows that it holds: one server
+// stands still between two statements, and another does what would make its decision wrong.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
@@ -95,8 +95,11 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       assert.equal(event.organisation_id, hadHappened ? to.organisationId : from.organisationId)
     }
     it('is the organisation that a submission belongs to', () =>
-      movedDuring(async ({ projectId, userId }) => async () => {
-        done(await two.byStopped(SUBMIT, { projectId, quarter: '2026-3', submitterId: userId }))
+      movedDuring(async ({ projectId, userId }) => {
+        const now = Date.now()
+        const row = { quarter: '2026-3', due_date: '2026-10-30', status: 'open', created_at: now, updated_at: now }
+        await sql()('project_reports').insert({ id: randomUUID(), project_id: projectId, ...row })
+        return async () => done(await two.byStopped(SUBMIT, { projectId, quarter: '2026-3', submitterId: userId }))
       }))
     it('is the organisation that an approval belongs to', () =>
       movedDuring(async ({ projectId, userId }) => {
