@@ -6,7 +6,7 @@ import type { Outcome } from './outcome.ts'
 import { caseOf, type QueueRow, type Settlement } from './queue.ts'
 
 /** Another transaction in the way of all is soon told to the recorder, which tries them one by one. */
-const AGAIN = { againForMs: 2_000 }
+const AGAIN = { againForMs: 500 }
 
 /**
  * Records attempts and what they mean for their deliveries: log, deliveries and queue in one transaction. What they
