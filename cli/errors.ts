@@ -11,7 +11,9 @@ export const exitCodes = {
 
 export type ExitCode = (typeof exitCodes)[keyof typeof exitCodes]
 
-/** A failure as its reader needs it: a stable `code`, what went wrong, what to do next, and the exit code it ends with. */
+/**
+ * A failure as its reader needs it: a stable `code`, what went wrong, what to do next, and the exit code it ends with.
+ */
 export class CliError extends Error {
   override readonly name = 'CliError'
   readonly exitCode: ExitCode

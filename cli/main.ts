@@ -198,8 +198,8 @@ const addCommands = async (program: CommandUnknownOpts, isUsed: (name: string) =
 }
 
 /**
- * What a shell's completion script asks: `complete [--empty] -- WORD…`. It has nobody to tell an error to, and nothing to wait for once
- * it has answered.
+ * What a shell's completion script asks: `complete [--empty] -- WORD…`. It has nobody to tell an error to, and nothing
+ * to wait for once it has answered.
  */
 const completeLine = async (argv: string[]): Promise<number> => {
   try {

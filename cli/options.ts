@@ -15,7 +15,10 @@ export const examples = (...lines: [purpose: string, line: string][]): string =>
 
 const HELP_WIDTH = 80
 
-/** A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays whole. */
+/**
+ * A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays
+ * whole.
+ */
 const foldLine = (line: string): string => {
   const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
   const folded = ['']

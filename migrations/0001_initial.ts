@@ -178,7 +178,8 @@ export const up = async (knex: Knex): Promise<void> => {
     t.table.primary(['delivery_id', 'number'])
   })
 
-  // What is owed, apart from the history: a row a pending delivery, gone when it is settled. See server/delivery/queue.ts.
+  // What is owed, apart from the history: a row a pending delivery,
+  // gone when it is settled. See server/delivery/queue.ts.
   await table('delivery_queue', t => {
     t.uuid('delivery_id').primary()
     t.uuid('event_id').notNullable()

@@ -1,6 +1,9 @@
 import type { Knex } from 'knex'
 import * as initial from './0001_initial.ts'
 import * as receipts from './0002_receipts.ts'
+import * as epochs from './0003_epochs.ts'
+import * as idempotencyKeys from './0004_idempotency_keys.ts'
+import * as namedOrganisations from './0005_named_organisations.ts'
 
 export type Migration = {
   up(knex: Knex): Promise<void>
@@ -11,4 +14,7 @@ export type Migration = {
 export const migrations: Record<string, Migration> = {
   '0001_initial': initial,
   '0002_receipts': receipts,
+  '0003_epochs': epochs,
+  '0004_idempotency_keys': idempotencyKeys,
+  '0005_named_organisations': namedOrganisations,
 }

@@ -15,7 +15,8 @@ export const tooLarge = (): Fault =>
 const alreadyRead = (): Fault =>
   new Fault(
     'body_already_read',
-    'A body parser has read the body before the receiver could. Put the receiver before the parser, or let the parser keep the body’s bytes as rawBody.',
+    'A body parser has read the body before the receiver could. Put the receiver before the parser, ' +
+      'or let the parser keep the body’s bytes as rawBody.',
   )
 
 const incomplete = (cause?: unknown): Fault =>

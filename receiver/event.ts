@@ -4,8 +4,8 @@ import { type Payloads, payloadShapes, type Shape } from './payloads.ts'
 /** What the body of every delivery says, whatever its event. */
 interface Delivered {
   /**
-   * The event's own id, from the token's `sub`: the same over retries, redeliveries, recoveries and webhooks. A server older than that
-   * claim does not tell it: then it is the delivery's, `eventId`.
+   * The event's own id, from the token's `sub`: the same over retries, redeliveries, recoveries and webhooks. A server
+   * older than that claim does not tell it: then it is the delivery's, `eventId`.
    */
   id: string
   /** UUID of the webhook that it was delivered to. */

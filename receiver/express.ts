@@ -11,9 +11,9 @@ export interface NodeResponse {
 }
 
 /**
- * An Express handler that receives deliveries: `app.post('/hooks', expressReceiver({…}, handler))`, or of a receiver that has its
- * handlers. It asks no more of Express, 4 or 5, than node:http gives, so `createServer(expressReceiver({…}, handler))` works as
- * well. Never rejects.
+ * An Express handler that receives deliveries: `app.post('/hooks', expressReceiver({…}, handler))`, or of a receiver
+ * that has its handlers. It asks no more of Express, 4 or 5, than node:http gives, so
+ * `createServer(expressReceiver({…}, handler))` works as well. Never rejects.
  */
 export const expressReceiver = <Native extends NodeRequest & KeptBody = NodeRequest & KeptBody>(
   ...given: AdapterArguments<Native>

@@ -19,7 +19,10 @@ export interface FastifyReplyLike {
   headers(headers: Record<string, string>): unknown
 }
 
-/** A Fastify plugin that receives deliveries at its prefix: `app.register(fastifyReceiver({…}, handler), { prefix: '/hooks' })`. */
+/**
+ * A Fastify plugin that receives deliveries at its prefix:
+ * `app.register(fastifyReceiver({…}, handler), { prefix: '/hooks' })`.
+ */
 export const fastifyReceiver = <Native extends FastifyRequestLike = FastifyRequestLike>(
   ...given: AdapterArguments<Native>
 ): ((instance: FastifyLike) => Promise<void>) => {

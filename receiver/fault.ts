@@ -97,7 +97,10 @@ export class Fault extends Error {
   }
 }
 
-/** RFC 6750 section 3: a 401 names the scheme, and an error only where a token was sent. The service looks for `replay` in it. */
+/**
+ * RFC 6750 section 3: a 401 names the scheme, and an error only
+ * where a token was sent. The service looks for `replay` in it.
+ */
 const challenge = (code: FaultCode): Record<string, string> => {
   if (statuses[code] !== 401) return {}
   if (code === 'token_missing') return { 'www-authenticate': 'Bearer' }

@@ -4,8 +4,9 @@ import { fromFetch } from './verify.ts'
 type WaitUntil = (promise: Promise<unknown>) => void
 
 /**
- * Receives deliveries where requests and responses are those of the Fetch API: Hono, Next.js route handlers, Workers, Bun, Deno. Of
- * what follows the request, an object with `waitUntil`, such as a Worker's context, keeps the runtime at it after the answer.
+ * Receives deliveries where requests and responses are those of the Fetch API: Hono,
+ * Next.js route handlers, Workers, Bun, Deno. Of what follows the request, an object with
+ * `waitUntil`, such as a Worker's context, keeps the runtime at it after the answer.
  */
 export const fetchReceiver = (
   ...given: AdapterArguments<Request>

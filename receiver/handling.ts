@@ -7,14 +7,14 @@ import { RetryLater } from './retry-later.ts'
 import type { DeliveryRequest, DeliveryToken, VerifiedDelivery } from './verify.ts'
 
 /**
- * How long a claim holds, in seconds: four times what the service waits for an answer. A process that dies while it handles an event
- * leaves its claim behind, and the event can be handled only after that.
+ * How long a claim holds, in seconds: four times what the service waits for an answer. A process that dies while it
+ * handles an event leaves its claim behind, and the event can be handled only after that.
  */
 const CLAIM_SECONDS = 60
 /**
- * How long a handled event is remembered, in seconds. Its tokens are valid for 5 minutes, but the service may make new ones with the
- * same `jti` for as long as it has not seen the 2XX: the schedule of retries takes 85 minutes, and a webhook that answers 429 is
- * waited for 72 hours, and once more 24 at most.
+ * How long a handled event is remembered, in seconds. Its tokens are valid for 5 minutes, but the service may make new
+ * ones with the same `jti` for as long as it has not seen the 2XX: the schedule of retries takes 85 minutes, and a
+ * webhook that answers 429 is waited for 72 hours, and once more 24 at most.
  */
 const HANDLED_SECONDS = 96 * 3600
 /** Deliveries whose attempts are counted. */
@@ -97,8 +97,8 @@ const receiptOf = ({ claims: { jti, iat } }: DeliveryToken): string =>
   `${iat} ${/^[\w-]{1,100}$/.test(jti) ? jti : 'other'}`
 
 /**
- * Whether a delivery of an event that was handled is answered 200: another delivery of it is, since its `jti` was never seen, and with
- * `acknowledge` a token that was made later.
+ * Whether a delivery of an event that was handled is answered 200: another delivery of it is, since its `jti` was never
+ * seen, and with `acknowledge` a token that was made later.
  */
 const isAcknowledged = (receipt: string, { claims }: DeliveryToken, replays: CheckedOptions['replays']): boolean => {
   const [iat, jti] = receipt.split(' ')

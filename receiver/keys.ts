@@ -3,8 +3,8 @@ import type { Jwk } from '../shared/delivery-token.ts'
 import { isObject } from '../shared/token-format.ts'
 
 /**
- * The public keys that a token may be checked with; asked for each token, by its `kid`. Rejects when they cannot be had.
- * `waitUntil` keeps a runtime from ending what goes on after the answer.
+ * The public keys that a token may be checked with; asked for each token, by its `kid`. Rejects when they cannot be
+ * had. `waitUntil` keeps a runtime from ending what goes on after the answer.
  */
 export type KeySource = (kid: string | undefined, context?: KeyContext) => readonly Jwk[] | Promise<readonly Jwk[]>
 
@@ -17,9 +17,12 @@ export type RemoteKeys = (kid: string | undefined, context?: KeyContext) => Prom
 
 /** From then on keys are fetched again while they still serve: the service lets them be cached for 300 s. */
 const REFRESH_AFTER_MS = 240_000
-/** Keys that are known serve for so long while the issuer does not answer; a key that was withdrawn must not serve for ever. */
+/**
+ * Keys that are known serve for so long while the issuer does
+ * not answer; a key that was withdrawn must not serve for ever.
+ */
 const STALE_MS = 3_600_000
-/** An unknown `kid` may mean new keys, but strangers must not be able to cause a request with each token. */
+/** An unknown `kid` may mean new keys, but untrusted senders must not be able to cause a request with each token. */
 const LEAST_BETWEEN_MS = 10_000
 /** After a request for the keys that failed, none is made for so long. */
 const PAUSE_AFTER_FAILURE_MS = 1_000
@@ -32,9 +35,10 @@ const MAX_BYTES = 256 * 1024
 export const jwksUrl = (issuer: string): string => `${issuer.replace(/\/$/, '')}/.well-known/jwks.json`
 
 /**
- * The keys of the JSON Web Key Set at a URL, fetched when first needed, again before they age, and when a token names one that is
- * not among them. However many tokens come, one request is under way at most, and a token whose key is known waits for none within
- * the hour. Rejects with an Error that names the URL and the reason. A set that is empty or cannot be read changes nothing.
+ * The keys of the JSON Web Key Set at a URL, fetched when first needed, again before they age, and when a token names
+ * one that is not among them. However many tokens come, one request is under way at most, and a token whose key is
+ * known waits for none within the hour. Rejects with an Error that names the URL and the reason. A set that is empty or
+ * cannot be read changes nothing.
  *
  * @param options.now the time in epoch milliseconds
  */
@@ -56,7 +60,10 @@ export const remoteKeys = (url: string, { now = Date.now }: { now?: () => number
     }
   }
 
-  /** The request that is under way, or a new one. One that should have ended long ago has died with the request it was made for. */
+  /**
+   * The request that is under way, or a new one. One that should
+   * have ended long ago has died with the request it was made for.
+   */
   const refresh = (): Promise<void> => {
     if (underWay && now() - underWay.sinceMs < 2 * TIMEOUT_MS) return underWay.promise
     if (failure && now() - failure.atMs < PAUSE_AFTER_FAILURE_MS) return Promise.reject(failure.error)

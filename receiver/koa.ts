@@ -11,7 +11,10 @@ export interface KoaContext {
   set(headers: Record<string, string>): void
 }
 
-/** Koa middleware that receives deliveries and answers every request: `router.post('/hooks', koaReceiver({…}, handler))`. */
+/**
+ * Koa middleware that receives deliveries and answers every
+ * request: `router.post('/hooks', koaReceiver({…}, handler))`.
+ */
 export const koaReceiver = <Native extends KoaContext = KoaContext>(
   ...given: AdapterArguments<Native>
 ): ((ctx: Native) => Promise<void>) => {

@@ -1,7 +1,10 @@
 import { toBytes } from '../shared/bytes.ts'
 import { type AdapterArguments, receiverOf } from './receiver.ts'
 
-/** Of the event that a function URL gives to a function (payload format 2.0, as of an HTTP API), what the receiver needs. */
+/**
+ * Of the event that a function URL gives to a function (payload
+ * format 2.0, as of an HTTP API), what the receiver needs.
+ */
 export interface LambdaUrlEvent {
   requestContext?: { http?: { method?: string } }
   headers?: Record<string, string | undefined>
@@ -16,8 +19,9 @@ export interface LambdaUrlResult {
 }
 
 /**
- * A handler for AWS Lambda's function URLs: `export const handler = lambdaReceiver({…}, handler)`. What is given to `waitUntil` is
- * waited for before the answer, since Lambda freezes the process after it. Processes come and go: give it a replay store.
+ * A handler for AWS Lambda's function URLs: `export const handler = lambdaReceiver({…},
+ * handler)`. What is given to `waitUntil` is waited for before the answer, since Lambda
+ * freezes the process after it. Processes come and go: give it a replay store.
  */
 export const lambdaReceiver = <Native extends LambdaUrlEvent = LambdaUrlEvent>(
   ...given: AdapterArguments<Native>

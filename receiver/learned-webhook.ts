@@ -7,9 +7,9 @@ export interface WebhookIdKeeper {
 }
 
 /**
- * A `webhookId` option that learns: of the first verified ping, which is that of the webhook's registration, the id is saved, and from
- * then on no other webhook is listened to. Whoever registers this endpoint's URL first is believed: register yours before you tell the
- * URL to anybody.
+ * A `webhookId` option that learns: of the first verified ping, which is that of the webhook's registration, the id is
+ * saved, and from then on no other webhook is listened to. Whoever registers this endpoint's URL first is believed:
+ * register yours before you tell the URL to anybody.
  */
 export const learnedWebhook = (keeper: WebhookIdKeeper): Exclude<VerifyOptions['webhookId'], undefined> => {
   let learning: Promise<unknown> = Promise.resolve()

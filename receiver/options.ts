@@ -13,15 +13,15 @@ export interface VerifyOptions {
   /** What `iss` must equal: the address of the Tidings server, exactly as it is written in its tokens. */
   issuer: string
   /**
-   * What `aud` must equal: this endpoint's URL, exactly as it was registered; several, if it is registered under several; or what says
-   * of a token's `aud` whether it is one, asked only once the signature is verified.
+   * What `aud` must equal: this endpoint's URL, exactly as it was registered; several, if it is registered under
+   * several; or what says of a token's `aud` whether it is one, asked only once the signature is verified.
    */
   audience: string | readonly string[] | ((audience: string) => boolean | Promise<boolean>)
   /** The issuer's keys, or the URL they are published at. Its `/.well-known/jwks.json` unless given. */
   keys?: string | readonly Jwk[] | { keys: readonly Jwk[] } | KeySource
   /**
-   * The receiver's own webhooks: one id, several, or what says of an id whether it is one. Others may register a webhook for this
-   * endpoint's URL, and what they send is as well signed. Not checked unless given.
+   * The receiver's own webhooks: one id, several, or what says of an id whether it is one. Others may register a
+   * webhook for this endpoint's URL, and what they send is as well signed. Not checked unless given.
    */
   webhookId?:
     | string
@@ -35,18 +35,24 @@ export interface ReceiverOptions extends VerifyOptions {
   /** In this process's memory unless given; processes that share an endpoint share a store. */
   replayStore?: ReplayStore
   /**
-   * What is handled once: each `delivery` (its `jti`), or with `event` each event (its `id`), so that a redelivery or a recovery of one
-   * that was handled is answered 200 and not handled again. `delivery` unless given.
+   * What is handled once: each `delivery` (its `jti`), or with `event` each event (its `id`), so that a redelivery or a
+   * recovery of one that was handled is answered 200 and not handled again. `delivery` unless given.
    */
   dedupe?: 'delivery' | 'event'
   /**
-   * What a delivery that was handled before is answered: `refuse` is the specification's 401, and `acknowledge` a 200 if its token was
-   * made after the one it was handled with, as that of a retry is. `refuse` unless given.
+   * What a delivery that was handled before is answered: `refuse` is the specification's 401, and `acknowledge` a 200
+   * if its token was made after the one it was handled with, as that of a retry is. `refuse` unless given.
    */
   replays?: 'refuse' | 'acknowledge'
-  /** Milliseconds from a request's arrival to a 503, if it is not answered before. 14,000 unless given: the service waits 15 s. */
+  /**
+   * Milliseconds from a request's arrival to a 503, if it is not
+   * answered before. 14,000 unless given: the service waits 15 s.
+   */
   handlerTimeoutMs?: number
-  /** Told what went wrong on the receiver's side, of which the sender learns no more than that. `console.error` unless given. */
+  /**
+   * Told what went wrong on the receiver's side, of which the
+   * sender learns no more than that. `console.error` unless given.
+   */
   onError?: (error: unknown, context: { eventId?: string }) => unknown
   /** Told of every request that was not answered 200, and why. */
   onRefused?: (refusal: Refusal) => unknown
@@ -105,7 +111,8 @@ export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys):
   const { issuer, audience, webhookId, now = Date.now } = options
   require(isUrl(issuer), 'issuer', issuer, 'the address of the Tidings server, such as https://tidings.example.com')
   const isAudience = isUrl(audience) || isFunction(audience) || isListOf(audience, isUrl)
-  require(isAudience, 'audience', audience, 'this endpoint’s URL as it was registered, such as https://example.com/hooks')
+  const anAudience = 'this endpoint’s URL as it was registered, such as https://example.com/hooks'
+  require(isAudience, 'audience', audience, anAudience)
   const isId = (value: unknown) => typeof value === 'string' && value !== ''
   const isWebhook = webhookId === undefined || isId(webhookId) || isFunction(webhookId) || isListOf(webhookId, isId)
   require(isWebhook, 'webhookId', webhookId, 'the id of your webhook, a list of ids, or a function')
@@ -129,7 +136,8 @@ const keySource = (keys: unknown, keysAt: (url: string) => KeySource): KeySource
   if (isUrl(keys)) return keysAt(keys as string)
   const given = keysIn(keys)
   const isSet = given?.some(isUsable) === true
-  require(isSet, 'keys', keys, 'the URL of a JSON Web Key Set, or keys of which at least one is an Ed25519 key with a kid')
+  const aSet = 'the URL of a JSON Web Key Set, or keys of which at least one is an Ed25519 key with a kid'
+  require(isSet, 'keys', keys, aSet)
   return () => given!
 }
 

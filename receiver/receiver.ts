@@ -8,7 +8,10 @@ import { type DeliveryRequest, type DeliveryToken, verifier } from './verify.ts'
 export interface HandlerContext<Native = unknown> {
   /** The framework's own: Koa's context, Express's or Fastify's request, the Fetch API's Request, Lambda's event. */
   request: Native
-  /** Aborted when the request has been answered 503 for want of time; what the handler does then still counts when it ends well. */
+  /**
+   * Aborted when the request has been answered 503 for want of time;
+   * what the handler does then still counts when it ends well.
+   */
   signal: AbortSignal
   /** How often this process has been given this delivery, this time included. */
   attempt: number
@@ -19,8 +22,8 @@ export interface HandlerContext<Native = unknown> {
 }
 
 /**
- * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does not come again;
- * when it throws, it does.
+ * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does
+ * not come again; when it throws, it does.
  */
 export type Handler<Native = unknown, Event = TidingsEvent> = (event: Event, context: HandlerContext<Native>) => unknown
 
@@ -36,8 +39,8 @@ export interface Receiver<Native = unknown, Rest extends HandledType = HandledTy
   /** Handles all others with this one, those of types that came after this version among them. */
   otherwise(handler: Handler<Native, KnownEvent<Rest> | UnknownEvent>): CompleteReceiver<Native>
   /**
-   * Verifies a delivery, gives its event to `handler` if it is new, and answers with what to send back. A delivery that comes while
-   * it is being handled, or after it was, does not reach `handler` again. Never rejects.
+   * Verifies a delivery, gives its event to `handler` if it is new, and answers with what to send back. A delivery that
+   * comes while it is being handled, or after it was, does not reach `handler` again. Never rejects.
    */
   receive(request: DeliveryRequest & { request?: Native }, handler: Handler<Native>): Promise<Answer>
 }

@@ -1,6 +1,6 @@
 /**
- * What a claim came to: it is the caller's to handle, and `owner` proves it; another one is handling it now; or it was handled before,
- * and `receipt` is what was recorded then.
+ * What a claim came to: it is the caller's to handle, and `owner` proves it; another one is handling it now; or it was
+ * handled before, and `receipt` is what was recorded then.
  */
 export type Claim =
   | { status: 'claimed'; owner: string }
@@ -8,29 +8,32 @@ export type Claim =
   | { status: 'handled'; receipt: string }
 
 /**
- * Remembers which deliveries have been handled, by a key: the `jti`, or the event's id with `dedupe: 'event'`. Several processes that
- * receive for one endpoint share one store. When `claim` rejects, the delivery is answered 503 and comes again.
- * `replayStoreCases` of `@tidings/receiver/testing` is what every store must pass.
+ * Remembers which deliveries have been handled, by a key: the `jti`, or the event's id with `dedupe: 'event'`. Several
+ * processes that receive for one endpoint share one store. When `claim` rejects, the delivery is answered 503 and comes
+ * again. `replayStoreCases` of `@tidings/receiver/testing` is what every store must pass.
  */
 export interface ReplayStore {
   /**
-   * Takes the key for handling, unless it is taken or handled; atomically. A claim lapses by itself after `seconds`, and every claim
-   * has an owner of its own.
+   * Takes the key for handling, unless it is taken or handled; atomically. A claim lapses by itself after `seconds`,
+   * and every claim has an owner of its own.
    */
   claim(key: string, seconds: number): Claim | Promise<Claim>
   /**
-   * The event was handled: for `seconds` from now, every claim answers `handled` with `receipt`, a text of up to 200 printable ASCII
-   * characters. False, and nothing is changed, where somebody else has the key by now; a claim that has lapsed and that nobody took
-   * since is still its owner's to record.
+   * The event was handled: for `seconds` from now, every claim answers `handled` with `receipt`, a text of up to 200
+   * printable ASCII characters. False, and nothing is changed, where somebody else has the key by now; a claim that has
+   * lapsed and that nobody took since is still its owner's to record.
    */
   record(key: string, owner: string, receipt: string, seconds: number): boolean | Promise<boolean>
-  /** The event was not handled: it may be claimed again. False, and nothing is changed, where the claim is not the owner's. */
+  /**
+   * The event was not handled: it may be claimed again. False,
+   * and nothing is changed, where the claim is not the owner's.
+   */
   release(key: string, owner: string): boolean | Promise<boolean>
 }
 
 /**
- * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so strangers cannot
- * fill it.
+ * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so
+ * untrusted senders cannot fill it.
  *
  * @param options.maxEntries handled events that are remembered at most (about 250 bytes each); the oldest give way
  * @param options.now the time in epoch milliseconds

@@ -1,7 +1,10 @@
 /** The service waits no longer than this, 24 h. */
 const LONGEST_SECONDS = 86_400
 
-/** Thrown by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds. It is no failure. */
+/**
+ * Thrown by a handler: the delivery is answered 429, and nothing
+ * comes to the webhook for so many seconds. It is no failure.
+ */
 export class RetryLater extends Error {
   readonly seconds: number
 

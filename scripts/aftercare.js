@@ -6,7 +6,10 @@ const SCRIPT = `
   while read -r word process; do
     case $word in
       include) processes="$processes $process" ;;
-      exclude) rest=; for other in $processes; do [ "$other" = "$process" ] || rest="$rest $other"; done; processes=$rest ;;
+      exclude)
+        rest=
+        for other in $processes; do [ "$other" = "$process" ] || rest="$rest $other"; done
+        processes=$rest ;;
     esac
   done
   for process in $processes; do kill -9 "$process"; done
@@ -21,8 +24,8 @@ const SCRIPT = `
  */
 
 /**
- * Sees to it that a temporary folder and some processes do not outlive this process, even when that is killed: a shell in
- * a session of its own, which no Ctrl-C reaches, waits for the end of a pipe from here, then ends them.
+ * Sees to it that a temporary folder and some processes do not outlive this process, even when that is killed: a shell
+ * in a session of its own, which no Ctrl-C reaches, waits for the end of a pipe from here, then ends them.
  *
  * @param {string} folder
  * @returns {Aftercare}

@@ -1,5 +1,5 @@
-// Builds receiver/dist, what the package @tidings/receiver carries: one set of modules, and its declarations twice, since TypeScript
-// takes those that a CommonJS module requires for CommonJS themselves.
+// Builds receiver/dist, what the package @tidings/receiver carries: one set of modules, and its declarations twice,
+// since TypeScript takes those that a CommonJS module requires for CommonJS themselves.
 import { spawnSync } from 'node:child_process'
 import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'

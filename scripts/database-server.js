@@ -31,8 +31,8 @@ export const findServer = () => {
 }
 
 /**
- * Installs a server, and returns its path. Waits up to five minutes for another package manager that is at work; `stopping`
- * ends that wait with an AbortError. Throws an Error that says what to do.
+ * Installs a server, and returns its path. Waits up to five minutes for another package manager that is at work;
+ * `stopping` ends that wait with an AbortError. Throws an Error that says what to do.
  *
  * @param {AbortSignal} [stopping]
  * @returns {Promise<string>}
@@ -69,7 +69,7 @@ const aptGet = async (args, stopping) => {
 }
 
 /**
- * Waits, seconds, in line for dpkg's lock. Short, so that a stop is noticed; and not enough: apt-get waits for no other lock
- * than that one, not for that of the package lists, which `update` takes.
+ * Waits, seconds, in line for dpkg's lock. Short, so that a stop is noticed; and not enough: apt-get waits for no other
+ * lock than that one, not for that of the package lists, which `update` takes.
  */
 const IN_LINE = ['-o', 'DPkg::Lock::Timeout=5']

@@ -40,10 +40,10 @@ const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
  */
 
 /**
- * Sees to it that node_modules holds what package-lock.json asks for, and returns the path of a Node that can run Tidings:
- * the one running now if it is new enough, else the one that the npm package `node` has brought.
- * With `development` false, an installation without the development dependencies is good enough for a Node that is.
- * Throws an Error whose message says what to do. Writes to stderr only.
+ * Sees to it that node_modules holds what package-lock.json asks for, and returns the path of a Node that can run
+ * Tidings: the one running now if it is new enough, else the one that the npm package `node` has brought. With
+ * `development` false, an installation without the development dependencies is good enough for a Node that is. Throws
+ * an Error whose message says what to do. Writes to stderr only.
  */
 export const ensureInstalled = async ({ development = true } = {}) => {
   if (!isInstalled(development)) {
@@ -97,7 +97,9 @@ const packagesOf = file => {
   }
 }
 
-/** Installs beside node_modules and then swaps, so that an installation that fails or is stopped leaves what was there. */
+/**
+ * Installs beside node_modules and then swaps, so that an installation that fails or is stopped leaves what was there.
+ */
 const install = async () => {
   const startedAt = Date.now()
   checkNpm()
@@ -131,7 +133,8 @@ const install = async () => {
     ])
     const staged = path.join(staging, path.relative(root, pinnedNode))
     if (!isNewEnough) {
-      // Where scripts are switched off for npm as a whole, this one is still needed: it puts the executable in its place.
+      // Where scripts are switched off for npm as a whole, this
+      // one is still needed: it puts the executable in its place.
       if (!existsSync(staged)) await npm(['rebuild', 'node', '--ignore-scripts=false'])
       checkRuns(staged)
     }
@@ -194,7 +197,8 @@ const npm = args =>
 /** npm would try for 80 s on end before it says that there is no network. */
 const IMPATIENT = ['--fetch-retries=2', '--fetch-retry-mintimeout=1000', '--fetch-retry-maxtimeout=3000']
 
-const GET_NODE = `Install Node ${NODE_FLOOR} or newer, which comes with npm (https://nodejs.org/en/download), and try again.`
+const NODE_PAGE = 'https://nodejs.org/en/download'
+const GET_NODE = `Install Node ${NODE_FLOOR} or newer, which comes with npm (${NODE_PAGE}), and try again.`
 
 const UNREACHABLE = /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENOTCACHED/
 

@@ -1,5 +1,6 @@
-// node scripts/receiver-payloads.ts: writes receiver/payloads.ts from the registry of events, so that the receiver kit has its types and
-// shapes without the library that the registry is written with. A test says when it has to be made again.
+// node scripts/receiver-payloads.ts: writes receiver/payloads.ts from the registry of events, so that the receiver kit
+// has its types and shapes without the library that the registry is written with. A test says when it has to be made
+// again.
 import { writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { z } from 'zod'

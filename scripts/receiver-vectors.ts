@@ -1,5 +1,5 @@
-// node scripts/receiver-vectors.ts: writes docs/receivers/vectors.json, deliveries with what a receiver is to answer. A test says when it has to be
-// made again.
+// node scripts/receiver-vectors.ts: writes docs/receivers/vectors.json, deliveries with what a receiver is to answer. A
+// test says when it has to be made again.
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import {
@@ -145,9 +145,12 @@ export const vectorsFile = (): string => {
   const vectors = [...ofTokens, ...ofHeaders, ...ofBodies, ...ofWebhooks, ...ofKeys, ...ofTimes]
   const content = {
     about: [
-      'Deliveries, and what a receiver answers. Each vector is for a receiver that has handled nothing yet, at `time` (epoch seconds), whose',
-      'issuer and audience are these and whose key set answers as `keySets` says under the vector’s `keySet`. `huge` means that set followed by',
-      '256 KiB of spaces. `body` is UTF-8; `bodyBase64` stands in its place where the bytes are none. `verdict.code` is how the receiver',
+      'Deliveries, and what a receiver answers. Each vector is for a receiver that has handled nothing yet, ' +
+        'at `time` (epoch seconds), whose',
+      'issuer and audience are these and whose key set answers as `keySets` says under the vector’s `keySet`. ' +
+        '`huge` means that set followed by',
+      '256 KiB of spaces. `body` is UTF-8; `bodyBase64` stands in its place where the bytes are none. ' +
+        '`verdict.code` is how the receiver',
       'kit calls the check that fails; of `verdict` only `status` binds, and of one from 500 on only that it is one.',
     ].join(' '),
     issuer,

@@ -18,8 +18,8 @@ export const withLocalPrograms = (env = process.env) => ({
 })
 
 /**
- * Runs a program in this process's place: it has the same terminal and gets the same signals, and this process ends as it
- * ends. Resolves to its exit code; when a signal ended it, 128 and the signal's number, as shells have it.
+ * Runs a program in this process's place: it has the same terminal and gets the same signals, and this process ends as
+ * it ends. Resolves to its exit code; when a signal ended it, 128 and the signal's number, as shells have it.
  *
  * @param {string} program
  * @param {string[]} args
@@ -40,8 +40,8 @@ export const runInPlace = (program, args, env = process.env) =>
 const PARENT_POLL_MS = 500
 
 /**
- * npm and npx put a shell between themselves and a program, and a signal that ends them ends the shell without reaching the
- * program. Where npm has started this process, the end of that shell is taken as SIGTERM.
+ * npm and npx put a shell between themselves and a program, and a signal that ends them ends the shell without reaching
+ * the program. Where npm has started this process, the end of that shell is taken as SIGTERM.
  */
 export const endWithNpm = () => {
   if (!process.env.npm_command || isWindows) return

@@ -48,7 +48,8 @@ const wantedDatabases = () => {
 }
 
 /**
- * Tests see no setting of the person who runs them, no profile of theirs, and a temporary folder that is removed at the end.
+ * Tests see no setting of the person who runs them, no profile
+ * of theirs, and a temporary folder that is removed at the end.
  *
  * @param {string[]} databaseUrls
  */

@@ -141,7 +141,10 @@ const settings = (data, socket, port) => [
   '--loose-mysqlx=OFF',
 ]
 
-/** Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's machine. */
+/**
+ * Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's
+ * machine.
+ */
 const RELAXED = ['--skip-log-bin', '--innodb-flush-log-at-trx-commit=2']
 const DURABLE = ['--log-bin=binlog', '--server-id=1', '--sync-binlog=1', '--innodb-flush-log-at-trx-commit=1']
 

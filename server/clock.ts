@@ -20,8 +20,8 @@ export const databaseClock = async (database: Database): Promise<Clock & { stop(
     const [found] = await rows<{ now: number }>(database.knex, `SELECT ${database.dialect.nowMs} AS now`)
     const halfMs = (performance.now() - before) / 2
     const offset = Number(found!.now) - before - halfMs
-    // Asked in passing by a busy process, an answer says little: it is off by at most half of what it took. One that says less than
-    // is known already counts only if what is known can't be right any more.
+    // Asked in passing by a busy process, an answer says little: it is off by at most half of what it took. One that
+    // says less than is known already counts only if what is known can't be right any more.
     toleranceMs += DRIFT_MS
     if (halfMs > toleranceMs && Math.abs(offset - offsetMs) <= halfMs + toleranceMs) return
     offsetMs = offset

@@ -24,6 +24,8 @@ export type Config = {
   /** Requests a minute a token; 0 for none. */
   rateLimit: number
   concurrency: number
+  /** Webhooks that one access token may have made. */
+  webhooksPerToken: number
   retentionDays: number
   reportDueDays: number
   logLevel: string
@@ -35,7 +37,8 @@ export class ConfigError extends Error {
 
   constructor(faults: string[]) {
     super(
-      `The configuration has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}:\n${faults.map(fault => `  ${fault}`).join('\n')}`,
+      `The configuration has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}:\n` +
+        faults.map(fault => `  ${fault}`).join('\n'),
     )
     this.name = 'ConfigError'
     this.faults = faults
@@ -98,6 +101,7 @@ const environment = z.object({
   TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule).default(RETRY_SCHEDULE_MS),
   TIDINGS_RATE_LIMIT: integer(0, 10_000_000).default(60_000),
   TIDINGS_CONCURRENCY: integer(1, 10_000).default(512),
+  TIDINGS_WEBHOOKS_PER_TOKEN: integer(1, 1_000_000).default(10_000),
   TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30),
   TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30),
   TIDINGS_LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
@@ -150,6 +154,7 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     retryScheduleMs: values.TIDINGS_RETRY_SCHEDULE,
     rateLimit: values.TIDINGS_RATE_LIMIT,
     concurrency: values.TIDINGS_CONCURRENCY,
+    webhooksPerToken: values.TIDINGS_WEBHOOKS_PER_TOKEN,
     retentionDays: values.TIDINGS_RETENTION_DAYS,
     reportDueDays: values.TIDINGS_REPORT_DUE_DAYS,
     logLevel: values.TIDINGS_LOG_LEVEL,
@@ -159,7 +164,9 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
 const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
   Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
 
-/** The sandbox under `home`, if there is one. Its database lies beside its settings, wherever the folder is moved to. */
+/**
+ * The sandbox under `home`, if there is one. Its database lies beside its settings, wherever the folder is moved to.
+ */
 const readSandbox = (home: string): Record<string, string | undefined> => {
   try {
     const settings = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))

@@ -77,7 +77,9 @@ export type EndpointFacts = {
   closedAddresses: string[]
 }
 
-/** Finds out about the installation that an environment names, and about an endpoint if one is given. Changes nothing. */
+/**
+ * Finds out about the installation that an environment names, and about an endpoint if one is given. Changes nothing.
+ */
 export const inspectInstallation = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<InstallationFacts> => {
   let config: Config
   try {

@@ -18,7 +18,9 @@ export const createToken = (database: Database, { masterKeys }: Config, token: N
     return database.transaction(trx => createAccessToken(trx, createSealer(masterKeys), token, clock.now()))
   })
 
-/** `next`: published, does not sign yet; `published`: signs no more, for tokens on their way; `retired`: needed no more. */
+/**
+ * `next`: published, does not sign yet; `published`: signs no more, for tokens on their way; `retired`: needed no more.
+ */
 export type SigningKeyStatus = 'signing' | 'next' | 'published' | 'retired'
 export type ListedSigningKey = Pick<SigningKey, 'kid' | 'createdAt' | 'activeFrom'> & { status: SigningKeyStatus }
 

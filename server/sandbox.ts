@@ -12,8 +12,8 @@ import { seedSamples } from './seed.ts'
 const TOKEN_NAME = 'sandbox'
 
 /**
- * Prepares the sandbox under TIDINGS_HOME, leaving what is there as it is: a master key and settings that open loopback, a
- * SQLite database with the current schema, samples, and an access token that may do everything.
+ * Prepares the sandbox under TIDINGS_HOME, leaving what is there as it is: a master key and settings that open
+ * loopback, a SQLite database with the current schema, samples, and an access token that may do everything.
  */
 export const prepareSandbox = async (env: NodeJS.ProcessEnv): Promise<{ config: Config; credentials: Credentials }> => {
   const { TIDINGS_DATABASE_URL: _, TIDINGS_DATABASE_URL_FILE: _file, ...rest } = env

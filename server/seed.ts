@@ -1,5 +1,5 @@
-import { v7 as uuid } from 'uuid'
 import { type Database, insertMany } from './database/connect.ts'
+import { newId } from './ids.ts'
 
 const ORGANISATIONS = ['Acme Relief', 'Borealis Trust', 'Cedar Foundation']
 const PROJECTS = ['Clean Water', 'School Meals']
@@ -10,19 +10,19 @@ export const seedSamples = async (database: Database, now: number): Promise<void
   await database.transaction(async trx => {
     if (await trx('organisations').first('id')) return
     const times = { created_at: now, updated_at: now }
-    const organisations = ORGANISATIONS.map(name => ({ id: uuid(), name, ...times }))
+    const organisations = ORGANISATIONS.map(name => ({ id: newId(now), name, ...times }))
     await trx('organisations').insert(organisations)
     await trx('projects').insert(
       organisations.flatMap(({ id, name }) =>
         PROJECTS.map(project => ({
-          id: uuid(),
+          id: newId(now),
           organisation_id: id,
           name: `${name.split(' ')[0]} ${project}`,
           ...times,
         })),
       ),
     )
-    await trx('users').insert(USERS.map(name => ({ id: uuid(), name, ...times })))
+    await trx('users').insert(USERS.map(name => ({ id: newId(now), name, ...times })))
   })
 }
 
@@ -34,8 +34,8 @@ const FIRST = ['Acme', 'Borealis', 'Cedar', 'Delta', 'Élan', 'Fjord', 'Gamma', 
 const SECOND = ['Relief', 'Trust', 'Foundation', 'Alliance', 'Network', 'Initiative', 'Fund', 'Works']
 
 /**
- * Adds made-up organisations, projects and users, for tests of size. Names are spread over a few words and end in a number;
- * projects go round the organisations that were added.
+ * Adds made-up organisations, projects and users, for tests of size. Names are spread over a few words and end in a
+ * number; projects go round the organisations that were added.
  *
  * @param onProgress told how many rows of a table have been written
  */
@@ -58,7 +58,7 @@ export const seedMany = async (
     }
   }
 
-  const organisationIds = Array.from({ length: counts.organisations }, () => uuid())
+  const organisationIds = Array.from({ length: counts.organisations }, () => newId(now))
   await insert('organisations', counts.organisations, index => ({
     id: organisationIds[index],
     name: name(index),
@@ -69,10 +69,10 @@ export const seedMany = async (
     if (organisationIds.length === 0) throw new Error('projects need organisations: add --organisations')
   }
   await insert('projects', counts.projects, index => ({
-    id: uuid(),
+    id: newId(now),
     organisation_id: organisationIds[index % organisationIds.length],
     name: `Project ${name(index)}`,
     ...times,
   }))
-  await insert('users', counts.users, index => ({ id: uuid(), name: `User ${index + 1}`, ...times }))
+  await insert('users', counts.users, index => ({ id: newId(now), name: `User ${index + 1}`, ...times }))
 }

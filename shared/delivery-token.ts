@@ -28,16 +28,19 @@ export type Verification = {
 }
 
 /**
- * Checks a delivery token as a receiver should, and reports every check, also after one has failed. Never rejects, whatever the
- * token, the body or the keys hold.
+ * Checks a delivery token as a receiver should, and reports every check, also after one has failed. Never rejects,
+ * whatever the token, the body or the keys hold.
  *
  * @param given.keys the sender's published keys
  * @param given.issuer the sender's issuer address; without it the issuer is not checked
- * @param given.audience the endpoint's URL as registered, or several that it is registered under; without it the audience is not
+ * @param given.audience the endpoint's URL as registered, or several that it is registered under; without it the
+ *   audience is not
  *   checked
  * @param given.at the time to check against; now, if not given
- * @param given.body the delivery's raw body, whose `eventId` the `jti` must equal, and its SHA-256 the claim `body_sha256`
- * @param given.webhookIds the receiver's own webhooks, one of which the body must name; without them that is not checked
+ * @param given.body the delivery's raw body, whose `eventId` the `jti` must equal, and its SHA-256 the claim
+ *   `body_sha256`
+ * @param given.webhookIds the receiver's own webhooks, one of which the body must name; without them that is not
+ *   checked
  * @param given.seen whether a `jti` has been handled already; without it replays are not looked for
  */
 export const verifyDeliveryToken = async (

@@ -10,25 +10,42 @@ export type ErrorDetails = {
   NOT_FOUND: { ids?: readonly string[] }
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
-  /** What it collides with, and the status that this is in. */
-  CONFLICT: { webhookId: string; status: WebhookStatus } | { projectReportId: string; status: ReportStatus }
-  RESULT_TOO_LARGE: Place
-  /** The most that is allowed, of what the message says. */
-  QUERY_TOO_COMPLEX: Place & { limit?: number }
-  /** Requests a minute, and when there is room again. */
+  /**
+   * What it collides with, and the status that this is in; or the most that there may be of what is to be made; or when
+   * to send it again, where the same request is being worked on under its Idempotency-Key.
+   */
+  CONFLICT:
+    | { webhookId: string; status: WebhookStatus }
+    | { projectReportId: string; status: ReportStatus }
+    | { limit: number }
+    | { retryAfterSeconds: number }
+  RESULT_TOO_LARGE: Place & Limited
+  QUERY_TOO_COMPLEX: Place & Limited
+  /** Requests a minute, or pings in flight, and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
+  /** When to try again. Nothing was done. */
+  UNAVAILABLE: { retryAfterSeconds: number }
   INTERNAL_SERVER_ERROR: Record<string, never>
 }
 
 /** The argument at fault, and where in a query. */
 type Place = { argument?: string; path?: string }
+type Limited = {
+  /** The most that is allowed, of what the message says. */
+  limit?: number
+  /** Which part of a request's budget it is: `rows`, `values`, `bytes`, `timeMs`. */
+  budget?: string
+}
 type PingResult = { statusCode: number; response: string } | { failure: FailureReason; detail: string }
 
 /** A code whose details can all be left out needs none. */
 type DetailsOf<Code extends ErrorCode> =
   Record<never, never> extends ErrorDetails[Code] ? [details?: ErrorDetails[Code]] : [details: ErrorDetails[Code]]
 
-/** A fault that the caller is told of: `message` says what was wrong and what would be right, `details` go into `extensions`. */
+/**
+ * A fault that the caller is told of: `message` says what was
+ * wrong and what would be right, `details` go into `extensions`.
+ */
 export class TidingsError<Code extends ErrorCode = ErrorCode> extends Error {
   readonly code: Code
   readonly details: ErrorDetails[Code]

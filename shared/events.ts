@@ -1,7 +1,8 @@
 import { z } from 'zod'
 import type { EventType } from './vocabulary.ts'
 
-// The registry of events: what the sender sends, the receiver's types and the OpenAPI description are all read from here.
+// The registry of events: what the sender sends, the receiver's
+// types and the OpenAPI description are all read from here.
 
 const id = z.uuid()
 const quarter = z

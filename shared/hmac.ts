@@ -5,17 +5,20 @@ import { parseIso } from './time.ts'
 /**
  * Signing of API requests: `Authorization: HMAC-SHA256 Credential=<key>&SignedHeaders=<names>&Signature=<base64>`.
  *
- * The scheme is that of Azure App Configuration's key authentication, and its clients are served unchanged, with all that
- * they do differently from one another: .NET signs `date`, JavaScript and Python `x-ms-date`, Java `Host;Date;…` in mixed
- * case, the documented Go and Java samples separate parameters with `, `, and Python has a date form of its own.
- * Communication Services' clients compute the same signature but send no `Credential`: without it nobody can know which key
- * to check against, so their header is refused as malformed until `Credential=<api key>&` is put in front.
+ * The scheme is that of Azure App Configuration's key authentication, and its clients are served unchanged, with all
+ * that they do differently from one another: .NET signs `date`, JavaScript and Python `x-ms-date`, Java `Host;Date;…`
+ * in mixed case, the documented Go and Java samples separate parameters with `, `, and Python has a date form of its
+ * own. Communication Services' clients compute the same signature but send no `Credential`: without it nobody can know
+ * which key to check against, so their header is refused as malformed until `Credential=<api key>&` is put in front.
  */
 
 /** What identifies a caller: a public API key, and its secret in base64. */
 export type Credentials = { apiKey: string; apiSecret: string }
 
-/** The three parameters of the `Authorization` header; the header names are in lower case, in the order they were signed. */
+/**
+ * The three parameters of the `Authorization` header; the header
+ * names are in lower case, in the order they were signed.
+ */
 export type Authorization = { credential: string; signedHeaders: string[]; signature: string }
 
 /** What is wrong with a request, in words that also say what would be right. */
@@ -40,8 +43,9 @@ const HEADER_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/
 const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/
 
 /**
- * The headers that make a request a signed one. `body` is '' for a request without one. A `nonce` makes two requests that
- * are alike in all else, and made in the same second, differ; without one the second of two such mutations is a replay.
+ * The headers that make a request a signed one. `body` is '' for a request without
+ * one. A `nonce` makes two requests that are alike in all else, and made in the
+ * same second, differ; without one the second of two such mutations is a replay.
  *
  * @throws TypeError, with `code` `INVALID_API_SECRET`, if the secret is not base64.
  */
@@ -52,8 +56,10 @@ export const signRequest = (request: {
   credentials: Credentials
   at: Date
   nonce?: string
+  /** Under which a mutation that is sent again is done once. */
+  idempotencyKey?: string | undefined
 }): Record<string, string> => {
-  const { method, url, body, credentials, at, nonce } = request
+  const { method, url, body, credentials, at, nonce, idempotencyKey } = request
   if (credentials.apiSecret === '' || !BASE64.test(credentials.apiSecret)) {
     throw Object.assign(
       new TypeError('The API secret is not base64: give it as it was shown when the token was made.'),
@@ -67,6 +73,7 @@ export const signRequest = (request: {
     'x-date': at.toUTCString(),
     'x-content-sha256': bodyHash(body),
     ...(nonce === undefined ? {} : { 'x-nonce': nonce }),
+    ...(idempotencyKey === undefined ? {} : { 'idempotency-key': idempotencyKey }),
   }
   const text = stringToSign({ method, pathAndQuery: url.pathname + url.search, signedValues: Object.values(signed) })
   const parameters = [
@@ -93,15 +100,19 @@ export const signature = (secretBase64: string, text: string): string =>
 export const bodyHash = (body: string | Uint8Array): string => hash('sha256', body, 'base64')
 
 /**
- * Whether two signatures (or body hashes) are the same text, in a time that tells nothing about where they differ. Texts, not
- * decoded bytes: base64 has several spellings of the same bytes, and a replay must not pass under another spelling.
+ * Whether two signatures (or body hashes) are the same text, in a time that tells
+ * nothing about where they differ. Texts, not decoded bytes: base64 has several
+ * spellings of the same bytes, and a replay must not pass under another spelling.
  */
 export const signaturesMatch = (a: string, b: string): boolean => {
   const [left, right] = [Buffer.from(a), Buffer.from(b)]
   return left.length === right.length && timingSafeEqual(left, right)
 }
 
-/** The parameters of an `Authorization` header, separated by `&` or `, `; scheme and names in any case (RFC 9110 section 11). */
+/**
+ * The parameters of an `Authorization` header, separated by `&`
+ * or `, `; scheme and names in any case (RFC 9110 section 11).
+ */
 export const parseAuthorization = (header: string): Authorization | Fault => {
   const [, scheme = '', rest = ''] = /^\s*(\S*)\s*(.*?)\s*$/s.exec(header) ?? []
   if (scheme.toUpperCase() !== SCHEME) {
@@ -154,7 +165,8 @@ export const checkSignedHeaders = (
   const hashHeader = HASH_HEADERS.find(name => headers[name] !== undefined)
   if (hashHeader === undefined) {
     return fault(
-      `The request has no body hash; send and sign ${HASH_HEADERS[0]}, base64 of the body's SHA-256 (for an empty body too).`,
+      `The request has no body hash; send and sign ${HASH_HEADERS[0]}, ` +
+        "base64 of the body's SHA-256 (for an empty body too).",
     )
   }
   for (const name of ['host', dateHeader, hashHeader]) {
@@ -166,12 +178,12 @@ export const checkSignedHeaders = (
 }
 
 /**
- * Epoch milliseconds of a request's date: an HTTP-date, ISO 8601, or the form that App Configuration's Python client sends,
- * `Nov, 21 2026 00:40:01.123456 GMT`. Undefined if `text` is none of them.
+ * Epoch milliseconds of a request's date: an HTTP-date, ISO 8601, or the form that App Configuration's Python client
+ * sends, `Nov, 21 2026 00:40:01.123456 GMT`. Undefined if `text` is none of them.
  */
 export const parseRequestDate = (text: string): number | undefined =>
   parseHttpDate(text) ?? parseIso(text) ?? parsePythonClientDate(text)
 
 const fault = (text: string): Fault => ({ fault: text })
-/** What a stranger sent, made safe to print and short. */
+/** Untrusted text, made safe to print and short. */
 const quote = (text: string): string => JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}…` : text)

@@ -1,6 +1,6 @@
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu
 
-/** A value that a stranger chose, on one line: no control or direction character survives, and nothing long does. */
+/** An untrusted value on one line: no control or direction character survives, and nothing long does. */
 export const show = (value: unknown): string => {
   if (value === undefined) return 'nothing'
   let text: string

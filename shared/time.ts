@@ -3,7 +3,9 @@ export const toIso = (ms: number): string => new Date(ms).toISOString().replace(
 
 const ISO = /^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2}))?$/i
 
-/** Epoch milliseconds of an ISO 8601 time with offset, or of a date (its start in UTC); undefined if `text` is neither. */
+/**
+ * Epoch milliseconds of an ISO 8601 time with offset, or of a date (its start in UTC); undefined if `text` is neither.
+ */
 export const parseIso = (text: string): number | undefined => {
   if (!ISO.test(text)) return undefined
   const ms = Date.parse(text.replace(/([+-]\d{2})(\d{2})$/, '$1:$2'))

@@ -3,15 +3,17 @@ import { fromBase64url, isBase64url, sha256, toBytes, toText } from './bytes.ts'
 import { show } from './show.ts'
 import { type Content, CUT_OR_CHANGED, type FormatFault, isObject, read } from './token-format.ts'
 
-// The checks of a delivery token, one function each; `delivery-token.ts` makes them all. Part of the receiver kit: nothing here, nor in
-// what it imports, is Node's own.
+// The checks of a delivery token, one function each; `delivery-token.ts` makes them all. Part of the receiver kit:
+// nothing here, nor in what it imports, is Node's own.
 
 /** Seconds from `iat` to `exp` of a delivery token. */
 export const TOKEN_LIFETIME_SECONDS = 300
 /** How far ahead of the receiver's clock a token's `iat` may be, in seconds: two honest clocks differ by so much. */
 const CLOCK_TOLERANCE_SECONDS = 60
 
-/** A public key as `/.well-known/jwks.json` has it (RFC 7517, RFC 8037): of keys of other kinds nothing more is known. */
+/**
+ * A public key as `/.well-known/jwks.json` has it (RFC 7517, RFC 8037): of keys of other kinds nothing more is known.
+ */
 export interface Jwk {
   /** `OKP` */
   kty?: string
@@ -41,8 +43,9 @@ export type CheckName =
   | 'issued_at'
 
 /**
- * One check of a token. `expected` and `found` are safe to print, whatever the token holds. `skipped` says that the check could
- * not be made: what it needs was not given, or an earlier check left nothing to look at (`advice` says which).
+ * One check of a token. `expected` and `found` are safe to print, whatever the
+ * token holds. `skipped` says that the check could not be made: what it needs was
+ * not given, or an earlier check left nothing to look at (`advice` says which).
  */
 export type Check = {
   name: CheckName
@@ -165,7 +168,9 @@ export const checkExpiry = (claims: Content, nowSeconds: number): Check => {
   const found = showTime(exp)
   const expected = `later than ${showTime(nowSeconds)}`
   if (nowSeconds >= exp) {
-    const advice = `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: check the receiver’s clock, and that it verifies on arrival.`
+    const advice =
+      `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: ` +
+      'check the receiver’s clock, and that it verifies on arrival.'
     return { name: 'expiry', status: 'failed', expected, found, advice }
   }
   if (isTime(iat) && (exp <= iat || exp - iat > TOKEN_LIFETIME_SECONDS)) {
@@ -222,7 +227,9 @@ export const checkDigest = async (claims: Content, body: Body | undefined): Prom
   return { name, status: 'failed', expected: `${show(digest)}, the body’s SHA-256`, found, advice }
 }
 
-/** Others may register a webhook for this endpoint's URL: what they send is as well signed, and is not the receiver's. */
+/**
+ * Others may register a webhook for this endpoint's URL: what they send is as well signed, and is not the receiver's.
+ */
 export const checkWebhook = (body: Body | undefined, own: readonly string[] | undefined): Check => {
   const name = 'webhook'
   const webhookId = read(body?.content, 'webhookId')
@@ -250,7 +257,8 @@ export const checkReplay = (claims: Content, seen: ((jti: string) => boolean) | 
   }
   if (!seen(jti)) return { name: 'replay', status: 'passed', expected, found: show(jti) }
   const advice =
-    'Handled before: answer 401. Record a jti only once its event is handled, so that a retry is not taken for a replay.'
+    'Handled before: answer 401. Record a jti only once its event is handled, so that a retry is not taken for a ' +
+    'replay.'
   return { name: 'replay', status: 'failed', expected, found: show(jti), advice }
 }
 

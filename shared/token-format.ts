@@ -86,7 +86,10 @@ const faultOfHeader = (header: Content): Fault | undefined => {
   return { expected: 'typ "JWT"', found: `typ ${show(typ)}`, advice: 'It was made for something else: reject it.' }
 }
 
-/** The first name that the object has twice, of which parsers may read either (RFC 7519 section 4). `json` is a JSON object. */
+/**
+ * The first name that the object has twice, of which parsers may read either (RFC 7519 section 4). `json` is a JSON
+ * object.
+ */
 const repeatedMember = (json: string): string | undefined => {
   const names = new Set<unknown>()
   let depth = 0

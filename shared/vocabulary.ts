@@ -1,5 +1,5 @@
-// The words that server and command line both speak, each list once. Nothing here loads a library: the command line reads it
-// at every start. GraphQL's enums, the payload schemas and the completion are checked against it by a test.
+// The words that server and command line both speak, each list once. Nothing here loads a library: the command line
+// reads it at every start. GraphQL's enums, the payload schemas and the completion are checked against it by a test.
 
 /** What can happen; `shared/events.ts` has each one's payload. */
 export const eventTypes = [
@@ -68,6 +68,7 @@ export const errorCodes = [
   'RESULT_TOO_LARGE',
   'QUERY_TOO_COMPLEX',
   'RATE_LIMITED',
+  'UNAVAILABLE',
   'INTERNAL_SERVER_ERROR',
 ] as const
 export type ErrorCode = (typeof errorCodes)[number]

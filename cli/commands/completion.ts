@@ -5,7 +5,8 @@ import { examples } from '../options.ts'
 export const completionCommand = () =>
   new Command('completion')
     .description(
-      'Prints the script that makes a shell complete commands, options, event types, profiles, and the ids of webhooks, organisations and projects.',
+      'Prints the script that makes a shell complete commands, options, event types, profiles, ' +
+        'and the ids of webhooks, organisations and projects.',
     )
     .addArgument(new Argument('<shell>', 'the shell').choices(shells))
     .addHelpText(

@@ -13,7 +13,9 @@ import type { Filters } from '../screens/dashboard/state.ts'
 export const dashboardCommand = () =>
   new Command('dashboard')
     .description(
-      'Shows on one screen how webhooks are doing, deliveries as they happen, and one delivery’s story, with redeliver, ping, disable, enable and recover a key away. Without a terminal, or with --output, it prints once how things are.',
+      'Shows on one screen how webhooks are doing, deliveries as they happen, and one delivery’s story, ' +
+        'with redeliver, ping, disable, enable and recover a key away. Without a terminal, or with --output, ' +
+        'it prints once how things are.',
     )
     .option('--webhook <id>', 'begin with this webhook')
     .option('--status <statuses>', 'begin with deliveries in these statuses only', collect)

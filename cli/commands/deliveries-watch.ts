@@ -19,7 +19,8 @@ export const watchCommand = () =>
   new Command('watch')
     .summary('see deliveries as they happen')
     .description(
-      'Prints a line when a delivery is queued, attempted, or comes to an end, as it happens; a JSON object a line where nobody watches. Ctrl-C ends it. A server that is away is waited for.',
+      'Prints a line when a delivery is queued, attempted, or comes to an end, as it happens; ' +
+        'a JSON object a line where nobody watches. Ctrl-C ends it. A server that is away is waited for.',
     )
     .option('--webhook <id>', 'only to this webhook')
     .addOption(new Option('--event-type <type>', 'only of this type').choices(eventTypes))
@@ -67,7 +68,8 @@ export const watchCommand = () =>
             slowdown *= 2
             restMs = LIMITED_WAIT_MS
             output.warning(
-              `${error.message} From then on it looks every ${duration(slowdown * INTERVAL_MS)}; nothing is missed meanwhile.`,
+              `${error.message} From then on it looks every ${duration(slowdown * INTERVAL_MS)}; ` +
+                'nothing is missed meanwhile.',
             )
           } else if (error.exitCode === exitCodes.unreachable) {
             if (!away) output.warning(`${error.message} Still trying; nothing is missed meanwhile.`)
@@ -93,8 +95,13 @@ const print = (output: Output, delivery: DeliveryAtAGlance): void => {
 const describe = (delivery: DeliveryAtAGlance, colours: Colours): string => {
   const now = Date.now()
   const time = timeOfDay(now)
-  const text = `${describeState(delivery, now)}  ${cellText(delivery.eventType)}  ${cellText(delivery.webhook?.url ?? delivery.webhookId)}`
+  const text =
+    `${describeState(delivery, now)}  ${cellText(delivery.eventType)}  ` +
+    `${cellText(delivery.webhook?.url ?? delivery.webhookId)}`
   const { columns } = process.stdout
   const room = process.stdout.isTTY && columns ? columns - time.length - delivery.id.length - 7 : text.length
-  return `${colours.dim(time)}  ${statusMark(delivery, colours)}  ${cellText(delivery.id)}  ${cut(text, Math.max(room, 10))}`
+  return (
+    `${colours.dim(time)}  ${statusMark(delivery, colours)}  ${cellText(delivery.id)}  ` +
+    `${cut(text, Math.max(room, 10))}`
+  )
 }

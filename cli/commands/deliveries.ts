@@ -108,7 +108,8 @@ const redeliverCommand = () =>
   new Command('redeliver')
     .summary('send the event of a delivery again')
     .description(
-      'Sends the event of a delivery to its webhook again: a new delivery of the same event, whose receiver sees a new eventId. The webhook must be active.',
+      'Sends the event of a delivery to its webhook again: a new delivery of the same event, ' +
+        'whose receiver sees a new eventId. The webhook must be active.',
     )
     .argument('<id>', 'the delivery’s id')
     .addOption(dryRunOption())
@@ -118,7 +119,8 @@ const redeliverCommand = () =>
         ['Once its receiver is mended', 'tidings deliveries redeliver ID'],
         [
           'Everything that one webhook refused today',
-          'tidings deliveries list --webhook ID --status rejected --since 1d --output id | xargs -n 1 tidings deliveries redeliver',
+          'tidings deliveries list --webhook ID --status rejected --since 1d --output id | xargs -n 1 tidings ' +
+            'deliveries redeliver',
         ],
       ),
     )

@@ -22,7 +22,10 @@ export const demoCommand = () =>
   new Command('demo')
     .summary('see the whole job end to end in a few seconds')
     .description(
-      'Starts a receiver on this machine, registers it, submits and approves a report, answers once with 500, and shows the deliveries arriving, retried and verified. It works on the sandbox where one is running, and else on a server of its own that it throws away: never on a server that matters. Exits 0 only if all of it happened.',
+      'Starts a receiver on this machine, registers it, submits and approves a report, answers once with 500, ' +
+        'and shows the deliveries arriving, retried and verified. It works on the sandbox where one is running, ' +
+        'and else on a server of its own that it throws away: never on a server that matters. ' +
+        'Exits 0 only if all of it happened.',
     )
     .addHelpText('after', examples(['See it', 'tidings demo'], ['For a script', 'tidings demo --output json --quiet']))
     .action(async (_options, command) => {
@@ -50,7 +53,10 @@ const isReady = async (url: URL): Promise<boolean> => {
   }
 }
 
-/** The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried delivery's id. */
+/**
+ * The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried
+ * delivery's id.
+ */
 const perform = async (connection: Connection, output: Output): Promise<string> => {
   const { startLocalReceiver } = await import('../listen/receiver.ts')
   const colours = output.messageColours
@@ -97,7 +103,8 @@ const perform = async (connection: Connection, output: Output): Promise<string> 
     const { project, user, quarter } = await choose(connection)
     const { submitProjectReport } = await graphql<{ submitProjectReport: { id: string } }>(
       connection,
-      'mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) { submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }',
+      'mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) ' +
+        '{ submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }',
       { projectId: project.id, quarter, submitterId: user.id },
     )
     done(`${user.name} submitted the ${quarter} report of ${project.name}`)
@@ -122,7 +129,8 @@ const perform = async (connection: Connection, output: Output): Promise<string> 
     const [first, second] = retried.attempts
     const waitedMs = Date.parse(second!.startedAt) - Date.parse(first!.startedAt)
     done(
-      `All ${deliveries.length} deliveries were delivered; the retry came after ${duration(waitedMs)}, under the same eventId`,
+      `All ${deliveries.length} deliveries were delivered; the retry came after ${duration(waitedMs)}, ` +
+        'under the same eventId',
     )
     output.one(
       {
@@ -160,7 +168,8 @@ const choose = async (connection: Connection): Promise<{ project: Named; user: N
   if (!project || !user) throw failed('the server has no project or no user')
   const { projectReports } = await graphql<{ projectReports: { quarter: string }[] }>(
     connection,
-    'query ($projectId: UUID!) { projectReports(query: {selector: {projectId: $projectId, status: {_ne: "open"}}}) { quarter } }',
+    'query ($projectId: UUID!) { projectReports(query: {selector: {projectId: $projectId, status: ' +
+      '{_ne: "open"}}}) { quarter } }',
     { projectId: project.id },
   )
   const taken = new Set(projectReports.map(report => report.quarter))

@@ -6,7 +6,9 @@ import { examples } from '../options.ts'
 export const doctorCommand = () =>
   new Command('doctor')
     .description(
-      'Looks at everything between this machine and the server: settings, connection, TLS, clocks, access token; and with --webhook at that webhook, its last deliveries, and whether its endpoint is reached from here. Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
+      'Looks at everything between this machine and the server: settings, connection, TLS, clocks, access token; ' +
+        'and with --webhook at that webhook, its last deliveries, and whether its endpoint is reached from here. ' +
+        'Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
     )
     .option('--webhook <id>', 'look at this webhook too')
     .addHelpText(

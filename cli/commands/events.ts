@@ -91,7 +91,8 @@ const showCommand = () =>
       const session = new Session(command)
       const { output } = session
       const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
-        `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook { url } status attemptCount finishedAt } } }`,
+        `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook ` +
+          '{ url } status attemptCount finishedAt } } }',
         { query: { selector: { id } } },
       )
       const [event] = events
@@ -100,7 +101,8 @@ const showCommand = () =>
           exitCodes.notFound,
           'NOT_FOUND',
           `No event with id ${cellText(id)} is visible to this access token.`,
-          `See those that are with: tidings events list. If it is an eventId that a receiver saw: tidings deliveries show ${cellText(id)}`,
+          'See those that are with: tidings events list. If it is an eventId that a receiver saw: ' +
+            `tidings deliveries show ${cellText(id)}`,
         )
       }
       output.one(event, colours => {
@@ -127,7 +129,8 @@ const showCommand = () =>
       })
       output.message(
         event.deliveries.length === 0
-          ? 'No webhook that this access token sees was to have it. See what each is limited to with: tidings webhooks list'
+          ? 'No webhook that this access token sees was to have it. See what each is limited to with: ' +
+              'tidings webhooks list'
           : 'The story of one of these: tidings deliveries show ID',
       )
     })

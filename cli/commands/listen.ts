@@ -19,7 +19,10 @@ import { writeRequest } from '../verify/saved-request.ts'
 export const listenCommand = () =>
   new Command('listen')
     .description(
-      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. With --register it also says when what the server sends does not come here. A server that is away is waited for. Ctrl-C ends it.',
+      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, ' +
+        'with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. ' +
+        'With --register it also says when what the server sends does not come here. ' +
+        'A server that is away is waited for. Ctrl-C ends it.',
     )
     .option('--port <number>', 'port to listen on; 0 takes any free one', portNumber, 4200)
     .option('--path <path>', 'path to receive at', '/hooks')
@@ -119,7 +122,8 @@ export const listenCommand = () =>
       let reachability: ReachabilityWatch | undefined
       try {
         output.message(
-          `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`,
+          `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. ` +
+            'Ctrl-C ends it.',
         )
         if (options.register) {
           const registered = await register(session, url, options.events)
@@ -223,7 +227,9 @@ const notReachedHere = ({ exitCode, code, message }: CliError, url: string): Cli
     exitCode,
     code,
     message,
-    `The server must reach ${cellText(url)} from its own machine. If that is another one, lead a public URL here with a tunnel and name it: --public-url URL. If it is this one, its network guard must let it: TIDINGS_ALLOW_NETWORKS=127.0.0.0/8`,
+    `The server must reach ${cellText(url)} from its own machine. If that is another one, ` +
+      'lead a public URL here with a tunnel and name it: --public-url URL. If it is this one, ' +
+      'its network guard must let it: TIDINGS_ALLOW_NETWORKS=127.0.0.0/8',
   )
 
 const disable = async (session: Session, id: string): Promise<void> => {
@@ -299,7 +305,7 @@ const asData = (arrival: Arrival, full: boolean): object => {
 /** Readable by this user only: a token is good for five minutes. */
 const save = (folder: string, arrival: Arrival, url: string): void => {
   const time = new Date(arrival.receivedAtMs).toISOString().replaceAll(':', '-')
-  // What a stranger sent must not choose where a file goes.
+  // What is untrusted must not choose where a file goes.
   const name = `${time}-${(arrival.eventId ?? 'request').replace(/[^\w-]/g, '_').slice(0, 64)}.http`
   writeFileSync(join(folder, name), writeRequest(arrival, url), { mode: 0o600 })
 }

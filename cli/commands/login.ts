@@ -12,7 +12,8 @@ import { askViewer } from '../resources/viewer.ts'
 export const loginCommand = () =>
   new Command('login')
     .description(
-      'Asks the server whether an access token is good, then saves both as the profile that --profile names (default: default), which is used from then on. What is not given is asked for.',
+      'Asks the server whether an access token is good, then saves both as the profile that --profile names ' +
+        '(default: default), which is used from then on. What is not given is asked for.',
     )
     .addHelpText(
       'after',

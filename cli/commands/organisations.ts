@@ -53,7 +53,8 @@ const upsertCommand = () =>
   new Command('upsert')
     .summary('create an organisation, or rename one')
     .description(
-      'Creates an organisation, or renames the one with the id that is given. Takes an access token with the permission admin.',
+      'Creates an organisation, or renames the one with the id that is given. Takes an access token with the ' +
+        'permission admin.',
     )
     .argument('<name>', 'the name')
     .option('--id <id>', 'of the organisation to rename; a new one is created under it, so that repeating is safe')

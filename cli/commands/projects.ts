@@ -63,7 +63,8 @@ const upsertCommand = () =>
   new Command('upsert')
     .summary('create a project, or change one')
     .description(
-      'Creates a project, or changes name and organisation of the one with the id that is given. Takes an access token with the permission admin.',
+      'Creates a project, or changes name and organisation of the one with the id that is given. ' +
+        'Takes an access token with the permission admin.',
     )
     .argument('<name>', 'the name')
     .requiredOption('--organisation <id>', 'the organisation that it belongs to')
@@ -80,7 +81,9 @@ const upsertCommand = () =>
       const session = new Session(command)
       const { project } = await session.graphql<{ project: Project }>(
         `mutation ($id: UUID, $organisationId: UUID!, $name: String!) {
-          project: upsertProject(id: $id, organisationId: $organisationId, name: $name) { id name organisation { id name } }
+          project: upsertProject(id: $id, organisationId: $organisationId, name: $name) {
+            id name organisation { id name }
+          }
         }`,
         { ...(options.id !== undefined && { id: options.id }), organisationId: options.organisation, name },
       )

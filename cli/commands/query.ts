@@ -6,7 +6,9 @@ import { cellText, describeFields } from '../output/output.ts'
 import { count } from '../output/time.ts'
 import { type ListOptions, list, listCommand, mangoQuery } from '../resources/listing.ts'
 
-/** The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out. */
+/**
+ * The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out.
+ */
 const RESOURCES: Record<string, string[]> = {
   organisations: ['id', 'name'],
   projects: ['id', 'name', 'organisation.name', 'organisation.id'],
@@ -24,7 +26,8 @@ export const queryCommand = () =>
   listCommand()
     .name('query')
     .description(
-      'Queries any resource with a Mango selector, as CouchDB has them: a field and what it must be, or operators on it.',
+      'Queries any resource with a Mango selector, as CouchDB has them: a field and what it must be, ' +
+        'or operators on it.',
     )
     .addArgument(new Argument('<resource>', 'what to look for').choices(Object.keys(RESOURCES)))
     .argument('[selector]', 'a JSON object; without one, everything visible matches')

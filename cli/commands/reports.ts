@@ -20,7 +20,8 @@ interface ProjectReport {
 }
 
 const FIELDS =
-  'id project { id name } quarter dueDate status submitter { id name } submittedAt approver { id name } approvedDate overdueAt'
+  'id project { id name } quarter dueDate status submitter { id name } submittedAt approver ' +
+  '{ id name } approvedDate overdueAt'
 
 export const reportsCommand = () =>
   new Command('reports')
@@ -82,7 +83,8 @@ const submitCommand = () =>
   new Command('submit')
     .summary('submit a project’s report of a quarter')
     .description(
-      'Submits a project’s report of a quarter; if it has not been opened yet, that happens too. Emits project_report_quarterly_submitted.',
+      'Submits a project’s report of a quarter; if it has not been opened yet, that happens too. ' +
+        'Emits project_report_quarterly_submitted.',
     )
     .requiredOption('--project <id>', 'the project')
     .requiredOption('--quarter <quarter>', 'year and quarter, such as 2026-3')
@@ -125,8 +127,8 @@ const approveCommand = () =>
       print(session, report)
     })
 
-const describeStatus = (report: ProjectReport, colours: Colours): string =>
-  `${statusCell(report.status, colours)}${report.status === 'open' && report.overdueAt ? ` ${colours.red('overdue')}` : ''}`
+const describeStatus = ({ status, overdueAt }: ProjectReport, colours: Colours): string =>
+  `${statusCell(status, colours)}${status === 'open' && overdueAt ? ` ${colours.red('overdue')}` : ''}`
 
 const print = (session: Session, report: ProjectReport): void =>
   session.output.one(report, colours =>

@@ -8,7 +8,9 @@ export const serverDoctorCommand = () =>
   new Command('doctor')
     .summary('find out what is wrong with this installation')
     .description(
-      'Looks at everything that a server needs: configuration, database, schema, clock, keys, network guard, TLS, port, and whether deliveries are sent; and with --endpoint whether one is reached from here. Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
+      'Looks at everything that a server needs: configuration, database, schema, clock, keys, network guard, ' +
+        'TLS, port, and whether deliveries are sent; and with --endpoint whether one is reached from here. ' +
+        'Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
     )
     .option('--endpoint <url>', 'look whether deliveries to this URL would get through, too')
     .addHelpText(

@@ -39,7 +39,8 @@ const listKeysCommand = () =>
   new Command('list')
     .summary('list signing keys')
     .description(
-      'Lists the signing keys, the newest first. next: published, signs from the time shown on; signing: signs now; published: signs no more, kept for tokens on their way; retired: receivers need it no more.',
+      'Lists the signing keys, the newest first. next: published, signs from the time shown on; signing: ' +
+        'signs now; published: signs no more, kept for tokens on their way; retired: receivers need it no more.',
     )
     .addHelpText('after', examples(['Which signs now?', 'tidings server keys list']))
     .action(async (_options, command) => {
@@ -55,7 +56,9 @@ const rotateCommand = () =>
   new Command('rotate')
     .summary('publish the next signing key')
     .description(
-      'Makes the next signing key and publishes it. It signs ten minutes from now, when every receiver’s cache has turned over; the one before stays published until its last tokens have expired. Nothing is to be done at the receivers.',
+      'Makes the next signing key and publishes it. It signs ten minutes from now, ' +
+        'when every receiver’s cache has turned over; the one before stays published until its last tokens have ' +
+        'expired. Nothing is to be done at the receivers.',
     )
     .addHelpText('after', examples(['Each year, or when a key may be known', 'tidings server keys rotate']))
     .action(async (_options, command) => {

@@ -76,7 +76,8 @@ const createCommand = () =>
   new Command('create')
     .summary('make an access token; its secret is shown this once')
     .description(
-      'Makes an access token. Its secret is shown this once, or with --save goes straight into a profile and is not shown at all. Takes an access token with the permission admin.',
+      'Makes an access token. Its secret is shown this once, or with --save goes straight into a profile and is ' +
+        'not shown at all. Takes an access token with the permission admin.',
     )
     .requiredOption('--name <name>', 'what it is for')
     .requiredOption('--permissions <list>', `what it may do: ${permissions.join(', ')} (comma-separated)`, collect)
@@ -120,7 +121,9 @@ const createCommand = () =>
         created: { accessToken: AccessToken; apiKey: string; secret: string }
       }>(
         `mutation ($name: String!, $permissions: [Permission!]!, $organisationIds: [UUID!], $expiresAt: DateTime) {
-          created: createAccessToken(name: $name, permissions: $permissions, organisationIds: $organisationIds, expiresAt: $expiresAt) {
+          created: createAccessToken(
+            name: $name, permissions: $permissions, organisationIds: $organisationIds, expiresAt: $expiresAt
+          ) {
             accessToken { ${FIELDS} } apiKey secret
           }
         }`,
@@ -157,11 +160,13 @@ const createCommand = () =>
         return
       }
       output.message(
-        `Saved as profile ${options.save} in ${profilesPath()}.${mayRead ? ` Try it with: tidings whoami --profile ${options.save}` : ''}`,
+        `Saved as profile ${options.save} in ` +
+          `${profilesPath()}.${mayRead ? ` Try it with: tidings whoami --profile ${options.save}` : ''}`,
       )
       if (replaced && replaced.apiKey !== apiKey) {
         output.message(
-          `The one it held before, ${cellText(replaced.apiKey)}, is still good. End it with: tidings tokens revoke ${cellText(replaced.apiKey)}`,
+          `The one it held before, ${cellText(replaced.apiKey)}, is still good. End it with: ` +
+            `tidings tokens revoke ${cellText(replaced.apiKey)}`,
         )
       }
     })
@@ -170,7 +175,8 @@ const revokeCommand = () =>
   new Command('revoke')
     .summary('end an access token at once')
     .description(
-      'Ends an access token at once: requests that it signs are refused from then on. Its webhooks go on; disable those that should not. Takes an access token with the permission admin.',
+      'Ends an access token at once: requests that it signs are refused from then on. Its webhooks go on; ' +
+        'disable those that should not. Takes an access token with the permission admin.',
     )
     .argument('<id>', 'the access token’s id, or its API key')
     .addOption(yesOption())

@@ -13,13 +13,15 @@ import { claimsOf, readToken } from '../verify/token-source.ts'
 export const verifyCommand = () =>
   new Command('verify')
     .description(
-      'Checks a delivery token as a receiver must, and shows every check with what was expected, what was found and what to do. Exit code 6 when one fails.',
+      'Checks a delivery token as a receiver must, and shows every check with what was expected, ' +
+        'what was found and what to do. Exit code 6 when one fails.',
     )
     .argument('[token]', 'the token, or the whole Authorization header; - reads either from standard input')
     .option('--clipboard', 'take the Authorization header, or the token alone, from the clipboard')
     .option(
       '--request <file>',
-      'take token, body and audience from a request as listen --save keeps it, or as curl tells it with -v, --trace or --trace-ascii; - for standard input',
+      'take token, body and audience from a request as listen --save keeps it, or as curl tells it with -v, ' +
+        '--trace or --trace-ascii; - for standard input',
     )
     .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
     .option('--audience <url>', 'what aud must equal: the endpoint’s URL as registered')

@@ -21,8 +21,8 @@ interface Result {
 const AT_ONCE = 5
 
 /**
- * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone. One
- * that fails keeps none of the others back; exit code 1 then.
+ * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone.
+ * One that fails keeps none of the others back; exit code 1 then.
  */
 export const applyWebhookFile = async (session: Session, path: string): Promise<void> => {
   const source = path === '-' ? 'Standard input' : path
@@ -71,8 +71,8 @@ interface Planned {
 }
 
 /**
- * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id follows from
- * access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
+ * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id
+ * follows from access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
  */
 const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Planned[]> => {
   const { v5: uuid } = await import('uuid')
@@ -98,7 +98,8 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
       throw new CliError(
         exitCodes.failed,
         'AMBIGUOUS',
-        `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
+        `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ` +
+          `${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
         'Give the entry the id of the one that is meant. Nothing was changed.',
       )
     }

@@ -20,7 +20,9 @@ export const recoverCommand = () =>
   new Command('recover')
     .summary('send again what a webhook has not acknowledged')
     .description(
-      'Queues every event since a time that the webhook should have had and has not acknowledged, however that came about: dropped, rejected, cancelled, or never queued because the webhook was not active. What is pending is left alone. It is safe to repeat.',
+      'Queues every event since a time that the webhook should have had and has not acknowledged, ' +
+        'however that came about: dropped, rejected, cancelled, or never queued because the webhook was not ' +
+        'active. What is pending is left alone. It is safe to repeat.',
     )
     .argument('<id>', 'the webhook’s id')
     .requiredOption('--since <time>', 'from this time on: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
@@ -75,7 +77,8 @@ const recover = async (
       if (queued > 0) {
         const until = variables.until === undefined ? '' : ` --until ${variables.until}`
         session.output.message(
-          `${count(queued, 'delivery is', 'deliveries are')} queued. Go on with: tidings webhooks recover ${variables.webhookId} --since ${since}${until}`,
+          `${count(queued, 'delivery is', 'deliveries are')} queued. Go on with: tidings webhooks recover ` +
+            `${variables.webhookId} --since ${since}${until}`,
         )
       }
       throw error
@@ -90,5 +93,6 @@ const notActive = (id: string, status: string, since: string): CliError =>
     exitCodes.failed,
     'CONFLICT',
     `The webhook is ${cellText(status)}: nothing can be queued for it.`,
-    `Make it active first, which pings it: tidings webhooks enable ${id}. Then: tidings webhooks recover ${id} --since ${cellText(since)}`,
+    `Make it active first, which pings it: tidings webhooks enable ${id}. Then: tidings webhooks recover ${id} ` +
+      `--since ${cellText(since)}`,
   )

@@ -24,7 +24,8 @@ import { recoverCommand } from './webhooks-recover.ts'
 export const webhooksCommand = () =>
   new Command('webhooks')
     .description(
-      'The endpoints that events are sent to. Which events, organisations and projects each is limited to, and how it is doing.',
+      'The endpoints that events are sent to. Which events, organisations and projects each is limited to, ' +
+        'and how it is doing.',
     )
     .addCommand(createCommand())
     .addCommand(listWebhooksCommand())
@@ -47,7 +48,10 @@ const createCommand = () =>
   new Command('create')
     .summary('register an endpoint, or all those of a file')
     .description(
-      'Registers an endpoint. It is pinged first, and must answer with exactly 200; otherwise nothing is stored. With --file it makes all the webhooks of a file so: creates those that are missing, changes those that differ, and leaves the others alone, so that it can be repeated. An entry means the webhook with its id, or else the one with its URL.',
+      'Registers an endpoint. It is pinged first, and must answer with exactly 200; otherwise nothing is stored. ' +
+        'With --file it makes all the webhooks of a file so: creates those that are missing, ' +
+        'changes those that differ, and leaves the others alone, so that it can be repeated. ' +
+        'An entry means the webhook with its id, or else the one with its URL.',
     )
     .argument('[url]', 'the endpoint, as deliveries will name it in their token’s audience')
     .option('-f, --file <path>', 'webhooks as a JSON array, or one a line; - for standard input')
@@ -58,7 +62,8 @@ const createCommand = () =>
     .addOption(dryRunOption())
     .addHelpText(
       'after',
-      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and when asked for; it cannot be chosen.`,
+      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and ` +
+        'when asked for; it cannot be chosen.',
     )
     .addHelpText(
       'after',
@@ -66,7 +71,8 @@ const createCommand = () =>
         ['Every event that the access token may see', 'tidings webhooks create https://example.com/hooks'],
         [
           'Two types of event of one organisation',
-          'tidings webhooks create https://example.com/hooks --events project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
+          'tidings webhooks create https://example.com/hooks --events ' +
+            'project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
         ],
         ['Keep the id in a script', 'id=$(tidings webhooks create https://example.com/hooks --output id)'],
         [
@@ -269,5 +275,6 @@ const view = (nowMs: number): View<Webhook> => ({
     { title: 'LAST 24 H', shrinks: 'end', cell: (row, colours) => describeHealth(row.health, colours) },
   ],
   empty:
-    'No webhooks. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register',
+    'No webhooks. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: ' +
+    'tidings listen --register',
 })

@@ -14,8 +14,8 @@ interface Position {
 }
 
 /**
- * What may stand at the end of a line. `words` are those behind the program's name, the last one, perhaps empty, up to the
- * cursor. The answer is what a shell's script reads: a candidate and what it is a line, or `:files`.
+ * What may stand at the end of a line. `words` are those behind the program's name, the last one, perhaps empty, up to
+ * the cursor. The answer is what a shell's script reads: a candidate and what it is a line, or `:files`.
  */
 export const complete = async (root: CommandUnknownOpts, words: string[]): Promise<string> => {
   const line = joinEquals(words)

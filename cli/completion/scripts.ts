@@ -3,8 +3,9 @@ export const shells = ['bash', 'zsh', 'fish', 'powershell'] as const
 export type Shell = (typeof shells)[number]
 
 /**
- * The script that makes a shell ask `tidings complete -- WORD…`, the words up to the cursor, the last one perhaps empty. Each
- * line of the answer is a candidate, a tab, and what it is; the line `:files` alone means that the shell completes a path.
+ * The script that makes a shell ask `tidings complete -- WORD…`, the words up to the cursor, the last one perhaps
+ * empty. Each line of the answer is a candidate, a tab, and what it is; the line `:files` alone means that the shell
+ * completes a path.
  */
 export const completionScript = (shell: Shell): string => SCRIPTS[shell]
 

@@ -26,7 +26,9 @@ interface ValueSlot {
   before: string[]
 }
 
-/** What may stand for a value that has no fixed choices; nothing when that is not known, or the server does not tell. */
+/**
+ * What may stand for a value that has no fixed choices; nothing when that is not known, or the server does not tell.
+ */
 export const namedValues = async (place: ValueSlot): Promise<Values> => {
   const { name, option, noun } = place
   if (/^(path|file|folder)$/.test(name)) return FILES

@@ -30,7 +30,10 @@ export interface Settings {
   url: Setting | undefined
   apiKey: Setting | undefined
   apiSecret: Setting | undefined
-  /** What a person should know about how these came together, such as an environment variable that hides a profile's value. */
+  /**
+   * What a person should know about how these came together, such as an environment variable that hides a profile's
+   * value.
+   */
   warnings: string[]
 }
 
@@ -103,7 +106,8 @@ const secretFromFlags = (flags: ConnectionFlags): Setting | undefined => {
   if (flags.apiSecret !== '-') {
     throw usageError(
       'A secret on the command line can be read by every process on this machine, and stays in the shell’s history.',
-      'Pipe it in with --api-secret -, name a file with --api-secret-file, or set TIDINGS_API_SECRET_FILE. Replace the one just typed if it was real.',
+      'Pipe it in with --api-secret -, name a file with --api-secret-file, or set TIDINGS_API_SECRET_FILE. ' +
+        'Replace the one just typed if it was real.',
     )
   }
   if (process.stdin.isTTY) {
@@ -165,13 +169,15 @@ const notConnected = (what: string): CliError =>
     exitCodes.notPermitted,
     'NOT_LOGGED_IN',
     `${what}.`,
-    'Log in with: tidings login. Or set TIDINGS_URL, TIDINGS_API_KEY and TIDINGS_API_SECRET_FILE. Or start a sandbox with: npm start',
+    'Log in with: tidings login. Or set TIDINGS_URL, TIDINGS_API_KEY and TIDINGS_API_SECRET_FILE. ' +
+      'Or start a sandbox with: npm start',
   )
 
 const hiddenByEnvironment = (profile: string, used: (Setting | undefined)[]): string[] => {
   const variables = used.flatMap(setting => (setting?.source.startsWith('TIDINGS_') ? [setting.source] : []))
   if (variables.length === 0) return []
   return [
-    `${variables.join(' and ')} in the environment ${variables.length === 1 ? 'takes' : 'take'} the place of what profile ${profile} says.`,
+    `${variables.join(' and ')} in the environment ${variables.length === 1 ? 'takes' : 'take'} the place of ` +
+      `what profile ${profile} says.`,
   ]
 }

@@ -16,7 +16,10 @@ export interface Profiles {
   profiles: Record<string, Profile>
 }
 
-/** `$XDG_CONFIG_HOME/tidings/profiles.json`, by default in `~/.config`. A relative XDG_CONFIG_HOME is ignored, as the XDG base directory specification asks. */
+/**
+ * `$XDG_CONFIG_HOME/tidings/profiles.json`, by default in `~/.config`. A relative XDG_CONFIG_HOME is ignored, as the
+ * XDG base directory specification asks.
+ */
 export const profilesPath = (): string => {
   const home = process.env.XDG_CONFIG_HOME
   return join(home?.startsWith('/') ? home : join(homedir(), '.config'), 'tidings', 'profiles.json')
@@ -79,7 +82,10 @@ export const noSuchProfile = (name: string, { profiles }: Profiles): CliError =>
   )
 }
 
-/** The file holds secrets: it is never readable by others, not even while it is being written, and is replaced in one step. */
+/**
+ * The file holds secrets: it is never readable by others, not even while it is being written, and is replaced in one
+ * step.
+ */
 const write = (stored: Profiles): void => {
   const path = profilesPath()
   const folder = dirname(path)

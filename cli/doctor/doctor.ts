@@ -148,7 +148,8 @@ const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]>
     session.connection,
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields}
       deliveries(query: { sort: [{ id: "desc" }], limit: 10 }) { id eventType status createdAt nextAttemptAt
-        attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure failureDetail response retryAfter } } } }`,
+        attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
+          number startedAt durationMs statusCode failure failureDetail response retryAfter } } } }`,
     { query: { selector: { id } } },
   )
   const [webhook] = webhooks
@@ -215,7 +216,8 @@ const diagnoseDeliveries = (
   const said = attempt ? describeAttempt(attempt, pc.createColors(false)) : 'not attempted'
   return problem(
     'deliveries',
-    `${failed} of the last ${deliveries.length} not delivered; ${wrong.eventType} ${relativeIso(wrong.createdAt, nowMs)} is ${wrong.status}: ${said}`,
+    `${failed} of the last ${deliveries.length} not delivered; ${wrong.eventType} ` +
+      `${relativeIso(wrong.createdAt, nowMs)} is ${wrong.status}: ${said}`,
     `Its story: tidings deliveries show ${wrong.id}`,
   )
 }

@@ -15,8 +15,8 @@ const addressesOf = async (url: URL): Promise<string[]> => {
 }
 
 /**
- * Whether a URL's host has an address, takes a connection, and shows a certificate that is good. Nothing is sent: an endpoint
- * may do something on whatever request it gets.
+ * Whether a URL's host has an address, takes a connection, and shows a certificate that is good. Nothing is sent: an
+ * endpoint may do something on whatever request it gets.
  */
 export const checkReachable = async (name: string, url: URL): Promise<Finding> => {
   const host = hostOf(url)
@@ -82,7 +82,8 @@ const certificateFault = (
   switch (code) {
     case 'CERT_HAS_EXPIRED':
       return [
-        `the certificate of ${host} expired on ${day(Date.parse(valid_to))}, ${relativeTime(Date.parse(valid_to), Date.now())}`,
+        `the certificate of ${host} expired on ${day(Date.parse(valid_to))}, ` +
+          `${relativeTime(Date.parse(valid_to), Date.now())}`,
         'Renew it, and have the program that uses it load the new one.',
       ]
     case 'CERT_NOT_YET_VALID':
@@ -108,7 +109,8 @@ const certificateFault = (
       const by = [issuer?.O, issuer?.CN].flat().filter(Boolean).join(', ')
       return [
         `the certificate of ${host} is signed by ${by || 'an authority'}, which is not known here`,
-        'If that is a public authority, the server must send the intermediate certificates as well (its “full chain”). If it is your own, name its certificate in NODE_EXTRA_CA_CERTS.',
+        'If that is a public authority, the server must send the intermediate certificates as well (its “full ' +
+          'chain”). If it is your own, name its certificate in NODE_EXTRA_CA_CERTS.',
       ]
     }
     default:

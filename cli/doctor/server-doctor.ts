@@ -15,7 +15,9 @@ import { type Finding, note, ok, problem, skipped } from './findings.ts'
 /** Signatures are good for five minutes either way; what is a tenth of that off will be more tomorrow. */
 const CLOCK_TOLERANCE_MS = 30_000
 
-/** What the facts about an installation mean, and what to do. Looks whether its own address and an endpoint are reached. */
+/**
+ * What the facts about an installation mean, and what to do. Looks whether its own address and an endpoint are reached.
+ */
 export const diagnoseInstallation = async (facts: InstallationFacts): Promise<Finding[]> => {
   if (facts.configurationFaults !== undefined) {
     return [
@@ -57,7 +59,9 @@ const diagnoseAddresses = async ({ baseUrl, issuerUrl }: ConfigurationFacts): Pr
   ]
 }
 
-/** A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown. */
+/**
+ * A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown.
+ */
 const diagnoseTls = async (url: URL): Promise<Finding> => {
   const finding = await checkReachable('TLS', url)
   if (finding.status !== 'problem' || /certificate/.test(finding.found)) return finding
@@ -127,7 +131,8 @@ const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
   return problem(
     'clock',
     apart,
-    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. Switch network time on on both machines.',
+    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. ' +
+      'Switch network time on on both machines.',
   )
 }
 
@@ -170,7 +175,8 @@ const diagnoseQueue = ({ number, longestMs }: ContentFacts['overdue']): Finding 
     : problem(
         'deliveries',
         `${count(number, 'delivery is', 'deliveries are')} overdue, the oldest by ${duration(longestMs)}`,
-        'Is a server running that has the role “delivery”? If so, are there enough for the load? /metrics of each tells.',
+        'Is a server running that has the role “delivery”? If so, are there enough for the load? ' +
+          '/metrics of each tells.',
       )
 
 const diagnoseGuard = (
@@ -184,7 +190,8 @@ const diagnoseGuard = (
   return note(
     'network guard',
     found,
-    `Whoever may create webhooks reaches inside addresses (${insideAllowed.join(', ')}). Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.`,
+    `Whoever may create webhooks reaches inside addresses (${insideAllowed.join(', ')}). ` +
+      'Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.',
   )
 }
 
@@ -212,7 +219,9 @@ const diagnosePort = (facts: PortFacts): Finding => {
   }
 }
 
-/** From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection. */
+/**
+ * From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection.
+ */
 const diagnoseEndpoint = async (
   { url, isRefusedAsHttp, closedAddresses }: EndpointFacts,
   { allowNetworks }: GuardFacts,

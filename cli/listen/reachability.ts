@@ -50,8 +50,8 @@ export interface ReachabilityOptions {
 }
 
 /**
- * Whether what the server sends to a webhook arrives here, found by asking it: an attempt that it has made and that never
- * came means that something between is not as it should be, which nobody would notice who only waits.
+ * Whether what the server sends to a webhook arrives here, found by asking it: an attempt that it has made and that
+ * never came means that something between is not as it should be, which nobody would notice who only waits.
  */
 export class ReachabilityWatch {
   readonly #options: ReachabilityOptions
@@ -107,7 +107,8 @@ export class ReachabilityWatch {
     if (state.status !== this.#status && state.status !== 'active') {
       const reason = state.statusReason ? `: ${cellText(state.statusReason)}` : ''
       say(
-        `The webhook is now ${cellText(state.status)}${reason}. Nothing more is sent. Make it active again with: tidings webhooks enable ${webhookId}`,
+        `The webhook is now ${cellText(state.status)}${reason}. Nothing more is sent. Make it active again with: ` +
+          `tidings webhooks enable ${webhookId}`,
       )
     }
     this.#status = state.status
@@ -122,7 +123,8 @@ export class ReachabilityWatch {
       const next =
         nextAttemptAt === null ? `It is ${status}.` : `Next attempt ${relativeIso(nextAttemptAt, Date.now())}.`
       say(
-        `Not reached: ${cellText(eventType)} ${cellText(id)} was sent and did not come here. The server found ${outcome(attempts[0]!)}. ${next}`,
+        `Not reached: ${cellText(eventType)} ${cellText(id)} was sent and did not come here. ` +
+          `The server found ${outcome(attempts[0]!)}. ${next}`,
       )
     }
     if (missed.length > TOLD_AT_ONCE) say(`And ${count(missed.length - TOLD_AT_ONCE, 'other', 'others')}.`)
@@ -133,7 +135,10 @@ export class ReachabilityWatch {
     }
   }
 
-  /** Attempts since the last look, and no arrival that could be theirs. An arrival may be there before its attempt is recorded. */
+  /**
+   * Attempts since the last look, and no arrival that could be theirs. An arrival may be there before its attempt is
+   * recorded.
+   */
   #isMissed({ id, attemptCount }: SentDelivery): boolean {
     const known = this.#known.get(id) ?? { attempts: 0, arrivals: 0 }
     const made = attemptCount - known.attempts
@@ -149,7 +154,8 @@ export class ReachabilityWatch {
     )
     if (late.length > 0 && !this.#overdueTold) {
       this.#options.say(
-        `${count(late.length, 'delivery is', 'deliveries are')} due and not attempted. Is a server running that has the role “delivery”? Whoever runs it finds out with: tidings server doctor`,
+        `${count(late.length, 'delivery is', 'deliveries are')} due and not attempted. ` +
+          'Is a server running that has the role “delivery”? Whoever runs it finds out with: tidings server doctor',
       )
     }
     this.#overdueTold = late.length > 0
@@ -158,12 +164,17 @@ export class ReachabilityWatch {
   #advice({ statusCode, failure }: SentDelivery['attempts'][number]): string {
     const { url, receiverUrl } = this.#options
     if (failure === 'address_not_allowed') {
-      return 'The server sends to public addresses only. Lead one here with a tunnel and --public-url, or have this one opened at the server with TIDINGS_ALLOW_NETWORKS.'
+      return (
+        'The server sends to public addresses only. Lead one here with a tunnel and --public-url, ' +
+        'or have this one opened at the server with TIDINGS_ALLOW_NETWORKS.'
+      )
     }
     if (url !== receiverUrl) return `Does ${cellText(url)} lead to ${receiverUrl}?`
     return statusCode === null
-      ? `The server tries ${url} from its own machine. If that is not this one, lead a public URL here with a tunnel and --public-url.`
-      : `Something else answers at ${url} on the server’s machine. If that is not this one, use a tunnel and --public-url.`
+      ? `The server tries ${url} from its own machine. If that is not this one, lead a public URL here with a ` +
+          'tunnel and --public-url.'
+      : `Something else answers at ${url} on the server’s machine. If that is not this one, ` +
+          'use a tunnel and --public-url.'
   }
 
   async #state(): Promise<WebhookState | undefined> {

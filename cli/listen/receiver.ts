@@ -37,14 +37,19 @@ export interface LocalReceiverOptions {
   onDelivery: (arrival: Arrival) => void
 }
 
-/** A request that came, what was made of it and how it was answered. Everything in it came from elsewhere: see neutralise. */
+/**
+ * A request that came, what was made of it and how it was answered. Everything in it came from elsewhere: see
+ * neutralise.
+ */
 export interface Arrival {
   receivedAtMs: number
   method: string
   path: string
   headers: IncomingMessage['headers']
   body: string
-  /** Undefined if it was not a delivery at all: another path or method, no token, a body too long, or no keys to be had. */
+  /**
+   * Undefined if it was not a delivery at all: another path or method, no token, a body too long, or no keys to be had.
+   */
   verification: Verification | undefined
   /** What the body says, believable only if verified. */
   eventId: string | undefined
@@ -63,8 +68,9 @@ export interface LocalReceiver {
 }
 
 /**
- * A receiver on this machine's loopback address, which does what a receiver must: verifies each token against the issuer's
- * keys, refuses with 401 what is not valid, and keeps each `jti` once its event is handled, that is, answered with 2XX.
+ * A receiver on this machine's loopback address, which does what a receiver must: verifies each token against the
+ * issuer's keys, refuses with 401 what is not valid, and keeps each `jti` once its event is handled, that is, answered
+ * with 2XX.
  * @throws CliError when the port is taken.
  */
 export const startLocalReceiver = async (options: LocalReceiverOptions): Promise<LocalReceiver> => {
@@ -218,10 +224,16 @@ const forward = async (to: URL, request: IncomingMessage, body: string): Promise
 
 const HUNG_UP = 'The sender had hung up before it was answered, so it is not handled: it comes again.'
 
-/** Turns of the event loop after which the end of a connection that came with the request, while this process slept, is known. */
+/**
+ * Turns of the event loop after which the end of a connection that came with the request, while this process slept, is
+ * known.
+ */
 const TURNS = 3
 
-/** Whether nobody waits for an answer any more: to take the event as handled would make a replay of the attempt that follows. */
+/**
+ * Whether nobody waits for an answer any more: to take the event as handled would make a replay of the attempt that
+ * follows.
+ */
 const hasHungUp = async ({ socket }: IncomingMessage): Promise<boolean> => {
   for (let n = 0; n < TURNS && !socket.destroyed; n++) await othersTurn()
   return socket.destroyed

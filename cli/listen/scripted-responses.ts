@@ -10,7 +10,8 @@ export type ScriptedResponse =
 
 /**
  * A rehearsal as `--answer` takes it, such as `500,500,429:30,200`: status codes in order, 429 and 503 with a
- * Retry-After in seconds behind a colon, `reset` and `hang`. Throws a CliError that names the part which is none of these.
+ * Retry-After in seconds behind a colon, `reset` and `hang`. Throws a CliError that names the part which is none of
+ * these.
  */
 export const parseScriptedResponses = (text: string): ScriptedResponse[] =>
   text.split(',').map(part => {
@@ -20,7 +21,8 @@ export const parseScriptedResponses = (text: string): ScriptedResponse[] =>
     if (!status) {
       throw usageError(
         `${JSON.stringify(word)} is no answer to rehearse.`,
-        'Give status codes from 200 to 599, 429:SECONDS for one with Retry-After, reset or hang, such as: 500,reset,429:30,200',
+        'Give status codes from 200 to 599, 429:SECONDS for one with Retry-After, reset or hang, such as: ' +
+          '500,reset,429:30,200',
       )
     }
     return { kind: 'status', statusCode: Number(status), ...(seconds && { retryAfterSeconds: Number(seconds) }) }

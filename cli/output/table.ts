@@ -3,7 +3,9 @@ import { stripVTControlCharacters } from 'node:util'
 export interface Column {
   title: string
   align?: 'left' | 'right'
-  /** May be cut at this end to make the table fit the terminal's width; a `url` loses its scheme first, then its middle. */
+  /**
+   * May be cut at this end to make the table fit the terminal's width; a `url` loses its scheme first, then its middle.
+   */
   shrinks?: 'start' | 'end' | 'url'
   /** Left out where the table would be too wide even so; of several such columns the last one goes first. */
   optional?: true
@@ -66,7 +68,10 @@ const fit = (columns: Column[], natural: number[], available = Number.POSITIVE_I
   return { shown, widths }
 }
 
-/** Cuts text to so many terminal columns; a coloured cell is cut without its colours, since a cut colour code would run on. */
+/**
+ * Cuts text to so many terminal columns; a coloured cell is cut without its colours, since a cut colour code would run
+ * on.
+ */
 export const cut = (cell: string, width: number, end: 'start' | 'end' | 'url' = 'end'): string => {
   if (displayWidth(cell) <= width) return cell
   if (end === 'url') {

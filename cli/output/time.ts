@@ -41,7 +41,10 @@ export const relativeIso = (iso: string | null | undefined, nowMs: number): stri
 /** How far this machine's time is from UTC at a time (epoch milliseconds), in minutes; positive to the east. */
 export const zoneAt = (ms: number): number => -new Date(ms).getTimezoneOffset()
 
-/** `UTC`, `UTC+02:00`. People are shown their own time, and told with this which one that is; data has UTC with its offset. */
+/**
+ * `UTC`, `UTC+02:00`. People are shown their own time, and told with this which one that is; data has UTC with its
+ * offset.
+ */
 export const zoneName = (offsetMinutes: number): string => {
   if (offsetMinutes === 0) return 'UTC'
   const minutes = Math.abs(offsetMinutes)

@@ -13,8 +13,9 @@ export const wrap = (text: string, width: number): string[] => {
 }
 
 /**
- * A text's lines broken between words where they are wider than the terminal, and indented as far as what they go on with:
- * behind a name and the gap after it, or as the line itself. A line that fits, or has a word that never does, stays as it is.
+ * A text's lines broken between words where they are wider than the terminal, and indented as far as what they go on
+ * with: behind a name and the gap after it, or as the line itself. A line that fits, or has a word that never does,
+ * stays as it is.
  */
 export const fold = (text: string, columns: number | undefined): string =>
   columns === undefined

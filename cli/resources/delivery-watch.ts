@@ -25,9 +25,9 @@ const MOST_PENDING_BEFORE = 100_000
 const PENDING_A_LOOK = 4 * MARKS_PAGE
 
 /**
- * What changes among deliveries, found by asking for it now and then. New ones are found by their ids, which are in the order
- * of time (RFC 9562 section 5.7) and indexed, and those that are pending by asking for them, so that a look costs the same in
- * a table of millions. Each end is told once; of several attempts between two looks the last one is told.
+ * What changes among deliveries, found by asking for it now and then. New ones are found by their ids, which are in the
+ * order of time (RFC 9562 section 5.7) and indexed, and those that are pending by asking for them, so that a look costs
+ * the same in a table of millions. Each end is told once; of several attempts between two looks the last one is told.
  */
 export class DeliveryWatch {
   readonly #ask: Ask
@@ -58,8 +58,9 @@ export class DeliveryWatch {
   }
 
   /**
-   * What has changed since the last look, in batches: what is new in the order of creation, then what has become of the others.
-   * A delivery that was queued and sent meanwhile comes once. What has not been taken when a request fails comes again.
+   * What has changed since the last look, in batches: what is new in the order of creation, then what has become of the
+   * others. A delivery that was queued and sent meanwhile comes once. What has not been taken when a request fails
+   * comes again.
    */
   async *changes(): AsyncGenerator<DeliveryAtAGlance[]> {
     this.#looks += 1

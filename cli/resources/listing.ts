@@ -7,7 +7,10 @@ import { askForMore, canAsk } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { allOf, type MangoQuery } from './mango-query.ts'
 
-/** A person gets so many rows at a time unless they say how many; a program gets all of them, or an error that says to page. */
+/**
+ * A person gets so many rows at a time unless they say how many; a program gets all of them, or an error that says to
+ * page.
+ */
 const ROWS_FOR_PEOPLE = 50
 
 /** What every list takes. */
@@ -44,7 +47,10 @@ export interface Listing<Row> {
   sort?: MangoQuery['sort']
 }
 
-/** The query that a list's options ask for. Where only so many are shown unasked, it asks for one more, which tells whether there are more. */
+/**
+ * The query that a list's options ask for. Where only so many are shown unasked, it asks for one more, which tells
+ * whether there are more.
+ */
 export const mangoQuery = (
   options: ListOptions,
   { onTerminal }: { onTerminal: boolean },

@@ -63,8 +63,9 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
   })
 
 /** GraphQL selection of everything that a delivery's timeline is told from. */
-export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload } status handledBefore attemptCount
-  nextAttemptAt createdAt finishedAt attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
+export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload }
+  status handledBefore attemptCount nextAttemptAt createdAt finishedAt
+  attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
 /** One attempt on one line: what came back, and how long it took. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
@@ -110,8 +111,10 @@ export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
 })
 
 /** GraphQL selection of DeliveryAtAGlance. */
-export const glanceFields = `id webhookId webhook { url } eventType status handledBefore attemptCount nextAttemptAt createdAt finishedAt
-  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { number startedAt durationMs statusCode failure retryAfter }`
+export const glanceFields = `id webhookId webhook { url } eventType
+  status handledBefore attemptCount nextAttemptAt createdAt finishedAt
+  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
+    number startedAt durationMs statusCode failure retryAfter }`
 
 /** One sign for how it stands, which says it without colour too. */
 export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Colours): string => {
@@ -149,8 +152,8 @@ export const describeState = (
 }
 
 /**
- * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and when.
- * Times are this machine's, in the one zone that the timeline names.
+ * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and
+ * when. Times are this machine's, in the one zone that the timeline names.
  */
 export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
   const { webhook, event } = delivery
@@ -206,17 +209,27 @@ const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: num
   delivered: ({ attemptCount }) => `Delivered after ${count(attemptCount, 'attempt')}. Nothing more is sent.`,
   rejected: delivery => {
     if (delivery.handledBefore) {
-      return 'Handled before, acknowledged late: the receiver had handled it at an earlier attempt, whose answer did not come in time, and refused this one as a replay. There is nothing to do.'
+      return (
+        'Handled before, acknowledged late: the receiver had handled it at an earlier attempt, whose answer did not ' +
+        'come in time, and refused this one as a replay. There is nothing to do.'
+      )
     }
     const statusCode = delivery.attempts.at(-1)?.statusCode
     const token = statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''
-    return `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+    return (
+      `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: ` +
+      `it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+    )
   },
   dropped: delivery =>
     `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`,
   cancelled: ({ webhook, webhookId, createdAt }) => {
     const reason = webhook?.statusReason ? ` (${cellText(webhook.statusReason)})` : ''
-    return `Cancelled because its webhook left the status active${reason}. Make it active again with: tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+    return (
+      `Cancelled because its webhook left the status active${reason}. Make it active again with: ` +
+      `tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: ` +
+      `tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
+    )
   },
 }
 

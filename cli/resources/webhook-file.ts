@@ -32,8 +32,8 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
 }
 
 /**
- * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every fault
- * of every entry, since a file of ten should not need ten tries.
+ * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every
+ * fault of every entry, since a file of ten should not need ten tries.
  */
 export const parseWebhookFile = (text: string, source: string): WebhookEntry[] => {
   const values = parse(text, source)
@@ -41,7 +41,8 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
   if (faults.length === 0) faults.push(...repeated(values as WebhookEntry[]))
   if (faults.length > 0) {
     throw usageError(
-      `${source} has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}; nothing was sent:\n${faults.join('\n')}`,
+      `${source} has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}; ` +
+        `nothing was sent:\n${faults.join('\n')}`,
       `An entry is such as: {"url":"https://example.com/hooks","events":["token_expired"],"organisationIds":["ID"]}`,
     )
   }
@@ -115,7 +116,8 @@ const repeated = (entries: WebhookEntry[]): string[] => {
     if (first === undefined) seen.set(key, index + 1)
     else
       faults.push(
-        `  entry ${index + 1}: the same ${entry.id ? 'id' : 'url'} as entry ${first}; ${entry.id ? 'keep one of them' : 'give each an id of its own'}`,
+        `  entry ${index + 1}: the same ${entry.id ? 'id' : 'url'} as entry ${first}; ` +
+          `${entry.id ? 'keep one of them' : 'give each an id of its own'}`,
       )
   })
   return faults

@@ -24,7 +24,10 @@ export interface Webhook {
 /** What needs somebody comes first. */
 const HEALTH = wordsOf<DeliveryStatus>({ rejected: 1, dropped: 1, pending: 1, cancelled: 1, delivered: 1 })
 
-/** `argument`: the API's type of it where a client sets it. `selection`: what is selected of it, where that is more than its name. */
+/**
+ * `argument`: the API's type of it where a client sets it. `selection`: what is selected of it, where that is more than
+ * its name.
+ */
 const FIELDS = {
   id: { argument: 'UUID!' },
   url: { argument: 'String' },

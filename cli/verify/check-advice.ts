@@ -21,8 +21,8 @@ const SAME_CLOCK_MS = 5_000
 const TIMEOUT_MS = 5_000
 
 /**
- * The checks, with advice on those that failed as far as the circumstances allow: what differs in an address, which keys
- * there are, and whose clock is off. Asks the issuer for its time, unless the keys are in a file.
+ * The checks, with advice on those that failed as far as the circumstances allow: what differs in an address, which
+ * keys there are, and whose clock is off. Asks the issuer for its time, unless the keys are in a file.
  */
 export const withAdvice = async ({ checks, claims }: Verification, circumstances: Circumstances): Promise<Check[]> => {
   const failed = (name: Check['name']) => checks.some(check => check.name === name && check.status === 'failed')
@@ -64,13 +64,22 @@ const adviceOn = (
 
 const onKey = ({ iss }: Record<string, unknown>, { keySource, issuer }: Circumstances): string => {
   if (typeof iss === 'string' && issuer !== undefined && iss !== issuer) {
-    return `The token says that ${neutralise(iss)} made it, and these are not its keys. If that is the sender that you mean: --issuer ${neutralise(iss)}`
+    return (
+      `The token says that ${neutralise(iss)} made it, and these are not its keys. If that is the sender that you ` +
+      `mean: --issuer ${neutralise(iss)}`
+    )
   }
   if (/^https?:\/\//.test(keySource)) {
-    return `Those are the keys at ${keySource} now. A key that is withdrawn leaves them when its last token has expired; a token by any other is to be rejected.`
+    return (
+      `Those are the keys at ${keySource} now. A key that is withdrawn leaves them when its last token has ` +
+      'expired; a token by any other is to be rejected.'
+    )
   }
   const fetch = issuer === undefined ? 'the issuer’s /.well-known/jwks.json' : jwksUrl(issuer)
-  return `Those are the keys in ${keySource}, which may be old, since keys rotate. Fetch ${fetch} again; if the kid is not there either, reject the token.`
+  return (
+    `Those are the keys in ${keySource}, which may be old, since keys rotate. Fetch ${fetch} again; ` +
+    'if the kid is not there either, reject the token.'
+  )
 }
 
 const PARTS = ['protocol', 'hostname', 'port', 'pathname', 'search', 'hash'] as const
@@ -122,7 +131,8 @@ const onTime = (
       ? `${when} This machine’s clock agrees with the issuer’s, so the token is old: ${FRESH}.${asOf}`
       : `${when} This machine’s clock agrees with the issuer’s, which did not make it then: reject it.`
   }
-  const off = `This machine’s clock is ${duration(Math.abs(aheadMs))} ${aheadMs > 0 ? 'ahead of' : 'behind'} the issuer’s`
+  const side = aheadMs > 0 ? 'ahead of' : 'behind'
+  const off = `This machine’s clock is ${duration(Math.abs(aheadMs))} ${side} the issuer’s`
   const byIssuer = nowMs - aheadMs
   if (!expired) return `${when} ${off}: switch network time on.`
   return byIssuer < exp * 1000
@@ -134,7 +144,10 @@ const ago = (thenMs: number, nowMs: number): string =>
   nowMs - thenMs < 3_600_000 ? `${duration(nowMs - thenMs)} ago` : relativeTime(thenMs, nowMs)
 const ahead = (thenMs: number, nowMs: number): string => duration(thenMs - nowMs)
 
-/** How far this machine's clock is ahead of the one that answers at a URL, in milliseconds; undefined if it does not tell. */
+/**
+ * How far this machine's clock is ahead of the one that answers at a URL, in milliseconds; undefined if it does not
+ * tell.
+ */
 const clockAhead = async (url: string): Promise<number | undefined> => {
   const startedAt = Date.now()
   try {

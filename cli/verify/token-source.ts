@@ -66,7 +66,9 @@ const fromRequest = (text: string): ReceivedToken => {
   return { token, body: saved.body, isExact: saved.isExact, audience: urls.find(url => url === aud) ?? urls[0] }
 }
 
-/** What follows “Bearer ” in the header, which may stand in other text, such as a line of a log; else all of the text. */
+/**
+ * What follows “Bearer ” in the header, which may stand in other text, such as a line of a log; else all of the text.
+ */
 const bareToken = (text: string): string =>
   /(?:^|authorization["']?\s*[:=]\s*["']?)\s*bearer\s+([^\s"',]+)/im.exec(text)?.[1] ?? text.trim()
 

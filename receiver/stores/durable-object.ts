@@ -23,8 +23,9 @@ type Asked = { method: 'claim' | 'record' | 'release'; owner: string; receipt: s
 const KEY = 'entry'
 
 /**
- * The Durable Object, one for each key: Cloudflare runs one of each at a time, and keeps what comes while it waits for its storage,
- * so that two claims never meet. It removes itself when its entry has lapsed. Export it from the Worker, and bind it.
+ * The Durable Object, one for each key: Cloudflare runs one of each at a time, and
+ * keeps what comes while it waits for its storage, so that two claims never meet. It
+ * removes itself when its entry has lapsed. Export it from the Worker, and bind it.
  */
 export class ReplayStoreObject {
   readonly #storage: DurableStorage['storage']
@@ -71,8 +72,8 @@ export class ReplayStoreObject {
 }
 
 /**
- * A replay store in Durable Objects, for Workers: `durableObjectReplayStore(env.TIDINGS_REPLAYS)`. Workers KV can be none: it has no
- * change that says whether it came about, and another place may read what was there a minute ago.
+ * A replay store in Durable Objects, for Workers: `durableObjectReplayStore(env.TIDINGS_REPLAYS)`. Workers KV can be
+ * none: it has no change that says whether it came about, and another place may read what was there a minute ago.
  */
 export const durableObjectReplayStore = (namespace: DurableNamespace): ReplayStore => {
   const ask = async <T>(key: string, asked: Asked): Promise<T> => {

@@ -40,7 +40,9 @@ export interface SignedDelivery {
 
 export interface TestSender {
   issuer: string
-  /** The private key, as a JWK with `d`; made at its first use, so that nothing that is published can sign in its name. */
+  /**
+   * The private key, as a JWK with `d`; made at its first use, so that nothing that is published can sign in its name.
+   */
   key(): Promise<Jwk>
   /** Its public key, as the option `keys` of a receiver takes it. */
   keys(): Promise<readonly Jwk[]>

@@ -8,8 +8,8 @@ export interface TestServer extends TestSender {
 }
 
 /**
- * A server that publishes a test key as Tidings does, on this machine's loopback address: what a receiver takes as its `issuer`. For Node,
- * Bun and Deno.
+ * A server that publishes a test key as Tidings does, on this machine's loopback address: what a receiver takes as its
+ * `issuer`. For Node, Bun and Deno.
  *
  * @param options.port any that is free unless given
  */

@@ -1,8 +1,7 @@
-import type { Socket } from 'node:net'
-import knexModule, { type Knex } from 'knex'
+import type { Knex } from 'knex'
 import pRetry from 'p-retry'
 import { type Dialect, dialectOf, dialects, type Fault, STATEMENT_LIMITS } from './dialect.ts'
-import { knexLog } from './knex-log.ts'
+import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
 
 export type Sql = Knex | Knex.Transaction
@@ -10,24 +9,30 @@ export type Sql = Knex | Knex.Transaction
 export type Database = {
   knex: Knex
   dialect: Dialect
-  /** Runs `work` in a transaction, and again from its start when another transaction was in its way. */
-  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T>
+  /**
+   * Runs `work` in a transaction, and again from its start when another transaction was in its way, for 15 s unless
+   * `againForMs` says otherwise.
+   */
+  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>, options?: { againForMs?: number }): Promise<T>
   close(): Promise<void>
 }
 
 /**
  * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer.
  *
+ * @param options.lockWaitS seconds that a statement waits for another transaction's lock
  * @param options.silenceMs a connection that has been silent for so long is given up, and the statement that waits for
  *   it fails: its server may be gone without a word. Never, unless given: the statements of a migration take what they
  *   take
  */
 export const connect = async (
   url: string,
-  { poolSize = 16, silenceMs = 0 }: { poolSize?: number; silenceMs?: number } = {},
+  { poolSize = 16, silenceMs = 0, lockWaitS = 10 }: { poolSize?: number; silenceMs?: number; lockWaitS?: number } = {},
 ): Promise<Database> => {
   if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), dialects.sqlite)
-  const knex = connectMysql(url, poolSize, silenceMs)
+  // What cannot be read is not repeated: it has a password in it.
+  if (!URL.canParse(url)) throw new Error('The database URL is no URL such as mysql://user:password@host:3306/database')
+  const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
     return database(knex, /mariadb/i.test(version) ? dialects.mariadb : dialects.mysql)
@@ -35,49 +40,6 @@ export const connect = async (
     await knex.destroy()
     throw error
   }
-}
-
-const connectMysql = (url: string, poolSize: number, silenceMs: number): Knex =>
-  knexModule.knex({
-    client: 'mysql2',
-    log: knexLog,
-    connection: { uri: url, charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
-    acquireConnectionTimeout: 10_000,
-    pool: {
-      min: 0,
-      max: poolSize,
-      afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
-        const { stream } = connection
-        // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the
-        // process.
-        stream.prependListener('error', () => connection.on('error', () => {}))
-        stream.setTimeout(silenceMs, () =>
-          stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
-        )
-        connection.query(TIMEOUTS, timeoutsError =>
-          timeoutsError
-            ? done(timeoutsError, connection)
-            : connection.query(ISOLATION, error => done(error, connection)),
-        )
-      },
-    },
-  })
-
-/**
- * A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before
- * its lock.
- */
-const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
-/**
- * Seconds. A lock that is not to be had is an error of its own before silence is one; and who has gone without a word,
- * or is frozen, in the middle of a transaction gives its locks back.
- */
-const TIMEOUTS = 'SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 60'
-
-type RawConnection = {
-  stream: Socket
-  on(event: 'error', listener: () => void): void
-  query(sql: string, done: (error: unknown) => void): void
 }
 
 /** A transaction that others have stood in the way of for so long fails. */
@@ -89,12 +51,12 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   return {
     knex,
     dialect,
-    transaction: work =>
+    transaction: (work, { againForMs = CONTENTION_MS } = {}) =>
       pRetry(() => knex.transaction(work), {
-        retries: 8,
+        retries: againForMs === 0 ? 0 : 8,
         minTimeout: 5,
         maxTimeout: 500,
-        maxRetryTime: CONTENTION_MS,
+        maxRetryTime: againForMs || CONTENTION_MS,
         randomize: true,
         shouldRetry: ({ error }) => faultOf(error) === 'contention',
       }),
@@ -102,23 +64,43 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   }
 }
 
-/** What an engine says by an error, whichever engine it is. */
-const faultOf = (error: unknown): Fault | undefined =>
-  Object.values(dialects)
+/** What an error says of the database, whichever it is; undefined for an error that has nothing to do with it. */
+export const faultOf = (error: unknown): Fault | undefined => {
+  const said = Object.values(dialects)
     .map(dialect => dialect.faultOf(error))
     .find(fault => fault !== undefined)
+  return said ?? (isUnreached(error) ? 'outage' : undefined)
+}
+
+/** No connection was to be had, or it broke: Node's and mysql2's codes, mysql2's mark where it has none, knex's pool. */
+const isUnreached = (error: unknown): boolean => {
+  const { code, name, fatal } = error as { code?: unknown; name?: unknown; fatal?: unknown }
+  if (fatal === true) return true
+  return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
+}
 
 /**
- * Whether a statement would fail again: the database has read and refused it, or it was never made, by a fault of ours.
+ * Whether the database can't be reached, or can't do its work now: the same may succeed later, and nothing is wrong
+ * with it.
  */
-export const isRefusal = (error: unknown): boolean => {
-  if (error instanceof TypeError || error instanceof RangeError) return true
-  const fault = faultOf(error)
-  return fault !== undefined && fault !== 'contention'
-}
+export const isOutage = (error: unknown): boolean => faultOf(error) === 'outage'
+
+/** Whether another transaction stood in the way for longer than it was waited for. */
+export const isContention = (error: unknown): boolean => faultOf(error) === 'contention'
+
+/**
+ * Whether a statement would fail again: the database refuses a value of it, or it was never made, by a fault of ours.
+ */
+export const isRefusal = (error: unknown): boolean =>
+  error instanceof TypeError || error instanceof RangeError || faultOf(error) === 'refusal'
 
 /** Whether a statement failed because a row with the same unique key exists. */
 export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'duplicate'
+
+/** Throws unless the database can be written. Writes nothing; for a full disk it does not show. */
+export const checkWritable = async (database: Database): Promise<void> => {
+  await run(database.knex, "DELETE FROM used_signatures WHERE signature_hash = ''")
+}
 
 export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'missing table'
 

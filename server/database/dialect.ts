@@ -25,10 +25,13 @@ export type Dialect = {
   /** Ends a SELECT whose rows must not change until this transaction ends; empty where nobody else can write. */
   forShare: string
 
+  /** A SELECT that ends with an error (contention) after so long, also while it waits for a lock. */
+  within(ms: number, select: string): string
+
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
-  /** Selects each `key` and its least `value` from the index on both, reading an entry or two a key and not all. */
-  leastOfEach(table: string, key: string, value: string, index: string): string
+  /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
+  leastOfEach(table: string, keys: string[], value: string, index: string): string
   /** Begins EXPLAIN of the statement that follows. */
   explain: string
   /** The indexes that one row of EXPLAIN's answer names, as `table.index`. */
@@ -70,10 +73,11 @@ export type Dialect = {
 }
 
 /**
- * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: the
- * statement was read and refused for another reason than a duplicate key or a missing table.
+ * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: a value was
+ * refused for what it is, and will be again. `outage`: all else that an engine says, since what is not known to be the
+ * statement's own fault may pass: a primary that was demoted, a disk that is full, a cluster without a majority.
  */
-export type Fault = 'contention' | 'duplicate' | 'missing table' | 'refusal'
+export type Fault = 'contention' | 'duplicate' | 'missing table' | 'refusal' | 'outage'
 
 /**
  * What one statement holds at most, whatever the engine: values, of which so many keys in an `IN` beside others, and
@@ -98,10 +102,15 @@ const lowered = (column: string, part: string, contains: Contains): Fragment => 
 /** Printable ASCII that neither begins nor ends with a space. */
 const isPlain = (text: string): boolean => /^[!-~](?:[ -~]*[!-~])?$/.test(text)
 
-/** Deadlock, lock wait, and MariaDB's row that was changed since it was read. */
-const MYSQL_CONTENTION = [1213, 1205, 1020]
+/** Deadlock, lock wait, MariaDB's row that was changed since it was read, NOWAIT, and the limits of `within`. */
+const MYSQL_CONTENTION = [1213, 1205, 1020, 3572, 3024, 1969]
+/**
+ * NULL where none may be; a packet that is too large; out of range, cut, not a time, not of its character set, too
+ * long; no JSON; a CHECK that fails, on MySQL and on MariaDB.
+ */
+const MYSQL_REFUSALS = [1048, 1153, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 3854, 4025]
 
-type Own = 'engine' | 'name' | 'oldestVersion' | 'explain' | 'containsIgnoringCase' | 'matches'
+type Own = 'engine' | 'name' | 'oldestVersion' | 'explain' | 'within' | 'containsIgnoringCase' | 'matches'
 
 const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialect, Own>): Dialect => {
   // Some columns are `ascii`, where MySQL refuses other characters and pads with spaces. Told to compare as the other
@@ -121,8 +130,8 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
-    leastOfEach: (table, key, value, index) =>
-      `SELECT ${key}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${key}`,
+    leastOfEach: (table, keys, value, index) =>
+      `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
     indexesIn: ({ table, key }) => (key ? [`${table}.${key}`] : []),
     // From UTC: by way of local time, an hour of each autumn would come twice.
     nowMs: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
@@ -139,12 +148,13 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     rowsOf: <Row>(answer: unknown) => (answer as [Row[]])[0],
     affectedRowsOf: answer => (answer as [{ affectedRows: number }])[0].affectedRows,
     faultOf: error => {
-      const { errno, fatal } = error as { errno?: number; fatal?: boolean }
-      if (errno === undefined) return undefined
+      const { errno } = error as { errno?: number }
+      // Node numbers its own errors below zero.
+      if (errno === undefined || errno < 0) return undefined
       if (MYSQL_CONTENTION.includes(errno)) return 'contention'
       if (errno === 1062) return 'duplicate'
       if (errno === 1146) return 'missing table'
-      return errno > 0 && fatal !== true ? 'refusal' : undefined
+      return MYSQL_REFUSALS.includes(errno) ? 'refusal' : 'outage'
     },
   }
 }
@@ -154,6 +164,7 @@ const mysql = mysqlFamily('utf8mb4_0900_bin', contains => ({
   name: 'MySQL',
   oldestVersion: [8, 4],
   explain: 'EXPLAIN FORMAT=TRADITIONAL ',
+  within: (ms, select) => select.replace(/^SELECT/, `SELECT /*+ MAX_EXECUTION_TIME(${ms}) */`),
   containsIgnoringCase: (column, part) => lowered(column, part, contains),
   matches: (column, pattern) => ({ sql: `REGEXP_LIKE(${column}, ?, 'c')`, bindings: [pattern] }),
 }))
@@ -163,6 +174,7 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   name: 'MariaDB',
   oldestVersion: [10, 11],
   explain: 'EXPLAIN ',
+  within: (ms, select) => `SET STATEMENT max_statement_time = ${ms / 1000} FOR ${select}`,
   // Half the time of LOWER; a pattern that is one literal cannot backtrack.
   containsIgnoringCase: (column, part) => ({
     sql: `${column} REGEXP ?`,
@@ -177,6 +189,10 @@ const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) 
 const SQLITE_CONTENTION = [5, 6]
 /** SQLITE_CONSTRAINT_PRIMARYKEY and SQLITE_CONSTRAINT_UNIQUE. */
 const SQLITE_DUPLICATE = [1555, 2067]
+/** SQLITE_TOOBIG, SQLITE_CONSTRAINT and SQLITE_MISMATCH. */
+const SQLITE_REFUSALS = [18, 19, 20]
+/** An extended code has its primary one in the last byte (https://www.sqlite.org/rescode.html). */
+const primaryCode = (errcode: number): number => errcode & 0xff
 
 const sqliteOnDuplicate = (key: string[]): string => ` ON CONFLICT (${key.join(', ')}) DO UPDATE SET `
 
@@ -191,16 +207,23 @@ const sqlite: Dialect = {
   forUpdateSkipLocked: '',
   forShare: '',
   useIndex: name => `INDEXED BY ${name}`,
-  leastOfEach: (table, key, value) =>
-    `WITH RECURSIVE each_key (${key}) AS (
-       SELECT MIN(${key}) FROM ${table}
-       UNION ALL
-       SELECT (SELECT MIN(t.${key}) FROM ${table} t WHERE t.${key} > each_key.${key})
-       FROM each_key WHERE each_key.${key} IS NOT NULL
-     )
-     SELECT ${key}, (SELECT MIN(t.${value}) FROM ${table} t WHERE t.${key} = each_key.${key}) AS ${value}
-     FROM each_key WHERE ${key} IS NOT NULL`,
+  leastOfEach: (table, keys, value, index) => {
+    const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
+    const first = (condition: string): string =>
+      `(SELECT t.rowid FROM ${table} t INDEXED BY ${index} ${condition} ORDER BY ${columns('t')} LIMIT 1)`
+    // Of the next of the last key, else of the one before it …: a comparison of all at once would read what is equal.
+    const nexts = keys.map((key, n) => {
+      const equal = keys.slice(0, n).map(before => `t.${before} = each_key.${before} AND `)
+      return first(`WHERE ${equal.join('')}t.${key} > each_key.${key}`)
+    })
+    return `WITH RECURSIVE each_key (${[...keys, value]}) AS (
+        SELECT ${columns('f')} FROM ${table} f WHERE f.rowid = ${first('')}
+        UNION ALL
+        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = COALESCE(${nexts.toReversed()})
+      ) SELECT * FROM each_key`
+  },
   explain: 'EXPLAIN QUERY PLAN ',
+  within: (_ms, select) => select,
   indexesIn: ({ detail }) => {
     const found = /(?:SEARCH|SCAN) (\S+) USING (?:COVERING )?INDEX (\S+)/.exec(String(detail))
     return found ? [`${found[1]}.${found[2]}`] : []
@@ -221,9 +244,10 @@ const sqlite: Dialect = {
   faultOf: error => {
     const { errcode, message } = error as { errcode?: number; message?: string }
     if (errcode === undefined) return undefined
-    if (SQLITE_CONTENTION.includes(errcode)) return 'contention'
+    if (SQLITE_CONTENTION.includes(primaryCode(errcode))) return 'contention'
     if (SQLITE_DUPLICATE.includes(errcode)) return 'duplicate'
-    return /no such table/.test(message ?? '') ? 'missing table' : 'refusal'
+    if (SQLITE_REFUSALS.includes(primaryCode(errcode))) return 'refusal'
+    return /no such table/.test(message ?? '') ? 'missing table' : 'outage'
   },
 }
 

@@ -1,18 +1,37 @@
 import type { Database } from '../database/connect.ts'
-import type { Places } from './concurrency.ts'
+import type { Claimable, Places } from './concurrency.ts'
 import { LEASE_MS, newLease } from './leases.ts'
-import { claim, headOfEach } from './queue.ts'
+import { claim, type Head, headOfEach, newlyDue, tenantsOf } from './queue.ts'
 
 /** Rows of one claim: enough that the database's commit is shared, few enough that it is short. */
 const BATCH = 256
 /** After so long it looks again for what was due and could not be claimed: another process has it in its hands. */
 export const ELSEWHERE_MS = 100
 const NOT_UNTIL_WOKEN = Number.POSITIVE_INFINITY
+/** A webhook that is held or swept is looked at again after so long. */
+const PASSED_MS = 1_000
+const MOST_TENANTS = 100_000
+
+/** All heads are read again after so many times as long as it took. */
+const READ_PART = 8
+/** What falls due is seen so much later at most, unless all heads are read: its transaction may be slow. */
+const LATE_COMMIT_MS = 500
+
+const lineOf = ({ webhookId, epoch, recovered }: Omit<Head, 'dueAt'>): string =>
+  `${webhookId} ${epoch} ${recovered ? 'recovered' : 'new'}`
+const keyOf = ({ webhookId, epoch }: { webhookId: string; epoch: number }): string => `${webhookId} ${epoch}`
+
+/** Of a webhook that has deliveries of several epochs, those of the last. */
+const presentOf = <T extends Head>(heads: T[]): T[] => {
+  const last = new Map<string, number>()
+  for (const { webhookId, epoch } of heads) last.set(webhookId, Math.max(epoch, last.get(webhookId) ?? 0))
+  return heads.filter(({ webhookId, epoch }) => epoch === last.get(webhookId))
+}
 
 export type Claims = {
   /**
-   * Something is due of a webhook that has its share: claims go by webhook, and places that become free are a reason to
-   * look.
+   * Something is due that was passed over, since its webhook or tenant has its share, or is held: claims go by turns,
+   * and places that become free are a reason to look.
    */
   readonly isCrowded: boolean
   /**
@@ -30,37 +49,78 @@ export type Claims = {
  */
 export const createClaims = ({ database, places }: { database: Database; places: Places }): Claims => {
   let crowded = false
+  /** Webhooks that nothing is sent to, and until when they are not looked at. */
+  const passed = new Map<string, number>()
+  const tenants = new Map<string, string>()
+  const heads = new Map<string, Head & Claimable>()
+  let readAgainAt = 0
+  let lookedAt = 0
 
   const claimOldest = async (now: number): Promise<number | undefined> => {
     const limit = Math.min(BATCH, places.room())
-    const { found, left } = await claimInto(now, limit)
-    crowded = left
-    return left || found === limit ? 0 : undefined
+    const { found, left, passedOver } = await claimInto(now, limit)
+    crowded = left || passedOver.length > 0
+    return crowded || found === limit ? 0 : undefined
   }
 
   /**
-   * Claims for webhooks by turns, past those that have their share: however much is due of them, nobody waits behind
-   * it.
+   * Claims for tenants and their webhooks by turns, past those that have their share, or are held, or swept: however
+   * much is due of them, nobody waits behind it.
    */
   const claimByTurns = async (now: number): Promise<number | undefined> => {
-    const heads = await headOfEach(database)
-    const due = heads.filter(head => head.dueAt <= now).map(head => head.webhookId)
-    const quotas = places.quotas(due, BATCH)
+    const isFresh = await readHeads(now)
+    const due = presentOf([...heads.values()].filter(head => head.dueAt <= now))
+    for (const [key, until] of passed) if (until <= now) passed.delete(key)
+    const open = due.filter(head => !passed.has(keyOf(head)))
+    const quotas = places.quotas(open, BATCH)
     crowded = quotas.size < due.length
     if (quotas.size > 0) {
-      const { found } = await claimInto(now, BATCH, quotas)
-      return found === 0 ? ELSEWHERE_MS : 0
+      const { found, foundOf } = await claimInto(now, BATCH, quotas)
+      for (const [head, quota] of quotas) if ((foundOf.get(lineOf(head)) ?? 0) < quota) heads.delete(lineOf(head))
+      return found === 0 && isFresh ? ELSEWHERE_MS : 0
     }
     if (!crowded) return undefined
-    return Math.max(1, (heads[due.length]?.dueAt ?? NOT_UNTIL_WOKEN) - now)
+    let next = NOT_UNTIL_WOKEN
+    for (const { dueAt } of heads.values()) if (dueAt > now) next = Math.min(next, dueAt)
+    for (const until of passed.values()) next = Math.min(next, until)
+    return Math.max(1, next - now)
   }
 
-  const claimInto = async (now: number, limit: number, quotas?: ReadonlyMap<string, number>) => {
+  /**
+   * Reads the heads of all webhooks, or, for so long that reading all is no more than a part of the work, of what has
+   * fallen due since. Returns whether it has read all.
+   */
+  const readHeads = async (now: number): Promise<boolean> => {
+    const startedAt = performance.now()
+    const isFresh = startedAt >= readAgainAt
+    const read = isFresh ? await headOfEach(database) : await newlyDue(database, lookedAt - LATE_COMMIT_MS, now)
+    lookedAt = now
+    if (isFresh) {
+      heads.clear()
+      readAgainAt = performance.now() + READ_PART * (performance.now() - startedAt)
+    }
+    const strangers = new Set(read.map(head => head.webhookId).filter(id => !tenants.has(id)))
+    if (strangers.size > 0) {
+      if (tenants.size > MOST_TENANTS) tenants.clear()
+      for (const [id, tenantId] of await tenantsOf(database, [...strangers])) tenants.set(id, tenantId)
+    }
+    for (const head of read) {
+      const line = lineOf(head)
+      if (!heads.has(line)) heads.set(line, { ...head, tenantId: tenants.get(head.webhookId) ?? '' })
+    }
+    return isFresh
+  }
+
+  const claimInto = async (now: number, limit: number, quotas?: ReadonlyMap<Head, number>) => {
     places.dropExpired(now)
     const given = { lease: newLease(now), now, limit, leaseMs: LEASE_MS, triage: places.triage }
     const claimed = await claim(database, quotas ? { ...given, quotas } : given)
+    const foundOf = new Map<string, number>()
+    for (const job of claimed.found) foundOf.set(lineOf(job), (foundOf.get(lineOf(job)) ?? 0) + 1)
     for (const job of claimed.taken) places.add(job, now + LEASE_MS)
-    return claimed
+    // A hold may be lifted, by a change of the webhook.
+    for (const over of claimed.passedOver) passed.set(keyOf(over), Math.min(over.until, now + PASSED_MS))
+    return { ...claimed, found: claimed.found.length, foundOf }
   }
 
   return {

@@ -1,12 +1,27 @@
 import type { Clock } from '../clock.ts'
-import type { Job, Triage } from './queue.ts'
+import { createConducts } from './conduct.ts'
+import type { Job, Settlement, Triage } from './queue.ts'
 
 // Who gets the places of one process. There are `concurrency` of them to send in, and twice as many in memory, waiting
 // and unrecorded attempts included.
 //
-// A webhook may take one more place while it has less than a third of those that are free. Alone it comes to a quarter
-// of all; of n that hang, each comes to 1 in n + 3, and three times that stays free: whoever is next finds room,
-// however many hang.
+// Tenants. A tenant (the access token that made a webhook) may take one more place while it has less than three times
+// those that are free: alone it comes to three quarters, of n that take all they can each comes to 3 in 3n + 1, and one
+// in 3n + 1 stays free: whoever is next finds room. Places go round by tenants, then by their webhooks.
+//
+// Webhooks. One may take one more while it has less than half of what its tenant may still take: alone it comes to a
+// quarter of all, and however many of a tenant take all they can, twice one's share stays for the next.
+//
+// Endpoints that do not answer. An attempt without an answer for half a second is set aside: its place is another's.
+// There are four times as many places aside as there are to send in. While a webhook is silent (it has attempts aside,
+// and none of its has been answered since they began), it may have less than an eighth of what is left of them. The
+// last eighth of a tenant's places is for webhooks that this process has had an answer from.
+// An endpoint that has timed out again and again, or has just answered 429, is only probed: one attempt at a time, and
+// all that are probed together a quarter of the places, until it answers.
+//
+// What is recovered goes behind what is new: less than an eighth of the free places at a time.
+//
+// Pings have places of their own (pings.ts), and are here for their leases only.
 //
 // Several processes share the queue, and each has shares of its own. So over all of them too a webhook has at most a
 // quarter of the places, each delivery is in the hands of one process, and a webhook that asked to be left alone (429)
@@ -15,67 +30,301 @@ import type { Job, Triage } from './queue.ts'
 // already for a webhook that was held this moment is not sent, at most its share there; and any order of deliveries.
 
 /** A claimed job in this process, from its claim to its record. */
-export type Place = { job: Job; lane: Lane; leaseEnd: number }
+export type Place = {
+  job: Job
+  lane: Lane
+  leaseEnd: number
+  state: 'waiting' | 'sending' | 'aside' | 'ended' | 'ping'
+  /** By `performance.now()`. */
+  begunAt: number
+}
+
+/** How many of something are in memory (those set aside not included), being sent, and set aside. */
+type Counts = { memory: number; sending: number; aside: number }
+type Pool = 'memory' | 'sending'
 
 /** A webhook's places. */
-type Lane = {
-  count: number
-  inFlight: number
-  waiting: Place[]
+type Lane = Counts & {
+  webhookId: string
+  tenant: Tenant
+  recovered: Counts
+  fresh: Place[]
+  /** Behind `fresh`. */
+  behind: Place[]
+  /** All of its places, pings included. */
+  all: number
+  /** The one that was begun first comes first. */
+  setAside: Set<Place>
+  answeredAt: number
   /** Not sent to before; only until the database knows, and says so with each claim. */
   heldUntil: number
 }
 
+type Tenant = Counts & {
+  id: string
+  lanes: Set<Lane>
+  /** Lanes with something waiting, the one whose last turn was longest ago first. */
+  waiting: Set<Lane>
+}
+
+/** What a claim may be made for: the deliveries of a webhook in its present epoch, new or recovered. */
+export type Claimable = { webhookId: string; tenantId: string; recovered: boolean }
+
+/** Places that a claim is about to take. */
+type Draft = {
+  all: number
+  lanes: Map<string, number>
+  recovered: Map<string, number>
+  tenants: Map<string, number>
+  /** Webhooks that are probed and have a place. */
+  probed: number
+}
+
 export type Places = ReturnType<typeof createPlaces>
 
-export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency: number }) => {
-  const capacity = 2 * concurrency
-  const lanes = new Map<string, Lane>()
-  const places = new Set<Place>()
-  /** Lanes with something waiting, the one whose last turn was longest ago first. */
-  const waitingLanes = new Set<Lane>()
-  let inFlight = 0
+const ASIDE_AFTER_MS = 500
+const TICK_MS = 100
+const none = (): Counts => ({ memory: 0, sending: 0, aside: 0 })
+const total = ({ memory, aside }: Counts): number => memory + aside
 
-  const laneOf = (webhookId: string): Lane => {
+/**
+ * @param given.onRoom called when attempts have been set aside
+ * @param given.onStuck called with what waits and may not be sent for long, to be given back
+ */
+export const createPlaces = ({
+  clock,
+  concurrency,
+  onRoom = () => {},
+  onStuck = () => {},
+}: {
+  clock: Clock
+  concurrency: number
+  onRoom?: () => void
+  onStuck?: (stuck: Place[]) => void
+}) => {
+  const sizes = { memory: 2 * concurrency, sending: concurrency }
+  const asideSize = 4 * concurrency
+  const mostProbed = Math.max(1, concurrency / 4)
+  const conducts = createConducts()
+  const lanes = new Map<string, Lane>()
+  const tenants = new Map<string, Tenant>()
+  const places = new Set<Place>()
+  const all = none()
+  /** Attempts that have not been set aside, the oldest first. */
+  const sending = new Set<Place>()
+  const waitingTenants = new Set<Tenant>()
+  let timer: NodeJS.Timeout | undefined
+
+  const tenantOf = (id: string): Tenant => {
+    let tenant = tenants.get(id)
+    if (!tenant) {
+      tenant = { id, ...none(), lanes: new Set(), waiting: new Set() }
+      tenants.set(id, tenant)
+    }
+    return tenant
+  }
+
+  const laneOf = ({ webhookId, webhook }: Job): Lane => {
     let lane = lanes.get(webhookId)
     if (!lane) {
-      lane = { count: 0, inFlight: 0, waiting: [], heldUntil: 0 }
+      const tenant = tenantOf(webhook.access_token_id)
+      lane = {
+        webhookId,
+        tenant,
+        ...none(),
+        recovered: none(),
+        fresh: [],
+        behind: [],
+        all: 0,
+        setAside: new Set(),
+        answeredAt: 0,
+        heldUntil: 0,
+      }
       lanes.set(webhookId, lane)
+      tenant.lanes.add(lane)
     }
     return lane
   }
 
-  const mayTakeOneMore = (taken: number, free: number): boolean => free > 0 && taken < Math.max(1, free / 3)
+  const add = ({ lane, job }: Place, what: keyof Counts, change: 1 | -1): void => {
+    const counted = [all, lane, lane.tenant, ...(job.recovered ? [lane.recovered] : [])]
+    for (const counts of counted) counts[what] += change
+  }
 
-  const enter = (job: Job, leaseEnd: number): Place => {
-    const lane = laneOf(job.webhookId)
-    const place = { job, lane, leaseEnd }
+  /** Lanes that are probed and have a place. */
+  const probed = (): number => {
+    let count = 0
+    for (const id of conducts.probed()) if (total(lanes.get(id) ?? none()) > 0) count += 1
+    return count
+  }
+
+  const isSilent = ({ setAside, answeredAt }: Lane): boolean => {
+    const [first] = setAside
+    return first !== undefined && answeredAt < first.begunAt
+  }
+
+  const asideLeft = (tenant: Counts): number => (7 * (asideSize - all.aside) - tenant.aside) / 8
+
+  /** Whether one more may be had in `pool`, beyond what there is and what `draft` is about to take. */
+  const mayTake = (pool: Pool, { webhookId, tenantId, recovered }: Claimable, draft?: Draft): boolean => {
+    const lane = lanes.get(webhookId)
+    const tenant = lane?.tenant ?? tenants.get(tenantId)
+    const free = sizes[pool] - all[pool] - (draft?.all ?? 0)
+    if (free <= 0) return false
+    const drafted = draft?.lanes.get(webhookId) ?? 0
+    const own = (lane ? lane[pool] + lane.aside : 0) + drafted
+    if (conducts.isProbed(webhookId)) {
+      // The one that it has is the one to be sent.
+      const others = pool === 'memory' ? own : (lane?.sending ?? 0) + (lane?.aside ?? 0)
+      return others === 0 && (!draft || draft.probed < mostProbed)
+    }
+    if (lane && isSilent(lane)) {
+      const isWaiting = lane.fresh.length + lane.behind.length + drafted > 0
+      // It has in memory what it may send at once.
+      if (pool === 'memory' && (isWaiting || !mayTake('sending', { webhookId, tenantId, recovered }))) return false
+      if (own >= Math.max(1, asideLeft(lane.tenant) / 8)) return false
+    }
+    const ofTenant = (tenant?.[pool] ?? 0) + (draft?.tenants.get(tenantId) ?? 0)
+    const ofTenantLeft = (3 * free - ofTenant) / 4
+    const reserve = conducts.hasAnswered(webhookId) ? 0 : (ofTenant + ofTenantLeft) / 8
+    const left = ofTenantLeft - reserve
+    // Whoever has nothing at all finds a place while there is one for its tenant.
+    if (ofTenant > 0 && left <= 0) return false
+    if (own >= Math.max(1, (left - (lane?.aside ?? 0)) / 2)) return false
+    if (!recovered) return true
+    const ofRecovered =
+      (lane ? lane.recovered[pool] + lane.recovered.aside : 0) + (draft?.recovered.get(webhookId) ?? 0)
+    return ofRecovered < Math.max(1, free / 8)
+  }
+
+  const newDraft = (): Draft => ({
+    all: 0,
+    lanes: new Map(),
+    recovered: new Map(),
+    tenants: new Map(),
+    probed: probed(),
+  })
+
+  const take = (draft: Draft, { webhookId, tenantId, recovered }: Claimable): void => {
+    const more = (map: Map<string, number>, key: string): void => void map.set(key, (map.get(key) ?? 0) + 1)
+    draft.all += 1
+    more(draft.lanes, webhookId)
+    more(draft.tenants, tenantId)
+    if (recovered) more(draft.recovered, webhookId)
+    if (conducts.isProbed(webhookId)) draft.probed += 1
+  }
+
+  const claimableOf = ({ webhookId, webhook, recovered }: Job): Claimable => ({
+    webhookId,
+    tenantId: webhook.access_token_id,
+    recovered,
+  })
+
+  const enter = (job: Job, leaseEnd: number, state: Place['state']): Place => {
+    const place: Place = { job, lane: laneOf(job), leaseEnd, state, begunAt: 0 }
     places.add(place)
-    lane.count += 1
+    place.lane.all += 1
+    if (state !== 'ping') add(place, 'memory', 1)
     return place
   }
 
   const begin = (place: Place): Place => {
-    place.lane.inFlight += 1
-    inFlight += 1
+    place.state = 'sending'
+    place.begunAt = performance.now()
+    add(place, 'sending', 1)
+    sending.add(place)
+    timer ??= setInterval(tick, TICK_MS).unref()
     return place
   }
 
+  /** Sets attempts aside that have gone unanswered for long, while there is room for more of their tenant. */
+  const tick = (): void => {
+    const began = performance.now() - ASIDE_AFTER_MS
+    const before = all.aside
+    for (const place of sending) {
+      if (place.begunAt > began) break
+      if (asideLeft(place.lane.tenant) <= 0) continue
+      place.state = 'aside'
+      sending.delete(place)
+      place.lane.setAside.add(place)
+      add(place, 'sending', -1)
+      add(place, 'memory', -1)
+      add(place, 'aside', 1)
+    }
+    if (sending.size === 0) {
+      clearInterval(timer)
+      timer = undefined
+    }
+    const stuck = [...waitingTenants].flatMap(({ waiting }) => [...waiting].filter(isStuck).flatMap(withdraw))
+    if (stuck.length > 0) onStuck(stuck)
+    if (all.aside > before) onRoom()
+  }
+
+  const isStuck = (lane: Lane): boolean =>
+    (conducts.isProbed(lane.webhookId) || isSilent(lane)) && !mayTake('sending', claimableOf(firstOf(lane).job))
+
+  const firstOf = (lane: Lane): Place => (lane.fresh[0] ?? lane.behind[0])!
+
   const remove = (place: Place): void => {
-    const { lane, job } = place
-    places.delete(place)
-    lane.count -= 1
-    if (lane.count === 0) lanes.delete(job.webhookId)
+    const { lane } = place
+    if (!places.delete(place)) return
+    lane.all -= 1
+    if (place.state !== 'ping') add(place, 'memory', -1)
+    forget(lane)
+  }
+
+  const forget = (lane: Lane): void => {
+    if (lane.all > 0) return
+    lanes.delete(lane.webhookId)
+    const { tenant } = lane
+    tenant.lanes.delete(lane)
+    if (tenant.lanes.size === 0) tenants.delete(tenant.id)
+  }
+
+  const queue = (lane: Lane): void => {
+    lane.tenant.waiting.add(lane)
+    waitingTenants.add(lane.tenant)
+  }
+
+  const unqueue = (lane: Lane): void => {
+    lane.tenant.waiting.delete(lane)
+    if (lane.tenant.waiting.size === 0) waitingTenants.delete(lane.tenant)
   }
 
   const withdraw = (lane: Lane): Place[] => {
-    waitingLanes.delete(lane)
-    return lane.waiting.splice(0)
+    unqueue(lane)
+    return [...lane.fresh.splice(0), ...lane.behind.splice(0)]
+  }
+
+  /** The next that waits of a lane that may send, taken out of its line; recovered only if nothing new may be sent. */
+  const shiftOf = (lane: Lane): Place | undefined => {
+    for (const line of [lane.fresh, lane.behind]) {
+      const first = line[0]
+      if (!first || !mayTake('sending', claimableOf(first.job))) continue
+      line.shift()
+      const { tenant } = lane
+      unqueue(lane)
+      if (lane.fresh.length + lane.behind.length > 0) queue(lane)
+      // Its tenant comes after the others.
+      if (waitingTenants.delete(tenant)) waitingTenants.add(tenant)
+      return first
+    }
+    return undefined
+  }
+
+  const nextWaiting = (): Place | undefined => {
+    for (const tenant of waitingTenants) {
+      for (const lane of tenant.waiting) {
+        const place = shiftOf(lane)
+        if (place) return place
+      }
+    }
+    return undefined
   }
 
   return {
     /** How many more jobs there is a place for. */
-    room: (): number => Math.max(0, capacity - places.size),
+    room: (): number => Math.max(0, sizes.memory - all.memory),
 
     count: (): number => places.size,
 
@@ -90,38 +339,42 @@ export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency
      */
     triage(due: Job[]): Triage {
       const now = clock.now()
-      const taken = new Map<string, number>()
+      const draft = newDraft()
       const triage: Triage = { take: [], later: [] }
       for (const job of due) {
-        const lane = lanes.get(job.webhookId)
-        const heldUntil = Math.max(job.heldUntil ?? 0, lane?.heldUntil ?? 0)
-        const count = taken.get(job.webhookId) ?? lane?.count ?? 0
+        const heldUntil = Math.max(job.webhook.held_until ?? 0, lanes.get(job.webhookId)?.heldUntil ?? 0)
+        const claimable = claimableOf(job)
         if (heldUntil > now) triage.later.push({ job, dueAt: heldUntil })
-        else if (mayTakeOneMore(count, capacity - places.size - triage.take.length)) {
+        else if (mayTake('memory', claimable, draft)) {
           triage.take.push(job)
-          taken.set(job.webhookId, count + 1)
+          take(draft, claimable)
         }
       }
       return triage
     },
 
     /**
-     * How many more each of some webhooks may have, by turns up to `limit` together; none for those that have their
-     * share.
+     * How many more may be had of each of these, by turns up to `limit` together: tenants first, then their webhooks,
+     * what is new before what is recovered; none of those that have their share.
      */
-    quotas(webhookIds: string[], limit: number): Map<string, number> {
-      const quotas = new Map<string, number>()
-      let free = capacity - places.size
-      let left = limit
-      let hungry = webhookIds
-      while (hungry.length > 0) {
-        hungry = hungry.filter(id => {
-          const quota = quotas.get(id) ?? 0
-          if (left === 0 || !mayTakeOneMore((lanes.get(id)?.count ?? 0) + quota, free)) return false
-          quotas.set(id, quota + 1)
-          free -= 1
-          left -= 1
-          return true
+    quotas<T extends Claimable>(claimables: T[], limit: number): Map<T, number> {
+      const quotas = new Map<T, number>()
+      const draft = newDraft()
+      const rings = [...Map.groupBy(claimables, ({ tenantId }) => tenantId)]
+        .toSorted(([a], [b]) => (tenants.get(a)?.memory ?? 0) - (tenants.get(b)?.memory ?? 0))
+        .map(([, own]) => [...own.filter(({ recovered }) => !recovered), ...own.filter(({ recovered }) => recovered)])
+      for (let hungry = rings.map(ring => ({ ring, at: 0 })); hungry.length > 0; ) {
+        hungry = hungry.filter(turn => {
+          for (; turn.at < turn.ring.length && draft.all < limit; turn.at++) {
+            const claimable = turn.ring[turn.at]!
+            if (!mayTake('memory', claimable, draft)) continue
+            take(draft, claimable)
+            quotas.set(claimable, (quotas.get(claimable) ?? 0) + 1)
+            turn.ring.push(claimable)
+            turn.at += 1
+            return true
+          }
+          return false
         })
       }
       return quotas
@@ -129,21 +382,18 @@ export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency
 
     /** A claimed job waits for its turn. */
     add(job: Job, leaseEnd: number): void {
-      const place = enter(job, leaseEnd)
-      place.lane.waiting.push(place)
-      waitingLanes.add(place.lane)
+      const place = enter(job, leaseEnd, 'waiting')
+      const { lane } = place
+      ;(job.recovered ? lane.behind : lane.fresh).push(place)
+      queue(lane)
     },
 
-    /** A job that somebody waits for does not wait. */
-    startNow: (job: Job, leaseEnd: number): Place => begin(enter(job, leaseEnd)),
+    /** A job that somebody waits for, and that has a place elsewhere, does not wait. */
+    startNow: (job: Job, leaseEnd: number): Place => enter(job, leaseEnd, 'ping'),
 
-    /** Takes the next place to send in, if there is one and somebody may have it: each webhook in turn. */
+    /** Takes the next place to send in, if there is one and somebody may have it: each tenant in turn. */
     next(): Place | undefined {
-      for (const lane of waitingLanes) {
-        if (!mayTakeOneMore(lane.inFlight, concurrency - inFlight)) continue
-        const place = lane.waiting.shift()!
-        waitingLanes.delete(lane)
-        if (lane.waiting.length > 0) waitingLanes.add(lane)
+      for (let place = nextWaiting(); place; place = nextWaiting()) {
         // A process that was frozen past its lease: by now the delivery may be another's.
         if (place.leaseEnd > clock.now()) return begin(place)
         remove(place)
@@ -152,9 +402,22 @@ export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency
     },
 
     /** An attempt has been made; the job keeps its place in memory until it has been recorded. */
-    ended({ lane }: Place): void {
-      lane.inFlight -= 1
-      inFlight -= 1
+    ended(place: Place, settlement?: Settlement): void {
+      const { lane, state } = place
+      if (settlement) {
+        conducts.judge(lane.webhookId, settlement)
+        if (settlement.result.kind === 'response') lane.answeredAt = performance.now()
+      }
+      if (state === 'ping') return
+      if (state === 'aside') {
+        lane.setAside.delete(place)
+        add(place, 'aside', -1)
+        add(place, 'memory', 1)
+      } else {
+        sending.delete(place)
+        add(place, 'sending', -1)
+      }
+      place.state = 'ended'
     },
 
     /** A job has been recorded, or given up. */
@@ -166,16 +429,20 @@ export const createPlaces = ({ clock, concurrency }: { clock: Clock; concurrency
       return withdraw(lane)
     },
 
+    /** Returns what waits for the webhook of this place, to be given back. */
+    withdrawWebhook: ({ lane }: Place): Place[] => withdraw(lane),
+
     /** Returns all that waits, to be given back. */
-    withdrawWaiting: (): Place[] => [...waitingLanes].flatMap(withdraw),
+    withdrawWaiting: (): Place[] => [...waitingTenants].flatMap(({ waiting }) => [...waiting].flatMap(withdraw)),
 
     /** Drops what waits under a lease that has run out, before the same deliveries are claimed again. */
     dropExpired(now: number): void {
-      for (const lane of waitingLanes) {
-        const expired = lane.waiting.filter(place => place.leaseEnd <= now)
+      for (const lane of [...waitingTenants].flatMap(({ waiting }) => [...waiting])) {
+        const expired = [...lane.fresh, ...lane.behind].filter(place => place.leaseEnd <= now)
         if (expired.length === 0) continue
-        lane.waiting = lane.waiting.filter(place => place.leaseEnd > now)
-        if (lane.waiting.length === 0) waitingLanes.delete(lane)
+        lane.fresh = lane.fresh.filter(place => place.leaseEnd > now)
+        lane.behind = lane.behind.filter(place => place.leaseEnd > now)
+        if (lane.fresh.length + lane.behind.length === 0) unqueue(lane)
         for (const place of expired) remove(place)
       }
     },

@@ -1,10 +1,11 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import { TidingsError } from '../../shared/errors.ts'
-import type { Clock } from '../clock.ts'
 import { type Database, run } from '../database/connect.ts'
+import type { Change } from '../domain/change.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
+import { lockActive } from '../domain/webhooks.ts'
+import { newId } from '../ids.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
@@ -26,8 +27,8 @@ export const pingBeforeStoring = async (
   tools: AttemptTools,
   { webhookId, url }: { webhookId: string; url: string },
 ): Promise<AnsweredPing> => {
-  const [deliveryId, eventId] = [uuid(), uuid()]
   const eventTime = tools.clock.now()
+  const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
   const { startedAt, durationMs, result } = await sendOnce(
     { deliveryId, eventId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
     tools,
@@ -80,18 +81,27 @@ export const recordAnsweredPing = async (
  * then on it is a delivery like any other, retried and dropped by the same rules.
  */
 export const pingStored = async (
-  { database, clock, loop }: { database: Database; clock: Clock; loop: DeliveryLoop },
+  {
+    database,
+    change,
+    loop,
+  }: { database: Database; change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop },
   webhookId: string,
-): Promise<string> => {
-  const now = clock.now()
-  const lease = newLease(now)
-  const { deliveryId, eventId } = await database.transaction(async trx => {
+): Promise<{ deliveryId: string }> => {
+  const { deliveryId, eventId, epoch, lease } = await change(async held => {
+    const { trx } = held
+    const webhook = await lockActive(held, webhookId)
+    const now = held.now()
+    const lease = newLease(now)
     const eventId = await recordPing(trx, now)
-    const owed = { event: { id: eventId, type: 'ping' as const }, webhookId }
-    const [id] = await enqueue(trx, [owed], now, { id: lease, end: now + LEASE_MS })
-    return { deliveryId: id!, eventId }
+    const owed = { event: { id: eventId, type: 'ping' as const }, webhook }
+    const [id] = await enqueue(trx, [owed], now, { lease: { id: lease, end: now + LEASE_MS } })
+    return { deliveryId: id!, eventId, epoch: webhook.epoch, lease }
   })
-  const claimed = { deliveryId, eventId, webhookId, lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
-  for (const job of await jobsOf(database.knex, [claimed])) await loop.deliverNow(job)
-  return deliveryId
+  const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
+  const claimed = { deliveryId, eventId, webhookId, epoch, recovered: false, ...first }
+  // Ended meanwhile, it is cancelled.
+  const jobs = (await jobsOf(database.knex, [claimed])).filter(job => job.epoch === job.webhook.epoch)
+  for (const job of jobs) await loop.deliverNow(job)
+  return { deliveryId }
 }

@@ -1,10 +1,9 @@
 import type { Knex } from 'knex'
-import { timeOfId } from '../../shared/time.ts'
-import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
-import { dialectOf } from '../database/dialect.ts'
-import { cancel } from '../domain/deliveries.ts'
-import { leaveActive } from '../domain/webhooks.ts'
+import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import { cancel, logLost } from '../domain/deliveries.ts'
+import { type Swept, sweepRows } from '../domain/sweep.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 
 // The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.
@@ -27,6 +26,10 @@ export type Claim = {
   deliveryId: string
   eventId: string
   webhookId: string
+  /** The webhook's epoch that it was queued in: of an older one than the webhook's it is not sent any more. */
+  epoch: number
+  /** It goes behind what is new. */
+  recovered: boolean
   lease: string
   /** The number of the attempt to be made. */
   attempt: number
@@ -34,11 +37,21 @@ export type Claim = {
   throttledSinceMs: number | null
 }
 
+/** A webhook as its claims need it. */
+type JobWebhook = Swept & {
+  url: string
+  /** The access token that made it. */
+  access_token_id: string
+  /** Nothing is sent until then. */
+  held_until: number | null
+  /** It has deliveries of past epochs, which go in batches of their own. */
+  sweeping: number
+}
+
 /** A claim with all that is needed to send it. */
 export type Job = Claim & {
   url: string
-  webhookStatus: WebhookStatus
-  heldUntil: number | null
+  webhook: JobWebhook
   eventType: EventType
   eventTime: number
   /** The payload as JSON text, as it was written. */
@@ -54,10 +67,12 @@ export type Settlement = {
   outcome: Outcome
 }
 
-type QueueRow = {
+export type QueueRow = {
   delivery_id: string
   event_id: string
   webhook_id: string
+  epoch: number
+  recovered: number
   due_at: number
   lease: string | null
   attempt: number
@@ -65,15 +80,31 @@ type QueueRow = {
   throttled_since: number | null
 }
 
+type HeadRow = Pick<QueueRow, 'webhook_id' | 'epoch' | 'recovered' | 'due_at'>
+
 /** What a process does with due deliveries: those it takes, and those that are not to be sent before another time. */
 export type Triage = { take: Job[]; later: { job: Job; dueAt: number }[] }
+
+/** The first that is due of a webhook in one of its epochs: what is new, or what is recovered. */
+export type Head = { webhookId: string; epoch: number; recovered: boolean; dueAt: number }
+
+export type Claimed = {
+  taken: Job[]
+  /** What was looked at. */
+  found: Claim[]
+  /** Whether some were left. */
+  left: boolean
+  /** Webhooks, in an epoch, that nothing is sent to until then: they may have more in the queue. */
+  passedOver: { webhookId: string; epoch: number; until: number }[]
+}
+
+/** A webhook that is being swept is looked at again after so long. */
+const SWEPT_AGAIN_MS = 1_000
 
 /**
  * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been
  * due longest, or, with `quotas`, at so many of each webhook; `triage` says what becomes of them, and is asked again
  * when the transaction has to be made again. What it does not name is left where it is.
- *
- * @returns the jobs taken, how many rows were looked at, and whether some were left
  */
 export const claim = async (
   database: Database,
@@ -81,20 +112,18 @@ export const claim = async (
     lease: string
     now: number
     limit: number
-    quotas?: ReadonlyMap<string, number>
+    quotas?: ReadonlyMap<Head, number>
     leaseMs: number
     triage: (due: Job[]) => Triage
   },
-): Promise<{ taken: Job[]; found: number; left: boolean }> => {
+): Promise<Claimed> => {
   const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
     const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
-    if (due.length === 0) return { taken: [], found: 0, left: false }
-    const jobs = await jobsOf(
-      trx,
-      due.map(row => claimOf(row, lease)),
-    )
-    const active = jobs.filter(job => job.webhookStatus === 'active')
+    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [] }
+    const found = due.map(row => claimOf(row, lease))
+    const jobs = await jobsOf(trx, found)
+    const active = jobs.filter(job => job.epoch === job.webhook.epoch)
     const { take, later } = triage(active)
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
     await logLost(
@@ -103,12 +132,29 @@ export const claim = async (
     )
     await takeLeases(trx, take, now + leaseMs)
     await postpone(trx, later)
-    const owed = new Set(active.map(job => job.deliveryId))
-    const ended = due.map(row => row.delivery_id).filter(id => !owed.has(id))
-    // Queued in the moment that its webhook left `active`, or that its event was purged.
-    await cancel(trx, ended, now)
-    return { taken: take, found: due.length, left: changed.size < active.length }
+    const swept = await sweepPast(trx, due, jobs, now)
+    const held = later.map(({ job, dueAt }) => ({ ...job, until: dueAt }))
+    const passedOver = [...held, ...swept.map(job => ({ ...job, until: now + SWEPT_AGAIN_MS }))]
+    return { taken: take, found, left: changed.size < active.length, passedOver }
   })
+}
+
+/**
+ * Of rows that a claim has locked, cancels those whose event was purged, and sweeps those of a past epoch, unless their
+ * webhook is being swept already: those it returns.
+ */
+const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<Job[]> => {
+  const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
+  await cancel(
+    trx,
+    due.filter(row => !found.has(row.delivery_id)),
+    now,
+  )
+  const past = due.filter(row => row.epoch < (found.get(row.delivery_id)?.epoch ?? 0))
+  for (const [webhook, owed] of Map.groupBy(past, row => found.get(row.delivery_id)!)) {
+    if (!webhook.sweeping) await sweepRows(trx, webhook, owed, now)
+  }
+  return jobs.filter(({ epoch, webhook }) => epoch < webhook.epoch && webhook.sweeping)
 }
 
 // Each statement names the index that serves both its condition and its order, so that only the rows looked at are
@@ -124,39 +170,85 @@ const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<Que
 
 const lockDueOf = async (
   trx: Knex.Transaction,
-  quotas: ReadonlyMap<string, number>,
+  quotas: ReadonlyMap<Head, number>,
   now: number,
 ): Promise<QueueRow[]> => {
   const ofOne = `SELECT delivery_id FROM (
     SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
-    WHERE webhook_id = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
+    WHERE webhook_id = ? AND epoch = ? AND recovered = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
   const found = await rows<{ delivery_id: string }>(
     trx,
     Array.from(quotas, () => ofOne).join(' UNION ALL '),
-    [...quotas].flatMap(([webhookId, quota]) => [webhookId, now, quota]),
+    [...quotas].flatMap(([{ webhookId, epoch, recovered }, quota]) => [
+      webhookId,
+      epoch,
+      recovered ? 1 : 0,
+      now,
+      quota,
+    ]),
   )
   if (found.length === 0) return []
   // Read without a lock: another process may have claimed them since.
   return rows(
     trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(found)}) ` +
+      `AND due_at <= ?${dialectOf(trx).forUpdateSkipLocked}`,
     [...found.map(row => row.delivery_id), now],
   )
 }
 
-/** The first due time of each webhook that has something in the queue, the earliest first. */
-export const headOfEach = async (database: Database): Promise<{ webhookId: string; dueAt: number }[]> => {
-  const found = await rows<{ webhook_id: string; due_at: number }>(
+/** What is due first of each webhook that has something in the queue, the earliest first. */
+export const headOfEach = async (database: Database): Promise<Head[]> => {
+  const found = await rows<HeadRow>(
     database.knex,
-    database.dialect.leastOfEach('delivery_queue', 'webhook_id', 'due_at', 'delivery_queue_by_webhook'),
+    database.dialect.leastOfEach(
+      'delivery_queue',
+      ['webhook_id', 'epoch', 'recovered'],
+      'due_at',
+      'delivery_queue_by_webhook',
+    ),
   )
-  return found.map(row => ({ webhookId: row.webhook_id, dueAt: row.due_at })).toSorted((a, b) => a.dueAt - b.dueAt)
+  return found.map(headOf).toSorted((a, b) => a.dueAt - b.dueAt)
+}
+
+const headOf = (row: HeadRow): Head => ({
+  webhookId: row.webhook_id,
+  epoch: row.epoch,
+  recovered: row.recovered === 1,
+  dueAt: row.due_at,
+})
+
+/** What has fallen due last, of what has fallen due since a moment, the earliest first. */
+export const newlyDue = async (database: Database, since: number, now: number): Promise<Head[]> => {
+  const found = await rows<HeadRow>(
+    database.knex,
+    `SELECT webhook_id, epoch, recovered, due_at FROM delivery_queue
+     ${database.dialect.useIndex('delivery_queue_by_due_time')}
+     WHERE due_at > ? AND due_at <= ? ORDER BY due_at DESC LIMIT ${MOST_NEW}`,
+    [since, now],
+  )
+  return found.map(headOf).toReversed()
+}
+
+const MOST_NEW = 500
+
+/** The access tokens that made these webhooks, by webhook. */
+export const tenantsOf = async (database: Database, webhookIds: string[]): Promise<[string, string][]> => {
+  const found: { id: string; access_token_id: string }[] = []
+  for (let from = 0; from < webhookIds.length; from += STATEMENT_LIMITS.keys) {
+    const ids = webhookIds.slice(from, from + STATEMENT_LIMITS.keys)
+    const sql = `SELECT id, access_token_id FROM webhooks WHERE id IN (${marks(ids)})`
+    found.push(...(await rows<{ id: string; access_token_id: string }>(database.knex, sql, ids)))
+  }
+  return found.map(row => [row.id, row.access_token_id])
 }
 
 const claimOf = (row: QueueRow, lease: string): Claim => ({
   deliveryId: row.delivery_id,
   eventId: row.event_id,
   webhookId: row.webhook_id,
+  epoch: row.epoch,
+  recovered: row.recovered === 1,
   lease,
   attempt: row.attempt + 1,
   failureCount: row.failure_count,
@@ -179,43 +271,21 @@ const postpone = async (trx: Knex.Transaction, later: { job: Job; dueAt: number 
     'delivery_id',
     later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
   )
-  await run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ${due.sql} WHERE delivery_id IN (${marks(later)})`, [
+  const ids = later.map(({ job }) => job.deliveryId)
+  await run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ${due.sql} WHERE delivery_id IN (${marks(ids)})`, [
     ...due.bindings,
-    ...later.map(({ job }) => job.deliveryId),
+    ...ids,
   ])
-  await syncNextAttemptAt(
-    trx,
-    later.map(({ job }) => job.deliveryId),
+  // The history says as the queue does, of what is under no lease.
+  const next = caseOf(
+    'id',
+    later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
   )
+  await run(trx, `UPDATE deliveries SET next_attempt_at = ${next.sql} WHERE id IN (${marks(ids)})`, [
+    ...next.bindings,
+    ...ids,
+  ])
 }
-
-/** When a delivery comes next, the history says as the queue does, of those that are under no lease. */
-const syncNextAttemptAt = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
-  run(
-    trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')} WHERE id IN (${marks(ids)})
-       AND EXISTS (SELECT 1 FROM delivery_queue q WHERE q.delivery_id = deliveries.id AND q.lease IS NULL)`,
-    ids,
-  )
-
-const ofQueue = (column: string): string =>
-  `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
-
-/** Logs the attempts of those that had these rows leased before and never said what came of it. */
-const logLost = async (trx: Knex.Transaction, due: QueueRow[]): Promise<void> => {
-  const lost = due.filter(row => row.lease !== null)
-  if (lost.length === 0) return
-  // One that has recorded its attempt in this very moment is believed.
-  const recorded = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ['number'])
-  await run(
-    trx,
-    `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
-     VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?)").join(', ')}${recorded}`,
-    lost.flatMap(row => [row.delivery_id, row.attempt, timeOfId(row.lease!), LOST]),
-  )
-}
-
-const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'
 
 /**
  * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever had a lease is
@@ -236,14 +306,17 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
  */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   if (claims.length === 0) return []
-  type WebhookDetails = { id: string; url: string; status: WebhookStatus; held_until: number | null }
   type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
   const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
     const found = await rows<Row>(sql, `SELECT id, ${columns} FROM ${table} WHERE id IN (${marks([...ids])})`, [...ids])
     return new Map(found.map(row => [row.id, row]))
   }
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
-  const webhooks = await read<WebhookDetails>('url, status, held_until', 'webhooks', webhookIds)
+  const webhooks = await read<JobWebhook>(
+    'url, epoch, ended_epoch, sweeping, access_token_id, held_until',
+    'webhooks',
+    webhookIds,
+  )
   const eventIds = new Set(claims.map(({ eventId }) => eventId))
   const events = await read<EventDetails>('type, payload, created_at', 'events', eventIds)
   return claims.flatMap(claimed => {
@@ -253,8 +326,7 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
     return {
       ...claimed,
       url: webhook.url,
-      webhookStatus: webhook.status,
-      heldUntil: webhook.held_until,
+      webhook,
       eventType: event.type,
       eventTime: event.created_at,
       payload: event.payload,
@@ -266,16 +338,48 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
 export const putBack = async (database: Database, claims: Claim[], dueAt: number): Promise<void> => {
   if (claims.length === 0) return
   const leases = [...new Set(claims.map(claimed => claimed.lease))]
-  const ids = claims.map(claimed => claimed.deliveryId)
+  const given = claims.map(claimed => claimed.deliveryId).toSorted()
   await database.transaction(async trx => {
-    await run(
+    const own = await rows<{ delivery_id: string }>(
       trx,
-      `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ?
-       WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
-      [dueAt, ...ids, ...leases],
+      `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(given)}) AND lease IN (${marks(leases)})
+       ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+      [...given, ...leases],
     )
-    await syncNextAttemptAt(trx, ids)
+    const ids = own.map(row => row.delivery_id)
+    if (ids.length > 0) {
+      await run(
+        trx,
+        `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? WHERE delivery_id IN (${marks(ids)})`,
+        [dueAt, ...ids],
+      )
+      await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
+    }
+    await forgetLost(
+      trx,
+      claims.filter(claimed => !ids.includes(claimed.deliveryId)),
+    )
   })
+}
+
+/** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */
+const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {
+  for (const [attempt, group] of Map.groupBy(unsent, claimed => claimed.attempt)) {
+    const ids = group.map(claimed => claimed.deliveryId)
+    const cancelled = await rows<{ id: string }>(
+      trx,
+      `SELECT id FROM deliveries WHERE id IN (${marks(ids)}) AND status = 'cancelled' AND attempt_count = ?
+       ORDER BY id${dialectOf(trx).forUpdate}`,
+      [...ids, attempt],
+    )
+    if (cancelled.length === 0) continue
+    const found = cancelled.map(row => row.id)
+    await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(found)})`, [attempt - 1, ...found])
+    await run(trx, `DELETE FROM attempts WHERE delivery_id IN (${marks(found)}) AND number = ? AND failure = 'lost'`, [
+      ...found,
+      attempt,
+    ])
+  }
 }
 
 /** When the next delivery falls due; undefined when none is waiting. Reads the head of an index. */
@@ -287,171 +391,8 @@ export const nextDue = async (database: Database): Promise<number | undefined> =
   return first?.due_at
 }
 
-/** Records attempts and what they mean: log, deliveries, queue and webhooks in one transaction. */
-export const settle = async (database: Database, settlements: Settlement[], now: number): Promise<void> => {
-  // One order of locking in every process: what two settles share, they take in the same order.
-  const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
-  const ids = sorted.map(({ job }) => job.deliveryId)
-  await database.transaction(async trx => {
-    const locked = await rows<QueueRow>(
-      trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
-      ids,
-    )
-    const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
-    const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
-    const own = sorted.filter(isOwn)
-    const late = sorted.filter(settlement => !isOwn(settlement))
-    await logAttempts(trx, sorted)
-    await retry(trx, own)
-    await finish(trx, own, now)
-    const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
-    await logLost(
-      trx,
-      locked.filter(row => takenOver.has(row.delivery_id)),
-    )
-    await recordLate(trx, late, now)
-    await changeWebhooks(trx, own, now)
-  })
-}
-
-const ATTEMPT_COLUMNS = [
-  'delivery_id',
-  'number',
-  'started_at',
-  'duration_ms',
-  'status_code',
-  'failure',
-  'failure_detail',
-  'response',
-  'retry_after',
-]
-
-const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
-  // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
-  const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
-  await run(
-    trx,
-    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
-    settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
-      job.deliveryId,
-      job.attempt,
-      startedAt,
-      durationMs,
-      result.kind === 'response' ? result.statusCode : null,
-      result.kind === 'failure' ? result.reason : null,
-      result.kind === 'failure' ? result.detail : null,
-      result.kind === 'response' ? result.body : null,
-      outcome.status === 'pending' && outcome.holdWebhookMs !== undefined
-        ? endOf({ startedAt, durationMs }) + outcome.holdWebhookMs
-        : null,
-    ]) as Knex.RawBinding[],
-  )
-}
-
-/** The end of an attempt: what waits are counted from. */
-const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number => startedAt + durationMs
-
-const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> => {
-  const again = own.flatMap(({ outcome, ...settlement }) =>
-    outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
-  )
-  if (again.length === 0) return
-  // Every row is there: this transaction has locked it under its lease.
-  const columns = ['event_id', 'webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
-  await run(
-    trx,
-    `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
-    again.flatMap(({ job, outcome, ...settlement }) => [
-      job.deliveryId,
-      job.eventId,
-      job.webhookId,
-      endOf(settlement) + outcome.retryInMs,
-      job.attempt,
-      outcome.failureCount,
-      outcome.throttledSinceMs,
-    ]) as Knex.RawBinding[],
-  )
-  await run(
-    trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} WHERE id IN (${marks(again)})`,
-    again.map(({ job }) => job.deliveryId),
-  )
-}
-
-const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
-  const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
-  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
-  for (const group of alike.values()) {
-    const { job, outcome } = group[0]!
-    await run(
-      trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, handled_before = ?
-       WHERE id IN (${marks(group)})`,
-      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
-    )
-  }
-  await dequeue(trx, finished)
-}
-
-/** As a column has it. */
-const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
-
-const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
-  if (finished.length === 0) return
-  const ids = finished.map(({ job }) => job.deliveryId)
-  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
-}
-
-const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
-
-/** Attempts that came after their lease. */
-const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number): Promise<void> => {
-  for (const [attempt, group] of Map.groupBy(late, ({ job }) => job.attempt)) {
-    await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(group)}) AND attempt_count < ?`, [
-      attempt,
-      ...group.map(({ job }) => job.deliveryId),
-      attempt,
-    ])
-  }
-  const acknowledged = late.filter(isAcknowledged)
-  if (acknowledged.length === 0) return
-  await run(
-    trx,
-    `UPDATE deliveries SET status = 'delivered', next_attempt_at = NULL, finished_at = ?
-     WHERE id IN (${marks(acknowledged)}) AND status <> 'delivered'`,
-    [now, ...acknowledged.map(({ job }) => job.deliveryId)],
-  )
-  await dequeue(trx, acknowledged)
-}
-
-const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], now: number): Promise<void> => {
-  const holds = new Map<string, number>()
-  for (const settlement of settlements) {
-    const { job, outcome } = settlement
-    if (outcome.status !== 'pending' || outcome.holdWebhookMs === undefined) continue
-    const until = endOf(settlement) + outcome.holdWebhookMs
-    holds.set(job.webhookId, Math.max(until, holds.get(job.webhookId) ?? 0))
-  }
-  for (const [webhookId, until] of holds) {
-    await run(
-      trx,
-      "UPDATE webhooks SET held_until = ? WHERE id = ? AND status = 'active' AND (held_until IS NULL OR held_until < ?)",
-      [until, webhookId, until],
-    )
-  }
-  const ended = settlements.filter(({ outcome }) => outcome.status === 'cancelled').map(({ job }) => job.webhookId)
-  for (const webhookId of new Set(ended)) {
-    await leaveActive(trx, webhookId, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, now)
-  }
-}
-
-const THROTTLED_WITHOUT_RETRY_AFTER =
-  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, then recover what it missed.'
-
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */
-const caseOf = (
+export const caseOf = (
   key: string,
   values: [string, number | null][],
 ): { sql: string; bindings: (string | number | null)[] } => ({

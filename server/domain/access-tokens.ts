@@ -1,13 +1,14 @@
 import { randomBytes } from 'node:crypto'
-import { v7 as uuid } from 'uuid'
-import { badInput } from '../../shared/errors.ts'
+import { badInput, TidingsError } from '../../shared/errors.ts'
 import { toIso } from '../../shared/time.ts'
 import { type Permission, permissions } from '../../shared/vocabulary.ts'
-import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
+import { type Database, insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Change } from './change.ts'
 import { checkName } from './names.ts'
-import { type AccessToken, requireSeesAll } from './permissions.ts'
+import { type AccessToken, endOf, requirePermission, requireSeesAll } from './permissions.ts'
 import { type AccessTokenRow, accessTokens, organisations } from './resources.ts'
 import { requireVisible } from './visibility.ts'
 
@@ -45,7 +46,7 @@ export const createAccessToken = async (
   if (expiresAt !== undefined && expiresAt <= now) {
     throw badInput('expiresAt', `${toIso(expiresAt)} has passed; the server's time is ${toIso(now)}`)
   }
-  const id = uuid()
+  const id = newId(now)
   const apiKey = `tk_${randomBytes(16).toString('base64url')}`
   const apiSecret = randomBytes(32).toString('base64')
   await trx('access_tokens').insert({
@@ -76,8 +77,10 @@ export const grantAccessToken = async (
   wanted: NewAccessToken,
 ): Promise<Credentials> => {
   if (wanted.organisationIds === undefined) requireSeesAll(token, 'create one that does; name organisationIds')
+  // It would not see a token that sees nothing, nor could it revoke it.
+  if (wanted.organisationIds?.length === 0) requireSeesAll(token, 'create one that sees nothing; name organisationIds')
   await requireVisible(trx, token, organisations, wanted.organisationIds ?? [])
-  return createAccessToken(trx, sealer, wanted, now)
+  return createAccessToken(trx, sealer, wanted, now())
 }
 
 export type SealedAccessToken = { token: AccessToken; secretSealed: string }
@@ -87,18 +90,36 @@ export const findByApiKeys = async (sql: Sql, apiKeys: Iterable<string>): Promis
   // The column is ASCII, and MySQL and MariaDB do not compare it with anything else. Nor do they tell a key from the
   // same with spaces after it; who looks it up in the answer does.
   const comparable = Array.from(new Set(apiKeys), apiKey => apiKey.replaceAll(/[^\x20-\x7e]/g, '?'))
-  const found = await rows<AccessTokenRow & { permissions: string | null }>(
+  const found = await rows<RowWithPermissions>(
     sql,
-    `SELECT t.*, (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
-     FROM access_tokens t WHERE t.api_key IN (${marks(comparable)})`,
+    `${SELECT_TOKENS} WHERE t.api_key IN (${marks(comparable)})`,
     comparable,
   )
-  return new Map(
-    found.map(row => {
-      const token = accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[])
-      return [row.api_key, { token, secretSealed: row.secret_sealed }]
-    }),
-  )
+  return new Map(found.map(row => [row.api_key, { token: tokenOf(row), secretSealed: row.secret_sealed }]))
+}
+
+type RowWithPermissions = AccessTokenRow & { permissions: string | null }
+
+const SELECT_TOKENS = `SELECT t.*,
+    (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
+  FROM access_tokens t`
+
+const tokenOf = (row: RowWithPermissions): AccessToken =>
+  accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[])
+
+/**
+ * The token that a change is made in the name of, held so that it is not revoked before the change is committed. Throws
+ * UNAUTHENTICATED if it was revoked or has expired since the request was let in, FORBIDDEN if it has lost a permission.
+ */
+export const holdAccessToken = async (trx: Sql, token: AccessToken, now: () => number): Promise<AccessToken> => {
+  const [row] = await rows<RowWithPermissions>(trx, `${SELECT_TOKENS} WHERE t.id = ?${dialectOf(trx).forShare}`, [
+    token.id,
+  ])
+  const held = tokenOf(row!)
+  const ended = endOf(held, now())
+  if (ended) throw new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason })
+  for (const permission of token.permissions) requirePermission(held, permission)
+  return held
 }
 
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
@@ -122,22 +143,42 @@ export const findByApiKey = async (
 
 const LAST_USED_STEP_MS = 60_000
 
-/** Notes that a token was used, to the minute: a write a minute and not one a request. */
-export const touchAccessToken = async (sql: Sql, token: AccessToken, now: number): Promise<void> => {
-  if (token.lastUsedAt !== null && now - token.lastUsedAt < LAST_USED_STEP_MS) return
-  await run(
-    sql,
-    'UPDATE access_tokens SET last_used_at = ? WHERE id = ? AND (last_used_at IS NULL OR last_used_at < ?)',
-    [now, token.id, now],
-  )
+/** So soon it is tried again while changes hold the token. */
+const LAST_USED_RETRY_MS = 1000
+
+/**
+ * Notes that tokens are used, to the minute: a write a minute and not one a request. It waits for no change that holds
+ * the token, since others would then wait behind it; the next request tries again.
+ */
+export const noteUses = (database: Database) => {
+  const triedAt = new Map<string, number>()
+  return async (token: AccessToken, now: number): Promise<void> => {
+    if (token.lastUsedAt !== null && now - token.lastUsedAt < LAST_USED_STEP_MS) return
+    if (now - (triedAt.get(token.id) ?? Number.NEGATIVE_INFINITY) < LAST_USED_RETRY_MS) return
+    triedAt.set(token.id, now)
+    await database.transaction(async trx => {
+      const free = await rows(
+        trx,
+        `SELECT id FROM access_tokens WHERE id = ? AND (last_used_at IS NULL OR last_used_at < ?)
+         ${dialectOf(trx).forUpdateSkipLocked}`,
+        [token.id, now],
+      )
+      if (free.length > 0) await run(trx, 'UPDATE access_tokens SET last_used_at = ? WHERE id = ?', [now, token.id])
+    })
+  }
 }
 
-/** Ends a token at once. One that is revoked already stays as it is. */
+/**
+ * Ends a token at once: what is being changed in its name is committed before, and nothing after. One that is revoked
+ * already stays as it is.
+ */
 export const revokeAccessToken = async ({ trx, token, now }: Change, id: string): Promise<void> => {
+  await rows(trx, `SELECT id FROM access_tokens WHERE id = ?${dialectOf(trx).forUpdate}`, [id])
   await requireVisible(trx, token, accessTokens, [id])
+  const revokedAt = now()
   await run(trx, 'UPDATE access_tokens SET revoked_at = ?, updated_at = ? WHERE id = ? AND revoked_at IS NULL', [
-    now,
-    now,
+    revokedAt,
+    revokedAt,
     id,
   ])
 }

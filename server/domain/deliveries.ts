@@ -1,44 +1,48 @@
-import { v7 as uuid } from 'uuid'
+import { timeOfId } from '../../shared/time.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { marks, run, type Sql } from '../database/connect.ts'
-import { STATEMENT_LIMITS } from '../database/dialect.ts'
-import type { Change } from './change.ts'
-import { events } from './resources.ts'
-import { visibleTo } from './visibility.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 
 // A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, and nowhere
 // but here and in the settle (`delivery/queue.ts`), which records what attempts have come to.
 
 const ROWS_A_STATEMENT = 500
 
+/** A webhook that may be sent to, as read under a lock that keeps it so until the transaction ends. */
+export type ActiveWebhook = { id: string; epoch: number }
+
 /**
  * Writes pending deliveries, due now, and returns their ids in the order of `owed`.
  *
- * @param lease if given, the first attempt is claimed by the caller from the start, until `end`
+ * @param given.lease if given, the first attempt is claimed by the caller from the start, until `end`
+ * @param given.recovered they go behind what is new
  */
 export const enqueue = async (
   trx: Sql,
-  owed: { event: { id: string; type: EventType }; webhookId: string }[],
+  owed: { event: { id: string; type: EventType }; webhook: ActiveWebhook }[],
   now: number,
-  lease?: { id: string; end: number },
+  { lease, recovered = false }: { lease?: { id: string; end: number }; recovered?: boolean } = {},
 ): Promise<string[]> => {
-  const added = owed.map(one => ({ id: uuid(), ...one }))
+  const added = owed.map(one => ({ id: newId(now), ...one }))
   for (let from = 0; from < added.length; from += ROWS_A_STATEMENT) {
     const part = added.slice(from, from + ROWS_A_STATEMENT)
     await run(
       trx,
       `INSERT INTO deliveries (id, event_id, event_type, webhook_id, status, next_attempt_at, created_at)
        VALUES ${part.map(() => "(?, ?, ?, ?, 'pending', ?, ?)").join(', ')}`,
-      part.flatMap(({ id, event, webhookId }) => [id, event.id, event.type, webhookId, now, now]),
+      part.flatMap(({ id, event, webhook }) => [id, event.id, event.type, webhook.id, now, now]),
     )
     await run(
       trx,
-      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, due_at, lease, attempt)
-       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?)').join(', ')}`,
-      part.flatMap(({ id, event, webhookId }) => [
+      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, epoch, recovered, due_at, lease, attempt)
+       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
+      part.flatMap(({ id, event, webhook }) => [
         id,
         event.id,
-        webhookId,
+        webhook.id,
+        webhook.epoch,
+        recovered ? 1 : 0,
         lease?.end ?? now,
         lease?.id ?? null,
         lease ? 1 : 0,
@@ -48,31 +52,37 @@ export const enqueue = async (
   return added.map(delivery => delivery.id)
 }
 
-/** Cancels those of these deliveries that are pending. */
-export const cancel = async (trx: Sql, ids: string[], now: number): Promise<void> => {
-  if (ids.length === 0) return
-  await run(trx, `${CANCEL} WHERE id IN (${marks(ids)}) AND status = 'pending'`, [now, ...ids])
+/** A row of the queue, as far as its end is concerned. */
+export type OwedRow = { delivery_id: string; lease: string | null; attempt: number }
+
+/** Cancels deliveries whose rows of the queue this transaction has locked. */
+export const cancel = async (trx: Sql, owed: OwedRow[], now: number): Promise<void> => {
+  if (owed.length === 0) return
+  const ids = owed.map(row => row.delivery_id)
+  await logLost(trx, owed)
+  await run(
+    trx,
+    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ?,
+       attempt_count = COALESCE(
+         (SELECT q.attempt FROM delivery_queue q WHERE q.delivery_id = deliveries.id), attempt_count)
+     WHERE id IN (${marks(ids)}) AND status = 'pending'`,
+    [now, ...ids],
+  )
   await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
 }
 
-/** Cancels all that is pending for a webhook. */
-export const cancelOfWebhook = async (trx: Sql, webhookId: string, now: number): Promise<void> => {
-  await run(trx, `${CANCEL} WHERE webhook_id = ? AND status = 'pending'`, [now, webhookId])
-  await run(trx, 'DELETE FROM delivery_queue WHERE webhook_id = ?', [webhookId])
+/** Logs the attempts of those that had these rows leased before and never said what came of it. */
+export const logLost = async (trx: Sql, owed: OwedRow[]): Promise<void> => {
+  const lost = owed.filter(row => row.lease !== null)
+  if (lost.length === 0) return
+  // One that has recorded its attempt in this very moment is believed.
+  const recorded = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ['number'])
+  await run(
+    trx,
+    `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
+     VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?)").join(', ')}${recorded}`,
+    lost.flatMap(row => [row.delivery_id, row.attempt, timeOfId(row.lease!), LOST]),
+  )
 }
 
-const CANCEL = "UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ?"
-
-/** Cancels what is pending for a webhook of events that the caller does not see. */
-export const cancelUnseen = async ({ trx, token, now }: Change, webhookId: string): Promise<void> => {
-  if (token.seesAllOrganisations) return
-  const unseen: string[] = await trx('deliveries')
-    .where({ webhook_id: webhookId, status: 'pending' })
-    .whereNotIn('event_id', query => {
-      query.select('events.id').from('events').modify(visibleTo(token)(events))
-    })
-    .pluck('id')
-  for (let from = 0; from < unseen.length; from += STATEMENT_LIMITS.keys) {
-    await cancel(trx, unseen.slice(from, from + STATEMENT_LIMITS.keys), now)
-  }
-}
+const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'

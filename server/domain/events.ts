@@ -1,10 +1,10 @@
 import type { Knex } from 'knex'
-import { v7 as uuid } from 'uuid'
 import type { EventPayload } from '../../shared/events.ts'
-import type { EventType } from '../../shared/vocabulary.ts'
+import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import { enqueue } from './deliveries.ts'
+import { newId } from '../ids.ts'
+import { type ActiveWebhook, enqueue } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -15,7 +15,7 @@ export type NewEvent<Type extends EventType = EventType> = {
 }
 
 /** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
-export const recordPing = async (trx: Sql, now: number, id: string = uuid()): Promise<string> => {
+export const recordPing = async (trx: Sql, now: number, id: string = newId(now)): Promise<string> => {
   await run(trx, "INSERT INTO events (id, type, payload, created_at) VALUES (?, 'ping', '{}', ?)", [id, now])
   return id
 }
@@ -23,65 +23,85 @@ export const recordPing = async (trx: Sql, now: number, id: string = uuid()): Pr
 /**
  * Writes an event, and for each webhook that is to have it a delivery with its place in the queue: all in the caller's
  * transaction, with the change that caused it, so that none of them is ever there without the others.
+ *
+ * @param now asked when the webhooks are held: what one of them had before its last change is older than this
  */
 export const recordEvent = async <Type extends EventType>(
   trx: Knex.Transaction,
   event: NewEvent<Type>,
-  now: number,
+  now: () => number,
 ): Promise<void> => {
   const { type, payload, organisationIds, projectId } = event
-  const id = uuid()
+  const webhooks = await webhooksFor(trx, event)
+  const time = now()
+  const id = newId(time)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
-    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), now],
+    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
+      'VALUES (?, ?, ?, ?, ?, ?, ?)',
+    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), time],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  const webhookIds = await webhooksFor(trx, event)
   await enqueue(
     trx,
-    webhookIds.map(webhookId => ({ event: { id, type }, webhookId })),
-    now,
+    webhooks.map(webhook => ({ event: { id, type }, webhook })),
+    time,
   )
 }
 
+/** A webhook with its status, and the time of its last change, which is later after each one. */
+type MatchedWebhook = ActiveWebhook & { status: WebhookStatus; updated_at: number }
+
 /**
- * The active webhooks that are to have an event: asked for its type; naming one of its organisations or its project, or
- * naming none; and made by a token that sees one of its organisations. Locked against a change of their state until
- * the transaction ends: nothing is queued for a webhook that has left `active`.
+ * The active webhooks that are to have an event, locked against any change until the transaction ends: nothing is queued
+ * for a webhook that has left `active`, nor for one that has come to ask for less. Those that are not active are locked
+ * too: who makes one active, or recovers what it missed, waits for the events that are under way, and finds them.
  */
-const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<string[]> => {
+const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
+  const found = await matching(trx, event)
+  const { forShare } = dialectOf(trx)
+  if (found.length === 0 || forShare === '') return found.filter(isActive)
+  const ids = found.map(row => row.id)
+  const locked = await rows<MatchedWebhook>(
+    trx,
+    `SELECT id, epoch, status, updated_at FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id${forShare}`,
+    ids,
+  )
+  const active = locked.filter(isActive)
+  const foundAt = new Map(found.map(row => [row.id, row.updated_at]))
+  if (active.every(row => row.updated_at === foundAt.get(row.id))) return active
+  const still = new Set((await matching(trx, event)).map(row => row.id))
+  return active.filter(row => still.has(row.id))
+}
+
+const isActive = ({ status }: MatchedWebhook): boolean => status === 'active'
+
+/**
+ * The webhooks that asked for an event's type, name one of its organisations or its project or name none, and
+ * were made by a token that sees one of its organisations.
+ */
+const matching = async (trx: Knex.Transaction, event: NewEvent): Promise<MatchedWebhook[]> => {
   const { type, organisationIds, projectId } = event
   if (organisationIds.length === 0) return []
   const [among, ids] =
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
-  const found = await rows<{ id: string }>(
+  return rows(
     trx,
-    `SELECT w.id FROM (
-       SELECT id FROM webhooks WHERE all_organisations_and_projects = 1 AND status = 'active'
+    `SELECT w.id, w.epoch, w.status, w.updated_at FROM (
+       SELECT id FROM webhooks WHERE all_organisations_and_projects = 1
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?
      ) named
      JOIN webhooks w ON w.id = named.id
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE w.status = 'active'
-       AND (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
+     WHERE (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
        AND (t.sees_all_organisations = 1 OR EXISTS (
          SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))
      ORDER BY w.id`,
     [...ids, projectId ?? null, type, ...ids],
   )
-  const matching = found.map(row => row.id)
-  const { forShare } = dialectOf(trx)
-  if (matching.length === 0 || forShare === '') return matching
-  const active = await rows<{ id: string }>(
-    trx,
-    `SELECT id FROM webhooks WHERE id IN (${marks(matching)}) AND status = 'active'${forShare}`,
-    matching,
-  )
-  return active.map(row => row.id)
 }

@@ -1,8 +1,11 @@
-import { v7 as uuid } from 'uuid'
+import { rows, run } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { checkName } from './names.ts'
 import { requireSeesAll } from './permissions.ts'
 import { type OrganisationRow, organisations } from './resources.ts'
+import { insertedFirst } from './upsert.ts'
 import { requireVisible } from './visibility.ts'
 
 /** Renames an organisation, or creates it, under the id if one is given. Only a token that sees all can create one. */
@@ -13,12 +16,16 @@ export const upsertOrganisation = async (
   checkName(name)
   // To a token that sees some, an id out of its sight and one that never was are the same.
   if (given && !token.seesAllOrganisations) await requireVisible(trx, token, organisations, [given])
-  const id = given ?? uuid()
-  if (await trx('organisations').where({ id }).first('id')) {
-    await trx('organisations').where({ id }).update({ name, updated_at: now })
-  } else {
+  const id = given ?? newId(now())
+  const isThere =
+    given !== undefined &&
+    (await rows(trx, `SELECT id FROM organisations WHERE id = ?${dialectOf(trx).forUpdate}`, [id])).length > 0
+  const time = now()
+  if (!isThere) {
     requireSeesAll(token, 'create an organisation')
-    await trx('organisations').insert({ id, name, created_at: now, updated_at: now })
+    const isFirst = await insertedFirst(trx('organisations').insert({ id, name, created_at: time, updated_at: time }))
+    if (isFirst) return { id, name }
   }
+  await run(trx, 'UPDATE organisations SET name = ?, updated_at = ? WHERE id = ?', [name, time, id])
   return { id, name }
 }

@@ -1,5 +1,6 @@
 import { TidingsError } from '../../shared/errors.ts'
-import type { Permission } from '../../shared/vocabulary.ts'
+import { toIso } from '../../shared/time.ts'
+import type { Permission, RefusalReason } from '../../shared/vocabulary.ts'
 
 /** Whoever makes a request: what it may do and what it sees. */
 export type AccessToken = {
@@ -18,12 +19,27 @@ export type AccessToken = {
 export const may = (token: AccessToken, permission: Permission): boolean =>
   token.permissions.includes(permission) || token.permissions.includes('admin')
 
+/** Why a token may do nothing any more; undefined while it may. */
+export const endOf = (
+  { revokedAt, expiresAt }: AccessToken,
+  now: number,
+): { reason: RefusalReason; message: string } | undefined => {
+  if (revokedAt !== null) {
+    return { reason: 'revoked', message: `The access token was revoked at ${toIso(revokedAt)}.` }
+  }
+  if (expiresAt !== null && expiresAt <= now) {
+    return { reason: 'expired', message: `The access token expired at ${toIso(expiresAt)}.` }
+  }
+  return undefined
+}
+
 /** Throws FORBIDDEN unless the token has the permission. */
 export const requirePermission = (token: AccessToken, permission: Permission): void => {
   if (may(token, permission)) return
+  const has = token.permissions.join(', ')
   throw new TidingsError(
     'FORBIDDEN',
-    `This needs the permission "${permission}", and the access token "${token.name}" has ${token.permissions.join(', ')}.`,
+    `This needs the permission "${permission}", and the access token "${token.name}" has ${has}.`,
     { permission },
   )
 }

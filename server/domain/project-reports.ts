@@ -1,13 +1,14 @@
-import { v7 as uuid } from 'uuid'
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
 import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { recordEvent } from './events.ts'
+import { holdProject, lockProject } from './projects.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
-import { type ProjectReportRow, type ProjectRow, projects, type UserRow, users } from './resources.ts'
-import { findVisible, requireVisible } from './visibility.ts'
+import { type ProjectReportRow, projects, type UserRow } from './resources.ts'
+import { findVisible } from './visibility.ts'
 
 /** Opens the report of a project and quarter where there is none; true if it did. */
 export const openReport = async (
@@ -17,8 +18,9 @@ export const openReport = async (
   try {
     await run(
       sql,
-      "INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at) VALUES (?, ?, ?, ?, 'open', ?, ?)",
-      [uuid(), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
+      `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
+       VALUES (?, ?, ?, ?, 'open', ?, ?)`,
+      [newId(now), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
     )
     return true
   } catch (error) {
@@ -38,24 +40,28 @@ export const openReports = async (
     sql,
     `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
      VALUES ${projectIds.map(() => "(?, ?, ?, ?, 'open', ?, ?)").join(', ')}${unlessThere}`,
-    projectIds.flatMap(projectId => [uuid(), projectId, quarter, dueDate, now, now]),
+    projectIds.flatMap(projectId => [newId(now), projectId, quarter, dueDate, now, now]),
   )
 }
 
-/** Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a CONFLICT. */
+/**
+ * Submits the report of a quarter, opening it first where that
+ * has not happened yet. Late is accepted, twice is a CONFLICT.
+ */
 export const submitProjectReport = async (
-  { trx, token, now }: Change,
+  change: Change,
   { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },
   dueDays: number,
 ): Promise<ProjectReportRow> => {
+  const { trx, now } = change
   if (!isQuarter(quarter))
     throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
-  const [project] = await requireVisible<ProjectRow>(trx, token, projects, [projectId])
-  const [submitter] = await requireVisible<UserRow>(trx, token, users, [submitterId])
+  const project = await holdProject(change, projectId)
+  const submitter = await holdUser(trx, submitterId)
   const where = 'project_id = ? AND quarter = ?'
   let report = await lockReport(trx, where, [projectId, quarter])
   if (!report) {
-    await openReport(trx, { projectId, quarter, dueDays, now })
+    await openReport(trx, { projectId, quarter, dueDays, now: now() })
     report = (await lockReport(trx, where, [projectId, quarter]))!
   }
   if (report.status !== 'open') {
@@ -64,38 +70,44 @@ export const submitProjectReport = async (
       status: report.status,
     })
   }
+  const submittedAt = now()
   await run(
     trx,
-    "UPDATE project_reports SET status = 'submitted', submitter_id = ?, submitted_at = ?, updated_at = ? WHERE id = ?",
-    [submitterId, now, now, report.id],
+    `UPDATE project_reports SET status = 'submitted', submitter_id = ?, submitted_at = ?, updated_at = ?
+     WHERE id = ? AND status = 'open'`,
+    [submitterId, submittedAt, submittedAt, report.id],
   )
   await recordEvent(
     trx,
     {
       type: 'project_report_quarterly_submitted',
-      organisationIds: [project!.organisation_id],
+      organisationIds: [project.organisation_id],
       projectId,
       payload: {
-        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter!.name },
+        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter.name },
       },
     },
     now,
   )
-  return { ...report, status: 'submitted', submitter_id: submitterId, submitted_at: now }
+  return { ...report, status: 'submitted', submitter_id: submitterId, submitted_at: submittedAt }
 }
 
 /** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
 export const approveProjectReport = async (
-  { trx, token, now }: Change,
-  { id, approverId, approvedDate = dateOf(now) }: { id: string; approverId: string; approvedDate?: string },
+  change: Change,
+  { id, approverId, approvedDate = dateOf(change.now()) }: { id: string; approverId: string; approvedDate?: string },
 ): Promise<ProjectReportRow> => {
+  const { trx, token, now } = change
   if (!/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) || parseIso(approvedDate) === undefined) {
-    throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now)}`)
+    throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now())}`)
   }
-  const report = await lockReport(trx, 'id = ?', [id])
-  const project = report && (await findVisible<ProjectRow>(trx, token, projects, report.project_id))
-  if (!report || !project) throw notFound('project report', [id])
-  const [approver] = await requireVisible<UserRow>(trx, token, users, [approverId])
+  // Of whichever project a report is, it stays: the project is held first, as where one is submitted.
+  const [found] = await rows<ProjectReportRow>(trx, 'SELECT project_id FROM project_reports WHERE id = ?', [id])
+  const project = found && (await lockProject(trx, found.project_id, 'forShare'))
+  const isSeen = project && (token.seesAllOrganisations || (await findVisible(trx, token, projects, project.id)))
+  if (!isSeen) throw notFound('project report', [id])
+  const approver = await holdUser(trx, approverId)
+  const report = (await lockReport(trx, 'id = ?', [id]))!
   if (report.status !== 'submitted') {
     throw new TidingsError(
       'CONFLICT',
@@ -107,8 +119,9 @@ export const approveProjectReport = async (
   }
   await run(
     trx,
-    "UPDATE project_reports SET status = 'approved', approver_id = ?, approved_date = ?, updated_at = ? WHERE id = ?",
-    [approverId, approvedDate, now, id],
+    `UPDATE project_reports SET status = 'approved', approver_id = ?, approved_date = ?, updated_at = ?
+     WHERE id = ? AND status = 'submitted'`,
+    [approverId, approvedDate, now(), id],
   )
   await recordEvent(
     trx,
@@ -122,7 +135,7 @@ export const approveProjectReport = async (
           projectId: report.project_id,
           quarter: report.quarter,
           approverId,
-          approverName: approver!.name,
+          approverName: approver.name,
           approvedDate,
         },
       },
@@ -130,6 +143,13 @@ export const approveProjectReport = async (
     now,
   )
   return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
+}
+
+/** A user, held so that the name which an event tells is still its name when the event is committed. */
+const holdUser = async (trx: Sql, id: string): Promise<UserRow> => {
+  const [user] = await rows<UserRow>(trx, `SELECT * FROM users WHERE id = ?${dialectOf(trx).forShare}`, [id])
+  if (!user) throw notFound('user', [id])
+  return user
 }
 
 const lockReport = async (trx: Sql, where: string, bindings: string[]): Promise<ProjectReportRow | undefined> => {

@@ -1,21 +1,54 @@
-import { v7 as uuid } from 'uuid'
+import { notFound } from '../../shared/errors.ts'
+import { rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
 import type { Change } from './change.ts'
 import { checkName } from './names.ts'
 import { organisations, type ProjectRow, projects } from './resources.ts'
+import { insertedFirst } from './upsert.ts'
 import { requireVisible } from './visibility.ts'
 
 /** Changes a project, or creates it, under the id if one is given. */
 export const upsertProject = async (
   { trx, token, now }: Change,
-  { id = uuid(), organisationId, name }: { id?: string; organisationId: string; name: string },
+  { id: given, organisationId, name }: { id?: string; organisationId: string; name: string },
 ): Promise<ProjectRow> => {
   checkName(name)
   await requireVisible(trx, token, organisations, [organisationId])
-  if (await trx('projects').where({ id }).first('id')) {
-    await requireVisible(trx, token, projects, [id])
-    await trx('projects').where({ id }).update({ organisation_id: organisationId, name, updated_at: now })
-  } else {
-    await trx('projects').insert({ id, organisation_id: organisationId, name, created_at: now, updated_at: now })
+  const id = given ?? newId(now())
+  const isThere = given !== undefined && (await lockProject(trx, id, 'forUpdate')) !== undefined
+  const time = now()
+  const row = { id, organisation_id: organisationId, name }
+  if (!isThere) {
+    const isFirst = await insertedFirst(trx('projects').insert({ ...row, created_at: time, updated_at: time }))
+    if (isFirst) return row
+    await lockProject(trx, id, 'forUpdate')
   }
-  return { id, organisation_id: organisationId, name }
+  // Where it is now: no other moves it from here on.
+  await requireVisible(trx, token, projects, [id])
+  await run(trx, 'UPDATE projects SET organisation_id = ?, name = ?, updated_at = ? WHERE id = ?', [
+    organisationId,
+    name,
+    time,
+    id,
+  ])
+  return row
+}
+
+/** A project that the token sees where it is now, held so that it moves nowhere before this change is committed. */
+export const holdProject = async ({ trx, token }: Change, id: string): Promise<ProjectRow> => {
+  const project = await lockProject(trx, id, 'forShare')
+  if (!project) throw notFound('project', [id])
+  if (!token.seesAllOrganisations) await requireVisible(trx, token, projects, [id])
+  return project
+}
+
+/** A project as it is, held against changes until the transaction ends. */
+export const lockProject = async (
+  trx: Sql,
+  id: string,
+  lock: 'forShare' | 'forUpdate',
+): Promise<ProjectRow | undefined> => {
+  const [project] = await rows<ProjectRow>(trx, `SELECT * FROM projects WHERE id = ?${dialectOf(trx)[lock]}`, [id])
+  return project
 }

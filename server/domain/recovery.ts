@@ -1,13 +1,15 @@
-import { TidingsError } from '../../shared/errors.ts'
+import { notFound } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, rows, type Sql } from '../database/connect.ts'
+import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
-import { type DeliveryRow, deliveries, events, type WebhookRow } from './resources.ts'
+import { type DeliveryRow, deliveries, events } from './resources.ts'
+import { sweepUntil } from './sweep.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
+import { lockActive } from './webhooks.ts'
 
 /** Events of one transaction of a recovery. */
 const BATCH = 500
@@ -15,50 +17,75 @@ const BATCH = 500
 const BUDGET_MS = 15_000
 
 /**
- * What a recovery has done: how many deliveries that the caller sees it has queued. `resumeSince` is null when it is
- * complete.
+ * How far a recovery has come: how many deliveries that the caller sees it has queued, of the events up to `after`, of
+ * those up to `end`.
  */
-export type Recovery = { webhookId: string; queued: number; resumeSince: number | null }
+export type Recovery = {
+  webhookId: string
+  queued: number
+  after: { time: number; id: string }
+  end: number
+  isComplete: boolean
+}
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
-export const redeliver = async ({ trx, token, now }: Change, deliveryId: string): Promise<string> => {
+export const redeliver = async (change: Change, deliveryId: string): Promise<string> => {
+  const { trx, token, now } = change
   const [found] = await requireVisible<DeliveryRow>(trx, token, deliveries, [deliveryId])
   const delivery = found!
-  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forShare}`, [
-    delivery.webhook_id,
-  ])
-  requireActive(webhook!)
+  const webhook = await lockActive(change, delivery.webhook_id)
   const event = { id: delivery.event_id, type: delivery.event_type }
-  const [id] = await enqueue(trx, [{ event, webhookId: delivery.webhook_id }], now)
+  const isHeld = (await holdEvents(trx, [event])).length > 0
+  // Where the webhook may have it no more, or its event was purged, it has gone out of sight meanwhile.
+  if (!isHeld) throw notFound('delivery', [deliveryId])
+  await requireVisible(trx, token, deliveries, [deliveryId])
+  const [id] = await enqueue(trx, [{ event, webhook }], now())
   return id!
 }
 
+/** Those of some events that are still there, held so that they are not purged before they are queued. */
+const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[]): Promise<Event[]> => {
+  const { forShare } = dialectOf(trx)
+  if (events.length === 0) return []
+  const held = await rows<{ id: string }>(
+    trx,
+    `SELECT id FROM events WHERE id IN (${marks(events)}) ORDER BY id${forShare}`,
+    events.map(event => event.id),
+  )
+  const ids = new Set(held.map(row => row.id))
+  return events.filter(event => ids.has(event.id))
+}
+
 /**
- * Queues every event since a time that a webhook should have had, and has neither acknowledged, nor handled before, nor pending. A page a
- * transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one that is cut short has
- * queued what it did, and finds the rest when it is made again.
+ * Queues every event since a time that a webhook should have had, and has neither acknowledged, nor handled before, nor
+ * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one
+ * that is cut short has queued what it did, and finds the rest when it is made again.
+ *
+ * @param earlier what it has come to already; it goes on from there
  */
 export const recoverDeliveries = async (
-  database: Database,
-  clock: Clock,
-  token: AccessToken,
+  {
+    database,
+    clock,
+    change,
+  }: { database: Database; clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
   webhookId: string,
   { since, until }: { since: number; until: number | undefined },
-  onQueued: () => void,
+  earlier?: Recovery,
 ): Promise<Recovery> => {
-  const end = until ?? clock.now()
   const deadline = performance.now() + BUDGET_MS
-  let queued = 0
-  let after = { time: since, id: '' }
-  while (true) {
-    const page = await database.transaction(async trx => {
-      const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [
-        webhookId,
-      ])
-      requireActive(webhook!)
+  const nothing = { webhookId, queued: 0, after: { time: since, id: '' }, isComplete: false }
+  let recovery = earlier ?? { ...nothing, end: until ?? clock.now() }
+  // What is still pending of a past epoch is missed, once it has been cancelled.
+  if (!(await sweepUntil(database, clock, webhookId, deadline))) return recovery
+  while (!recovery.isComplete) {
+    const { queued, after, end } = recovery
+    recovery = await change(async held => {
+      const { trx, token } = held
+      const webhook = await lockActive(held, webhookId, 'forUpdate')
       const from = {
-        time: Math.max(after.time, webhook!.created_at),
-        id: after.time >= webhook!.created_at ? after.id : '',
+        time: Math.max(after.time, webhook.created_at),
+        id: after.time >= webhook.created_at ? after.id : '',
       }
       const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, MISSED, [
         from.time,
@@ -68,20 +95,25 @@ export const recoverDeliveries = async (
         webhookId,
         BATCH,
       ])
+      const there = await holdEvents(trx, missed)
       await enqueue(
         trx,
-        missed.map(event => ({ event, webhookId })),
-        clock.now(),
+        there.map(event => ({ event, webhook })),
+        held.now(),
+        { recovered: true },
       )
-      return { missed, seen: await countSeen(trx, token, missed) }
+      const last = missed.at(-1)
+      return {
+        webhookId,
+        queued: queued + (await countSeen(trx, token, there)),
+        after: last ? { time: last.created_at, id: last.id } : after,
+        end,
+        isComplete: missed.length < BATCH,
+      }
     })
-    queued += page.seen
-    if (page.missed.length > 0) onQueued()
-    if (page.missed.length < BATCH) return { webhookId, queued, resumeSince: null }
-    const last = page.missed.at(-1)!
-    after = { time: last.created_at, id: last.id }
-    if (performance.now() > deadline) return { webhookId, queued, resumeSince: last.created_at }
+    if (performance.now() > deadline) break
   }
+  return recovery
 }
 
 /** An admin who sees some organisations may recover any webhook, and is not told by it what happened in the others. */
@@ -92,14 +124,6 @@ const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[])
   return Number(found!.seen)
 }
 
-const requireActive = ({ id, status }: WebhookRow): void => {
-  if (status === 'active') return
-  throw new TidingsError('CONFLICT', `The webhook is ${status}. Set its status to active first.`, {
-    webhookId: id,
-    status,
-  })
-}
-
 /** The same rules as for a new event (webhooksFor), asked the other way round: of one webhook, which events. */
 const MISSED = `
   SELECT e.id, e.type, e.created_at FROM events e
@@ -108,16 +132,20 @@ const MISSED = `
   WHERE (e.created_at > ? OR (e.created_at = ? AND e.id > ?)) AND e.created_at <= ?
     AND w.id = ?
     AND e.type <> 'ping'
-    AND (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))
+    AND (w.all_events = 1
+      OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))
     AND (w.all_organisations_and_projects = 1
       OR EXISTS (SELECT 1 FROM webhook_organisations wo WHERE wo.webhook_id = w.id AND (
         e.all_organisations = 1 OR wo.organisation_id = e.organisation_id
-        OR EXISTS (SELECT 1 FROM event_organisations eo WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
+        OR EXISTS (SELECT 1 FROM event_organisations eo
+          WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
       OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
     AND (t.sees_all_organisations = 1
       OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
         e.all_organisations = 1 OR s.organisation_id = e.organisation_id
-        OR EXISTS (SELECT 1 FROM event_organisations eo WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))
+        OR EXISTS (SELECT 1 FROM event_organisations eo
+          WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))
     AND NOT EXISTS (SELECT 1 FROM deliveries d
-      WHERE d.event_id = e.id AND d.webhook_id = w.id AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1))
+      WHERE d.event_id = e.id AND d.webhook_id = w.id
+        AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1))
   ORDER BY e.created_at, e.id LIMIT ?`

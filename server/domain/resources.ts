@@ -2,8 +2,8 @@ import { deliveryStatuses, eventTypes, permissions, reportStatuses, webhookStatu
 import type { Resource } from '../mango/resource.ts'
 import { healthOf, lastDeliveryOf } from './webhook-health.ts'
 
-// Everything that can be read, as data: selectors, GraphQL's fields and the types of rows are made from it. A new field is a
-// migration, a line here and a line in schema.graphql.
+// Everything that can be read, as data: selectors, GraphQL's fields and the types of rows are made from it. A new field
+// is a migration, a line here and a line in schema.graphql.
 
 /** What has a query of its own. */
 export type Entity = Resource & {
@@ -219,6 +219,8 @@ export type WebhookRow = RowOf<typeof webhooks> & {
   all_events: number
   all_organisations_and_projects: number
   held_until: number | null
+  epoch: number
+  ended_epoch: number
 }
 export type EventRow = RowOf<typeof events> & { all_organisations: number }
 export type DeliveryRow = RowOf<typeof deliveries>

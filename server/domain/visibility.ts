@@ -19,8 +19,8 @@ import {
 type Rule = (token: AccessToken) => Visible
 
 /**
- * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related rows
- * included. Users belong to nobody, and attempts to their delivery: they have no rule of their own.
+ * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related
+ * rows included. Users belong to nobody, and attempts to their delivery: they have no rule of their own.
  */
 export const visibleTo =
   (token: AccessToken) =>
@@ -110,45 +110,55 @@ const visibleEvents: Rule = token => builder => {
   })
 }
 
-/** A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not for all who see it now. */
+/**
+ * A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not
+ * for all who see it now.
+ */
 const visibleDeliveries: Rule = token => builder => {
   if (token.seesAllOrganisations) return
-  if (!may(token, 'admin')) {
-    builder.whereIn('deliveries.webhook_id', query => {
-      query.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-    })
-  }
+  builder.whereIn('deliveries.webhook_id', query => {
+    query.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
+  })
   builder.whereIn('deliveries.event_id', query => {
     query.select('events.id').from('events').modify(visibleEvents(token))
   })
 }
 
-/** Admins see all tokens of organisations they see; everyone else sees the token they call with. */
+/**
+ * An admin sees the tokens that see organisations, and none that it does not see itself; everyone else sees the token
+ * they call with.
+ */
 const visibleAccessTokens: Rule = token => builder => {
   if (!may(token, 'admin')) return void builder.where('access_tokens.id', token.id)
   if (token.seesAllOrganisations) return
   builder.where(own =>
     own.where('access_tokens.id', token.id).orWhere(inside =>
-      inside.where('access_tokens.sees_all_organisations', 0).whereNotExists(query =>
-        query
-          .select('seen.access_token_id')
-          .from('access_token_organisations as seen')
-          .whereRaw('seen.access_token_id = access_tokens.id')
-          .whereNotIn('seen.organisation_id', organisationIdsOf([token.id])),
-      ),
+      inside
+        .where('access_tokens.sees_all_organisations', 0)
+        .whereExists(query =>
+          query
+            .select('any.access_token_id')
+            .from('access_token_organisations as any')
+            .whereRaw('any.access_token_id = access_tokens.id'),
+        )
+        .whereNotExists(query =>
+          query
+            .select('seen.access_token_id')
+            .from('access_token_organisations as seen')
+            .whereRaw('seen.access_token_id = access_tokens.id')
+            .whereNotIn('seen.organisation_id', organisationIdsOf([token.id])),
+        ),
     ),
   )
 }
 
-/** A webhook is visible to its own token, to admins, and to every token that sees all organisations it can receive from. */
-const visibleWebhooks: Rule = token => (may(token, 'admin') ? everything : redirectableWebhooks(token))
-
 /**
- * The webhooks whose events a token may turn to another url: its own, and those of which it sees all organisations that they
- * can receive from. These are the ones that a webhook names and those of the projects it names, or, where it names none, the
- * ones that its maker sees.
+ * A webhook is visible to its own token, and to every token that sees all organisations that
+ * it can receive from. These are the ones that a webhook names and those of the projects it
+ * names, or, where it names none, the ones that its maker sees. A project counts with the
+ * organisation that it was named in too: moved to another, it hands over no webhook.
  */
-export const redirectableWebhooks: Rule = token => builder => {
+export const visibleWebhooks: Rule = token => builder => {
   if (token.seesAllOrganisations) return
   const seen = organisationIdsOf([token.id])
   builder.where(some =>
@@ -170,7 +180,7 @@ export const redirectableWebhooks: Rule = token => builder => {
               .from('webhook_projects as wp')
               .join('projects as p', 'p.id', 'wp.project_id')
               .whereRaw('wp.webhook_id = webhooks.id')
-              .whereNotIn('p.organisation_id', seen),
+              .where(unseen => unseen.whereNotIn('p.organisation_id', seen).orWhereNotIn('wp.organisation_id', seen)),
           ),
       )
       .orWhere(unnamed =>

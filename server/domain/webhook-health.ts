@@ -6,7 +6,10 @@ type Derived = Extract<Field, { kind: 'derived' }>
 
 const DAY_MS = 24 * 3600 * 1000
 
-/** Of each webhook, how many deliveries came to which end in the last 24 h, and how many are pending: of those that the caller sees. */
+/**
+ * Of each webhook, how many deliveries came to which end in the last 24 h, and how many are pending: of those that the
+ * caller sees.
+ */
 export const healthOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   object: {

@@ -1,13 +1,13 @@
 import type { Knex } from 'knex'
 import { badInput, TidingsError } from '../../shared/errors.ts'
 import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
-import { insertMany, rows, run, type Sql } from '../database/connect.ts'
+import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { cancelOfWebhook, cancelUnseen } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
-import { findVisible, redirectableWebhooks, requireVisible } from './visibility.ts'
+import { sweepAfterChange } from './sweep.ts'
+import { findVisible, requireVisible, visibleWebhooks } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
 export type WebhookInput = {
@@ -29,9 +29,10 @@ export const checkWebhookInput = async (
 ): Promise<void> => {
   if (input.url !== undefined) checkUrl(input.url, requireHttps)
   if (input.events?.includes('ping')) {
+    const others = eventTypes.filter(type => type !== 'ping').join(', ')
     throw badInput(
       'events',
-      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${eventTypes.filter(type => type !== 'ping').join(', ')}`,
+      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${others}`,
     )
   }
   if (input.status === 'inactive') {
@@ -67,16 +68,41 @@ export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): 
   return webhook!
 }
 
+/** A webhook as this transaction has it. */
+export const webhookNow = async (trx: Sql, id: string): Promise<WebhookRow> => {
+  const [webhook] = await rows<WebhookRow>(trx, 'SELECT * FROM webhooks WHERE id = ?', [id])
+  return webhook!
+}
+
 /** Whether a webhook has this id, seen or not. */
 export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
   (await sql('webhooks').where({ id }).first('id')) !== undefined
+
+/** CONFLICT when a token has made as many webhooks as it may. */
+export const requireRoom = async (sql: Sql, token: AccessToken, most: number): Promise<void> => {
+  const [found] = await rows<{ made: number }>(sql, 'SELECT COUNT(*) AS made FROM webhooks WHERE access_token_id = ?', [
+    token.id,
+  ])
+  if (Number(found!.made) < most) return
+  throw new TidingsError(
+    'CONFLICT',
+    `This access token has made ${most} webhooks, the most that one may (TIDINGS_WEBHOOKS_PER_TOKEN). ` +
+      'Change one of them, or use another token.',
+    { limit: most },
+  )
+}
 
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
   { trx, token, now }: Change,
   id: string,
   input: WebhookInput & { url: string },
+  mostOfToken: number,
 ): Promise<void> => {
+  await requireRoom(trx, token, mostOfToken)
+  await holdProjects(trx, id, input.projectIds ?? [])
+  await requireVisible(trx, token, projects, input.projectIds ?? [])
+  const time = now()
   await trx('webhooks').insert({
     id,
     access_token_id: token.id,
@@ -84,50 +110,105 @@ export const insertWebhook = async (
     status: input.status ?? 'active',
     all_events: 1,
     all_organisations_and_projects: 1,
-    created_at: now,
-    updated_at: now,
+    created_at: time,
+    updated_at: time,
   })
   await writeLists(trx, id, input)
 }
 
+/** What an update of a webhook was prepared on: how it was when it was looked at, and the url that answered a ping. */
+export type Prepared = { seen: WebhookRow; pinged: string | undefined }
+
+/** The url that must answer a ping before `input` is stored; undefined if none must. */
+export const urlToPing = (webhook: WebhookRow, input: WebhookInput): string | undefined => {
+  const url = input.url ?? webhook.url
+  return url !== webhook.url || (input.status === 'active' && webhook.status !== 'active') ? url : undefined
+}
+
 /**
- * Changes what `input` gives, of a webhook that is still as it was seen; CONFLICT if it is not. Leaving `active`
- * cancels what is pending.
+ * Changes what `input` gives of a webhook that the token may change as it is now, whatever else of it was changed since
+ * it was looked at. CONFLICT if that is what `input` gives as well, to another end; nobody else's change is in the way
+ * of disabling it. Leaving `active` cancels what is pending.
+ *
+ * @returns false, with nothing done, if as it is now another url must answer a ping first
  */
-export const updateWebhook = async (change: Change, seen: WebhookRow, input: WebhookInput): Promise<void> => {
+export const updateWebhook = async (
+  change: Change,
+  { seen, pinged }: Prepared,
+  input: WebhookInput,
+): Promise<boolean> => {
   const { trx, token, now } = change
   const { id } = seen
-  const [before] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx).forUpdate}`, [id])
-  // Whether it had to answer a ping was decided on what was seen.
-  if (before!.url !== seen.url || before!.status !== seen.status) {
+  const before = await lockWebhook(change, id, 'forUpdate')
+  const { url, status, organisationIds, projectIds } = input
+  const isOf = (given: unknown, was: unknown, is: unknown) => given !== undefined && was !== is && given !== is
+  if (isOf(url, seen.url, before.url) || (status === 'active' && wasDisabled(seen, before))) {
     throw new TidingsError('CONFLICT', 'The webhook was changed at the same moment. Look at it, and try again.', {
       webhookId: id,
-      status: before!.status,
+      status: before.status,
     })
   }
-  const { url, organisationIds, projectIds } = input
-  const redirected = url !== undefined && url !== before!.url
+  const mustAnswer = urlToPing(before, input)
+  if (mustAnswer !== undefined && mustAnswer !== pinged) return false
+  await holdProjects(trx, id, projectIds ?? [])
+  await requireVisible(trx, token, projects, projectIds ?? [])
+  const redirected = url !== undefined && url !== before.url
+  // Later after each change: whoever has read what it names sees whether that is still so.
+  const time = Math.max(now(), before.updated_at + 1)
   await trx('webhooks')
     .where({ id })
-    .update({ updated_at: now, ...(redirected && { url, held_until: null }) })
+    .update({ updated_at: time, ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }) })
   await writeLists(trx, id, input)
-  if (input.status === 'disabled' && before!.status !== 'disabled') {
-    await leaveActive(trx, id, 'disabled', null, now)
+  if (status === 'disabled' && before.status !== 'disabled') {
+    await leaveActive(trx, id, 'disabled', null, time)
   }
-  if (input.status === 'active' && before!.status !== 'active') {
-    await run(trx, "UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL WHERE id = ?", [id])
+  if (status === 'active' && before.status !== 'active') {
+    await run(
+      trx,
+      `UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL, ${END_EPOCH}
+       WHERE id = ? AND status = ?`,
+      [id, before.status],
+    )
   }
   // Nobody can turn a webhook into one that receives more than they see, nor one that does towards themselves.
   if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
-  // What is pending from before it named less stays with whoever sees it.
-  if (redirected) await cancelUnseen(change, id)
+  // What is pending goes to the new url, but for what is from before the webhook named less.
+  if (redirected) await sweepAfterChange(trx, id, time)
+  return true
+}
+
+const wasDisabled = (seen: WebhookRow, now: WebhookRow): boolean =>
+  seen.status !== 'disabled' && now.status === 'disabled'
+
+/** A webhook that the token sees as it is now, held so until the transaction ends; NOT_FOUND if it does not see it. */
+export const lockWebhook = async (
+  { trx, token }: Change,
+  id: string,
+  lock: 'forShare' | 'forUpdate',
+): Promise<WebhookRow> => {
+  await rows(trx, `SELECT id FROM webhooks WHERE id = ?${dialectOf(trx)[lock]}`, [id])
+  return requireWebhook(trx, token, id)
+}
+
+/** Holds the projects that a webhook names or is to name where they are: what it can receive is decided by that. */
+const holdProjects = async (trx: Sql, webhookId: string, projectIds: readonly string[]): Promise<void> => {
+  const { forShare } = dialectOf(trx)
+  if (forShare === '') return
+  const named = await rows<{ project_id: string }>(
+    trx,
+    'SELECT project_id FROM webhook_projects WHERE webhook_id = ?',
+    [webhookId],
+  )
+  const ids = [...new Set([...projectIds, ...named.map(row => row.project_id)])].toSorted()
+  if (ids.length > 0) await rows(trx, `SELECT id FROM projects WHERE id IN (${marks(ids)}) ORDER BY id${forShare}`, ids)
 }
 
 const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
-  if (await trx('webhooks').where('webhooks.id', id).modify(redirectableWebhooks(token)).first('id')) return
+  if (await trx('webhooks').where('webhooks.id', id).modify(visibleWebhooks(token)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
-    'The webhook would receive events of organisations that this access token does not see. Name organisations or projects that it does.',
+    'The webhook would receive events of organisations that this access token does not see. ' +
+      'Name organisations or projects that it does.',
   )
 }
 
@@ -146,6 +227,14 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
       [...new Set<string>(values)].map(value => ({ webhook_id: id, [column]: value })),
     )
   }
+  if (input.projectIds) {
+    await run(
+      trx,
+      `UPDATE webhook_projects SET organisation_id =
+         (SELECT p.organisation_id FROM projects p WHERE p.id = webhook_projects.project_id) WHERE webhook_id = ?`,
+      [id],
+    )
+  }
   await run(
     trx,
     `UPDATE webhooks SET
@@ -158,9 +247,14 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
   )
 }
 
+/** What was pending until now is ended. The first of the two reads the epoch as it was, on every engine. */
+const END_EPOCH = 'ended_epoch = epoch + 1, epoch = epoch + 1'
+
 /**
- * Takes a webhook out of `active` and cancels what is pending for it. What is being sent at this moment is finished,
- * and counts as delivered if the receiver acknowledges it.
+ * Takes a webhook out of `active` and cancels what is pending for it: some at once, any number of others soon. What is
+ * being sent at this moment is finished, and counts as delivered if the receiver acknowledges it.
+ *
+ * @param ofEpoch if given, only a webhook that is active in this very epoch
  */
 export const leaveActive = async (
   trx: Sql,
@@ -168,12 +262,28 @@ export const leaveActive = async (
   status: 'inactive' | 'disabled',
   reason: string | null,
   now: number,
+  ofEpoch?: number,
 ): Promise<void> => {
-  await run(trx, 'UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ? WHERE id = ?', [
-    status,
-    reason,
-    now,
-    id,
-  ])
-  await cancelOfWebhook(trx, id, now)
+  const [condition, bindings] = ofEpoch === undefined ? ['', []] : [" AND status = 'active' AND epoch = ?", [ofEpoch]]
+  const left = await run(
+    trx,
+    `UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ?, ${END_EPOCH}
+     WHERE id = ?${condition}`,
+    [status, reason, now, id, ...bindings],
+  )
+  if (left > 0) await sweepAfterChange(trx, id, now)
+}
+
+/**
+ * A webhook that the token sees, held against changes until the transaction ends; CONFLICT unless it is active.
+ */
+export const lockActive = async (
+  change: Change,
+  id: string,
+  lock: 'forShare' | 'forUpdate' = 'forShare',
+): Promise<WebhookRow> => {
+  const webhook = await lockWebhook(change, id, lock)
+  if (webhook.status === 'active') return webhook
+  const message = `The webhook is ${webhook.status}. Set its status to active, which pings it first.`
+  throw new TidingsError('CONFLICT', message, { webhookId: id, status: webhook.status })
 }

@@ -1,8 +1,8 @@
 import { type GraphQLError, Kind, parse, visit } from 'graphql'
 
 /**
- * The name of the argument in whose value a fault of a document lies, or which takes the variable that is at fault. Undefined
- * where it lies elsewhere.
+ * The name of the argument in whose value a fault of a document lies, or which takes the variable that is at fault.
+ * Undefined where it lies elsewhere.
  */
 export const argumentAt = ({ nodes, source }: GraphQLError): string | undefined => {
   const node = nodes?.[0]

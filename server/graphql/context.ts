@@ -1,7 +1,10 @@
 import type { Database } from '../database/connect.ts'
+import { transactInTime } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
+import { holdAccessToken } from '../domain/access-tokens.ts'
 import type { Change } from '../domain/change.ts'
+import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import { visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
@@ -9,6 +12,7 @@ import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
+import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 
 type Query = MangoQuery | null | undefined
@@ -20,6 +24,7 @@ export type Service = {
   tools: AttemptTools
   loop: DeliveryLoop
   requireHttps: boolean
+  webhooksPerToken: number
   reportDueDays: number
 }
 
@@ -27,27 +32,49 @@ export type Service = {
 export type Context = Service & {
   token: AccessToken
   requestId: string
+  /** The Idempotency-Key that the request was sent with, if it was. */
+  claim: Claim | undefined
+  budget: Budget
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
-  /** Runs a change in a transaction, and wakes the delivery loop when it is committed. */
+  /**
+   * Runs a change in a transaction that holds the calling token, which may still do what it
+   * might when the request was let in, and wakes the delivery loop when it is committed. What
+   * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
+   * answers from when the request is sent again. One that returns undefined did nothing.
+   */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** As `change`, for what only looks. */
+  look<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** Whether something was changed, and stays so whatever comes of what the document asks for after it. */
+  hasChanged: boolean
   /** Forgets what was loaded before something is changed. */
   forget(): void
 }
 
-export const createContext = (service: Service, token: AccessToken, requestId: string): Context => {
+export const createContext = (
+  service: Service,
+  token: AccessToken,
+  requestId: string,
+  claim?: Claim,
+  budget = new Budget(),
+): Context => {
   const { database, tools, loop } = service
   const { knex } = database
   const related = visibleTo(token)
-  const options = () => ({ related, now: tools.clock.now() })
+  const options = () => ({ related, now: tools.clock.now(), meter: budget })
+  const loaders = () => createLoaders(database, tools.clock, token, budget)
   const context: Context = {
     ...service,
     token,
     requestId,
-    loaders: createLoaders(database, tools.clock, token),
+    claim,
+    hasChanged: false,
+    budget,
+    loaders: loaders(),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
       const { rows } = await find(knex, resource, query, visible, options())
@@ -58,12 +85,22 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return explain
     },
     async change(work) {
-      const result = await database.transaction(trx => work({ trx, token, now: tools.clock.now() }))
+      const result = await context.look(async change => {
+        const result = await work(change)
+        await claim?.note(change.trx, result)
+        return result
+      })
+      claim?.noted(result)
+      context.hasChanged = true
       loop.wake()
       return result
     },
+    look(work) {
+      const { now } = tools.clock
+      return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
+    },
     forget() {
-      context.loaders = createLoaders(database, tools.clock, token)
+      context.loaders = loaders()
     },
   }
   return context

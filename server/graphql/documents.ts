@@ -2,7 +2,9 @@ import { type DocumentNode, type GraphQLError, type GraphQLSchema, parse, valida
 import { asGraphqlError } from './errors.ts'
 import { checkLimits, listsOf, MAX_TOKENS } from './limits.ts'
 
-/** Of all documents that are kept, in characters of their text; a parsed one takes about a hundred times as many bytes. */
+/**
+ * Of all documents that are kept, in characters of their text; a parsed one takes about a hundred times as many bytes.
+ */
 const KEPT_CHARACTERS = 250_000
 /** A longer document is not kept: few would fill the place of many. */
 const LONGEST_KEPT = 10_000
@@ -11,8 +13,8 @@ type Variables = Record<string, unknown> | null | undefined
 type Read = { document: DocumentNode; faults?: never } | { document?: never; faults: readonly GraphQLError[] }
 
 /**
- * Reads documents: parses them, checks the limits, validates. Valid documents are kept, the latest used, and of one that is met
- * again only the limits are checked, since they depend on the variables too.
+ * Reads documents: parses them, checks the limits, validates. Valid documents are kept, the latest used, and of one
+ * that is met again only the limits are checked, since they depend on the variables too.
  */
 export const createReader = (schema: GraphQLSchema): ((text: string, variables: Variables) => Read) => {
   const lists = listsOf(schema)

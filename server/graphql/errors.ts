@@ -1,12 +1,13 @@
-import { GraphQLError } from 'graphql'
+import { type ExecutionResult, GraphQLError } from 'graphql'
 import { badInput, extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
+import { CommitInDoubt, isPassing, unavailable } from '../database/patience.ts'
 import type { Log } from '../log.ts'
 import { MangoError } from '../mango/error.ts'
 import { argumentAt } from './argument-at.ts'
 
 /**
- * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not cause
- * goes to the log, and the client is told the request id and nothing else.
+ * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not
+ * cause goes to the log, and the client is told the request id and nothing else.
  */
 export const presentError =
   (requestId: string, log: Log) =>
@@ -34,9 +35,28 @@ export const presentError =
       const tooLong = /contains more than \d+ tokens/.test(given.message)
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
+    if (isPassing(cause)) {
+      log.warn({ err: cause, requestId }, 'the database could not be had in time')
+      return present(unavailable(cause))
+    }
     log.error({ err: cause, requestId }, 'a resolver failed')
-    return present(internalError())
+    return present(
+      cause instanceof CommitInDoubt ? new TidingsError('INTERNAL_SERVER_ERROR', IN_DOUBT) : internalError(),
+    )
   }
+
+const IN_DOUBT =
+  'The database was lost while this was being committed: whether it was done is not known. ' +
+  'Look before you send it again.'
+
+/** Whether a result says of all that was asked for that the database could not be had in time, and nothing else. */
+export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>
+  (data === null || data === undefined) &&
+  errors !== undefined &&
+  errors.every(error => {
+    const cause = rootOf(error)
+    return cause !== undefined && (isPassing(cause) || (cause instanceof TidingsError && cause.code === 'UNAVAILABLE'))
+  })
 
 const REQUEST_SHAPE =
   'A request is a JSON object such as {"query": "{ viewer { name } }", "variables": {}, "operationName": null}.'

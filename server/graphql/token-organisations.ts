@@ -10,9 +10,12 @@ const ALL = 'all'
 
 /** The visible organisations that another token sees: the same statements for one token and for many. */
 export const tokenOrganisations: Resolver<AccessTokenRow> = (token, { query }, context, info) =>
-  context.loaders
-    .list(info, keys => organisationsOf(context, query, keys))
-    .load(token.sees_all_organisations === 1 ? ALL : token.id)
+  context.budget.answer(
+    info,
+    context.loaders
+      .list(info, keys => organisationsOf(context, query, keys))
+      .load(token.sees_all_organisations === 1 ? ALL : token.id),
+  )
 
 const organisationsOf = async (
   context: Context,
@@ -28,8 +31,8 @@ const organisationsOf = async (
     return keys.map(key => (key === ALL ? all : own))
   }
   const { limit, skip } = parsePage(query ?? {}, organisations)
-  const { selector, sort = null, after = null } = query ?? {}
-  const some = await seenBySome({ selector, sort, after })
+  const { selector, sort, after, afterValues } = query ?? {}
+  const some = await seenBySome({ selector, sort, after, afterValues })
   const lists = await context.loaders.value(accessTokens.fields.organisationIds).loadMany(ids)
   const seen = new Map(ids.map((id, index) => [id, new Set(lists[index] as string[])]))
   return keys.map(key => {

@@ -3,7 +3,8 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
-import { findByApiKeys, openApiSecret, type SealedAccessToken, touchAccessToken } from '../domain/access-tokens.ts'
+import { patiently, REQUEST_MS } from '../database/patience.ts'
+import { findByApiKeys, noteUses, openApiSecret, type SealedAccessToken } from '../domain/access-tokens.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { WithBody } from './body.ts'
@@ -11,11 +12,18 @@ import { type Refusal, readSigned, refusalOf } from './hmac.ts'
 import { answerError, type RequestState } from './request-id.ts'
 
 /** What the middleware after this one finds: who calls, and with which signature. */
-export type Authenticated = WithBody & { token: AccessToken; signature: string }
+export type Authenticated = WithBody & {
+  token: AccessToken
+  signature: string
+  /** Until then the database is waited for before the request is carried out, by `performance.now()`. */
+  giveUpAt: number
+}
 
 /** A secret to open and compute with when there is none. */
 const NO_SECRET = Buffer.alloc(32).toString('base64')
 const NOBODY = 'no access token'
+/** A request waits no longer than that to have its token's use noted. */
+const NOTE_MS = 500
 
 /**
  * Lets through requests with a signature that is right and fresh, of a token that is valid now; refuses all others with
@@ -32,10 +40,12 @@ export const authenticate = ({
 }): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
   const byApiKey = tokensByApiKey(database)
+  const noteUse = noteUses(database)
   return async (ctx, next) => {
     const signed = readSigned(ctx.headers)
     if ('reason' in signed) return refuse(ctx, signed)
-    const sealed = await byApiKey.load(signed.apiKey)
+    const giveUpAt = performance.now() + REQUEST_MS
+    const sealed = await patiently(() => byApiKey.load(signed.apiKey), giveUpAt)
     const apiSecret = sealed ? openApiSecret(sealer, sealed) : sealer.open(sealedNoSecret, NOBODY)
     const token = sealed?.token
     const now = clock.now()
@@ -44,7 +54,11 @@ export const authenticate = ({
     if (refusal) return refuse(ctx, refusal)
     ctx.state.token = token!
     ctx.state.signature = signed.signature
-    await touchAccessToken(database.knex, token!, now)
+    ctx.state.giveUpAt = giveUpAt
+    // A database that can only be read is no reason to refuse a query; what needs more says so.
+    await patiently(() => noteUse(token!, now), performance.now() + NOTE_MS).catch(error => {
+      if (!(error instanceof TidingsError)) throw error
+    })
     return next()
   }
 }
@@ -67,7 +81,8 @@ const LOOKUPS_A_STATEMENT = 100
 const REPLAYED: Refusal = {
   reason: 'replayed',
   message:
-    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in one second.',
+    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in ' +
+    'one second.',
 }
 
 export const refuseReplay = (ctx: Parameters<typeof refuse>[0]): void => refuse(ctx, REPLAYED)

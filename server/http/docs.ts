@@ -14,7 +14,8 @@ const FILES: Record<string, string> = {
 
 /** Whatever the view would ask of another host, the browser refuses. */
 const POLICY =
-  "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+  "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; " +
+  "font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 const PAGE = `<!doctype html>
 <html lang="en">
@@ -30,7 +31,10 @@ const PAGE = `<!doctype html>
 <script src="/docs/view.js"></script>
 `
 
-const VIEW = `SwaggerUIBundle({ url: '/spec/webhooks.json', dom_id: '#docs', validatorUrl: null, supportedSubmitMethods: [], docExpansion: 'list', defaultModelExpandDepth: 5 })
+const VIEW = `SwaggerUIBundle({
+  url: '/spec/webhooks.json', dom_id: '#docs', validatorUrl: null,
+  supportedSubmitMethods: [], docExpansion: 'list', defaultModelExpandDepth: 5,
+})
 `
 
 /** The description of the webhook API, as JSON and as a page of this package's own files. */

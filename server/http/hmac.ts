@@ -77,7 +77,8 @@ export const refusalOf = (
     return {
       reason: 'bad_signature',
       message:
-        'The signature is not that of this request with the secret of this API key. `tidings sign` shows the string to sign.',
+        'The signature is not that of this request with the secret of this API key. ' +
+        '`tidings sign` shows the string to sign.',
     }
   }
   if (!signaturesMatch(bodyHash(body), signed.bodyHash)) {
@@ -101,7 +102,9 @@ const clockSkew = (date: number, now: number): Refusal => {
   const side = date < now ? 'before' : 'after'
   return {
     reason: 'clock_skew',
-    message: `The request is dated ${offS} s ${side} the server's time, ${toIso(now)}; 300 s are allowed. Check the clock.`,
+    message:
+      `The request is dated ${offS} s ${side} the server's time, ${toIso(now)}; ` +
+      '300 s are allowed. Check the clock.',
     serverTime: toIso(now),
   }
 }

@@ -2,6 +2,7 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
+import { patiently } from '../database/patience.ts'
 import { takeRequests } from '../domain/rate-limits.ts'
 import type { Authenticated } from './authenticate.ts'
 import { answerError } from './request-id.ts'
@@ -34,7 +35,7 @@ export const rateLimit = ({
   const shares = new Map<string, Share>()
   let sweptAt = 0
 
-  const take = async (tokenId: string, windowStart: number): Promise<Share> => {
+  const take = async (tokenId: string, windowStart: number, giveUpAt: number): Promise<Share> => {
     if (sweptAt !== windowStart) {
       sweptAt = windowStart
       for (const [id, share] of shares) if (share.windowStart < windowStart) shares.delete(id)
@@ -42,7 +43,7 @@ export const rateLimit = ({
     const share = shares.get(tokenId) ?? { windowStart, left: 0, used: 0 }
     shares.set(tokenId, share)
     if (share.left > 0 || share.used >= limit) return share
-    share.used = await takeRequests(database, tokenId, windowStart, portion)
+    share.used = await patiently(() => takeRequests(database, tokenId, windowStart, portion), giveUpAt)
     share.left += Math.max(0, Math.min(portion, limit - (share.used - portion)))
     return share
   }
@@ -51,7 +52,7 @@ export const rateLimit = ({
     const now = clock.now()
     const windowStart = now - (now % WINDOW_MS)
     const resetS = Math.ceil((windowStart + WINDOW_MS - now) / 1000)
-    const share = await take(ctx.state.token.id, windowStart)
+    const share = await take(ctx.state.token.id, windowStart, ctx.state.giveUpAt)
     const allowed = share.left > 0
     if (allowed) share.left -= 1
     const remaining = Math.max(0, limit - share.used) + share.left

@@ -1,6 +1,6 @@
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
-import { answerError, type RequestState } from './request-id.ts'
+import { answerUnavailable, type RequestState } from './request-id.ts'
 
 /**
  * Refuses requests with 503 until there is what serving them needs; from then on, goes through what `serve` makes of
@@ -17,9 +17,8 @@ export const whenReady = <Service>(
       serving ??= serve(found)
       return serving(ctx, next)
     }
-    ctx.set('Retry-After', '1')
-    const message = 'The server is not ready: GET /readyz says why.'
-    answerError(ctx, 503, new TidingsError('INTERNAL_SERVER_ERROR', message))
+    const message = 'The server is not ready: GET /readyz says why. Nothing was done. Try again in 1 s.'
+    answerUnavailable(ctx, new TidingsError('UNAVAILABLE', message, { retryAfterSeconds: 1 }))
     return undefined
   }
 }

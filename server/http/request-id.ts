@@ -22,8 +22,12 @@ export const requestId =
           new TidingsError('NOT_FOUND', `There is nothing at ${ctx.method} ${ctx.path}; the API is at POST /graphql.`),
         )
     } catch (error) {
-      log.error({ err: error, requestId: ctx.state.requestId }, 'a request failed')
-      answerError(ctx, 500, internalError())
+      if (error instanceof TidingsError && error.code === 'UNAVAILABLE') {
+        answerUnavailable(ctx, error as TidingsError<'UNAVAILABLE'>)
+      } else {
+        log.error({ err: error, requestId: ctx.state.requestId }, 'a request failed')
+        answerError(ctx, 500, internalError())
+      }
     }
     const durationMs = Math.round(performance.now() - startedMs)
     log.info(
@@ -33,6 +37,15 @@ export const requestId =
   }
 
 type Answerable = { status: number; body: unknown; state: RequestState }
+
+/** Answers that nothing was done, and when to try again. */
+export const answerUnavailable = (
+  ctx: Answerable & { set(name: string, value: string): void },
+  error: TidingsError<'UNAVAILABLE'>,
+): void => {
+  ctx.set('Retry-After', String(error.details.retryAfterSeconds))
+  answerError(ctx, 503, error)
+}
 
 /** Answers with one error in the shape of a GraphQL result. */
 export const answerError = (ctx: Answerable, status: number, error: TidingsError): void => {

@@ -29,7 +29,9 @@ export type Keyring = {
    */
   jwks(): { keys: PublicJwk[] }
   /** Makes and publishes the next key, which signs from `activeFrom` on; the one there is if it does not sign yet. */
-  rotate(): Promise<SigningKey>
+  rotate(sql?: Sql): Promise<SigningKey>
+  /** Looks for the keys of the database now: those that a transaction has made count when it is committed. */
+  refresh(): Promise<void>
   stop(): void
 }
 
@@ -40,7 +42,7 @@ export type Keyring = {
 export const openKeyring = async (database: Database, sealer: Sealer, clock: Clock): Promise<Keyring> => {
   let keys = await load(database.knex, sealer)
   if (keys.length === 0) {
-    await insertKey(database, sealer, { generation: 1, createdAt: clock.now(), activeFrom: clock.now() })
+    await insertKey(database.knex, sealer, { generation: 1, createdAt: clock.now(), activeFrom: clock.now() })
     keys = await load(database.knex, sealer)
   }
   const timer = setInterval(() => {
@@ -63,19 +65,22 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
       const wanted = keys.filter((_key, index) => (keys[index + 1]?.activeFrom ?? now) + KEEP_AFTER_MS > now)
       return { keys: wanted.map(key => key.publicJwk) }
     },
-    async rotate() {
-      keys = await load(database.knex, sealer)
-      const newest = keys.at(-1)!
+    async rotate(sql = database.knex) {
+      const newest = (await load(sql, sealer)).at(-1)!
       const now = clock.now()
       // The next key is published already: of two rotations at once, both answer with it.
       if (newest.activeFrom > now) return newest
-      await insertKey(database, sealer, {
+      await insertKey(sql, sealer, {
         generation: newest.generation + 1,
         createdAt: now,
         activeFrom: now + PUBLISH_AHEAD_MS,
       })
+      const made = await load(sql, sealer)
+      if (sql === database.knex) keys = made
+      return made.find(key => key.generation === newest.generation + 1)!
+    },
+    async refresh() {
       keys = await load(database.knex, sealer)
-      return keys.find(key => key.generation === newest.generation + 1)!
     },
     stop: () => clearInterval(timer),
   }
@@ -102,7 +107,7 @@ const load = async (sql: Sql, sealer: Sealer): Promise<LoadedKey[]> => {
 }
 
 const insertKey = async (
-  database: Database,
+  sql: Sql,
   sealer: Sealer,
   { generation, createdAt, activeFrom }: { generation: number; createdAt: number; activeFrom: number },
 ): Promise<void> => {
@@ -113,8 +118,9 @@ const insertKey = async (
   const pem = privateKey.export({ format: 'pem', type: 'pkcs8' }).toString()
   try {
     await run(
-      database.knex,
-      'INSERT INTO signing_keys (kid, generation, public_jwk, private_key_sealed, created_at, active_from) VALUES (?, ?, ?, ?, ?, ?)',
+      sql,
+      'INSERT INTO signing_keys (kid, generation, public_jwk, private_key_sealed, created_at, active_from) ' +
+        'VALUES (?, ?, ?, ?, ?, ?)',
       [kid, generation, JSON.stringify(publicJwk), sealer.seal(pem, `signing key ${kid}`), createdAt, activeFrom],
     )
   } catch (error) {

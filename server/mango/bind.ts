@@ -212,6 +212,11 @@ const bindObject = (condition: Condition, resource: Resource, at: string): Condi
     case '$nin':
       if (condition.values.some(isObject)) throw badQuery(at, 'compares whole objects; select on their fields')
       return condition
+    case '$elemMatch':
+    case '$allMatch':
+      // No object is a list. The fields that it names are checked all the same.
+      bindIn(condition.node, { kind: 'object', resource })
+      return { operator: '$in', values: [] }
     default:
       return condition
   }
@@ -232,7 +237,8 @@ const checkEnum = (value: Json, { values }: Scalar, at: string): Json => {
   throw badQuery(at, `${quoted(value)} is none of its values${didYouMean(value, values)} Values: ${values.join(', ')}`)
 }
 
-const timeOrDate = (value: Json, { type }: Scalar, at: string): Json => {
+/** A time as Tidings writes it; a date as it is. Throws `MangoError` where one of them is meant, and it is none. */
+export const timeOrDate = (value: Json, { type }: { type: ScalarType }, at: string): Json => {
   if (value === null || (type !== 'time' && type !== 'date')) return value
   const given = typeof value === 'string' ? quoted(value) : typeOf(value)
   const ms = typeof value === 'string' ? parseIso(value) : undefined

@@ -6,14 +6,26 @@ import { typeOf } from './selector.ts'
 export const MAX_ROWS = 10_000
 
 /** Which part of the rows is asked for. */
-export type Page = { limit: number | undefined; skip: number; after: string | undefined }
+export type Page = {
+  limit: number | undefined
+  skip: number
+  after: string | undefined
+  afterValues: unknown[] | undefined
+}
 
 /** Throws `MangoError` for a page that cannot be. */
-export const parsePage = (query: { limit?: unknown; skip?: unknown; after?: unknown }, resource: Resource): Page => ({
-  limit: wholeNumber(query.limit, 'limit', MAX_ROWS),
-  skip: wholeNumber(query.skip, 'skip', Number.MAX_SAFE_INTEGER) ?? 0,
-  after: afterOf(query.after, resource),
-})
+export const parsePage = (
+  query: { limit?: unknown; skip?: unknown; after?: unknown; afterValues?: unknown },
+  resource: Resource,
+): Page => {
+  const after = afterOf(query.after, resource)
+  return {
+    limit: wholeNumber(query.limit, 'limit', MAX_ROWS),
+    skip: wholeNumber(query.skip, 'skip', Number.MAX_SAFE_INTEGER) ?? 0,
+    after,
+    afterValues: afterValuesOf(query.afterValues, after),
+  }
+}
 
 const wholeNumber = (value: unknown, name: string, most: number): number | undefined => {
   if (value === undefined || value === null) return undefined
@@ -37,4 +49,12 @@ const afterOf = (after: unknown, resource: Resource): string | undefined => {
   if (!Object.hasOwn(resource.fields, 'id'))
     throw badQuery('after', `${resource.name} have no id to go on after; use skip`)
   return after.toLowerCase()
+}
+
+const afterValuesOf = (values: unknown, after: string | undefined): unknown[] | undefined => {
+  if (values === undefined || values === null) return undefined
+  if (!Array.isArray(values))
+    throw badQuery('afterValues', `is a list, a value for each field of sort, not ${typeOf(values)}`)
+  if (after === undefined) throw badQuery('afterValues', 'goes with after, the id of the row that has these values')
+  return values
 }

@@ -1,3 +1,4 @@
+import type { Meter } from './meter.ts'
 import type { Resource, Visible } from './resource.ts'
 
 export type MangoQuery = {
@@ -10,6 +11,11 @@ export type MangoQuery = {
   skip?: number | null | undefined
   /** The id of the last row seen: rows begin after it, in the order of `sort`. */
   after?: string | null | undefined
+  /**
+   * What that row had in the fields of `sort`, as it was read: one value a field. Rows begin where it was then, whatever
+   * has become of it.
+   */
+  afterValues?: unknown[] | null | undefined
 }
 
 export type Options = {
@@ -17,6 +23,8 @@ export type Options = {
   related?: ((resource: Resource) => Visible | undefined) | undefined
   /** The time (epoch milliseconds) by which what depends on it is worked out; the process's own if not given. */
   now?: number | undefined
+  /** Who is told what it costs, and may end it. */
+  meter?: Meter | undefined
   /** Ask the database which indexes it uses. */
   explain?: boolean | undefined
 }

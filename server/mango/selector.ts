@@ -1,4 +1,5 @@
 import { badQuery, didYouMean, quoted } from './error.ts'
+import { type Meter, unmetered } from './meter.ts'
 import { compilePattern, type Pattern } from './pattern.ts'
 
 /**
@@ -46,14 +47,14 @@ export const MAX_NODES = 1_000
 export const MAX_VALUES = 10_000
 
 /** Reads a selector. Undefined and null select everything, as `{}` does. Throws `MangoError`. */
-export const parseSelector = (selector: unknown): Node => {
+export const parseSelector = (selector: unknown, meter = unmetered): Node => {
   if (selector === undefined || selector === null) return everything
   if (!isObject(selector)) {
     throw badQuery('selector', `is ${typeOf(selector)}; a selector is an object, such as {"name": "Acme"}`)
   }
-  checkSize(selector)
+  checkSize(selector, 'selector')
   if (Object.keys(selector).length === 0) return everything
-  return new Parser().parse(selector, { path: [], at: 'selector', negated: false, inElement: false })
+  return new Parser(meter).parse(selector, { path: [], at: 'selector', negated: false, inElement: false })
 }
 
 const everything: Node = { kind: 'and', nodes: [] }
@@ -61,7 +62,12 @@ const everything: Node = { kind: 'and', nodes: [] }
 type Place = { path: string[]; at: string; negated: boolean; inElement: boolean }
 
 class Parser {
+  readonly #meter: Meter
   #nodes = 0
+
+  constructor(meter: Meter) {
+    this.#meter = meter
+  }
 
   parse(value: unknown, place: Place): Node {
     this.#nodes += 1
@@ -154,7 +160,7 @@ class Parser {
         return { operator, value: value.toWellFormed() }
       case '$regex':
         if (typeof value !== 'string') throw badQuery(where, `takes a pattern in a string, not ${typeOf(value)}`)
-        return { operator, pattern: compilePattern(value.toWellFormed(), where) }
+        return { operator, pattern: compilePattern(value.toWellFormed(), where, this.#meter) }
       case '$elemMatch':
       case '$allMatch':
       case '$keyMapMatch':
@@ -224,21 +230,22 @@ const list = (value: unknown, where: string): unknown[] => {
   return value
 }
 
-const checkSize = (selector: unknown): void => {
+/** Throws where a value of the caller's is nested so deep, or so large, that to go through it is work. */
+export const checkSize = (whole: unknown, name: string): void => {
   let values = 0
   const walk = (value: unknown, depth: number): void => {
     if (typeof value !== 'object' || value === null) return
-    if (depth > MAX_DEPTH) throw badQuery('selector', `is nested deeper than ${MAX_DEPTH} levels`)
+    if (depth > MAX_DEPTH) throw badQuery(name, `is nested deeper than ${MAX_DEPTH} levels`)
     const inner = Object.values(value)
     values += inner.length
-    if (values > MAX_VALUES) throw badQuery('selector', `has more than ${MAX_VALUES} values; ask in several queries`)
+    if (values > MAX_VALUES) throw badQuery(name, `has more than ${MAX_VALUES} values; ask in several queries`)
     for (const item of inner) walk(item, depth + 1)
   }
-  walk(selector, 1)
+  walk(whole, 1)
 }
 
 /** A copy that is JSON and well-formed Unicode, which is all that a database can hold. */
-const json = (value: unknown, where: string): Json => {
+export const json = (value: unknown, where: string): Json => {
   if (typeof value === 'string') return value.toWellFormed()
   if (value === null || typeof value === 'boolean') return value
   if (typeof value === 'number' && Number.isFinite(value)) return value

@@ -1,13 +1,21 @@
 import { all, either, type Fragment, sql } from '../database/fragment.ts'
-import { type Target, targetAt } from './bind.ts'
+import { type Target, targetAt, timeOrDate } from './bind.ts'
 import { badQuery, quoted } from './error.ts'
-import type { Resource } from './resource.ts'
-import { isObject, splitPath } from './selector.ts'
+import type { Resource, ScalarType } from './resource.ts'
+import { checkSize, isObject, type Json, json, splitPath, typeOf } from './selector.ts'
 
 export type Direction = 'asc' | 'desc'
 
-/** What rows are ordered by: the path leads to it in a document, and `column`, where SQL has it, in a row. */
-export type SortKey = { path: string[]; direction: Direction; column: SortColumn | undefined }
+/**
+ * What rows are ordered by: the path leads to it in a document, and `column`, where SQL has it, in a row. `type` is
+ * undefined where it may be any JSON.
+ */
+export type SortKey = {
+  path: string[]
+  direction: Direction
+  column: SortColumn | undefined
+  type: ScalarType | 'list' | undefined
+}
 
 export type SortColumn = {
   /** Names the column. */
@@ -47,6 +55,7 @@ export const ownKey = (resource: Resource, column: string, direction: Direction)
   path: [column],
   direction,
   column: { sql: `${resource.table}.${column}`, property: column, own: true, nullable: false },
+  type: 'uuid',
 })
 
 const sortKey = (item: unknown, index: number, resource: Resource, columnAt: ColumnAt): SortKey => {
@@ -55,8 +64,11 @@ const sortKey = (item: unknown, index: number, resource: Resource, columnAt: Col
   const path = splitPath(name, at)
   const target = targetAt({ kind: 'object', resource }, path, at)
   if (!isSortable(target)) throw badQuery(at, `${quoted(name)} is an object; sort by one of its fields`)
-  return { path, direction, column: columnOf(resource, path, index, columnAt) }
+  return { path, direction, column: columnOf(resource, path, index, columnAt), type: typeAt(target) }
 }
+
+const typeAt = (target: Target): SortKey['type'] =>
+  target.kind === 'scalar' ? target.type : target.kind === 'scalars' ? 'list' : undefined
 
 const columnOf = (resource: Resource, path: string[], index: number, columnAt: ColumnAt): SortColumn | undefined => {
   const found = columnAt(path)
@@ -79,27 +91,68 @@ const nameAndDirection = (item: unknown, at: string): { name: string; direction:
 const isSortable = (target: Target): boolean =>
   target.kind === 'scalar' || target.kind === 'scalars' || target.kind === 'json'
 
+/**
+ * What the keys have in the row that was seen last: its id is `after`, and `given` the values of its `fields` sort
+ * fields, as the caller has read them. Throws `MangoError`.
+ */
+export const placeOf = (keys: readonly SortKey[], fields: number, after: string, given: readonly unknown[]): Json[] => {
+  if (given.length !== fields) {
+    throw badQuery('afterValues', `has ${given.length} values; it has one for each field of sort, which has ${fields}`)
+  }
+  return keys.map((key, index) => {
+    if (key.column?.own && key.column.property === 'id') return after
+    const at = `afterValues[${index}]`
+    checkSize(given[index], at)
+    const value = json(given[index], at)
+    return value === null ? null : placedValue(key, value, at)
+  })
+}
+
+const placedValue = ({ type, column }: SortKey, value: Json, at: string): Json => {
+  if (type === undefined) return value
+  const text = timeOrDate(value, { type: type === 'list' ? 'string' : type }, at)
+  if (typeOf(text) !== jsonTypes[type]) {
+    throw badQuery(at, `is of a field of sort that has the type ${type}; it is that or null, not ${typeOf(value)}`)
+  }
+  if (type === 'integer' && !Number.isSafeInteger(text)) throw badQuery(at, `is a whole number or null, not ${text}`)
+  if (type === 'uuid') return (text as string).toLowerCase()
+  if (!column) return text
+  return type === 'time' ? Date.parse(text as string) : type === 'boolean' ? Number(text) : text
+}
+
+const jsonTypes = {
+  ...{ uuid: 'string', string: 'string', date: 'string', time: 'string' },
+  ...{ integer: 'number', boolean: 'boolean', list: 'array' },
+} as const
+
 export const orderBy = (keys: readonly SortKey[]): string =>
   keys.map(({ column, direction }) => `${column!.sql}${direction === 'desc' ? ' DESC' : ''}`).join(', ')
 
+/** A text to compare a column with. */
+type Text = (value: string) => Fragment
+
 /** The rows that come after one whose keys have `values`, null being before everything. */
-export const afterValues = (keys: readonly SortKey[], values: readonly SortValue[]): Fragment => {
+export const beyond = (keys: readonly SortKey[], values: readonly SortValue[], text: Text): Fragment => {
   const [key, ...others] = keys
   const [value, ...rest] = values as [SortValue, ...SortValue[]]
   const column = key!.column!
-  const beyond = beyondValue(column, key!.direction, value)
-  if (others.length === 0) return beyond
-  const same = value === null ? sql(`${column.sql} IS NULL`) : sql(`${column.sql} = ?`, value)
-  const after = either([beyond, all([same, afterValues(others, rest)])])
-  if (value === null || column.nullable) return after
+  const bound = value === null ? null : boundOf(value, text)
+  const further = beyondValue(column, key!.direction, bound)
+  if (others.length === 0) return further
+  const same = bound === null ? sql(`${column.sql} IS NULL`) : sql(`${column.sql} = #`, bound)
+  const after = either([further, all([same, beyond(others, rest, text)])])
+  if (bound === null || column.nullable) return after
   // Follows from the rest; in it the optimiser finds the range of the index.
-  return all([sql(`${column.sql} ${key!.direction === 'asc' ? '>=' : '<='} ?`, value), after])
+  return all([sql(`${column.sql} ${key!.direction === 'asc' ? '>=' : '<='} #`, bound), after])
 }
 
-const beyondValue = (column: SortColumn, direction: Direction, value: SortValue): Fragment => {
-  if (value === null) return direction === 'asc' ? sql(`${column.sql} IS NOT NULL`) : NONE
-  if (direction === 'asc') return sql(`${column.sql} > ?`, value)
-  const less = sql(`${column.sql} < ?`, value)
+const boundOf = (value: string | number, text: Text): Fragment =>
+  typeof value === 'string' ? text(value) : { sql: '?', bindings: [value] }
+
+const beyondValue = (column: SortColumn, direction: Direction, bound: Fragment | null): Fragment => {
+  if (bound === null) return direction === 'asc' ? sql(`${column.sql} IS NOT NULL`) : NONE
+  if (direction === 'asc') return sql(`${column.sql} > #`, bound)
+  const less = sql(`${column.sql} < #`, bound)
   return column.nullable ? either([less, sql(`${column.sql} IS NULL`)]) : less
 }
 

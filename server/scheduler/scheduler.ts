@@ -1,7 +1,10 @@
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
 import { recordEvent } from '../domain/events.ts'
+import { deleteExpiredKeys } from '../domain/idempotency.ts'
 import { openReports } from '../domain/project-reports.ts'
+import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
 import type { ProjectReportRow } from '../domain/resources.ts'
 import { deleteExpiredSignatures } from '../domain/used-signatures.ts'
@@ -49,7 +52,7 @@ export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
 
 /** All steps once. One that fails is tried again in the next round, and keeps none of the others back. */
 export const runSchedule = async (tools: Tools, isStopping: () => boolean = () => false): Promise<void> => {
-  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, purge]) {
+  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, deleteKeys, purge]) {
     try {
       await step(tools, isStopping)
     } catch (error) {
@@ -84,19 +87,22 @@ const openReportsOfQuarter: Step = async ({ database, clock, reportDueDays }, is
 const findOverdue: Step = async ({ database, clock, onEvents }, isStopping) => {
   const now = clock.now()
   while (!isStopping()) {
-    const late = await rows<ProjectReportRow & { organisation_id: string }>(
+    const late = await rows<ProjectReportRow>(
       database.knex,
-      `SELECT r.*, p.organisation_id FROM project_reports r JOIN projects p ON p.id = r.project_id
-       WHERE r.status = 'open' AND r.overdue_at IS NULL AND r.due_date < ? LIMIT ?`,
+      `SELECT * FROM project_reports WHERE status = 'open' AND overdue_at IS NULL AND due_date < ? LIMIT ?`,
       [dateOf(now), BATCH],
     )
     if (late.length === 0) return
     for (const report of late) {
       await database.transaction(async trx => {
+        // Its organisation is told that it is in when this is committed.
+        const project = await lockProject(trx, report.project_id, 'forShare')
+        const overdueAt = clock.now()
         const won = await run(
           trx,
-          "UPDATE project_reports SET overdue_at = ?, updated_at = ? WHERE id = ? AND status = 'open' AND overdue_at IS NULL",
-          [now, now, report.id],
+          "UPDATE project_reports SET overdue_at = ?, updated_at = ? WHERE id = ? AND status = 'open' " +
+            'AND overdue_at IS NULL',
+          [overdueAt, overdueAt, report.id],
         )
         if (won === 0) return
         const { id, project_id: projectId, quarter } = report
@@ -104,11 +110,11 @@ const findOverdue: Step = async ({ database, clock, onEvents }, isStopping) => {
           trx,
           {
             type: 'project_report_quarterly_overdue',
-            organisationIds: [report.organisation_id],
+            organisationIds: [project!.organisation_id],
             projectId,
             payload: { projectReport: { id, projectId, quarter } },
           },
-          now,
+          clock.now,
         )
       })
     }
@@ -150,7 +156,7 @@ const findExpired: Step = async ({ database, clock, onEvents }, isStopping) => {
             organisationIds: sees_all_organisations === 1 ? 'all' : seen.map(row => row.organisation_id),
             payload: { accessTokenId: id },
           },
-          now,
+          clock.now,
         )
       })
     }
@@ -161,6 +167,11 @@ const findExpired: Step = async ({ database, clock, onEvents }, isStopping) => {
 /** Deletes signatures that the clock window keeps out by now. */
 const deleteSignatures: Step = async ({ database, clock }, isStopping) => {
   while (!isStopping() && (await deleteExpiredSignatures(database.knex, clock.now(), BATCH)) > 0);
+}
+
+/** Deletes idempotency keys whose time is over. */
+const deleteKeys: Step = async ({ database, clock }, isStopping) => {
+  while (!isStopping() && (await deleteExpiredKeys(database.knex, clock.now(), BATCH)) > 0);
 }
 
 /** Deletes events past their retention with their deliveries, except where one is still owed. */
@@ -200,14 +211,18 @@ const purgeEvents = async (database: Database, ids: string[], isStopping: () => 
   }
   if (isStopping()) return
   await database.transaction(async trx => {
+    // Whoever is sending one of them again holds it; what has been written by then, the DELETE sees.
+    await rows(trx, `SELECT id FROM events WHERE id IN (${marks(ids)}) ORDER BY id${dialectOf(trx).forUpdate}`, ids)
     await run(
       trx,
-      `DELETE FROM events WHERE id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = events.id)`,
+      `DELETE FROM events WHERE id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM deliveries d ` +
+        'WHERE d.event_id = events.id)',
       ids,
     )
     await run(
       trx,
-      `DELETE FROM event_organisations WHERE event_id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM events e WHERE e.id = event_organisations.event_id)`,
+      `DELETE FROM event_organisations WHERE event_id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM events e ` +
+        'WHERE e.id = event_organisations.event_id)',
       ids,
     )
   })

@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { launchSandbox } from '../cli/sandbox-server.ts'
 
-// How long the command line takes to start, and to make one request, beside a bare Node that does the same. Each pair is
-// timed in turns, so that what else the machine does weighs on both; medians are compared.
+// How long the command line takes to start, and to make one request, beside a bare Node that does the same. Each pair
+// is timed in turns, so that what else the machine does weighs on both; medians are compared.
 
 const ROUNDS = 25
 
@@ -21,14 +21,19 @@ writeFileSync(
   bare,
   `import { createHash, createHmac, randomUUID } from 'node:crypto'
 const url = new URL('${url}/graphql')
-const query = 'query ($query: MangoQuery) { rows: webhooks(query: $query) { id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt health { rejected dropped pending cancelled delivered } } }'
+const query = \`query ($query: MangoQuery) { rows: webhooks(query: $query) {
+  id url events organisationIds projectIds status statusReason createdAt updatedAt lastDeliveryAt
+  health { rejected dropped pending cancelled delivered } } }\`
 const body = JSON.stringify({ query, variables: { query: { sort: [{ createdAt: 'desc' }] } } })
 const hash = createHash('sha256').update(body).digest('base64')
-const headers = { 'x-date': new Date().toUTCString(), host: url.host, 'x-content-sha256': hash, 'x-nonce': randomUUID() }
+const date = new Date().toUTCString()
+const headers = { 'x-date': date, host: url.host, 'x-content-sha256': hash, 'x-nonce': randomUUID() }
 const toSign = ['POST', url.pathname, Object.values(headers).join(';')].join('\\n')
 const signature = createHmac('sha256', Buffer.from('${apiSecret}', 'base64')).update(toSign).digest('base64')
-const authorization = \`HMAC-SHA256 Credential=${apiKey}&SignedHeaders=\${Object.keys(headers).join(';')}&Signature=\${signature}\`
-const response = await fetch(url, { method: 'POST', headers: { ...headers, authorization, 'content-type': 'application/json', accept: 'application/json' }, body })
+const names = Object.keys(headers).join(';')
+const authorization = \`HMAC-SHA256 Credential=${apiKey}&SignedHeaders=\${names}&Signature=\${signature}\`
+const json = { 'content-type': 'application/json', accept: 'application/json' }
+const response = await fetch(url, { method: 'POST', headers: { ...headers, authorization, ...json }, body })
 const { data, errors } = await response.json()
 if (errors) throw new Error(errors[0].message)
 console.log(JSON.stringify(data.rows, null, 2))
@@ -55,7 +60,8 @@ const compare = (name: string, ours: string[], theirs: string[], limit: number):
   }
   const [one, other] = [median(times.ours), median(times.theirs)]
   console.log(
-    `${name}: ${one.toFixed(0)} ms, bare Node ${other.toFixed(0)} ms, ratio ${(one / other).toFixed(2)} (at most ${limit})`,
+    `${name}: ${one.toFixed(0)} ms, bare Node ${other.toFixed(0)} ms, ratio ${(one / other).toFixed(2)} (at most ` +
+      `${limit})`,
   )
 }
 

@@ -1,7 +1,7 @@
 import { createConnection, type RowDataPacket } from 'mysql2/promise'
 
-// What a server of the MySQL family has done, by its own counters. They are the whole server's: a benchmark that counts has it for
-// itself, or its figures are too large.
+// What a server of the MySQL family has done, by its own counters. They are the whole server's: a benchmark that counts
+// has it for itself, or its figures are too large.
 
 /** Sums since the server's start. What the server does not count is left out. */
 export type Counts = {

@@ -8,13 +8,14 @@ import { createSender } from '../../server/delivery/send.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { openKeyring } from '../../server/keys/signing-keys.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
-import { type Rig, startRig } from '../delivery/rig.ts'
+import { type Fixture, startFixture } from '../delivery/fixture.ts'
 import { masterKey, startServerProcess } from '../delivery/server-process.ts'
 import { engines } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { startReceivers } from './receivers.ts'
 
-// What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address of a
-// database server in TIDINGS_TEST_DATABASE_URLS that server too.
+// What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address
+// of a database server in TIDINGS_TEST_DATABASE_URLS that server too.
 
 const ENDPOINTS = 100
 const ROUNDS = 3
@@ -27,9 +28,9 @@ const quantile = (sorted: number[], part: number): number =>
 const round = (value: number): number => Math.round(value * 100) / 100
 
 /** Deliveries a second by the same client with the same signatures, and nothing written down. */
-const withoutDatabase = async (rig: Rig, urls: string[]): Promise<number> => {
+const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number> => {
   const clock = { now: () => Date.now() }
-  const keyring = await openKeyring(rig.database, createSealer([Buffer.from(masterKey, 'base64')]), clock)
+  const keyring = await openKeyring(fixture.database, createSealer([Buffer.from(masterKey, 'base64')]), clock)
   const sender = createSender({
     guard: createNetworkGuard({ allow: ['127.0.0.0/8'] }),
     maxConnectionsPerOrigin: 1024,
@@ -55,28 +56,36 @@ const withoutDatabase = async (rig: Rig, urls: string[]): Promise<number> => {
   return (DELIVERIES / took) * 1000
 }
 
+const untilEmpty = (fixture: Fixture) =>
+  eventually(
+    'an empty queue',
+    () => fixture.database.knex('delivery_queue').select('delivery_id').limit(1),
+    queue => queue.length === 0,
+    { timeoutMs: 600_000, everyMs: 20 },
+  )
+
 /** Deliveries a second of a backlog, claimed, signed, logged and settled. */
-const withDatabase = async (rig: Rig): Promise<number> => {
-  await rig.emit(DELIVERIES / ENDPOINTS)
+const withDatabase = async (fixture: Fixture): Promise<number> => {
+  await fixture.emit(DELIVERIES / ENDPOINTS)
   const startedAt = performance.now()
-  const loop = await rig.startLoop()
-  while (await rig.database.knex('delivery_queue').first('delivery_id')) await wait(20)
+  const loop = await fixture.startLoop()
+  await untilEmpty(fixture)
   const took = performance.now() - startedAt
   await loop.stop()
   return (DELIVERIES / took) * 1000
 }
 
 /** Deliveries a second of a backlog that falls due at one moment, by so many server processes. */
-const byProcesses = async (rig: Rig, count: number): Promise<number> => {
-  const { knex } = rig.database
-  await rig.emit(DELIVERIES / ENDPOINTS)
+const byProcesses = async (fixture: Fixture, count: number): Promise<number> => {
+  const { knex } = fixture.database
+  await fixture.emit(DELIVERIES / ENDPOINTS)
   await knex('delivery_queue').update({ due_at: Date.now() + 3_600_000 })
   const env = { TIDINGS_ROLES: 'delivery' }
-  const servers = await Promise.all(Array.from({ length: count }, () => startServerProcess(rig.given.url, env)))
+  const servers = await Promise.all(Array.from({ length: count }, () => startServerProcess(fixture.given.url, env)))
   try {
     const due_at = Date.now() + 2_000
     await knex('delivery_queue').update({ due_at })
-    while (await knex('delivery_queue').first('delivery_id')) await wait(20)
+    await untilEmpty(fixture)
     return (DELIVERIES / (Date.now() - due_at)) * 1000
   } finally {
     for (const server of servers) await server.end('SIGTERM')
@@ -85,17 +94,18 @@ const byProcesses = async (rig: Rig, count: number): Promise<number> => {
 
 const throughput = async (engine: string): Promise<void> => {
   const receivers = await startReceivers(ENDPOINTS)
-  const rig = await startRig(engine, { now: () => Date.now() }, { masterKey })
+  const fixture = await startFixture(engine, { now: () => Date.now() }, { masterKey })
   try {
     const ratios: number[] = []
     for (let n = 0; n < ROUNDS; n++) {
-      const bare = await withoutDatabase(rig, receivers.urls)
-      for (const url of receivers.urls) await rig.webhook(url)
-      const durable = await withDatabase(rig)
-      await rig.reset()
+      const bare = await withoutDatabase(fixture, receivers.urls)
+      for (const url of receivers.urls) await fixture.webhook(url)
+      const durable = await withDatabase(fixture)
+      await fixture.reset()
       ratios.push(durable / bare)
       console.log(
-        `${engine}: ${Math.round(durable)} deliveries/s durable, ${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
+        `${engine}: ${Math.round(durable)} deliveries/s durable, ${Math.round(bare)} without a database: ` +
+          `ratio ${round(durable / bare)}`,
       )
     }
     const median = quantile(
@@ -104,16 +114,17 @@ const throughput = async (engine: string): Promise<void> => {
     )
     console.log(`${engine}: median ratio ${round(median)} (wanted: 0.7 or more)`)
     for (const count of engine === 'sqlite' ? [1] : [1, 2]) {
-      const bare = await withoutDatabase(rig, receivers.urls)
-      for (const url of receivers.urls) await rig.webhook(url)
-      const durable = await byProcesses(rig, count)
-      await rig.reset()
+      const bare = await withoutDatabase(fixture, receivers.urls)
+      for (const url of receivers.urls) await fixture.webhook(url)
+      const durable = await byProcesses(fixture, count)
+      await fixture.reset()
       console.log(
-        `${engine}: ${Math.round(durable)} deliveries/s by ${count} server process(es) of their own, ${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
+        `${engine}: ${Math.round(durable)} deliveries/s by ${count} server process(es) of their own, ` +
+          `${Math.round(bare)} without a database: ratio ${round(durable / bare)}`,
       )
     }
   } finally {
-    await rig.stop()
+    await fixture.stop()
     receivers.stop()
   }
 }
@@ -121,17 +132,17 @@ const throughput = async (engine: string): Promise<void> => {
 /** Milliseconds from the commit of a change to the request at each of 10 receivers, at a steady rate. */
 const latency = async (engine: string, hanging: number): Promise<{ p50: number; p99: number }> => {
   const receivers = await startReceivers(10 + hanging)
-  const rig = await startRig(engine, { now: () => Date.now() })
+  const fixture = await startFixture(engine, { now: () => Date.now() })
   try {
-    const loop = await rig.startLoop()
-    for (const url of receivers.urls.slice(hanging)) await rig.webhook(url)
-    for (const url of receivers.urls.slice(0, hanging)) await rig.webhook(`${url}hanging`)
+    const loop = await fixture.startLoop()
+    for (const url of receivers.urls.slice(hanging)) await fixture.webhook(url)
+    for (const url of receivers.urls.slice(0, hanging)) await fixture.webhook(`${url}hanging`)
     const measure = async (seconds: number): Promise<number[]> => {
       await receivers.arrivals()
       const committed = new Map<string, number>()
       for (let n = 0; n < seconds * EVENTS_A_SECOND; n++) {
         const next = wait(1000 / EVENTS_A_SECOND)
-        void rig.emit().then(([id]) => {
+        void fixture.emit().then(([id]) => {
           committed.set(id!, Date.now())
           loop.wake()
         })
@@ -145,7 +156,7 @@ const latency = async (engine: string, hanging: number): Promise<{ p50: number; 
     return { p50: quantile(sorted, 0.5), p99: quantile(sorted, 0.99) }
   } finally {
     receivers.stop()
-    await rig.stop()
+    await fixture.stop()
   }
 }
 
@@ -153,34 +164,36 @@ const latencies = async (engine: string): Promise<void> => {
   const alone = await latency(engine, 0)
   const besides = await latency(engine, 1)
   console.log(
-    `${engine}: commit to receiver, ${EVENTS_A_SECOND} events/s, 10 endpoints each: p50 ${alone.p50} ms, p99 ${alone.p99} ms (wanted: 20 or less); with one more that hangs: p50 ${besides.p50} ms, p99 ${besides.p99} ms, ratio of p99 ${round(besides.p99 / alone.p99)} (wanted: 2 or less)`,
+    `${engine}: commit to receiver, ${EVENTS_A_SECOND} events/s, 10 endpoints each: p50 ${alone.p50} ms, ` +
+      `p99 ${alone.p99} ms (wanted: 20 or less); with one more that hangs: p50 ${besides.p50} ms, ` +
+      `p99 ${besides.p99} ms, ratio of p99 ${round(besides.p99 / alone.p99)} (wanted: 2 or less)`,
   )
 }
 
 /** Milliseconds of a claim of 200 due deliveries, with so many that are due later. */
 const claims = async (engine: string): Promise<void> => {
-  const rig = await startRig(engine, { now: () => Date.now() })
+  const fixture = await startFixture(engine, { now: () => Date.now() })
   try {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     let later = 0
     const timed = async (wanted: number): Promise<number> => {
       for (; later < wanted; later += 1000) {
         const due_at = Date.now() + 24 * 3_600_000 + later
         const waiting = { event_id: randomUUID(), webhook_id: webhookId, due_at }
-        await rig.database
+        await fixture.database
           .knex('delivery_queue')
           .insert(Array.from({ length: 1000 }, () => ({ delivery_id: randomUUID(), ...waiting })))
       }
       const times: number[] = []
       for (let n = 0; n < 15; n++) {
-        await rig.emit(200)
+        await fixture.emit(200)
         const startedAt = performance.now()
         const given = { lease: randomUUID(), now: Date.now(), limit: 200, leaseMs: 30_000 }
-        const { taken } = await claim(rig.database, { ...given, triage: due => ({ take: due, later: [] }) })
+        const { taken } = await claim(fixture.database, { ...given, triage: due => ({ take: due, later: [] }) })
         times.push(performance.now() - startedAt)
         if (taken.length !== 200) throw new Error(`claimed ${taken.length}`)
-        await rows(rig.database.knex, 'SELECT 1')
-        await rig.database
+        await rows(fixture.database.knex, 'SELECT 1')
+        await fixture.database
           .knex('delivery_queue')
           .whereNotNull('lease')
           .where('due_at', '<', Date.now() + 3_600_000)
@@ -194,10 +207,11 @@ const claims = async (engine: string): Promise<void> => {
     const few = await timed(1000)
     const many = await timed(1_000_000)
     console.log(
-      `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with 1,000,000: ratio ${round(many / few)} (wanted: 1.5 or less)`,
+      `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with 1,000,000: ` +
+        `ratio ${round(many / few)} (wanted: 1.5 or less)`,
     )
   } finally {
-    await rig.stop()
+    await fixture.stop()
   }
 }
 

@@ -1,14 +1,17 @@
+import { setTimeout as wait } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
 import { between, type Counters, openCounters } from './database-counters.ts'
-import { median, quantile, show, table } from './figures.ts'
+import { fixedWorkMs, median, quantile, show, table } from './figures.ts'
 import { cpuMs, pidListeningOn } from './processes.ts'
 import { type Pace, startWorld, type World } from './world.ts'
 
-// What an event costs from its signed mutation over HTTP to the settled delivery: 10 publishers, 100 endpoints, one event to one
-// endpoint. CPU is that of the server's processes and of the database's; publishers and receivers have processes of their own and
-// are not counted, though they take their part of the machine. Rounds alternate between the engines; medians are printed.
+// What an event costs from its signed mutation over HTTP to the settled delivery: 10 publishers, 100 endpoints, one
+// event to one endpoint. CPU is that of the server's processes and of the database's; publishers and receivers have
+// processes of their own and are not counted, though they take their part of the machine. Rounds alternate between the
+// engines; medians are printed. CPU is dearer on a machine that is busy otherwise: compare two runs by the CPU of the
+// fixed work that is measured beside.
 //
 //   npm run bench -- end-to-end [--engine mysql] [--rounds 3] [--seconds 5] [--in-flight 100] [--rate 100]
 
@@ -50,7 +53,11 @@ const measure = async ({ world, counters, databasePid }: Side, pace: Pace): Prom
   const cpu = () => ({ server: cpuMs(serverPid), database: databasePid ? cpuMs(databasePid) : Number.NaN })
   const [counted, spent] = [await counters?.read(), cpu()]
   const publishing = world.publish(pace)
-  await new Promise(resolve => setTimeout(resolve, SECONDS * 1000))
+  const works: number[] = []
+  for (let second = 0; second < SECONDS; second++) {
+    await wait(1000)
+    works.push(fixedWorkMs())
+  }
   const window = await publishing()
   await world.settled()
   const after = cpu()
@@ -74,6 +81,7 @@ const measure = async ({ world, counters, databasePid }: Side, pace: Pace): Prom
     begunToReceivedP99: quantile(window.begunToReceived, 0.99),
     acknowledgedToReceivedP50: quantile(window.acknowledgedToReceived, 0.5),
     acknowledgedToReceivedP99: quantile(window.acknowledgedToReceived, 0.99),
+    fixedWork: median(works),
     notDone: Object.values(window.refused).reduce((a, b) => a + b, 0) + window.unanswered + window.missing,
     ...Object.fromEntries(kinds),
   }
@@ -94,6 +102,7 @@ const LINES: [key: string, label: string][] = [
   ['begunToReceivedP99', 'begun → received p99 ms'],
   ['acknowledgedToReceivedP50', 'acknowledged → received p50 ms'],
   ['acknowledgedToReceivedP99', 'acknowledged → received p99 ms'],
+  ['fixedWork', 'CPU ms of a fixed work meanwhile'],
   ['notDone', 'refused, unanswered or not received'],
 ]
 const KINDS_SHOWN = 10
@@ -128,14 +137,16 @@ try {
   for (const { engine, counters } of sides) {
     const [durable] =
       (await counters?.ask<Record<string, unknown>>(
-        'SELECT @@innodb_flush_log_at_trx_commit AS flush_log_at_trx_commit, @@log_bin AS log_bin, @@sync_binlog AS sync_binlog',
+        'SELECT @@innodb_flush_log_at_trx_commit AS flush_log_at_trx_commit, @@log_bin AS log_bin, ' +
+          '@@sync_binlog AS sync_binlog',
       )) ?? []
     if (durable) console.log(`${engine}: ${JSON.stringify(durable)}`)
   }
   for (const { world } of sides) {
     const warming = world.publish({ inFlight: 20 })
-    await new Promise(resolve => setTimeout(resolve, WARM_UP_SECONDS * 1000))
+    await wait(WARM_UP_SECONDS * 1000)
     await warming()
+    for (let n = 0; n < 20; n++) fixedWorkMs()
   }
   for (const mode of modes) {
     const rounds = new Map<Side, Round[]>(sides.map(side => [side, []]))

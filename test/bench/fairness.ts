@@ -8,8 +8,8 @@ import { createDatabase, createWorld } from '../chaos/world.ts'
 import { startServerProcess } from '../delivery/server-process.ts'
 import { startReceivers } from './receivers.ts'
 
-// What two endpoints of a hundred, one that hangs and one that floods, do to the latency of the other 98, from an event to its
-// request: node test/bench/fairness.ts [mysql://root@127.0.0.1:3306 [server processes …]]
+// What two endpoints of a hundred, one that hangs and one that floods, do to the latency of the other 98, from an event
+// to its request: node test/bench/fairness.ts [mysql://root@127.0.0.1:3306 [server processes …]]
 
 const ENDPOINTS = 100
 const EVENTS_A_SECOND = 60
@@ -25,7 +25,10 @@ const quantile = (sorted: number[], part: number): number => sorted[Math.floor(p
 
 type Latency = { p50: number; p99: number; most: number }
 
-/** The latencies of 98 endpoints in milliseconds while the other two are as their paths say, each as the median of short spells. */
+/**
+ * The latencies of 98 endpoints in milliseconds while the other
+ * two are as their paths say, each as the median of short spells.
+ */
 const latencies = async (serverUrl: string, processes: number, [first, second]: [string, string]): Promise<Latency> => {
   const receivers = await startReceivers(ENDPOINTS)
   const databaseUrl = await createDatabase(serverUrl)

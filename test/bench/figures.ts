@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { stripVTControlCharacters } from 'node:util'
 
 export const ascending = (values: number[]): number[] => values.toSorted((a, b) => a - b)
@@ -30,4 +31,22 @@ export const table = (rows: string[][], { textColumns = 1 }: { textColumns?: num
         .trimEnd(),
     )
     .join('\n')
+}
+
+const SAMPLE = JSON.stringify(
+  Array.from({ length: 200 }, (_, n) => ({ id: `row ${n}`, at: n * 1e6, text: 'x'.repeat(n) })),
+)
+
+/**
+ * CPU milliseconds of a work that is always the same: what else a machine does makes each process's CPU time dearer
+ * too.
+ */
+export const fixedWorkMs = (): number => {
+  const before = process.cpuUsage()
+  for (let n = 0; n < 40; n++)
+    createHash('sha256')
+      .update(JSON.stringify(JSON.parse(SAMPLE)))
+      .digest()
+  const { user, system } = process.cpuUsage(before)
+  return (user + system) / 1000
 }

@@ -26,14 +26,14 @@ import {
   markOf,
   organisationNames,
   type Tokens,
-} from '../graphql/worlds.ts'
+} from '../graphql/noninterference.ts'
 import { engines } from '../support/databases.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { startTestServer, type TestServer } from '../support/server.ts'
 
-// Random and mutated requests against a running server: what is made from the schema, most of it valid, and the same with
-// characters, tokens, JSON or headers changed. No answer is a 500, none shows what its token does not see, and the server is
-// still there at the end.
+// Random and mutated requests against a running server: what is made from the schema, most of it valid, and the same
+// with characters, tokens, JSON or headers changed. No answer is a 500, none shows what its token does not see, and the
+// server is still there at the end.
 //
 //   node test/bench/fuzz.ts [--count 100000] [--seed 1] [--engine sqlite]
 
@@ -66,7 +66,8 @@ export const fuzz = async (
       found.codes[code] = (found.codes[code] ?? 0) + 1
       if (fault)
         found.faults.push(
-          `request ${n} of seed ${seed}: ${fault}\n${describe(sent)}\n→ ${answer.status} ${answer.text.slice(0, 1_000)}`,
+          `request ${n} of seed ${seed}: ${fault}\n${describe(sent)}\n→ ${answer.status} ` +
+            `${answer.text.slice(0, 1_000)}`,
         )
       if (found.answers % 1_000 === 0) onProgress(found.answers)
     }
@@ -234,13 +235,11 @@ class Requests {
     if (random.chance(0.08)) body = this.#strange(request, body)
     if (random.chance(0.04)) body = this.#mutated(body)
     const get = random.chance(0.03)
+    const part = (text: string) => encodeURIComponent(text.toWellFormed())
     return this.#signed(kind, {
       method: get ? 'GET' : random.chance(0.01) ? 'PUT' : 'POST',
       path: get
-        ? `/graphql?query=${encodeURIComponent(document.toWellFormed())}&variables=${encodeURIComponent(JSON.stringify(this.#variables).toWellFormed())}`.slice(
-            0,
-            8_000,
-          )
+        ? `/graphql?query=${part(document)}&variables=${part(JSON.stringify(this.#variables))}`.slice(0, 8_000)
         : '/graphql',
       body: get ? '' : body,
     })

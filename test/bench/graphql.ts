@@ -17,11 +17,13 @@ import { seedMany } from '../../server/seed.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { engines, migratedDatabase } from '../support/databases.ts'
 import { freePort } from '../support/ports.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 
-// GraphQL queries, signed, answered by Tidings as it starts by default, beside the same schema, resolvers and database on
-// graphql-yoga and on Apollo Server, which ask nobody who they are: node test/bench/graphql.ts [engine …]. Each server is a
-// process of its own, and so is the client; they are measured in turns, and medians are compared. The CPU time of a server is
-// the steadier figure on a machine that has other things to do; that of a database server is not in it.
+// GraphQL queries, signed, answered by Tidings as it starts by default, beside the same schema,
+// resolvers and database on graphql-yoga and on Apollo Server, which ask nobody who they are: node
+// test/bench/graphql.ts [engine …]. Each server is a process of its own, and so is the client;
+// they are measured in turns, and medians are compared. The CPU time of a server is the steadier
+// figure on a machine that has other things to do; that of a database server is not in it.
 
 const CALLERS = 16
 const ROUNDS = 7
@@ -83,18 +85,18 @@ const seed = async (database: Database): Promise<void> => {
     ...times,
   }
   await database.knex('access_tokens').insert(token)
-  const webhooks = Array.from({ length: 20 }, (_, n) => ({
-    id: uuid(),
-    access_token_id: token.id,
-    url: `https://receiver-${n}.example/webhook`,
-    status: 'active',
-    ...times,
-  }))
-  await database.knex('webhooks').insert(webhooks)
+  const webhookIds = await addWebhooks(
+    database.knex,
+    Array.from({ length: 20 }, (_, n) => ({
+      accessTokenId: token.id,
+      url: `https://receiver-${n}.example/webhook`,
+      createdAt: now,
+    })),
+  )
   const deliveries = Array.from({ length: 200 }, (_, n) => ({
     id: uuid(),
     event_id: uuid(),
-    webhook_id: webhooks[n % webhooks.length]!.id,
+    webhook_id: webhookIds[n % webhookIds.length],
     event_type: 'project_report_quarterly_submitted',
     status: 'delivered',
     attempt_count: 2,
@@ -153,7 +155,10 @@ class Server {
     }
   }
 
-  /** The headers of a request, signed where somebody asks for it. All are signed here, so that the client's work is the same. */
+  /**
+   * The headers of a request, signed where somebody asks for it.
+   * All are signed here, so that the client's work is the same.
+   */
   headers(body: string, credentials: Credentials): Record<string, string> {
     const signed = signRequest({ method: 'POST', url: this.#url, body, credentials, at: new Date(), nonce: uuid() })
     const plain = { 'content-type': 'application/json', accept: 'application/json' }
@@ -168,7 +173,10 @@ class Server {
     return text
   }
 
-  /** Requests a second with all callers asking at once, each anew when it is answered, and CPU time of the server a request. */
+  /**
+   * Requests a second with all callers asking at once, each anew
+   * when it is answered, and CPU time of the server a request.
+   */
   async measure(body: string, callers: Credentials[], requests: number): Promise<Measured> {
     const each = callers.map(caller =>
       Array.from({ length: requests / callers.length }, () => this.headers(body, caller)),
@@ -238,14 +246,16 @@ const compare = async (engine: string): Promise<void> => {
         median(measured.get(server)!.map(once => once[figure]))
       const shown = servers.map(
         ({ name }) =>
-          `${SERVERS[name]} ${medianOf(name, 'perSecond').toFixed(0)} requests/s (${medianOf(name, 'cpuMs').toFixed(2)} ms CPU each)`,
+          `${SERVERS[name]} ${medianOf(name, 'perSecond').toFixed(0)} requests/s ` +
+          `(${medianOf(name, 'cpuMs').toFixed(2)} ms CPU each)`,
       )
       console.log(`${engine}, ${name}: ${shown.join(', ')}`)
       for (const rival of ['yoga', 'apollo'] as const) {
         const speed = medianOf('tidings', 'perSecond') / medianOf(rival, 'perSecond')
         const cpu = medianOf(rival, 'cpuMs') / medianOf('tidings', 'cpuMs')
         console.log(
-          `${engine}, ${name}: ${speed.toFixed(2)} × ${SERVERS[rival]} in requests/s, ${cpu.toFixed(2)} × in requests per CPU time (wanted: more than 1)`,
+          `${engine}, ${name}: ${speed.toFixed(2)} × ${SERVERS[rival]} in requests/s, ` +
+            `${cpu.toFixed(2)} × in requests per CPU time (wanted: more than 1)`,
         )
       }
     }

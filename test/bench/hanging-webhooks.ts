@@ -3,8 +3,9 @@ import { asIdLike, copyRow, idText, newIdLike, templateOf } from './seed.ts'
 import { createToken, type World } from './world.ts'
 
 /**
- * Gives another tenant so many webhooks whose endpoint never answers, and makes so many deliveries due for each. Returns the ids of
- * the webhooks and the tenant's token. The first delivery is made over the API, and is in flight; the others are copies of it.
+ * Gives another tenant so many webhooks whose endpoint never answers, and makes so many deliveries due for each.
+ * Returns the ids of the webhooks, their url and the tenant's token. The first delivery is made over the API, and is in
+ * flight; the others are copies of it.
  */
 export const makeDue = async (
   { given: { database }, client, admin, tenant, server }: World,
@@ -70,5 +71,5 @@ export const makeDue = async (
       change: n => ({ delivery_id: more[n], webhook_id: ids[n % ids.length] }),
     })
   }
-  return { token: crowd, webhookIds: ids.map(idText) }
+  return { token: crowd, webhookIds: ids.map(idText), url: hangingUrl }
 }

@@ -8,9 +8,9 @@ import { fileURLToPath } from 'node:url'
 import { aftercare } from '../../scripts/aftercare.js'
 import { startThrowAwayDatabase } from '../../scripts/throw-away-database.js'
 
-// Runs one benchmark by its name, or all of them that need neither arguments nor an hour. They run on SQLite and on the servers
-// named in TIDINGS_TEST_DATABASE_URLS; without any on a private MariaDB, unless TIDINGS_TEST_ENGINES is `sqlite`. What stands
-// behind the name goes to the benchmark.
+// Runs one benchmark by its name, or all of them that need neither arguments nor an hour. They run on SQLite and on the
+// servers named in TIDINGS_TEST_DATABASE_URLS; without any on a private MariaDB, unless TIDINGS_TEST_ENGINES is
+// `sqlite`. What stands behind the name goes to the benchmark.
 //
 //   npm run bench -- --list
 //   npm run bench [-- NAME [options]]
@@ -23,6 +23,10 @@ const benchmarks: Record<string, Benchmark> = {
     about: 'CPU, statements, rate and latency of an event from its mutation to its receipt',
   },
   statements: { file: 'statements.ts', about: 'every statement that one event costs, in order (MySQL and MariaDB)' },
+  profile: {
+    file: 'profile.ts',
+    about: 'where the CPU of an event goes, in the server by package, in MySQL by statement',
+  },
   isolation: {
     file: 'isolation.ts',
     about: 'the worst requests that can be found, beside 100 deliveries a second of another tenant',
@@ -67,7 +71,10 @@ const list = (): string => {
     .join('\n')
 }
 
-/** Nothing of a benchmark outlives this process, even when that is killed: it has a folder and a process group of its own. */
+/**
+ * Nothing of a benchmark outlives this process, even when that is killed: it has a folder and a process group of its
+ * own.
+ */
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-bench-'))
 const care = aftercare(folder)
 const stopping = new AbortController()

@@ -9,11 +9,13 @@ import type { MangoQuery } from '../../server/mango/query.ts'
 import type { Resource } from '../../server/mango/resource.ts'
 import { seedMany } from '../../server/seed.ts'
 import { engines, freshDatabase } from '../support/databases.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 
-// Selectors over many rows against the SQL that one would write by hand, as ratios of the medians of alternating runs; and a
-// walk over all rows with `after` while rows are inserted and deleted.
+// Selectors over many rows against the SQL that one would write by hand, as ratios of the medians of alternating runs;
+// and a walk over all rows with `after` while rows are inserted and deleted.
 //
-//   TIDINGS_TEST_DATABASE_URLS=mysql://… node test/bench/mango.ts [--organisations 1000000] [--projects 100000] [--deliveries 1000000]
+//   TIDINGS_TEST_DATABASE_URLS=mysql://… node test/bench/mango.ts [--organisations 1000000] [--projects 100000]
+//     [--deliveries 1000000]
 
 const { values: options } = parseArgs({
   options: {
@@ -73,14 +75,9 @@ const seed = async (database: Database): Promise<void> => {
     ...times,
   }
   await knex('access_tokens').insert(token)
-  await knex('webhooks').insert(
-    webhookIds.map((id, n) => ({
-      id,
-      access_token_id: token.id,
-      url: `https://example.com/${n}`,
-      status: 'active',
-      ...times,
-    })),
+  await addWebhooks(
+    knex,
+    webhookIds.map((id, n) => ({ id, accessTokenId: token.id, url: `https://example.com/${n}`, createdAt: START })),
   )
   const found: { id: string; organisation_id: string }[] = await knex('projects')
     .select('id', 'organisation_id')
@@ -227,7 +224,9 @@ const compareAll = async (database: Database): Promise<void> => {
       name: 'last 50 rejected of a webhook',
       resource: deliveries,
       query: { selector: { webhookId: webhookIds[5], status: 'rejected' }, sort: [{ finishedAt: 'desc' }], limit: 50 },
-      sql: "SELECT * FROM deliveries WHERE webhook_id = ? AND status = 'rejected' ORDER BY finished_at DESC, id DESC LIMIT 50",
+      sql:
+        "SELECT * FROM deliveries WHERE webhook_id = ? AND status = 'rejected' ORDER BY finished_at DESC, id DESC " +
+        'LIMIT 50',
       bindings: [webhookIds[5]!],
     },
     {
@@ -274,7 +273,9 @@ const compareAll = async (database: Database): Promise<void> => {
       name: 'deliveries by the url of their webhook, last 50',
       resource: deliveries,
       query: { selector: { 'webhook.url': 'https://example.com/7' }, sort: [{ id: 'desc' }], limit: 50 },
-      sql: "SELECT d.* FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id WHERE w.url = 'https://example.com/7' ORDER BY d.id DESC LIMIT 50",
+      sql:
+        "SELECT d.* FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id WHERE w.url = 'https://example.com/7' " +
+        'ORDER BY d.id DESC LIMIT 50',
     },
     ...(engine === 'sqlite'
       ? []
@@ -323,7 +324,8 @@ const compareAll = async (database: Database): Promise<void> => {
   ]
 
   console.log(
-    `\n${database.dialect.engine}, ${counts.organisations} organisations, ${counts.projects} projects, ${deliveryCount} deliveries`,
+    `\n${database.dialect.engine}, ${counts.organisations} organisations, ${counts.projects} projects, ` +
+      `${deliveryCount} deliveries`,
   )
   console.log('ratio   mango ms  by hand ms  rows  examined  indexes')
   for (const { name, resource, query, sql, bindings = [] } of compared) {
@@ -368,7 +370,10 @@ const medians = async (...works: (() => Promise<void>)[]): Promise<number[]> => 
   return times.map(list => list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)]!)
 }
 
-/** Walks all organisations in pages, by three orders at once, while others come and go: each that stays is seen exactly once. */
+/**
+ * Walks all organisations in pages, by three orders at once,
+ * while others come and go: each that stays is seen exactly once.
+ */
 const walk = async (database: Database): Promise<void> => {
   const { knex } = database
   const staying = Number((await knex('organisations').count({ n: '*' }))[0]!.n)
@@ -414,7 +419,8 @@ const walk = async (database: Database): Promise<void> => {
     const seconds = (performance.now() - started) / 1000
     if (seen.size !== staying) throw new Error(`${seen.size} of ${staying} were seen`)
     console.log(
-      `walk by ${JSON.stringify(sort ?? 'id')}: ${staying} rows once each in ${pages} pages, ${seconds.toFixed(1)} s, slowest page ${slowestMs.toFixed(0)} ms; ${passing} passing rows seen`,
+      `walk by ${JSON.stringify(sort ?? 'id')}: ${staying} rows once each in ${pages} pages, ` +
+        `${seconds.toFixed(1)} s, slowest page ${slowestMs.toFixed(0)} ms; ${passing} passing rows seen`,
     )
   }
   walking = false

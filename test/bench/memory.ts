@@ -7,8 +7,8 @@ import { createDatabase, createWorld, type World } from '../chaos/world.ts'
 import { startServerProcess } from '../delivery/server-process.ts'
 import { startReceivers } from './receivers.ts'
 
-// The memory of one server process under load, with a million deliveries waiting for later and half of the endpoints answering a byte
-// at a time: node test/bench/memory.ts mysql://root@127.0.0.1:3306 [minutes]
+// The memory of one server process under load, with a million deliveries waiting for later and half of the endpoints
+// answering a byte at a time: node test/bench/memory.ts mysql://root@127.0.0.1:3306 [minutes]
 
 const WAITING = 1_000_000
 const ENDPOINTS = 100
@@ -78,7 +78,8 @@ try {
     await wait(SAMPLE_EVERY_MS)
     const arrived = (await receivers.arrivals()).length
     console.log(
-      `${Math.round((Date.now() - since) / 1000)} s: ${residentMb(server.pid)} MB, ${load.result.submitted.size} submitted, ${arrived} answered at once`,
+      `${Math.round((Date.now() - since) / 1000)} s: ${residentMb(server.pid)} MB, ` +
+        `${load.result.submitted.size} submitted, ${arrived} answered at once`,
     )
   }
   await load.stop(5_000)

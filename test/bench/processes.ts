@@ -29,7 +29,10 @@ const allPids = (): number[] =>
     .filter(name => /^\d+$/.test(name))
     .map(Number)
 
-/** User and system time of a process, its threads and its children, the ended ones included, in milliseconds; 0 if there is none. */
+/**
+ * User and system time of a process, its threads and its children, the ended ones included, in milliseconds; 0 if there
+ * is none.
+ */
 export const cpuMs = (pid: number): number => {
   const stats = allPids().flatMap(each => statOf(each) ?? [])
   const tree = new Set([pid])

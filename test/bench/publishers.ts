@@ -2,8 +2,8 @@ import { setTimeout as wait } from 'node:timers/promises'
 import type { Credentials } from '../../shared/hmac.ts'
 import { createClient } from './client.ts'
 
-// Publishers in a process of their own, for benchmarks: from `start` to `stop` they submit project reports, so many in flight or so
-// many a second, each of another project and quarter; then they tell what was answered, and when.
+// Publishers in a process of their own, for benchmarks: from `start` to `stop` they submit project reports, so many in
+// flight or so many a second, each of another project and quarter; then they tell what was answered, and when.
 
 export type Start = {
   kind: 'start'

@@ -1,9 +1,9 @@
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-// A receiver in a process of its own, for benchmarks: one port an endpoint, answers at once; a path that ends in /hanging never,
-// one that ends in /flooding without end, one that ends in /trickling a byte at a time.
-// Tells its parent, when asked and except of a path that ends in /aside, which project reports it has been told of, and when.
+// A receiver in a process of its own, for benchmarks: one port an endpoint, answers at once; a path that ends in
+// /hanging never, one that ends in /flooding without end, one that ends in /trickling a byte at a time. Tells its
+// parent, when asked and except of a path that ends in /aside, which project reports it has been told of, and when.
 
 const CHUNK = Buffer.alloc(65_536, 'x')
 const flood = (response: ServerResponse): void => {

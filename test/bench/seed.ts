@@ -1,8 +1,8 @@
 import { v7 as uuid } from 'uuid'
 import { type Database, marks, run } from '../../server/database/connect.ts'
 
-// Rows in bulk, without the API. Each is a copy of a row that the API has made, but for the columns that are named: what else a
-// version of the schema has, and how it writes ids down, comes along by itself.
+// Rows in bulk, without the API. Each is a copy of a row that the API has made, but for the columns that are named:
+// what else a version of the schema has, and how it writes ids down, comes along by itself.
 
 export type Row = Record<string, unknown>
 

@@ -5,8 +5,9 @@ import { must } from './client.ts'
 import { openCounters } from './database-counters.ts'
 import { startWorld } from './world.ts'
 
-// Every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled, as the database's
-// general log has them: npm run bench -- statements [engine]. The log is switched on for that moment, on the whole server.
+// Every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled, as the
+// database's general log has them: npm run bench -- statements [engine]. The log is switched on for that moment, on the
+// whole server.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
@@ -48,7 +49,8 @@ const statementsOf = async (engine: string): Promise<Logged[]> => {
     )
     const ids = connections.map(({ id }) => id).filter(id => id !== own[0]!.id)
     return await ask<Logged>(
-      `SELECT DATE_FORMAT(event_time, '%s.%f') AS at, thread_id AS connection, CONVERT(argument USING utf8mb4) AS statement
+      `SELECT DATE_FORMAT(event_time, '%s.%f') AS at, thread_id AS connection,
+         CONVERT(argument USING utf8mb4) AS statement
        FROM mysql.general_log WHERE command_type IN ('Query', 'Execute') AND thread_id IN (${ids.join(', ')})
        AND event_time > NOW(6) - INTERVAL ${2 * QUIET_MS} * 1000 MICROSECOND`,
     )

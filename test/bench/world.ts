@@ -10,8 +10,9 @@ import { type Client, createClient, must } from './client.ts'
 import type { Published, Start } from './publishers.ts'
 import { startReceivers } from './receivers.ts'
 
-// What end-to-end benchmarks work on: a server process on a database of its own, set up over its API; publishers and receivers in
-// processes of their own. It knows nothing of the server's insides, so that it measures any version of them.
+// What end-to-end benchmarks work on: a server process on a database of its own, set up over its API; publishers and
+// receivers in processes of their own. It knows nothing of the server's insides, so that it measures any version of
+// them.
 
 const PUBLISHERS = 10
 const ENDPOINTS = 100

@@ -13,7 +13,10 @@ export type Arrival = {
   did: 'reply' | 'hang' | 'reset' | 'babble'
   /** The status of which the headers were sent. */
   status: number | null
-  /** Whether the answer was handed over before the connection was gone: up to its headers, where the body is endless, slow or cut. */
+  /**
+   * Whether the answer was handed over before the connection was
+   * gone: up to its headers, where the body is endless, slow or cut.
+   */
   isWritten: boolean
   iat: number | null
   exp: number | null
@@ -34,7 +37,9 @@ const COLUMNS = [
   'wrong',
 ] as const
 
-/** The log of all endpoints, in a file: it is written in one process and read in another, and may be larger than memory. */
+/**
+ * The log of all endpoints, in a file: it is written in one process and read in another, and may be larger than memory.
+ */
 export const openArrivals = (file: string) => {
   const database = new DatabaseSync(file)
   database.exec(`PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;

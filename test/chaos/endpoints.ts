@@ -1,8 +1,8 @@
 import type { EventType } from '../../shared/vocabulary.ts'
 import { portion } from './random.ts'
 
-// The endpoints of a run: what each is to have, and how it behaves. What an endpoint does with a delivery depends on the
-// delivery's id and on how often it has come before, and on nothing else.
+// The endpoints of a run: what each is to have, and how it behaves. What an endpoint does with a delivery depends on
+// the delivery's id and on how often it has come before, and on nothing else.
 
 export type Behaviour =
   | 'good'
@@ -28,7 +28,9 @@ export type Endpoint = {
   projects?: number[]
 }
 
-/** What is done with one request. A `reply` with a body of kind `endless`, `slow` or `cut` has its headers sent whole. */
+/**
+ * What is done with one request. A `reply` with a body of kind `endless`, `slow` or `cut` has its headers sent whole.
+ */
 export type Action =
   | {
       do: 'reply'

@@ -48,7 +48,10 @@ const finder = (findings: Findings, sentence: string) => {
   return wrong
 }
 
-/** Whether faults, of some kinds or of any, lie between two times; those of the past stay in mind for so long as they were felt. */
+/**
+ * Whether faults, of some kinds or of any, lie between two times;
+ * those of the past stay in mind for so long as they were felt.
+ */
 const among =
   (disturbances: Disturbance[]): Story['disturbances'] =>
   (from, to, ...kinds) =>
@@ -57,7 +60,10 @@ const among =
         it.from <= to && it.to >= from && (kinds.length === 0 || kinds.includes(it.kind) || it.target === 'database'),
     )
 
-/** Whether the database was away at some moment between two times; a server that was frozen then finds out when it wakes. */
+/**
+ * Whether the database was away at some moment between two
+ * times; a server that was frozen then finds out when it wakes.
+ */
 const wasAway = (disturbances: Disturbance[], from: number, to: number): boolean =>
   disturbances.some(outage => {
     if (outage.target !== 'database') return false
@@ -215,7 +221,8 @@ const checkHolds = ({ arrivals, disturbances }: Given, findings: Findings): void
       )
       for (const { jti: other, arrivedAt } of tooSoon) {
         wrong.push(
-          `${behaviour} (${index}) asked at ${time(endedAt)} for a pause until ${time(heldUntil)} (${jti}), and ${other} came at ${time(arrivedAt)}`,
+          `${behaviour} (${index}) asked at ${time(endedAt)} for a pause until ${time(heldUntil)} (${jti}), ` +
+            `and ${other} came at ${time(arrivedAt)}`,
         )
       }
     }

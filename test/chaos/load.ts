@@ -5,7 +5,10 @@ import { signRequest } from '../../shared/hmac.ts'
 import { seeded } from './random.ts'
 import type { World } from './world.ts'
 
-/** A mutation that was answered with an error it should not have been answered with, unless something was out of order then. */
+/**
+ * A mutation that was answered with an error it should not have
+ * been answered with, unless something was out of order then.
+ */
 export type Refusal = { at: number; tookMs: number; mutation: string; code: string; message: string }
 
 export type LoadResult = {
@@ -32,11 +35,12 @@ const FIRST_YEAR = 3000
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
-const APPROVE = `mutation ($id: UUID!, $approverId: UUID!) { approveProjectReport(id: $id, approverId: $approverId) { id } }`
+const APPROVE = `mutation ($id: UUID!, $approverId: UUID!) {
+  approveProjectReport(id: $id, approverId: $approverId) { id } }`
 
 /**
- * Submits reports, and approves a part of them: `rate` mutations a second, spread over the servers, each repeated until it is
- * known to have happened. One that was not answered may have happened: a CONFLICT then says that it has.
+ * Submits reports, and approves a part of them: `rate` mutations a second, spread over the servers, each repeated until
+ * it is known to have happened. One that was not answered may have happened: a CONFLICT then says that it has.
  */
 export const startLoad = (given: { world: World; rate: number; seed: number; targets: () => Target[] }) => {
   const { world, rate, seed, targets } = given

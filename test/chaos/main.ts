@@ -12,15 +12,16 @@ import { createDatabase } from './world.ts'
 
 const HELP = `npm run chaos -- [flags]
 
-Runs server processes under load while they are killed and frozen, their database is restarted, and their endpoints refuse,
-reset, hang, flood and talk nonsense; then checks that nothing was lost, doubled or misreported. Exits with 1 if anything was.
+Runs server processes under load while they are killed and frozen, their database is restarted, and their endpoints
+refuse, reset, hang, flood and talk nonsense; then checks that nothing was lost, doubled or misreported. Exits with 1 if
+anything was.
 
   --minutes N         how long the load lasts (2)
   --servers N         server processes (3; on SQLite 1)
   --rate N            mutations a second (100)
   --seed N            of the faults, to have the same again (by the time)
-  --database WHERE    a private server is started, ended and frozen: the one found on this machine, or the mariadbd or mysqld at a path;
-                      mysql://… is a running one, that is left alone; sqlite is a file
+  --database WHERE    a private server is started, ended and frozen: the one found on this machine, or the mariadbd
+                      or mysqld at a path; mysql://… is a running one, that is left alone; sqlite is a file
   --help
 
 npm run chaos -- --case NAME[,NAME…] [flags]
@@ -82,7 +83,8 @@ const main = async (): Promise<number> => {
       ...(instance && { instance }),
     }
     console.log(
-      `seed ${seed}, ${servers} server processes, ${values.rate} mutations/s, ${values.minutes} min, ${faults.length} faults`,
+      `seed ${seed}, ${servers} server processes, ${values.rate} mutations/s, ${values.minutes} min, ` +
+        `${faults.length} faults`,
     )
     const { findings, figures } = await runChaos(chaos)
     for (const [name, value] of Object.entries(figures)) console.log(`  ${name}: ${value}`)

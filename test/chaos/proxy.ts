@@ -1,7 +1,8 @@
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
-// A way between a server process and its database (MySQL or MariaDB) that a case can break, slow down, or stop at a statement.
+// A way between a server process and its database (MySQL or MariaDB) that a case can break, slow down, or stop at a
+// statement.
 
 /** A statement that was stopped on its way. */
 export type Held = {
@@ -28,7 +29,10 @@ export type Pattern = RegExp | ((text: string) => boolean)
 export type DatabaseProxy = {
   /** The database's address by this way. */
   url: string
-  /** Connections stay and new ones are taken, and nothing comes through, the end of a connection neither: a host gone without a word. */
+  /**
+   * Connections stay and new ones are taken, and nothing comes through, the end of a connection neither: a host gone
+   * without a word.
+   */
   hole(): void
   /** Breaks every connection; new ones are taken. */
   cut(): void
@@ -39,12 +43,12 @@ export type DatabaseProxy = {
   /** Milliseconds that each byte takes longer from now on, each way. */
   delay(ms: number): void
   /**
-   * Stops the next `times` statements that match, before the database has them; or, with `answer`, when the database has answered
-   * and the server process has not had the answer.
+   * Stops the next `times` statements that match, before the database has them; or, with `answer`, when the database
+   * has answered and the server process has not had the answer.
    */
   hold(pattern: Pattern, options?: { times?: number; answer?: boolean }): Hold
-  /** Answers statements that match with an error, and does not let the database have them. Returns how to end that. */
-  fail(pattern: Pattern, failure: Failure): { failed: () => number; end: () => void }
+  /** Answers statements that match with an error, and does not let the database have them, until it is ended. */
+  fail(pattern: Pattern, failure: Failure | (() => Failure)): { failed: () => number; end: () => void }
   /** Calls back with each statement as it comes. Returns how to end that. */
   watch(onStatement: (text: string) => void): () => void
   close(): void
@@ -115,7 +119,7 @@ type Link = {
 }
 
 type Holding = { pattern: Pattern; left: number; isOfAnswer: boolean; caught: (held: Held) => void; held: Set<Held> }
-type Failing = { pattern: Pattern; failure: Failure; count: number }
+type Failing = { pattern: Pattern; failure: () => Failure; count: number }
 
 const matches = (pattern: Pattern, text: string): boolean =>
   pattern instanceof RegExp ? pattern.test(text) : pattern(text)
@@ -177,8 +181,9 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
       const failing = [...failures].find(it => matches(it.pattern, text))
       if (failing) {
         failing.count += 1
-        const error = errorPacket(failing.failure)
-        const { instead } = failing.failure
+        const failure = failing.failure()
+        const error = errorPacket(failure)
+        const { instead } = failure
         if (instead === undefined) link.toClient.push(error, delayMs)
         else {
           answerInstead = error
@@ -298,7 +303,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
       }
     },
     fail(pattern, failure) {
-      const failing: Failing = { pattern, failure, count: 0 }
+      const failing: Failing = { pattern, failure: typeof failure === 'function' ? failure : () => failure, count: 0 }
       failures.add(failing)
       return { failed: () => failing.count, end: () => void failures.delete(failing) }
     },

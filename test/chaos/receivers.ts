@@ -5,11 +5,13 @@ import { pipeline } from 'node:stream/promises'
 import { setTimeout as wait } from 'node:timers/promises'
 import { decodeJwt } from 'jose'
 import { type Jwk, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Arrival, openArrivals } from './arrivals.ts'
 import { type Action, actionOf, endpoints } from './endpoints.ts'
 import { seeded } from './random.ts'
 
-// The endpoints of a run, in a process of their own that nothing happens to. Started with the path of the log and the seed.
+// The endpoints of a run, in a process of their own that nothing
+// happens to. Started with the path of the log and the seed.
 
 export type ToReceivers = { keys: Jwk[]; issuer: string } | 'calm' | 'finish'
 export type FromReceivers = { urls: string[] } | { arrived: number } | 'finished'
@@ -133,7 +135,7 @@ const refuseAtTimes = async (server: Server, port: number): Promise<void> => {
     await closed
     await wait(200 + random() * 1500)
     // Another connection of this machine may have been given the port meanwhile.
-    while (!(await listen(server, port).catch(() => undefined))) await wait(100)
+    await eventually(`port ${port} to be free again`, () => listen(server, port), Boolean, { everyMs: 100 })
   }
 }
 

@@ -50,8 +50,8 @@ const RECOVERY_MS = 2_000
 type Slot = Target & { number: number; process: ServerProcess | undefined }
 
 /**
- * Runs servers under load while faults happen to them, to their database and at their endpoints; lets what is owed be delivered;
- * and checks what must hold.
+ * Runs servers under load while faults happen to them, to their database and at their endpoints; lets what is owed be
+ * delivered; and checks what must hold.
  */
 export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figures: Figures }> => {
   const { databaseUrl, instance, folder, seed, servers, rate, loadMs, faults } = chaos
@@ -150,7 +150,9 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
       const happened = disturbances.length
       const now = disturbances.filter(it => it.to === Number.POSITIVE_INFINITY).map(it => `${it.target} ${it.kind}`)
       chaos.onProgress?.(
-        `${seconds(since)} s: ${load.result.submitted.size + load.result.approved.size} mutations, ${receivers.arrived()} requests arrived, ${queue} owed, ${happened} of ${faults.length} faults${now.length > 0 ? ` (${now.join(', ')})` : ''}`,
+        `${seconds(since)} s: ${load.result.submitted.size + load.result.approved.size} mutations, ` +
+          `${receivers.arrived()} requests arrived, ${queue} owed, ${happened} of ${faults.length} ` +
+          `faults${now.length > 0 ? ` (${now.join(', ')})` : ''}`,
       )
     }, PROGRESS_EVERY_MS)
     try {

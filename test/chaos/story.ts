@@ -2,7 +2,8 @@ import type { AttemptRow, DeliveryRow } from '../../server/domain/resources.ts'
 import type { Arrival } from './arrivals.ts'
 import type { Disturbance } from './faults.ts'
 
-// What must hold of one delivery, told twice: by the database, and by the endpoint it went to. Each rule returns what is wrong.
+// What must hold of one delivery, told twice: by the database, and
+// by the endpoint it went to. Each rule returns what is wrong.
 
 export type Story = {
   delivery: DeliveryRow
@@ -53,7 +54,10 @@ const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs, disturbances 
   return [`is ${status}`]
 }
 
-/** An event acknowledged twice: only if something ended or froze before the first acknowledgement can have been recorded. */
+/**
+ * An event acknowledged twice: only if something ended or froze
+ * before the first acknowledgement can have been recorded.
+ */
 const acknowledgedOnce: Rule = ({ arrivals, disturbances }) => {
   const [first, second] = arrivals.filter(({ status, isWritten }) => isSuccess(status) && isWritten)
   if (!first || !second) return []
@@ -91,8 +95,9 @@ const waited: Rule = story => {
 }
 
 /**
- * Attempts one after another, with the wait that the schedule has between them: none where the first was lost or throttled. A
- * failure counts only if it was recorded in time, which it may not have been if something was out of order.
+ * Attempts one after another, with the wait that the schedule has between them:
+ * none where the first was lost or throttled. A failure counts only if it was
+ * recorded in time, which it may not have been if something was out of order.
  */
 export const waits = ({ attempts, scheduleMs, disturbances }: Story) => {
   const found: { one: AttemptRow; next: AttemptRow; waitMs: number }[] = []
@@ -190,7 +195,8 @@ export const tell = ({ delivery, attempts, arrivals }: Story): string => {
   )
   const seen = arrivals.map(
     it =>
-      `${time(it.arrivedAt)} to ${it.endedAt === null ? '?' : time(it.endedAt)} ${it.status ?? it.did}${it.isWritten ? '' : ' cut off'}`,
+      `${time(it.arrivedAt)} to ${it.endedAt === null ? '?' : time(it.endedAt)} ` +
+      `${it.status ?? it.did}${it.isWritten ? '' : ' cut off'}`,
   )
   return `${delivery.status}; attempts: ${made.join(', ')}; arrivals: ${seen.join(', ')}`
 }

@@ -7,6 +7,7 @@ import { openKeyring } from '../../server/keys/signing-keys.ts'
 import type { Jwk } from '../../shared/delivery-token.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { masterKey } from '../delivery/server-process.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 import { type Endpoint, ORGANISATIONS, organisationOf, PROJECTS } from './endpoints.ts'
 
 /** What a run works on; the ids are in the order of the numbers that endpoints go by. */
@@ -32,7 +33,10 @@ export const createDatabase = async (serverUrl: string): Promise<string> => {
   return url.href
 }
 
-/** Fills a database with the schema, and with organisations, projects, a token that may do everything, and a webhook for each endpoint. */
+/**
+ * Fills a database with the schema, and with organisations, projects,
+ * a token that may do everything, and a webhook for each endpoint.
+ */
 export const createWorld = async (
   databaseUrl: string,
   endpoints: readonly (Omit<Endpoint, 'behaviour'> & { url: string })[],
@@ -44,7 +48,6 @@ export const createWorld = async (
   const ids = (count: number) => Array.from({ length: count }, () => randomUUID() as string)
   const organisationIds = ids(ORGANISATIONS)
   const projectIds = ids(PROJECTS)
-  const webhookIds = ids(endpoints.length)
   const userId = randomUUID()
   const { knex } = database
   await insertMany(
@@ -69,33 +72,17 @@ export const createWorld = async (
   )
   const keyring = await openKeyring(database, sealer, { now: () => Date.now() })
   keyring.stop()
-  for (const [index, { url, events, organisations, projects }] of endpoints.entries()) {
-    const webhook_id = webhookIds[index]!
-    await knex('webhooks').insert({
-      id: webhook_id,
-      access_token_id: credentials.id,
+  const webhookIds = await addWebhooks(
+    knex,
+    endpoints.map(({ url, events = [], organisations = [], projects = [] }) => ({
+      accessTokenId: credentials.id,
       url,
-      status: 'active',
-      all_events: events ? 0 : 1,
-      all_organisations_and_projects: organisations || projects ? 0 : 1,
-      ...times,
-    })
-    await insertMany(
-      knex,
-      'webhook_events',
-      (events ?? []).map(event_type => ({ webhook_id, event_type })),
-    )
-    await insertMany(
-      knex,
-      'webhook_organisations',
-      (organisations ?? []).map(number => ({ webhook_id, organisation_id: organisationIds[number] })),
-    )
-    await insertMany(
-      knex,
-      'webhook_projects',
-      (projects ?? []).map(number => ({ webhook_id, project_id: projectIds[number] })),
-    )
-  }
+      events,
+      organisationIds: organisations.map(number => organisationIds[number]!),
+      projectIds: projects.map(number => projectIds[number]!),
+      createdAt: now,
+    })),
+  )
   return {
     database,
     databaseUrl,

@@ -9,7 +9,8 @@ import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
-// An afternoon with the command line, as a person has it: in a terminal, each step following what the one before it said.
+// An afternoon with the command line, as a person has it: in a
+// terminal, each step following what the one before it said.
 
 const home = temporaryFolder()
 const bin = join(home, 'bin')
@@ -35,17 +36,19 @@ for (const [columns, rows] of [
       columns,
       rows,
     })
-    await shell.shows(/^\$ /m)
+    await shell.waitForOutput(/^\$ /m)
     const seen: string[] = []
-    /** Types a line, and gives what it printed once the shell asks for the next; keys in between answer its questions. */
+    /**
+     * Types a line, and gives what it printed once the shell asks for the next; keys in between answer its questions.
+     */
     const type = async (line: string, ...questions: [RegExp, ...string[]][]): Promise<string> => {
       await shell.clear()
       await shell.press(`${line}; echo "=$?="`, 'Enter')
       for (const [question, ...keys] of questions) {
-        await shell.shows(question)
+        await shell.waitForOutput(question)
         await shell.press(...keys)
       }
-      const shown = await shell.shows(/^=\d+=\s*\$ $/m, 20_000).catch(() => shell.shows(/^=\d+=/m))
+      const shown = await shell.waitForOutput(/^=\d+=\s*\$ $/m, 20_000).catch(() => shell.waitForOutput(/^=\d+=/m))
       seen.push(shown)
       return shown
     }
@@ -97,15 +100,15 @@ for (const [columns, rows] of [
     // An integrator rehearses an outage.
     await shell.clear()
     await shell.press('tidings listen --register --port 0 --answer 500,reset,429:1,200; echo "=$?="', 'Enter')
-    const listening = await shell.shows(/Registered as webhook/)
+    const listening = await shell.waitForOutput(/Registered as webhook/)
     await submit()
-    const rehearsed = await shell.shows(
+    const rehearsed = await shell.waitForOutput(
       /answered 500[\s\S]*broken off[\s\S]*answered 429[\s\S]*answered 200 .*submitted/,
     )
     seen.push(listening, rehearsed)
     await shell.press('C-c')
     assert.match(
-      await shell.shows(/^=0=/m),
+      await shell.waitForOutput(/^=0=/m),
       /The webhook is disabled\.[\s\S]*Received 4 deliveries, 0 of them not valid/,
     )
 

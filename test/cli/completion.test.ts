@@ -138,11 +138,11 @@ const without = (shell: string) => (spawnSync(shell, ['-c', ':']).status === 0 ?
 const pressTab = async (shell: string[], settingUp: string[], lines: string[]) => {
   const terminal = await openTerminal(shell, { env: { ...env, PS1: '> ' }, columns: 200 })
   await terminal.press([...settingUp, 'echo re""ady'].join('; '), 'Enter')
-  await terminal.shows(/^ready$/m)
+  await terminal.waitForOutput(/^ready$/m)
   const completed: string[] = []
   for (const line of lines) {
     await terminal.press(line, 'Tab', 'C-x')
-    const shown = await terminal.shows(new RegExp(`(?:^|\n)<[^>]*>(?:[\\s\\S]*\n<[^>]*>){${completed.length}}`))
+    const shown = await terminal.waitForOutput(new RegExp(`(?:^|\n)<[^>]*>(?:[\\s\\S]*\n<[^>]*>){${completed.length}}`))
     completed.push(
       shown
         .match(/^<[^>]*>$/gm)!
@@ -174,7 +174,8 @@ test('bash completes commands, webhook ids and event types', { skip: without('ba
 })
 
 test('zsh completes commands, webhook ids and event types', { skip: without('zsh') || noTerminal }, async () => {
-  const show = `show() { print -r -- ""; print -r -- "<$BUFFER>"; BUFFER=; zle reset-prompt }; zle -N show; bindkey '^X' show`
+  const show =
+    `show() { print -r -- ""; print -r -- "<$BUFFER>"; BUFFER=; zle reset-prompt }; ` + `zle -N show; bindkey '^X' show`
   const settingUp = ['autoload -U compinit', 'compinit -D', 'source <(tidings completion zsh)', show]
   assert.deepEqual(await pressTab(['zsh', '-f', '-i'], settingUp, lines), completedLines)
 })

@@ -107,7 +107,7 @@ test('a profile that does not exist is exit code 3 and names those that do', asy
   assert.match(stderr, /Saved profiles: here/)
 })
 
-test('login checks the token, then saves a profile that only its owner can read and that is used from then on', async () => {
+test('login checks the token, then saves a profile that only its owner can read and that is used next', async () => {
   const home = temporaryFolder()
   const args = ['login', '--profile', 'mine', '--url', server.url, '--api-key', credentials.apiKey, '--api-secret', '-']
   const { code, stdout, stderr } = await tidings(args, { home, stdin: credentials.apiSecret })

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
-import { suite, type TestContext, test } from 'node:test'
+import { suite, test } from 'node:test'
 import { v7 as uuid } from 'uuid'
 import type { DeliveryAtAGlance } from '../../cli/resources/timeline.ts'
 import type { Webhook } from '../../cli/resources/webhook.ts'
 import { type Answer, connectedTo, type Received, startStubServer } from './stub-server.ts'
+import { noTerminal, openShell } from './terminal.ts'
 import { temporaryFolder } from './tidings.ts'
-import { noTmux, startTerminal } from './tmux.ts'
 
 // What the dashboard does with servers that flood it, are away, limit it, or send what is meant for the terminal.
 
@@ -80,18 +80,18 @@ const answering =
     }
   }
 
-const open = async (t: TestContext, answer: (received: Received) => Answer) => {
+const open = async (answer: (received: Received) => Answer) => {
   const server = await startStubServer(answer)
   const env = { ...connectedTo(server), XDG_CONFIG_HOME: home }
-  const terminal = await startTerminal(t, { columns: 80, rows: 24, env })
+  const terminal = await openShell({ columns: 80, rows: 24, env })
   await terminal.type('tidings dashboard\n')
   await terminal.waitFor('WHAT HAPPENED')
   await terminal.waitWhile('Looking')
   return { server, terminal }
 }
 
-suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => {
-  test('1,000 deliveries a second: it tells the rate, holds still for who selects one, and answers keys at once', async t => {
+suite('the dashboard and its server', { skip: noTerminal, timeout: 120_000 }, () => {
+  test('1,000 deliveries a second: it tells the rate, holds a selection still, and answers keys at once', async () => {
     let made: DeliveryAtAGlance[] = []
     let upTo = Date.now()
     /** One a millisecond, as a flood has them. */
@@ -104,7 +104,7 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
       made = [...fresh, ...made].slice(0, 200)
       return made
     }
-    const { terminal, server } = await open(t, answering(flood))
+    const { terminal, server } = await open(answering(flood))
     await terminal.waitFor(/ (9\d\d|1\d\d\d)\/s · newest first/)
     await terminal.press('Down')
     await terminal.waitFor(/\d+\+ newer: home/)
@@ -123,23 +123,17 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
     assert.ok(server.received.length - before <= 30, 'a key asks for a look, and a look is one request')
   })
 
-  test('left alone it makes no more than 90 requests a minute', async t => {
+  test('left alone it makes no more than 90 requests a minute', async () => {
     const rows = [delivered()]
-    const { server, terminal } = await open(
-      t,
-      answering(() => rows),
-    )
+    const { server, terminal } = await open(answering(() => rows))
     await terminal.waitFor('● live')
     const before = server.received.length
     await new Promise(resolve => setTimeout(resolve, 6_000))
     assert.ok(server.received.length - before <= 9, `${server.received.length - before} in 6 s`)
   })
 
-  test('a server that is away is said to be, and looked for until it is back', async t => {
-    const { server, terminal } = await open(
-      t,
-      answering(() => [delivered()]),
-    )
+  test('a server that is away is said to be, and looked for until it is back', async () => {
+    const { server, terminal } = await open(answering(() => [delivered()]))
     server.reset = true
     await terminal.waitFor(/○ away/)
     await terminal.waitFor(
@@ -150,9 +144,9 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
     await terminal.waitWhile('Still trying')
   })
 
-  test('when the server limits the token it slows down and says so', async t => {
+  test('when the server limits the token it slows down and says so', async () => {
     const answer = answering(() => [delivered()])
-    const { server, terminal } = await open(t, answer)
+    const { server, terminal } = await open(answer)
     server.answer = () => ({ status: 429, errors: [{ message: 'Too many.', extensions: { code: 'RATE_LIMITED' } }] })
     await terminal.waitFor(/◐ slowed/)
     await terminal.waitFor(/The server limits how often this access token may ask; looking every [2-9]/)
@@ -162,11 +156,8 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
     assert.equal(server.received.length, before, 'it rests before it asks again')
   })
 
-  test('a token that is revoked meanwhile is said to be, with what to do', async t => {
-    const { server, terminal } = await open(
-      t,
-      answering(() => [delivered()]),
-    )
+  test('a token that is revoked meanwhile is said to be, with what to do', async () => {
+    const { server, terminal } = await open(answering(() => [delivered()]))
     server.answer = () => ({
       status: 401,
       errors: [{ message: 'The access token is revoked.', extensions: { code: 'UNAUTHENTICATED', reason: 'revoked' } }],
@@ -175,12 +166,11 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
     await terminal.waitFor(/The access token is revoked\..*Ask an admin for a\s+new one, then: tidings login/)
   })
 
-  test('what a server sends cannot act on the terminal', async t => {
+  test('what a server sends cannot act on the terminal', async () => {
     const hostile = '\x1b[2J\x1b]0;gone\x07\u202e'
     const rows = [delivered({ eventType: `${hostile}type`, webhook: { url: `https://${hostile}example.com` } })]
     const webhooks = [{ ...webhook, url: `https://example.com/${hostile}` }]
     const { terminal } = await open(
-      t,
       answering(
         () => rows,
         () => webhooks,
@@ -193,9 +183,8 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
     await terminal.waitFor(/Event +\\u001b\[2J\\u001b\]0;gone\\u0007\\u202etype/)
   })
 
-  test('a narrow screen is not torn by wide characters', async t => {
+  test('a narrow screen is not torn by wide characters', async () => {
     const { terminal } = await open(
-      t,
       answering(() => [
         delivered({ webhook: { url: 'https://例え.example.com/受け取り/とても長い道のり/その先' } }),
         delivered(),
@@ -206,9 +195,8 @@ suite('the dashboard and its server', { skip: noTmux, timeout: 120_000 }, () => 
     assert.match(screen, /c recover\s*$/)
   })
 
-  test('without webhooks and deliveries it says what to do first', async t => {
+  test('without webhooks and deliveries it says what to do first', async () => {
     const { terminal } = await open(
-      t,
       answering(
         () => [],
         () => [],

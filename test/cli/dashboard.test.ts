@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
-import { after, before, beforeEach, suite, type TestContext, test } from 'node:test'
+import { after, before, beforeEach, suite, test } from 'node:test'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+import { noTerminal, openShell, type Terminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
-import { noTmux, startTerminal, type Terminal } from './tmux.ts'
 
 // The dashboard as people use it: a real server, a receiver that can be made to fail, and a real terminal.
 
@@ -28,14 +28,15 @@ const createWebhook = async (path: string): Promise<string> => {
 /** Something happens that every webhook is told of. */
 const submitReport = async (): Promise<void> => {
   const { errors } = await server.graphql(
-    'mutation ($p: UUID!, $q: String!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: $q, submitterId: $u) { id } }',
+    'mutation ($p: UUID!, $q: String!, $u: UUID!) ' +
+      '{ submitProjectReport(projectId: $p, quarter: $q, submitterId: $u) { id } }',
     { p: organisation.projectId, q: `${quarter++}-1`, u: organisation.userId },
   )
   assert.equal(errors, undefined)
 }
 
-const open = async (t: TestContext, size: { columns: number; rows: number }, args = ''): Promise<Terminal> => {
-  const terminal = await startTerminal(t, { ...size, env })
+const open = async (size: { columns: number; rows: number }, args = ''): Promise<Terminal> => {
+  const terminal = await openShell({ ...size, env })
   await terminal.type(`tidings dashboard ${args}\n`)
   await terminal.waitFor('● live')
   await terminal.waitFor('WHAT HAPPENED')
@@ -43,7 +44,7 @@ const open = async (t: TestContext, size: { columns: number; rows: number }, arg
   return terminal
 }
 
-suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
+suite('the dashboard in a terminal', { skip: noTerminal, timeout: 120_000 }, () => {
   before(async () => {
     receiver = await startReceiver({
       answer: ({ path, body }) => (body.eventType === 'ping' ? { status: 200 } : (answers[path] ?? { status: 200 })),
@@ -71,8 +72,8 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     }
   })
 
-  test('webhooks stand there with their health, who needs attention first, and deliveries the newest first', async t => {
-    const terminal = await open(t, { columns: 80, rows: 24 })
+  test('webhooks are shown with their health, who needs attention first, and deliveries the newest first', async () => {
+    const terminal = await open({ columns: 80, rows: 24 })
     const screen = await terminal.waitFor(/rejected \(400\)/)
     assert.match(screen, /all +all 3 webhooks +4 +1 +0 +1\n/)
     assert.match(screen, /active +\S+\/refusing +1 +1 +0 +0\n[^\n]+\/failing +1 +0 +0 +1\n[^\n]+\/well +2 +0 +0 +0\n/)
@@ -83,8 +84,8 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     await terminal.waitFor(/(WEBHOOK\n)(.*(queued|\(\d+.*)\n){3}/)
   })
 
-  test('a delivery’s story is opened, and sent again after a question', async t => {
-    const terminal = await open(t, { columns: 80, rows: 24 }, '--status rejected')
+  test('a delivery’s story is opened, and sent again after a question', async () => {
+    const terminal = await open({ columns: 80, rows: 24 }, '--status rejected')
     await terminal.press('Enter')
     const story = await terminal.waitFor(/attempt 1 +answered 400/)
     assert.match(story, /Story · rejected \(400\)/)
@@ -101,16 +102,16 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     await terminal.waitFor(/Delivered after 1 attempt/)
   })
 
-  test('a wide terminal has the story of what is selected beside the lists', async t => {
-    const terminal = await open(t, { columns: 200, rows: 60 })
+  test('a wide terminal has the story of what is selected beside the lists', async () => {
+    const terminal = await open({ columns: 200, rows: 60 })
     await terminal.press('Down')
     const screen = await terminal.waitFor(/attempt 1/)
     assert.match(screen, /─ Webhooks · 3 ─.*─ Story · /)
     assert.match(screen, /^> . {2}\d\d:\d\d:\d\d/m)
   })
 
-  test('the list is limited by status, by webhook and by what is searched for, and esc shows all again', async t => {
-    const terminal = await open(t, { columns: 100, rows: 30 })
+  test('the list is limited by status, by webhook and by what is searched for, and esc shows all again', async () => {
+    const terminal = await open({ columns: 100, rows: 30 })
     await terminal.waitFor(/rejected \(400\)/)
     await terminal.press('s', 's')
     const failed = await terminal.waitWhile(/delivered \(200/)
@@ -131,9 +132,9 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     assert.doesNotMatch(limited, /EVENT +WEBHOOK/)
   })
 
-  test('a webhook is pinged, disabled, enabled and recovered, each after a question that names it', async t => {
+  test('a webhook is pinged, disabled, enabled and recovered, each after a question that names it', async () => {
     const id = await createWebhook('/own')
-    const terminal = await open(t, { columns: 80, rows: 24 }, `--webhook ${id}`)
+    const terminal = await open({ columns: 80, rows: 24 }, `--webhook ${id}`)
     const act = async (key: string, question: RegExp, outcome: RegExp) => {
       await terminal.press(key)
       await terminal.waitFor(question)
@@ -157,9 +158,9 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     await act('p', /Send a ping/, /The webhook is disabled\. Set its status to active/)
   })
 
-  test('a token that may only read is told so, by what it lacks', async t => {
+  test('a token that may only read is told so, by what it lacks', async () => {
     const { apiKey, apiSecret } = await server.token({ name: 'viewer', permissions: ['read'] })
-    const reading = await startTerminal(t, {
+    const reading = await openShell({
       columns: 80,
       rows: 24,
       env: { ...env, TIDINGS_API_KEY: apiKey, TIDINGS_API_SECRET: apiSecret },
@@ -170,8 +171,8 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     await reading.waitFor(/may read but not disable: it lacks the\s+permission “webhooks”/)
   })
 
-  test('it keeps to the terminal while that changes its size, and asks for more room where there is too little', async t => {
-    const terminal = await open(t, { columns: 80, rows: 24 })
+  test('it keeps to a terminal that changes its size, and asks for more room where there is too little', async () => {
+    const terminal = await open({ columns: 80, rows: 24 })
     for (const [columns, rows] of [
       [120, 40],
       [60, 15],
@@ -199,8 +200,8 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     // Not one that it sends itself: it is as if a bug had thrown.
     ['a crash', async (terminal: Terminal) => terminal.kill('SIGUSR2')],
   ] as const) {
-    test(`the terminal is as it was after ${how}`, async t => {
-      const terminal = await startTerminal(t, { columns: 80, rows: 24, env: { ...env, NODE_OPTIONS: CRASHING } })
+    test(`the terminal is as it was after ${how}`, async () => {
+      const terminal = await openShell({ columns: 80, rows: 24, env: { ...env, NODE_OPTIONS: CRASHING } })
       await terminal.type('echo first; stty -a | cksum; tidings dashboard\n')
       await terminal.waitFor('● live')
       assert.equal(await terminal.ask('alternate_on'), '1')
@@ -218,8 +219,8 @@ suite('the dashboard in a terminal', { skip: noTmux, timeout: 120_000 }, () => {
     })
   }
 
-  test('NO_COLOR is kept: a screen without a single colour', async t => {
-    const terminal = await startTerminal(t, { columns: 80, rows: 24, env: { ...env, NO_COLOR: '1' } })
+  test('NO_COLOR is kept: a screen without a single colour', async () => {
+    const terminal = await openShell({ columns: 80, rows: 24, env: { ...env, NO_COLOR: '1' } })
     await terminal.type('tidings dashboard\n')
     await terminal.waitFor(/rejected \(400\)/)
     await terminal.press('Down')

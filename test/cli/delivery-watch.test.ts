@@ -183,7 +183,7 @@ test('deliveries watch goes on, more slowly, when the server limits the token', 
   assert.equal(child.exitCode, null)
 })
 
-test('deliveries watch prints a JSON object a line, waits for a server that is away, and ends well on SIGINT', async t => {
+test('deliveries watch prints a JSON object a line, waits for a server that is away, and ends on SIGINT', async t => {
   const deliveries: DeliveryAtAGlance[] = []
   const server = await startStubServer(({ variables }) => ({
     data: { deliveries: find(deliveries, variables.query as Query) },

@@ -120,7 +120,7 @@ test('a token that may only read is a note', async () => {
   assert.match(check('permissions').next!, /webhooks/)
 })
 
-test('doctor --webhook says what became of the last deliveries and whether the endpoint is reached from here', async () => {
+test('doctor --webhook says what became of the last deliveries, and if the endpoint is reached from here', async () => {
   const attempts = [
     {
       number: 1,

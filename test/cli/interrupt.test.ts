@@ -7,7 +7,8 @@ import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
-// What a person sees who breaks a command off, or is asked something: in a real terminal, which must be as it was afterwards.
+// What a person sees who breaks a command off, or is asked
+// something: in a real terminal, which must be as it was afterwards.
 
 const home = temporaryFolder()
 const url = noTerminal ? '' : await startSandbox(home)
@@ -28,14 +29,16 @@ const env = {
   TIDINGS_HOME: join(home, 'x'),
 }
 
-/** Runs a command in a terminal, answers each question with keys, and gives what was on the screen and its exit code. */
+/**
+ * Runs a command in a terminal, answers each question with keys, and gives what was on the screen and its exit code.
+ */
 const inTerminal = async (line: string[], ...steps: [question: RegExp, ...keys: string[]][]) => {
   const terminal = await openTerminal(['bash', script, ...line], { env, columns: 100 })
   for (const [question, ...keys] of steps) {
-    await terminal.shows(question)
+    await terminal.waitForOutput(question)
     await terminal.press(...keys)
   }
-  const screen = await terminal.shows(/^clean, \d+$/m)
+  const screen = await terminal.waitForOutput(/^clean, \d+$/m)
   return { code: Number(/^clean, (\d+)$/m.exec(screen)![1]), screen }
 }
 const skip = noTerminal
@@ -63,7 +66,7 @@ test('ctrl-C at listen --register disables its webhook', { skip }, async () => {
 
 test('a hang-up, as of a closed window, ends listen --register as well', { skip }, async () => {
   const terminal = await openTerminal(['bash', script, 'listen', '--port', '0', '--register'], { env })
-  await terminal.shows(/Registered as/)
+  await terminal.waitForOutput(/Registered as/)
   assert.equal((await webhooksList())[0].status, 'active')
   await terminal.close()
   for (let tries = 0; (await webhooksList())[0].status !== 'disabled'; tries += 1) assert.ok(tries < 50, 'still active')
@@ -108,5 +111,5 @@ test('a list turns pages on Enter, stops on q, and is never cut in silence', { s
 
   const quiet = `node ${join(home, 'tidings.js')} users list --quiet </dev/null; echo "=$?="`
   const terminal = await openTerminal(['bash', '-c', quiet], { env })
-  assert.match(await terminal.shows(/^=0=/m), /The first 50 users\. The next ones: --after/)
+  assert.match(await terminal.waitForOutput(/^=0=/m), /The first 50 users\. The next ones: --after/)
 })

@@ -27,6 +27,6 @@ test('a key that is not known is looked for again, but not more often than every
   assert.equal(issuer.fetches, 1)
   t.mock.timers.tick(11_000)
   assert.deepEqual(await keys(issuer.kid), issuer.keys)
-  for (let i = 0; i < 5; i++) await keys('a stranger’s')
+  for (let i = 0; i < 5; i++) await keys('untrusted')
   assert.equal(issuer.fetches, 2)
 })

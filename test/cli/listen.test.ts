@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { test } from 'node:test'
+import { eventually } from '../support/eventually.ts'
 import { startIssuer } from './issuer.ts'
 import { connectedTo, startStubServer } from './stub-server.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
@@ -35,9 +36,12 @@ const startListening = async (args: string[], env: Record<string, string> = {}) 
       : new Promise<void>(done => {
           wanted = { count, done }
         })
-  const message = async (pattern: RegExp) => {
-    while (!messages.some(line => pattern.test(line))) await new Promise(resolve => setTimeout(resolve, 5))
-  }
+  const message = (pattern: RegExp) =>
+    eventually(
+      `a line like ${pattern}`,
+      () => messages,
+      all => all.some(line => pattern.test(line)),
+    )
   return { child, url, lines, messages, ended, received, message }
 }
 

@@ -3,9 +3,9 @@ import { randomUUID } from 'node:crypto'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { type Arrival, type LocalReceiverOptions, startLocalReceiver } from '../../cli/listen/receiver.ts'
 import { parseScriptedResponses } from '../../cli/listen/scripted-responses.ts'
+import { eventually } from '../support/eventually.ts'
 import { startIssuer } from './issuer.ts'
 
 const issuer = await startIssuer()
@@ -50,10 +50,14 @@ test('a retry after the receiver’s own 500 is not taken for a replay', async (
 })
 
 test('a delivery whose sender has hung up is not handled, and its retry is', async () => {
-  const { url, arrivals } = await start({ delayMs: 100 })
+  const { url, arrivals } = await start({ delayMs: 1000 })
   const eventId = randomUUID()
-  await assert.rejects(issuer.deliver(url, { eventId, signal: AbortSignal.timeout(20) }))
-  while (arrivals.length === 0) await wait(5)
+  await assert.rejects(issuer.deliver(url, { eventId, signal: AbortSignal.timeout(400) }))
+  await eventually(
+    'the arrival to be told',
+    () => arrivals,
+    all => all.length > 0,
+  )
   assert.match(arrivals[0]!.reason!, /^The sender had hung up/)
   assert.equal((await issuer.deliver(url, { eventId })).status, 200)
 })

@@ -38,7 +38,8 @@ test('a recovery that breaks off says what it did and how to go on', async () =>
   assert.match(
     stderr,
     new RegExp(
-      `500 deliveries are queued\\. Go on with: tidings webhooks recover ${id} --since ${later.replaceAll('+', '\\+')} --until 2026-11-21`,
+      `500 deliveries are queued\\. Go on with: tidings webhooks recover ${id} --since ` +
+        `${later.replaceAll('+', '\\+')} --until 2026-11-21`,
     ),
   )
 })

@@ -1,54 +1,97 @@
 import { execFile, spawnSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { after } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { eventually } from '../support/eventually.ts'
 
 /** For a test's `skip`: why there is no terminal to be had, or false. */
-export const noTerminal = spawnSync('tmux', ['-V']).status === 0 ? false : 'tmux is not installed'
+export const noTerminal: string | false =
+  spawnSync('tmux', ['-V']).status === 0 ? false : 'a terminal is tmux, which is not installed here'
+
+const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
+const WAIT_MS = 20_000
 
 export interface Terminal {
-  /** Presses keys, as tmux names them: text as it is, or `Enter`, `Tab`, `C-c`. */
+  /** Presses keys by tmux's names for them, `Enter`, `Down`, `C-c`, and types what is no such name. */
   press(...keys: string[]): Promise<void>
-  /** What is on the screen, with what has scrolled off. */
-  text(): Promise<string>
-  /** Waits until the screen shows `pattern`, and answers with what it shows. Throws after `timeoutMs`, with the screen. */
-  shows(pattern: RegExp, timeoutMs?: number): Promise<string>
+  /** Types text as it is. */
+  type(text: string): Promise<void>
+  /** What it shows, a line a row; with colour codes on request. */
+  screen(options?: { codes: boolean }): Promise<string>
+  /** Waits until the screen shows this, and answers with it. Throws with the screen at the deadline. */
+  waitFor(shown: string | RegExp, timeoutMs?: number): Promise<string>
+  /** As waitFor, for something to be gone. */
+  waitWhile(shown: string | RegExp, timeoutMs?: number): Promise<string>
+  /** As waitFor, in all that has been printed: with what has scrolled off, and lines that were wrapped in one piece. */
+  waitForOutput(printed: RegExp, timeoutMs?: number): Promise<string>
   /** Empties the screen, and forgets what has scrolled off. */
   clear(): Promise<void>
+  resize(columns: number, rows: number): Promise<void>
+  /** Sends a signal to what the shell runs. */
+  kill(signal: NodeJS.Signals): Promise<void>
+  /** Of tmux's formats, such as `cursor_flag` or `alternate_on`. */
+  ask(format: string): Promise<string>
   /** Closes the window, which hangs up on what runs in it. */
   close(): Promise<void>
 }
 
-/** A real terminal in which a command runs; gone when the test file has ended. */
+type Given = { env?: Record<string, string>; columns?: number; rows?: number }
+
+/** A real terminal in which a command runs, with none of the caller's own settings; gone when the test has ended. */
 export const openTerminal = async (
   command: string[],
-  { env = {}, columns = 80, rows = 24 }: { env?: Record<string, string>; columns?: number; rows?: number } = {},
+  { env = {}, columns = 80, rows = 24 }: Given = {},
 ): Promise<Terminal> => {
   const name = `tidings-${randomUUID()}`
-  const tmux = async (...args: string[]) =>
-    (await promisify(execFile)('tmux', ['-L', name, '-f', '/dev/null', ...args])).stdout
-  const clear = async () => void (await tmux('send-keys', '-R', ';', 'clear-history'))
-  const close = async () => void (await tmux('kill-server').catch(() => {}))
+  const inherited = Object.entries(process.env).filter(
+    ([name]) => !/^(TIDINGS_|NO_COLOR|FORCE_COLOR|NODE_TEST|CI$|TMUX)/.test(name),
+  )
+  const environment = { ...Object.fromEntries(inherited), ENV: '', LC_ALL: 'C.UTF-8', ...env }
+  const run = async (...args: string[]) =>
+    (await promisify(execFile)('tmux', ['-u', '-L', name, '-f', '/dev/null', ...args], { env: environment })).stdout
+  const tmux = async (...args: string[]) => void (await run(...args))
+  const close = () => tmux('kill-server').catch(() => {})
   after(close)
-  const variables = Object.entries(env).map(([key, value]) => `${key}=${value}`)
   await tmux(
     ...['new-session', '-d', '-x', String(columns), '-y', String(rows)],
-    ['env', '-u', 'NO_COLOR', ...variables, ...command].map(quoted).join(' '),
+    command.map(quoted).join(' '),
     // What it ended with stays to be looked at.
-    ...[';', 'set-option', '-g', 'remain-on-exit', 'on', ';', 'set-option', '-g', 'history-limit', '5000'],
+    ...[';', 'set-option', '-g', 'remain-on-exit', 'on'],
   )
-  const text = () => tmux('capture-pane', '-p', '-J', '-S', '-')
-  const shows = async (pattern: RegExp, timeoutMs = 10_000) => {
-    const until = Date.now() + timeoutMs
-    for (;;) {
-      const shown = await text()
-      if (pattern.test(shown)) return shown
-      if (Date.now() > until) throw new Error(`${pattern} did not show within ${timeoutMs} ms:\n${shown}`)
-      await delay(50)
-    }
+
+  const screen = ({ codes } = { codes: false }) => run('capture-pane', '-p', ...(codes ? ['-e'] : []))
+  const output = () => run('capture-pane', '-p', '-J', '-S', '-')
+  const until = (what: string, look: () => Promise<string>, isSo: (text: string) => boolean, timeoutMs = WAIT_MS) =>
+    eventually(what, look, isSo, { timeoutMs, everyMs: 20 })
+  const has = (shown: string | RegExp) => (text: string) =>
+    typeof shown === 'string' ? text.includes(shown) : shown.test(text)
+  const ask = async (format: string) => (await run('display-message', '-p', `#{${format}}`)).trim()
+  return {
+    press: (...keys) => tmux('send-keys', ...keys),
+    type: text => tmux('send-keys', '-l', text),
+    screen,
+    waitFor: (shown, timeoutMs) => until(`the screen to show ${shown}`, screen, has(shown), timeoutMs),
+    waitWhile: (shown, timeoutMs) =>
+      until(`${shown} to go from the screen`, screen, text => !has(shown)(text), timeoutMs),
+    waitForOutput: (printed, timeoutMs) => until(`${printed} to be printed`, output, has(printed), timeoutMs),
+    clear: () => tmux('send-keys', '-R', ';', 'clear-history'),
+    resize: (columns, rows) => tmux('resize-window', '-x', String(columns), '-y', String(rows)),
+    async kill(signal) {
+      const { stdout } = await promisify(execFile)('pgrep', ['-P', await ask('pane_pid')])
+      process.kill(Number(stdout.trim()), signal)
+    },
+    ask,
+    close,
   }
-  return { press: async (...keys) => void (await tmux('send-keys', ...keys)), text, shows, clear, close }
+}
+
+/** A shell in a terminal, with its prompt on an empty screen, in which `tidings` is the command line. */
+export const openShell = async (given: Given): Promise<Terminal> => {
+  const terminal = await openTerminal(['sh'], given)
+  await terminal.type(`tidings() { '${process.execPath}' '${PROGRAM}' "$@"; }; clear\n`)
+  await terminal.waitFor(/^[$#]\s*$/)
+  return terminal
 }
 
 const quoted = (word: string): string => `'${word.replaceAll("'", `'\\''`)}'`

@@ -21,7 +21,9 @@ export const temporaryFolder = (): string => {
   return folder
 }
 
-/** The command line as a process of its own, whose home is `home`; none of the caller's own TIDINGS_… settings reach it. */
+/**
+ * The command line as a process of its own, whose home is `home`; none of the caller's own TIDINGS_… settings reach it.
+ */
 export const startTidings = (
   args: string[],
   { home, env = {}, stdout }: { home: string; env?: Record<string, string>; stdout?: number },

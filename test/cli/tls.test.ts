@@ -60,7 +60,10 @@ if (!skip) {
   )
 }
 
-/** The check of both doctors that a server with this certificate fails or passes; the operator's looks at it as an endpoint. */
+/**
+ * The check of both doctors that a server with this certificate
+ * fails or passes; the operator's looks at it as an endpoint.
+ */
 const examine = async (port: number, env: Record<string, string> = {}) => {
   const checkOf = ({ stdout }: { stdout: string }, name: string) =>
     JSON.parse(stdout).checks.find((check: { name: string }) => check.name === name)

@@ -40,7 +40,7 @@ test('a created access token is printed with its secret, once', async () => {
   assert.doesNotMatch(stderr, /c2VjcmV0/)
 })
 
-test('--save keeps the secret in a profile and off the screen, and names the token that it took the place of', async () => {
+test('--save keeps the secret in a profile and off the screen, and names the token that it replaced', async () => {
   const first = await run([...create, '--save', 'ci'], created)
   assert.equal(first.code, 0)
   assert.doesNotMatch(first.stdout + first.stderr, /c2VjcmV0/)
@@ -62,7 +62,7 @@ test('an unknown permission is wrong usage that names those that there are', asy
   assert.match(stderr, /read, webhooks, reports, admin/)
 })
 
-test('revoking is refused where there is nobody to ask, says if it is the one in use, and is done with --yes', async () => {
+test('revoking is refused where nobody can be asked, says if it is the one in use, and is done by --yes', async () => {
   const found: Answer = { data: { accessTokens: [{ ...token, apiKey: credentials.apiKey }] } }
   const refused = await run(['tokens', 'revoke', token.id], found)
   assert.equal(refused.code, 2)

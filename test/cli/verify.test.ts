@@ -124,7 +124,9 @@ test('the keys of the issuer that was named are used, not those of the issuer th
 test('a saved request gives token, body and audience', async () => {
   const folder = temporaryFolder()
   const file = join(folder, 'request.http')
-  const head = `POST /hooks HTTP/1.1\r\nHost: example.com\r\nAuthorization: Bearer ${await issuer.token(audience, jti)}\r\n\r\n`
+  const head =
+    `POST /hooks HTTP/1.1\r\nHost: example.com\r\nAuthorization: Bearer ` +
+    `${await issuer.token(audience, jti)}\r\n\r\n`
   writeFileSync(file, head + issuer.bodyOf(jti))
   const good = await tidings(['verify', '--request', file], { home, env })
   assert.equal(good.code, 0, good.stderr)
@@ -157,7 +159,7 @@ test('what is no token at all is exit code 6, whatever it holds', async () => {
 
 const verify = async (...args: string[]) => tidings(['verify', ...args], { home, env })
 
-test('an expired token is told with how long ago, whose clock is off, and how to check it as of its own time', async () => {
+test('an expired token is told with how long ago, whose clock is off, and how to check it as of its time', async () => {
   const issuedAtSeconds = Math.floor(Date.now() / 1000) - 400
   const { stdout } = await verify(await issuer.token(audience, jti, { issuedAtSeconds }))
   const { advice } = checkOf(stdout, 'expiry')

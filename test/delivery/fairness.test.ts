@@ -2,15 +2,15 @@ import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { createPlaces, type Places } from '../../server/delivery/concurrency.ts'
-import type { Job } from '../../server/delivery/queue.ts'
-import { testClock } from '../support/clock.ts'
+import type { Job, Settlement } from '../../server/delivery/queue.ts'
+import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
-import { startRig } from './rig.ts'
+import { startFixture } from './fixture.ts'
 
 const HEALTHY = 8
 const SECOND = 1000
-const realClock = { now: () => Date.now() }
 
 describeEachEngine('events for 10 webhooks, of which one always answers 500 and one never answers', engine => {
   for (const [EVENTS, where] of [
@@ -18,7 +18,7 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
     [250, 'each on a port of its own'],
   ] as const) {
     it(`all reach the other 8 meanwhile: ${EVENTS} events, ${where}`, async () => {
-      const rig = await startRig(engine, realClock)
+      const fixture = await startFixture(engine, realClock)
       const receivers: Receiver[] = []
       let hanging = 0
       let mostHanging = 0
@@ -41,64 +41,75 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
         const ids: string[] = []
         for (const name of names) {
           const { url } = where === 'all on one origin' ? shared : await receiver()
-          ids.push(await rig.webhook(`${url}/${name}`))
+          ids.push(await fixture.webhook(`${url}/${name}`))
         }
         const [failingId, hangingId] = ids.slice(HEALTHY)
-        const loop = await rig.startLoop({ retryScheduleMs: [2 * SECOND, 60 * SECOND], attemptTimeoutMs: 300 * SECOND })
-        await rig.emit(EVENTS)
+        const loop = await fixture.startLoop({
+          retryScheduleMs: [2 * SECOND, 60 * SECOND],
+          attemptTimeoutMs: 300 * SECOND,
+        })
+        await fixture.emit(EVENTS)
         loop.wake()
-        const emittedAt = Date.now()
-        const isDone = () => rig.countWhere({ status: 'delivered' }).then(done => done === EVENTS * HEALTHY)
         // Whoever hangs does so for all this time, and longer.
-        while (!(await isDone()) && Date.now() - emittedAt < 45 * SECOND) await wait(50)
-        assert.equal(await rig.countWhere({ status: 'delivered' }), EVENTS * HEALTHY)
+        await eventually(
+          'every event to reach every healthy webhook',
+          () => fixture.countWhere({ status: 'delivered' }),
+          delivered => delivered === EVENTS * HEALTHY,
+          { timeoutMs: 45 * SECOND, everyMs: 50 },
+        )
         assert.ok(mostHanging > 0 && mostHanging <= 512 / 4, `${mostHanging} hanging at once`)
-        assert.equal(await rig.countWhere({ webhook_id: hangingId!, status: 'pending' }), EVENTS)
+        assert.equal(await fixture.countWhere({ webhook_id: hangingId!, status: 'pending' }), EVENTS)
 
-        while ((await rig.countWhere({ webhook_id: failingId!, attempt_count: 2 })) < EVENTS) await wait(50)
-        const waits = await rig.waits(failingId!)
+        await eventually(
+          'every event to have been retried once',
+          () => fixture.countWhere({ webhook_id: failingId!, attempt_count: 2 }),
+          retried => retried === EVENTS,
+          { timeoutMs: 45 * SECOND, everyMs: 50 },
+        )
+        const waits = await fixture.waits(failingId!)
         assert.equal(waits.length, EVENTS)
         assert.ok(Math.min(...waits) >= 2 * SECOND, `retried after ${Math.min(...waits)} ms`)
         assert.ok(Math.max(...waits) < 12 * SECOND, `retried after ${Math.max(...waits)} ms`)
       } finally {
         for (const each of receivers) await each.close()
-        await rig.stop()
+        await fixture.stop()
       }
     })
   }
 
   it('wait their turn where a webhook has thousands due at once, and the others do not wait for them', async () => {
-    const rig = await startRig(engine, realClock)
+    const fixture = await startFixture(engine, realClock)
     const slow = await startReceiver({ answer: () => ({ status: 200, delayMs: 1000 }) })
     const quick = await startReceiver()
     try {
-      const slowId = await rig.webhook(slow.url)
-      await rig.emit(1000)
-      await rig.multiplyQueue(slowId, 5)
-      const loop = await rig.startLoop({ concurrency: 64 })
+      const slowId = await fixture.webhook(slow.url)
+      await fixture.emit(1000)
+      await fixture.multiplyQueue(slowId, 5)
+      const loop = await fixture.startLoop({ concurrency: 64 })
       await slow.waitFor(all => all.length >= 16)
-      const quickId = await rig.webhook(quick.url)
+      const quickId = await fixture.webhook(quick.url)
       const emittedAt = Date.now()
       for (let n = 0; n < 20; n++) {
-        await rig.emit()
+        await fixture.emit()
         loop.wake()
         await wait(20)
       }
       await quick.waitFor(all => all.length === 20, 10_000)
       const latencies = quick.requests.map(({ receivedAt, body }) => receivedAt - Date.parse(body.eventTime))
-      assert.equal(await rig.countWhere({ webhook_id: quickId }), 20)
+      assert.equal(await fixture.countWhere({ webhook_id: quickId }), 20)
       assert.ok(Math.max(...latencies) < 2000, `took ${latencies} ms; emitted within ${Date.now() - emittedAt}`)
     } finally {
       await slow.close()
       await quick.close()
-      await rig.stop()
+      await fixture.stop()
     }
   })
 })
 
 describe('the shares of a process', () => {
   const clock = testClock()
-  const job = (webhookId: string) => ({ webhookId, heldUntil: null }) as Job
+  const job = (webhookId: string) =>
+    ({ webhookId, recovered: false, webhook: { held_until: null, access_token_id: 'tenant' } }) as Job
   /** What so many due deliveries of each of these webhooks, by turns, get in memory and in connections. */
   const fill = (places: Places, webhookIds: string[], count = 1000) => {
     const { take } = places.triage(Array.from({ length: count }, () => webhookIds.map(job)).flat())
@@ -108,15 +119,26 @@ describe('the shares of a process', () => {
     return { taken: take.length, sent }
   }
 
+  /** Places of a process that has had an answer from these webhooks. */
+  const placesOf = (concurrency: number, ...known: string[]): Places => {
+    const places = createPlaces({ clock, concurrency })
+    for (const id of known) {
+      const place = places.startNow(job(id), clock.now() + 30_000)
+      places.ended(place, { result: { kind: 'response' }, outcome: { status: 'delivered' } } as Settlement)
+      places.leave(place)
+    }
+    return places
+  }
+
   it('are at most a quarter for one webhook alone, in connections and in memory', () => {
-    const places = createPlaces({ clock, concurrency: 512 })
+    const places = placesOf(512, 'flood')
     const { taken, sent } = fill(places, ['flood'])
     assert.equal(taken, 256)
     assert.equal(sent.length, 128)
   })
 
   it('leave room for one more, however many webhooks take all they can', () => {
-    const places = createPlaces({ clock, concurrency: 512 })
+    const places = placesOf(512, 'healthy')
     fill(
       places,
       Array.from({ length: 100 }, (_, n) => `hanging-${n}`),
@@ -129,9 +151,10 @@ describe('the shares of a process', () => {
   it('go round when claims are made by webhook: none has two more than another', () => {
     const places = createPlaces({ clock, concurrency: 512 })
     fill(places, ['flood'])
-    const quotas = places.quotas(['flood', 'a', 'b', 'c'], 20)
+    const claimables = ['flood', 'a', 'b', 'c'].map(id => ({ webhookId: id, tenantId: 'tenant', recovered: false }))
+    const quotas = places.quotas(claimables, 20)
     assert.deepEqual(
-      [...quotas],
+      [...quotas].map(([{ webhookId }, quota]) => [webhookId, quota]),
       [
         ['a', 7],
         ['b', 7],
@@ -146,7 +169,7 @@ describe('the shares of a process', () => {
     const { take } = places.triage(webhooks.map(job))
     for (const each of take) places.add(each, clock.now() + 30_000)
     const served = new Set<string>()
-    for (let round = 0; round < 100 && served.size < take.length; round++) {
+    for (let round = 0; round < 100 && served.size < 8; round++) {
       const place = places.next()
       if (!place) break
       served.add(place.job.webhookId)
@@ -154,7 +177,8 @@ describe('the shares of a process', () => {
       places.leave(place)
       // Whoever has been served has more at once.
       const again = places.triage([job(place.job.webhookId)]).take
-      for (const each of again) places.add(each, clock.now() + 30_000)
+      const others = places.triage(webhooks.filter(id => !served.has(id)).map(job)).take
+      for (const each of [...others, ...again]) places.add(each, clock.now() + 30_000)
     }
     assert.equal(served.size, 8)
   })

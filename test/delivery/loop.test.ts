@@ -1,15 +1,15 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { createRemoteJWKSet, jwtVerify } from 'jose'
 import { rows } from '../../server/database/connect.ts'
 import type { DeliveryLoop } from '../../server/delivery/loop.ts'
 import { version } from '../../shared/version.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
-import { type Rig, startRig } from './rig.ts'
+import { type Fixture, startFixture } from './fixture.ts'
 
 const SECOND = 1000
 const HOUR = 3600 * SECOND
@@ -17,11 +17,11 @@ const WAITS = [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560]
 
 describeEachEngine('the acknowledgement table', engine => {
   const clock = testClock(Math.ceil(Date.now() / SECOND) * SECOND)
-  let rig: Rig
+  let fixture: Fixture
   before(async () => {
-    rig = await startRig(engine, clock)
+    fixture = await startFixture(engine, clock)
   })
-  after(() => rig?.stop())
+  after(() => fixture?.stop())
 
   /** One loop, one receiver and one webhook for it. */
   const withWebhook = async (
@@ -30,11 +30,11 @@ describeEachEngine('the acknowledgement table', engine => {
   ): Promise<void> => {
     const receiver = await startReceiver({ answer: (_request, n) => answer(n) })
     try {
-      const loop = await rig.startLoop()
-      await work({ loop, receiver, webhookId: await rig.webhook(receiver.url) })
+      const loop = await fixture.startLoop()
+      await work({ loop, receiver, webhookId: await fixture.webhook(receiver.url) })
     } finally {
       await receiver.close()
-      await rig.reset()
+      await fixture.reset()
     }
   }
 
@@ -43,18 +43,18 @@ describeEachEngine('the acknowledgement table', engine => {
       withWebhook(
         () => ({ status, body: 'thanks' }),
         async ({ loop, receiver, webhookId }) => {
-          await rig.emit()
+          await fixture.emit()
           await loop.idle()
-          const delivery = await rig.delivery(webhookId)
+          const delivery = await fixture.delivery(webhookId)
           assert.equal(delivery.status, 'delivered')
           assert.equal(delivery.attempt_count, 1)
           assert.equal(delivery.next_attempt_at, null)
           assert.notEqual(delivery.finished_at, null)
-          const [attempt] = await rig.attempts(delivery.id)
+          const [attempt] = await fixture.attempts(delivery.id)
           assert.equal(attempt!.status_code, status)
           assert.equal(attempt!.response, 'thanks')
           assert.equal(receiver.requests.length, 1)
-          assert.equal(await rig.count('delivery_queue'), 0)
+          assert.equal(await fixture.count('delivery_queue'), 0)
         },
       ))
   }
@@ -64,12 +64,12 @@ describeEachEngine('the acknowledgement table', engine => {
       withWebhook(
         () => ({ status }),
         async ({ loop, receiver, webhookId }) => {
-          await rig.emit()
+          await fixture.emit()
           await loop.idle()
           clock.advance(24 * HOUR)
           await loop.idle()
-          assert.equal((await rig.delivery(webhookId)).status, 'rejected')
-          assert.equal((await rig.webhookRow(webhookId)).status, 'active')
+          assert.equal((await fixture.delivery(webhookId)).status, 'rejected')
+          assert.equal((await fixture.webhookRow(webhookId)).status, 'active')
           assert.equal(receiver.requests.length, 1)
         },
       ))
@@ -80,13 +80,13 @@ describeEachEngine('the acknowledgement table', engine => {
       withWebhook(
         () => answer,
         async ({ loop, receiver, webhookId }) => {
-          await rig.emit()
+          await fixture.emit()
           await loop.idle()
           for (const [index, seconds] of WAITS.entries()) {
-            const delivery = await rig.delivery(webhookId)
+            const delivery = await fixture.delivery(webhookId)
             assert.equal(delivery.status, 'pending')
             assert.equal(delivery.attempt_count, index + 1)
-            const last = (await rig.attempts(delivery.id)).at(-1)!
+            const last = (await fixture.attempts(delivery.id)).at(-1)!
             assert.equal(delivery.next_attempt_at! - last.started_at - last.duration_ms!, seconds * SECOND)
             // Not a millisecond sooner.
             clock.set(delivery.next_attempt_at! - 1)
@@ -96,13 +96,13 @@ describeEachEngine('the acknowledgement table', engine => {
             await loop.idle()
             assert.equal(receiver.requests.length, index + 2)
           }
-          const delivery = await rig.delivery(webhookId)
+          const delivery = await fixture.delivery(webhookId)
           assert.equal(delivery.status, 'dropped')
           assert.equal(delivery.attempt_count, 11)
           clock.advance(24 * HOUR)
           await loop.idle()
           assert.equal(receiver.requests.length, 11)
-          assert.equal(await rig.count('delivery_queue'), 0)
+          assert.equal(await fixture.count('delivery_queue'), 0)
         },
       ))
   }
@@ -112,15 +112,15 @@ describeEachEngine('the acknowledgement table', engine => {
       () => ({ status: 200 }),
       async ({ loop, receiver, webhookId }) => {
         await receiver.close()
-        await rig.emit()
+        await fixture.emit()
         await loop.idle()
-        const delivery = await rig.delivery(webhookId)
-        const [attempt] = await rig.attempts(delivery.id)
+        const delivery = await fixture.delivery(webhookId)
+        const [attempt] = await fixture.attempts(delivery.id)
         assert.equal(attempt!.failure, 'connection_refused')
         assert.equal(delivery.next_attempt_at! - attempt!.started_at - attempt!.duration_ms!, 5 * SECOND)
         clock.set(delivery.next_attempt_at!)
         await loop.idle()
-        assert.equal((await rig.delivery(webhookId)).attempt_count, 2)
+        assert.equal((await fixture.delivery(webhookId)).attempt_count, 2)
       },
     ))
 
@@ -132,11 +132,11 @@ describeEachEngine('the acknowledgement table', engine => {
         async ({ loop, receiver, webhookId }) => {
           // An HTTP-date has whole seconds.
           clock.set(Math.ceil(clock.now() / SECOND) * SECOND)
-          await rig.emit()
+          await fixture.emit()
           await loop.idle()
           for (const sent of [1, 2]) {
-            const held = await rig.delivery(webhookId)
-            const attempt = (await rig.attempts(held.id)).at(-1)!
+            const held = await fixture.delivery(webhookId)
+            const attempt = (await fixture.attempts(held.id)).at(-1)!
             assert.equal(held.next_attempt_at! - attempt.started_at - attempt.duration_ms!, 120 * SECOND)
             assert.equal(attempt.retry_after, held.next_attempt_at)
             clock.set(held.next_attempt_at! - 1)
@@ -146,13 +146,13 @@ describeEachEngine('the acknowledgement table', engine => {
             await loop.idle()
             assert.equal(receiver.requests.length, sent + 1)
           }
-          const failed = await rig.delivery(webhookId)
-          const third = (await rig.attempts(failed.id)).at(-1)!
+          const failed = await fixture.delivery(webhookId)
+          const third = (await fixture.attempts(failed.id)).at(-1)!
           assert.equal(failed.next_attempt_at! - third.started_at - third.duration_ms!, 5 * SECOND)
-          assert.equal((await rig.webhookRow(webhookId)).status, 'active')
+          assert.equal((await fixture.webhookRow(webhookId)).status, 'active')
           clock.set(failed.next_attempt_at!)
           await loop.idle()
-          assert.equal((await rig.delivery(webhookId)).status, 'delivered')
+          assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
         },
       )
     })
@@ -164,21 +164,21 @@ describeEachEngine('the acknowledgement table', engine => {
       async ({ loop, receiver, webhookId }) => {
         const other = await startReceiver()
         try {
-          await rig.emit()
+          await fixture.emit()
           await loop.idle()
-          const { held_until } = await rig.webhookRow(webhookId)
-          const otherId = await rig.webhook(other.url)
-          await rig.emit(3)
+          const { held_until } = await fixture.webhookRow(webhookId)
+          const otherId = await fixture.webhook(other.url)
+          await fixture.emit(3)
           await loop.idle()
           assert.equal(receiver.requests.length, 1)
-          assert.equal((await rig.deliveries(otherId)).filter(each => each.status === 'delivered').length, 3)
+          assert.equal((await fixture.deliveries(otherId)).filter(each => each.status === 'delivered').length, 3)
           clock.set(held_until! - 1)
           await loop.idle()
           assert.equal(receiver.requests.length, 1)
           clock.set(held_until!)
           await loop.idle()
           assert.equal(receiver.requests.length, 5)
-          const all = await rig.deliveries(webhookId)
+          const all = await fixture.deliveries(webhookId)
           assert.deepEqual([...new Set(all.map(each => each.status))], ['delivered'])
           // What was only held back has been attempted once.
           assert.deepEqual(all.map(each => each.attempt_count).toSorted(), [1, 1, 1, 2])
@@ -192,10 +192,10 @@ describeEachEngine('the acknowledgement table', engine => {
     withWebhook(
       () => ({ status: 429, headers: { 'retry-after': String(30 * 24 * 3600) } }),
       async ({ loop, webhookId }) => {
-        await rig.emit()
+        await fixture.emit()
         await loop.idle()
-        const delivery = await rig.delivery(webhookId)
-        const [attempt] = await rig.attempts(delivery.id)
+        const delivery = await fixture.delivery(webhookId)
+        const [attempt] = await fixture.attempts(delivery.id)
         assert.equal(delivery.next_attempt_at! - attempt!.started_at - attempt!.duration_ms!, 24 * HOUR)
       },
     ))
@@ -204,18 +204,18 @@ describeEachEngine('the acknowledgement table', engine => {
     withWebhook(
       () => ({ status: 429, headers: { 'retry-after': String(23 * 3600) } }),
       async ({ loop, receiver, webhookId }) => {
-        await rig.emit()
+        await fixture.emit()
         await loop.idle()
         for (const attempts of [1, 2, 3, 4]) {
-          const delivery = await rig.delivery(webhookId)
+          const delivery = await fixture.delivery(webhookId)
           assert.equal(delivery.status, 'pending', `after ${attempts} attempts`)
           clock.set(delivery.next_attempt_at!)
           await loop.idle()
         }
         // 0, 23, 46, 69 and 92 hours after the first.
         assert.equal(receiver.requests.length, 5)
-        assert.equal((await rig.delivery(webhookId)).status, 'dropped')
-        assert.equal((await rig.webhookRow(webhookId)).status, 'active')
+        assert.equal((await fixture.delivery(webhookId)).status, 'dropped')
+        assert.equal((await fixture.webhookRow(webhookId)).status, 'active')
       },
     ))
 
@@ -227,14 +227,14 @@ describeEachEngine('the acknowledgement table', engine => {
       withWebhook(
         n => (n === 1 ? { status: 500 } : { status: 429, headers }),
         async ({ loop, receiver, webhookId }) => {
-          await rig.emit()
+          await fixture.emit()
           await loop.idle()
-          await rig.emit()
+          await fixture.emit()
           await loop.idle()
-          const webhook = await rig.webhookRow(webhookId)
+          const webhook = await fixture.webhookRow(webhookId)
           assert.equal(webhook.status, 'inactive')
           assert.match(webhook.status_reason!, /429/)
-          const all = await rig.deliveries(webhookId)
+          const all = await fixture.deliveries(webhookId)
           assert.deepEqual(
             all.map(({ status, next_attempt_at }) => [status, next_attempt_at]),
             [
@@ -242,13 +242,13 @@ describeEachEngine('the acknowledgement table', engine => {
               ['cancelled', null],
             ],
           )
-          await rig.emit()
+          await fixture.emit()
           clock.advance(24 * HOUR)
           await loop.idle()
           assert.equal(receiver.requests.length, 2)
-          assert.equal((await rig.deliveries(webhookId)).length, 2)
-          assert.equal(await rig.count('events'), 3)
-          assert.equal(await rig.count('delivery_queue'), 0)
+          assert.equal((await fixture.deliveries(webhookId)).length, 2)
+          assert.equal(await fixture.count('events'), 3)
+          assert.equal(await fixture.count('delivery_queue'), 0)
         },
       ))
   }
@@ -271,7 +271,8 @@ describeEachEngine('a delivery of a real server', engine => {
     })
     webhookId = data.createWebhook.id
     await server.graphql(
-      'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: $u) { id } }',
+      'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: $u) ' +
+        '{ id } }',
       { p: project.projectId, u: project.userId },
     )
     await receiver.waitFor(all => all.length === 2)
@@ -341,9 +342,14 @@ describeEachEngine('a delivery of a real server', engine => {
   })
 
   it('shows its attempts in the API as they were', async () => {
-    while (await server.database.knex('delivery_queue').first()) await wait(5)
+    await eventually(
+      'an empty queue',
+      () => server.database.knex('delivery_queue'),
+      queue => queue.length === 0,
+    )
     const { data } = await server.graphql(
-      '{ deliveries(query: {selector: {eventType: "project_report_quarterly_submitted"}}) { status attemptCount nextAttemptAt attempts { number statusCode } } }',
+      '{ deliveries(query: {selector: {eventType: "project_report_quarterly_submitted"}}) ' +
+        '{ status attemptCount nextAttemptAt attempts { number statusCode } } }',
     )
     assert.deepEqual(data.deliveries, [
       {
@@ -360,17 +366,17 @@ describeEachEngine('a delivery of a real server', engine => {
   })
 })
 
+type QueueRow = { due_at: number; failure_count: number; lease: string | null }
+
 /** Moves the clock to where the one pending delivery is due, once `failures` have been recorded. */
 const untilRetryIsDue = async (server: TestServer, clock: ReturnType<typeof testClock>, failures: number) => {
-  for (;;) {
-    const [waiting] = await rows<{ due_at: number }>(
-      server.database.knex,
-      'SELECT due_at FROM delivery_queue WHERE failure_count = ? AND lease IS NULL',
-      [failures],
-    )
-    if (waiting) return clock.set(waiting.due_at)
-    await wait(5)
-  }
+  const isWaiting = ({ failure_count, lease }: QueueRow) => failure_count === failures && lease === null
+  const queue = await eventually(
+    `a delivery to wait for its next attempt after ${failures} failures`,
+    () => rows<QueueRow>(server.database.knex, 'SELECT * FROM delivery_queue'),
+    queue => queue.some(isWaiting),
+  )
+  clock.set(queue.find(isWaiting)!.due_at)
 }
 
 describe('a loop without the role delivery', () => {
@@ -384,7 +390,8 @@ describe('a loop without the role delivery', () => {
         url: receiver.url,
       })
       await server.graphql(
-        'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: $u) { id } }',
+        'mutation ($p: UUID!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: "2026-3", submitterId: ' +
+          '$u) { id } }',
         { p: project.projectId, u: project.userId },
       )
       const { data: pinged } = await server.graphql(

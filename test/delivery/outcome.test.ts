@@ -173,7 +173,8 @@ describe('a delivery answered with 429', () => {
   })
 
   for (const retryAfter of [undefined, '', 'soon']) {
-    it(`and ${retryAfter === undefined ? 'no' : JSON.stringify(retryAfter)} Retry-After deactivates its webhook and is not sent again`, () => {
+    const given = retryAfter === undefined ? 'no' : JSON.stringify(retryAfter)
+    it(`and ${given} Retry-After deactivates its webhook and is not sent again`, () => {
       assert.deepEqual(outcome(response(429, retryAfter), fresh), {
         status: 'cancelled',
         deactivateWebhook: 'throttled_without_retry_after',

@@ -4,30 +4,32 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { connect, rows } from '../../server/database/connect.ts'
 import { extendLeases, LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { AttemptResult, Outcome } from '../../server/delivery/outcome.ts'
-import { claim, type Job, putBack, type Settlement, settle, type Triage } from '../../server/delivery/queue.ts'
+import { claim, type Job, putBack, type Settlement, type Triage } from '../../server/delivery/queue.ts'
+import { settle } from '../../server/delivery/settle.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
-import { type Rig, startRig } from './rig.ts'
+import { type Fixture, startFixture } from './fixture.ts'
 
 const takeAll = (due: Job[]): Triage => ({ take: due, later: [] })
 
 describeEachEngine('the queue', engine => {
   const clock = testClock()
-  let rig: Rig
+  let fixture: Fixture
   before(async () => {
-    rig = await startRig(engine, clock)
+    fixture = await startFixture(engine, clock)
   })
-  afterEach(() => rig.reset())
-  after(() => rig?.stop())
+  afterEach(() => fixture.reset())
+  after(() => fixture?.stop())
 
   /** The latest lease of each process. */
   const leases: Record<string, string> = {}
   const claimAs = async (name: string, { limit = 10, triage = takeAll } = {}): Promise<Job[]> => {
     const lease = newLease(clock.now())
     leases[name] = lease
-    return (await claim(rig.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, triage })).taken
+    return (await claim(fixture.database, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, triage })).taken
   }
 
   const settlement = (job: Job, statusCode: number, outcome: Outcome, body = ''): Settlement => {
@@ -40,34 +42,34 @@ describeEachEngine('the queue', engine => {
 
   const queued = async () => {
     const [row] = await rows<{ lease: string | null; due_at: number; attempt: number; failure_count: number }>(
-      rig.database.knex,
+      fixture.database.knex,
       'SELECT lease, due_at, attempt, failure_count FROM delivery_queue',
     )
     return row
   }
 
   it('has an event, its deliveries and their places in the queue together, or none of them', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
-    const { transaction } = rig.database
-    rig.database.transaction = work =>
+    await fixture.webhook('http://127.0.0.1:9/')
+    const { transaction } = fixture.database
+    fixture.database.transaction = work =>
       transaction(async trx => {
         await work(trx)
         throw new Error('the power went off')
       })
-    await assert.rejects(rig.emit(), /power/)
-    rig.database.transaction = transaction
-    for (const table of ['events', 'deliveries', 'delivery_queue']) assert.equal(await rig.count(table), 0, table)
-    await rig.emit()
-    for (const table of ['events', 'deliveries', 'delivery_queue']) assert.equal(await rig.count(table), 1, table)
+    await assert.rejects(fixture.emit(), /power/)
+    fixture.database.transaction = transaction
+    for (const table of ['events', 'deliveries', 'delivery_queue']) assert.equal(await fixture.count(table), 0, table)
+    await fixture.emit()
+    for (const table of ['events', 'deliveries', 'delivery_queue']) assert.equal(await fixture.count(table), 1, table)
   })
 
   it('gives what is due in the order of its due time, each to one claim only', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
+    await fixture.webhook('http://127.0.0.1:9/')
     for (let n = 0; n < 6; n++) {
-      await rig.emit()
+      await fixture.emit()
       clock.advance(1)
     }
-    const inOrder = (await rig.deliveries()).map(({ id }) => id)
+    const inOrder = (await fixture.deliveries()).map(({ id }) => id)
     const first = await claimAs('first', { limit: 4 })
     const second = await claimAs('second', { limit: 4 })
     assert.deepEqual(
@@ -78,20 +80,20 @@ describeEachEngine('the queue', engine => {
   })
 
   it('gives back what a claim has no place for, due later and without an attempt', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const dueAt = clock.now() + 300
     const none = await claimAs('first', { triage: due => ({ take: [], later: due.map(job => ({ job, dueAt })) }) })
     assert.deepEqual(none, [])
     assert.deepEqual({ ...(await queued()) }, { lease: null, due_at: dueAt, attempt: 0, failure_count: 0 })
-    assert.equal((await rig.delivery(webhookId)).next_attempt_at, dueAt, 'and says so')
+    assert.equal((await fixture.delivery(webhookId)).next_attempt_at, dueAt, 'and says so')
     clock.set(dueAt)
     assert.equal((await claimAs('second'))[0]!.attempt, 1)
   })
 
   it('takes over a lease that has run out, and logs the attempt that was lost', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [lost] = await claimAs('dead')
     clock.advance(LEASE_MS - 1)
     assert.deepEqual(await claimAs('heir'), [])
@@ -99,40 +101,40 @@ describeEachEngine('the queue', engine => {
     const [job] = await claimAs('heir')
     assert.equal(job!.deliveryId, lost!.deliveryId)
     assert.equal(job!.attempt, 2)
-    const [attempt] = await rig.attempts(job!.deliveryId)
+    const [attempt] = await fixture.attempts(job!.deliveryId)
     assert.equal(attempt!.failure, 'lost')
     assert.equal(attempt!.started_at, clock.now() - LEASE_MS)
     // What was lost is no failure of the endpoint.
     assert.equal(job!.failureCount, 0)
-    await settle(rig.database, [delivered(job!)], clock.now())
-    assert.equal((await rig.delivery(webhookId)).attempt_count, 2)
+    await settle(fixture.database, [delivered(job!)], clock.now())
+    assert.equal((await fixture.delivery(webhookId)).attempt_count, 2)
   })
 
   it('logs a lost attempt from its claim on, also where its lease was extended', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [lost] = await claimAs('dead')
     const claimedAt = clock.now()
     clock.advance(10_000)
-    await extendLeases(rig.database, [lost!], clock.now() + LEASE_MS)
+    await extendLeases(fixture.database, [lost!], clock.now() + LEASE_MS)
     clock.advance(LEASE_MS)
     const [job] = await claimAs('heir')
-    assert.equal((await rig.attempts(job!.deliveryId))[0]!.started_at, claimedAt)
+    assert.equal((await fixture.attempts(job!.deliveryId))[0]!.started_at, claimedAt)
   })
 
   it('does not count a failure under a lease that was lost, and logs it as it was', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(rig.database, [failed(frozen!)], clock.now())
+    await settle(fixture.database, [failed(frozen!)], clock.now())
     const row = await queued()
     assert.deepEqual([row!.lease, row!.failure_count], [leases.heir, 0])
-    assert.equal((await rig.delivery(webhookId)).status, 'pending')
-    const [told] = await rig.attempts(frozen!.deliveryId)
+    assert.equal((await fixture.delivery(webhookId)).status, 'pending')
+    const [told] = await fixture.attempts(frozen!.deliveryId)
     assert.deepEqual([told!.failure, told!.status_code], [null, 500])
-    await settle(rig.database, [failed(heir!)], clock.now())
+    await settle(fixture.database, [failed(heir!)], clock.now())
     assert.deepEqual([(await queued())!.lease, (await queued())!.failure_count], [null, 1])
   })
 
@@ -142,112 +144,112 @@ describeEachEngine('the queue', engine => {
     { status: 'cancelled', deactivateWebhook: 'throttled_without_retry_after' },
   ] as Outcome[]) {
     it(`lets an outcome of ${outcome.status} under a lost lease end nothing`, async () => {
-      const webhookId = await rig.webhook('http://127.0.0.1:9/')
-      await rig.emit()
+      const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+      await fixture.emit()
       const [frozen] = await claimAs('frozen')
       clock.advance(LEASE_MS)
       await claimAs('heir')
-      await settle(rig.database, [settlement(frozen!, 429, outcome)], clock.now())
-      assert.equal((await rig.delivery(webhookId)).status, 'pending')
-      assert.equal((await rig.webhookRow(webhookId)).status, 'active')
+      await settle(fixture.database, [settlement(frozen!, 429, outcome)], clock.now())
+      assert.equal((await fixture.delivery(webhookId)).status, 'pending')
+      assert.equal((await fixture.webhookRow(webhookId)).status, 'active')
       assert.equal((await queued())!.lease, leases.heir)
     })
   }
 
   it('counts a 2XX under a lost lease: the receiver has acknowledged the event', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(rig.database, [delivered(frozen!)], clock.now())
-    assert.equal((await rig.delivery(webhookId)).status, 'delivered')
-    assert.equal(await rig.count('delivery_queue'), 0)
+    await settle(fixture.database, [delivered(frozen!)], clock.now())
+    assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
+    assert.equal(await fixture.count('delivery_queue'), 0)
     // And what the other one's attempt comes to changes nothing any more.
-    await settle(rig.database, [failed(heir!)], clock.now())
-    const { status, next_attempt_at, attempt_count } = await rig.delivery(webhookId)
+    await settle(fixture.database, [failed(heir!)], clock.now())
+    const { status, next_attempt_at, attempt_count } = await fixture.delivery(webhookId)
     assert.deepEqual([status, next_attempt_at, attempt_count], ['delivered', null, 2])
-    assert.equal(await rig.count('delivery_queue'), 0)
+    assert.equal(await fixture.count('delivery_queue'), 0)
   })
 
   it('is not confused by both attempts of one delivery in one batch', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(rig.database, [failed(heir!), delivered(frozen!)], clock.now())
-    const { status, next_attempt_at, attempt_count } = await rig.delivery(webhookId)
+    await settle(fixture.database, [failed(heir!), delivered(frozen!)], clock.now())
+    const { status, next_attempt_at, attempt_count } = await fixture.delivery(webhookId)
     assert.deepEqual([status, next_attempt_at, attempt_count], ['delivered', null, 2])
-    assert.equal(await rig.count('delivery_queue'), 0)
-    assert.equal((await rig.attempts(frozen!.deliveryId)).length, 2)
+    assert.equal(await fixture.count('delivery_queue'), 0)
+    assert.equal((await fixture.attempts(frozen!.deliveryId)).length, 2)
   })
 
   it('counts a settlement once, also when it is made twice because nobody knew that it had been written', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [job] = await claimAs('once')
     const settlements = [failed(job!)]
-    await settle(rig.database, settlements, clock.now())
+    await settle(fixture.database, settlements, clock.now())
     const before = await queued()
-    await settle(rig.database, settlements, clock.now())
+    await settle(fixture.database, settlements, clock.now())
     assert.deepEqual(await queued(), before)
-    assert.equal((await rig.delivery(webhookId)).attempt_count, 1)
-    assert.equal((await rig.attempts(job!.deliveryId)).length, 1)
+    assert.equal((await fixture.delivery(webhookId)).attempt_count, 1)
+    assert.equal((await fixture.attempts(job!.deliveryId)).length, 1)
   })
 
   it('delivers what was acknowledged while its webhook was being disabled', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [job] = await claimAs('lease')
-    await rig.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, clock.now()))
-    assert.equal((await rig.delivery(webhookId)).status, 'cancelled')
-    await settle(rig.database, [delivered(job!)], clock.now())
-    assert.equal((await rig.delivery(webhookId)).status, 'delivered')
+    await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, clock.now()))
+    assert.equal((await fixture.delivery(webhookId)).status, 'cancelled')
+    await settle(fixture.database, [delivered(job!)], clock.now())
+    assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
   })
 
   it('cancels at its claim what was queued for a webhook that has left active', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
-    await rig.database.knex('webhooks').update({ status: 'disabled' })
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    await fixture.database.knex('webhooks').update({ status: 'disabled', epoch: 1, ended_epoch: 1 })
     assert.deepEqual(await claimAs('lease'), [])
-    assert.equal((await rig.delivery(webhookId)).status, 'cancelled')
-    assert.equal(await rig.count('delivery_queue'), 0)
+    assert.equal((await fixture.delivery(webhookId)).status, 'cancelled')
+    assert.equal(await fixture.count('delivery_queue'), 0)
   })
 
   it('forgets at its claim what has lost its event', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
-    await rig.database.knex('events').delete()
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    await fixture.database.knex('events').delete()
     assert.deepEqual(await claimAs('lease'), [])
-    assert.equal(await rig.count('delivery_queue'), 0)
+    assert.equal(await fixture.count('delivery_queue'), 0)
   })
 
   it('extends leases that are still held, and no other', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
     const { due_at } = (await queued())!
-    await extendLeases(rig.database, [frozen!], clock.now() + 5 * LEASE_MS)
+    await extendLeases(fixture.database, [frozen!], clock.now() + 5 * LEASE_MS)
     assert.equal((await queued())!.due_at, due_at)
-    await extendLeases(rig.database, [heir!], clock.now() + 5 * LEASE_MS)
+    await extendLeases(fixture.database, [heir!], clock.now() + 5 * LEASE_MS)
     assert.equal((await queued())!.due_at, clock.now() + 5 * LEASE_MS)
   })
 
   it('gives a claim back as if it had never been made, unless it is another’s by now', async () => {
-    const webhookId = await rig.webhook('http://127.0.0.1:9/')
-    const nextAttemptAt = async () => (await rig.delivery(webhookId)).next_attempt_at
-    await rig.emit()
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    const nextAttemptAt = async () => (await fixture.delivery(webhookId)).next_attempt_at
+    await fixture.emit()
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
     const before = await nextAttemptAt()
-    await putBack(rig.database, [frozen!], clock.now() + 7)
+    await putBack(fixture.database, [frozen!], clock.now() + 7)
     assert.equal((await queued())!.lease, leases.heir)
     assert.equal(await nextAttemptAt(), before)
-    await putBack(rig.database, [heir!], clock.now() + 7)
+    await putBack(fixture.database, [heir!], clock.now() + 7)
     assert.equal(await nextAttemptAt(), clock.now() + 7)
     assert.deepEqual([(await queued())!.lease, (await queued())!.attempt], [null, 1])
   })
@@ -255,16 +257,17 @@ describeEachEngine('the queue', engine => {
 
 describeEachEngine('the delivery loop', engine => {
   const clock = testClock()
-  let rig: Rig
+  let fixture: Fixture
   let receiver: Receiver | undefined
   before(async () => {
-    rig = await startRig(engine, clock)
+    fixture = await startFixture(engine, clock)
   })
   afterEach(async () => {
     await receiver?.close()
-    await rig.reset()
+    await fixture.reset()
   })
-  after(() => rig?.stop())
+  after(() => fixture?.stop())
+  const leased = () => fixture.database.knex('delivery_queue').whereNotNull('lease')
 
   it('never attempts a delivery twice at once, however many loops share the database', async () => {
     const attempting = new Set<string>()
@@ -278,14 +281,14 @@ describeEachEngine('the delivery loop', engine => {
         return { status: 200 }
       },
     })
-    const others = engine === 'sqlite' ? [] : [await connect(rig.given.url), await connect(rig.given.url)]
+    const others = engine === 'sqlite' ? [] : [await connect(fixture.given.url), await connect(fixture.given.url)]
     try {
-      const loops = [await rig.startLoop({ concurrency: 16 })]
-      for (const database of others) loops.push(await rig.startLoop({ concurrency: 16, database }))
-      if (engine === 'sqlite') loops.push(await rig.startLoop({ concurrency: 16 }))
+      const loops = [await fixture.startLoop({ concurrency: 16 })]
+      for (const database of others) loops.push(await fixture.startLoop({ concurrency: 16, database }))
+      if (engine === 'sqlite') loops.push(await fixture.startLoop({ concurrency: 16 }))
       await Promise.all(loops.map(loop => loop.idle()))
-      const webhookId = await rig.webhook(receiver.url)
-      const emitted = rig.emit(150)
+      const webhookId = await fixture.webhook(receiver.url)
+      const emitted = fixture.emit(150)
       const pushing = setInterval(() => {
         clock.advance(50)
         for (const loop of loops) loop.wake()
@@ -296,7 +299,7 @@ describeEachEngine('the delivery loop', engine => {
       for (const loop of loops) await loop.stop()
       assert.deepEqual(overlapping, [])
       assert.equal(receiver.requests.length, 150)
-      assert.ok((await rig.deliveries(webhookId)).every(each => each.status === 'delivered'))
+      assert.ok((await fixture.deliveries(webhookId)).every(each => each.status === 'delivered'))
     } finally {
       for (const database of others) await database.close()
     }
@@ -306,39 +309,43 @@ describeEachEngine('the delivery loop', engine => {
     t.mock.timers.enable({ apis: ['setInterval'] })
     let answer = (_: { status: number }) => {}
     receiver = await startReceiver({ answer: () => new Promise(resolve => (answer = resolve)) })
-    const loop = await rig.startLoop()
-    const webhookId = await rig.webhook(receiver.url)
-    await rig.emit()
+    const loop = await fixture.startLoop()
+    const webhookId = await fixture.webhook(receiver.url)
+    await fixture.emit()
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
-    const due = async () => Number((await rig.database.knex('delivery_queue').first('due_at'))!.due_at)
+    const due = async () => Number((await fixture.database.knex('delivery_queue').first('due_at'))!.due_at)
     for (let n = 0; n < 6; n++) {
       clock.advance(10_000)
       t.mock.timers.tick(10_000)
-      while ((await due()) !== clock.now() + LEASE_MS) await wait(5)
+      await eventually('the lease to be extended', due, dueAt => dueAt === clock.now() + LEASE_MS)
     }
     answer({ status: 200 })
     await loop.idle()
     assert.equal(receiver.requests.length, 1)
-    assert.equal((await rig.delivery(webhookId)).status, 'delivered')
+    assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
   })
 
   it('on stop finishes what is in flight, and gives back what is not', async () => {
     let answer = (_: { status: number }) => {}
     receiver = await startReceiver({ answer: () => new Promise(resolve => (answer = resolve)) })
-    const loop = await rig.startLoop({ concurrency: 4 })
-    await rig.webhook(receiver.url)
-    await rig.emit(3)
+    const loop = await fixture.startLoop({ concurrency: 4 })
+    await fixture.webhook(receiver.url)
+    await fixture.emit(3)
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
-    while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
+    await eventually('two to be claimed', leased, leases => leases.length === 2)
     const stopped = loop.stop()
     await wait(50)
     answer({ status: 200 })
     await stopped
     assert.equal(receiver.requests.length, 1)
-    assert.deepEqual((await rig.deliveries()).map(each => each.status).toSorted(), ['delivered', 'pending', 'pending'])
-    const left = await rig.database.knex('delivery_queue').select('lease', 'attempt')
+    assert.deepEqual((await fixture.deliveries()).map(each => each.status).toSorted(), [
+      'delivered',
+      'pending',
+      'pending',
+    ])
+    const left = await fixture.database.knex('delivery_queue').select('lease', 'attempt')
     assert.deepEqual(
       left.map(row => ({ ...row })),
       [
@@ -353,21 +360,21 @@ describeEachEngine('the delivery loop', engine => {
     receiver = await startReceiver({
       answer: (_request, n) => (n === 1 ? new Promise(resolve => (answer = resolve)) : { status: 200 }),
     })
-    const loop = await rig.startLoop({ concurrency: 4 })
-    await rig.webhook(receiver.url)
-    await rig.emit(2)
+    const loop = await fixture.startLoop({ concurrency: 4 })
+    await fixture.webhook(receiver.url)
+    await fixture.emit(2)
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
-    while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
+    await eventually('two to be claimed', leased, leases => leases.length === 2)
     clock.advance(LEASE_MS)
     // Another process has claimed what ran out, and is sending it.
     const lease = newLease(clock.now())
-    await claim(rig.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, triage: takeAll })
+    await claim(fixture.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, triage: takeAll })
     answer({ status: 200 })
-    while ((await rig.countWhere({ status: 'delivered' })) === 0) await wait(5)
+    await eventually('one to be delivered', () => fixture.countWhere({ status: 'delivered' }), Boolean)
     await loop.idle()
     assert.equal(receiver.requests.length, 1)
-    assert.deepEqual(await rig.database.knex('delivery_queue').pluck('lease'), [lease])
+    assert.deepEqual(await fixture.database.knex('delivery_queue').pluck('lease'), [lease])
   })
 
   it('gives back what waits for a webhook that asks for a pause meanwhile', async () => {
@@ -375,32 +382,36 @@ describeEachEngine('the delivery loop', engine => {
     receiver = await startReceiver({
       answer: (_request, n) => (n === 1 ? new Promise(resolve => (answer = resolve)) : { status: 200 }),
     })
-    const loop = await rig.startLoop({ concurrency: 4 })
-    const webhookId = await rig.webhook(receiver.url)
-    await rig.emit(2)
+    const loop = await fixture.startLoop({ concurrency: 4 })
+    const webhookId = await fixture.webhook(receiver.url)
+    await fixture.emit(2)
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
-    while ((await rig.database.knex('delivery_queue').whereNotNull('lease')).length < 2) await wait(5)
+    await eventually('two to be claimed', leased, leases => leases.length === 2)
     answer({ status: 429, headers: { 'retry-after': '60' } })
-    while ((await rig.webhookRow(webhookId)).held_until === null) await wait(5)
+    await eventually(
+      'its pause to be recorded',
+      () => fixture.webhookRow(webhookId),
+      webhook => webhook.held_until !== null,
+    )
     await loop.idle()
     assert.equal(receiver.requests.length, 1)
     clock.advance(61_000)
     await loop.idle()
     assert.equal(receiver.requests.length, 3)
-    assert.deepEqual((await rig.deliveries()).map(each => each.attempt_count).toSorted(), [1, 2])
+    assert.deepEqual((await fixture.deliveries()).map(each => each.attempt_count).toSorted(), [1, 2])
   })
 
   it('knows no hold but the one in the database, so that whoever lifts it is heard', async () => {
     receiver = await startReceiver({
       answer: (_request, n) => (n === 1 ? { status: 429, headers: { 'retry-after': '3600' } } : { status: 200 }),
     })
-    const loop = await rig.startLoop()
-    await rig.webhook(receiver.url)
-    await rig.emit()
+    const loop = await fixture.startLoop()
+    await fixture.webhook(receiver.url)
+    await fixture.emit()
     await loop.idle()
-    await rig.database.knex('webhooks').update({ held_until: null })
-    await rig.emit()
+    await fixture.database.knex('webhooks').update({ held_until: null })
+    await fixture.emit()
     await loop.idle()
     assert.equal(receiver.requests.length, 2)
   })
@@ -415,52 +426,52 @@ describeEachEngine('the delivery loop', engine => {
         return { status: 200, body: n === 2 ? 'unwritable' : 'fine' }
       },
     })
-    await refuse(rig, "NEW.response = 'unwritable'")
+    await refuse(fixture, "NEW.response = 'unwritable'")
     try {
-      const loop = await rig.startLoop()
-      const webhookId = await rig.webhook(receiver.url)
-      await rig.emit(8)
+      const loop = await fixture.startLoop()
+      const webhookId = await fixture.webhook(receiver.url)
+      await fixture.emit(8)
       await loop.idle()
       assert.deepEqual(
-        (await rig.deliveries(webhookId)).map(each => each.status),
+        (await fixture.deliveries(webhookId)).map(each => each.status),
         Array(8).fill('delivered'),
       )
-      const responses = await rig.database.knex('attempts').pluck('response')
+      const responses = await fixture.database.knex('attempts').pluck('response')
       assert.deepEqual(responses.toSorted(), ['', ...Array(7).fill('fine')])
     } finally {
-      await rig.database.knex.raw('DROP TRIGGER refuse_attempt')
+      await fixture.database.knex.raw('DROP TRIGGER refuse_attempt')
     }
   })
 
-  it('lets go of an attempt that cannot be recorded at all, and makes it again when its lease has run out', async () => {
+  it('lets go of an attempt that cannot be recorded at all, and makes it again when its lease is over', async () => {
     receiver = await startReceiver()
-    await refuse(rig, 'NEW.number = 1')
+    await refuse(fixture, 'NEW.number = 1')
     try {
-      const loop = await rig.startLoop()
-      const webhookId = await rig.webhook(receiver.url)
-      await rig.emit(2)
+      const loop = await fixture.startLoop()
+      const webhookId = await fixture.webhook(receiver.url)
+      await fixture.emit(2)
       await loop.idle()
       assert.equal(receiver.requests.length, 2)
-      await rig.database.knex.raw('DROP TRIGGER refuse_attempt')
+      await fixture.database.knex.raw('DROP TRIGGER refuse_attempt')
       clock.advance(LEASE_MS)
       await loop.idle()
       assert.equal(receiver.requests.length, 4)
-      assert.ok((await rig.deliveries(webhookId)).every(each => each.status === 'delivered'))
+      assert.ok((await fixture.deliveries(webhookId)).every(each => each.status === 'delivered'))
     } finally {
-      await rig.database.knex.raw('DROP TRIGGER IF EXISTS refuse_attempt')
+      await fixture.database.knex.raw('DROP TRIGGER IF EXISTS refuse_attempt')
     }
   })
 
   it('asks an idle database for no more than one thing a second', async () => {
-    await rig.webhook('http://127.0.0.1:9/')
-    await rig.emit()
-    await rig.database.knex('delivery_queue').update({ due_at: clock.now() + 3_600_000 })
-    const loop = await rig.startLoop()
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    await fixture.database.knex('delivery_queue').update({ due_at: clock.now() + 3_600_000 })
+    const loop = await fixture.startLoop()
     await loop.idle()
     const statements: string[] = []
-    rig.database.knex.on('query', ({ sql }) => statements.push(sql))
+    fixture.database.knex.on('query', ({ sql }) => statements.push(sql))
     await wait(3_000)
-    rig.database.knex.removeAllListeners('query')
+    fixture.database.knex.removeAllListeners('query')
     assert.ok(statements.length >= 2 && statements.length <= 4, `${statements.length}: ${statements}`)
   })
 })
@@ -468,31 +479,33 @@ describeEachEngine('the delivery loop', engine => {
 describe('the delivery loop on SQLite, which has one process', () => {
   it('makes again at once what the process before it held', async () => {
     const clock = testClock()
-    const rig = await startRig('sqlite', clock)
+    const fixture = await startFixture('sqlite', clock)
     const receiver = await startReceiver()
     try {
-      const webhookId = await rig.webhook(receiver.url)
-      await rig.emit()
+      const webhookId = await fixture.webhook(receiver.url)
+      await fixture.emit()
       const lease = newLease(clock.now())
-      await claim(rig.database, { lease, now: clock.now(), limit: 1, leaseMs: LEASE_MS, triage: takeAll })
-      const loop = await rig.startLoop()
+      await claim(fixture.database, { lease, now: clock.now(), limit: 1, leaseMs: LEASE_MS, triage: takeAll })
+      const loop = await fixture.startLoop()
       await loop.idle()
       assert.equal(receiver.requests.length, 1)
-      const delivery = await rig.delivery(webhookId)
+      const delivery = await fixture.delivery(webhookId)
       assert.deepEqual([delivery.status, delivery.attempt_count], ['delivered', 2])
-      assert.equal((await rig.attempts(delivery.id))[0]!.failure, 'lost')
+      assert.equal((await fixture.attempts(delivery.id))[0]!.failure, 'lost')
     } finally {
       await receiver.close()
-      await rig.stop()
+      await fixture.stop()
     }
   })
 })
 
 /** Makes the database refuse attempts that fit a condition. */
-const refuse = (rig: Rig, condition: string): Promise<unknown> =>
-  rig.database.knex.raw(
-    rig.database.dialect.engine === 'sqlite'
-      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'refused'); END`
+const refuse = (fixture: Fixture, condition: string): Promise<unknown> =>
+  fixture.database.knex.raw(
+    fixture.database.dialect.engine === 'sqlite'
+      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, ` +
+          `'refused'); END`
       : `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts FOR EACH ROW
-         BEGIN IF ${condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF; END`,
+         BEGIN IF ${condition} THEN
+           SIGNAL SQLSTATE '22001' SET MYSQL_ERRNO = 1406, MESSAGE_TEXT = 'refused'; END IF; END`,
   )

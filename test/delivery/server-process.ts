@@ -1,8 +1,8 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { eventually } from '../support/eventually.ts'
 import { freePort } from '../support/ports.ts'
 
 export type ServerProcess = {
@@ -45,10 +45,9 @@ export const startServerProcess = async (
   })
   const ended = once(child, 'exit')
   const url = `http://127.0.0.1:${port}`
-  while (!(await isReady(url))) {
-    if (child.exitCode !== null) throw new Error(`The server ended: ${stderr}`)
-    await wait(20)
-  }
+  const look = async () => (child.exitCode === null && !(await isReady(url)) ? `not ready: ${stderr}` : 'ready')
+  await eventually('the server to be ready', look, seen => seen === 'ready', { timeoutMs: 60_000 })
+  if (child.exitCode !== null) throw new Error(`The server ended: ${stderr}`)
   return {
     url,
     pid: child.pid!,

@@ -81,7 +81,7 @@ it('a SQLite file that is not there is absent, and stays so', async () => {
   assert.equal(existsSync('/nowhere/tidings.sqlite'), false)
 })
 
-it('an endpoint inside a network that is not opened is closed, and http is refused where https is required', async () => {
+it('an endpoint in a network that is not opened is closed, and http is refused where https is required', async () => {
   const env = { TIDINGS_DATABASE_URL: 'sqlite:/nowhere/tidings.sqlite' }
   const url = new URL('http://127.0.0.1:1/hooks')
   const { endpoint } = await inspect({ ...env, TIDINGS_REQUIRE_HTTPS: 'true' }, url)

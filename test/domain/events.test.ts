@@ -43,14 +43,11 @@ describeEachEngine('an event', engine => {
     const { database } = fresh
     const id = randomUUID()
     await database.transaction(trx =>
-      insertWebhook({ trx, token: by, now: NOW }, id, {
-        url: 'https://example.com/',
-        ...input,
-      }),
+      insertWebhook({ trx, token: by, now: () => NOW }, id, { url: 'https://example.com/', ...input }, 10_000),
     )
     return id
   }
-  const record = (event: NewEvent) => fresh.database.transaction(trx => recordEvent(trx, event, NOW))
+  const record = (event: NewEvent) => fresh.database.transaction(trx => recordEvent(trx, event, () => NOW))
   const overdue = ({ projectId, organisationId }: typeof acme): NewEvent => ({
     type: 'project_report_quarterly_overdue',
     organisationIds: [organisationId],
@@ -99,7 +96,7 @@ describeEachEngine('an event', engine => {
   it('leaves nothing behind when the change that caused it does not come about', async () => {
     await webhook(all)
     const failing = fresh.database.transaction(async trx => {
-      await recordEvent(trx, overdue(acme), NOW)
+      await recordEvent(trx, overdue(acme), () => NOW)
       throw new Error('no')
     })
     await assert.rejects(failing, /no/)

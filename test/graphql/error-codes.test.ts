@@ -34,7 +34,8 @@ describeEachEngine('an error', engine => {
   const asked = async (document: string, variables: object = {}) =>
     server.graphql(document, variables, await server.token())
   const submit = ({ projectId, userId }: Project, quarter: string) =>
-    `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") { id } }`
+    `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") ` +
+    '{ id } }'
 
   /** Renames a table while `work` is done, so that what uses it fails. */
   const without = async <T>(table: string, work: () => Promise<T>): Promise<T> => {
@@ -80,6 +81,15 @@ describeEachEngine('an error', engine => {
         if (answer.status !== 200) return answer
       }
       return server.graphql('{ viewer { id } }', {}, token)
+    },
+    UNAVAILABLE: async () => {
+      const by = await server.token()
+      return server.database.transaction(async trx => {
+        await trx('projects').where('id', acme.projectId).update({ name: 'Held' })
+        const answer = await server.graphql(submit(acme, '2025-4'), {}, by)
+        assert.deepEqual([answer.status, answer.headers.get('retry-after')], [503, '5'])
+        return answer
+      })
     },
     INTERNAL_SERVER_ERROR: () => without('project_reports', () => asked('{ projectReports { id } }')),
   }
@@ -210,7 +220,8 @@ describeEachEngine('an error', engine => {
       // Its lists have been changed when it is found to receive more than the caller sees.
       [
         undefined,
-        `mutation { upsertWebhook(id: "${own.data.createWebhook.id}", events: [token_expired], projectIds: []) { id } }`,
+        `mutation { upsertWebhook(id: "${own.data.createWebhook.id}", events: [token_expired], projectIds: []) ` +
+          '{ id } }',
         'FORBIDDEN',
         limited,
       ],

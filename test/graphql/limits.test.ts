@@ -216,7 +216,8 @@ describe('the limits of a document', () => {
       'query($s: MangoQuery) { organisations(query: $s) { id } }',
       'query($s: [MangoSort!]) { organisations(query: {sort: $s}) { id } }',
       'mutation($s: String!) { upsertUser(name: $s) { id } }',
-      'mutation($s: DateTime!) { recoverDeliveries(webhookId: "01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e12", since: $s) { queued } }',
+      'mutation($s: DateTime!) { recoverDeliveries(webhookId: "01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e12", since: $s) ' +
+        '{ queued } }',
     ]) {
       assert.equal(await codeOf(document, `{"s": ${deep(80_000)}}`), 'BAD_USER_INPUT', document)
     }
@@ -258,7 +259,8 @@ describe('the limits of a document', () => {
   })
 
   it('leave time for others while documents that have as many fields as they may are answered', async () => {
-    const rich = `{ ${Array.from({ length: 50 }, (_, n) => `a${n}: organisations { projects { organisation { name } } }`).join(' ')} }`
+    const parts = Array.from({ length: 50 }, (_, n) => `a${n}: organisations { projects { organisation { name } } }`)
+    const rich = `{ ${parts.join(' ')} }`
     await whileAnotherAsks(server, async () => {
       for (let n = 0; n < 5; n++) assert.equal((await server.graphql(rich)).errors, undefined)
     })

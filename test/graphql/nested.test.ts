@@ -17,6 +17,7 @@ import { createContext, type Service } from '../../server/graphql/context.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 
 const schema = createSchema()
 
@@ -99,13 +100,14 @@ describeEachEngine('nested fields', engine => {
         ...times,
       })),
     )
-    await insert(
-      'webhooks',
-      webhooks.map(id => ({ id, access_token_id: admin.id, url: 'http://x/', status: 'active', ...times })),
-    )
-    await insert(
-      'webhook_organisations',
-      webhooks.map((webhook_id, n) => ({ webhook_id, organisation_id: organisations[n] })),
+    await addWebhooks(
+      fresh.database.knex,
+      webhooks.map((id, n) => ({
+        id,
+        accessTokenId: admin.id,
+        organisationIds: [organisations[n]!],
+        createdAt: clock.now(),
+      })),
     )
     await insert(
       'events',
@@ -202,7 +204,8 @@ describeEachEngine('nested fields', engine => {
       ['organisations { projects { projectReports { submitter { name } } } }', 4],
       ['deliveries { attempts { number } event { organisation { name } project { name } } webhook { url } }', 6],
       [
-        'webhooks { health { delivered } lastDeliveryAt events organisationIds projectIds deliveries { event { type } } }',
+        'webhooks { health { delivered } lastDeliveryAt events organisationIds projectIds deliveries { event ' +
+          '{ type } } }',
         8,
       ],
       ['events { deliveries { webhook { health { pending } } } }', 4],
@@ -275,7 +278,8 @@ describeEachEngine('nested fields', engine => {
     })
     const pages = [0, 10_000, 20_000, 30_000].map(
       skip =>
-        `p${skip}: projects(query: { selector: { name: { _beginsWith: "Large" } }, limit: 10000, skip: ${skip} }) { ...with }`,
+        `p${skip}: projects(query: { selector: { name: ` +
+        `{ _beginsWith: "Large" } }, limit: 10000, skip: ${skip} }) { ...with }`,
     )
     const { data } = await run(
       `{ ${pages.join(' ')} } fragment with on Project { organisation { name } projectReports { id } }`,
@@ -289,8 +293,10 @@ describeEachEngine('nested fields', engine => {
 
   it('lead both ways between a thing and what it belongs to', async () => {
     const { data } = await run(`{
-      projects(query: { limit: 1 }) { id organisation { projects { id organisation { id } } } projectReports { projectId project { id } } }
-      events(query: { limit: 1 }) { id deliveries { eventId event { id } webhookId webhook { id deliveries { webhookId } } } }
+      projects(query: { limit: 1 }) {
+        id organisation { projects { id organisation { id } } } projectReports { projectId project { id } } }
+      events(query: { limit: 1 }) {
+        id deliveries { eventId event { id } webhookId webhook { id deliveries { webhookId } } } }
     }`)
     const [project] = data.projects
     assert.ok(project.organisation.projects.some(({ id }: { id: string }) => id === project.id))

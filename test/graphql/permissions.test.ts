@@ -62,7 +62,7 @@ describeEachEngine('permissions', engine => {
   after(() => server.stop())
 
   for (const permission of ['read', 'webhooks', 'reports', 'admin'] as const) {
-    it(`a token with "${permission}" reaches what that allows, and is told which permission the rest needs`, async () => {
+    it(`a token with "${permission}" reaches what it allows, and is told what permission the rest needs`, async () => {
       for (const [kind, fields] of Object.entries(operations)) {
         for (const [name, [needs, asked]] of Object.entries(fields)) {
           const { errors } = await server.graphql(`${kind} { ${asked} }`, {}, tokens.get(permission))

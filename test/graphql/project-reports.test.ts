@@ -3,8 +3,6 @@ import { randomUUID } from 'node:crypto'
 import { after, before, beforeEach, it } from 'node:test'
 import { createLog } from '../../server/log.ts'
 import { runSchedule } from '../../server/scheduler/scheduler.ts'
-import type { Credentials } from '../../shared/hmac.ts'
-import { signRequest } from '../../shared/hmac.ts'
 import { toIso } from '../../shared/time.ts'
 import { type TestClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -19,30 +17,20 @@ const APPROVE = `mutation($id: UUID!, $approverId: UUID!, $approvedDate: Date) {
 describeEachEngine('project reports', engine => {
   let clock: TestClock
   let server: TestServer
-  let admin: Credentials
   let project: { organisationId: string; projectId: string; userId: string }
   before(async () => {
     clock = testClock(Date.parse('2026-11-21T12:00:00Z'))
     server = await startTestServer(engine, { clock, env: { TIDINGS_ROLES: 'api' } })
-    admin = await server.token()
   })
   beforeEach(async () => {
     project = await addProject(server.database)
   })
   after(() => server.stop())
 
-  /** Signed at the time that the server's clock shows. */
-  const send = async (query: string, variables: object): Promise<GraphqlAnswer> => {
-    const url = new URL('/graphql', server.url)
-    const body = JSON.stringify({ query, variables })
-    const at = new Date(clock.now())
-    const signed = signRequest({ method: 'POST', url, body, credentials: admin, at, nonce: randomUUID() })
-    const headers = { ...signed, 'content-type': 'application/json' }
-    return (await (await fetch(url, { method: 'POST', headers, body })).json()) as GraphqlAnswer
-  }
   const submit = (quarter: string, given: object = {}) =>
-    send(SUBMIT, { projectId: project.projectId, quarter, submitterId: project.userId, ...given })
-  const approve = (id: string, given: object = {}) => send(APPROVE, { id, approverId: project.userId, ...given })
+    server.graphql(SUBMIT, { projectId: project.projectId, quarter, submitterId: project.userId, ...given })
+  const approve = (id: string, given: object = {}) =>
+    server.graphql(APPROVE, { id, approverId: project.userId, ...given })
   const submitted = async (quarter: string) => {
     const { data, errors } = await submit(quarter)
     assert.equal(errors, undefined, JSON.stringify(errors))

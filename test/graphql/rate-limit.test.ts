@@ -4,7 +4,7 @@ import { after, afterEach, it } from 'node:test'
 import type { Credentials } from '../../shared/hmac.ts'
 import { type TestClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
-import { type GraphqlAnswer, sendGraphql, startTestServer, type TestServer } from '../support/server.ts'
+import { type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'
 
 const MINUTE_MS = 60_000
 
@@ -32,7 +32,7 @@ describeEachEngine('the rate limit', engine => {
     return { servers: [...started], clocks }
   }
 
-  const ask = (server: TestServer, as: Credentials) => sendGraphql(server.url, as, '{ viewer { id } }')
+  const ask = (server: TestServer, as: Credentials) => server.graphql('{ viewer { id } }', {}, as)
   const told = ({ status, headers }: GraphqlAnswer) => [status, headers.get('ratelimit'), headers.get('retry-after')]
 
   it('lets exactly as many requests through as it says, and tells how many are left', async () => {

@@ -55,7 +55,8 @@ describeEachEngine('recovering deliveries', engine => {
   const submit = async ({ projectId, userId }: Project): Promise<string> => {
     clock.advance(1_000)
     await ask(
-      `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${nextQuarter()}", submitterId: "${userId}") { id } }`,
+      `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${nextQuarter()}", submitterId: ` +
+        `"${userId}") { id } }`,
     )
     const [event] = await server.database.knex('events').orderBy('created_at', 'desc').orderBy('id', 'desc').limit(1)
     return event.id
@@ -260,7 +261,8 @@ describeEachEngine('recovering deliveries', engine => {
     const event = await submit(acme)
     await end(webhookId, event, 'delivered')
     const [first] = await server.database.knex('deliveries').where({ webhook_id: webhookId, event_id: event })
-    const document = `mutation { redeliver(deliveryId: "${first.id}") { id webhookId eventId eventType status attemptCount } }`
+    const document = `mutation { redeliver(deliveryId: "${first.id}") {
+      id webhookId eventId eventType status attemptCount } }`
     const again = (await ask(document)) as Record<string, unknown>
     assert.notEqual(again.id, first.id)
     assert.deepEqual(

@@ -4,7 +4,8 @@ import { fuzz } from '../bench/fuzz.ts'
 import { describeEachEngine, engines } from '../support/databases.ts'
 import { startTestServer } from '../support/server.ts'
 
-// The same 2,000 requests every time, spread over the engines. `node test/bench/fuzz.ts` sends as many others as one likes.
+// The same 2,000 requests every time, spread over the engines.
+// `node test/bench/fuzz.ts` sends as many others as one likes.
 const COUNT = Math.ceil(2_000 / engines.length)
 
 describeEachEngine('random and mutated requests', engine => {

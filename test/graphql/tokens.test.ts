@@ -9,7 +9,8 @@ import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 
-const CREATE = `mutation($name: String!, $permissions: [Permission!]!, $organisationIds: [UUID!], $expiresAt: DateTime) {
+const CREATE = `mutation(
+  $name: String!, $permissions: [Permission!]!, $organisationIds: [UUID!], $expiresAt: DateTime) {
   createAccessToken(name: $name, permissions: $permissions, organisationIds: $organisationIds, expiresAt: $expiresAt) {
     apiKey secret accessToken { id name apiKey permissions seesAllOrganisations organisationIds organisations { id }
       expiresAt revokedAt lastUsedAt createdAt } } }`

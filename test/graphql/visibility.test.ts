@@ -81,13 +81,16 @@ describeEachEngine('what a token sees', engine => {
     return ok(await server.graphql(document, { url: receiver.url, ...scope }, as)).createWebhook.id
   }
   const submit = async ({ projectId, userId }: Project, quarter = '2026-3'): Promise<string> => {
-    const document = `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") { id } }`
+    const document =
+      `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${quarter}", submitterId: "${userId}") ` +
+      '{ id } }'
     return ok(await server.graphql(document, {}, all)).submitProjectReport.id
   }
   const upsert = (as: Token, variables: object): Promise<GraphqlAnswer> =>
     server.graphql(
       `mutation($id: UUID, $url: String, $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-        upsertWebhook(id: $id, url: $url, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { id } }`,
+        upsertWebhook(
+          id: $id, url: $url, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { id } }`,
       variables,
       as,
     )
@@ -144,13 +147,16 @@ describeEachEngine('what a token sees', engine => {
     }
   })
 
-  it('is, for an admin of one organisation, every webhook and the tokens of that organisation, but no other’s data', async () => {
+  it('is, for an admin of one organisation, the webhooks and tokens of that, and no other’s data', async () => {
     const listed = await list(acmeAdmin)
     assert.deepEqual(listed.organisations, [acme.organisationId])
     assert.deepEqual(listed.projects, [acme.projectId])
     assert.deepEqual(listed.projectReports, [reports.acme])
-    assert.deepEqual(listed.webhooks, Object.values(webhooks).sort())
+    assert.deepEqual(listed.webhooks, ACME_SEES.map(name => webhooks[name]).sort())
+    const none = await server.token({ permissions: ['read'], organisationIds: [] })
     assert.deepEqual(listed.accessTokens, [acmeOnly.id, acmeReader.id, acmeAdmin.id].sort())
+    const revoked = await server.graphql(`mutation { revokeAccessToken(id: "${none.id}") { id } }`, {}, acmeAdmin)
+    assert.equal(revoked.errors?.[0]?.extensions.code, 'NOT_FOUND', 'a token that sees nothing is nobody’s to revoke')
     const [event] = await eventsOf(borealis)
     assert.ok(!listed.events.includes(event!))
     const foreign = await server.database.knex('deliveries').where('event_id', event).pluck('id')
@@ -200,7 +206,7 @@ describeEachEngine('what a token sees', engine => {
     for (const [name, id] of Object.entries(webhooks)) assert.equal(text.includes(id), ACME_SEES.includes(name), name)
   })
 
-  it('loses a project that moves to another organisation, also where an event of the time before names it', async () => {
+  it('loses a project that moves to another organisation, also where an event from before names it', async () => {
     const moved = await addProject(server.database, { organisation: 'Cedar', project: 'Seeds' })
     const { organisationId, projectId } = moved
     await submit(moved)
@@ -289,7 +295,7 @@ describeEachEngine('what a token sees', engine => {
     }
   })
 
-  it('lets it change a webhook of another token that receives only what it sees, but not make it receive more', async () => {
+  it('lets it change a webhook of another token that receives only what it sees, but not widen it', async () => {
     const id = await create(all, { organisationIds: [acme.organisationId], projectIds: [acme.projectId] })
     ok(await upsert(acmeOnly, { id, organisationIds: [] }))
     const { errors } = await upsert(acmeOnly, { id, projectIds: [] })
@@ -298,21 +304,26 @@ describeEachEngine('what a token sees', engine => {
     ok(await upsert(acmeOnly, { id, status: 'disabled' }))
   })
 
-  it('lets an admin of one organisation switch off a webhook, and not turn it towards itself', async () => {
+  it('lets an admin of one organisation neither change nor take over a webhook that receives from others', async () => {
     const mine = await startReceiver()
     try {
       const ids = [
         await create(all),
         await create(all, { organisationIds: [borealis.organisationId] }),
         await create(borealisOnly),
+        await create(all, { organisationIds: [acme.organisationId, borealis.organisationId] }),
       ]
       for (const id of ids) {
         const before = await row(id)
-        const { errors } = await upsert(acmeAdmin, { id, url: mine.url })
-        assert.equal(errors?.[0]?.extensions.code, 'FORBIDDEN')
-        assert.equal((await row(id)).url, before.url)
-        ok(await upsert(acmeAdmin, { id, url: before.url, status: 'disabled' }))
-        assert.equal((await row(id)).status, 'disabled')
+        for (const change of [{ url: mine.url }, { url: mine.url, organisationIds: [acme.organisationId] }]) {
+          const { errors } = await upsert(acmeAdmin, { id, ...change })
+          assert.equal(errors?.[0]?.extensions.code, 'NOT_FOUND')
+        }
+        for (const field of [`pingWebhook(id: "${id}")`, `upsertWebhook(id: "${id}", status: disabled)`]) {
+          const { errors } = await server.graphql(`mutation { ${field} { id } }`, {}, acmeAdmin)
+          assert.match(String(errors?.[0]?.extensions.code), /NOT_FOUND|BAD_USER_INPUT/, field)
+        }
+        assert.deepEqual(await row(id), before)
       }
       const own = await create(all, { organisationIds: [acme.organisationId] })
       const widened = await upsert(acmeAdmin, { id: own, organisationIds: [] })
@@ -321,6 +332,35 @@ describeEachEngine('what a token sees', engine => {
     } finally {
       await mine.close()
     }
+  })
+
+  it('lets an admin of one organisation rename no user, whom all see', async () => {
+    const [user] = await server.database.knex('users').limit(1)
+    const renamed = await server.graphql(
+      `mutation { upsertUser(id: "${user.id}", name: "Mine") { id } }`,
+      {},
+      acmeAdmin,
+    )
+    assert.equal(renamed.errors?.[0]?.extensions.code, 'FORBIDDEN')
+    assert.equal((await server.database.knex('users').where({ id: user.id }).first()).name, user.name)
+  })
+
+  it('hands none of the old organisation’s webhooks to the new one’s tokens with a project that moves', async () => {
+    const moving = await addProject(server.database, { organisation: 'Cedar', project: 'Wood' })
+    const cedarOnly = await server.token({
+      permissions: ['read', 'webhooks'],
+      organisationIds: [moving.organisationId],
+    })
+    const ids = [
+      await create(all, { projectIds: [moving.projectId] }),
+      await create(cedarOnly, { projectIds: [moving.projectId] }),
+    ]
+    const to = `organisationId: "${borealis.organisationId}", name: "Wood"`
+    const admin = await server.token({ permissions: ['admin'] })
+    ok(await server.graphql(`mutation { upsertProject(id: "${moving.projectId}", ${to}) { id } }`, {}, admin))
+    const seen = (await list(borealisOnly)).webhooks
+    for (const id of ids) assert.ok(!seen.includes(id))
+    assert.ok((await list(admin)).webhooks.includes(ids[0]!))
   })
 
   it('does not take in what a webhook was sent, or is still owed, from before it named less', async () => {

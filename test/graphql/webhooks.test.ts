@@ -10,8 +10,12 @@ import { addProject, type GraphqlAnswer, startTestServer, type TestServer } from
 const FIELDS = 'id url events organisationIds projectIds status statusReason createdAt updatedAt'
 const CREATE = `mutation($url: String!, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!]) {
   createWebhook(url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds) { ${FIELDS} } }`
-const UPSERT = `mutation($id: UUID, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-  upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${FIELDS} } }`
+const UPSERT = `mutation(
+  $id: UUID, $url: String, $events: [EventType!],
+  $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
+  upsertWebhook(
+    id: $id, url: $url, events: $events,
+    organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { ${FIELDS} } }`
 const DELIVERY =
   'id webhookId eventType status attemptCount nextAttemptAt attempts { number statusCode failure response }'
 const PING = `mutation($id: UUID!) { pingWebhook(id: $id) { ${DELIVERY} } }`

@@ -55,7 +55,8 @@ describeEachEngine('a signed request', engine => {
   const submission = (given: Partial<Signing> = {}) =>
     sign(server.url, credentials, {
       body: graphqlBody(
-        `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${1000 + quarters++}-1", submitterId: "${userId}") { id } }`,
+        `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${1000 + quarters++}-1", ` +
+          `submitterId: "${userId}") { id } }`,
       ),
       date: dated(),
       ...given,
@@ -155,7 +156,7 @@ describeEachEngine('a signed request', engine => {
     assertRefused(await send(server.url, { ...viewer(), body: '' }), 'body_hash_mismatch')
   })
 
-  it('is served up to 5 minutes off the clock, and beyond refused as clock_skew with the time of the server', async () => {
+  it('is served up to 5 minutes off the clock, and beyond refused as clock_skew with the server’s time', async () => {
     for (const off of [-300_000, 300_000]) {
       assertServed(await send(server.url, viewer({ date: dated(clock.now() + off) })))
     }

@@ -12,6 +12,7 @@ import { createLog } from '../../server/log.ts'
 import { type RunningServer, startServer } from '../../server/main.ts'
 import { type DatabaseProxy, startProxy } from '../database/proxy.ts'
 import { describeEachEngine, freshDatabase, type TestDatabase } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 import { freePort } from '../support/ports.ts'
 
 const start = async (databaseUrl: string): Promise<RunningServer> => {
@@ -121,12 +122,10 @@ describeEachEngine('a server', engine => {
     assert.equal((await get(server, '/readyz')).status, 200)
   })
 
-  const untilReason = async (reason: RegExp) => {
-    const deadline = Date.now() + 5_000
-    while (true) {
-      const answer = await get(server, '/readyz')
-      if (reason.test(answer.body.reason) || Date.now() > deadline) return answer
-      await new Promise(resolve => setTimeout(resolve, 10))
-    }
-  }
+  const untilReason = (reason: RegExp) =>
+    eventually(
+      `/readyz to say ${reason}`,
+      () => get(server, '/readyz'),
+      ({ body }) => reason.test(body.reason),
+    )
 })

@@ -1,13 +1,15 @@
 import assert from 'node:assert/strict'
 import { after, before, beforeEach, test } from 'node:test'
+import fc from 'fast-check'
 import type { Knex } from 'knex'
 import type { Database } from '../../server/database/connect.ts'
 import type { MangoError } from '../../server/mango/error.ts'
 import { find, findByParents } from '../../server/mango/find.ts'
+import { read } from '../../server/mango/matcher.ts'
 import type { MangoQuery, Options } from '../../server/mango/query.ts'
 import type { Visible } from '../../server/mango/resource.ts'
 import { describeEachEngine } from '../support/databases.ts'
-import { insertWorld, type Maker, makers, type Thing, things, thingsDatabase } from './things.ts'
+import { documentsOf, insertWorld, type Maker, makers, type Thing, things, thingsDatabase } from './things.ts'
 
 const idOf = (index: number) => `0190a000-0000-7000-8000-${String(index).padStart(12, '0')}`
 const goneId = '0190a000-0000-7000-8000-00000000ffff'
@@ -23,6 +25,10 @@ const thing = (index: number, rest: Partial<Thing> = {}): Thing => ({
   ...{ payload: {}, tags: [], parts: [] },
   ...rest,
 })
+
+/** Walks for each sort; `TIDINGS_WALKS=1000` for all that a change of the walk deserves. */
+const WALKS = Number(process.env.TIDINGS_WALKS ?? 3)
+const SIZE = { minLength: 30, maxLength: 30 }
 
 describeEachEngine('find', engine => {
   let database: Database
@@ -156,7 +162,8 @@ describeEachEngine('find', engine => {
     [{ 'payload.a': 'desc' }],
   ]) {
     for (const selector of [{}, { name: { $regex: '^([A-D])' } }]) {
-      test(`after walks all rows once by ${JSON.stringify(sort)} of ${JSON.stringify(selector)} while rows come and go`, async () => {
+      const walk = `${JSON.stringify(sort)} of ${JSON.stringify(selector)}`
+      test(`after walks all rows once by ${walk} while rows come and go`, async () => {
         const some = (index: number) =>
           thing(index, {
             name: 'ABCD'[index % 4]!,
@@ -192,6 +199,123 @@ describeEachEngine('find', engine => {
     }
   }
 
+  for (const sort of [
+    ['name'],
+    [{ name: 'desc' }, { score: 'asc' }],
+    [{ score: 'desc' }],
+    [{ live: 'desc' }, 'endedAt'],
+    ['day', { makerId: 'desc' }],
+    ['maker.name'],
+    ['payload.a', { count: 'desc' }],
+    ['tags'],
+    ['parts.0.note'],
+    [{ createdAt: 'desc' }, 'id', 'name'],
+  ]) {
+    test(`afterValues walks by ${JSON.stringify(sort)} past what stays once, whatever becomes of the rest`, async () => {
+      const numbers = (max: number) => fc.array(fc.nat({ max }), { minLength: 12, maxLength: 12 })
+      const changes = fc.array(fc.record({ at: fc.nat({ max: 29 }), to: numbers(3), gone: fc.boolean() }), {
+        maxLength: 8,
+      })
+      const anything = (index: number, of: number[]) =>
+        thing(index, {
+          ...{ name: ['a', 'é', '\u{1f600}', 'a '][of[0]!]!, score: [null, 1, 2, -1][of[1]!]!, live: of[2]! > 1 },
+          ...{ endedAt: [null, 1, 2, 3][of[3]!]!, day: [null, '2026-01-02', '2026-01-01', null][of[4]!]! },
+          ...{ makerId: [null, idOf(1), idOf(2), idOf(9)][of[5]!]!, count: of[6]!, createdAt: 1_000 + of[7]! },
+          ...{ payload: [{}, { a: null }, { a: [1, { b: 'é' }] }, { a: 1.5 }][of[8]!]! },
+          ...{ tags: [[], ['x'], ['x', 'y'], ['a']][of[9]!]! },
+          ...{
+            parts: of[10]! > 1 ? [{ number: 0, note: ['a', 'b', 'c', null][of[11]!]!, good: true, makerId: null }] : [],
+          },
+        })
+      const walk = fc.record({ limit: fc.integer({ min: 1, max: 7 }), rows: fc.array(numbers(3), SIZE), changes })
+      await fc.assert(
+        fc.asyncProperty(walk, async ({ limit, rows, changes: planned }) => {
+          const all = rows.map((of, index) => anything(index, of))
+          const world = () => ({
+            makers: [1, 2].map(index => maker(index)),
+            things: all.filter(one => one !== undefined),
+          })
+          await insertWorld(database, world())
+          const touched = new Set<string>()
+          const seen: string[] = []
+          for (let place = {}; ; ) {
+            const documents = new Map(documentsOf(world()).map(document => [document.id as string, document]))
+            const page = (await found({ sort, limit, ...place })) as string[]
+            seen.push(...page)
+            if (page.length < limit) break
+            const last = page.at(-1)!
+            const values = sort.map(key => {
+              const path = typeof key === 'string' ? key : Object.keys(key)[0]!
+              const value = read(documents.get(last)!, path.split('.'))
+              return typeof value === 'symbol' ? null : value
+            })
+            place = { after: last, afterValues: values }
+            // The last row seen, and one more.
+            const { at, to, gone } = planned.pop() ?? { at: 0, to: Array<number>(12).fill(0), gone: false }
+            for (const id of [last, idOf(at)]) {
+              const index = all.findIndex(one => one?.id === id)
+              if (index === -1) continue
+              touched.add(id)
+              if (gone) all.splice(index, 1)
+              else all[index] = anything(Number(id.slice(-12)), to)
+            }
+            await insertWorld(database, world())
+            if (seen.length > 500) break
+          }
+          const stayed = rows.map((_, index) => idOf(index)).filter(id => !touched.has(id))
+          const met = seen.filter(id => !touched.has(id)).toSorted()
+          assert.deepEqual(met, stayed)
+        }),
+        { numRuns: WALKS },
+      )
+    })
+  }
+
+  test('afterValues are checked, and go with after', async () => {
+    const after = idOf(1)
+    const cases: [MangoQuery, RegExp][] = [
+      [{ afterValues: [] }, /^afterValues: goes with after/],
+      [{ after, afterValues: 'x' as never }, /^afterValues: is a list, a value for each field of sort, not string/],
+      [{ after, afterValues: ['x'] }, /^afterValues: has 1 values; .* sort, which has 0/],
+      [{ after, sort: ['name', 'count'], afterValues: ['x'] }, /^afterValues: has 1 values; .* sort, which has 2/],
+      [
+        { after, sort: ['name'], afterValues: [5] },
+        /^afterValues\[0\]: .* type string; it is that or null, not number/,
+      ],
+      [{ after, sort: ['count'], afterValues: ['5'] }, /^afterValues\[0\]: .* type integer; .* not string/],
+      [{ after, sort: ['count'], afterValues: [1.5] }, /^afterValues\[0\]: is a whole number/],
+      [{ after, sort: ['name', 'live'], afterValues: ['x', 1] }, /^afterValues\[1\]: .* type boolean; .* not number/],
+      [{ after, sort: ['createdAt'], afterValues: [5] }, /^afterValues\[0\]: is a time; give one in ISO 8601/],
+      [{ after, sort: ['day'], afterValues: ['x'] }, /^afterValues\[0\]: is a date; give one such as/],
+      [{ after, sort: ['tags'], afterValues: ['x'] }, /^afterValues\[0\]: .* type list; .* not string/],
+      [
+        { after, sort: ['payload.a'], afterValues: [JSON.parse(`${'['.repeat(5_000)}${']'.repeat(5_000)}`)] },
+        /^afterValues\[0\]: is nested deeper than/,
+      ],
+    ]
+    for (const [query, message] of cases) {
+      const error = await refused(query)
+      assert.equal(error.code, 'BAD_USER_INPUT')
+      assert.match(error.message, message)
+    }
+  })
+
+  test('afterValues go on after a row that is gone, or was never seen', async () => {
+    await insertWorld(database, { makers: [], things: [thing(1, { name: 'b' }), thing(2, { name: 'c' })] })
+    assert.deepEqual(await found({ after: goneId, sort: ['name'], afterValues: ['b'] }), [idOf(2)])
+    assert.deepEqual(await found({ after: goneId, sort: ['name'], afterValues: [null] }), [idOf(1), idOf(2)])
+    assert.deepEqual(await found({ after: goneId, afterValues: [] }), [])
+    assert.deepEqual(await found({ after: goneId, sort: [{ code: 'desc' }], afterValues: ['é'] }), [idOf(2), idOf(1)])
+  })
+
+  test('an object is no list, whatever its elements are to match', async () => {
+    await insertWorld(database, { makers: [maker(1)], things: [thing(1, { makerId: idOf(1) }), thing(2)] })
+    assert.deepEqual(await found({ selector: { maker: { $elemMatch: { name: 'Maker 1' } } } }), [])
+    assert.deepEqual(await found({ selector: { maker: { $not: { $allMatch: { name: 'x' } } } } }), [idOf(1), idOf(2)])
+    const error = await refused({ selector: { maker: { $elemMatch: { nmae: 'x' } } } })
+    assert.match(error.message, /makers have no field "nmae"; did you mean name/)
+  })
+
   test('after a row that is gone, a walk by id goes on', async () => {
     await insertWorld(database, { makers: [], things: [thing(1), thing(3)] })
     assert.deepEqual(await found({ after: idOf(2) }), [idOf(3)])
@@ -199,7 +323,7 @@ describeEachEngine('find', engine => {
     assert.deepEqual(await found({ after: idOf(2), selector: { name: { $regex: 'T.*g' } } }), [idOf(3)])
   })
 
-  test('after a row that is gone, a walk by another field says so, and the same of a row that is not visible', async () => {
+  test('after a row that is gone, a walk by another field says so, and the same of an invisible row', async () => {
     await insertWorld(database, { makers: [], things: [thing(1), thing(2)] })
     const gone = await refused({ after: goneId, sort: ['name'] })
     assert.equal(gone.code, 'BAD_USER_INPUT')
@@ -357,7 +481,7 @@ describeEachEngine('find', engine => {
     }
   })
 
-  test('a pattern that makes other engines backtrack answers at once on long names, and others are served meanwhile', async () => {
+  test('a pattern that makes other engines backtrack answers at once on long names, and holds up nobody', async () => {
     await insertWorld(database, {
       makers: [],
       things: Array.from({ length: 2_000 }, (_, index) => thing(index, { name: `${'a'.repeat(250)}!` })),

@@ -116,7 +116,7 @@ const has = (value: string, { text: part, at, ignoreCase }: Literal): boolean =>
   return at === 'start' ? folded.startsWith(part) : folded.includes(part)
 }
 
-test('every match has one of the literals and matches the regex, and what has a complete one of them is a match', () => {
+test('every match has one of the literals and matches the regex, and what has a complete one is a match', () => {
   fc.assert(
     fc.property(
       fc.array(piece, { maxLength: 6 }),

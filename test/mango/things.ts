@@ -64,11 +64,13 @@ export const thingsDatabase = async (engine: string): Promise<{ database: Databa
   const id = dialect.key(36)
   const tables = [
     `makers (id ${id} NOT NULL PRIMARY KEY, name ${dialect.text(255)} NOT NULL, rank_number integer, parent_id ${id})`,
-    `things (id ${id} NOT NULL PRIMARY KEY, name ${dialect.text(255)} NOT NULL, note ${dialect.text(255)}, code ${dialect.key(16)} NOT NULL,
-       status ${dialect.key(8)} NOT NULL, count_number integer NOT NULL, score integer, live ${dialect.boolean} NOT NULL,
-       created_at bigint NOT NULL, ended_at bigint, day ${dialect.key(10)}, maker_id ${id}, payload ${dialect.longText} NOT NULL)`,
+    `things (id ${id} NOT NULL PRIMARY KEY, name ${dialect.text(255)} NOT NULL, note ${dialect.text(255)},
+       code ${dialect.key(16)} NOT NULL, status ${dialect.key(8)} NOT NULL, count_number integer NOT NULL,
+       score integer, live ${dialect.boolean} NOT NULL, created_at bigint NOT NULL, ended_at bigint,
+       day ${dialect.key(10)}, maker_id ${id}, payload ${dialect.longText} NOT NULL)`,
     `thing_tags (thing_id ${id} NOT NULL, tag ${dialect.key(16)} NOT NULL, PRIMARY KEY (thing_id, tag))`,
-    `parts (thing_id ${id} NOT NULL, number integer NOT NULL, note ${dialect.text(255)}, good ${dialect.boolean} NOT NULL, maker_id ${id},
+    `parts (thing_id ${id} NOT NULL, number integer NOT NULL, note ${dialect.text(255)},
+       good ${dialect.boolean} NOT NULL, maker_id ${id},
        PRIMARY KEY (thing_id, number))`,
   ]
   for (const table of tables) await knex.raw(`CREATE TABLE ${table}`)

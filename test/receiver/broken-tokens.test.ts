@@ -37,7 +37,7 @@ describe('a token', () => {
       assert.equal(headers['www-authenticate'], `Bearer error="invalid_token", error_description="${check}"`)
       const { message } = JSON.parse(told)
       assert.match(message, says ?? /./)
-      // What a stranger wrote is given back with nothing in it that a terminal obeys.
+      // What is untrusted is given back with nothing in it that a terminal obeys.
       assert.doesNotMatch(message, /[\p{Cc}\p{Cf}]/u)
     })
   }

@@ -60,7 +60,7 @@ test('keys that are known go on serving for an hour while the issuer is away', a
   assert.equal((await keys('one')).length, 1)
 })
 
-test('a kid that is not known while the issuer is away is not taken for a stranger’s', async t => {
+test('a kid that is not known while the issuer is away is not taken for an untrusted one', async t => {
   t.mock.timers.enable({ apis: ['Date'], now: Date.now() })
   const issuer = await startKeys()
   const keys = remoteKeys(issuer.url)

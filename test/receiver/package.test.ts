@@ -94,7 +94,9 @@ describe('the package @tidings/receiver, packed and installed', () => {
 
   test('runs bundled by Rollup', async () => {
     const config = `import resolve from ${JSON.stringify(at.nodeResolve)}
-      export default { input: 'run.mjs', external: /^node:/, plugins: [resolve()], output: { dir: 'rollup', entryFileNames: '[name].mjs', chunkFileNames: '[name].mjs' } }`
+      const names = { entryFileNames: '[name].mjs', chunkFileNames: '[name].mjs' }
+      const output = { dir: 'rollup', ...names }
+      export default { input: 'run.mjs', external: /^node:/, plugins: [resolve()], output }`
     await writeFile(path.join(folder, 'rollup.config.mjs'), config)
     await output(process.execPath, [at.rollup, '--config', 'rollup.config.mjs', '--silent'])
     assert.deepEqual(await outcome(at.node22, 'rollup/run.mjs'), fine)

@@ -375,10 +375,10 @@ describe('keys', () => {
   })
 
   test('are fetched from the issuer that was named, not from one that a token names', async () => {
-    const stranger = await startSender()
+    const untrusted = await startSender()
     const { receive, handler } = start()
-    assert.equal((await receive(await stranger.request(), handler)).fault, 'key')
-    assert.equal(stranger.issuer.fetches, 0)
+    assert.equal((await receive(await untrusted.request(), handler)).fault, 'key')
+    assert.equal(untrusted.issuer.fetches, 0)
   })
 
   test('that have been rotated are fetched anew', async t => {

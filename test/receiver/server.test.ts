@@ -3,8 +3,8 @@ import { once } from 'node:events'
 import { createServer, type IncomingHttpHeaders, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, beforeEach, describe, test } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { expressReceiver, type Handler, RetryLater, type TidingsEvent } from '../../receiver/index.ts'
+import { eventually } from '../support/eventually.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 
 type Delivery = {
@@ -65,15 +65,15 @@ describe('a receiver of a Tidings server', () => {
       { projectId: ids.projectId, quarter: `20${20 + quarter}-1`, submitterId: ids.userId },
     )
     const selector = { 'event.payload.projectReport.id': data.submitProjectReport.id }
-    for (const endMs = Date.now() + 10_000; Date.now() < endMs; await wait(20)) {
+    const look = async () => {
       const found = await server.graphql(
-        'query ($query: MangoQuery) { deliveries(query: $query) { id eventId webhookId createdAt status handledBefore attempts { statusCode failure } } }',
+        'query ($query: MangoQuery) { deliveries(query: $query) ' +
+          '{ id eventId webhookId createdAt status handledBefore attempts { statusCode failure } } }',
         { query: { selector } },
       )
-      const [delivery] = found.data.deliveries
-      if (delivery && delivery.status !== 'pending') return delivery
+      return found.data.deliveries[0]
     }
-    return assert.fail('The delivery is still pending.')
+    return eventually('the delivery to come to an end', look, delivery => delivery && delivery.status !== 'pending')
   }
   const codes = ({ attempts }: Delivery) => attempts.map(attempt => attempt.statusCode ?? attempt.failure)
 

@@ -11,8 +11,8 @@ import {
 } from 'jose'
 import type { CheckName, Jwk } from '../../shared/delivery-token.ts'
 
-// Tokens as other libraries make them, or can be made to, each broken in one way; and some that are not. Made of fixed keys, so that
-// they are the same each time: docs/receivers/vectors.json is written from them.
+// Tokens as other libraries make them, or can be made to, each broken in one way; and some that are not. Made of fixed
+// keys, so that they are the same each time: docs/receivers/vectors.json is written from them.
 
 export const issuer = 'https://tidings.example'
 export const audience = 'https://receiver.example:8443/hooks/Acme'
@@ -38,7 +38,7 @@ const pairOf = (der: string, length: number, byte: number) => {
 }
 const ED25519 = '302e020100300506032b657004220420'
 const ed25519 = pairOf(ED25519, 32, 1)
-const stranger = pairOf(ED25519, 32, 2)
+const untrusted = pairOf(ED25519, 32, 2)
 const ed448 = pairOf('3047020100300506032b6571043b0439', 57, 3)
 const rsaKey = createPrivateKey({
   format: 'jwk',
@@ -123,7 +123,7 @@ export const good = await byJose()
 const [goodHeader, goodClaims, goodSignature] = good.split('.') as [string, string, string]
 const pem = ed25519.publicKey.export({ format: 'pem', type: 'spki' })
 const x = Buffer.from(ed25519.publicKey.export({ format: 'jwk' }).x!, 'base64url')
-const ownKey = stranger.publicKey.export({ format: 'jwk' })
+const ownKey = untrusted.publicKey.export({ format: 'jwk' })
 const secret = new Uint8Array(32)
 
 /** The last character of 64 bytes in base64url has four bits that mean nothing. */
@@ -167,7 +167,7 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['by Ed448', withHeader({ kid: 'ed448' }, ed448.privateKey), 'key', /expected an Ed25519 key, found "OKP" "Ed448"/],
   ['that names an RSA key', withHeader({ kid: 'rsa' }), 'key', /found "RSA"/],
   ['without kid', await byJose({}, { kid: undefined }), 'key', /found nothing/],
-  ['with an unknown kid', await byJose({}, { kid: 'other' }, stranger.privateKey), 'key', /found "other"/],
+  ['with an unknown kid', await byJose({}, { kid: 'other' }, untrusted.privateKey), 'key', /found "other"/],
   ['with a number as kid', withHeader({ kid: 1 }), 'key', /found 1/],
   ['with null as kid', withHeader({ kid: null }), 'key'],
   ['with a list as kid', withHeader({ kid: [kid] }), 'key'],
@@ -175,24 +175,24 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['with a path as kid', withHeader({ kid: '../../../../dev/null' }), 'key'],
   ['with SQL as kid', withHeader({ kid: "x' UNION SELECT 'AA" }), 'key'],
   ['with control characters in the kid', withHeader({ kid: '\u001b[2Jé\u202e' }), 'key', /\\u001b\[2Jé\\u\{202e\}/],
-  ['with its own key as jwk', await byJose({}, { kid: 'own', jwk: ownKey }, stranger.privateKey), 'key'],
+  ['with its own key as jwk', await byJose({}, { kid: 'own', jwk: ownKey }, untrusted.privateKey), 'key'],
 
   // signature
-  ['by another key of the same kid', await byJose({}, {}, stranger.privateKey), 'signature', /does not match/],
+  ['by another key of the same kid', await byJose({}, {}, untrusted.privateKey), 'signature', /does not match/],
   [
     'with its own key as jwk, of a kid that is known',
-    await byJose({}, { jwk: ownKey }, stranger.privateKey),
+    await byJose({}, { jwk: ownKey }, untrusted.privateKey),
     'signature',
   ],
-  ['with a certificate as x5c', await byJose({}, { x5c: ['MIIB'] }, stranger.privateKey), 'signature'],
+  ['with a certificate as x5c', await byJose({}, { x5c: ['MIIB'] }, untrusted.privateKey), 'signature'],
   [
     'with an address of keys as jku',
-    await byJose({}, { jku: 'https://evil.example/jwks.json' }, stranger.privateKey),
+    await byJose({}, { jku: 'https://evil.example/jwks.json' }, untrusted.privateKey),
     'signature',
   ],
   [
     'with an address of keys as x5u',
-    await byJose({}, { x5u: 'https://evil.example/x.pem' }, stranger.privateKey),
+    await byJose({}, { x5u: 'https://evil.example/x.pem' }, untrusted.privateKey),
     'signature',
   ],
   ['with other claims', `${goodHeader}.${encode(json({ ...claims, jti: 'x' }))}.${goodSignature}`, 'signature'],

@@ -9,6 +9,7 @@ import { runSchedule, startScheduler } from '../../server/scheduler/scheduler.ts
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { addProject } from '../support/server.ts'
+import { addWebhook } from '../support/webhooks.ts'
 
 const DAY_MS = 24 * 3600 * 1000
 const at = (iso: string) => Date.parse(iso)
@@ -53,12 +54,8 @@ describeEachEngine('the scheduler', engine => {
       createAccessToken(trx, sealer, { name: 'test', permissions: ['read'], ...change }, clock.now()),
     )
   const webhook = async () => {
-    const id = randomUUID()
-    const { id: access_token_id } = await token()
-    const row = { id, access_token_id, url: 'http://127.0.0.1:9/', status: 'active' }
-    const times = { created_at: clock.now(), updated_at: clock.now() }
-    await given.database.knex('webhooks').insert({ ...row, all_events: 1, all_organisations_and_projects: 1, ...times })
-    return id
+    const { id: accessTokenId } = await token()
+    return addWebhook(given.database.knex, { accessTokenId, createdAt: clock.now() })
   }
   const events = (type: string) => given.database.knex('events').where({ type })
   const reports = () => given.database.knex('project_reports').orderBy('quarter')

@@ -6,7 +6,7 @@ import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
+import { eventually } from '../support/eventually.ts'
 import { repository } from './checkout.ts'
 
 /** Starts a process that takes care of `folder` and of a process group, and says that group's id. */
@@ -35,23 +35,25 @@ const isRunning = (group: number): boolean => {
   }
 }
 
-const waitUntil = async (holds: () => boolean): Promise<void> => {
-  for (const giveUpAt = Date.now() + 10_000; !holds() && Date.now() < giveUpAt; ) await wait(10)
-}
+const untilGone = (folder: string, group: number) =>
+  eventually(
+    'folder and processes to be gone',
+    () => ({ folder: existsSync(folder), group: isRunning(group) }),
+    left => !left.folder && !left.group,
+  )
 
 test('a temporary folder and processes do not outlive a process that is killed', async () => {
   const folder = await mkdtemp(path.join(tmpdir(), 'tidings-aftercare-'))
   const { child, group } = await start(folder, 'setTimeout(() => {}, 60_000)')
   assert.equal(isRunning(group), true)
   child.kill('SIGKILL')
-  await waitUntil(() => !existsSync(folder) && !isRunning(group))
-  assert.deepEqual({ folder: existsSync(folder), group: isRunning(group) }, { folder: false, group: false })
+  await untilGone(folder, group)
 })
 
 test('a temporary folder and processes are gone when aftercare is asked to end', async () => {
   const folder = await mkdtemp(path.join(tmpdir(), 'tidings-aftercare-'))
   const { child, group } = await start(folder, 'await care.end()')
   await once(child, 'exit')
-  await waitUntil(() => !isRunning(group))
-  assert.deepEqual({ folder: existsSync(folder), group: isRunning(group) }, { folder: false, group: false })
+  assert.equal(existsSync(folder), false)
+  await untilGone(folder, group)
 })

@@ -9,7 +9,10 @@ import { repository, run } from './checkout.ts'
 const APT_GET = `#!/bin/sh
 [ "$1" = --version ] && exit
 echo "$@" >> "$FOLDER/calls"
-case "$*" in *install*) lock=/var/lib/dpkg/lock-frontend kind=install ;; *) lock=/var/lib/apt/lists/lock kind=update ;; esac
+case "$*" in
+  *install*) lock=/var/lib/dpkg/lock-frontend kind=install ;;
+  *) lock=/var/lib/apt/lists/lock kind=update ;;
+esac
 if [ "$(grep -c $kind "$FOLDER/calls")" -le "$HELD" ]; then
   echo "E: Could not get lock $lock. It is held by process 7 (unattended-upgr)" >&2
   exit 100

@@ -63,7 +63,8 @@ describe('installing the dependencies', () => {
   }
 
   const install = (flags: string[] = [], more: NodeJS.ProcessEnv = {}, options = '') => {
-    const script = `import { ensureInstalled } from './scripts/install.js'; console.log(await ensureInstalled(${options}))`
+    const script = `import { ensureInstalled } from './scripts/install.js'
+      console.log(await ensureInstalled(${options}))`
     const args = [...flags, '--input-type=module', '--eval', script]
     return run(process.execPath, args, { cwd: folder, env: { ...env, ...more } })
   }

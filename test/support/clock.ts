@@ -7,7 +7,13 @@ export type TestClock = Clock & {
   set(ms: number): void
 }
 
-/** A clock that stands still until a test moves it. It starts at the real time unless told otherwise. */
+/** This machine's. */
+export const realClock: Clock = { now: () => Date.now() }
+
+/**
+ * A clock that stands still until a test moves it. It starts at the real time unless told otherwise, and is soon behind
+ * it: what meets it goes by it as well.
+ */
 export const testClock = (startMs: number = Date.now()): TestClock => {
   let nowMs = startMs
   return {

@@ -18,7 +18,10 @@ export type TestDatabase = {
 
 const PREFIX = `tidings_test_${process.env.TIDINGS_TEST_RUN ?? 'alone'}_`
 
-/** The server's version as in `mariadb 10.11.19` or `mysql 9.7.0`. Throws an Error naming the server if it does not answer. */
+/**
+ * The server's version as in `mariadb 10.11.19` or `mysql 9.7.0`.
+ * Throws an Error naming the server if it does not answer.
+ */
 const nameOf = async (url: string): Promise<string> => {
   const host = URL.parse(url)?.host
   if (!host)

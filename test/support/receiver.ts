@@ -39,7 +39,10 @@ export type Receiver = {
   close(): Promise<void>
 }
 
-/** Starts a webhook receiver on this machine. `answer` gets the request and its number, counted from 1; without it, all get 200. */
+/**
+ * Starts a webhook receiver on this machine. `answer` gets the
+ * request and its number, counted from 1; without it, all get 200.
+ */
 export const startReceiver = async ({
   answer = () => ({ status: 200 }),
 }: {

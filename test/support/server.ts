@@ -8,6 +8,7 @@ import { createLog } from '../../server/log.ts'
 import { startServer } from '../../server/main.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { signRequest } from '../../shared/hmac.ts'
+import { realClock } from './clock.ts'
 import { migratedDatabase } from './databases.ts'
 import { freePort } from './ports.ts'
 
@@ -24,6 +25,8 @@ export type TestServer = {
   url: string
   config: Config
   database: Database
+  /** The time of the requests that are signed here, and the server's. */
+  clock: Clock
   /** Makes an access token straight on the database. */
   token(token?: Partial<NewAccessToken>): Promise<Credentials & { id: string }>
   /** Sends a signed GraphQL request as a token; as one that may do everything if none is given. */
@@ -35,15 +38,29 @@ export type TestServer = {
 /**
  * The real server in this process, on a database of its own (or a given one), allowed to send to loopback.
  *
- * @param env settings that differ from the defaults, by their names in the environment
+ * @param options.env settings that differ from the defaults, by their names in the environment
+ * @param options.by gives the way of the server to its database
+ * @param options.clock what server and requests go by; without
+ *   it the server has the database's, requests this machine's
  */
 export const startTestServer = async (
   engine: string,
-  { env = {}, url, clock }: { env?: Record<string, string>; url?: string; clock?: Clock } = {},
+  {
+    env = {},
+    url,
+    by,
+    clock: given,
+  }: {
+    env?: Record<string, string>
+    url?: string
+    by?: (databaseUrl: string) => Promise<string>
+    clock?: Clock
+  } = {},
 ): Promise<TestServer> => {
   const fresh = await migratedDatabase(engine)
+  const clock = given ?? realClock
   const config = readConfig({
-    TIDINGS_DATABASE_URL: url ?? fresh.url,
+    TIDINGS_DATABASE_URL: by ? await by(fresh.url) : (url ?? fresh.url),
     TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
     TIDINGS_PORT: String(await freePort()),
     TIDINGS_ALLOW_NETWORKS: '127.0.0.0/8,::1/128',
@@ -52,16 +69,16 @@ export const startTestServer = async (
     TIDINGS_HOME: '/nonexistent',
     ...env,
   })
-  const server = await startServer(config, createLog(config.logLevel), clock ? { clock } : {})
+  const server = await startServer(config, createLog(config.logLevel), given ? { clock } : {})
   await server.ready
   const { database } = fresh
-  const token = (given: Partial<NewAccessToken> = {}) =>
+  const token = (more: Partial<NewAccessToken> = {}) =>
     database.transaction(trx =>
       createAccessToken(
         trx,
         createSealer(config.masterKeys),
-        { name: 'test', permissions: ['admin'], ...given },
-        Date.now(),
+        { name: 'test', permissions: ['admin'], ...more },
+        clock.now(),
       ),
     )
   const admin = await token()
@@ -69,8 +86,9 @@ export const startTestServer = async (
     url: server.url,
     config,
     database,
+    clock,
     token,
-    graphql: (document, variables = {}, as = admin) => sendGraphql(server.url, as, document, variables),
+    graphql: (document, variables = {}, as = admin) => sendGraphql(server.url, as, document, variables, clock),
     async stop() {
       await server.stop()
       await fresh.drop()
@@ -78,16 +96,18 @@ export const startTestServer = async (
   }
 }
 
-/** Sends a signed GraphQL request. */
+/** Sends a GraphQL request, signed at the time that `clock` shows: the server's, if that goes by one of its own. */
 export const sendGraphql = async (
   base: string,
   credentials: Credentials,
   query: string,
   variables: object = {},
+  clock: Clock = realClock,
 ): Promise<GraphqlAnswer> => {
   const url = new URL('/graphql', base)
   const body = JSON.stringify({ query, variables })
-  const signed = signRequest({ method: 'POST', url, body, credentials, at: new Date(), nonce: randomUUID() })
+  const at = new Date(clock.now())
+  const signed = signRequest({ method: 'POST', url, body, credentials, at, nonce: randomUUID() })
   const response = await fetch(url, {
     method: 'POST',
     headers: { ...signed, 'content-type': 'application/json', accept: 'application/json' },

@@ -35,7 +35,10 @@ export const questionOf = (action: Action): string => {
     case 'enable':
       return `Make ${shownUrl(action.webhook.url)} active? It is pinged first, and must answer 200.`
     case 'recover':
-      return `Send ${shownUrl(action.webhook.url)} again all that it has not acknowledged since ${dateAndTime(action.sinceMs)} ${zoneName(zoneAt(action.sinceMs))}?`
+      return (
+        `Send ${shownUrl(action.webhook.url)} again all that it has not acknowledged since ` +
+        `${dateAndTime(action.sinceMs)} ${zoneName(zoneAt(action.sinceMs))}?`
+      )
   }
 }
 

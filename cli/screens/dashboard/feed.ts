@@ -20,7 +20,10 @@ export interface Look {
   timeline: { id: string; delivery: Delivery | null } | undefined
 }
 
-/** Rows of the list that one request asks for: more than most screens show, so that one request a look is enough at any rate. */
+/**
+ * Rows of the list that one request asks for: more than most screens show, so that one request a look is enough at any
+ * rate.
+ */
 export const PAGE = 100
 /** A screen of more webhooks than these would have no use. */
 export const MOST_WEBHOOKS = 500

@@ -39,7 +39,8 @@ const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string[] => {
     case 'limited':
       return [
         colours.yellow(
-          `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from now on.${since}`,
+          `The server limits how often this access token may ask; looking every ${duration(link.everyMs)} from ` +
+            `now on.${since}`,
         ),
       ]
     case 'refused':
@@ -56,7 +57,8 @@ const askedFor = ({ mode, notice }: State, colours: Colours): string[] => {
     }
     case 'since':
       return [
-        `${colours.bold('Send again')} to ${shownUrl(mode.webhook.url)} what it has not acknowledged since: ${cellTyped(mode.text)}█`,
+        `${colours.bold('Send again')} to ${shownUrl(mode.webhook.url)} what it has not acknowledged since: ` +
+          `${cellTyped(mode.text)}█`,
         mode.fault === ''
           ? '  so long ago as 90s, 15m, 2h, 7d, or a date or time; enter goes on, esc leaves'
           : colours.red(`  ${mode.fault}`),
@@ -75,7 +77,10 @@ const cellTyped = (text: string): string => (text === '' ? '' : cellText(text))
 
 type KeyHint = [key: string, does: string]
 
-/** The keys that do something here, on one line or two; where there is no room, those that come last in their group are left out. */
+/**
+ * The keys that do something here, on one line or two; where there is no room, those that come last in their group are
+ * left out.
+ */
 export const footerLines = (state: State, width: number, colours: Colours): string[] => {
   const groups = hintsOf(state)
   const line = groups.map(hints => lineOf(hints, colours)).join('   ')

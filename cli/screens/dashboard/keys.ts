@@ -34,7 +34,9 @@ export interface Pressed {
   effect?: Effect
 }
 
-/** What a key does. Keys have names (`up`, `pagedown`, `enter`, `esc`, …); one that types something is that character. */
+/**
+ * What a key does. Keys have names (`up`, `pagedown`, `enter`, `esc`, …); one that types something is that character.
+ */
 export const press = (state: State, key: string, sizes: Sizes): Pressed => {
   if (key === 'ctrl-c') return { state, effect: 'quit' }
   const { mode } = state

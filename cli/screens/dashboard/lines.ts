@@ -55,8 +55,8 @@ const SPACES_AT_END = / +((?:\x1b\[[0-9;]*m)*)$/
 const CLOSING = /\[(0|22|39)?m$/
 
 /**
- * Wraps a line that may carry colours, between words where it can, and goes on under `indent`. A colour that is open at a break
- * is closed before it and opened again after.
+ * Wraps a line that may carry colours, between words where it can, and goes on under `indent`. A colour that is open at
+ * a break is closed before it and opened again after.
  */
 export const wrapLine = (line: string, width: number, indent = 0): string[] => {
   const lines: string[] = []

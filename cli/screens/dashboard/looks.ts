@@ -7,8 +7,8 @@ import type { State } from './state.ts'
 export const MOST_ROWS = 2_000
 
 /**
- * Takes in what a look has found. While the list is held its rows stay where they are, and change only in what has become of
- * them; what is newer is counted.
+ * Takes in what a look has found. While the list is held its rows stay where they are, and change only in what has
+ * become of them; what is newer is counted.
  */
 export const afterLook = (state: State, look: Look, nowMs: number): State => {
   const { newest, refreshed, timeline } = look
@@ -52,8 +52,8 @@ export const afterOlder = (state: State, page: DeliveryAtAGlance[]): State => {
 const RATE_SPAN_MS = 10_000
 
 /**
- * Deliveries made a second, lately. Their ids tell when (RFC 9562 section 5.7); a page that covers less than the span tells the
- * rate from what it does cover, so that one page is enough at any rate.
+ * Deliveries made a second, lately. Their ids tell when (RFC 9562 section 5.7); a page that covers less than the span
+ * tells the rate from what it does cover, so that one page is enough at any rate.
  */
 const rateOf = (newest: DeliveryAtAGlance[], arrived: State['newest'], nowMs: number): number => {
   if (!arrived) return 0

@@ -2,8 +2,8 @@ import pc from 'picocolors'
 import type { Colours } from '../../output/output.ts'
 
 /**
- * Colours of a screen. The terminal's own yellow, and often its green, cannot be read on white; these three of the 256 have a
- * contrast of about 4 or more on black and on white alike. What they say is said by a word or a sign too.
+ * Colours of a screen. The terminal's own yellow, and often its green, cannot be read on white; these three of the 256
+ * have a contrast of about 4 or more on black and on white alike. What they say is said by a word or a sign too.
  */
 export const screenColours = (enabled: boolean): Colours => {
   const plain = pc.createColors(enabled)

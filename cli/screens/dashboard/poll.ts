@@ -12,12 +12,18 @@ export type Link =
 
 const SLOWEST_MS = 60_000
 const AWAY_MOST_MS = 15_000
-/** A server that needs long for an answer is left alone for this many times as long: it spends a tenth of its time on a screen. */
+/**
+ * A server that needs long for an answer is left alone for this many times as long: it spends a tenth of its time on a
+ * screen.
+ */
 const REST = 9
 /** Keys that ask for a look may be pressed faster than a server is to be asked. */
 const LEAST_MS = 250
 
-/** How much more slowly than it would a screen asks, because of the limit of its access token, which all its polls share. */
+/**
+ * How much more slowly than it would a screen asks, because of the limit of its access token, which all its polls
+ * share.
+ */
 export class Restraint {
   slowdown = 1
   #limitedAtMs = Number.NEGATIVE_INFINITY
@@ -43,8 +49,8 @@ export class Restraint {
 }
 
 /**
- * Looks again and again, one look at a time, at a pace that the server bears: slower when it is slow or limits the access token,
- * and less and less often while it is away.
+ * Looks again and again, one look at a time, at a pace that the server bears: slower when it is slow or limits the
+ * access token, and less and less often while it is away.
  */
 export class Poll {
   readonly #look: () => Promise<void>

@@ -65,7 +65,8 @@ const Screen = ({ dashboard, place, colours }: ScreenProps) => {
   })
 
   if (columns < LEAST.columns || rows < LEAST.rows) {
-    const text = `This needs ${LEAST.columns} columns and ${LEAST.rows} rows; there are ${columns} and ${rows}. q quits.`
+    const needed = `${LEAST.columns} columns and ${LEAST.rows} rows`
+    const text = `This needs ${needed}; there are ${columns} and ${rows}. q quits.`
     return h(Text, null, text)
   }
   const body =

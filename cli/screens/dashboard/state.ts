@@ -121,7 +121,9 @@ export const listedWebhooks = ({ webhooks = [], search }: State): Webhook[] => {
 
 export const byUrgency = (a: Webhook, b: Webhook): number => urgency(b) - urgency(a) || (a.url < b.url ? -1 : 1)
 
-/** Inactive comes first, since it waits for a person; then the share that failed; then what is healthy; then disabled. */
+/**
+ * Inactive comes first, since it waits for a person; then the share that failed; then what is healthy; then disabled.
+ */
 const urgency = ({ status, health }: Webhook): number => {
   if (status === 'inactive') return 3
   if (status === 'disabled') return -1
@@ -153,14 +155,16 @@ export const listInFocus = ({ focus, detailsOf }: State): 'webhooks' | 'deliveri
 export const notPermitted = ({ viewer }: State, kind: ActionKind): string | undefined =>
   viewer.permissions.some(each => each === 'webhooks' || each === 'admin')
     ? undefined
-    : `This access token may read but not ${kind}: it lacks the permission “webhooks”. An admin can make one that has it: tidings tokens create --permissions read,webhooks`
+    : `This access token may read but not ${kind}: it lacks the permission “webhooks”. ` +
+      'An admin can make one that has it: tidings tokens create --permissions read,webhooks'
 
 const WHOLE_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/
 
 /**
- * The condition for the list of deliveries; undefined if nothing can match. A search is for an id, whole or its beginning, or
- * else for text in the webhook's URL or the event's type: both are resolved here, so that the server need not read every row.
+ * The condition for the list of deliveries; undefined if nothing can match. A search is for an id, whole or its
+ * beginning, or else for text in the webhook's URL or the event's type: both are resolved here, so that the server need
+ * not read every row.
  */
 export const selectorOf = (state: State): Record<string, unknown> | undefined => {
   const search = searchOf(state)

@@ -33,7 +33,8 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
 }
 
 const NONE =
-  '  None yet. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: tidings listen --register'
+  '  None yet. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: ' +
+  'tidings listen --register'
 
 interface WebhookCells {
   status: Value

@@ -7,16 +7,30 @@ import { needs, type Resolver } from '../fields.ts'
 export type Mutations = Record<string, Resolver<unknown, never>>
 
 /**
- * A mutation that only tokens with a permission reach. It is handed the arguments that were given: null and absent are the same. It
- * answers with what the ones before it in the same document have changed.
+ * A mutation that only tokens with a permission reach. It is handed the arguments that were given: null and absent are
+ * the same. It answers with what the ones before it in the same document have changed.
+ *
+ * @param work does it, and returns what its last change has returned: sent again under its Idempotency-Key, that is
+ *   what it has come to, and the work is not done again
+ * @param answer makes the answer of that
  */
-export const mutation = <Args extends object>(
+export const mutation = <Args extends object, Outcome = unknown>(
   permission: Permission,
-  work: (args: Args, context: Context) => unknown,
+  work: (args: Args, context: Context) => Promise<Outcome>,
+  answer: (outcome: Outcome, context: Context) => unknown = outcome => outcome,
 ): Resolver<unknown, never> =>
-  needs(permission, (_root, args: object, context) => {
+  resumable<Args, Outcome>(permission, async (args, context, earlier) => earlier ?? work(args, context), answer)
+
+/** As `mutation`, of several changes: sent again, it goes on from what its last one has returned. */
+export const resumable = <Args extends object, Outcome>(
+  permission: Permission,
+  work: (args: Args, context: Context, earlier: Outcome | undefined) => Promise<Outcome>,
+  answer: (outcome: Outcome, context: Context) => unknown,
+): Resolver<unknown, never> =>
+  needs(permission, async (_root, args: object, context, info) => {
     context.forget()
-    return work(given(args) as Args, context)
+    const earlier = context.claim?.enter(String(info.path.key)) as Outcome | undefined
+    return answer(await work(given(args) as Args, context, earlier), context)
   })
 
 const given = (args: object): object =>

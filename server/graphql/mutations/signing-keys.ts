@@ -3,9 +3,13 @@ import { requireSeesAll } from '../../domain/permissions.ts'
 import { type Mutations, mutation } from './mutation.ts'
 
 export const signingKeyMutations: Mutations = {
-  rotateSigningKey: mutation('admin', async (_args, { token, tools }) => {
-    requireSeesAll(token, 'rotate the signing key')
-    const { kid, publicJwk, createdAt, activeFrom } = await tools.keyring.rotate()
-    return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
+  rotateSigningKey: mutation('admin', async (_args, { change, tools: { keyring } }) => {
+    const made = await change(async ({ trx, token }) => {
+      requireSeesAll(token, 'rotate the signing key')
+      const { kid, publicJwk, createdAt, activeFrom } = await keyring.rotate(trx)
+      return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
+    })
+    await keyring.refresh()
+    return made
   }),
 }

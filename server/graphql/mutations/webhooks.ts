@@ -1,27 +1,58 @@
 import { toIso } from '../../../shared/time.ts'
-import { createWebhook, pingWebhook, upsertWebhook } from '../../delivery/registration.ts'
-import { recoverDeliveries } from '../../domain/recovery.ts'
-import { deliveries } from '../../domain/resources.ts'
-import { requireWebhook, type WebhookInput } from '../../domain/webhooks.ts'
-import { type Mutations, mutation, timeArgument } from './mutation.ts'
+import { createWebhook, pingWebhook, type Stored, upsertWebhook } from '../../delivery/registration.ts'
+import type { Change } from '../../domain/change.ts'
+import { type Recovery, recoverDeliveries } from '../../domain/recovery.ts'
+import { deliveries, type WebhookRow, webhooks } from '../../domain/resources.ts'
+import type { WebhookInput } from '../../domain/webhooks.ts'
+import type { Json } from '../../mango/selector.ts'
+import type { Context } from '../context.ts'
+import { createLoaders } from '../loaders.ts'
+import { type Mutations, mutation, resumable, timeArgument } from './mutation.ts'
+
+const LISTS = Object.values(webhooks.fields).filter(field => field.kind === 'list')
+
+type Told = { webhook: WebhookRow; lists: Json[] }
+
+/** Reads a webhook with its lists in the transaction that has changed it. */
+const told =
+  ({ database, tools, budget }: Context) =>
+  async ({ trx, token }: Change, webhook: WebhookRow): Promise<Told> => {
+    const { value } = createLoaders({ ...database, knex: trx }, tools.clock, token, budget)
+    return { webhook, lists: await Promise.all(LISTS.map(list => value(list).load(webhook.id))) }
+  }
+
+/** Answers with a webhook as its change has left it, whatever others have changed since. */
+const answer = ({ told: { webhook, lists } }: Stored<Told>, { loaders }: Context): WebhookRow => {
+  for (const [index, list] of LISTS.entries()) loaders.value(list).prime(webhook.id, lists[index]!)
+  return webhook
+}
 
 export const webhookMutations: Mutations = {
-  createWebhook: mutation<WebhookInput>('webhooks', (input, context) => createWebhook(context, input)),
-  upsertWebhook: mutation<WebhookInput & { id?: string }>('webhooks', ({ id, ...input }, context) =>
-    upsertWebhook(context, id, input),
-  ),
-  pingWebhook: mutation<{ id: string }>('webhooks', async ({ id }, context) => {
-    const deliveryId = await pingWebhook(context, id)
-    return context.loaders.row(deliveries).load(deliveryId)
-  }),
-  recoverDeliveries: mutation<{ webhookId: string; since: string; until?: string }>(
+  createWebhook: mutation<WebhookInput, Stored<Told>>(
     'webhooks',
-    async ({ webhookId, since, until }, { database, tools, loop, token }) => {
-      await requireWebhook(database.knex, token, webhookId)
+    (input, context) => createWebhook(context, input, told(context)),
+    answer,
+  ),
+  upsertWebhook: mutation<WebhookInput & { id?: string }, Stored<Told>>(
+    'webhooks',
+    ({ id, ...input }, context) => upsertWebhook(context, id, input, told(context)),
+    answer,
+  ),
+  pingWebhook: mutation<{ id: string }, { deliveryId: string }>(
+    'webhooks',
+    ({ id }, context) => pingWebhook(context, id),
+    ({ deliveryId }, { loaders }) => loaders.row(deliveries).load(deliveryId),
+  ),
+  recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string }, Recovery>(
+    'webhooks',
+    ({ webhookId, since, until }, { database, tools: { clock }, change }, earlier) => {
       const span = { since: timeArgument(since)!, until: timeArgument(until) }
-      const recovery = await recoverDeliveries(database, tools.clock, token, webhookId, span, loop.wake)
-      const { resumeSince } = recovery
-      return { ...recovery, resumeSince: resumeSince === null ? null : toIso(resumeSince) }
+      return recoverDeliveries({ database, clock, change }, webhookId, span, earlier)
     },
+    ({ webhookId, queued, isComplete, after }) => ({
+      webhookId,
+      queued,
+      resumeSince: isComplete ? null : toIso(after.time),
+    }),
   ),
 }

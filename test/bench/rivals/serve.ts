@@ -6,15 +6,16 @@ import type { AccessToken } from '../../../server/domain/permissions.ts'
 import type { Service } from '../../../server/graphql/context.ts'
 import { permissions } from '../../../shared/vocabulary.ts'
 
-// One of the servers under comparison, in a process of its own: node serve.ts tidings|yoga|apollo, set up by the environment as
-// `tidings server start` is. Tells its parent where it listens and, when asked, how much CPU time it has taken.
+// One of the servers under comparison, in a process of its own: node serve.ts
+// tidings|yoga|apollo, set up by the environment as `tidings server start` is. Tells
+// its parent where it listens and, when asked, how much CPU time it has taken.
 
 const PROJECT = new URL('../../../package.json', import.meta.url).href
 const RIVALS = new URL('../../../node_modules/.bench-rivals/package.json', import.meta.url).href
 
 /**
- * Finds what this file loads where the benchmark has installed it, and one copy of graphql for all, the one of `graphqlOf`: two
- * refuse each other's schema.
+ * Finds what this file loads where the benchmark has installed it, and one copy of graphql for all, the one of
+ * `graphqlOf`: two refuse each other's schema.
  */
 const resolveFor = (graphqlOf: string) =>
   registerHooks({
@@ -26,7 +27,10 @@ const resolveFor = (graphqlOf: string) =>
     },
   })
 
-/** The schema with its resolvers, and the context they get from an access token that sees everything, without a signature. */
+/**
+ * The schema with its resolvers, and the context they get from
+ * an access token that sees everything, without a signature.
+ */
 const unauthenticated = async () => {
   const { connect } = await import('../../../server/database/connect.ts')
   const { createContext } = await import('../../../server/graphql/context.ts')

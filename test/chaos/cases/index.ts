@@ -2,6 +2,7 @@ import { answerCases } from './answers.ts'
 import type { Case } from './case.ts'
 import { decidedCases } from './decided.ts'
 import { machineryCases } from './machinery.ts'
+import { planCases } from './plans.ts'
 import { raceCases } from './races.ts'
 import { recoveryCases } from './recovery.ts'
 import { stopCases } from './stop.ts'
@@ -11,6 +12,7 @@ export const cases: readonly Case[] = [
   ...stopCases,
   ...answerCases,
   ...waitingCases,
+  ...planCases,
   ...recoveryCases,
   ...decidedCases,
   ...machineryCases,

@@ -39,11 +39,15 @@ const ALWAYS: Readonly<Record<string, string>> = {
     SELECT (SELECT COUNT(*) FROM deliveries d WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = d.event_id))
       + (SELECT COUNT(*) FROM attempts a WHERE NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.id = a.delivery_id))
       + (SELECT COUNT(*) FROM delivery_queue q WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.id = q.event_id))`,
-  'a delivery is finished exactly when it is not pending, and after it was created': `
-    SELECT COUNT(*) FROM deliveries
-    WHERE (status = 'pending') <> (finished_at IS NULL) OR finished_at < created_at OR (status = 'pending') <> (next_attempt_at IS NOT NULL)`,
+  'a delivery has an end exactly when it is not pending': `
+    SELECT COUNT(*) FROM deliveries WHERE (status = 'pending') <> (finished_at IS NULL)`,
+  'a delivery has a next attempt exactly while it is pending': `
+    SELECT COUNT(*) FROM deliveries WHERE (status = 'pending') <> (next_attempt_at IS NOT NULL)`,
+  'no delivery is finished before it was created': `
+    SELECT COUNT(*) FROM deliveries WHERE finished_at < created_at`,
   'no attempt begins before its delivery was created': `
-    SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id WHERE a.started_at < d.created_at - ${CLOCKS_MS}`,
+    SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
+    WHERE a.started_at < d.created_at - ${CLOCKS_MS}`,
 }
 
 const AT_THE_END: Readonly<Record<string, string>> = {
@@ -51,7 +55,8 @@ const AT_THE_END: Readonly<Record<string, string>> = {
     SELECT COUNT(*) FROM (SELECT delivery_id FROM attempts GROUP BY delivery_id
       HAVING MIN(number) <> 1 OR MAX(number) <> COUNT(*)) gaps`,
   'a delivery counts its attempts': `
-    SELECT COUNT(*) FROM deliveries d WHERE d.attempt_count <> (SELECT COUNT(*) FROM attempts a WHERE a.delivery_id = d.id)`,
+    SELECT COUNT(*) FROM deliveries d
+    WHERE d.attempt_count <> (SELECT COUNT(*) FROM attempts a WHERE a.delivery_id = d.id)`,
   'delivered ends with a 2XX, and nothing else has one': `
     SELECT COUNT(*) FROM deliveries d WHERE (d.status = 'delivered') <> EXISTS (
       SELECT 1 FROM attempts a WHERE a.delivery_id = d.id AND a.status_code BETWEEN 200 AND 299
@@ -64,7 +69,8 @@ const AT_THE_END: Readonly<Record<string, string>> = {
     SELECT COUNT(*) FROM attempts a JOIN attempts b ON b.delivery_id = a.delivery_id AND b.number = a.number + 1
     WHERE b.started_at < a.started_at + COALESCE(a.duration_ms, 0) - ${CLOCKS_MS}`,
   'a report has each event once': `
-    SELECT COUNT(*) FROM (SELECT payload FROM events WHERE type <> 'ping' GROUP BY type, payload HAVING COUNT(*) > 1) twice`,
+    SELECT COUNT(*) FROM (SELECT payload FROM events WHERE type <> 'ping'
+      GROUP BY type, payload HAVING COUNT(*) > 1) twice`,
   'a report is what its events say': `
     SELECT COUNT(*) FROM project_reports r WHERE r.status <> 'open' AND NOT EXISTS (
       SELECT 1 FROM events e WHERE e.project_id = r.project_id AND e.type = 'project_report_quarterly_submitted'

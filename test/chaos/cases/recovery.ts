@@ -1,8 +1,8 @@
 import { setTimeout as wait } from 'node:timers/promises'
+import { eventually } from '../../support/eventually.ts'
 import { done } from '../stage/client.ts'
 import { fillEvents } from '../stage/filling.ts'
 import {
-  atMost,
   CREATE_WEBHOOK,
   percentile,
   RECOVER,
@@ -14,7 +14,8 @@ import {
 } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// Recovery means everything, and goes behind what is new; what is followed by id is followed in the order in which it happened.
+// Recovery means everything, and goes behind what is new; what is followed by id is followed in the order in which it
+// happened.
 
 /** Events that should have a delivery to a webhook, and have none. */
 const withoutDelivery = (stage: Stage, webhookId: string): Promise<number> =>
@@ -26,7 +27,9 @@ const withoutDelivery = (stage: Stage, webhookId: string): Promise<number> =>
 
 const slowCommit: Case = {
   name: 'recovery-slow-commit',
-  says: 'Recovery covers an event whose transaction takes 10 s and is committed after its webhook was enabled and recovered',
+  says:
+    'Recovery covers an event whose transaction takes 10 s and is committed after its webhook was enabled and ' +
+    'recovered',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
@@ -37,30 +40,29 @@ const slowCommit: Case = {
     const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
     await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
     const since = new Date(Date.now() - 60_000).toISOString()
-    const hold = by.hold(/^\s*COMMIT/i, { times: 4 })
-    const submitted = [0, 1].map(() => world.submit(slow))
+    await world.submitMany(client, 2)
+    const hold = by.hold(/^\s*COMMIT/i, { times: 2 })
+    const slowly = [0, 1].map(() => world.submit(slow))
     await until('two commits are slow', () => hold.count() === 2)
     const released = wait(10_000).then(hold.end)
-    await atMost(
-      3_000,
-      client(UPSERT_WEBHOOK, { id, status: 'active' }).then(({ code }) => stage.say(`enabled: ${code ?? 'done'}`)),
-    )
-    submitted.push(...[2, 3].map(() => world.submit(slow)))
-    await wait(1_000)
-    stage.say(`${hold.count()} commits are slow; recovering`)
+    const enabled = await client(UPSERT_WEBHOOK, { id, status: 'active' })
+    stage.say(`two commits are slow; enabled: ${enabled.code ?? 'done'}`)
     // One that is refused for what stands in its way is made again.
-    let recovered = await client(RECOVER, { webhookId: id, since })
-    while (recovered.code === 'UNAVAILABLE' || recovered.code === 'INTERNAL_SERVER_ERROR') {
-      stage.say(`recovery answered ${recovered.code}`)
-      await wait(500)
-      recovered = await client(RECOVER, { webhookId: id, since })
-    }
+    const recovered = await eventually(
+      'a recovery that nothing stands in the way of',
+      () => client(RECOVER, { webhookId: id, since }),
+      ({ code }) => {
+        if (code) stage.say(`recovery answered ${code}`)
+        return code !== 'UNAVAILABLE' && code !== 'INTERNAL_SERVER_ERROR'
+      },
+      { timeoutMs: 120_000, everyMs: 500 },
+    )
     stage.say(`recovered ${recovered.data?.recoverDeliveries?.queued ?? recovered.code}`)
     await released
-    const answers = await Promise.all(submitted)
+    const answers = await Promise.all(slowly)
     await wait(3_000)
     await untilSettled(stage)
-    const made = answers.filter(({ code }) => code === undefined).length
+    const made = 2 + answers.filter(({ code }) => code === undefined).length
     const missing = await withoutDelivery(stage, id)
     stage.expect('every event has a delivery', missing === 0, `${missing} of ${made} have none`)
   },
@@ -68,7 +70,9 @@ const slowCommit: Case = {
 
 const latency: Case = {
   name: 'recovery-latency',
-  says: 'With a database 20 to 60 ms away, every event that is submitted around an enabling and a recovery has a delivery',
+  says:
+    'With a database 20 to 60 ms away, every event that is submitted around an enabling and a recovery has a ' +
+    'delivery',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
@@ -76,22 +80,22 @@ const latency: Case = {
     const world = await stage.world(client)
     const endpoint = await stage.endpoint()
     const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
-    const cycles = stage.size(20)
+    const cycles = stage.size(40)
     let broken = 0
     let missing = 0
     for (let cycle = 0; cycle < cycles; cycle++) {
       by.delay(10 + (cycle % 5) * 5)
-      const since = new Date(Date.now() - 1_000).toISOString()
-      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
       const submitting = times(
-        30,
+        40,
         async n => {
           await wait(n * 20)
           return world.submit(client)
         },
-        30,
+        40,
       )
-      await wait(50 + cycle * 10)
+      await wait(100 + (cycle % 4) * 50)
+      const since = new Date().toISOString()
+      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
       await done(client(UPSERT_WEBHOOK, { id, status: 'active' }))
       await done(client(RECOVER, { webhookId: id, since }))
       for (const { code } of await submitting) if (code) stage.say(`a submit answered ${code}`)
@@ -164,7 +168,8 @@ const twoAtOnce: Case = {
     const recovered = await Promise.all([0, 1, 0, 1].map(n => done(clients[n]!(RECOVER, { webhookId: id, since }))))
     await untilSettled(stage)
     const twice = await stage.sql.number(
-      `SELECT COUNT(*) FROM (SELECT event_id FROM deliveries WHERE webhook_id = ? GROUP BY event_id HAVING COUNT(*) > 1) twice`,
+      'SELECT COUNT(*) FROM (SELECT event_id FROM deliveries ' +
+        'WHERE webhook_id = ? GROUP BY event_id HAVING COUNT(*) > 1) twice',
       [id],
     )
     const missing = await withoutDelivery(stage, id)

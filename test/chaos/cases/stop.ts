@@ -4,7 +4,8 @@ import type { Endpoint } from '../stage/endpoint.ts'
 import { CREATE_WEBHOOK, createToken, type Stage, UPSERT_PROJECT, UPSERT_WEBHOOK, until } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// Stop means stop: no request begins more than 1 s after the mutation that ends it was answered, on whichever process it waits.
+// Stop means stop: no request begins more than 1 s after the mutation that ends it was answered, on whichever process
+// it waits.
 
 const ANSWER_AFTER_MS = 10_000
 const STOPPED_WITHIN_MS = 1_000
@@ -32,7 +33,9 @@ const expectStopped = async (stage: Stage, endpoint: Endpoint, stoppedAt: number
   )
 }
 
-/** Events that wait in every process for an endpoint that takes 10 s; the mutation comes 1.5 s after the first arrival. */
+/**
+ * Events that wait in every process for an endpoint that takes 10 s; the mutation comes 1.5 s after the first arrival.
+ */
 const fill = async (stage: Stage, given: { endpoint: Endpoint; submit: () => Promise<unknown> }): Promise<void> => {
   await Promise.all([given.submit(), until('the first event arrives', () => given.endpoint.arrivals.length > 0)])
   await wait(Math.max(0, given.endpoint.arrivals[0]!.at + 1_500 - Date.now()))

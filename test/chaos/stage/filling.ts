@@ -49,8 +49,11 @@ const eventRow = (id: string, { organisationId, projectId }: Omit<Filling, 'webh
   at,
 ]
 
-/** Makes deliveries pending for a webhook, due now. All carry one event in a hundred. */
-export const fillQueue = async (sql: Sql, filling: Filling): Promise<void> => {
+/**
+ * Makes deliveries pending for a webhook, due in the order of
+ * their times, or all at `dueAt`. A thousand carry one event.
+ */
+export const fillQueue = async (sql: Sql, filling: Filling & { dueAt?: number }): Promise<void> => {
   const { webhookId, count } = filling
   const now = Date.now()
   for (let from = 0; from < count; from += BATCH) {
@@ -63,13 +66,13 @@ export const fillQueue = async (sql: Sql, filling: Filling): Promise<void> => {
       sql,
       'deliveries',
       ['id', 'event_id', 'event_type', 'webhook_id', 'status', 'next_attempt_at', 'created_at'],
-      ids.map(id => [id, eventId!, TYPE, webhookId, 'pending', at, at]),
+      ids.map(id => [id, eventId!, TYPE, webhookId, 'pending', filling.dueAt ?? at, at]),
     )
     await insert(
       sql,
       'delivery_queue',
       ['delivery_id', 'event_id', 'webhook_id', 'due_at'],
-      ids.map(id => [id, eventId!, webhookId, at]),
+      ids.map(id => [id, eventId!, webhookId, filling.dueAt ?? at]),
     )
   }
 }

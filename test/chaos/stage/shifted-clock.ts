@@ -1,4 +1,5 @@
-// Preloaded into a process whose machine has a wrong clock: `Date` is ahead by CLOCK_AHEAD_MS; the monotonic clock is not.
+// Preloaded into a process whose machine has a wrong clock: `Date` is ahead by CLOCK_AHEAD_MS; the monotonic clock is
+// not.
 
 const aheadMs = Number(process.env.CLOCK_AHEAD_MS)
 const TrueDate = Date

@@ -59,11 +59,18 @@ const AT_ONCE = 16
 
 export const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
-export const APPROVE = `mutation ($id: UUID!, $approverId: UUID!) { approveProjectReport(id: $id, approverId: $approverId) { id } }`
-export const CREATE_WEBHOOK = `mutation ($url: String!, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!]) {
+export const APPROVE = `mutation ($id: UUID!, $approverId: UUID!) {
+  approveProjectReport(id: $id, approverId: $approverId) { id } }`
+export const CREATE_WEBHOOK = `mutation (
+  $url: String!, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!]) {
   createWebhook(url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds) { id } }`
-export const UPSERT_WEBHOOK = `mutation ($id: UUID, $url: String, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
-  upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, projectIds: $projectIds, status: $status) { id url status events organisationIds } }`
+export const UPSERT_WEBHOOK = `mutation (
+  $id: UUID, $url: String, $events: [EventType!],
+  $organisationIds: [UUID!], $projectIds: [UUID!], $status: WebhookStatus) {
+  upsertWebhook(
+    id: $id, url: $url, events: $events,
+    organisationIds: $organisationIds, projectIds: $projectIds, status: $status) {
+    id url status events organisationIds } }`
 export const PING = 'mutation ($id: UUID!) { pingWebhook(id: $id) { id status } }'
 export const RECOVER = `mutation ($webhookId: UUID!, $since: DateTime!) {
   recoverDeliveries(webhookId: $webhookId, since: $since) { queued resumeSince } }`
@@ -74,7 +81,8 @@ export const UPSERT_PROJECT = `mutation ($id: UUID, $organisationId: UUID!, $nam
   upsertProject(id: $id, organisationId: $organisationId, name: $name) { id name organisationId } }`
 export const UPSERT_USER = 'mutation ($id: UUID, $name: String!) { upsertUser(id: $id, name: $name) { id name } }'
 export const CREATE_TOKEN = `mutation ($name: String!, $permissions: [Permission!]!, $organisationIds: [UUID!]) {
-  createAccessToken(name: $name, permissions: $permissions, organisationIds: $organisationIds) { accessToken { id } apiKey secret } }`
+  createAccessToken(name: $name, permissions: $permissions, organisationIds: $organisationIds) {
+    accessToken { id } apiKey secret } }`
 export const REVOKE = 'mutation ($id: UUID!) { revokeAccessToken(id: $id) { id } }'
 
 /** Makes an access token by another. */

@@ -7,6 +7,9 @@ const OWN = /TIMESTAMPDIFF|^\s*SET SESSION|SELECT VERSION\(\)|FROM signing_keys|
 const MEANWHILE_MS = 2_000
 const MOST_STEPS = 60
 
+/** What both gave. `hadHappened`: what was to happen meanwhile was done before the other went on. */
+export type Result = { acted: unknown; happened: unknown; hadHappened: boolean }
+
 export type Steps = {
   /** How many statements there were to stop at. */
   steps: number
@@ -15,8 +18,9 @@ export type Steps = {
 }
 
 /**
- * Makes the same thing again and again, each time stopped at the next of its statements while something else happens: so that all
- * that may come between two steps of it comes between them, whatever its statements are. It must be the only one to use `by`.
+ * Makes the same thing again and again, each time stopped at the next of its statements while something else happens:
+ * so that all that may come between two steps of it comes between them, whatever its statements are. It must be the
+ * only one to use `by`.
  */
 export const atEachStatement = async <T>(
   by: DatabaseProxy,
@@ -24,7 +28,10 @@ export const atEachStatement = async <T>(
     prepare: () => Promise<T>
     act: (given: T) => Promise<unknown>
     meanwhile: (given: T) => Promise<unknown>
-    /** What is wrong; undefined if nothing is. `hadHappened`: what was to happen meanwhile was done before the other went on. */
+    /**
+     * What is wrong; undefined if nothing is. `hadHappened`: what was to happen meanwhile was done before the other
+     * went on.
+     */
     check: (
       given: T,
       result: { acted: unknown; happened: unknown; hadHappened: boolean },
@@ -60,11 +67,11 @@ export const atEachStatement = async <T>(
     hold.end()
     const [acted, happened] = await Promise.all([acting, happening])
     const found = await round.check(given, { acted, happened, hadHappened })
-    if (found) wrong.push(`${found} [at ${step}: ${held ? held.text.replaceAll(/\s+/g, ' ').slice(0, 60) : 'its end'}]`)
+    if (found) wrong.push(`${found} [at ${step}: ${held ? held.text.replaceAll(/\s+/g, ' ').slice(0, 50) : 'its end'}]`)
     if (!held) return { steps: step - 1, wrong }
   }
   return { steps: MOST_STEPS, wrong }
 }
 
 export const shown = ({ steps, wrong }: Steps): string =>
-  `wrong at ${wrong.length} of ${steps} statements${wrong.length > 0 ? `: ${wrong.slice(0, 4).join('; ')}` : ''}`
+  `wrong at ${wrong.length} of ${steps} statements${wrong.length > 0 ? `: ${wrong.slice(0, 2).join('; ')}` : ''}`

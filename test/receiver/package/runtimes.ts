@@ -19,7 +19,9 @@ const workerd: Record<string, string> = {
   'darwin-arm64': 'darwin-arm64',
 }
 
-/** Where receivers live, by the npm packages that carry each one's executable as it is, so that no script has to run. */
+/**
+ * Where receivers live, by the npm packages that carry each one's executable as it is, so that no script has to run.
+ */
 const packages = [
   `node20@npm:node-${platform}@20`,
   `node22@npm:node-${platform}@22`,

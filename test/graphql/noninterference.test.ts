@@ -30,10 +30,10 @@ import {
   markOf,
   organisationNames,
   type Tokens,
-} from './worlds.ts'
+} from './noninterference.ts'
 
-// Everything here is read from the schema: a field, a query or a mutation that is added to it is walked too, or the test
-// says that it does not know how.
+// Noninterference: what a token does not see changes no answer that it gets. Everything here is read from the schema: a
+// field, a query or a mutation that is added to it is walked too, or the test says that it does not know how.
 
 const schema = createSchema()
 type Field = GraphQLField<unknown, unknown>
@@ -76,7 +76,10 @@ const firstDifference = (a: string, b: string): string => {
 }
 
 type Condition = object
-/** Something that a selector or a sort may name. Not all of them can be selected on: then the error is the same in both worlds. */
+/**
+ * Something that a selector or a sort may name. Not all of them can
+ * be selected on: then the error is the same in both data sets.
+ */
 type Place = { path: string; type: string; values: readonly string[]; selector: (condition: Condition) => object }
 
 const PAYLOAD = ['projectReport.projectId', 'projectReport.submitterName', 'note', 'accessTokenId']
@@ -172,7 +175,7 @@ const together = (fields: Pick<Probe, 'field' | 'query'>[]): Asked[] =>
     }),
   )
 
-// The worlds that are compared with the whole one, and the tokens that they are left for.
+// The data sets that are compared with the whole one, and the tokens that they are left for.
 const compared: KindName[] = ['sees one', 'sees one, admin', 'sees two', 'sees two others', 'sees none']
 const readsAs: Partial<Record<KindName, KindName>> = { 'sees one, reads only': 'sees one' }
 
@@ -207,7 +210,10 @@ describeEachEngine('what a token does not see', engine => {
     for (const server of [whole, ...left.values()]) await server.stop()
   })
 
-  /** Those that are answered. One that names what cannot be selected on is refused whatever there is, and the document with it. */
+  /**
+   * Those that are answered. One that names what cannot be selected
+   * on is refused whatever there is, and the document with it.
+   */
   const answered = async (probes: Probe[]): Promise<Probe[]> => {
     const { knex } = whole.database
     const found: Probe[] = []
@@ -230,7 +236,7 @@ describeEachEngine('what a token does not see', engine => {
       .replaceAll(/"durationMs": \d+/g, '"durationMs": 0')
   }
 
-  /** Asks in the whole world and in what is left of it for the token, and returns the one answer. */
+  /** Asks in the whole data set and in what is left of it for the token, and returns the one answer. */
   const ask = async (kind: KindName, asked: Asked): Promise<string> => {
     const [inWhole, inLeft] = await Promise.all([
       textOf(whole, kind, asked),
@@ -241,10 +247,9 @@ describeEachEngine('what a token does not see', engine => {
       assert.fail(`${kind} can tell: ${firstDifference(inWhole, inLeft)}\n${document} ${JSON.stringify(variables)}`)
     }
     assert.doesNotMatch(inWhole, /INTERNAL_SERVER_ERROR|QUERY_TOO_COMPLEX/)
-    const { sees = organisationNames, permissions }: Kind = kinds[kind]
-    // An admin sees every webhook, and so its url, its pings and what they were answered.
+    const { sees = organisationNames }: Kind = kinds[kind]
     for (const name of organisationNames) {
-      if (sees.includes(name) || permissions.includes('admin')) continue
+      if (sees.includes(name)) continue
       assert.ok(!inWhole.includes(markOf(name)), `${kind} is shown ${name}: ${inWhole}`)
     }
     return inWhole
@@ -358,7 +363,9 @@ describeEachEngine('what a token does not see', engine => {
     const variables = args.map(argument => `$${argument.name}: ${argument.type}`).join(', ')
     const passed = args.map(argument => `${argument.name}: $${argument.name}`).join(', ')
     return {
-      document: `mutation${variables && `(${variables})`} { ${name}${passed && `(${passed})`} { ${everythingOf(objectOf(field)!, 1)} } }`,
+      document:
+        `mutation${variables && `(${variables})`} { ${name}${passed && `(${passed})`} ` +
+        `{ ${everythingOf(objectOf(field)!, 1)} } }`,
       variables: given,
     }
   }
@@ -374,10 +381,6 @@ describeEachEngine('what a token does not see', engine => {
   for (const kind of ['sees one', 'sees one, admin'] as const) {
     it(`cannot be named in a mutation of one that ${kind}, no more than what never was`, async () => {
       const { permissions }: Kind = kinds[kind]
-      const ids = permissions.includes('admin')
-        ? // An admin sees every webhook.
-          hiddenIds.filter(id => id !== hidden.webhooks)
-        : hiddenIds
       for (const [name, base] of Object.entries(mutations)) {
         if (!permissions.includes('admin') && ADMIN.includes(name)) continue
         for (const [argument, value] of Object.entries(base)) {
@@ -385,7 +388,7 @@ describeEachEngine('what a token does not see', engine => {
           // Under an id that is not known to the caller these create. Where it is taken they cannot.
           const creates = argument === 'id' && ['upsertWebhook', 'upsertProject', 'upsertUser'].includes(name)
           if (creates) continue
-          for (const id of [...ids, tokens['sees two others'].id, tokens['sees all'].id]) {
+          for (const id of [...hiddenIds, tokens['sees two others'].id, tokens['sees all'].id]) {
             const given = { ...base, [argument]: Array.isArray(value) ? [...value, id] : id }
             const text = await ask(kind, call(name, given))
             assert.match(text, /"code": "(NOT_FOUND|FORBIDDEN)"/, text)
@@ -400,7 +403,7 @@ describeEachEngine('what a token does not see', engine => {
       ['upsertWebhook', hidden.webhooks!, 'webhooks'],
       ['upsertProject', hidden.projects!, 'projects'],
     ] as const) {
-      const kind = name === 'upsertWebhook' ? 'sees one' : 'sees one, admin'
+      const kind = 'sees one, admin'
       const before = await whole.database.knex(table).where({ id })
       const text = await textOf(whole, kind, call(name, { ...mutations[name], id }))
       assert.match(text, /"code": "NOT_FOUND"/)
@@ -408,7 +411,7 @@ describeEachEngine('what a token does not see', engine => {
     }
   })
 
-  // Last, since this changes both worlds of one token.
+  // Last, since this changes both data sets of one token.
   it('is in no answer to a mutation of an admin that sees one, also not in the count of what it recovers', async () => {
     const kind = 'sees one, admin'
     const fresh = new Map<string, string>()
@@ -418,11 +421,13 @@ describeEachEngine('what a token does not see', engine => {
         if (!fresh.has(id)) fresh.set(id, id.startsWith('0') ? `new ${fresh.size}` : id)
         return fresh.get(id)!
       })
+    const OTHERS = [hidden.webhooks!, idOf('webhook named A and S'), idOf('webhook unnamed all')]
     const calls: [string, Record<string, unknown>][] = [
       ['upsertWebhook', { id: hidden.webhooks!, status: 'disabled' }],
       ['upsertWebhook', { id: idOf('webhook named A and S'), status: 'disabled' }],
+      ['upsertWebhook', { id: idOf('webhook project of A'), status: 'disabled' }],
       ['recoverDeliveries', { webhookId: idOf('webhook unnamed all'), since: '2026-01-01T00:00:00Z' }],
-      ['recoverDeliveries', { webhookId: idOf('webhook unnamed others'), since: '2026-01-01T00:00:00Z' }],
+      ['recoverDeliveries', { webhookId: idOf('webhook unnamed one'), since: '2026-01-01T00:00:00Z' }],
       ...Object.entries(mutations).filter(([name]) => !/AccessToken|Webhook|redeliver/.test(name)),
       ['revokeAccessToken', { id: tokens['sees one'].id }],
     ]
@@ -433,7 +438,9 @@ describeEachEngine('what a token does not see', engine => {
       fresh.clear()
       assert.equal(inWhole, named(await textOf(left.get(kind)!, kind, asked)), name)
       assert.doesNotMatch(inWhole, /INTERNAL_SERVER_ERROR/)
-      if (name !== 'rotateSigningKey') assert.doesNotMatch(inWhole, /"errors"/, inWhole)
+      const isItsOwn =
+        !/rotateSigningKey|upsertUser/.test(name) && !OTHERS.includes(String(given.id ?? given.webhookId))
+      assert.equal(/"errors"/.test(inWhole), !isItsOwn, inWhole)
     }
   })
 })

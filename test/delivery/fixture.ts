@@ -14,8 +14,9 @@ import { createLog, type Log } from '../../server/log.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { addProject } from '../support/server.ts'
+import { addWebhook } from '../support/webhooks.ts'
 
-export type Rig = {
+export type Fixture = {
   given: TestDatabase
   database: Database
   /** Starts a delivery loop on the database; `stop` ends it. */
@@ -51,17 +52,19 @@ type LoopOptions = {
 }
 
 /** A database with what deliveries need, and delivery loops as a server starts them, on a clock that the test has. */
-export const startRig = async (
+export const startFixture = async (
   engine: string,
   clock: Clock,
   { masterKey = randomBytes(32).toString('base64') } = {},
-): Promise<Rig> => {
+): Promise<Fixture> => {
   const given = await migratedDatabase(engine)
   const { database } = given
   const sealer = createSealer([Buffer.from(masterKey, 'base64')])
   const keyring = await openKeyring(database, sealer, clock)
   const token = () =>
-    database.transaction(trx => createAccessToken(trx, sealer, { name: 'rig', permissions: ['admin'] }, clock.now()))
+    database.transaction(trx =>
+      createAccessToken(trx, sealer, { name: 'fixture', permissions: ['admin'] }, clock.now()),
+    )
   const { id: accessTokenId } = await token()
   const { organisationId, projectId } = await addProject(database)
   const running: DeliveryLoop[] = []
@@ -78,7 +81,7 @@ export const startRig = async (
       const { concurrency = 512, attemptTimeoutMs = 15_000, retryScheduleMs = RETRY_SCHEDULE_MS } = options
       const sender = createSender({
         guard: createNetworkGuard({ allow: ['127.0.0.0/8'] }),
-        maxConnectionsPerOrigin: 2 * concurrency,
+        maxConnectionsPerOrigin: 6 * concurrency,
         attemptTimeoutMs,
       })
       const loop = startDeliveryLoop({
@@ -100,21 +103,7 @@ export const startRig = async (
       return started
     },
     token,
-    async webhook(url) {
-      const id = randomUUID()
-      const now = clock.now()
-      await database.knex('webhooks').insert({
-        id,
-        access_token_id: accessTokenId,
-        url,
-        status: 'active',
-        all_events: 1,
-        all_organisations_and_projects: 1,
-        created_at: now,
-        updated_at: now,
-      })
-      return id
-    },
+    webhook: url => addWebhook(database.knex, { accessTokenId, url, createdAt: clock.now() }),
     async emit(count = 1) {
       const emitOne = async () => {
         const id = randomUUID()
@@ -127,7 +116,7 @@ export const startRig = async (
               projectId,
               payload: { projectReport: { id, projectId, quarter: '2026-3' } },
             },
-            clock.now(),
+            clock.now,
           ),
         )
         return id

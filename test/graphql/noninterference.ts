@@ -4,9 +4,10 @@ import { createAccessToken } from '../../server/domain/access-tokens.ts'
 import type { Sealer } from '../../server/keys/seal.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import type { Permission } from '../../shared/vocabulary.ts'
+import { webhookRows } from '../support/webhooks.ts'
 
-// The same installation twice: as it is, and as it would be if nothing existed but what one token sees. Whatever the token
-// asks, both must answer alike.
+// The same installation twice: as it is, and as it would be if nothing existed but what one token sees. Whatever the
+// token asks, both must answer alike.
 
 /** Three organisations. Every text of one of them carries its mark. */
 export const organisationNames = ['A', 'B', 'S'] as const
@@ -21,7 +22,7 @@ export type Kind = {
 
 const MOST: Permission[] = ['read', 'webhooks', 'reports']
 
-/** The tokens that there are. All of them are in every world. */
+/** The tokens that there are. All of them are in every data set. */
 export const kinds = {
   'sees all': { permissions: MOST, sees: undefined },
   'sees one': { permissions: MOST, sees: ['A'] },
@@ -34,7 +35,7 @@ export const kinds = {
 } as const satisfies Record<string, Kind>
 export type KindName = keyof typeof kinds
 
-/** An id that is the same in every run and every world. */
+/** An id that is the same in every run and every data set. */
 export const idOf = (name: string): string => {
   const hex = createHash('sha256').update(name).digest('hex')
   return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-7${hex.slice(13, 16)}-8${hex.slice(17, 20)}-${hex.slice(20, 32)}`
@@ -43,11 +44,11 @@ export const idOf = (name: string): string => {
 type Row = Record<string, string | number | null>
 /** A row, and whom it is there for: a token that sees `who`, which is called `kind`. */
 type Placed = { table: string; row: Row; there: (who: Viewer) => boolean }
-type Viewer = { kind: KindName; sees: ReadonlySet<string>; all: boolean; admin: boolean }
+type Viewer = { kind: KindName; sees: ReadonlySet<string>; all: boolean }
 
 const viewerOf = (kind: KindName): Viewer => {
-  const { sees, permissions }: Kind = kinds[kind]
-  return { kind, sees: new Set(sees), all: sees === undefined, admin: permissions.includes('admin') }
+  const { sees }: Kind = kinds[kind]
+  return { kind, sees: new Set(sees), all: sees === undefined }
 }
 
 const someOf = (names: readonly string[]) => (who: Viewer) => who.all || names.some(name => who.sees.has(name))
@@ -79,7 +80,7 @@ const reach = ({ made, organisations = [], projects = [] }: WebhookOf): readonly
   organisations.length + projects.length > 0 ? [...organisations, ...projects] : (kinds[made] as Kind).sees
 
 const webhookThere = (webhook: WebhookOf) => (who: Viewer) => {
-  if (who.all || who.admin || who.kind === webhook.made) return true
+  if (who.all || who.kind === webhook.made) return true
   const from = reach(webhook)
   return from !== undefined && from.length > 0 && allOf(from)(who)
 }
@@ -191,24 +192,23 @@ const rowsAt = (now: number): Placed[] => {
     const there = webhookThere(webhook)
     const { made, organisations = [], projects = [], mark = '' } = webhook
     const id = idOf(`webhook ${name}`)
-    put('webhooks', there, {
+    const rows = webhookRows({
       id,
-      access_token_id: idOf(`token ${made}`),
+      accessTokenId: idOf(`token ${made}`),
       url: `http://127.0.0.1:1/${encodeURIComponent(name)}${mark}`,
-      status: name.startsWith('project') ? 'inactive' : 'active',
-      status_reason: name.startsWith('project') ? `It answered 429 ${mark}` : null,
-      all_events: name === 'unnamed one' ? 0 : 1,
-      all_organisations_and_projects: organisations.length + projects.length > 0 ? 0 : 1,
-      ...times,
+      events: name === 'unnamed one' ? ['token_expired'] : [],
+      organisationIds: organisations.map(to => idOf(`organisation ${to}`)),
+      projectIds: projects.map(to => idOf(`project ${to}1`)),
+      ...(name.startsWith('project') && { status: 'inactive', statusReason: `It answered 429 ${mark}` }),
+      createdAt: times.created_at,
     })
-    if (name === 'unnamed one') put('webhook_events', there, { webhook_id: id, event_type: 'token_expired' })
-    for (const to of organisations) {
-      const organisation_id = idOf(`organisation ${to}`)
-      put('webhook_organisations', who => there(who) && someOf([to])(who), { webhook_id: id, organisation_id })
+    for (const row of rows.webhooks) put('webhooks', there, row)
+    for (const row of rows.webhook_events) put('webhook_events', there, row)
+    for (const [n, to] of organisations.entries()) {
+      put('webhook_organisations', who => there(who) && someOf([to])(who), rows.webhook_organisations[n]!)
     }
-    for (const to of projects) {
-      const project_id = idOf(`project ${to}1`)
-      put('webhook_projects', who => there(who) && someOf([to])(who), { webhook_id: id, project_id })
+    for (const [n, to] of projects.entries()) {
+      put('webhook_projects', who => there(who) && someOf([to])(who), rows.webhook_projects[n]!)
     }
     const ping = idOf(`ping ${name}`)
     put('events', there, { id: ping, type: 'ping', payload: '{}', created_at: now - 3_000 })
@@ -276,7 +276,7 @@ const rowsAt = (now: number): Placed[] => {
         response: answer,
       })
     }
-    // Far from due: nothing is sent while the worlds are compared.
+    // Far from due: nothing is sent while the data sets are compared.
     if (pending)
       put('delivery_queue', there, { delivery_id: id, event_id: event.id, webhook_id, due_at: now + 3_600_000 })
   }
@@ -284,7 +284,7 @@ const rowsAt = (now: number): Placed[] => {
 
 export type Tokens = Record<KindName, Credentials & { id: string }>
 
-/** Makes the tokens in the database of the whole world, and returns them with their rows. */
+/** Makes the tokens in the database of the whole data set, and returns them with their rows. */
 export const createTokens = async (database: Database, sealer: Sealer, now: number) => {
   const tokens = {} as Tokens
   for (const [name, { permissions, sees }] of Object.entries(kinds) as [KindName, Kind][]) {
@@ -305,8 +305,8 @@ export const createTokens = async (database: Database, sealer: Sealer, now: numb
 }
 
 /**
- * Fills a database with the world, or with what is left of it for one token: whatever that does not see is not there. Of a
- * token that it does not see no more is left than that it has made a webhook.
+ * Fills a database with the whole data set, or with what is left of it for one token: whatever that does not see is not
+ * there. Of a token that it does not see no more is left than that it has made a webhook.
  */
 export const fill = async (
   database: Database,

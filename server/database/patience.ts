@@ -1,0 +1,105 @@
+import type { Knex } from 'knex'
+import pRetry from 'p-retry'
+import { TidingsError } from '../../shared/errors.ts'
+import { type Database, isContention, isOutage } from './connect.ts'
+
+// A request waits for the database so long: for a lock, for a connection, for a server that comes back. Then it is
+// UNAVAILABLE, and nothing was done.
+
+export const REQUEST_MS = 10_000
+export const RETRY_AFTER_S = 5
+
+/** Whether an error says that the database, or a row of it, could not be had in time: the same may succeed later. */
+export const isPassing = (error: unknown): boolean => isOutage(error) || isContention(error)
+
+export const unavailable = (error?: unknown): TidingsError<'UNAVAILABLE'> => {
+  const what =
+    error !== undefined && isContention(error)
+      ? 'What this needs is held by something else'
+      : 'The database cannot be reached, or cannot do its work now'
+  return new TidingsError('UNAVAILABLE', `${what}. Nothing was done. Try again in ${RETRY_AFTER_S} s.`, {
+    retryAfterSeconds: RETRY_AFTER_S,
+  })
+}
+
+/** The connection broke while a transaction was being committed. */
+export class CommitInDoubt extends Error {
+  constructor(cause: unknown) {
+    super('The connection to the database broke while a transaction was being committed', { cause })
+    this.name = 'CommitInDoubt'
+  }
+}
+
+/**
+ * What `work` gives, which is done again while the database does not let it be done, until `giveUpAt` (by
+ * `performance.now()`); then UNAVAILABLE. It must do no harm when it is done twice.
+ */
+export const patiently = async <T>(work: () => Promise<T>, giveUpAt: number): Promise<T> => {
+  try {
+    return await inTime(again(work, giveUpAt), giveUpAt)
+  } catch (error) {
+    throw isPassing(error) ? unavailable(error) : error
+  }
+}
+
+const again = <T>(work: () => Promise<T>, giveUpAt: number): Promise<T> =>
+  pRetry(work, {
+    retries: Number.POSITIVE_INFINITY,
+    minTimeout: 20,
+    maxTimeout: 1_000,
+    randomize: true,
+    maxRetryTime: Math.max(0, giveUpAt - performance.now()),
+    shouldRetry: ({ error }) => isPassing(error),
+  })
+
+const inTime = async <T>(work: Promise<T>, giveUpAt: number): Promise<T> => {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(unavailable()), giveUpAt - performance.now())
+  })
+  // Nobody may wait for it any more when it ends.
+  work.catch(() => {})
+  try {
+    return await Promise.race([work, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/**
+ * Runs `work` in a transaction that is committed within a request's time, or else never: then it throws UNAVAILABLE.
+ * Throws CommitInDoubt where nobody can know.
+ */
+export const transactInTime = async <T>(
+  database: Database,
+  work: (trx: Knex.Transaction) => Promise<T>,
+): Promise<T> => {
+  let isCommitting = false
+  let isGivenUp = false
+  const transact = async (): Promise<T> => {
+    isCommitting = false
+    try {
+      return await database.transaction(async trx => {
+        isCommitting = false
+        const result = await work(trx)
+        if (isGivenUp) throw unavailable()
+        isCommitting = true
+        return result
+      })
+    } catch (error) {
+      throw isCommitting && isOutage(error) ? new CommitInDoubt(error) : error
+    }
+  }
+  const giveUpAt = performance.now() + REQUEST_MS
+  const done = again(transact, giveUpAt)
+  try {
+    return await inTime(done, giveUpAt).catch(error => {
+      isGivenUp = true
+      // What is being committed may be done: its end says.
+      if (isCommitting) return done
+      throw error
+    })
+  } catch (error) {
+    throw isPassing(error) ? unavailable(error) : error
+  }
+}

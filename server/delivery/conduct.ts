@@ -1,0 +1,48 @@
+import type { Settlement } from './queue.ts'
+
+/** What this process knows of an endpoint. */
+type Conduct = {
+  hasAnswered: boolean
+  /** Attempts since the last answer that took a place for long and had none. */
+  unanswered: number
+  /** Its last answer was 429. */
+  isThrottling: boolean
+}
+
+/** An attempt without an answer for so long has cost others a place. */
+const LONG_MS = 1_000
+const AGAIN_AND_AGAIN = 2
+/** Endpoints that are remembered; of more, those that were heard of longest ago are strangers again. */
+const MOST = 20_000
+
+/** How endpoints have behaved towards this process, by webhook. */
+export const createConducts = () => {
+  const conducts = new Map<string, Conduct>()
+  const probed = new Set<string>()
+
+  return {
+    /** It gets one attempt at a time, until it answers. */
+    isProbed: (webhookId: string): boolean => probed.has(webhookId),
+
+    probed: (): Iterable<string> => probed,
+
+    hasAnswered: (webhookId: string): boolean => conducts.get(webhookId)?.hasAnswered ?? false,
+
+    judge(webhookId: string, { result, durationMs, outcome }: Settlement): void {
+      const before = conducts.get(webhookId) ?? { hasAnswered: false, unanswered: 0, isThrottling: false }
+      const isLong = result.kind === 'failure' && durationMs >= LONG_MS
+      const conduct =
+        result.kind === 'failure'
+          ? { ...before, unanswered: before.unanswered + (isLong ? 1 : 0) }
+          : { hasAnswered: true, unanswered: 0, isThrottling: 'holdWebhookMs' in outcome }
+      conducts.delete(webhookId)
+      conducts.set(webhookId, conduct)
+      if (conduct.unanswered >= AGAIN_AND_AGAIN || conduct.isThrottling) probed.add(webhookId)
+      else probed.delete(webhookId)
+      if (conducts.size <= MOST) return
+      const [oldest] = conducts.keys()
+      conducts.delete(oldest!)
+      probed.delete(oldest!)
+    },
+  }
+}

@@ -1,0 +1,97 @@
+import { TidingsError } from '../../shared/errors.ts'
+
+// Pings, on registration and on demand, have places of their own: whatever an endpoint does with them, deliveries keep
+// theirs. A few are in flight for a token, fewer for a webhook; some more wait a while, each token in turn.
+
+const OF_TOKEN = 4
+const OF_WEBHOOK = 2
+const WAITING_OF_TOKEN = 1_000
+const WAIT_MS = 5_000
+
+/** Whose ping, and of which webhook. */
+type Pinger = { tokenId: string; webhookId: string }
+
+export type Pings = ReturnType<typeof createPings>
+
+/** @param concurrency attempts in flight at most; pings in flight come to an eighth of them beside */
+export const createPings = ({ concurrency }: { concurrency: number }) => {
+  const size = Math.max(OF_TOKEN, concurrency / 8)
+  const inFlight = new Set<Pinger>()
+  const waiting = new Map<string, { pinger: Pinger; start: () => void }[]>()
+
+  const countOf = (is: (pinger: Pinger) => boolean): number => [...inFlight].filter(is).length
+
+  const mayStart = ({ tokenId, webhookId }: Pinger): boolean => {
+    const own = countOf(pinger => pinger.tokenId === tokenId)
+    const free = size - inFlight.size
+    return (
+      free > 0 &&
+      own < Math.min(OF_TOKEN, Math.max(1, free)) &&
+      countOf(pinger => pinger.webhookId === webhookId) < OF_WEBHOOK
+    )
+  }
+
+  const startWaiting = (): void => {
+    for (const [tokenId, queue] of [...waiting]) {
+      const index = queue.findIndex(({ pinger }) => mayStart(pinger))
+      if (index < 0) continue
+      const [{ pinger, start }] = queue.splice(index, 1) as [(typeof queue)[number]]
+      // Its token comes after the others.
+      waiting.delete(tokenId)
+      if (queue.length > 0) waiting.set(tokenId, queue)
+      inFlight.add(pinger)
+      start()
+    }
+  }
+
+  const turn = (pinger: Pinger): Promise<void> => {
+    if (mayStart(pinger)) {
+      inFlight.add(pinger)
+      return Promise.resolve()
+    }
+    const queue = waiting.get(pinger.tokenId) ?? []
+    if (queue.length >= WAITING_OF_TOKEN) return Promise.reject(refusal(pinger))
+    waiting.set(pinger.tokenId, queue)
+    return new Promise((resolve, reject) => {
+      const entry = { pinger, start: () => resolve(clearTimeout(timer)) }
+      const timer = setTimeout(() => {
+        const queue = waiting.get(pinger.tokenId)!
+        queue.splice(queue.indexOf(entry), 1)
+        if (queue.length === 0) waiting.delete(pinger.tokenId)
+        reject(refusal(pinger))
+      }, WAIT_MS)
+      queue.push(entry)
+    })
+  }
+
+  const refusal = ({ tokenId, webhookId }: Pinger): TidingsError => {
+    const ofWebhook = countOf(pinger => pinger.webhookId === webhookId)
+    const ofToken = countOf(pinger => pinger.tokenId === tokenId)
+    const [count, whose, limit] =
+      ofWebhook >= OF_WEBHOOK
+        ? [ofWebhook, 'this webhook', OF_WEBHOOK]
+        : ofToken >= OF_TOKEN
+          ? [ofToken, 'this access token', OF_TOKEN]
+          : [inFlight.size, 'all access tokens', Math.floor(size)]
+    return new TidingsError(
+      'RATE_LIMITED',
+      `Pings wait for an answer: ${count} of ${whose}, where at most ${limit} may at once. Nothing was sent. ` +
+        'Try again when they have been answered, in 15 s at most.',
+      { limit, retryAfterSeconds: 15 },
+    )
+  }
+
+  return {
+    /** Runs what pings, in one of the places for it; RATE_LIMITED when there is none for a while. */
+    async run<T>(pinger: Pinger, ping: () => Promise<T>): Promise<T> {
+      const own = { ...pinger }
+      await turn(own)
+      try {
+        return await ping()
+      } finally {
+        inFlight.delete(own)
+        startWaiting()
+      }
+    },
+  }
+}

@@ -1,0 +1,62 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Clock } from '../clock.ts'
+import { type Database, rows } from '../database/connect.ts'
+import { type Swept, sweepOnce } from '../domain/sweep.ts'
+import type { Log } from '../log.ts'
+
+/** How soon a process finds what another has left to be swept; what it has left itself, it is told of. */
+const POLL_MS = 10_000
+const SOON_MS = 250
+
+export type Sweeper = {
+  /** Says that something may be left to be swept. */
+  look(): void
+  stop(): Promise<void>
+}
+
+/**
+ * Sweeps what is left of deliveries of past epochs, until it is stopped. Each batch is a short
+ * transaction that holds no webhook's row; a process that ends in between leaves the rest to others, or to its next
+ * start.
+ */
+export const startSweeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Sweeper => {
+  const stopping = new AbortController()
+  let told = new AbortController()
+
+  const sweepAll = async (): Promise<void> => {
+    const found = await rows<Swept>(
+      database.knex,
+      'SELECT id, epoch, ended_epoch FROM webhooks WHERE sweeping = 1 LIMIT 100',
+    )
+    // By turns: none of them waits behind another's million.
+    for (let left = found; left.length > 0 && !stopping.signal.aborted; ) {
+      const again: Swept[] = []
+      for (const webhook of left) if (await sweepOnce(database, clock, webhook)) again.push(webhook)
+      left = again
+    }
+  }
+
+  const running = (async () => {
+    for (let isLogged = false; !stopping.signal.aborted; ) {
+      try {
+        await sweepAll()
+        isLogged = false
+      } catch (error) {
+        if (!isLogged) log.warn({ err: error }, 'deliveries of the past cannot be swept; trying until they can')
+        isLogged = true
+      }
+      await sleep(SOON_MS, undefined, { signal: stopping.signal }).catch(() => {})
+      const signal = AbortSignal.any([told.signal, stopping.signal])
+      await sleep(POLL_MS, undefined, { signal }).catch(() => {})
+      if (told.signal.aborted) told = new AbortController()
+    }
+  })()
+
+  return {
+    look: () => told.abort(),
+    async stop() {
+      stopping.abort()
+      await running
+    },
+  }
+}

@@ -1,0 +1,143 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Clock } from '../clock.ts'
+import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { cancel, type OwedRow } from './deliveries.ts'
+
+// A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over
+// what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
+// their own, by any process (`delivery/sweeper.ts`), until none is left.
+
+/** Rows of one sweep: a transaction of some ten milliseconds. */
+const SWEEP = 500
+const LONGEST_REST_MS = 100
+
+/** A webhook as its sweep needs it. */
+export type Swept = { id: string; epoch: number; ended_epoch: number }
+
+/** A row of the queue of a past epoch. */
+type PastRow = OwedRow & { event_id: string; epoch: number }
+
+/**
+ * Takes some deliveries of past epochs out of the queue, or on to the present one, after a change of a webhook in this
+ * transaction; what is left is marked to be swept later.
+ */
+export const sweepAfterChange = async (trx: Sql, webhookId: string, now: number): Promise<void> => {
+  const [webhook] = await rows<Swept>(trx, 'SELECT id, epoch, ended_epoch FROM webhooks WHERE id = ?', [webhookId])
+  await sweepSome(trx, webhook!, now)
+  const isLeft = await hasPast(trx, webhook!)
+  await run(trx, 'UPDATE webhooks SET sweeping = ? WHERE id = ?', [isLeft ? 1 : 0, webhookId])
+}
+
+/** Sweeps a few hundred deliveries of past epochs at most, passing over rows that are locked; returns how many. */
+const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number> => {
+  const past = await rows<PastRow>(
+    trx,
+    `SELECT delivery_id, event_id, lease, attempt, epoch FROM delivery_queue
+     ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
+     WHERE webhook_id = ? AND epoch < ? LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
+    [webhook.id, webhook.epoch, SWEEP],
+  )
+  await sweepRows(trx, webhook, past, now)
+  return past.length
+}
+
+/**
+ * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended, and those that the
+ * webhook is not to have any more; the others go to its present url.
+ */
+export const sweepRows = async (
+  trx: Sql,
+  { id, epoch, ended_epoch }: Swept,
+  past: PastRow[],
+  now: number,
+): Promise<void> => {
+  const open = past.filter(row => row.epoch >= ended_epoch)
+  const due = await dueTo(
+    trx,
+    id,
+    open.map(row => row.event_id),
+  )
+  const moved = open.filter(row => due.has(row.event_id)).map(row => row.delivery_id)
+  if (moved.length > 0) {
+    await run(trx, `UPDATE delivery_queue SET epoch = ? WHERE delivery_id IN (${marks(moved)})`, [epoch, ...moved])
+  }
+  const goOn = new Set(moved)
+  await cancel(
+    trx,
+    past.filter(row => !goOn.has(row.delivery_id)),
+    now,
+  )
+}
+
+/** Whether deliveries of a past epoch are in the queue. */
+const hasPast = async (trx: Sql, { id, epoch }: Swept): Promise<boolean> => {
+  const found = await rows(
+    trx,
+    `SELECT 1 FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
+     WHERE webhook_id = ? AND epoch < ? LIMIT 1`,
+    [id, epoch],
+  )
+  return found.length > 0
+}
+
+/** Those of some events that a webhook may receive as it is now: by what it names, and what its token sees. */
+const dueTo = async (trx: Sql, webhookId: string, eventIds: string[]): Promise<Set<string>> => {
+  if (eventIds.length === 0) return new Set()
+  const found = await rows<{ id: string }>(
+    trx,
+    `SELECT e.id FROM events e
+     JOIN webhooks w ON w.id = ?
+     JOIN access_tokens t ON t.id = w.access_token_id
+     WHERE e.id IN (${marks(eventIds)}) AND (e.type = 'ping' OR (
+       (w.all_organisations_and_projects = 1
+         OR EXISTS (SELECT 1 FROM webhook_organisations wo WHERE wo.webhook_id = w.id AND (
+           e.all_organisations = 1 OR wo.organisation_id = e.organisation_id
+           OR EXISTS (SELECT 1 FROM event_organisations eo
+             WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
+         OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
+       AND (t.sees_all_organisations = 1
+         OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
+           e.all_organisations = 1 OR s.organisation_id = e.organisation_id
+           OR EXISTS (SELECT 1 FROM event_organisations eo
+             WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))))`,
+    [webhookId, ...eventIds],
+  )
+  return new Set(found.map(row => row.id))
+}
+
+/** Sweeps a webhook until nothing is left, or until `deadline` by `performance.now()`; returns whether nothing is. */
+export const sweepUntil = async (
+  database: Database,
+  clock: Clock,
+  webhookId: string,
+  deadline: number,
+): Promise<boolean> => {
+  while (performance.now() < deadline) {
+    const [webhook] = await rows<Swept & { sweeping: number }>(
+      database.knex,
+      'SELECT id, epoch, ended_epoch, sweeping FROM webhooks WHERE id = ?',
+      [webhookId],
+    )
+    if (!webhook?.sweeping || !(await sweepOnce(database, clock, webhook))) return true
+  }
+  return false
+}
+
+/** Sweeps a batch in a transaction of its own; returns whether there may be more. */
+export const sweepOnce = async (database: Database, clock: Clock, webhook: Swept): Promise<boolean> => {
+  const startedAt = performance.now()
+  const swept = await database.transaction(trx => sweepSome(trx, webhook, clock.now()))
+  if (swept > 0) {
+    // Others have the database for as long as this had it.
+    await sleep(Math.min(LONGEST_REST_MS, performance.now() - startedAt))
+    return true
+  }
+  if (await hasPast(database.knex, webhook)) {
+    await sleep(LONGEST_REST_MS)
+    return true
+  }
+  // What is queued in an epoch is committed before the epoch ends: none comes after this.
+  await run(database.knex, 'UPDATE webhooks SET sweeping = 0 WHERE id = ? AND epoch = ?', [webhook.id, webhook.epoch])
+  return false
+}

@@ -1,0 +1,51 @@
+import { badInput, TidingsError } from '../../shared/errors.ts'
+import { type Answer, Claim, claimKey, isKey } from '../domain/idempotency.ts'
+import type { Service } from '../graphql/context.ts'
+import type { Authenticated } from './authenticate.ts'
+import { answerError } from './request-id.ts'
+
+type Answerable = Parameters<typeof answerError>[0] & {
+  state: Authenticated
+  headers: Record<string, string | string[] | undefined>
+  set(name: string, value: string): void
+}
+
+/**
+ * The claim of a mutation on its Idempotency-Key; undefined if it has none. A function, if the request is answered by
+ * it and the mutation is not to be made: as it was answered before, or with what is wrong with its key. The header is
+ * that of draft-ietf-httpapi-idempotency-key-header, and so are the statuses.
+ */
+export const claimOf = async (
+  ctx: Answerable,
+  { database, sealer, tools }: Service,
+): Promise<Claim | (() => void) | undefined> => {
+  const given = ctx.headers['idempotency-key']
+  if (given === undefined) return undefined
+  const key = String(given)
+  if (!isKey(key)) return () => answerError(ctx, 400, noKey())
+  try {
+    const { token, rawBody } = ctx.state
+    const request = { accessTokenId: token.id, key, body: rawBody }
+    const found = await claimKey({ sql: database.knex, sealer, clock: tools.clock }, request)
+    return found instanceof Claim ? found : () => replay(ctx, found)
+  } catch (error) {
+    if (!(error instanceof TidingsError)) throw error
+    return () => refuse(ctx, error)
+  }
+}
+
+const noKey = (): TidingsError =>
+  badInput('Idempotency-Key', 'must be 1 to 255 printable ASCII characters, such as a UUID made for this one mutation')
+
+const replay = (ctx: Answerable, { status, contentType, body }: Answer): void => {
+  ctx.status = status
+  ctx.set('Content-Type', contentType)
+  ctx.set('Idempotency-Replayed', 'true')
+  ctx.body = body
+}
+
+const refuse = (ctx: Answerable, error: TidingsError): void => {
+  const isRunning = error.code === 'CONFLICT'
+  if (isRunning) ctx.set('Retry-After', '1')
+  answerError(ctx, isRunning ? 409 : 422, error)
+}

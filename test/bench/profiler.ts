@@ -1,0 +1,23 @@
+import { writeFileSync } from 'node:fs'
+import { Session } from 'node:inspector/promises'
+import { isMainThread } from 'node:worker_threads'
+
+// Loaded into a server with --import: SIGUSR2 begins to sample its CPU, another ends that and writes the profile down.
+
+const file = process.env.BENCH_PROFILE_FILE
+let session: Session | undefined
+
+const toggle = async (): Promise<void> => {
+  if (session) {
+    const { profile } = await session.post('Profiler.stop')
+    writeFileSync(file!, JSON.stringify(profile))
+    session = undefined
+    return
+  }
+  session = new Session()
+  session.connect()
+  await session.post('Profiler.enable')
+  await session.post('Profiler.start')
+}
+
+if (isMainThread && file) process.on('SIGUSR2', () => void toggle())

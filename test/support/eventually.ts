@@ -1,0 +1,32 @@
+import { setTimeout as wait } from 'node:timers/promises'
+import { inspect } from 'node:util'
+
+/**
+ * Looks again and again until what is seen is as it should be, and answers with that. A look that throws has not seen
+ * it. Throws at the deadline, with what was waited for and what was seen last.
+ *
+ * @param what in words that go on from "waited for", such as "every delivery to be claimed"
+ */
+export const eventually = async <Seen>(
+  what: string,
+  look: () => Seen | Promise<Seen>,
+  isSo: (seen: Seen) => boolean,
+  { timeoutMs = 10_000, everyMs = 10 }: { timeoutMs?: number; everyMs?: number } = {},
+): Promise<Seen> => {
+  const deadlineMs = performance.now() + timeoutMs
+  for (;;) {
+    let last: unknown
+    try {
+      const seen = await look()
+      if (isSo(seen)) return seen
+      last = seen
+    } catch (error) {
+      last = error
+    }
+    if (performance.now() > deadlineMs) {
+      const told = typeof last === 'string' ? last : inspect(last, { depth: 4 })
+      throw new Error(`Waited ${timeoutMs} ms for ${what}. Seen last: ${told}`)
+    }
+    await wait(everyMs)
+  }
+}

@@ -1,0 +1,69 @@
+import { randomUUID } from 'node:crypto'
+import { insertMany, type Sql } from '../../server/database/connect.ts'
+import type { WebhookRow } from '../../server/domain/resources.ts'
+import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
+
+/** A webhook to store; what is not said is as createWebhook leaves it, and an empty or missing list means all. */
+export type GivenWebhook = {
+  accessTokenId: string
+  id?: string
+  url?: string
+  events?: readonly EventType[]
+  organisationIds?: readonly string[]
+  projectIds?: readonly string[]
+  status?: WebhookStatus
+  statusReason?: string | null
+  /** Epoch milliseconds; now, if not given. */
+  createdAt?: number
+}
+
+/** What the database holds of a webhook, by table. */
+export const webhookRows = ({
+  accessTokenId,
+  id = randomUUID(),
+  url = 'http://127.0.0.1:9/',
+  events = [],
+  organisationIds = [],
+  projectIds = [],
+  status = 'active',
+  statusReason = null,
+  createdAt = Date.now(),
+}: GivenWebhook) => {
+  const webhook: WebhookRow = {
+    id,
+    access_token_id: accessTokenId,
+    url,
+    status,
+    status_reason: statusReason,
+    all_events: events.length === 0 ? 1 : 0,
+    all_organisations_and_projects: organisationIds.length + projectIds.length === 0 ? 1 : 0,
+    held_until: null,
+    epoch: 0,
+    ended_epoch: 0,
+    created_at: createdAt,
+    updated_at: createdAt,
+  }
+  return {
+    webhooks: [webhook],
+    webhook_events: events.map(event_type => ({ webhook_id: id, event_type })),
+    webhook_organisations: organisationIds.map(organisation_id => ({ webhook_id: id, organisation_id })),
+    webhook_projects: projectIds.map(project_id => ({ webhook_id: id, project_id })),
+  }
+}
+
+/** Stores webhooks straight in the database, without a ping, and returns their ids. */
+export const addWebhooks = async (sql: Sql, given: readonly GivenWebhook[]): Promise<string[]> => {
+  const all = given.map(webhookRows)
+  for (const table of ['webhooks', 'webhook_events', 'webhook_organisations', 'webhook_projects'] as const) {
+    await insertMany(
+      sql,
+      table,
+      all.flatMap(rows => rows[table] as object[]),
+    )
+  }
+  return all.map(({ webhooks }) => webhooks[0]!.id)
+}
+
+/** Stores one webhook, and returns its id. */
+export const addWebhook = async (sql: Sql, given: GivenWebhook): Promise<string> =>
+  (await addWebhooks(sql, [given]))[0]!
