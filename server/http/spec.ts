@@ -22,7 +22,8 @@ export const webhookSpec = ({
     version,
     description:
       'Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ' +
-      `${baseUrl}/.well-known/jwks.json.`,
+      `${baseUrl}/.well-known/jwks.json. What a receiver has to do is in the package's docs/receivers/, with ` +
+      'receivers in JavaScript (@tidings/receiver), Python, Go, Java, PHP, Ruby and C#.',
   },
   webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, retryScheduleMs) }])),
   components: {

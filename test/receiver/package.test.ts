@@ -53,7 +53,7 @@ describe('the package @tidings/receiver, packed and installed', () => {
     const home = path.join(modules, '@tidings/receiver')
     const files = (await readdir(home, { recursive: true })).filter(name => /\.\w+$/.test(name))
     assert.deepEqual(
-      files.filter(name => !/\.(d\.ts|js)$|package\.json$/.test(name)),
+      files.filter(name => !/\.(d\.ts|js)$|package\.json$|README\.md$/.test(name)),
       [],
     )
     for (const name of files.filter(it => it.endsWith('.js'))) {
