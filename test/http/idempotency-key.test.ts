@@ -101,7 +101,8 @@ describeEachEngine('a mutation with an Idempotency-Key', engine => {
         table: 'events',
       },
       createAccessToken: {
-        document: `mutation { createAccessToken(name: "ci", permissions: [read]) { accessToken { id } apiKey secret } }`,
+        document: `mutation {
+          createAccessToken(name: "ci", permissions: [read]) { accessToken { id } apiKey secret } }`,
         table: 'access_tokens',
       },
       revokeAccessToken: {
