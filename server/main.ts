@@ -1,7 +1,7 @@
 import { createServer, type RequestListener, type Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry from 'p-retry'
-import { type Clock, databaseClock } from './clock.ts'
+import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database } from './database/connect.ts'
 import { pendingMigrations } from './database/migrate.ts'
@@ -81,6 +81,8 @@ const startRoles = async (
 ): Promise<Running> => {
   const ownClock = givenClock ? undefined : await databaseClock(database)
   const clock = givenClock ?? ownClock!
+  metrics.compareWith(clock)
+  const clockWatch = ownClock && watchMachineClock(clock, log)
   const sealer = createSealer(config.masterKeys)
   const keyring = await openKeyring(database, sealer, clock)
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
@@ -111,6 +113,7 @@ const startRoles = async (
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
       await sender.close()
       keyring.stop()
+      clockWatch?.stop()
       ownClock?.stop()
       await own?.close()
     },
