@@ -69,6 +69,13 @@ export const parseSelector = (text: string): Record<string, unknown> => {
   throw usageError('The selector is not a JSON object.', `Such as: '{"status":"pending"}'`)
 }
 
+/** The values of a row's sort fields, as `--after-values` takes them. */
+export const parseValues = (text: string): unknown[] => {
+  const value = parseJson(text, 'What --after-values has')
+  if (Array.isArray(value)) return value
+  throw usageError('--after-values is not a JSON list.', `One value for each field of the sort, such as: '["open"]'`)
+}
+
 export const parseJson = (text: string, what: string): unknown => {
   try {
     return JSON.parse(text)

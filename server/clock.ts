@@ -1,4 +1,5 @@
 import { type Database, rows } from './database/connect.ts'
+import type { Log } from './log.ts'
 
 /** Tells the time in epoch milliseconds. */
 export type Clock = { now(): number }
@@ -32,4 +33,32 @@ export const databaseClock = async (database: Database): Promise<Clock & { stop(
   // A database that does not answer leaves the clock running on: the next answer corrects it.
   const timer = setInterval(() => sync().catch(() => {}), RESYNC_MS).unref()
   return { now: () => Math.round(performance.now() + offsetMs), stop: () => clearInterval(timer) }
+}
+
+/** A machine that asks a time server stays far below it. */
+const OFF_MS = 1_000
+const LOOK_MS = 10_000
+/** It is told once an hour. */
+const LOOKS_A_TELLING = 360
+
+/** How far this machine's own clock is ahead of the shared one, in milliseconds. */
+export const machineAheadMs = (clock: Clock): number => Date.now() - clock.now()
+
+/** Tells in the log when this machine's own clock is off. Nothing goes by it but the times in the log. */
+export const watchMachineClock = (clock: Clock, log: Pick<Log, 'warn'>): { stop(): void } => {
+  let untilTold = 0
+  const look = () => {
+    const aheadMs = machineAheadMs(clock)
+    untilTold = Math.max(0, untilTold - 1)
+    if (Math.abs(aheadMs) < OFF_MS || untilTold > 0) return
+    untilTold = LOOKS_A_TELLING
+    const apart = `${Math.abs(aheadMs) / 1000} s ${aheadMs > 0 ? 'ahead of' : 'behind'}`
+    log.warn(
+      { clockAheadMs: aheadMs },
+      `this machine's clock is ${apart} the database's, which Tidings goes by; set it`,
+    )
+  }
+  look()
+  const timer = setInterval(look, LOOK_MS).unref()
+  return { stop: () => clearInterval(timer) }
 }

@@ -1,7 +1,7 @@
 import { createServer, type RequestListener, type Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry from 'p-retry'
-import { type Clock, databaseClock } from './clock.ts'
+import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database, isOutage } from './database/connect.ts'
 import { pendingMigrations } from './database/migrate.ts'
@@ -92,10 +92,12 @@ const startRoles = async (
   const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
   const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
+  metrics.compareWith(clock)
   const keyring = await orElse(
     () => Promise.all([own?.close(), ownClock?.stop()]),
     openKeyring(database, sealer, clock),
   )
+  const clockWatch = ownClock && watchMachineClock(clock, log)
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
   const sender = createSender({
     guard: createNetworkGuard({ allow: config.allowNetworks }),
@@ -122,6 +124,7 @@ const startRoles = async (
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
       await sender.close()
       keyring.stop()
+      clockWatch?.stop()
       ownClock?.stop()
       await own?.close()
     },

@@ -238,7 +238,7 @@ const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
   PING_FAILED: () => 'Mend the endpoint and run this again. To try without one of your own: tidings listen --register',
   CONFLICT: none,
   RESULT_TOO_LARGE: () =>
-    'Narrow it with a selector, or page: --limit 1000, and then --after with the last id of each page.',
+    'Narrow it with a selector, or page: --limit 1000 --sort id, and then --after with the last id of each page.',
   QUERY_TOO_COMPLEX: none,
   RATE_LIMITED: ({ response }) => {
     const seconds = response.headers.get('retry-after')

@@ -1,11 +1,13 @@
 import { Command } from '@commander-js/extra-typings'
 import type { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
-import { dryRunOption, parseSelector, wholeNumber } from '../options.ts'
+import { dryRunOption, parseSelector, parseValues, wholeNumber } from '../options.ts'
+import { safeJson } from '../output/neutralise.ts'
 import type { View } from '../output/output.ts'
 import { askForMore, canAsk } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { allOf, type MangoQuery } from './mango-query.ts'
+import { placeOf, selectPlace, withoutPlace } from './place.ts'
 
 /**
  * A person gets so many rows at a time unless they say how many; a program gets all of them, or an error that says to
@@ -19,6 +21,7 @@ export interface ListOptions {
   sort?: string | undefined
   limit?: number | undefined
   after?: string | undefined
+  afterValues?: string | undefined
 }
 
 /** A `list` command with the options of every list, to which its noun adds its own. */
@@ -32,6 +35,7 @@ export const listCommand = () =>
       wholeNumber,
     )
     .option('--after <id>', 'go on after this row, the last one of a page')
+    .option('--after-values <json>', 'what that row had in the fields of --sort, should it change meanwhile')
     .addOption(dryRunOption())
 
 export interface Listing<Row> {
@@ -65,6 +69,7 @@ export const mangoQuery = (
     ...(sort && { sort }),
     ...(limit !== undefined && { limit }),
     ...(options.after !== undefined && { after: options.after }),
+    ...(options.afterValues !== undefined && { afterValues: parseValues(options.afterValues) }),
   }
   return { query, shownLimit: shortened ? ROWS_FOR_PEOPLE : undefined }
 }
@@ -77,23 +82,27 @@ export const list = async <Row extends { id: string }>(
 ): Promise<void> => {
   const { output } = session
   const { query, shownLimit } = mangoQuery(options, output, listing)
-  const document = `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) { ${listing.fields} } }`
-  let after = query.after
+  const sort = query.sort ?? []
+  const fields = shownLimit === undefined ? listing.fields : `${listing.fields} ${selectPlace(sort)}`
+  const document = `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) { ${fields} } }`
+  let place: Pick<MangoQuery, 'after' | 'afterValues'> = {}
   for (let total = 0; ; ) {
-    const { rows } = await session.graphql<{ rows: Row[] }>(document, {
-      query: { ...query, ...(after !== undefined && { after }) },
-    })
+    const { rows } = await session.graphql<{ rows: Row[] }>(document, { query: { ...query, ...place } })
     const shown = rows.slice(0, shownLimit)
     total += shown.length
-    output.list(shown, listing.view)
+    output.list(shown.map(withoutPlace), listing.view)
     if (shown.length === rows.length) return
-    after = shown.at(-1)!.id
+    place = placeOf(shown.at(-1)!, sort)
     const soFar = `The first ${count(total, ...listing.noun)}.`
     if (canAsk() && (await askForMore(soFar))) continue
-    output.notice(`${soFar} The next ones: --after ${after}, or more at once: --limit 500`)
+    const values = place.afterValues ? ` --after-values ${inShell(safeJson(place.afterValues))}` : ''
+    output.notice(`${soFar} The next ones: --after ${place.after}${values}, or more at once: --limit 500`)
     return
   }
 }
+
+/** One word for a shell, whatever is in it. */
+const inShell = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`
 
 /** `createdAt,-name`: the first ascending, the second descending. */
 export const parseSort = (text: string): NonNullable<MangoQuery['sort']> =>

@@ -5,6 +5,7 @@ export interface MangoQuery {
   limit?: number
   skip?: number
   after?: string
+  afterValues?: unknown[]
 }
 
 /** A selector that asks for all of the conditions that are given, or undefined when none is. */

@@ -53,6 +53,15 @@ const SESSION_S = 15
 const LONGEST_IDLE_MS = 10_000
 
 /**
+ * What statements rely on, whatever a server is set to. Values are written with backslash escapes: under
+ * NO_BACKSLASH_ESCAPES one could end its own quotes. A value that does not fit is refused, not cut. Text is sorted by
+ * all of it, which is at most 2,048 characters: MariaDB looks at the first 1,024 bytes otherwise.
+ */
+const SETTINGS =
+  "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO," +
+  "NO_ENGINE_SUBSTITUTION', SESSION max_sort_length = 8192"
+
+/**
  * @param options.lockWaitS seconds until a lock that is not to be had is an error of its own; before silence is one
  */
 export const connectMysql = (
@@ -76,11 +85,7 @@ export const connectMysql = (
         stream.prependListener('error', () => connection.on('error', () => {}))
         if (silenceMs > 0) endSilent(stream, silenceMs)
         const timeouts = `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}`
-        connection.query(timeouts, timeoutsError =>
-          timeoutsError
-            ? done(timeoutsError, connection)
-            : connection.query(ISOLATION, error => done(error, connection)),
-        )
+        queryEach(connection, [timeouts, ISOLATION, SETTINGS], error => done(error, connection))
       },
     },
   })
@@ -94,5 +99,13 @@ const endSilent = (stream: Socket, silenceMs: number): void => {
       const error = new Error(`The database was silent for ${silenceMs / 1000} s`)
       stream.destroy(Object.assign(error, { code: 'ETIMEDOUT' }))
     })
+  })
+}
+
+/** Runs statements one after another, until one fails. */
+const queryEach = (connection: RawConnection, [first, ...others]: string[], done: (error: unknown) => void): void => {
+  connection.query(first!, error => {
+    if (error || others.length === 0) done(error)
+    else queryEach(connection, others, done)
   })
 }

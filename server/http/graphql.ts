@@ -18,6 +18,7 @@ import { BUDGET, Budget, overspent } from '../graphql/budget.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { createReader } from '../graphql/documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from '../graphql/errors.ts'
+import { variablesNotGiven } from '../graphql/variables.ts'
 import type { Log } from '../log.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
@@ -61,6 +62,8 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         if (faults) return faults
         const operation = getOperationAST(document, operationName)
         if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
+        const notGiven = variablesNotGiven(document, operation, variables)
+        if (notGiven.length > 0) return notGiven
         if (operation.operation === 'mutation' && request.method === 'POST') {
           // As long as the clock window would let the same request in again.
           const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS

@@ -1,5 +1,6 @@
 import Router from '@koa/router'
-import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { type Clock, machineAheadMs } from '../clock.ts'
 import type { Settlement } from '../delivery/queue.ts'
 import type { RequestState } from './request-id.ts'
 
@@ -23,6 +24,17 @@ export const createMetrics = () => {
   })
   return {
     registry,
+    /** From now on the machine's own clock is compared with this one. */
+    compareWith(clock: Clock): void {
+      new Gauge({
+        name: 'tidings_clock_offset_seconds',
+        help: "How far this machine's clock is ahead of the database's, which Tidings goes by.",
+        registers: [registry],
+        collect() {
+          this.set(machineAheadMs(clock) / 1000)
+        },
+      })
+    },
     settled({ outcome, durationMs }: Settlement): void {
       attempts.inc({ outcome: outcome.status })
       duration.observe(durationMs / 1000)

@@ -44,7 +44,7 @@ export const MAX_DEPTH = 32
 /** Conditions in one selector, `$and`, `$or` and their like included. */
 export const MAX_NODES = 1_000
 /** Keys and list elements in one selector, those of `$in` included. */
-export const MAX_VALUES = 10_000
+export const MAX_VALUES = 11_000
 
 /** Reads a selector. Undefined and null select everything, as `{}` does. Throws `MangoError`. */
 export const parseSelector = (selector: unknown, meter = unmetered): Node => {

@@ -130,6 +130,8 @@ test('filters, a selector, sorting and paging reach the API as one Mango query',
     '5',
     '--after',
     'a',
+    '--after-values',
+    '["2026-11-21T00:40:01+00:00",null]',
   ]
   await run(args, { data: { rows: [] } })
   assert.deepEqual(server.received[0]!.variables.query, {
@@ -137,6 +139,7 @@ test('filters, a selector, sorting and paging reach the API as one Mango query',
     sort: [{ createdAt: 'desc' }, { url: 'asc' }],
     limit: 5,
     after: 'a',
+    afterValues: ['2026-11-21T00:40:01+00:00', null],
   })
 })
 

@@ -107,7 +107,7 @@ test('a list turns pages on Enter, stops on q, and is never cut in silence', { s
   )
   assert.equal(code, 0, screen)
   assert.equal(screen.match(/ User \d+$/gm)?.length, 100)
-  assert.match(screen, /--after [0-9a-f-]{36}/)
+  assert.match(screen, /--after\s+[0-9a-f-]{36}\s+--after-values\s+'\["User\s199"\]'/)
 
   const quiet = `node ${join(home, 'tidings.js')} users list --quiet </dev/null; echo "=$?="`
   const terminal = await openTerminal(['bash', '-c', quiet], { env })

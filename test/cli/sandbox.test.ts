@@ -40,6 +40,8 @@ test('filters of a list mean what they say', async () => {
   const [one] = await json('projects', 'list', '--limit', '1')
   const rest = await json('projects', 'list', '--after', one.id)
   assert.equal(rest.length, names.length - 1)
+  const place = ['--after', one.id, '--after-values', JSON.stringify([one.name])]
+  assert.deepEqual(await json('projects', 'list', ...place), rest)
 })
 
 test('curl is served with the headers that sign prints', async () => {

@@ -4,7 +4,7 @@ import { after, before, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { inspect } from 'node:util'
 import { databaseClock } from '../../server/clock.ts'
-import { connect, type Database, isDuplicate, isMissingTable, rows, run } from '../../server/database/connect.ts'
+import { connect, type Database, isDuplicate, isMissingTable, marks, rows, run } from '../../server/database/connect.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { startProxy } from './proxy.ts'
 
@@ -32,6 +32,20 @@ describeEachEngine('a database', engine => {
     })
     await assert.rejects(failing, /^Error: no$/)
     assert.equal(await nameOf(id!), 'before')
+  })
+
+  it('sorts text by all of it, however long', async () => {
+    const text = '\u{1f600}'.repeat(1_023)
+    const one = (value: string) => `SELECT ${marks([value])} AS value`
+    const found = await rows<{ value: string }>(
+      database.knex,
+      `SELECT value FROM (${['c', 'a', 'b'].map(one).join(' UNION ALL ')}) texts ORDER BY value`,
+      ['c', 'a', 'b'].map(end => text + end),
+    )
+    assert.deepEqual(
+      found.map(({ value }) => value.at(-1)),
+      ['a', 'b', 'c'],
+    )
   })
 
   it('runs a transaction once when it fails by itself', async () => {

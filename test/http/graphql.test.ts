@@ -110,6 +110,23 @@ describeEachEngine('POST /graphql', engine => {
     }
   })
 
+  it('refuses a selector with a variable that is not given, which would select more than was meant', async () => {
+    const among = (selector: string) =>
+      `query A($name: String${selector === '$all' ? ', $all: MangoSelector' : ''}) { users(query: {selector: ${selector}, limit: 1}) { id } ...F }
+       query B($x: String = "x") { users(query: {selector: {name: $x}}) { id } }
+       fragment F on Query { projects(query: {selector: {name: {_in: ["x", $name]}}}) { id } }`
+    const ask = (operationName: string, selector: string, variables: object) =>
+      sendSigned({ body: JSON.stringify({ query: among(selector), operationName, variables }) })
+    for (const selector of ['{name: $name}', '{_and: [{name: {_in: ["x", $name]}}]}', '$all']) {
+      const { json } = await ask('A', selector, {})
+      const names = json.errors.map((error: { message: string }) => /The variable (\S+) of a/.exec(error.message)?.[1])
+      assert.deepEqual(names.toSorted(), [selector === '$all' ? '$all' : '$name', '$name'])
+      assert.equal(json.errors[0].extensions.code, 'BAD_USER_INPUT')
+      assert.equal((await ask('A', selector, { name: 'x', all: null })).json.errors, undefined)
+    }
+    assert.equal((await ask('B', '{name: $name}', {})).json.errors, undefined)
+  })
+
   it('names the operations there are when the one asked for is not among them', async () => {
     const query = 'query Who { viewer { name } } query What { webhooks { id } }'
     for (const operationName of [undefined, 'Where']) {

@@ -211,7 +211,7 @@ describeEachEngine('find', engine => {
     ['parts.0.note'],
     [{ createdAt: 'desc' }, 'id', 'name'],
   ]) {
-    test(`afterValues walks by ${JSON.stringify(sort)} past what stays once, whatever becomes of the rest`, async () => {
+    test(`afterValues walks by ${JSON.stringify(sort)} past what stays once, whatever the rest becomes`, async () => {
       const numbers = (max: number) => fc.array(fc.nat({ max }), { minLength: 12, maxLength: 12 })
       const changes = fc.array(fc.record({ at: fc.nat({ max: 29 }), to: numbers(3), gone: fc.boolean() }), {
         maxLength: 8,
@@ -270,6 +270,12 @@ describeEachEngine('find', engine => {
       )
     })
   }
+
+  test('$in takes the ids of a whole page, beside other conditions', async () => {
+    await insertWorld(database, { makers: [], things: [thing(1), thing(20_000)] })
+    const ids = Array.from({ length: 10_000 }, (_, index) => idOf(index))
+    assert.deepEqual(await found({ selector: { $and: [{ id: { $in: ids } }, { status: 'open' }] } }), [idOf(1)])
+  })
 
   test('afterValues are checked, and go with after', async () => {
     const after = idOf(1)
