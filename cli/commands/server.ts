@@ -93,14 +93,15 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
   const server = await startServer(config, log).catch(error => {
     throw listenFault(error, config)
   })
-  const stopped = new Promise<void>((resolve, reject) => {
+  const stopped = new Promise<void>(resolve => {
     const stop = () => {
       setTimeout(() => {
         log.error('the database or a request keeps it from finishing; what is left is done when leases run out')
         process.exit(0)
       }, SHUTDOWN_LIMIT_MS).unref()
       log.info('shutting down')
-      server.stop().then(resolve, reject)
+      // What fails meanwhile for want of a database keeps nothing else from being finished, until the limit.
+      server.stop().then(resolve, error => log.error({ err: error }, 'shutting down without all that it needs'))
     }
     process.once('SIGTERM', stop)
     process.once('SIGINT', stop)

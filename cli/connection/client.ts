@@ -9,8 +9,8 @@ import { entryFor } from '../output/words.ts'
 import type { Connection } from './connection.ts'
 
 /**
- * For a request and its repetitions. Longer than the server takes to ping an endpoint that does not answer (15 s), which
- * some mutations wait for.
+ * For a request and its repetitions. Longer than the server takes to ping an endpoint that does not answer (15 s),
+ * which some mutations wait for.
  */
 const TIMEOUT_MS = 60_000
 /** How often a request is repeated that never left, or that changes nothing. */

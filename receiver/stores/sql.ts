@@ -36,10 +36,10 @@ export const receiptsTable = (table = 'tidings_receipts'): string => {
 }
 
 /**
- * A replay store in a table of MySQL, MariaDB, PostgreSQL or SQLite, by knex; `receiptsTable()` is the statement that
- * makes it. Every change is one statement that says by itself whether it came about: it needs no transaction, and is to
- * be given none. What has lapsed is taken over or stays: delete it now and then,
- * `DELETE FROM tidings_receipts WHERE until_ms < ?`.
+ * A replay store in a table of MySQL, MariaDB, PostgreSQL or SQLite, by knex; `receiptsTable()`
+ * is the statement that makes it. Every change is one statement that says by itself whether it
+ * came about: it needs no transaction, and is to be given none. What has lapsed is taken over
+ * or stays: delete it now and then, `DELETE FROM tidings_receipts WHERE until_ms < ?`.
  */
 export const sqlReplayStore = (knex: KnexLike, options: SqlStoreOptions = {}): ReplayStore => {
   const { table = 'tidings_receipts', now = Date.now } = options

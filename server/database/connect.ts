@@ -72,7 +72,9 @@ export const faultOf = (error: unknown): Fault | undefined => {
   return said ?? (isUnreached(error) ? 'outage' : undefined)
 }
 
-/** No connection was to be had, or it broke: Node's and mysql2's codes, mysql2's mark where it has none, knex's pool. */
+/**
+ * No connection was to be had, or it broke: Node's and mysql2's codes, mysql2's mark where it has none, knex's pool.
+ */
 const isUnreached = (error: unknown): boolean => {
   const { code, name, fatal } = error as { code?: unknown; name?: unknown; fatal?: unknown }
   if (fatal === true) return true

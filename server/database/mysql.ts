@@ -45,8 +45,8 @@ class OutageAwareClient extends MySQL2Client {
  */
 const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
 /**
- * Seconds. Who has gone without a word, or is frozen, in the middle of a transaction gives its locks back after so long:
- * before its leases end (30 s), so that what it held is not late on their account.
+ * Seconds. Who has gone without a word, or is frozen, in the middle of a transaction gives its locks back after so
+ * long: before its leases end (30 s), so that what it held is not late on their account.
  */
 const SESSION_S = 15
 /** An idle connection is given up before the server does. */

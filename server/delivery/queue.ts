@@ -350,7 +350,8 @@ export const putBack = async (database: Database, claims: Claim[], dueAt: number
     if (ids.length > 0) {
       await run(
         trx,
-        `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? WHERE delivery_id IN (${marks(ids)})`,
+        'UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? ' +
+          `WHERE delivery_id IN (${marks(ids)})`,
         [dueAt, ...ids],
       )
       await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])

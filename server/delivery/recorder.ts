@@ -20,8 +20,9 @@ export type Recorder = (settlement: Settlement) => Promise<void>
 type Waiting = { settlement: Settlement; recorded: () => void }
 
 /**
- * Records what attempts have come to, in batches, each with the answer that it had. Nothing but the end of the process
- * loses what waits here: what the database says is believed to be the settlement's own fault only if it refuses a value.
+ * Records what attempts have come to, in batches, each with the answer that it
+ * had. Nothing but the end of the process loses what waits here: what the database
+ * says is believed to be the settlement's own fault only if it refuses a value.
  */
 export const createRecorder = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Recorder => {
   const waiting: Waiting[] = []

@@ -6,7 +6,7 @@ import type { Outcome } from './outcome.ts'
 import { caseOf, type QueueRow, type Settlement } from './queue.ts'
 
 /** Another transaction in the way of all is soon told to the recorder, which tries them one by one. */
-const AGAIN = { againForMs: 2_000 }
+const AGAIN = { againForMs: 500 }
 
 /**
  * Records attempts and what they mean for their deliveries: log, deliveries and queue in one transaction. What they
@@ -101,7 +101,8 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
   const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
-    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
+    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
+      `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
     settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
       job.deliveryId,
       job.attempt,

@@ -40,7 +40,8 @@ export const requireVisible = async <Row extends { id: string }>(
   const { table, singular } = resource
   const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
   const found = (await query.modify(visibleTo(token)(resource))) as Row[]
-  const missing = ids.filter(id => !found.some(row => row.id === id))
+  const seen = new Set(found.map(row => row.id))
+  const missing = ids.filter(id => !seen.has(id))
   if (missing.length > 0) throw notFound(singular, missing)
   return found
 }

@@ -25,7 +25,9 @@ export const BUDGET = {
   instructions: 10_000,
   /** Milliseconds of matching and sorting what the database can't: a million rows with a pattern take about 3 s. */
   matchingMs: 10_000,
-  /** Milliseconds from the request's start to its answer. A mutation may wait for an endpoint, and is not bound to it. */
+  /**
+   * Milliseconds from the request's start to its answer. A mutation may wait for an endpoint, and is not bound to it.
+   */
   timeMs: 15_000,
 }
 

@@ -1,5 +1,5 @@
 import type { Database } from '../database/connect.ts'
-import { transactInTime } from '../database/patience.ts'
+import { CommitInDoubt, transactInTime, unavailable } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
@@ -67,6 +67,25 @@ export const createContext = (
   const related = visibleTo(token)
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const loaders = () => createLoaders(database, tools.clock, token, budget)
+  /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
+  const changeNoting = async <T>(claim: Claim, work: (change: Change) => Promise<T>): Promise<T> => {
+    try {
+      const result = await context.look(async change => {
+        const result = await work(change)
+        await claim.note(change.trx, result)
+        return result
+      })
+      claim.noted(result)
+      return result
+    } catch (error) {
+      if (!(error instanceof CommitInDoubt)) throw error
+      const outcome = await claim.lookAgain(database).catch(() => {
+        throw error
+      })
+      if (outcome === undefined) throw unavailable(error.cause)
+      return outcome as T
+    }
+  }
   const context: Context = {
     ...service,
     token,
@@ -85,12 +104,7 @@ export const createContext = (
       return explain
     },
     async change(work) {
-      const result = await context.look(async change => {
-        const result = await work(change)
-        await claim?.note(change.trx, result)
-        return result
-      })
-      claim?.noted(result)
+      const result = await (claim ? changeNoting(claim, work) : context.look(work))
       context.hasChanged = true
       loop.wake()
       return result

@@ -21,7 +21,7 @@ import { asGraphqlError, isUnavailable, presentError } from '../graphql/errors.t
 import type { Log } from '../log.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
-import { claimOf } from './idempotency-key.ts'
+import { claimOf, endClaim } from './idempotency-key.ts'
 import { answerError } from './request-id.ts'
 
 /** Serves GraphQL over HTTP to an authenticated request. */
@@ -108,19 +108,10 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     ctx.status = isAway ? 503 : init.status
     if (isAway) ctx.set('Retry-After', String(RETRY_AFTER_S))
     ctx.body = serialised ?? body
-    if (!claim) return
-    if (isPassing(codes)) await claim.release()
-    else
-      await claim.finish({
-        status: ctx.status,
-        contentType: init.headers?.['content-type'] ?? '',
-        body: String(ctx.body),
-      })
+    const contentType = init.headers?.['content-type'] ?? ''
+    if (claim) await endClaim(claim, codes, { status: ctx.status, contentType, body: String(ctx.body) })
   }
 }
-
-/** Whether what went wrong may not go wrong when the request is made again: such an answer is not kept. */
-const isPassing = (codes: Set<unknown>): boolean => codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE')
 
 const FIRST_REST_MS = 50
 const LONGEST_REST_MS = 1_000

@@ -1,9 +1,7 @@
-import type { Row } from './documents.ts'
-
 /** Is told what answering costs, and throws when that is more than the caller may spend. */
 export type Meter = {
   /** Rows that are in memory until the answer is there. */
-  load(rows: readonly Row[]): void
+  load(rows: readonly Record<string, unknown>[]): void
   /** A pattern of so many instructions was compiled. */
   compile(instructions: number): void
   /** Matching or sorting has taken so many more milliseconds. */

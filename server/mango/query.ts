@@ -12,8 +12,8 @@ export type MangoQuery = {
   /** The id of the last row seen: rows begin after it, in the order of `sort`. */
   after?: string | null | undefined
   /**
-   * What that row had in the fields of `sort`, as it was read: one value a field. Rows begin where it was then, whatever
-   * has become of it.
+   * What that row had in the fields of `sort`, as it was read: one value
+   * a field. Rows begin where it was then, whatever has become of it.
    */
   afterValues?: unknown[] | null | undefined
 }

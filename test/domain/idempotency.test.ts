@@ -28,8 +28,9 @@ describeEachEngine('a claim on an idempotency key', engine => {
   })
 
   const tools = () => ({ sql: given.database.knex, sealer, clock })
+  const request = (key: string) => ({ accessTokenId, key, body, giveUpAt: performance.now() + 10_000 })
   const claim = async (key: string): Promise<Claim> => {
-    const found = await claimKey(tools(), { accessTokenId, key, body })
+    const found = await claimKey(tools(), request(key))
     assert.ok(found instanceof Claim)
     claims.push(found)
     return found
@@ -63,7 +64,7 @@ describeEachEngine('a claim on an idempotency key', engine => {
     assert.deepEqual(await given.database.knex('organisations').where({ name: 'Twice' }), [])
     await stalled.finish({ ...answer, body: 'late' })
     await next.finish(answer)
-    assert.deepEqual(await claimKey(tools(), { accessTokenId, key, body }), answer)
+    assert.deepEqual(await claimKey(tools(), request(key)), answer)
   })
 
   it('lets one of many take over', async () => {
@@ -80,6 +81,17 @@ describeEachEngine('a claim on an idempotency key', engine => {
     unsure.enter('one')
     await note(unsure, { id: 'a' })
     await assert.rejects(note(unsure, { id: 'b' }), isConflict)
+  })
+
+  it('finds out what a commit that seemed to fail has come to', async () => {
+    const unsure = await claim(randomUUID())
+    unsure.enter('one')
+    assert.equal(await unsure.lookAgain(given.database), undefined)
+    await note(unsure, { id: 'a' })
+    assert.deepEqual(await unsure.lookAgain(given.database), { id: 'a' })
+    unsure.enter('two')
+    await note(unsure, { id: 'b' })
+    assert.deepEqual(await unsure.lookAgain(given.database), { id: 'b' })
   })
 
   it('is had at once when it was released', async () => {

@@ -10,8 +10,8 @@ import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer } from '../support/server.ts'
 import { heldAt, startTwoServers, type TwoServers } from './two-servers.ts'
 
-// What a mutation may do, and to what, is decided in the transaction that does it, on rows that it holds: one server stands
-// still between two statements, and another does what would make its decision wrong.
+// What a mutation may do, and to what, is decided in the transaction that does it, on rows that it holds: one server
+// stands still between two statements, and another does what would make its decision wrong.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`

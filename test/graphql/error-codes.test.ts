@@ -83,10 +83,13 @@ describeEachEngine('an error', engine => {
       return server.graphql('{ viewer { id } }', {}, token)
     },
     UNAVAILABLE: async () => {
-      const by = await server.token()
+      const token = await server.token()
       return server.database.transaction(async trx => {
         await trx('projects').where('id', acme.projectId).update({ name: 'Held' })
-        const answer = await server.graphql(submit(acme, '2025-4'), {}, by)
+        // A connection that is silent in the middle of a transaction is ended.
+        const speaking = setInterval(() => void trx.raw('SELECT 1'), 1_000)
+        const answer = await server.graphql(submit(acme, '2025-4'), {}, token)
+        clearInterval(speaking)
         assert.deepEqual([answer.status, answer.headers.get('retry-after')], [503, '5'])
         return answer
       })

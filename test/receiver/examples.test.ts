@@ -17,7 +17,9 @@ const repository = fileURLToPath(new URL('../..', import.meta.url))
 const tsc = path.join(repository, 'node_modules/typescript/bin/tsc')
 const sender = await startSender()
 
-/** An integrator's project: the examples in TypeScript, and in its node_modules the kit as npm would put it there. */
+/**
+ * An integrator's project: the examples in TypeScript, and in its node_modules the built kit as npm would put it there.
+ */
 const startProject = async (): Promise<string> => {
   const folder = await mkdtemp(path.join(tmpdir(), 'tidings-integrator-'))
   for (const name of await readdir(path.join(repository, 'examples'))) {
