@@ -90,7 +90,7 @@ describe('the retry schedule', () => {
   const last = seconds.at(-1)!
 
   it('is told to receivers as it is', () => {
-    const told = /again after ([\d, ]+) and (\d+) s/.exec(read('docs/receivers.md'))
+    const told = /again after ([\d, ]+) and (\d+) s/.exec(read('docs/receivers/README.md'))
     assert.deepEqual(told?.slice(1).join(', ').split(', ').map(Number), seconds)
   })
 

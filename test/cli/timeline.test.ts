@@ -1,0 +1,36 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { type Delivery, describeDelivery, describeState } from '../../cli/resources/timeline.ts'
+
+const colours = new Proxy({}, { get: () => String }) as Parameters<typeof describeDelivery>[2]
+const at = '2026-11-21T00:40:01.123+00:00'
+const attempt = { number: 1, startedAt: at, durationMs: 12, failureDetail: null, response: null, retryAfter: null }
+const delivery: Delivery = {
+  id: 'd1',
+  webhookId: 'w1',
+  webhook: { id: 'w1', url: 'https://receiver.example/hooks', status: 'active', statusReason: null },
+  eventType: 'token_expired',
+  event: { id: 'e1', payload: {} },
+  status: 'rejected',
+  attemptCount: 2,
+  nextAttemptAt: null,
+  createdAt: at,
+  finishedAt: at,
+  attempts: [
+    { ...attempt, statusCode: null, failure: 'timeout' },
+    { ...attempt, number: 2, statusCode: 401, failure: null },
+  ],
+}
+
+test('the story of a delivery that was handled before says so, and does not advise to send it again', () => {
+  const handled = { ...delivery, handledBefore: true }
+  const story = describeDelivery(handled, Date.parse(at), colours)
+  assert.match(story, /Handled before, acknowledged late/)
+  assert.doesNotMatch(story, /redeliver|verify/)
+  assert.equal(describeState(handled, Date.parse(at)), 'handled before')
+})
+
+test('the story of a delivery that was rejected says what to do', () => {
+  const story = describeDelivery(delivery, Date.parse(at), colours)
+  assert.match(story, /401 means that it did not accept the token.*tidings deliveries redeliver d1/)
+})
