@@ -1,8 +1,8 @@
 import type { Knex } from 'knex'
 
 /**
- * Deliveries that the receiver has refused as handled before: recovery leaves their events out. A process of the version before neither
- * reads nor writes the column, and may run beside it.
+ * Deliveries that the receiver has refused as handled before: recovery leaves their events out. A process of the
+ * version before neither reads nor writes the column, and may run beside it.
  */
 export const up = async (knex: Knex): Promise<void> => {
   // Where a change of a table is no part of a transaction, a migration that was killed finds it made.

@@ -1,7 +1,7 @@
 import type { Ping, TidingsEvent } from './event.ts'
 import { Fault } from './fault.ts'
+import type { Handler, Progress } from './handler.ts'
 import type { CheckedOptions } from './options.ts'
-import type { Handler, Progress } from './receiver.ts'
 import type { Claim } from './replay-store.ts'
 import { RetryLater } from './retry-later.ts'
 import type { DeliveryRequest, DeliveryToken, VerifiedDelivery } from './verify.ts'

@@ -5,6 +5,7 @@ export { expressReceiver, type NodeResponse } from './express.ts'
 export { type FastifyLike, type FastifyReplyLike, type FastifyRequestLike, fastifyReceiver } from './fastify.ts'
 export { type Answer, Fault, type FaultCode, type FaultDetails } from './fault.ts'
 export { fetchReceiver } from './fetch.ts'
+export type { Handler, HandlerContext } from './handler.ts'
 export type { KeySource } from './keys.ts'
 export { type KoaContext, koaReceiver } from './koa.ts'
 export { type LambdaUrlEvent, type LambdaUrlResult, lambdaReceiver } from './lambda.ts'
@@ -15,8 +16,6 @@ export {
   type AdapterArguments,
   type CompleteReceiver,
   createReceiver,
-  type Handler,
-  type HandlerContext,
   type Receiver,
 } from './receiver.ts'
 export { type Claim, memoryReplayStore, type ReplayStore } from './replay-store.ts'

@@ -117,7 +117,7 @@ export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys):
   const isWebhook = webhookId === undefined || isId(webhookId) || isFunction(webhookId) || isListOf(webhookId, isId)
   require(isWebhook, 'webhookId', webhookId, 'the id of your webhook, a list of ids, or a function')
   require(isFunction(now), 'now', now, 'a function that returns epoch milliseconds')
-  const keys = keySource(options.keys ?? jwksUrl(issuer), url => keysAt(url, { now }))
+  const keys = keySource(options.keys ?? jwksUrl(issuer), keysAt)
   return { issuer, audience, keys, now, ...(webhookId !== undefined && { webhookId }) }
 }
 

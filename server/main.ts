@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
-import { connect, type Database } from './database/connect.ts'
+import { connect, type Database, isOutage } from './database/connect.ts'
 import { pendingMigrations } from './database/migrate.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
@@ -46,7 +46,15 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     state.database = database
     await schemaIsCurrent(database, log, isStopping)
     if (isStopping()) return
-    running = await startRoles(config, database, log, metrics, given.clock)
+    const roles = () => startRoles(config, database, log, metrics, given.clock)
+    running = await pRetry(roles, {
+      ...PATIENCE,
+      shouldRetry: ({ error }) => isOutage(error) && !isStopping(),
+      onFailedAttempt: ({ error, attemptNumber }) => {
+        if (!isOutage(error) || attemptNumber % 30 !== 1) return
+        log.warn({ reason: error.message }, 'the database has gone away during the start; trying again')
+      },
+    })
     state.service = running.service
     log.info({ roles: config.roles, engine: database.dialect.engine }, 'ready')
   }
@@ -79,12 +87,17 @@ const startRoles = async (
   metrics: Metrics,
   givenClock: Clock | undefined,
 ): Promise<Running> => {
-  const ownClock = givenClock ? undefined : await databaseClock(database)
+  const sealer = createSealer(config.masterKeys)
+  // Whatever callers ask of theirs, deliveries have connections.
+  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
+  const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
   metrics.compareWith(clock)
+  const keyring = await orElse(
+    () => Promise.all([own?.close(), ownClock?.stop()]),
+    openKeyring(database, sealer, clock),
+  )
   const clockWatch = ownClock && watchMachineClock(clock, log)
-  const sealer = createSealer(config.masterKeys)
-  const keyring = await openKeyring(database, sealer, clock)
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
   const sender = createSender({
     guard: createNetworkGuard({ allow: config.allowNetworks }),
@@ -93,8 +106,6 @@ const startRoles = async (
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
     config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
-  // Whatever callers ask of theirs, deliveries have connections.
-  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,
@@ -120,6 +131,16 @@ const startRoles = async (
   }
 }
 
+/** What is awaited, or its error when `undo` has been done. */
+const orElse = async <T>(undo: () => unknown, work: Promise<T>): Promise<T> => {
+  try {
+    return await work
+  } catch (error) {
+    await undo()
+    throw error
+  }
+}
+
 /** Shutting down, requests get so long to be answered. */
 const REQUESTS_MS = 20_000
 
@@ -131,19 +152,20 @@ const listen = (handler: RequestListener, config: Config): Promise<Server> => {
   })
 }
 
-const RETRY_MS = 1_000
+const PATIENCE = { retries: Number.POSITIVE_INFINITY, minTimeout: 1_000, factor: 1 }
 
 /** Longer than any statement takes that the server makes. */
 const SILENCE_MS = 30_000
 const API_CONNECTIONS = { poolSize: 12, silenceMs: SILENCE_MS }
-/** A claim, a settle, an extension of leases and the scheduler at once. */
-const DELIVERY_CONNECTIONS = { poolSize: 4, silenceMs: SILENCE_MS }
+/**
+ * A claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler at once. Who
+ * waits for a lock is in the way of others that come for it: not for long.
+ */
+const DELIVERY_CONNECTIONS = { poolSize: 6, silenceMs: SILENCE_MS, lockWaitS: 1 }
 
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
   pRetry(() => connect(config.databaseUrl, API_CONNECTIONS), {
-    retries: Number.POSITIVE_INFINITY,
-    minTimeout: RETRY_MS,
-    factor: 1,
+    ...PATIENCE,
     shouldRetry: () => !isStopping(),
     onFailedAttempt: ({ error, attemptNumber }) => {
       if (attemptNumber % 30 === 1) log.warn({ reason: error.message }, 'the database does not answer; trying again')
@@ -157,13 +179,15 @@ const schemaIsCurrent = (database: Database, log: Log, isStopping: () => boolean
       if (pending.length > 0) throw new Error(`the schema lacks ${pending.join(', ')}`)
     },
     {
-      retries: Number.POSITIVE_INFINITY,
-      minTimeout: RETRY_MS,
-      factor: 1,
+      ...PATIENCE,
       shouldRetry: () => !isStopping(),
       onFailedAttempt: ({ error, attemptNumber }) => {
-        if (attemptNumber % 30 === 1)
-          log.warn({ reason: error.message }, 'waiting for the schema: run `tidings server migrate`')
+        if (attemptNumber % 30 !== 1) return
+        const isAway = isOutage(error)
+        log.warn(
+          { reason: error.message },
+          isAway ? 'the database has gone away; trying again' : 'waiting for the schema: run `tidings server migrate`',
+        )
       },
     },
   )

@@ -11,17 +11,16 @@ export type ErrorDetails = {
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
   /**
-   * What it collides with, and the status that this is in; or the request itself, sent before under the same
-   * Idempotency-Key, and when to send it again; or the most that there may be of what is to be made.
+   * What it collides with, and the status that this is in; or the most that there may be of what is to be made; or when
+   * to send it again, where the same request is being worked on under its Idempotency-Key.
    */
   CONFLICT:
     | { webhookId: string; status: WebhookStatus }
     | { projectReportId: string; status: ReportStatus }
-    | { retryAfterSeconds: number }
     | { limit: number }
-  RESULT_TOO_LARGE: Place
-  /** The most that is allowed, of what the message says. */
-  QUERY_TOO_COMPLEX: Place & { limit?: number }
+    | { retryAfterSeconds: number }
+  RESULT_TOO_LARGE: Place & Limited
+  QUERY_TOO_COMPLEX: Place & Limited
   /** Requests a minute, or pings in flight, and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
   /** When to try again. Nothing was done. */
@@ -31,6 +30,12 @@ export type ErrorDetails = {
 
 /** The argument at fault, and where in a query. */
 type Place = { argument?: string; path?: string }
+type Limited = {
+  /** The most that is allowed, of what the message says. */
+  limit?: number
+  /** Which part of a request's budget it is: `rows`, `values`, `bytes`, `timeMs`. */
+  budget?: string
+}
 type PingResult = { statusCode: number; response: string } | { failure: FailureReason; detail: string }
 
 /** A code whose details can all be left out needs none. */

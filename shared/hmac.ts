@@ -56,8 +56,10 @@ export const signRequest = (request: {
   credentials: Credentials
   at: Date
   nonce?: string
+  /** Under which a mutation that is sent again is done once. */
+  idempotencyKey?: string | undefined
 }): Record<string, string> => {
-  const { method, url, body, credentials, at, nonce } = request
+  const { method, url, body, credentials, at, nonce, idempotencyKey } = request
   if (credentials.apiSecret === '' || !BASE64.test(credentials.apiSecret)) {
     throw Object.assign(
       new TypeError('The API secret is not base64: give it as it was shown when the token was made.'),
@@ -71,6 +73,7 @@ export const signRequest = (request: {
     'x-date': at.toUTCString(),
     'x-content-sha256': bodyHash(body),
     ...(nonce === undefined ? {} : { 'x-nonce': nonce }),
+    ...(idempotencyKey === undefined ? {} : { 'idempotency-key': idempotencyKey }),
   }
   const text = stringToSign({ method, pathAndQuery: url.pathname + url.search, signedValues: Object.values(signed) })
   const parameters = [

@@ -14,6 +14,7 @@ export const signCommand = () =>
     .option('-X, --method <method>', 'HTTP method', 'POST')
     .option('--path <path>', 'path and query, below the server’s URL', '/graphql')
     .option('-d, --body <body>', 'the body: the text itself, @FILE, or - for standard input', '')
+    .option('--idempotency-key <key>', 'sign an Idempotency-Key: sent again under it, a mutation is done once')
     .option('--at <time>', 'sign for this time (ISO 8601) instead of now')
     .addHelpText(
       'after',
@@ -22,6 +23,11 @@ export const signCommand = () =>
           'Send a query with curl',
           `echo '{"query":"{ organisations { id name } }"}' > query.json
   $ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://127.0.0.1:4100/graphql`,
+        ],
+        [
+          'Send a mutation so that it may be sent again: sign it anew, with the same key',
+          'tidings sign --body @mutation.json --idempotency-key "$key" | ' +
+            'curl -H @- --data-binary @mutation.json http://127.0.0.1:4100/graphql',
         ],
         ['Another path, without a body', 'tidings sign --method GET --path /graphql?query=%7Bviewer%7Bid%7D%7D'],
       ),
@@ -42,6 +48,7 @@ export const signCommand = () =>
         body,
         credentials: { apiKey, apiSecret },
         at: new Date(at),
+        idempotencyKey: options.idempotencyKey,
       })
       const type = body.length > 0 ? { 'content-type': 'application/json' } : {}
       const headers = { ...type, accept: 'application/json', ...signed }

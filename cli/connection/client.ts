@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto'
+import { setTimeout as wait } from 'node:timers/promises'
 import { signRequest } from '../../shared/hmac.ts'
 import type { ErrorCode, RefusalReason } from '../../shared/vocabulary.ts'
 import { CliError, type ExitCode, exitCodes } from '../errors.ts'
@@ -7,8 +8,18 @@ import { duration } from '../output/time.ts'
 import { entryFor } from '../output/words.ts'
 import type { Connection } from './connection.ts'
 
-/** Longer than the server takes to ping an endpoint that does not answer (15 s), which some mutations wait for. */
+/**
+ * For a request and its repetitions. Longer than the server takes to ping an endpoint that does not answer (15 s),
+ * which some mutations wait for.
+ */
 const TIMEOUT_MS = 60_000
+/** How often a request is repeated that never left, or that changes nothing. */
+const REPEATS = 2
+/**
+ * How often a mutation is that may have been done. What its server held that has died is free for another within 10 s.
+ */
+const MUTATION_REPEATS = 6
+const FIRST_PAUSE_MS = 300
 
 /** Sends a query or mutation and answers with its data. Throws a CliError. */
 export type Ask = <Data>(document: string, variables?: object) => Promise<Data>
@@ -25,44 +36,78 @@ export const graphqlRequest = (base: URL, document: string, variables: object): 
 })
 
 /**
- * Sends a signed GraphQL request and answers with its `data`. What failed in a way that is safe to repeat is repeated
- * twice: a query after a broken connection or a server that is just starting, a mutation only if it never left.
+ * Sends a signed GraphQL request and answers with its `data`. It is repeated after a broken connection, and when the
+ * server is not there or busy; a mutation under one Idempotency-Key, by which it is done once.
+ *
+ * @param onRepeat told why it is repeated, and after how long
  * @throws CliError with the exit code that the server's error stands for.
  */
 export const graphql = async <Data>(
   connection: Connection,
   document: string,
   variables: object = {},
+  onRepeat: (why: string, pauseMs: number) => void = () => {},
 ): Promise<Data> => {
   const request = graphqlRequest(connection.url, document, variables)
-  const mutates = hasMutation(document)
-  const safeToRepeat = (error: unknown) => error instanceof Unreachable && (error.unsent || !mutates)
-  const attempt = () => send<Data>(connection, request)
-  try {
-    return await attempt()
-  } catch (error) {
-    if (!safeToRepeat(error)) throw error
-    const { default: pRetry } = await import('p-retry')
-    return pRetry(attempt, { retries: 1, minTimeout: 300, shouldRetry: ({ error }) => safeToRepeat(error) })
+  const idempotencyKey = hasMutation(document) ? randomUUID() : undefined
+  const deadline = performance.now() + TIMEOUT_MS
+  const seen = new Set<Done>()
+  for (let repeats = 0; ; repeats++) {
+    try {
+      return await send<Data>(connection, request, { idempotencyKey, timeoutMs: deadline - performance.now() })
+    } catch (error) {
+      if (!(error instanceof Passing)) throw error
+      seen.add(error.done)
+      const most =
+        idempotencyKey !== undefined && (seen.has('refused') || seen.has('unknown')) ? MUTATION_REPEATS : REPEATS
+      const pauseMs = Math.max(error.retryAfterMs, FIRST_PAUSE_MS * 2 ** repeats)
+      if (repeats === most || performance.now() + pauseMs >= deadline) {
+        throw idempotencyKey !== undefined && seen.has('unknown') ? whatMayBeDone(error) : error
+      }
+      onRepeat(error.message, pauseMs)
+      await wait(pauseMs)
+    }
   }
 }
 
-/** Whether a document may hold a mutation. Errs on the side of yes: what looks like one is not repeated. */
+/** Whether a document may hold a mutation. Errs on the side of yes: a query is answered as ever. */
 export const hasMutation = (document: string): boolean => /\bmutation\b/.test(document)
 
-/** The server was not reached, or what answered was not (yet) it. */
-class Unreachable extends CliError {
-  /** Nothing of the request can have arrived. */
-  readonly unsent: boolean
+/**
+ * What of a request was done: `nothing`, since it never left; `refused` by a server that can't do it now; or it is
+ * `unknown`.
+ */
+type Done = 'nothing' | 'refused' | 'unknown'
 
-  constructor(message: string, hint: string, unsent: boolean, code = 'UNREACHABLE') {
-    super(exitCodes.unreachable, code, message, hint)
-    this.unsent = unsent
+/** What may pass: the server was not reached, or what answered was not (yet) it, or it is at work on the request. */
+class Passing extends CliError {
+  readonly done: Done
+  /** How long the server asks to wait. */
+  readonly retryAfterMs: number
+
+  constructor(
+    done: Done,
+    message: string,
+    hint: string,
+    { exitCode = exitCodes.unreachable, code = 'UNREACHABLE', retryAfterMs = 0 }: Partial<Asked> = {},
+  ) {
+    super(exitCode, code, message, hint)
+    this.done = done
+    this.retryAfterMs = retryAfterMs
   }
 }
+type Asked = { exitCode: ExitCode; code: ErrorCode | 'UNREACHABLE'; retryAfterMs: number }
 
-const send = async <Data>({ apiKey, apiSecret }: Connection, { url, body }: GraphqlRequest): Promise<Data> => {
-  const { host: _, ...headers } = sign({ method: 'POST', url, body, credentials: { apiKey, apiSecret } })
+const whatMayBeDone = ({ exitCode, code, message, hint }: Passing): CliError =>
+  new CliError(exitCode, code, message, `It may have been done all the same: look before you run this again. ${hint}`)
+
+const send = async <Data>(
+  { apiKey, apiSecret }: Connection,
+  { url, body }: GraphqlRequest,
+  { idempotencyKey, timeoutMs }: { idempotencyKey: string | undefined; timeoutMs: number },
+): Promise<Data> => {
+  const credentials = { apiKey, apiSecret }
+  const { host: _, ...headers } = sign({ method: 'POST', url, body, credentials, idempotencyKey })
   let response: Response
   let text: string
   try {
@@ -71,7 +116,7 @@ const send = async <Data>({ apiKey, apiSecret }: Connection, { url, body }: Grap
       headers: { ...headers, 'content-type': 'application/json', accept: 'application/json' },
       body,
       redirect: 'manual',
-      signal: AbortSignal.timeout(TIMEOUT_MS),
+      signal: AbortSignal.timeout(Math.ceil(timeoutMs)),
     })
     text = await response.text()
   } catch (error) {
@@ -80,9 +125,8 @@ const send = async <Data>({ apiKey, apiSecret }: Connection, { url, body }: Grap
   const answer = parseAnswer(text)
   if (!answer) throw notTidings(url, response)
   const [error] = answer.errors ?? []
-  if (error && response.status === 503) {
-    throw new Unreachable(neutralise(error.message), 'Try again in a moment.', true, 'UNAVAILABLE')
-  }
+  const passing = error && passingError(error, response)
+  if (passing) throw passing
   if (error) throw serverError(error, response, apiKey)
   return answer.data as Data
 }
@@ -119,6 +163,20 @@ const parseAnswer = (text: string): { data?: unknown; errors?: ServerError[] } |
   } catch {
     return undefined
   }
+}
+
+/** What the server says that it cannot do now; undefined if it can, and won't. */
+const passingError = ({ message, extensions = {} }: ServerError, response: Response): Passing | undefined => {
+  const retryAfterMs = 1000 * Number(/^\d+$/.exec(response.headers.get('retry-after') ?? '')?.[0] ?? 0)
+  if (response.status === 503) {
+    return new Passing('refused', neutralise(message), 'Try again in a moment.', { code: 'UNAVAILABLE', retryAfterMs })
+  }
+  // The same request, as it was sent before its connection broke.
+  if (response.status === 409 && extensions.retryAfterSeconds !== undefined) {
+    const is = { exitCode: exitCodes.failed, code: 'CONFLICT', retryAfterMs } as const
+    return new Passing('unknown', 'The server is still at work on this.', 'Look at what it comes to.', is)
+  }
+  return undefined
 }
 
 /** What the server said no to, and all that is known of it. */
@@ -240,18 +298,18 @@ const UNSENT = new Set([
 
 const notReached = (url: URL, error: unknown): CliError => {
   if (error instanceof DOMException && error.name === 'TimeoutError') {
-    return new Unreachable(
+    return new Passing(
+      'unknown',
       `${url.origin} did not answer within ${duration(TIMEOUT_MS)}.`,
       'Try again, or ask whoever runs the server.',
-      false,
     )
   }
   const code = causeCode(error)
   if (/CERT|SELF_SIGNED|UNABLE_TO_VERIFY/.test(code)) {
-    return new Unreachable(
+    return new Passing(
+      'nothing',
       `${url.origin} was not reached: its certificate is not accepted (${code}).`,
       'See what is wrong with it, and what to do, with: tidings doctor',
-      true,
     )
   }
   const hint =
@@ -260,7 +318,8 @@ const notReached = (url: URL, error: unknown): CliError => {
       : code === 'ENOTFOUND' || code === 'EAI_AGAIN'
         ? 'Check the host name, and that this machine is online. See which server is meant with: tidings config'
         : 'See which server is meant with: tidings config'
-  return new Unreachable(`${url.origin} was not reached: ${REASONS[code] ?? code}.`, hint, UNSENT.has(code))
+  const done = UNSENT.has(code) ? 'nothing' : 'unknown'
+  return new Passing(done, `${url.origin} was not reached: ${REASONS[code] ?? code}.`, hint)
 }
 
 const REASONS: Record<string, string> = {
@@ -284,10 +343,10 @@ const causeCode = (error: unknown): string => {
 
 const notTidings = (url: URL, response: Response): CliError => {
   if (response.status >= 502 && response.status <= 504) {
-    return new Unreachable(
+    return new Passing(
+      'unknown',
       `${url.origin} answered ${response.status}: the server behind it is not there.`,
       'Try again in a moment.',
-      false,
     )
   }
   const location = response.headers.get('location')

@@ -89,7 +89,9 @@ export class Session {
     this.output.detail(
       `POST ${connection.url.href} as ${connection.apiKey}: ${document.replaceAll(/\s+/g, ' ').trim()}`,
     )
-    const data = await graphql<Data>(connection, document, variables)
+    const data = await graphql<Data>(connection, document, variables, (why, pauseMs) =>
+      this.output.detail(`${why} Trying again in ${pauseMs / 1000} s.`),
+    )
     this.output.detail(`Answered in ${Math.round(performance.now() - startedAt)} ms`)
     return data
   }

@@ -5,4 +5,4 @@ export {
   ReplayStoreObject,
 } from './durable-object.ts'
 export { type EvalScript, redisReplayStore } from './redis.ts'
-export { type KnexLike, knexRunner, type RunSql, receiptsTable, type SqlStoreOptions, sqlReplayStore } from './sql.ts'
+export { type KnexLike, type KnexQuery, receiptsTable, type SqlStoreOptions, sqlReplayStore } from './sql.ts'

@@ -9,24 +9,30 @@ export type Sql = Knex | Knex.Transaction
 export type Database = {
   knex: Knex
   dialect: Dialect
-  /** Runs `work` in a transaction, and again from its start when another transaction was in its way. */
-  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T>
+  /**
+   * Runs `work` in a transaction, and again from its start when another transaction was in its way, for 15 s unless
+   * `againForMs` says otherwise.
+   */
+  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>, options?: { againForMs?: number }): Promise<T>
   close(): Promise<void>
 }
 
 /**
  * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer.
  *
+ * @param options.lockWaitS seconds that a statement waits for another transaction's lock
  * @param options.silenceMs a connection that has been silent for so long is given up, and the statement that waits for
  *   it fails: its server may be gone without a word. Never, unless given: the statements of a migration take what they
  *   take
  */
 export const connect = async (
   url: string,
-  { poolSize = 16, silenceMs = 0 }: { poolSize?: number; silenceMs?: number } = {},
+  { poolSize = 16, silenceMs = 0, lockWaitS = 10 }: { poolSize?: number; silenceMs?: number; lockWaitS?: number } = {},
 ): Promise<Database> => {
   if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), dialects.sqlite)
-  const knex = connectMysql(url, { poolSize, silenceMs })
+  // What cannot be read is not repeated: it has a password in it.
+  if (!URL.canParse(url)) throw new Error('The database URL is no URL such as mysql://user:password@host:3306/database')
+  const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
     return database(knex, /mariadb/i.test(version) ? dialects.mariadb : dialects.mysql)
@@ -45,12 +51,12 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   return {
     knex,
     dialect,
-    transaction: work =>
+    transaction: (work, { againForMs = CONTENTION_MS } = {}) =>
       pRetry(() => knex.transaction(work), {
-        retries: 8,
+        retries: againForMs === 0 ? 0 : 8,
         minTimeout: 5,
         maxTimeout: 500,
-        maxRetryTime: CONTENTION_MS,
+        maxRetryTime: againForMs || CONTENTION_MS,
         randomize: true,
         shouldRetry: ({ error }) => faultOf(error) === 'contention',
       }),
@@ -66,9 +72,12 @@ export const faultOf = (error: unknown): Fault | undefined => {
   return said ?? (isUnreached(error) ? 'outage' : undefined)
 }
 
-/** No connection was to be had, or it broke: Node's and mysql2's codes, and knex's pool. */
+/**
+ * No connection was to be had, or it broke: Node's and mysql2's codes, mysql2's mark where it has none, knex's pool.
+ */
 const isUnreached = (error: unknown): boolean => {
-  const { code, name } = error as { code?: unknown; name?: unknown }
+  const { code, name, fatal } = error as { code?: unknown; name?: unknown; fatal?: unknown }
+  if (fatal === true) return true
   return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
 }
 
@@ -89,6 +98,11 @@ export const isRefusal = (error: unknown): boolean =>
 
 /** Whether a statement failed because a row with the same unique key exists. */
 export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'duplicate'
+
+/** Throws unless the database can be written. Writes nothing; for a full disk it does not show. */
+export const checkWritable = async (database: Database): Promise<void> => {
+  await run(database.knex, "DELETE FROM used_signatures WHERE signature_hash = ''")
+}
 
 export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'missing table'
 

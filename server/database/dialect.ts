@@ -25,6 +25,9 @@ export type Dialect = {
   /** Ends a SELECT whose rows must not change until this transaction ends; empty where nobody else can write. */
   forShare: string
 
+  /** A SELECT that ends with an error (contention) after so long, also while it waits for a lock. */
+  within(ms: number, select: string): string
+
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
   /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
@@ -99,15 +102,15 @@ const lowered = (column: string, part: string, contains: Contains): Fragment => 
 /** Printable ASCII that neither begins nor ends with a space. */
 const isPlain = (text: string): boolean => /^[!-~](?:[ -~]*[!-~])?$/.test(text)
 
-/** Deadlock, lock wait, MariaDB's row that was changed since it was read, and NOWAIT. */
-const MYSQL_CONTENTION = [1213, 1205, 1020, 3572]
+/** Deadlock, lock wait, MariaDB's row that was changed since it was read, NOWAIT, and the limits of `within`. */
+const MYSQL_CONTENTION = [1213, 1205, 1020, 3572, 3024, 1969]
 /**
  * NULL where none may be; a packet that is too large; out of range, cut, not a time, not of its character set, too
  * long; no JSON; a CHECK that fails, on MySQL and on MariaDB.
  */
 const MYSQL_REFUSALS = [1048, 1153, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 3854, 4025]
 
-type Own = 'engine' | 'name' | 'oldestVersion' | 'explain' | 'containsIgnoringCase' | 'matches'
+type Own = 'engine' | 'name' | 'oldestVersion' | 'explain' | 'within' | 'containsIgnoringCase' | 'matches'
 
 const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialect, Own>): Dialect => {
   // Some columns are `ascii`, where MySQL refuses other characters and pads with spaces. Told to compare as the other
@@ -161,6 +164,7 @@ const mysql = mysqlFamily('utf8mb4_0900_bin', contains => ({
   name: 'MySQL',
   oldestVersion: [8, 4],
   explain: 'EXPLAIN FORMAT=TRADITIONAL ',
+  within: (ms, select) => select.replace(/^SELECT/, `SELECT /*+ MAX_EXECUTION_TIME(${ms}) */`),
   containsIgnoringCase: (column, part) => lowered(column, part, contains),
   matches: (column, pattern) => ({ sql: `REGEXP_LIKE(${column}, ?, 'c')`, bindings: [pattern] }),
 }))
@@ -170,6 +174,7 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   name: 'MariaDB',
   oldestVersion: [10, 11],
   explain: 'EXPLAIN ',
+  within: (ms, select) => `SET STATEMENT max_statement_time = ${ms / 1000} FOR ${select}`,
   // Half the time of LOWER; a pattern that is one literal cannot backtrack.
   containsIgnoringCase: (column, part) => ({
     sql: `${column} REGEXP ?`,
@@ -218,6 +223,7 @@ const sqlite: Dialect = {
       ) SELECT * FROM each_key`
   },
   explain: 'EXPLAIN QUERY PLAN ',
+  within: (_ms, select) => select,
   indexesIn: ({ detail }) => {
     const found = /(?:SEARCH|SCAN) (\S+) USING (?:COVERING )?INDEX (\S+)/.exec(String(detail))
     return found ? [`${found[1]}.${found[2]}`] : []

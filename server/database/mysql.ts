@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net'
 import knexModule, { type Knex } from 'knex'
 import MySQL2Client from 'knex/lib/dialects/mysql2/index.js'
+import { whenArrivedIsRead } from '../arrived.ts'
 import { dialects } from './dialect.ts'
 import { knexLog } from './knex-log.ts'
 
@@ -13,12 +14,22 @@ type RawConnection = {
   query(sql: string, done: (error: unknown) => void): void
 }
 
+/** When each connection was last used, by `performance.now()`. */
+const usedAt = new WeakMap<RawConnection, number>()
+
 /**
  * knex's own MySQL dialect. A connection whose server could not do its work is not used again: behind one address the
  * next connection may lead to another server, and a primary that was demoted lives on in those that stay.
  */
 class OutageAwareClient extends MySQL2Client {
+  /** One that the server has ended by now is not used: a process that stood still has not heard of it yet. */
+  override async validateConnection(connection: RawConnection) {
+    const idleMs = performance.now() - (usedAt.get(connection) ?? 0)
+    return idleMs < LONGEST_IDLE_MS && super.validateConnection(connection)
+  }
+
   override async _query(connection: RawConnection, query: unknown) {
+    usedAt.set(connection, performance.now())
     try {
       return await super._query(connection, query)
     } catch (error) {
@@ -34,10 +45,12 @@ class OutageAwareClient extends MySQL2Client {
  */
 const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
 /**
- * Seconds. A lock that is not to be had is an error of its own before silence is one; and who has gone without a word,
- * or is frozen, in the middle of a transaction gives its locks back.
+ * Seconds. Who has gone without a word, or is frozen, in the middle of a transaction gives its locks back after so
+ * long: before its leases end (30 s), so that what it held is not late on their account.
  */
-const TIMEOUTS = 'SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 60'
+const SESSION_S = 15
+/** An idle connection is given up before the server does. */
+const LONGEST_IDLE_MS = 10_000
 
 /**
  * What statements rely on, whatever a server is set to. Values are written with backslash escapes: under
@@ -48,7 +61,13 @@ const SETTINGS =
   "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO," +
   "NO_ENGINE_SUBSTITUTION', SESSION max_sort_length = 8192"
 
-export const connectMysql = (url: string, { poolSize, silenceMs }: { poolSize: number; silenceMs: number }): Knex =>
+/**
+ * @param options.lockWaitS seconds until a lock that is not to be had is an error of its own; before silence is one
+ */
+export const connectMysql = (
+  url: string,
+  { poolSize, silenceMs, lockWaitS }: { poolSize: number; silenceMs: number; lockWaitS: number },
+): Knex =>
   knexModule.knex({
     client: OutageAwareClient,
     log: knexLog,
@@ -57,18 +76,31 @@ export const connectMysql = (url: string, { poolSize, silenceMs }: { poolSize: n
     pool: {
       min: 0,
       max: poolSize,
+      idleTimeoutMillis: LONGEST_IDLE_MS,
       afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
         const { stream } = connection
+        usedAt.set(connection, performance.now())
         // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the
         // process.
         stream.prependListener('error', () => connection.on('error', () => {}))
-        stream.setTimeout(silenceMs, () =>
-          stream.destroy(new Error(`The database was silent for ${silenceMs / 1000} s`)),
-        )
-        queryEach(connection, [TIMEOUTS, ISOLATION, SETTINGS], error => done(error, connection))
+        if (silenceMs > 0) endSilent(stream, silenceMs)
+        const timeouts = `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}`
+        queryEach(connection, [timeouts, ISOLATION, SETTINGS], error => done(error, connection))
       },
     },
   })
+
+/** Ends a connection that says nothing for so long; not one whose process stood still before it could listen. */
+const endSilent = (stream: Socket, silenceMs: number): void => {
+  stream.setTimeout(silenceMs, () => {
+    const { bytesRead } = stream
+    whenArrivedIsRead(() => {
+      if (stream.bytesRead > bytesRead) return
+      const error = new Error(`The database was silent for ${silenceMs / 1000} s`)
+      stream.destroy(Object.assign(error, { code: 'ETIMEDOUT' }))
+    })
+  })
+}
 
 /** Runs statements one after another, until one fails. */
 const queryEach = (connection: RawConnection, [first, ...others]: string[], done: (error: unknown) => void): void => {

@@ -13,9 +13,10 @@ export const RETRY_AFTER_S = 5
 export const isPassing = (error: unknown): boolean => isOutage(error) || isContention(error)
 
 export const unavailable = (error?: unknown): TidingsError<'UNAVAILABLE'> => {
-  const what = isContention(error)
-    ? 'What this needs is held by something else'
-    : 'The database cannot be reached, or cannot do its work now'
+  const what =
+    error !== undefined && isContention(error)
+      ? 'What this needs is held by something else'
+      : 'The database cannot be reached, or cannot do its work now'
   return new TidingsError('UNAVAILABLE', `${what}. Nothing was done. Try again in ${RETRY_AFTER_S} s.`, {
     retryAfterSeconds: RETRY_AFTER_S,
   })

@@ -27,8 +27,12 @@ export const bodyOf = (message: Message): string => {
   return `${head.slice(0, -1)},"payload":${payload}}`
 }
 
-/** Signs and sends a message once, with a token made at this moment. */
-export const sendOnce = async (message: Message, { clock, keyring, sender, issuerUrl }: AttemptTools) => {
+/** Signs and sends a message once, with a token made at this moment. Rejects with NotBegun as `sender.send` does. */
+export const sendOnce = async (
+  message: Message,
+  { clock, keyring, sender, issuerUrl }: AttemptTools,
+  mayBegin?: () => boolean,
+) => {
   const { kid, key } = keyring.current()
   const body = bodyOf(message)
   const digest = createHash('sha256').update(body).digest()
@@ -55,13 +59,14 @@ export const sendOnce = async (message: Message, { clock, keyring, sender, issue
       'user-agent': `Tidings/${version}`,
     },
     body,
+    ...(mayBegin && { mayBegin }),
   })
   return { startedAt, durationMs: Math.round(durationMs), result }
 }
 
-/** Makes the attempt that a job is claimed for, and says what its result means. */
-export const attempt = async (job: Job, tools: AttemptTools): Promise<Settlement> => {
-  const made = await sendOnce(job, tools)
+/** Makes the attempt that a job is claimed for, and says what its result means. Rejects with NotBegun as `sendOnce`. */
+export const attempt = async (job: Job, tools: AttemptTools, mayBegin: () => boolean): Promise<Settlement> => {
+  const made = await sendOnce(job, tools, mayBegin)
   const { attempt, failureCount, throttledSinceMs } = job
   const means = outcome(made.result, {
     attempt,

@@ -429,6 +429,9 @@ export const createPlaces = ({
       return withdraw(lane)
     },
 
+    /** Returns what waits for the webhook of this place, to be given back. */
+    withdrawWebhook: ({ lane }: Place): Place[] => withdraw(lane),
+
     /** Returns all that waits, to be given back. */
     withdrawWaiting: (): Place[] => [...waitingTenants].flatMap(({ waiting }) => [...waiting].flatMap(withdraw)),
 

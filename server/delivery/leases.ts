@@ -1,6 +1,6 @@
 import { v7 as uuid } from 'uuid'
 import type { Clock } from '../clock.ts'
-import { type Database, marks, run } from '../database/connect.ts'
+import { type Database, marks, rows, run } from '../database/connect.ts'
 import type { Log } from '../log.ts'
 import type { Place } from './concurrency.ts'
 import type { Claim } from './queue.ts'
@@ -15,18 +15,35 @@ const EXTEND_EVERY_MS = 10_000
 /** A lease's id, which tells when it was taken: `due_at` does not, once the lease has been extended. */
 export const newLease = (now: number): string => uuid({ msecs: now })
 
-/** Pushes the end of leases forward, for those of `claims` that are still under their own. */
-export const extendLeases = async (database: Database, claims: Claim[], leaseEnd: number): Promise<void> => {
-  if (claims.length === 0) return
+/**
+ * Pushes the end of leases forward, for those of `claims` that are still under their own.
+ *
+ * @returns whether a claim is
+ */
+export const extendLeases = async (
+  database: Database,
+  claims: Claim[],
+  leaseEnd: number,
+): Promise<(claim: Claim) => boolean> => {
+  if (claims.length === 0) return () => true
   const leases = [...new Set(claims.map(claimed => claimed.lease))]
-  await run(
+  const ids = claims.map(claimed => claimed.deliveryId)
+  const extended = await run(
     database.knex,
-    `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(claims)}) AND lease IN (${marks(leases)})`,
-    [leaseEnd, ...claims.map(claimed => claimed.deliveryId), ...leases],
+    `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
+    [leaseEnd, ...ids, ...leases],
   )
+  if (extended === claims.length) return () => true
+  const found = await rows<{ delivery_id: string; lease: string | null }>(
+    database.knex,
+    `SELECT delivery_id, lease FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`,
+    ids,
+  )
+  const owners = new Map(found.map(row => [row.delivery_id, row.lease]))
+  return claimed => owners.get(claimed.deliveryId) === claimed.lease
 }
 
-/** Extends the leases of all `places` every 10 s, until the function that it returns is called. */
+/** Extends the leases of all `places` every 10 s, until it is told to stop. */
 export const keepExtending = ({
   database,
   clock,
@@ -37,20 +54,32 @@ export const keepExtending = ({
   clock: Clock
   log: Log
   places: () => Place[]
-}): (() => void) => {
+}) => {
+  let extendedAt = performance.now()
   const extendAll = async (): Promise<void> => {
+    const startedAt = performance.now()
     const extended = places()
     const leaseEnd = clock.now() + LEASE_MS
-    await extendLeases(
+    const isOwn = await extendLeases(
       database,
       extended.map(({ job }) => job),
       leaseEnd,
     )
-    for (const place of extended) place.leaseEnd = leaseEnd
+    for (const place of extended) if (isOwn(place.job)) place.leaseEnd = leaseEnd
+    extendedAt = startedAt
   }
   const timer = setInterval(
     () => extendAll().catch(error => log.warn({ err: error }, 'leases cannot be extended')),
     EXTEND_EVERY_MS,
   )
-  return () => clearInterval(timer)
+  return {
+    /**
+     * Extends leases that may have run out, as in a process that stood still or had no database: what it is making
+     * attempts of, it does not claim from itself.
+     */
+    async renew(): Promise<void> {
+      if (performance.now() - extendedAt > 2 * EXTEND_EVERY_MS) await extendAll()
+    },
+    stop: () => clearInterval(timer),
+  }
 }

@@ -1,14 +1,17 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
-import type { Database } from '../database/connect.ts'
+import { checkWritable, type Database } from '../database/connect.ts'
 import type { Log } from '../log.ts'
 import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
+import { createKeeper } from './keeper.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
 import { createPings, type Pings } from './pings.ts'
 import { freeLeases, type Job, nextDue, putBack, type Settlement } from './queue.ts'
+import { createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
+import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
 
 /** How late this process finds what another has queued. What it has queued itself wakes it at once. */
@@ -23,8 +26,8 @@ export type DeliveryLoop = {
   pings: Pings
   /** Says that something may be due now. */
   wake(): void
-  /** Makes the attempt of a job claimed elsewhere in this process, and records it. */
-  deliverNow(job: Job): Promise<Settlement>
+  /** Makes the attempt of a job claimed elsewhere in this process, and records it; nothing if it is stopped before. */
+  deliverNow(job: Job): Promise<Settlement | undefined>
   /** Resolves when nothing is due, in flight or unrecorded. */
   idle(): Promise<void>
   /** Claims nothing more, and resolves when all that is in flight has been recorded. */
@@ -57,8 +60,24 @@ export const startDeliveryLoop = (
   })
   const claims = createClaims({ database, places })
   const record = createRecorder(tools)
+  const keeper = createKeeper(tools)
+  const leases = keepExtending({ database, clock, log, places: places.all })
+  /** Those whose turn has come, and of these, those whose request has begun. */
+  const begun = new Set<Place>()
+  const sent = new Set<Place>()
+  /** Those that must not begin although their turn has come. */
+  const stoppedPlaces = new Set<Place>()
+  const recheck = createRecheck({
+    database,
+    log,
+    unsent: () => places.all().filter(place => !sent.has(place)),
+    hasUnsent: () => places.count() > sent.size,
+    onLooked: stopped => {
+      withdraw(stopped)
+      startWaiting()
+    },
+  })
   const sweeper = tools.claims ? startSweeper(tools) : undefined
-  const stopExtending = keepExtending({ database, clock, log, places: places.all })
   const idlers: (() => void)[] = []
   /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
   let stale = tools.claims && database.dialect.isEmbedded
@@ -85,7 +104,7 @@ export const startDeliveryLoop = (
   }
 
   const lookFailed = (error: unknown): number => {
-    if (!failing) log.error({ err: error }, 'the queue cannot be read; trying until it can')
+    if (!failing) log.error({ err: error }, 'the queue cannot be worked on; trying until it can')
     failing = true
     mayBeDue = false
     return POLL_MS
@@ -110,7 +129,9 @@ export const startDeliveryLoop = (
       if (mayBeDue) {
         mayBeDue = false
         claimedAt = clock.now()
-        const inMs = await claims.claimDue(claimedAt)
+        await leases.renew()
+        const claimed = recheck.claiming()
+        const inMs = await claims.claimDue(claimedAt).finally(claimed)
         startWaiting()
         await othersTurn()
         if (inMs === 0) mayBeDue = true
@@ -132,8 +153,8 @@ export const startDeliveryLoop = (
    * over.
    */
   const resume = async (): Promise<void> => {
-    await nextDue(database)
-    log.info('the queue can be read again')
+    await checkWritable(database)
+    log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
   }
@@ -149,7 +170,7 @@ export const startDeliveryLoop = (
   }
 
   const startWaiting = (): void => {
-    if (stopping) return
+    if (stopping || places.count() === begun.size || !recheck.isFresh()) return
     for (let place = places.next(); place; place = places.next()) {
       const { job } = place
       make(place).catch(error =>
@@ -159,44 +180,72 @@ export const startDeliveryLoop = (
     }
   }
 
-  const make = async (place: Place): Promise<Settlement> => {
+  const make = async (place: Place): Promise<Settlement | undefined> => {
+    begun.add(place)
     try {
-      const settlement = await attempt(place.job, tools).catch(error => {
+      const settlement = await attempt(place.job, tools, () => mayBegin(place)).catch(error => {
         places.ended(place)
         throw error
       })
       places.ended(place, settlement)
+      sent.add(place)
       const { outcome } = settlement
-      if (outcome.status === 'pending' && outcome.holdWebhookMs) {
-        const until = clock.now() + outcome.holdWebhookMs
-        giveBack(places.holdWebhook(place, until), until)
-      }
+      // Until the database says so, too.
+      const until = 'holdWebhookMs' in outcome ? clock.now() + (outcome.holdWebhookMs ?? 0) : 0
+      if (until > 0) giveBack(places.holdWebhook(place, until), until)
       startWaiting()
       await record(settlement)
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
+      await keeper.follow(settlement)
       if (outcome.status === 'cancelled') sweeper?.look()
       return settlement
+    } catch (error) {
+      if (!(error instanceof NotBegun)) throw error
+      await putBackUnsent([place.job], clock.now())
+      return undefined
     } finally {
       leave(place)
     }
   }
 
+  const mayBegin = (place: Place): boolean => {
+    if (stoppedPlaces.has(place)) return false
+    sent.add(place)
+    return true
+  }
+
+  /** Gives back what a look has found to be stopped, and keeps from beginning what is only being connected. */
+  const withdraw = (stopped: Stopped[]): void => {
+    const now = clock.now()
+    for (const { place, until } of stopped) {
+      if (until > 0 && until <= now) continue
+      if (!begun.has(place)) giveBack(places.withdrawWebhook(place), Math.max(until, now))
+      else if (!sent.has(place)) stoppedPlaces.add(place)
+    }
+  }
+
   const leave = (place: Place): void => {
     places.leave(place)
+    for (const set of [begun, sent, stoppedPlaces]) set.delete(place)
     if (claims.isCrowded && places.count() === 0) wake()
     else if (claims.isCrowded) lookIn(GATHER_MS)
     checkIdle()
   }
 
-  /** Unsent claims that cannot be given back now are so when their lease runs out. */
   const giveBack = async (unsent: Place[], dueAt: number): Promise<void> => {
-    const jobs = unsent.map(({ job }) => job)
-    await putBack(database, jobs, dueAt).catch(error =>
-      log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
+    await putBackUnsent(
+      unsent.map(({ job }) => job),
+      dueAt,
     )
     for (const place of unsent) leave(place)
   }
+
+  /** Unsent claims that cannot be given back now are so when their lease runs out. */
+  const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
+    putBack(database, jobs, dueAt).catch(error =>
+      log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
+    )
 
   lookSoon()
   return {
@@ -214,10 +263,11 @@ export const startDeliveryLoop = (
       stopping = true
       alarm.stop()
       await looking
+      recheck.stop()
       await giveBack(places.withdrawWaiting(), clock.now())
       await whenIdle()
       await sweeper?.stop()
-      stopExtending()
+      leases.stop()
     },
   }
 }

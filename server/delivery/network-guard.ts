@@ -2,6 +2,7 @@ import { type LookupAddress, lookup as systemLookup } from 'node:dns'
 import { isIP, type LookupFunction, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { buildConnector, errors } from 'undici'
+import { whenArrivedIsRead } from '../arrived.ts'
 import { tunnel } from './proxy.ts'
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6
@@ -152,13 +153,18 @@ export const createGuardedConnector = (
   const connectDirectly: buildConnector.connector = (options, callback) => {
     const { hostname } = options
     let refused: Error | undefined
+    let connecting = true
     const socket = connect(options, (error, connected) => {
+      connecting = false
       clearTimeout(timer)
       const fault = refused ?? error
       if (fault !== null) callback(fault, null)
       else callback(null, connected!)
     })
-    const timer = setTimeout(() => socket.destroy(tooLate(hostname)), connectTimeoutMs)
+    const giveUp = (): void => {
+      if (connecting) socket.destroy(tooLate(hostname))
+    }
+    const timer = setTimeout(whenArrivedIsRead, connectTimeoutMs, giveUp)
     // Ahead of undici's listener, and of the TLS handshake: a forbidden address is not even greeted.
     socket.prependOnceListener('connect', () => {
       refused = refusal(guard, hostname, socket.remoteAddress)
@@ -183,7 +189,7 @@ export const createGuardedConnector = (
       socket?.destroy()
       callback(error, null)
     })
-    const timer = setTimeout(() => end(tooLate(hostname), null), connectTimeoutMs)
+    const timer = setTimeout(whenArrivedIsRead, connectTimeoutMs, () => end(tooLate(hostname), null))
     const open = async () => {
       const address = await judgedAddress(hostname)
       const port = Number(options.port) || (protocol === 'https:' ? 443 : 80)

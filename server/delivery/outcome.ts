@@ -2,8 +2,8 @@ import type { FailureReason } from '../../shared/vocabulary.ts'
 import { parseRetryAfter } from './retry-after.ts'
 
 /**
- * What an attempt yielded. `body` is the beginning of the answer as text; `retryAfter` and `challenge` are the headers Retry-After and
- * WWW-Authenticate as they came.
+ * What an attempt yielded. `body` is the beginning of the answer as text; `retryAfter` and `challenge` are the headers
+ * Retry-After and WWW-Authenticate as they came.
  */
 export type AttemptResult =
   | { kind: 'response'; statusCode: number; retryAfter?: string; challenge?: string; body: string }
@@ -58,8 +58,8 @@ export const outcome = (
 }
 
 /**
- * A receiver that knows the `jti` has handled it. That is news only of a retry: the answer to an earlier attempt was lost, came too late, or was
- * a gateway's.
+ * A receiver that knows the `jti` has handled it. That is news only of a retry: the answer to an earlier attempt was
+ * lost, came too late, or was a gateway's.
  */
 const isReplay = ({ statusCode, challenge }: { statusCode: number; challenge?: string }): boolean =>
   statusCode === 401 && /(^|[\s,])error_description\s*=\s*("replay"|replay)\s*(,|$)/i.test(challenge ?? '')

@@ -5,7 +5,7 @@ import { TidingsError } from '../../shared/errors.ts'
 
 const OF_TOKEN = 4
 const OF_WEBHOOK = 2
-const WAITING_OF_TOKEN = 50
+const WAITING_OF_TOKEN = 1_000
 const WAIT_MS = 5_000
 
 /** Whose ping, and of which webhook. */
@@ -75,7 +75,8 @@ export const createPings = ({ concurrency }: { concurrency: number }) => {
           : [inFlight.size, 'all access tokens', Math.floor(size)]
     return new TidingsError(
       'RATE_LIMITED',
-      `Pings wait for an answer: ${count} of ${whose}, where at most ${limit} may at once. Nothing was sent. Try again when they have been answered, in 15 s at most.`,
+      `Pings wait for an answer: ${count} of ${whose}, where at most ${limit} may at once. Nothing was sent. ` +
+        'Try again when they have been answered, in 15 s at most.',
       { limit, retryAfterSeconds: 15 },
     )
   }

@@ -4,7 +4,6 @@ import { type Database, marks, rows, run, type Sql } from '../database/connect.t
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { cancel, logLost } from '../domain/deliveries.ts'
 import { type Swept, sweepRows } from '../domain/sweep.ts'
-import { leaveActive } from '../domain/webhooks.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 
 // The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.
@@ -68,7 +67,7 @@ export type Settlement = {
   outcome: Outcome
 }
 
-type QueueRow = {
+export type QueueRow = {
   delivery_id: string
   event_id: string
   webhook_id: string
@@ -272,27 +271,21 @@ const postpone = async (trx: Knex.Transaction, later: { job: Job; dueAt: number 
     'delivery_id',
     later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
   )
-  await run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ${due.sql} WHERE delivery_id IN (${marks(later)})`, [
+  const ids = later.map(({ job }) => job.deliveryId)
+  await run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ${due.sql} WHERE delivery_id IN (${marks(ids)})`, [
     ...due.bindings,
-    ...later.map(({ job }) => job.deliveryId),
+    ...ids,
   ])
-  await syncNextAttemptAt(
-    trx,
-    later.map(({ job }) => job.deliveryId),
+  // The history says as the queue does, of what is under no lease.
+  const next = caseOf(
+    'id',
+    later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
   )
+  await run(trx, `UPDATE deliveries SET next_attempt_at = ${next.sql} WHERE id IN (${marks(ids)})`, [
+    ...next.bindings,
+    ...ids,
+  ])
 }
-
-/** When a delivery comes next, the history says as the queue does, of those that are under no lease. */
-const syncNextAttemptAt = (trx: Knex.Transaction, ids: string[]): Promise<number> =>
-  run(
-    trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')} WHERE id IN (${marks(ids)})
-       AND EXISTS (SELECT 1 FROM delivery_queue q WHERE q.delivery_id = deliveries.id AND q.lease IS NULL)`,
-    ids,
-  )
-
-const ofQueue = (column: string): string =>
-  `(SELECT q.${column} FROM delivery_queue q WHERE q.delivery_id = deliveries.id)`
 
 /**
  * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever had a lease is
@@ -345,16 +338,49 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
 export const putBack = async (database: Database, claims: Claim[], dueAt: number): Promise<void> => {
   if (claims.length === 0) return
   const leases = [...new Set(claims.map(claimed => claimed.lease))]
-  const ids = claims.map(claimed => claimed.deliveryId)
+  const given = claims.map(claimed => claimed.deliveryId).toSorted()
   await database.transaction(async trx => {
-    await run(
+    const own = await rows<{ delivery_id: string }>(
       trx,
-      `UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ?
-       WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
-      [dueAt, ...ids, ...leases],
+      `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(given)}) AND lease IN (${marks(leases)})
+       ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+      [...given, ...leases],
     )
-    await syncNextAttemptAt(trx, ids)
+    const ids = own.map(row => row.delivery_id)
+    if (ids.length > 0) {
+      await run(
+        trx,
+        'UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? ' +
+          `WHERE delivery_id IN (${marks(ids)})`,
+        [dueAt, ...ids],
+      )
+      await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
+    }
+    await forgetLost(
+      trx,
+      claims.filter(claimed => !ids.includes(claimed.deliveryId)),
+    )
   })
+}
+
+/** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */
+const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {
+  for (const [attempt, group] of Map.groupBy(unsent, claimed => claimed.attempt)) {
+    const ids = group.map(claimed => claimed.deliveryId)
+    const cancelled = await rows<{ id: string }>(
+      trx,
+      `SELECT id FROM deliveries WHERE id IN (${marks(ids)}) AND status = 'cancelled' AND attempt_count = ?
+       ORDER BY id${dialectOf(trx).forUpdate}`,
+      [...ids, attempt],
+    )
+    if (cancelled.length === 0) continue
+    const found = cancelled.map(row => row.id)
+    await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(found)})`, [attempt - 1, ...found])
+    await run(trx, `DELETE FROM attempts WHERE delivery_id IN (${marks(found)}) AND number = ? AND failure = 'lost'`, [
+      ...found,
+      attempt,
+    ])
+  }
 }
 
 /** When the next delivery falls due; undefined when none is waiting. Reads the head of an index. */
@@ -366,201 +392,8 @@ export const nextDue = async (database: Database): Promise<number | undefined> =
   return first?.due_at
 }
 
-/** Records attempts and what they mean: log, deliveries, queue and webhooks in one transaction. */
-export const settle = async (database: Database, settlements: Settlement[], now: number): Promise<void> => {
-  // One order of locking in every process: what two settles share, they take in the same order.
-  const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
-  const ids = sorted.map(({ job }) => job.deliveryId)
-  await database.transaction(async trx => {
-    const locked = await rows<QueueRow>(
-      trx,
-      `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ` +
-        `ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
-      ids,
-    )
-    const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
-    const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
-    const own = await ofPresentEpoch(trx, sorted.filter(isOwn))
-    const late = sorted.filter(settlement => !isOwn(settlement))
-    await logAttempts(trx, sorted)
-    await retry(trx, own)
-    await finish(trx, own, now)
-    const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
-    await logLost(
-      trx,
-      locked.filter(row => takenOver.has(row.delivery_id)),
-    )
-    await recordLate(trx, late, now)
-    await changeWebhooks(trx, own, now)
-  })
-}
-
-/** What an endpoint asks for with 429 is not asked of the url that has taken its place: the delivery goes there now. */
-const ofPresentEpoch = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
-  const asked = own.filter(({ outcome }) => 'deactivateWebhook' in outcome || 'holdWebhookMs' in outcome)
-  if (asked.length === 0) return own
-  const ids = [...new Set(asked.map(({ job }) => job.webhookId))]
-  const present = new Map(
-    (
-      await rows<{ id: string; epoch: number }>(
-        trx,
-        `SELECT id, epoch FROM webhooks WHERE id IN (${marks(ids)}) AND status = 'active'`,
-        ids,
-      )
-    ).map(({ id, epoch }) => [id, epoch]),
-  )
-  const isPast = (settlement: Settlement): boolean =>
-    asked.includes(settlement) && (present.get(settlement.job.webhookId) ?? 0) > settlement.job.epoch
-  return own.map(settlement => {
-    if (!isPast(settlement)) return settlement
-    const { failureCount, throttledSinceMs } = settlement.job
-    return { ...settlement, outcome: { status: 'pending', retryInMs: 0, failureCount, throttledSinceMs } }
-  })
-}
-
-const ATTEMPT_COLUMNS = [
-  'delivery_id',
-  'number',
-  'started_at',
-  'duration_ms',
-  'status_code',
-  'failure',
-  'failure_detail',
-  'response',
-  'retry_after',
-]
-
-const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
-  // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
-  const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
-  await run(
-    trx,
-    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
-      `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
-    settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
-      job.deliveryId,
-      job.attempt,
-      startedAt,
-      durationMs,
-      result.kind === 'response' ? result.statusCode : null,
-      result.kind === 'failure' ? result.reason : null,
-      result.kind === 'failure' ? result.detail : null,
-      result.kind === 'response' ? result.body : null,
-      outcome.status === 'pending' && outcome.holdWebhookMs !== undefined
-        ? endOf({ startedAt, durationMs }) + outcome.holdWebhookMs
-        : null,
-    ]) as Knex.RawBinding[],
-  )
-}
-
-/** The end of an attempt: what waits are counted from. */
-const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number => startedAt + durationMs
-
-const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> => {
-  const again = own.flatMap(({ outcome, ...settlement }) =>
-    outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
-  )
-  if (again.length === 0) return
-  // Every row is there: this transaction has locked it under its lease.
-  const columns = ['event_id', 'webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
-  await run(
-    trx,
-    `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}
-     ${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
-    again.flatMap(({ job, outcome, ...settlement }) => [
-      job.deliveryId,
-      job.eventId,
-      job.webhookId,
-      endOf(settlement) + outcome.retryInMs,
-      job.attempt,
-      outcome.failureCount,
-      outcome.throttledSinceMs,
-    ]) as Knex.RawBinding[],
-  )
-  await run(
-    trx,
-    `UPDATE deliveries SET next_attempt_at = ${ofQueue('due_at')}, attempt_count = ${ofQueue('attempt')} ` +
-      `WHERE id IN (${marks(again)})`,
-    again.map(({ job }) => job.deliveryId),
-  )
-}
-
-const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
-  const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
-  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
-  for (const group of alike.values()) {
-    const { job, outcome } = group[0]!
-    await run(
-      trx,
-      'UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, ' +
-        `handled_before = ? WHERE id IN (${marks(group)})`,
-      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
-    )
-  }
-  await dequeue(trx, finished)
-}
-
-/** As a column has it. */
-const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
-
-const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
-  if (finished.length === 0) return
-  const ids = finished.map(({ job }) => job.deliveryId)
-  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
-}
-
-const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
-
-/** Attempts that came after their lease. */
-const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number): Promise<void> => {
-  for (const [attempt, group] of Map.groupBy(late, ({ job }) => job.attempt)) {
-    await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(group)}) AND attempt_count < ?`, [
-      attempt,
-      ...group.map(({ job }) => job.deliveryId),
-      attempt,
-    ])
-  }
-  const acknowledged = late.filter(isAcknowledged)
-  if (acknowledged.length === 0) return
-  await run(
-    trx,
-    `UPDATE deliveries SET status = 'delivered', next_attempt_at = NULL, finished_at = ?
-     WHERE id IN (${marks(acknowledged)}) AND status <> 'delivered'`,
-    [now, ...acknowledged.map(({ job }) => job.deliveryId)],
-  )
-  await dequeue(trx, acknowledged)
-}
-
-const changeWebhooks = async (trx: Knex.Transaction, settlements: Settlement[], now: number): Promise<void> => {
-  const holds = new Map<string, { until: number; epoch: number }>()
-  for (const settlement of settlements) {
-    const { job, outcome } = settlement
-    if (outcome.status !== 'pending' || outcome.holdWebhookMs === undefined) continue
-    const until = endOf(settlement) + outcome.holdWebhookMs
-    const longest = Math.max(until, holds.get(job.webhookId)?.until ?? 0)
-    holds.set(job.webhookId, { until: longest, epoch: job.epoch })
-  }
-  for (const [webhookId, { until, epoch }] of holds) {
-    await run(
-      trx,
-      `UPDATE webhooks SET held_until = ?
-       WHERE id = ? AND status = 'active' AND epoch = ? AND (held_until IS NULL OR held_until < ?)`,
-      [until, webhookId, epoch, until],
-    )
-  }
-  const ended = settlements.filter(({ outcome }) => outcome.status === 'cancelled')
-  for (const [webhookId, epoch] of new Map(ended.map(({ job }) => [job.webhookId, job.epoch]))) {
-    await leaveActive(trx, webhookId, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, now, epoch)
-  }
-}
-
-const THROTTLED_WITHOUT_RETRY_AFTER =
-  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, ' +
-  'then recover what it missed.'
-
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */
-const caseOf = (
+export const caseOf = (
   key: string,
   values: [string, number | null][],
 ): { sql: string; bindings: (string | number | null)[] } => ({

@@ -1,8 +1,9 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { Clock } from '../clock.ts'
-import { type Database, isRefusal, rows } from '../database/connect.ts'
+import { type Database, isContention, isRefusal, rows } from '../database/connect.ts'
 import type { Log } from '../log.ts'
-import { type Settlement, settle } from './queue.ts'
+import type { Settlement } from './queue.ts'
+import { settle } from './settle.ts'
 
 /** Settlements of one transaction: enough that the database's commit is shared, few enough that it is short. */
 const BATCH = 256
@@ -10,14 +11,27 @@ const BATCH = 256
 const LONGEST_REST_MS = 10
 /** Out of reach, the database is tried again after so long. */
 export const OUTAGE_MS = 250
+/** What another transaction holds is tried again after so long. */
+const HELD_MS = 50
 
 /** Resolves when the settlement has been recorded, however long the database is out of reach. */
 export type Recorder = (settlement: Settlement) => Promise<void>
 
-/** Records what attempts have come to, in batches. Nothing but the end of the process loses what waits here. */
+type Waiting = { settlement: Settlement; recorded: () => void }
+
+/**
+ * Records what attempts have come to, in batches, each with the answer that it
+ * had. Nothing but the end of the process loses what waits here: what the database
+ * says is believed to be the settlement's own fault only if it refuses a value.
+ */
 export const createRecorder = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Recorder => {
-  const waiting: { settlement: Settlement; recorded: () => void }[] = []
+  const waiting: Waiting[] = []
   let isRecording = false
+
+  const put = (one: Waiting): void => {
+    waiting.push(one)
+    if (!isRecording) recordAll()
+  }
 
   /**
    * What arrives while one transaction runs goes into the next: at once when idle, in batches when busy. SQLite lets
@@ -29,8 +43,11 @@ export const createRecorder = ({ database, clock, log }: { database: Database; c
       await othersTurn()
       const startedAt = performance.now()
       const batch = waiting.splice(0, BATCH)
-      await recordBatch(batch.map(({ settlement }) => settlement))
-      for (const { recorded } of batch) recorded()
+      const held = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
+      for (const one of batch) {
+        if (held.has(one.settlement)) setTimeout(put, HELD_MS, one)
+        else one.recorded()
+      }
       if (database.dialect.isEmbedded && batch.length > 1) {
         await sleep(Math.min(LONGEST_REST_MS, performance.now() - startedAt))
       }
@@ -39,43 +56,64 @@ export const createRecorder = ({ database, clock, log }: { database: Database; c
   }
 
   /**
-   * Waits while the database is out of reach. If it is not, what fails together is recorded one by one: none keeps the
-   * others back.
+   * Waits while the database is out of reach, or can't be written. If it can, what fails together is recorded one by
+   * one: none keeps the others back.
+   *
+   * @returns those that another transaction holds
    */
-  const recordBatch = async (settlements: Settlement[]): Promise<void> => {
-    for (let isLogged = false; ; isLogged = true) {
+  const recordBatch = async (settlements: Settlement[]): Promise<Settlement[]> => {
+    for (let isLogged = false; ; ) {
       try {
-        return await settle(database, settlements, clock.now())
+        const held = await settle(database, settlements, clock.now())
+        if (isLogged) log.info({ attempts: settlements.length }, 'attempts are recorded again')
+        return held
       } catch (error) {
+        if (isContention(error)) {
+          if (settlements.length === 1) return settlements
+          return await oneByOne(settlements)
+        }
         if (isRefusal(error) && (await isReachable(database))) {
-          if (settlements.length === 1) return recordWithoutTexts(settlements[0]!, error)
-          for (const settlement of settlements) await recordBatch([settlement])
-          return
+          if (settlements.length > 1) return await oneByOne(settlements)
+          return await recordWithoutTexts(settlements[0]!, error)
         }
         if (!isLogged) log.error({ err: error, attempts: settlements.length }, 'attempts wait to be recorded')
+        isLogged = true
         await sleep(OUTAGE_MS)
       }
     }
   }
 
+  const oneByOne = async (settlements: Settlement[]): Promise<Settlement[]> => {
+    const held: Settlement[] = []
+    for (const settlement of settlements) held.push(...(await recordBatch([settlement])))
+    return held
+  }
+
   /** What the database refuses can only be what came from outside. */
-  const recordWithoutTexts = async (settlement: Settlement, cause: unknown): Promise<void> => {
+  const recordWithoutTexts = async (settlement: Settlement, cause: unknown): Promise<Settlement[]> => {
     const { deliveryId } = settlement.job
     const result =
       settlement.result.kind === 'response' ? { ...settlement.result, body: '' } : { ...settlement.result, detail: '' }
-    try {
-      await settle(database, [{ ...settlement, result }], clock.now())
-      log.error({ err: cause, deliveryId }, 'an attempt was recorded without its answer, which the database refuses')
-    } catch (error) {
-      log.error({ err: error, deliveryId }, 'an attempt cannot be recorded; it is made again when its lease runs out')
+    while (true) {
+      try {
+        const held = await settle(database, [{ ...settlement, result }], clock.now())
+        if (held.length > 0) return [settlement]
+        log.error({ err: cause, deliveryId }, 'an attempt was recorded without its answer, which the database refuses')
+        return []
+      } catch (error) {
+        if (isRefusal(error)) {
+          log.error(
+            { err: error, deliveryId },
+            'an attempt cannot be recorded; it is made again when its lease runs out',
+          )
+          return []
+        }
+        await sleep(OUTAGE_MS)
+      }
     }
   }
 
-  return settlement =>
-    new Promise(recorded => {
-      waiting.push({ settlement, recorded })
-      if (!isRecording) recordAll()
-    })
+  return settlement => new Promise(recorded => put({ settlement, recorded }))
 }
 
 const isReachable = async (database: Database): Promise<boolean> => {

@@ -19,8 +19,8 @@ import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'
 import { type AnsweredPing, pingBeforeStoring, pingStored, recordAnsweredPing } from './ping.ts'
 
-// A ping takes seconds, and comes before the transaction that stores what it lets in. What may be done is decided twice:
-// before the ping, and by the same rules in the transaction, on the rows that it holds.
+// A ping takes seconds, and comes before the transaction that stores what it lets in. What may be done is decided
+// twice: before the ping, and by the same rules in the transaction, on the rows that it holds.
 
 /** Whoever registers, and what it takes. */
 export type Registrant = {

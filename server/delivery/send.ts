@@ -1,10 +1,12 @@
 import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
 import type { FailureReason } from '../../shared/vocabulary.ts'
+import { whenArrivedIsRead } from '../arrived.ts'
 import { createGuardedConnector, type Lookup, type NetworkGuard, type ProxyFor } from './network-guard.ts'
 import type { AttemptResult } from './outcome.ts'
+import { limitReading, TooLongAnswer } from './read-limit.ts'
 
-/** Bytes of an answer's body that are read at most; then the connection is given up. */
+/** Bytes that an attempt reads at most, of whatever an answer is made of; then the connection is given up. */
 export const ANSWER_READ_LIMIT = 16 * 1024
 /** Bytes of an answer's body that are kept. */
 export const ANSWER_KEPT = 1024
@@ -19,16 +21,25 @@ const LONGEST_KEEP_ALIVE_MS = 60_000
 
 export type Sender = {
   /**
-   * Makes one attempt, and always resolves. What was answered counts from the moment the headers are complete: a body
+   * Makes one attempt, and resolves. What was answered counts from the moment the headers are complete: a body
    * that is cut, reset, endless or slow does not take the status back.
+   *
+   * @param request.mayBegin asked when there is a connection; if it says no, nothing is sent
+   * @throws NotBegun if `mayBegin` has said no
    */
   send(request: {
     url: string
     headers: Record<string, string>
     body: string
+    mayBegin?: () => boolean
   }): Promise<AttemptResult & { durationMs: number }>
   /** Lets what is under way finish, then closes every connection. */
   close(): Promise<void>
+}
+
+/** The request was not to be sent any more when there was a connection for it. */
+export class NotBegun extends Error {
+  override name = 'NotBegun'
 }
 
 /**
@@ -58,8 +69,9 @@ export const createSender = ({
   lookup?: Lookup
   proxyFor?: ProxyFor
 }): Sender => {
+  const connect = createGuardedConnector(guard, { connectTimeoutMs, proxyFor, ...(lookup && { lookup }) })
   const agent = new Agent({
-    connect: createGuardedConnector(guard, { connectTimeoutMs, proxyFor, ...(lookup && { lookup }) }),
+    connect: limitReading(connect, ANSWER_READ_LIMIT),
     connections: maxConnectionsPerOrigin,
     allowH2: false,
     pipelining: 1,
@@ -72,14 +84,15 @@ export const createSender = ({
   })
 
   return {
-    send: ({ url, headers, body }) =>
-      new Promise(resolve => {
+    send: ({ url, headers, body, mayBegin = () => true }) =>
+      new Promise((resolve, reject) => {
         const startedMs = performance.now()
-        const attempt = new Attempt(result => {
+        const attempt = new Attempt(mayBegin, result => {
           clearTimeout(timer)
-          resolve({ ...result, durationMs: performance.now() - startedMs })
+          if (result === undefined) reject(new NotBegun())
+          else resolve({ ...result, durationMs: performance.now() - startedMs })
         })
-        const timer = setTimeout(() => attempt.giveUp(attemptTimeoutMs), attemptTimeoutMs)
+        const timer = setTimeout(whenArrivedIsRead, attemptTimeoutMs, () => attempt.giveUp(attemptTimeoutMs))
 
         const target = URL.parse(url)
         if (target === null || !/^https?:$/.test(target.protocol)) {
@@ -100,19 +113,23 @@ const ENOUGH = new Error('The result is known.')
  * no more time.
  */
 class Attempt implements Dispatcher.DispatchHandler {
-  readonly #onResult: (result: AttemptResult) => void
+  readonly #mayBegin: () => boolean
+  readonly #onResult: (result: AttemptResult | undefined) => void
   #controller: Dispatcher.DispatchController | undefined
   #finished = false
   #head: { statusCode: number; retryAfter?: string; challenge?: string } | undefined
   #bytesRead = 0
   #kept: Buffer[] = []
 
-  constructor(onResult: (result: AttemptResult) => void) {
+  /** @param onResult called once; with nothing if `mayBegin` has said no */
+  constructor(mayBegin: () => boolean, onResult: (result: AttemptResult | undefined) => void) {
+    this.#mayBegin = mayBegin
     this.#onResult = onResult
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.#controller = controller
+    if (!this.#finished && !this.#mayBegin()) this.#finish(undefined)
     if (this.#finished) controller.abort(ENOUGH)
   }
 
@@ -160,7 +177,7 @@ class Attempt implements Dispatcher.DispatchHandler {
     else this.#finish({ kind: 'response', ...this.#head, body: this.#text() })
   }
 
-  #finish(result: AttemptResult): void {
+  #finish(result: AttemptResult | undefined): void {
     if (this.#finished) return
     this.#finished = true
     this.#onResult(result)
@@ -213,7 +230,8 @@ const explain = (error: Error): Failure => {
   const cause = error instanceof AggregateError && error.errors[0] instanceof Error ? error.errors[0] : error
   const code = 'code' in cause && typeof cause.code === 'string' ? cause.code : ''
   const detail = cause.message.replace(/\p{Cc}+/gu, ' ').slice(0, 300)
-  if (cause instanceof errors.HTTPParserError) return { reason: 'malformed_response', detail }
+  if (cause instanceof errors.HTTPParserError || cause instanceof TooLongAnswer)
+    return { reason: 'malformed_response', detail }
   const unasked = UNASKED[cause.message]
   if (unasked !== undefined) return { reason: 'malformed_response', detail: unasked }
   if (code === 'UND_ERR_SOCKET') return { reason: 'connection_reset', detail: 'Closed before an answer came' }

@@ -2,8 +2,8 @@ import type { Knex } from 'knex'
 import type { AccessToken } from './permissions.ts'
 
 /**
- * What a rule needs to change something: the transaction it happens in, who asks, whose row the transaction holds, and
- * the time. A rule decides on rows that it holds, and reads the time when it holds them: what it waited for has happened
- * before.
+ * What a rule needs to change something: the transaction it happens in, who asks,
+ * whose row the transaction holds, and the time. A rule decides on rows that it holds,
+ * and reads the time when it holds them: what it waited for has happened before.
  */
 export type Change = { trx: Knex.Transaction; token: AccessToken; now: () => number }

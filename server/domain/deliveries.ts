@@ -52,6 +52,9 @@ export const enqueue = async (
   return added.map(delivery => delivery.id)
 }
 
+/** The time given twice, or that of its creation where another process, whose clock is ahead, has made it later. */
+const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
+
 /** A row of the queue, as far as its end is concerned. */
 export type OwedRow = { delivery_id: string; lease: string | null; attempt: number }
 
@@ -62,11 +65,11 @@ export const cancel = async (trx: Sql, owed: OwedRow[], now: number): Promise<vo
   await logLost(trx, owed)
   await run(
     trx,
-    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ?,
+    `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ${FINISHED_AT},
        attempt_count = COALESCE(
          (SELECT q.attempt FROM delivery_queue q WHERE q.delivery_id = deliveries.id), attempt_count)
      WHERE id IN (${marks(ids)}) AND status = 'pending'`,
-    [now, ...ids],
+    [now, now, ...ids],
   )
   await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
 }

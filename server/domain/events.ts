@@ -57,9 +57,10 @@ export const recordEvent = async <Type extends EventType>(
 type MatchedWebhook = ActiveWebhook & { status: WebhookStatus; updated_at: number }
 
 /**
- * The active webhooks that are to have an event, locked against any change until the transaction ends: nothing is
- * queued for a webhook that has left `active`, nor for one that has come to ask for less. Those that are not active are
- * locked too: who makes one active, or recovers what it missed, waits for the events under way, and finds them.
+ * The active webhooks that are to have an event, locked against any change until the
+ * transaction ends: nothing is queued for a webhook that has left `active`, nor for one that
+ * has come to ask for less. Those that are not active are locked too: who makes one active,
+ * or recovers what it missed, waits for the events that are under way, and finds them.
  */
 const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
   const found = await matching(trx, event)

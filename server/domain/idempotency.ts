@@ -2,7 +2,8 @@ import { createHash, randomUUID } from 'node:crypto'
 import pRetry from 'p-retry'
 import { badInput, TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
-import { isContention, isDuplicate, isOutage, marks, rows, run, type Sql } from '../database/connect.ts'
+import { type Database, isDuplicate, marks, rows, run, type Sql } from '../database/connect.ts'
+import { isPassing, patiently } from '../database/patience.ts'
 import type { Sealer } from '../keys/seal.ts'
 
 // A mutation that is sent again under its Idempotency-Key is done once. Who works on it holds the key by a lease. Each
@@ -28,36 +29,37 @@ const ANSWER_CHARACTERS = 4 * 1024 * 1024
 
 type Outcomes = Record<string, unknown>
 
-type KeyRow = {
+/** What was done under a key so far. */
+type Begun = { version: number; outcomes_sealed: string | null }
+type KeyRow = Begun & {
   request_hash: string
+  owner: string | null
   leased_until: number
-  version: number
-  outcomes_sealed: string | null
   answer_sealed: string | null
   expires_at: number
 }
 
+type Place = [accessTokenId: string, keyHash: string]
 type Tools = { sql: Sql; sealer: Sealer; clock: Clock }
 
 /** A key that this request works on. */
 export class Claim {
   readonly owner = randomUUID()
   readonly #tools: Tools
-  readonly #place: [accessTokenId: string, keyHash: string]
+  readonly #place: Place
   #outcomes: Outcomes = {}
   #version = 0
   #field = ''
   #renewal: NodeJS.Timeout | undefined
 
-  constructor(tools: Tools, accessTokenId: string, keyHash: string) {
+  constructor(tools: Tools, place: Place) {
     this.#tools = tools
-    this.#place = [accessTokenId, keyHash]
+    this.#place = place
   }
 
-  /** Takes over what has been done under the key so far. */
-  begin(version: number, outcomesSealed: string | null): this {
-    this.#version = version
-    if (outcomesSealed !== null) this.#outcomes = JSON.parse(this.#open('outcomes', outcomesSealed))
+  /** Goes on from what has been done under the key so far, and keeps it until it is finished or released. */
+  begin(begun: Begun): this {
+    this.#recall(begun)
     this.#renewal = setInterval(() => this.#renew().catch(() => {}), RENEW_MS).unref()
     return this
   }
@@ -88,11 +90,36 @@ export class Claim {
     this.#version += 1
   }
 
+  /**
+   * What the present field has come to in a transaction of which nobody knows whether it was committed; undefined if it
+   * was not.
+   */
+  async lookAgain(database: Database): Promise<unknown> {
+    // Its lock is given back when the other transaction has come to its end.
+    const found = await database.transaction(trx =>
+      rows<Begun>(
+        trx,
+        `SELECT version, outcomes_sealed FROM idempotency_keys
+         WHERE access_token_id = ? AND key_hash = ? AND owner = ?${database.dialect.forUpdate}`,
+        [...this.#place, this.owner],
+      ),
+    )
+    const [begun] = found
+    if (!begun || begun.version === this.#version) return undefined
+    this.#recall(begun)
+    return this.#outcomes[this.#field]
+  }
+
+  #recall({ version, outcomes_sealed }: Begun): void {
+    this.#version = version
+    if (outcomes_sealed !== null) this.#outcomes = JSON.parse(this.#open('outcomes', outcomes_sealed))
+  }
+
   /** Keeps what is answered. Whether that can be written or not, it is an answer. */
   finish(answer: Answer): Promise<void> {
     if (answer.body.length > ANSWER_CHARACTERS) return this.release()
     const sealed = this.#seal('answer', answer)
-    return this.#end('answer_sealed = ?, outcomes_sealed = NULL, owner = NULL, leased_until = 0', [sealed])
+    return this.#end('answer_sealed = ?, owner = NULL, leased_until = 0', [sealed])
   }
 
   /** Lets the request be made again, and go on from what was done. */
@@ -105,7 +132,7 @@ export class Claim {
     const written = pRetry(() => this.#update(this.#tools.sql, assignments, values), {
       retries: TRIES - 1,
       minTimeout: 50,
-      shouldRetry: ({ error }) => isOutage(error) || isContention(error),
+      shouldRetry: ({ error }) => isPassing(error),
       // What cannot be written down ends with the lease.
     }).catch(() => {})
     const { promise: late, resolve } = Promise.withResolvers<void>()
@@ -143,48 +170,45 @@ const running = (): TidingsError<'CONFLICT'> =>
     retryAfterSeconds: 1,
   })
 
-const MOST_ROUNDS = 5
-
 /**
- * Claims a key for a request, or finds what the request was answered. Throws CONFLICT while another works on it, and
- * BAD_USER_INPUT if it was another request.
+ * Claims a key for a request, or finds what the request was answered; tries again until `giveUpAt` while the database
+ * cannot be had, and throws UNAVAILABLE then. Throws CONFLICT while another works on it, and BAD_USER_INPUT if it was
+ * another request.
  */
 export const claimKey = async (
   tools: Tools,
-  { accessTokenId, key, body }: { accessTokenId: string; key: string; body: Buffer },
+  { accessTokenId, key, body, giveUpAt }: { accessTokenId: string; key: string; body: Buffer; giveUpAt: number },
 ): Promise<Claim | Answer> => {
-  const { sql, sealer, clock } = tools
-  const place: [string, string] = [accessTokenId, hashOf(key)]
-  const requestHash = hashOf(body)
-  const claim = new Claim(tools, ...place)
-  const write = async (statement: string, bindings: (string | number)[]): Promise<number> => {
-    try {
-      return await run(sql, statement, bindings)
-    } catch (error) {
-      // It may have been written all the same.
-      if (!isDuplicate(error)) await claim.release()
-      throw error
-    }
+  const place: Place = [accessTokenId, hashOf(key)]
+  const claim = new Claim(tools, place)
+  try {
+    const found = await patiently(() => take(tools, place, { owner: claim.owner, requestHash: hashOf(body) }), giveUpAt)
+    return 'status' in found ? found : claim.begin(found)
+  } catch (error) {
+    // It may be taken all the same.
+    if (error instanceof TidingsError && error.code === 'UNAVAILABLE') await claim.release()
+    throw error
   }
+}
+
+const MOST_ROUNDS = 5
+
+/** Takes a key for `owner`, who may have taken it without having been told so. */
+const take = async (
+  { sql, sealer, clock }: Tools,
+  place: Place,
+  { owner, requestHash }: { owner: string; requestHash: string },
+): Promise<Begun | Answer> => {
   for (let round = 0; round < MOST_ROUNDS; round++) {
     const [found] = await rows<KeyRow>(
       sql,
-      `SELECT request_hash, leased_until, version, outcomes_sealed, answer_sealed, expires_at
+      `SELECT request_hash, owner, leased_until, version, outcomes_sealed, answer_sealed, expires_at
        FROM idempotency_keys WHERE access_token_id = ? AND key_hash = ?`,
       place,
     )
     const now = clock.now()
     if (!found) {
-      try {
-        await write(
-          `INSERT INTO idempotency_keys (access_token_id, key_hash, request_hash, owner, leased_until, expires_at)
-           VALUES (?, ?, ?, ?, ?, ?)`,
-          [...place, requestHash, claim.owner, now + LEASE_MS, now + KEPT_MS],
-        )
-        return claim.begin(0, null)
-      } catch (error) {
-        if (!isDuplicate(error)) throw error
-      }
+      if (await insert(sql, place, { owner, requestHash, now })) return { version: 0, outcomes_sealed: null }
     } else if (found.expires_at <= now) {
       await run(sql, 'DELETE FROM idempotency_keys WHERE access_token_id = ? AND key_hash = ? AND expires_at = ?', [
         ...place,
@@ -194,18 +218,41 @@ export const claimKey = async (
       throw otherRequest()
     } else if (found.answer_sealed !== null) {
       return JSON.parse(sealer.open(found.answer_sealed, sealContext('answer', place)))
+    } else if (found.owner === owner) {
+      return found
     } else if (found.leased_until > now) {
       throw running()
     } else {
-      const taken = await write(
+      const taken = await run(
+        sql,
         `UPDATE idempotency_keys SET owner = ?, leased_until = ?, version = version + 1
          WHERE access_token_id = ? AND key_hash = ? AND version = ? AND leased_until = ? AND answer_sealed IS NULL`,
-        [claim.owner, now + LEASE_MS, ...place, found.version, found.leased_until],
+        [owner, now + LEASE_MS, ...place, found.version, found.leased_until],
       )
-      if (taken > 0) return claim.begin(found.version + 1, found.outcomes_sealed)
+      if (taken > 0) return { ...found, version: found.version + 1 }
     }
   }
   throw running()
+}
+
+/** Whether the key was new. */
+const insert = async (
+  sql: Sql,
+  place: Place,
+  { owner, requestHash, now }: { owner: string; requestHash: string; now: number },
+): Promise<boolean> => {
+  try {
+    await run(
+      sql,
+      `INSERT INTO idempotency_keys (access_token_id, key_hash, request_hash, owner, leased_until, expires_at)
+       VALUES (?, ?, ?, ?, ?, ?)`,
+      [...place, requestHash, owner, now + LEASE_MS, now + KEPT_MS],
+    )
+    return true
+  } catch (error) {
+    if (isDuplicate(error)) return false
+    throw error
+  }
 }
 
 const hashOf = (text: string | Buffer): string => createHash('sha256').update(text).digest('base64')

@@ -58,8 +58,8 @@ const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[
 
 /**
  * Queues every event since a time that a webhook should have had, and has neither acknowledged, nor handled before, nor
- * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one that
- * is cut short has queued what it did, and finds the rest when it is made again.
+ * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one
+ * that is cut short has queued what it did, and finds the rest when it is made again.
  *
  * @param earlier what it has come to already; it goes on from there
  */
@@ -146,5 +146,6 @@ const MISSED = `
         OR EXISTS (SELECT 1 FROM event_organisations eo
           WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))
     AND NOT EXISTS (SELECT 1 FROM deliveries d
-      WHERE d.event_id = e.id AND d.webhook_id = w.id AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1))
+      WHERE d.event_id = e.id AND d.webhook_id = w.id
+        AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1))
   ORDER BY e.created_at, e.id LIMIT ?`

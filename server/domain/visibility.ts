@@ -40,7 +40,8 @@ export const requireVisible = async <Row extends { id: string }>(
   const { table, singular } = resource
   const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
   const found = (await query.modify(visibleTo(token)(resource))) as Row[]
-  const missing = ids.filter(id => !found.some(row => row.id === id))
+  const seen = new Set(found.map(row => row.id))
+  const missing = ids.filter(id => !seen.has(id))
   if (missing.length > 0) throw notFound(singular, missing)
   return found
 }
@@ -153,9 +154,10 @@ const visibleAccessTokens: Rule = token => builder => {
 }
 
 /**
- * A webhook is visible to its own token, and to every token that sees all organisations that it can receive from. These
- * are the ones that a webhook names and those of the projects it names, or, where it names none, the ones that its maker
- * sees. A project counts with the organisation that it was named in too: moved to another, it hands over no webhook.
+ * A webhook is visible to its own token, and to every token that sees all organisations that
+ * it can receive from. These are the ones that a webhook names and those of the projects it
+ * names, or, where it names none, the ones that its maker sees. A project counts with the
+ * organisation that it was named in too: moved to another, it hands over no webhook.
  */
 export const visibleWebhooks: Rule = token => builder => {
   if (token.seesAllOrganisations) return

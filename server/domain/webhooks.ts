@@ -86,7 +86,8 @@ export const requireRoom = async (sql: Sql, token: AccessToken, most: number): P
   if (Number(found!.made) < most) return
   throw new TidingsError(
     'CONFLICT',
-    `This access token has made ${most} webhooks, the most that one may (TIDINGS_WEBHOOKS_PER_TOKEN). Change one of them, or use another token.`,
+    `This access token has made ${most} webhooks, the most that one may (TIDINGS_WEBHOOKS_PER_TOKEN). ` +
+      'Change one of them, or use another token.',
     { limit: most },
   )
 }

@@ -1,5 +1,5 @@
 import type { Database } from '../database/connect.ts'
-import { transactInTime } from '../database/patience.ts'
+import { CommitInDoubt, transactInTime, unavailable } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
@@ -12,6 +12,7 @@ import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
+import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 
 type Query = MangoQuery | null | undefined
@@ -33,15 +34,17 @@ export type Context = Service & {
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
+  budget: Budget
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
-   * Runs a change in a transaction that holds the calling token, which may still do what it might when the request was let
-   * in, and wakes the delivery loop when it is committed. What it returns is what the mutation has come to: it becomes
-   * JSON, and is what the mutation answers from when the request is sent again. One that returns undefined did nothing.
+   * Runs a change in a transaction that holds the calling token, which may still do what it
+   * might when the request was let in, and wakes the delivery loop when it is committed. What
+   * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
+   * answers from when the request is sent again. One that returns undefined did nothing.
    */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** As `change`, for what only looks. */
@@ -52,18 +55,45 @@ export type Context = Service & {
   forget(): void
 }
 
-export const createContext = (service: Service, token: AccessToken, requestId: string, claim?: Claim): Context => {
+export const createContext = (
+  service: Service,
+  token: AccessToken,
+  requestId: string,
+  claim?: Claim,
+  budget = new Budget(),
+): Context => {
   const { database, tools, loop } = service
   const { knex } = database
   const related = visibleTo(token)
-  const options = () => ({ related, now: tools.clock.now() })
+  const options = () => ({ related, now: tools.clock.now(), meter: budget })
+  const loaders = () => createLoaders(database, tools.clock, token, budget)
+  /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
+  const changeNoting = async <T>(claim: Claim, work: (change: Change) => Promise<T>): Promise<T> => {
+    try {
+      const result = await context.look(async change => {
+        const result = await work(change)
+        await claim.note(change.trx, result)
+        return result
+      })
+      claim.noted(result)
+      return result
+    } catch (error) {
+      if (!(error instanceof CommitInDoubt)) throw error
+      const outcome = await claim.lookAgain(database).catch(() => {
+        throw error
+      })
+      if (outcome === undefined) throw unavailable(error.cause)
+      return outcome as T
+    }
+  }
   const context: Context = {
     ...service,
     token,
     requestId,
     claim,
     hasChanged: false,
-    loaders: createLoaders(database, tools.clock, token),
+    budget,
+    loaders: loaders(),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
       const { rows } = await find(knex, resource, query, visible, options())
@@ -74,12 +104,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return explain
     },
     async change(work) {
-      const result = await context.look(async change => {
-        const result = await work(change)
-        await claim?.note(change.trx, result)
-        return result
-      })
-      claim?.noted(result)
+      const result = await (claim ? changeNoting(claim, work) : context.look(work))
       context.hasChanged = true
       loop.wake()
       return result
@@ -89,7 +114,7 @@ export const createContext = (service: Service, token: AccessToken, requestId: s
       return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
     },
     forget() {
-      context.loaders = createLoaders(database, tools.clock, token)
+      context.loaders = loaders()
     },
   }
   return context

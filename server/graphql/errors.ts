@@ -46,7 +46,8 @@ export const presentError =
   }
 
 const IN_DOUBT =
-  'The database was lost while this was being committed: whether it was done is not known. Look before you send it again.'
+  'The database was lost while this was being committed: whether it was done is not known. ' +
+  'Look before you send it again.'
 
 /** Whether a result says of all that was asked for that the database could not be had in time, and nothing else. */
 export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>

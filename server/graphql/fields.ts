@@ -34,7 +34,8 @@ export const needs =
 /** Gives the query for each resource, and each of its fields, a resolver. Throws if one has no place in the schema. */
 export const resolveResources = (schema: GraphQLSchema): void => {
   for (const resource of Object.values(resources)) {
-    const list: Resolver<unknown> = (_root, { query }, context) => context.list(resource, query)
+    const list: Resolver<unknown> = (_root, { query }, context, info) =>
+      context.budget.answer(info, context.list(resource, query))
     const type = resolve(schema.getQueryType()!, resource.name, needs('read', list))
     resolveFields(type, resource)
   }
@@ -64,8 +65,9 @@ const resolverOf = (resource: Resource, field: Field): Resolver => {
   switch (field.kind) {
     case 'column':
     case 'json':
-      return ownValue(field)
+      return ownText(field)
     case 'list':
+      return (row, _args, { loaders, budget }) => budget.list(loaders.value(field).load(row.id as string))
     case 'derived':
       return (row, _args, { loaders }) => loaders.value(field).load(row.id as string)
     case 'related': {
@@ -82,11 +84,23 @@ const resolverOf = (resource: Resource, field: Field): Resolver => {
   }
 }
 
+/** Reads a field that stands in its row, and counts the text that is answered. */
+const ownText = (field: Extract<Field, { kind: 'column' | 'json' }>): Resolver => {
+  const read = ownValue(field)
+  if (field.kind === 'column' && (field.type !== 'string' || field.values)) return read
+  const { column } = field
+  return (row, _args, { budget }) => {
+    const text = row[column]
+    if (typeof text === 'string') budget.text(text.length)
+    return read(row)
+  }
+}
+
 /** Whether a column may hold null. What is always named, everyone sees who sees the row that names it. */
 export const isNullable = ({ fields }: Resource, column: string): boolean =>
   Object.values(fields).some(field => field.kind === 'column' && field.column === column && field.nullable)
 
 const childrenOf =
   (resource: Resource, parents: { column: string; orderBy?: string }): Resolver =>
-  (row, { query }, { loaders }, info) =>
-    loaders.list(info, loaders.children(resource, query, parents)).load(row.id as string)
+  (row, { query }, { loaders, budget }, info) =>
+    budget.answer(info, loaders.list(info, loaders.children(resource, query, parents)).load(row.id as string))

@@ -14,6 +14,7 @@ import {
   valueFromASTUntyped,
 } from 'graphql'
 import { TidingsError } from '../../shared/errors.ts'
+import { BUDGET } from './budget.ts'
 
 /** Lexical tokens of a document; more stops the parser. */
 export const MAX_TOKENS = 4_000
@@ -21,9 +22,6 @@ export const MAX_TOKENS = 4_000
 export const MAX_DEPTH = 12
 /** Fields under another name than their own. */
 export const MAX_ALIASES = 50
-/** Fields that an operation may come to: a list counts its fields `limit` times, or LIST_GUESS times without one. */
-export const MAX_COST = 1_000_000
-const LIST_GUESS = 20
 
 /** The names of fields that are lists of objects, whose rows multiply what is below them. */
 export const listsOf = (schema: GraphQLSchema): Set<string> => {
@@ -34,7 +32,8 @@ export const listsOf = (schema: GraphQLSchema): Set<string> => {
   return new Set(lists.map(field => field.name))
 }
 
-type Measure = { depth: number; aliases: number; cost: number }
+/** Rows and fields by the limits that lists are given; of a list without one, one row is foreseen. */
+type Measure = { depth: number; aliases: number; rows: number; fields: number }
 
 /**
  * Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past one. To be
@@ -63,7 +62,8 @@ export const checkLimits = (
     })
     refuse('levels deep', measure.depth, MAX_DEPTH, 'ask for less at once, or in several requests', operation)
     refuse('aliases', measure.aliases, MAX_ALIASES, 'send several requests', operation)
-    refuse('fields, by its limits,', measure.cost, MAX_COST, 'give its lists smaller limits', operation)
+    refuse('fields, by its limits,', measure.fields, BUDGET.values, 'give its lists smaller limits', operation)
+    refuse('rows, by its limits,', measure.rows, BUDGET.rows, 'give its lists smaller limits', operation)
   }
 }
 
@@ -102,7 +102,7 @@ type Surroundings = {
 }
 
 const measureSelections = (set: SelectionSetNode, around: Surroundings): Measure => {
-  const total = { depth: 0, aliases: 0, cost: 0 }
+  const total = { depth: 0, aliases: 0, rows: 0, fields: 0 }
   for (const selection of set.selections) {
     const part =
       selection.kind === Kind.FIELD
@@ -112,7 +112,8 @@ const measureSelections = (set: SelectionSetNode, around: Surroundings): Measure
           : measureFragment(selection.name.value, around)
     total.depth = Math.max(total.depth, part.depth)
     total.aliases += part.aliases
-    total.cost += part.cost
+    total.rows += part.rows
+    total.fields += part.fields
   }
   return total
 }
@@ -120,19 +121,25 @@ const measureSelections = (set: SelectionSetNode, around: Surroundings): Measure
 const measureField = (field: FieldNode, around: Surroundings): Measure => {
   const name = field.name.value
   const aliases = field.alias && field.alias.value !== name ? 1 : 0
-  if (!field.selectionSet) return { depth: 1, aliases, cost: 1 }
+  if (!field.selectionSet) return { depth: 1, aliases, rows: 0, fields: 1 }
   const below = measureSelections(field.selectionSet, around)
   // The schema is no deeper and no larger than it is.
-  if (name.startsWith('__')) return { depth: 1, aliases: below.aliases + aliases, cost: 1 }
-  const times = around.lists.has(name) ? rowsOf(field, around.variables) : 1
-  return { depth: below.depth + 1, aliases: below.aliases + aliases, cost: 1 + times * below.cost }
+  if (name.startsWith('__')) return { depth: 1, aliases: below.aliases + aliases, rows: 0, fields: 1 }
+  const isList = around.lists.has(name)
+  const times = isList ? rowsOf(field, around.variables) : 1
+  return {
+    depth: below.depth + 1,
+    aliases: below.aliases + aliases,
+    rows: times * (below.rows + (isList ? 1 : 0)),
+    fields: 1 + times * below.fields,
+  }
 }
 
 const measureFragment = (name: string, around: Surroundings): Measure => {
   const known = around.measured.get(name)
   if (known) return known
   const fragment = around.fragments.get(name)
-  if (!fragment || around.within.includes(name)) return { depth: 0, aliases: 0, cost: 0 }
+  if (!fragment || around.within.includes(name)) return { depth: 0, aliases: 0, rows: 0, fields: 0 }
   const measure = measureSelections(fragment.selectionSet, { ...around, within: [...around.within, name] })
   around.measured.set(name, measure)
   return measure
@@ -142,7 +149,7 @@ const measureFragment = (name: string, around: Surroundings): Measure => {
 const rowsOf = (field: FieldNode, variables: Record<string, unknown>): number => {
   const query = field.arguments?.find(argument => argument.name.value === 'query')?.value
   const limit = query && limitOf(query, variables)
-  return typeof limit === 'number' && limit >= 0 ? limit : LIST_GUESS
+  return typeof limit === 'number' && limit >= 0 ? limit : 1
 }
 
 const limitOf = (query: ValueNode, variables: Record<string, unknown>): unknown => {

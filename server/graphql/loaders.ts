@@ -11,6 +11,7 @@ import type { MangoQuery } from '../mango/query.ts'
 import type { Field, Resource } from '../mango/resource.ts'
 import { sourceOf } from '../mango/search.ts'
 import type { Json } from '../mango/selector.ts'
+import type { Budget } from './budget.ts'
 
 export type Loaders = ReturnType<typeof createLoaders>
 
@@ -19,9 +20,9 @@ const maxBatchSize = STATEMENT_LIMITS.keys
 type Load<Value> = DataLoader.BatchLoadFn<string, Value>
 
 /** Loads what rows refer to, one statement a level however many rows there are. */
-export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken) => {
+export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken, budget: Budget) => {
   const visible = visibleTo(token)
-  const options = () => ({ related: visible, now: clock.now() })
+  const options = () => ({ related: visible, now: clock.now(), meter: budget })
 
   // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large
   // to compare.
@@ -32,7 +33,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
     row: eachOnce(
       (resource: Resource): Load<Row> =>
         async ids => {
-          const rows = await findByIds(knex, resource, ids, () => {})
+          const rows = await findByIds(knex, resource, ids, () => {}, budget)
           return ids.map(id => rows.get(id) ?? new Error(`${resource.table} has no row ${id}`))
         },
     ),
@@ -41,7 +42,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
     seenRow: eachOnce(
       (resource: Resource): Load<Row | null> =>
         async ids => {
-          const rows = await findByIds(knex, resource, ids, visible(resource))
+          const rows = await findByIds(knex, resource, ids, visible(resource), budget)
           return ids.map(id => rows.get(id) ?? null)
         },
     ),
@@ -52,7 +53,9 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
         async ids => {
           const rows = ids.map(id => ({ id }))
           const read = await valuesOf(sourceOf(knex, options()), field, rows)
-          return rows.map(read)
+          const values = rows.map(read)
+          if (field.kind === 'list') for (const list of values) budget.load(list as string[])
+          return values
         },
     ),
 

@@ -10,9 +10,12 @@ const ALL = 'all'
 
 /** The visible organisations that another token sees: the same statements for one token and for many. */
 export const tokenOrganisations: Resolver<AccessTokenRow> = (token, { query }, context, info) =>
-  context.loaders
-    .list(info, keys => organisationsOf(context, query, keys))
-    .load(token.sees_all_organisations === 1 ? ALL : token.id)
+  context.budget.answer(
+    info,
+    context.loaders
+      .list(info, keys => organisationsOf(context, query, keys))
+      .load(token.sees_all_organisations === 1 ? ALL : token.id),
+  )
 
 const organisationsOf = async (
   context: Context,

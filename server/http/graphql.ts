@@ -14,6 +14,7 @@ import { badInput, TidingsError } from '../../shared/errors.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import { useSignatureOnce } from '../domain/used-signatures.ts'
+import { BUDGET, Budget, overspent } from '../graphql/budget.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { createReader } from '../graphql/documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from '../graphql/errors.ts'
@@ -21,7 +22,7 @@ import { variablesNotGiven } from '../graphql/variables.ts'
 import type { Log } from '../log.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
-import { claimOf } from './idempotency-key.ts'
+import { claimOf, endClaim } from './idempotency-key.ts'
 import { answerError } from './request-id.ts'
 
 /** Serves GraphQL over HTTP to an authenticated request. */
@@ -36,6 +37,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const present = presentError(requestId, log)
     let isAway = false
     let serialised: string | undefined
+    const budget = new Budget()
 
     const handle = createHandler<unknown, unknown, Context>({
       formatError: error => {
@@ -44,7 +46,17 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         return shown
       },
       // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
-      execute: args => executeInTime(args, giveUpAt),
+      execute: async args => {
+        const work = () => executeInTime(args, giveUpAt)
+        try {
+          // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
+          if (operationOf(args) !== 'query') return await budget.within(work)
+          ctx.res.once('close', () => budget.end(new TidingsError('QUERY_TOO_COMPLEX', 'The client is gone.')))
+          return await budget.within(work, BUDGET.timeMs)
+        } catch (error) {
+          return { errors: [asGraphqlError(error)] }
+        }
+      },
       onSubscribe: async (request, { query, operationName, variables }) => {
         const { document, faults } = read(query, variables)
         if (faults) return faults
@@ -63,7 +75,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
           }
           claim = claimed
         }
-        const contextValue = createContext(service, token, requestId, claim)
+        const contextValue = createContext(service, token, requestId, claim, budget)
         return { schema, document, operationName, variableValues: variables, contextValue }
       },
       onOperation: (_request, { contextValue }, result) => {
@@ -72,7 +84,10 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
           return undefined
         }
         // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
-        serialised = JSON.stringify(result)
+        const text = JSON.stringify(result)
+        // What is escaped in it, and what is not ASCII, is longer than was counted.
+        if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
+        serialised = text
         return { data: null }
       },
     })
@@ -96,19 +111,10 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     ctx.status = isAway ? 503 : init.status
     if (isAway) ctx.set('Retry-After', String(RETRY_AFTER_S))
     ctx.body = serialised ?? body
-    if (!claim) return
-    if (isPassing(codes)) await claim.release()
-    else
-      await claim.finish({
-        status: ctx.status,
-        contentType: init.headers?.['content-type'] ?? '',
-        body: String(ctx.body),
-      })
+    const contentType = init.headers?.['content-type'] ?? ''
+    if (claim) await endClaim(claim, codes, { status: ctx.status, contentType, body: String(ctx.body) })
   }
 }
-
-/** Whether what went wrong may not go wrong when the request is made again: such an answer is not kept. */
-const isPassing = (codes: Set<unknown>): boolean => codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE')
 
 const FIRST_REST_MS = 50
 const LONGEST_REST_MS = 1_000
@@ -123,6 +129,9 @@ const executeInTime = async (args: ExecutionArgs, giveUpAt: number): Promise<Exe
     ;(args.contextValue as Context).forget()
   }
 }
+
+const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>
+  getOperationAST(document, operationName)?.operation
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
   const names = document.definitions.flatMap(it =>

@@ -1,12 +1,16 @@
 import Router from '@koa/router'
 import type { Context } from 'koa'
-import type { Database } from '../database/connect.ts'
+import { checkWritable, type Database } from '../database/connect.ts'
 import { pendingMigrations } from '../database/migrate.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
 import type { RequestState } from './request-id.ts'
 
+/** Whether the database can be written is asked once in so long at most, however often a client asks. */
+const ASKED_EACH_MS = 1_000
+
 /**
- * Live: the process answers. Ready: the database answers, its schema is current, and the process is not shutting down.
+ * Live: the process answers. Ready: the database answers and can be written, its schema is current, and the process is
+ * not shutting down.
  */
 export const health = ({
   database,
@@ -18,6 +22,18 @@ export const health = ({
   isStopping: () => boolean
 }) => {
   const router = new Router<RequestState>()
+  let asked: { at: number; isWritable: Promise<boolean> } | undefined
+
+  const isWritable = (connected: Database): Promise<boolean> => {
+    const now = performance.now()
+    if (asked && now - asked.at <= ASKED_EACH_MS) return asked.isWritable
+    const answer = checkWritable(connected).then(
+      () => true,
+      () => false,
+    )
+    asked = { at: now, isWritable: answer }
+    return answer
+  }
 
   router.get('/livez', ctx => {
     ctx.body = { status: 'live' }
@@ -34,6 +50,7 @@ export const health = ({
     } catch {
       return notReady(ctx, 'the database does not answer')
     }
+    if (!(await isWritable(connected))) return notReady(ctx, 'the database cannot be written')
     if (!keyring()) return notReady(ctx, 'the signing keys are not loaded yet')
     ctx.body = { status: 'ready' }
   })

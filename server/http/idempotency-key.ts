@@ -24,15 +24,19 @@ export const claimOf = async (
   const key = String(given)
   if (!isKey(key)) return () => answerError(ctx, 400, noKey())
   try {
-    const { token, rawBody } = ctx.state
-    const request = { accessTokenId: token.id, key, body: rawBody }
+    const { token, rawBody, giveUpAt } = ctx.state
+    const request = { accessTokenId: token.id, key, body: rawBody, giveUpAt }
     const found = await claimKey({ sql: database.knex, sealer, clock: tools.clock }, request)
     return found instanceof Claim ? found : () => replay(ctx, found)
   } catch (error) {
-    if (!(error instanceof TidingsError)) throw error
+    if (!(error instanceof TidingsError) || error.code === 'UNAVAILABLE') throw error
     return () => refuse(ctx, error)
   }
 }
+
+/** Keeps what is answered, unless what went wrong may not go wrong when the request is made again. */
+export const endClaim = (claim: Claim, codes: Set<unknown>, answer: Answer): Promise<void> =>
+  codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE') ? claim.release() : claim.finish(answer)
 
 const noKey = (): TidingsError =>
   badInput('Idempotency-Key', 'must be 1 to 255 printable ASCII characters, such as a UUID made for this one mutation')

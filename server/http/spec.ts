@@ -22,7 +22,8 @@ export const webhookSpec = ({
     version,
     description:
       'Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ' +
-      `${baseUrl}/.well-known/jwks.json.`,
+      `${baseUrl}/.well-known/jwks.json. What a receiver has to do is in the package's docs/receivers/, with ` +
+      'receivers in JavaScript (@tidings/receiver), Python, Go, Java, PHP, Ruby and C#.',
   },
   webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, retryScheduleMs) }])),
   components: {
@@ -34,7 +35,8 @@ export const webhookSpec = ({
         description:
           `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, ` +
           `\`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, ` +
-          "`jti` the `eventId` of the body, `sub` the event's own id, the same over retries, redeliveries, recoveries " +
+          "`jti` the `eventId` of the body, `sub` the event's own id, the same over retries, redeliveries, " +
+          'recoveries ' +
           'and webhooks, and `body_sha256` the SHA-256 of the body in base64url. Record a `jti` once its event is ' +
           'handled, and reject it after that.',
       },
@@ -53,7 +55,9 @@ const operation = (type: EventType, retryScheduleMs: readonly number[]) => ({
     '2XX': { description: type === 'ping' ? 'Delivered; registration asks for exactly 200.' : 'Delivered.' },
     '401': {
       description:
-        'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. No retry. A retry that is refused with `error_description="replay"` in WWW-Authenticate counts as handled.',
+        'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. ' +
+        'No retry. A retry that is refused with `error_description="replay"` in WWW-Authenticate counts as ' +
+        'handled.',
     },
     '429': {
       description: 'With Retry-After: again then. Without: the webhook becomes inactive.',

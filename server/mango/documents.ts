@@ -2,6 +2,7 @@ import { toIso } from '../../shared/time.ts'
 import { type Sql, rows as select } from '../database/connect.ts'
 import { STATEMENT_LIMITS } from '../database/dialect.ts'
 import { all, type Fragment } from '../database/fragment.ts'
+import { MangoError } from './error.ts'
 import { compareText } from './matcher.ts'
 import type { Field, Resource, ScalarType, Source } from './resource.ts'
 import type { Json, Node } from './selector.ts'
@@ -163,6 +164,16 @@ const readRows = (
   )
 }
 
+/** Rows that those of one batch may refer to together. */
+const MOST_AT_ONCE = 100_000
+
+const tooMuchBelow = (): MangoError =>
+  new MangoError(
+    'RESULT_TOO_LARGE',
+    'query',
+    `What the rows refer to comes to more than ${MOST_AT_ONCE.toLocaleString('en')} rows. Ask for fewer rows at once.`,
+  )
+
 const readWhere = async (
   connection: Sql,
   statement: string,
@@ -171,11 +182,16 @@ const readWhere = async (
   visible?: Fragment,
 ): Promise<Row[]> => {
   const found: Row[] = []
+  let left = MOST_AT_ONCE
   for (let from = 0; from < keys.length; from += STATEMENT_LIMITS.keys) {
-    const part = keys.slice(from, from + STATEMENT_LIMITS.keys)
-    const among: Fragment = { sql: `${key} IN (${part.map(() => '?').join(', ')})`, bindings: part }
+    const some = keys.slice(from, from + STATEMENT_LIMITS.keys)
+    const among: Fragment = { sql: `${key} IN (${some.map(() => '?').join(', ')})`, bindings: some }
     const where = all(visible ? [among, visible] : [among])
-    for (const row of await select<Row>(connection, `${statement} WHERE ${where.sql}`, where.bindings)) found.push(row)
+    const text = `${statement} WHERE ${where.sql} LIMIT ${left + 1}`
+    const part = await select<Row>(connection, text, where.bindings)
+    left -= part.length
+    if (left < 0) throw tooMuchBelow()
+    for (const row of part) found.push(row)
   }
   return found
 }

@@ -1,5 +1,6 @@
 import type { Sql } from '../database/connect.ts'
 import type { Row } from './documents.ts'
+import type { Meter } from './meter.ts'
 import type { Explain, MangoQuery, Options, Parents } from './query.ts'
 import type { Resource, Visible } from './resource.ts'
 import { Search } from './search.ts'
@@ -44,8 +45,10 @@ export const findByIds = async (
   { table }: Resource,
   ids: readonly string[],
   visible: Visible,
+  meter: Meter,
 ): Promise<Map<string, Row>> => {
   const query = db(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
   const rows = (await query.modify(visible)) as (Row & { id: string })[]
+  meter.load(rows)
   return new Map(rows.map(row => [row.id, row]))
 }

@@ -1,10 +1,13 @@
 import { RE2JS } from 're2js'
 import { badQuery, quoted } from './error.ts'
+import { type Meter, unmetered } from './meter.ts'
 import { type Prefilter, prefilterOf } from './prefilter.ts'
 
 export const MAX_PATTERN_LENGTH = 1_000
 /** Instructions of the compiled pattern: matching takes at most this many steps a character. */
 export const MAX_PATTERN_SIZE = 2_000
+/** At most so many, about 30 ms, before somebody is asked whether matching may go on. */
+const STEPS_BETWEEN_LOOKS = 500_000
 
 /** A regular expression (RE2 syntax) that looks for a match anywhere in a text, in time linear in the text's length. */
 export type Pattern = {
@@ -14,15 +17,26 @@ export type Pattern = {
 }
 
 /** Compiles a pattern. Throws `MangoError` where it is too long, too large or no RE2 syntax. */
-export const compilePattern = (source: string, where: string): Pattern => {
+export const compilePattern = (source: string, where: string, meter: Meter = unmetered): Pattern => {
   if (source.length > MAX_PATTERN_LENGTH) {
     throw badQuery(where, `has ${source.length} characters; a pattern has at most ${MAX_PATTERN_LENGTH}`)
   }
   const compiled = compile(source, where)
-  if (compiled.programSize() > MAX_PATTERN_SIZE) {
+  const size = compiled.programSize()
+  meter.compile(size)
+  if (size > MAX_PATTERN_SIZE) {
     throw badQuery(where, `${quoted(source)} is too large once its repetitions are written out; repeat less`)
   }
-  return { source, test: text => compiled.test(text), prefilter: prefilterOf(source) }
+  let steps = 0
+  const test = (text: string): boolean => {
+    steps += size * text.length
+    if (steps > STEPS_BETWEEN_LOOKS) {
+      steps = 0
+      meter.look()
+    }
+    return compiled.test(text)
+  }
+  return { source, test, prefilter: prefilterOf(source) }
 }
 
 const compile = (source: string, where: string): RE2JS => {

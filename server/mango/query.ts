@@ -1,3 +1,4 @@
+import type { Meter } from './meter.ts'
 import type { Resource, Visible } from './resource.ts'
 
 export type MangoQuery = {
@@ -22,6 +23,8 @@ export type Options = {
   related?: ((resource: Resource) => Visible | undefined) | undefined
   /** The time (epoch milliseconds) by which what depends on it is worked out; the process's own if not given. */
   now?: number | undefined
+  /** Who is told what it costs, and may end it. */
+  meter?: Meter | undefined
   /** Ask the database which indexes it uses. */
   explain?: boolean | undefined
 }

@@ -1,6 +1,7 @@
 import type { Knex } from 'knex'
 import type { Sql } from '../database/connect.ts'
 import type { Fragment } from '../database/fragment.ts'
+import type { Meter } from './meter.ts'
 import type { Json } from './selector.ts'
 
 /** What can be selected from: rows of one table, and what hangs on them. */
@@ -60,4 +61,5 @@ export type Source = {
   /** Narrows a SELECT from a resource's own table to what the caller sees. */
   seen: (resource: Resource) => Visible
   now: number
+  meter: Meter
 }

@@ -6,6 +6,7 @@ import { bind } from './bind.ts'
 import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
+import { unmetered } from './meter.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
 import { type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
@@ -14,12 +15,10 @@ import { type Json, type Node, parseSelector } from './selector.ts'
 import { beyond, orderBy, ownKey, parseSort, placeOf, type SortKey, type SortValue } from './sort.ts'
 
 /** Rows that may be skipped where TypeScript matches or sorts. */
-const MAX_SKIP = 100_000
+const MAX_SKIP = 20_000
 /** How long matching may keep the process from serving others. */
 const LONGEST_HOLD_MS = 10
 const ROWS_BETWEEN_LOOKS = 16
-/** Time that matching one query may take. */
-const MATCHING_BUDGET_MS = 10_000
 /** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
 const BATCH_SIZES = [500, 5_000]
 
@@ -51,7 +50,6 @@ export class Search {
   #first: (() => Fragment) | undefined
   #statements = 0
   #rowsExamined = 0
-  #matchingMs = 0
   #yieldedAt = performance.now()
 
   constructor(
@@ -67,7 +65,12 @@ export class Search {
     this.#visible = visible
     this.#source = sourceOf(db, options)
     this.#asked = options.explain ?? false
-    this.#plan = plan(bind(parseSelector(query.selector), resource), resource, dialectOf(db), this.#source.visible)
+    this.#plan = plan(
+      bind(parseSelector(query.selector, this.#source.meter), resource),
+      resource,
+      dialectOf(db),
+      this.#source.visible,
+    )
     this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
@@ -122,6 +125,7 @@ export class Search {
   }
 
   #checked(rows: Row[]): Row[] {
+    this.#source.meter.load(rows)
     if (rows.length <= MAX_ROWS) return rows.map(row => this.#clean(row))
     throw this.#tooLarge()
   }
@@ -129,6 +133,7 @@ export class Search {
   #checkedGroups(groups: Map<string, Row[]>): Map<string, Row[]> {
     let count = 0
     for (const [id, rows] of groups) {
+      this.#source.meter.load(rows)
       count += rows.length
       groups.set(
         id,
@@ -324,13 +329,15 @@ export class Search {
   /** The rows that match what SQL could not say, with what they are sorted by. */
   async #matching(rows: Row[]): Promise<Hit[]> {
     const { residual } = this.#plan
+    const { meter } = this.#source
     const documents =
       this.#needs.size === 0 ? undefined : await documentsOf(this.#source, this.#resource, rows, this.#needs)
     const hits: Hit[] = []
+    meter.match(0)
     let workedSince = performance.now()
     for (const [index, row] of rows.entries()) {
       if (index % ROWS_BETWEEN_LOOKS === 0 && performance.now() - this.#yieldedAt > LONGEST_HOLD_MS) {
-        this.#spend(performance.now() - workedSince)
+        meter.match(performance.now() - workedSince)
         await new Promise(resolve => setImmediate(resolve))
         workedSince = performance.now()
         this.#yieldedAt = workedSince
@@ -339,16 +346,8 @@ export class Search {
       if (residual === undefined || evaluate(residual, document))
         hits.push({ row, values: this.#values(row, document) })
     }
-    this.#spend(performance.now() - workedSince)
+    meter.match(performance.now() - workedSince)
     return hits
-  }
-
-  #spend(ms: number): void {
-    this.#matchingMs += ms
-    if (this.#matchingMs <= MATCHING_BUDGET_MS) return
-    const slow = `matching took more than ${MATCHING_BUDGET_MS / 1000} s, at ${this.#rowsExamined} rows`
-    const advice = 'Add a condition on an indexed field, or simplify its patterns.'
-    throw new MangoError('QUERY_TOO_COMPLEX', 'selector', `selector: ${slow}. ${advice}`)
   }
 
   #values(row: Row, document: Json): Values {
@@ -416,11 +415,15 @@ const where = (builder: Knex.QueryBuilder, condition: Fragment): Knex.QueryBuild
   builder.whereRaw(condition.sql, condition.bindings)
 
 /** Where what rows refer to is read from. */
-export const sourceOf = (db: Knex | Knex.Transaction, { related, now = Date.now() }: Options): Source => ({
+export const sourceOf = (
+  db: Knex | Knex.Transaction,
+  { related, now = Date.now(), meter = unmetered }: Options,
+): Source => ({
   connection: db,
   visible: visibleRowsBy(db, related),
   seen: resource => related?.(resource) ?? (() => {}),
   now,
+  meter,
 })
 
 /** What may be seen of other resources, as a condition on their ids. */

@@ -1,4 +1,5 @@
 import { badQuery, didYouMean, quoted } from './error.ts'
+import { type Meter, unmetered } from './meter.ts'
 import { compilePattern, type Pattern } from './pattern.ts'
 
 /**
@@ -46,14 +47,14 @@ export const MAX_NODES = 1_000
 export const MAX_VALUES = 11_000
 
 /** Reads a selector. Undefined and null select everything, as `{}` does. Throws `MangoError`. */
-export const parseSelector = (selector: unknown): Node => {
+export const parseSelector = (selector: unknown, meter = unmetered): Node => {
   if (selector === undefined || selector === null) return everything
   if (!isObject(selector)) {
     throw badQuery('selector', `is ${typeOf(selector)}; a selector is an object, such as {"name": "Acme"}`)
   }
   checkSize(selector, 'selector')
   if (Object.keys(selector).length === 0) return everything
-  return new Parser().parse(selector, { path: [], at: 'selector', negated: false, inElement: false })
+  return new Parser(meter).parse(selector, { path: [], at: 'selector', negated: false, inElement: false })
 }
 
 const everything: Node = { kind: 'and', nodes: [] }
@@ -61,7 +62,12 @@ const everything: Node = { kind: 'and', nodes: [] }
 type Place = { path: string[]; at: string; negated: boolean; inElement: boolean }
 
 class Parser {
+  readonly #meter: Meter
   #nodes = 0
+
+  constructor(meter: Meter) {
+    this.#meter = meter
+  }
 
   parse(value: unknown, place: Place): Node {
     this.#nodes += 1
@@ -154,7 +160,7 @@ class Parser {
         return { operator, value: value.toWellFormed() }
       case '$regex':
         if (typeof value !== 'string') throw badQuery(where, `takes a pattern in a string, not ${typeOf(value)}`)
-        return { operator, pattern: compilePattern(value.toWellFormed(), where) }
+        return { operator, pattern: compilePattern(value.toWellFormed(), where, this.#meter) }
       case '$elemMatch':
       case '$allMatch':
       case '$keyMapMatch':

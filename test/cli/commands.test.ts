@@ -213,6 +213,7 @@ for (const [code, exitCode] of [
   ['PING_FAILED', 1],
   ['CONFLICT', 1],
   ['RATE_LIMITED', 1],
+  ['UNAVAILABLE', 5],
   ['INTERNAL_SERVER_ERROR', 1],
 ] as const) {
   test(`an answer of ${code} ends with exit code ${exitCode}`, async () => {
@@ -256,16 +257,43 @@ test('something else that answers at the address is exit code 5, and said to be 
   assert.match(stderr, /not as a Tidings server does/)
 })
 
-test('a query whose connection breaks is repeated, a mutation is not', async () => {
-  server.reset = true
-  try {
-    assert.equal((await run(['webhooks', 'list'])).code, 5)
-    assert.equal(server.received.length, 3)
-    assert.equal((await run(['webhooks', 'create', webhook.url])).code, 5)
-    assert.equal(server.received.length, 1)
-  } finally {
-    server.reset = false
-  }
+test('a query whose connection breaks is repeated, without an Idempotency-Key', async () => {
+  assert.equal((await run(['webhooks', 'list'], 'reset')).code, 5)
+  assert.equal(server.received.length, 3)
+  assert.deepEqual(new Set(server.received.map(({ idempotencyKey }) => idempotencyKey)), new Set([undefined]))
+})
+
+test('a mutation is sent again under its key until it is answered, and --verbose says so', async () => {
+  const busy: Answer = { errors: [{ message: 'Not now.', extensions: { code: 'UNAVAILABLE' } }], status: 503 }
+  const running = { message: 'At work.', extensions: { code: 'CONFLICT', retryAfterSeconds: 1 } }
+  const args = ['webhooks', 'create', webhook.url, '--output', 'id']
+  const { code, stdout, stderr } = await run(
+    [...args, '--verbose'],
+    'reset',
+    { text: '<h1>Bad gateway</h1>', status: 502 },
+    busy,
+    { errors: [running], status: 409 },
+    { data: { webhook } },
+  )
+  assert.equal(code, 0)
+  assert.equal(stdout, `${webhook.id}\n`)
+  const keys = server.received.map(({ idempotencyKey }) => idempotencyKey)
+  assert.equal(keys.length, 5)
+  assert.equal(new Set(keys).size, 1)
+  assert.match(keys[0]!, /^[0-9a-f-]{36}$/)
+  assert.equal(new Set(server.received.map(({ nonce }) => nonce)).size, 5, 'each is signed anew')
+  assert.deepEqual(
+    [...stderr.matchAll(/(\(ECONNRESET\)|answered 502|Not now|still at work).*Trying again in/g)].map(([, why]) => why),
+    ['(ECONNRESET)', 'answered 502', 'Not now', 'still at work'],
+  )
+  await run(args, { data: { webhook } })
+  assert.notEqual(server.received[0]!.idempotencyKey, keys[0], 'another run has another key')
+})
+
+test('a mutation that was refused is not sent again', async () => {
+  const { code } = await run(['webhooks', 'create', webhook.url], refusal('CONFLICT', { status: 'inactive' }))
+  assert.equal(code, 1)
+  assert.equal(server.received.length, 1)
 })
 
 test('wrong usage is exit code 2, says what was meant, and is JSON where that was asked for', async () => {

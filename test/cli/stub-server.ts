@@ -17,10 +17,15 @@ export interface Received {
   query: string
   variables: Record<string, unknown>
   nonce: string | undefined
+  idempotencyKey: string | undefined
 }
 
-/** What the server answers: data or errors of GraphQL, or a status and text that no GraphQL server would give. */
+/**
+ * What the server answers: data or errors of GraphQL, or a status and text that no GraphQL server would give; or it
+ * breaks the connection.
+ */
 export type Answer =
+  | 'reset'
   | { data?: unknown; errors?: { message: string; extensions?: object }[]; status?: number }
   | { text: string; status: number }
 
@@ -44,11 +49,12 @@ export const startStubServer = async (answer: (received: Received) => Answer = (
       return
     }
     const { query, variables = {} } = JSON.parse(body)
-    const nonce = request.headers['x-nonce']
-    const one: Received = { query, variables, nonce: typeof nonce === 'string' ? nonce : undefined }
+    const header = (name: string) => (typeof request.headers[name] === 'string' ? request.headers[name] : undefined)
+    const one: Received = { query, variables, nonce: header('x-nonce'), idempotencyKey: header('idempotency-key') }
     received.push(one)
-    if (stub.reset) return void request.socket.resetAndDestroy()
-    const { status = 200, ...rest } = stub.answer(one)
+    const answered = stub.reset ? 'reset' : stub.answer(one)
+    if (answered === 'reset') return void request.socket.resetAndDestroy()
+    const { status = 200, ...rest } = answered
     response.writeHead(status, { 'content-type': 'text' in rest ? 'text/html' : 'application/json' })
     response.end('text' in rest ? rest.text : JSON.stringify(rest))
   })

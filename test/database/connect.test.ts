@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
+import { inspect } from 'node:util'
 import { databaseClock } from '../../server/clock.ts'
 import { connect, type Database, isDuplicate, isMissingTable, marks, rows, run } from '../../server/database/connect.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
@@ -200,6 +201,13 @@ describeEachEngine('a database', engine => {
       process.off('uncaughtException', note)
       proxy.close()
     }
+  })
+
+  it('is not named with its password when its URL cannot be read', async () => {
+    await assert.rejects(connect('mysql://user:pass#word@host:nowhere/name'), error => {
+      assert.match((error as Error).message, /mysql:\/\/user:password@host/)
+      return !inspect(error).includes('pass#word')
+    })
   })
 
   it('is reported at once when it cannot be reached', async t => {

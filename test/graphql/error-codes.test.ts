@@ -48,8 +48,8 @@ describeEachEngine('an error', engine => {
     }
   }
 
-  // Every code there is: the type says so if one is missing. UNAVAILABLE takes a database that is away.
-  const reached: Record<Exclude<ErrorCode, 'UNAVAILABLE'>, () => Promise<GraphqlAnswer>> = {
+  // Every code there is: the type says so if one is missing.
+  const reached: Record<ErrorCode, () => Promise<GraphqlAnswer>> = {
     UNAUTHENTICATED: async () =>
       server.graphql(
         '{ viewer { id } }',
@@ -81,6 +81,18 @@ describeEachEngine('an error', engine => {
         if (answer.status !== 200) return answer
       }
       return server.graphql('{ viewer { id } }', {}, token)
+    },
+    UNAVAILABLE: async () => {
+      const token = await server.token()
+      return server.database.transaction(async trx => {
+        await trx('projects').where('id', acme.projectId).update({ name: 'Held' })
+        // A connection that is silent in the middle of a transaction is ended.
+        const speaking = setInterval(() => void trx.raw('SELECT 1'), 1_000)
+        const answer = await server.graphql(submit(acme, '2025-4'), {}, token)
+        clearInterval(speaking)
+        assert.deepEqual([answer.status, answer.headers.get('retry-after')], [503, '5'])
+        return answer
+      })
     },
     INTERNAL_SERVER_ERROR: () => without('project_reports', () => asked('{ projectReports { id } }')),
   }

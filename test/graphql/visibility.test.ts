@@ -304,7 +304,7 @@ describeEachEngine('what a token sees', engine => {
     ok(await upsert(acmeOnly, { id, status: 'disabled' }))
   })
 
-  it('lets an admin of one organisation neither change nor take over a webhook that can receive from others', async () => {
+  it('lets an admin of one organisation neither change nor take over a webhook that receives from others', async () => {
     const mine = await startReceiver()
     try {
       const ids = [

@@ -7,7 +7,8 @@ import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { eventually } from '../support/eventually.ts'
+import { buildReceiver } from '../../scripts/build-receiver.js'
+import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
 import { startSender } from './sender.ts'
 
@@ -16,26 +17,26 @@ const repository = fileURLToPath(new URL('../..', import.meta.url))
 const tsc = path.join(repository, 'node_modules/typescript/bin/tsc')
 const sender = await startSender()
 
-/** An integrator's project: the examples, and in its node_modules the built package as npm would put it there. */
+/** An integrator's project: the examples in TypeScript, and in its node_modules the kit as npm would put it there. */
 const startProject = async (): Promise<string> => {
   const folder = await mkdtemp(path.join(tmpdir(), 'tidings-integrator-'))
-  await cp(path.join(repository, 'examples'), folder, { recursive: true })
+  for (const name of await readdir(path.join(repository, 'examples'))) {
+    if (name.endsWith('.ts')) await cp(path.join(repository, 'examples', name), path.join(folder, name))
+  }
   await writeFile(path.join(folder, 'package.json'), '{"type":"module","private":true}')
   const installed = path.join(folder, 'node_modules')
-  await mkdir(path.join(installed, 'tidings'), { recursive: true })
+  const kit = path.join(installed, '@tidings/receiver')
+  await mkdir(kit, { recursive: true })
   for (const name of await readdir(path.join(repository, 'node_modules'))) {
-    if (name === 'tidings') continue
-    await symlink(path.join(repository, 'node_modules', name), path.join(installed, name))
+    if (!name.startsWith('@tidings'))
+      await symlink(path.join(repository, 'node_modules', name), path.join(installed, name))
   }
-  for (const part of ['bin', 'package.json']) {
-    await cp(path.join(repository, part), path.join(installed, 'tidings', part), { recursive: true })
-  }
-  const outDir = path.join(installed, 'tidings/dist')
-  await run(process.execPath, [tsc, '--project', path.join(repository, 'tsconfig.build.json'), '--outDir', outDir])
+  await cp(path.join(repository, 'receiver/package.json'), path.join(kit, 'package.json'))
+  buildReceiver(path.join(kit, 'dist'))
   return folder
 }
 
-describe('in a project that has installed Tidings', () => {
+describe('in a project that has installed the kit', () => {
   let folder: string
   before(async () => {
     folder = await startProject()
@@ -59,6 +60,34 @@ describe('in a project that has installed Tidings', () => {
     assert.equal(stdout, '')
   })
 
+  test('the example for Lambda answers the events of a function URL', async () => {
+    const { body, authorization } = await sender.request({ audience: 'http://127.0.0.1:3000/hooks' })
+    const event = (content: string, isBase64Encoded: boolean) => ({
+      requestContext: { http: { method: 'POST' } },
+      headers: { authorization },
+      body: content,
+      isBase64Encoded,
+    })
+    const events = [
+      event(Buffer.from(body).toString('base64'), true),
+      event(body, false),
+      { requestContext: { http: { method: 'GET' } } },
+    ]
+    const source = `import { handler } from './lambda.ts'
+      for (const event of ${JSON.stringify(events)}) console.log(JSON.stringify(await handler(event)))`
+    const { stdout } = await run(process.execPath, ['--input-type=module', '--eval', source], {
+      cwd: folder,
+      env: { ...process.env, ISSUER: sender.issuer.url },
+    })
+    const answers = stdout.match(/^\{"statusCode.*$/gm)!.map(line => JSON.parse(line))
+    assert.deepEqual(
+      answers.map(answer => answer.statusCode),
+      [200, 401, 405],
+    )
+    assert.match(answers[1].headers['www-authenticate'], /replay/)
+    assert.match(stdout, /project_report_quarterly_overdue/)
+  })
+
   for (const example of ['koa', 'express', 'fastify', 'fetch']) {
     test(`the example for ${example} receives a delivery, once`, async () => {
       const url = `http://127.0.0.1:${await freePort()}/hooks`
@@ -70,10 +99,13 @@ describe('in a project that has installed Tidings', () => {
       })
       try {
         const eventId = '01930000-0000-7000-8000-000000000001'
-        const deliver = () => sender.deliver(url, { eventId })
-        const { status } = await eventually('the example to listen', deliver, () => true, { timeoutMs: 20_000 })
-        assert.equal(status, 200)
+        assert.equal((await whenItListens(() => sender.deliver(url, { eventId }))).status, 200)
         assert.equal((await sender.deliver(url, { eventId })).status, 401)
+        // An early answer leaves the connection as it was.
+        for (let n = 0; n < 3; n++) {
+          const signal = AbortSignal.timeout(10_000)
+          assert.equal((await fetch(url, { method: 'POST', body: 'x'.repeat(100_000), signal })).status, 401)
+        }
         const [printed] = await once(child.stdout, 'data')
         assert.match(String(printed), /project_report_quarterly_overdue/)
       } finally {

@@ -53,14 +53,14 @@ describe('the package @tidings/receiver, packed and installed', () => {
     const home = path.join(modules, '@tidings/receiver')
     const files = (await readdir(home, { recursive: true })).filter(name => /\.\w+$/.test(name))
     assert.deepEqual(
-      files.filter(name => !/\.(d\.ts|js)$|package\.json$/.test(name)),
+      files.filter(name => !/\.(d\.ts|js)$|package\.json$|README\.md$/.test(name)),
       [],
     )
     for (const name of files.filter(it => it.endsWith('.js'))) {
       const source = await readFile(path.join(home, name), 'utf8')
       const ofNode = [...source.matchAll(/from ['"](node:[^'"]+)|import\(['"](node:[^'"]+)/g)]
       assert.equal(ofNode.length, name.endsWith('testing/test-server.js') ? 1 : 0, name)
-      assert.doesNotMatch(source, /\bBuffer(\(|\.\w)|\bprocess\./, name)
+      assert.doesNotMatch(source, /\bBuffer(\(|\.\w)|\bprocess\.\w/, name)
     }
   })
 
@@ -165,6 +165,21 @@ describe('the package @tidings/receiver, packed and installed', () => {
       await output(process.execPath, [at.typescript, '--project', project])
     })
   }
+
+  test('serves Express 4', async () => {
+    const project = path.join(folder, 'express4')
+    await mkdir(path.join(project, 'node_modules'), { recursive: true })
+    for (const name of ['@tidings', 'jose']) {
+      await symlink(path.join(folder, 'node_modules', name), path.join(project, 'node_modules', name))
+    }
+    await symlink(at.express4, path.join(project, 'node_modules/express'))
+    await cp(path.join(repository, 'test/receiver/package/express4.mjs'), path.join(project, 'run.mjs'))
+    assert.deepEqual(await outcome(at.node20, path.join(project, 'run.mjs')), {
+      version: '4',
+      statuses: [200, 401, 500, 503, 'alive'],
+      late: 1,
+    })
+  })
 
   test('tidings/receiver is the same', async () => {
     const home = path.join(folder, 'node_modules/tidings')

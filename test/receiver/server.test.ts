@@ -67,7 +67,8 @@ describe('a receiver of a Tidings server', () => {
     const selector = { 'event.payload.projectReport.id': data.submitProjectReport.id }
     const look = async () => {
       const found = await server.graphql(
-        'query ($query: MangoQuery) { deliveries(query: $query) { id eventId webhookId createdAt status handledBefore attempts { statusCode failure } } }',
+        'query ($query: MangoQuery) { deliveries(query: $query) ' +
+          '{ id eventId webhookId createdAt status handledBefore attempts { statusCode failure } } }',
         { query: { selector } },
       )
       return found.data.deliveries[0]

@@ -39,17 +39,28 @@ export type TestServer = {
  * The real server in this process, on a database of its own (or a given one), allowed to send to loopback.
  *
  * @param options.env settings that differ from the defaults, by their names in the environment
+ * @param options.by gives the way of the server to its database
  * @param options.clock what server and requests go by; without
  *   it the server has the database's, requests this machine's
  */
 export const startTestServer = async (
   engine: string,
-  { env = {}, url, clock: given }: { env?: Record<string, string>; url?: string; clock?: Clock } = {},
+  {
+    env = {},
+    url,
+    by,
+    clock: given,
+  }: {
+    env?: Record<string, string>
+    url?: string
+    by?: (databaseUrl: string) => Promise<string>
+    clock?: Clock
+  } = {},
 ): Promise<TestServer> => {
   const fresh = await migratedDatabase(engine)
   const clock = given ?? realClock
   const config = readConfig({
-    TIDINGS_DATABASE_URL: url ?? fresh.url,
+    TIDINGS_DATABASE_URL: by ? await by(fresh.url) : (url ?? fresh.url),
     TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
     TIDINGS_PORT: String(await freePort()),
     TIDINGS_ALLOW_NETWORKS: '127.0.0.0/8,::1/128',

@@ -15,9 +15,9 @@ type Told = { webhook: WebhookRow; lists: Json[] }
 
 /** Reads a webhook with its lists in the transaction that has changed it. */
 const told =
-  ({ database, tools }: Context) =>
+  ({ database, tools, budget }: Context) =>
   async ({ trx, token }: Change, webhook: WebhookRow): Promise<Told> => {
-    const { value } = createLoaders({ ...database, knex: trx }, tools.clock, token)
+    const { value } = createLoaders({ ...database, knex: trx }, tools.clock, token, budget)
     return { webhook, lists: await Promise.all(LISTS.map(list => value(list).load(webhook.id))) }
   }
 

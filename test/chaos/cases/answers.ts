@@ -2,6 +2,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import type { DatabaseProxy } from '../proxy.ts'
 import { done } from '../stage/client.ts'
 import { ANSWER } from '../stage/endpoint.ts'
+import type { Server } from '../stage/processes.ts'
 import { CREATE_WEBHOOK, gate, type Stage, UPSERT_WEBHOOK, until, untilSettled } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
@@ -197,6 +198,12 @@ const writeErrors: Case = {
   },
 }
 
+/** Stops a process, and comes back when it stands still: on a busy machine that takes a while. */
+const freeze = async (server: Server): Promise<void> => {
+  server.signal('SIGSTOP')
+  await wait(1_000)
+}
+
 /** Stands still for 18 s, while what it waits for arrives. */
 const stalled = async (stage: Stage, schedule: string, failures: number): Promise<void> => {
   const server = await stage.server({ env: { TIDINGS_RETRY_SCHEDULE: schedule } })
@@ -214,7 +221,7 @@ const stalled = async (stage: Stage, schedule: string, failures: number): Promis
   await until('all have arrived', () => endpoint.arrivals.length === expected)
   // It waits for its timers and sockets, and for nothing else.
   await wait(2_000)
-  server.signal('SIGSTOP')
+  await freeze(server)
   answers.open()
   await wait(STALLED_MS)
   server.signal('SIGCONT')
@@ -257,7 +264,7 @@ const stallPing: Case = {
     const created = client(CREATE_WEBHOOK, { url: endpoint.url })
     await until('the ping has arrived', () => endpoint.pings.length === 1)
     await wait(1_000)
-    server.signal('SIGSTOP')
+    await freeze(server)
     answers.open()
     await wait(STALLED_MS)
     server.signal('SIGCONT')

@@ -4,12 +4,15 @@ import type { DatabaseProxy } from '../proxy.ts'
 import { type Answer, type Client, done } from '../stage/client.ts'
 import type { Server } from '../stage/processes.ts'
 import {
+  APPROVE,
   atMost,
   CREATE_TOKEN,
   CREATE_WEBHOOK,
   createToken,
   PING,
+  RECOVER,
   REDELIVER,
+  REVOKE,
   type Stage,
   SUBMIT,
   times,
@@ -227,7 +230,7 @@ const quarters = (): (() => string) => {
 
 const rowLocked: Case = {
   name: 'row-locked',
-  says: 'A submit that matches a webhook whose row is locked for 20 s waits, or is UNAVAILABLE: no internal error',
+  says: 'A submit that matches a webhook whose row is locked for 23 s waits, or is UNAVAILABLE; it is no internal error',
   engines: SHARED,
   async run(stage) {
     const client = stage.client(await stage.server())
@@ -370,8 +373,10 @@ const walk: Case = {
   },
 }
 
+type Repeatable = { document: string; variables: () => object | Promise<object>; done: () => Promise<number> }
+
 /** Mutations, and how often each was done. */
-const repeatable = async (stage: Stage, client: Client) => {
+const repeatable = async (stage: Stage, client: Client): Promise<Record<string, Repeatable>> => {
   const world = await stage.world(client)
   const endpoint = await stage.endpoint()
   const { id: webhookId } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
@@ -382,6 +387,15 @@ const repeatable = async (stage: Stage, client: Client) => {
     "SELECT id, event_id FROM deliveries WHERE event_type <> 'ping' LIMIT 1",
   )
   const count = (statement: string, values: (string | number)[] = []) => stage.sql.number(statement, values)
+  const rejected = async (): Promise<object> => {
+    await untilSettled(stage)
+    await stage.sql.run("UPDATE deliveries SET status = 'rejected' WHERE event_id = ?", [delivery!.event_id])
+    return { webhookId, since: '2020-01-01T00:00:00Z' }
+  }
+  const expired = async (): Promise<object> => {
+    await stage.sql.run('UPDATE signing_keys SET active_from = 0')
+    return {}
+  }
   return {
     submitProjectReport: {
       document: SUBMIT,
@@ -408,6 +422,46 @@ const repeatable = async (stage: Stage, client: Client) => {
       variables: () => ({ id: webhookId }),
       done: () => count("SELECT COUNT(*) FROM deliveries WHERE event_type = 'ping' AND webhook_id = ?", [webhookId]),
     },
+    approveProjectReport: {
+      document: APPROVE,
+      variables: async () => ({ id: (await done(world.submit(client))).id, approverId: world.userId }),
+      done: () => count("SELECT COUNT(*) FROM events WHERE type = 'project_report_quarterly_approved'"),
+    },
+    recoverDeliveries: {
+      document: RECOVER,
+      variables: rejected,
+      done: () => count('SELECT COUNT(*) FROM deliveries WHERE event_id = ?', [delivery!.event_id]),
+    },
+    upsertWebhook: {
+      document: UPSERT_WEBHOOK,
+      variables: () => ({ url: endpoint.url, organisationIds: [world.projects[1]!.organisationId] }),
+      done: () => count('SELECT COUNT(*) FROM webhooks'),
+    },
+    upsertOrganisation: {
+      document: UPSERT_ORGANISATION,
+      variables: () => ({ name: 'made once' }),
+      done: () => count('SELECT COUNT(*) FROM organisations'),
+    },
+    upsertProject: {
+      document: UPSERT_PROJECT,
+      variables: () => ({ organisationId: world.projects[0]!.organisationId, name: 'made once' }),
+      done: () => count('SELECT COUNT(*) FROM projects'),
+    },
+    upsertUser: {
+      document: UPSERT_USER,
+      variables: () => ({ name: 'made once' }),
+      done: () => count('SELECT COUNT(*) FROM users'),
+    },
+    revokeAccessToken: {
+      document: REVOKE,
+      variables: async () => ({ id: (await createToken(client, 'revoked once', ['read'])).id }),
+      done: () => count('SELECT COUNT(*) FROM access_tokens WHERE revoked_at IS NOT NULL'),
+    },
+    rotateSigningKey: {
+      document: 'mutation { rotateSigningKey { kid activeFrom } }',
+      variables: expired,
+      done: () => count('SELECT COUNT(*) FROM signing_keys'),
+    },
   }
 }
 
@@ -421,7 +475,7 @@ const idempotencyKey: Case = {
     const clients = await twoClients(stage)
     for (const [name, mutation] of Object.entries(await repeatable(stage, clients[0]))) {
       const headers = keyHeader()
-      const variables = mutation.variables()
+      const variables = await mutation.variables()
       const before = await mutation.done()
       const first = await clients[0](mutation.document, variables, headers)
       const again = await clients[1](mutation.document, variables, headers)
@@ -433,7 +487,7 @@ const idempotencyKey: Case = {
         `${name}: done ${times} times, again ${again.code ?? (isSame ? 'the same' : 'another answer')}`,
       )
       const atOnceHeaders = keyHeader()
-      const atOnceVariables = mutation.variables()
+      const atOnceVariables = await mutation.variables()
       const start = await mutation.done()
       const both = await Promise.all(clients.map(client => client(mutation.document, atOnceVariables, atOnceHeaders)))
       const made = (await mutation.done()) - start
@@ -470,25 +524,24 @@ const sentAgain: Case = {
       for (const answer of [false, true]) {
         const steps = await atEachStatement(by, {
           answer,
-          prepare: async () => ({
-            variables: mutation.variables(),
-            headers: keyHeader(),
-            before: await mutation.done(),
-          }),
+          prepare: async () => {
+            const variables = await mutation.variables()
+            return { variables, headers: keyHeader(), before: await mutation.done() }
+          },
           act: ({ variables, headers }) => stopped(mutation.document, variables, headers),
           meanwhile: async () => by.cut(),
           async check({ variables, headers, before }, { acted }) {
-            const again: Answer[] = []
-            // While the first one runs it is a CONFLICT; that it has broken off must be known soon.
-            for (let n = 0; n < 20; n++) {
-              again.push(await client(mutation.document, variables, headers))
-              if (again.at(-1)!.code !== 'CONFLICT') break
-              await wait(500)
-            }
+            const last = await answerOf(client, mutation.document, variables, headers)
             const made = (await mutation.done()) - before
-            const last = again.at(-1)!
-            if (made === 1 && last.code === undefined) return undefined
-            return `done ${made} times: ${(acted as Answer).code ?? 'done'}, then ${last.code ?? 'done'}`
+            const first = acted as Answer
+            if (made !== 1 || last.code !== undefined) {
+              return `done ${made} times: ${first.code ?? 'done'}, then ${last.code ?? 'done'}`
+            }
+            const answers = [...(first.code === undefined ? [first] : []), last]
+            answers.push(await client(mutation.document, variables, headers))
+            return new Set(answers.map(({ data }) => JSON.stringify(data))).size === 1
+              ? undefined
+              : 'answered otherwise'
           },
         })
         stage.expect(
@@ -501,6 +554,46 @@ const sentAgain: Case = {
   },
 }
 
+const sentAgainKilled: Case = {
+  name: 'sent-again-killed',
+  says: 'A mutation whose process is killed at any of its statements is done once when it is sent again under its key',
+  engines: SHARED,
+  async run(stage) {
+    const by = await stage.proxy()
+    const client = stage.client(await stage.server())
+    const { createAccessToken: mutation } = await repeatable(stage, client)
+    const { document, variables } = mutation!
+    const steps = await atEachStatement(by, {
+      prepare: async () => ({
+        server: await stage.server({ by, roles: 'api' }),
+        headers: keyHeader(),
+        before: await mutation!.done(),
+      }),
+      act: async ({ server, headers }) => stage.client(server)(document, await variables(), headers),
+      async meanwhile({ server }) {
+        server.signal('SIGKILL')
+        await server.ended
+      },
+      async check({ headers, before }) {
+        const again = await answerOf(client, document, await variables(), headers)
+        const made = (await mutation!.done()) - before
+        return made === 1 && again.code === undefined ? undefined : `done ${made} times, then ${again.code ?? 'done'}`
+      },
+    })
+    stage.expect('done once', steps.wrong.length === 0, shown(steps))
+  },
+}
+
+/** What is answered under a key at last: while the first one runs it is a CONFLICT, and its end must be known soon. */
+const answerOf: (...sent: [client: Client, ...Parameters<Client>]) => Promise<Answer> = async (client, ...sent) => {
+  let answer = await client(...sent)
+  for (let n = 1; n < 20 && answer.code === 'CONFLICT'; n++) {
+    await wait(500)
+    answer = await client(...sent)
+  }
+  return answer
+}
+
 export const machineryCases: Case[] = [
   racedUpserts,
   racedWebhooks,
@@ -509,4 +602,5 @@ export const machineryCases: Case[] = [
   walk,
   idempotencyKey,
   sentAgain,
+  sentAgainKilled,
 ]

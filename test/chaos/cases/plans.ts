@@ -24,7 +24,9 @@ const shapeOf = (statement: string): string =>
 
 const plans: Case = {
   name: 'plans',
-  says: 'No statement on the way of an event, a claim, a settle or a recovery reads more rows than it is about (--size of the history, 50,000)',
+  says:
+    'No statement on the way of an event, a claim, a settle or a recovery reads more rows than it is about (--size ' +
+    'of the history, 50,000)',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()

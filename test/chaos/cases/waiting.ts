@@ -82,7 +82,8 @@ const darkMutation: Case = {
     // Of very few webhooks a planner takes an index that others do not need.
     await times(300, () =>
       stage.sql.run(
-        `INSERT INTO webhooks (id, access_token_id, url, status, created_at, updated_at) VALUES (?, ?, 'http://127.0.0.1:9/', 'disabled', 1, 1)`,
+        'INSERT INTO webhooks (id, access_token_id, url, status, created_at, updated_at) ' +
+          `VALUES (?, ?, 'http://127.0.0.1:9/', 'disabled', 1, 1)`,
         [randomUUID(), stage.admin.id],
       ),
     )

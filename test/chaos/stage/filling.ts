@@ -49,7 +49,10 @@ const eventRow = (id: string, { organisationId, projectId }: Omit<Filling, 'webh
   at,
 ]
 
-/** Makes deliveries pending for a webhook, due in the order of their times, or all at `dueAt`. A thousand carry one event. */
+/**
+ * Makes deliveries pending for a webhook, due in the order of
+ * their times, or all at `dueAt`. A thousand carry one event.
+ */
 export const fillQueue = async (sql: Sql, filling: Filling & { dueAt?: number }): Promise<void> => {
   const { webhookId, count } = filling
   const now = Date.now()

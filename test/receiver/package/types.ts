@@ -5,7 +5,7 @@ import { signDelivery, testKeys } from '@tidings/receiver/testing'
 
 const options = { issuer: 'https://tidings.test', audience: 'https://receiver.test/hooks', keys: testKeys }
 
-export const receiver = createReceiver({ ...options, replayStore: sqlReplayStore(async () => ({ rows: [] })) })
+export const receiver = createReceiver({ ...options, replayStore: sqlReplayStore(table => table) })
   .on('project_report_quarterly_submitted', ({ payload }) => payload.projectReport.submitterName.length)
   .on('token_expired', ({ payload }, { attempt, signal }) => [payload.accessTokenId, attempt + 1, signal.aborted])
   .otherwise(event => {

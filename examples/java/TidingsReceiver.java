@@ -1,0 +1,658 @@
+import java.io.IOException;
+import java.io.InputStream;
+import java.math.BigInteger;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.KeyFactory;
+import java.security.MessageDigest;
+import java.security.PublicKey;
+import java.security.Signature;
+import java.security.spec.X509EncodedKeySpec;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.HexFormat;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * Receives the deliveries of Tidings: verified, handled once, answered in time. One file to copy; Java 17 or newer and no library.
+ *
+ * <p>{@code receive} is given the method, the Authorization header and the body's bytes, and says what to answer, whatever serves HTTP: a
+ * servlet, Spring ({@code @RequestBody byte[]}), or the JDK's own server, as in Main.java. What it does, and why, is in
+ * docs/receivers/README.md.
+ */
+public final class TidingsReceiver {
+  /** Far more than any delivery: read no more than one byte beyond it, and give what you have read. */
+  public static final int MAX_BODY = 1 << 20;
+
+  private static final int MAX_TOKEN = 16_384;
+  private static final int LIFETIME_SECONDS = 300;
+  private static final int TOLERANCE_SECONDS = 60;
+  private static final int CLAIM_SECONDS = 60;
+  private static final int HANDLED_SECONDS = 96 * 3600;
+
+  /** What a delivery says. {@code eventId} is the delivery's, {@code id} the event's own: the same over redeliveries and recoveries. */
+  public record Event(
+      String id, String webhookId, String eventId, String eventType, String eventTime, Map<String, Object> payload) {}
+
+  public record Answer(int status, Map<String, String> headers, String body) {}
+
+  /** When it returns, the event is handled; when it throws, it comes again. */
+  public interface Handler {
+    void handle(Event event) throws Exception;
+  }
+
+  /** Thrown by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds. */
+  public static final class RetryLater extends Exception {
+    final long seconds;
+
+    public RetryLater(long seconds) {
+      super("again in " + seconds + " s");
+      if (seconds < 0 || seconds > 86_400) {
+        throw new IllegalArgumentException(seconds + " is no number of seconds from 0 to 86400");
+      }
+      this.seconds = seconds;
+    }
+  }
+
+  /**
+   * Remembers what was handled. A claim has an owner, and only that one may record or release it; one that lapsed and that nobody took
+   * since is still its owner's to record. Processes that receive for one endpoint share a store.
+   */
+  public interface Store {
+    enum Status { CLAIMED, IN_PROGRESS, HANDLED }
+
+    record Claim(Status status, String owner) {}
+
+    Claim claim(String key, int seconds) throws Exception;
+
+    boolean record(String key, String owner, int seconds) throws Exception;
+
+    boolean release(String key, String owner) throws Exception;
+  }
+
+  private static final class Refused extends Exception {
+    final String code;
+    final Long retryAfter;
+
+    Refused(String code, Long retryAfter, Throwable cause) {
+      super(code, cause);
+      this.code = code;
+      this.retryAfter = retryAfter;
+    }
+
+    Refused(String code) {
+      this(code, null, null);
+    }
+
+    int status() {
+      return switch (code) {
+        case "method" -> 405;
+        case "body_too_large" -> 413;
+        case "retry_later" -> 429;
+        case "body", "handler_failed" -> 500;
+        case "in_progress", "timeout", "keys_unavailable", "replay_store_unavailable" -> 503;
+        default -> 401;
+      };
+    }
+
+    Answer answer() {
+      Map<String, String> headers = new HashMap<>(Map.of("Content-Type", "application/json"));
+      if (code.equals("token_missing")) {
+        headers.put("WWW-Authenticate", "Bearer");
+      } else if (status() == 401) {
+        headers.put("WWW-Authenticate", "Bearer error=\"invalid_token\", error_description=\"" + code + "\"");
+      }
+      if (code.equals("method")) headers.put("Allow", "POST");
+      if (code.equals("body_too_large")) headers.put("Connection", "close");
+      if (retryAfter != null) headers.put("Retry-After", retryAfter.toString());
+      return new Answer(status(), headers, "{\"error\":\"" + code + "\"}");
+    }
+  }
+
+  private static final System.Logger LOG = System.getLogger("tidings.receiver");
+
+  private final String issuer;
+  private final String audience;
+  private final Handler handler;
+  private final Keys keys;
+  private List<String> webhookIds = List.of();
+  private Store store = new MemoryStore(100_000, System::currentTimeMillis);
+  private Supplier<Double> nowSeconds = () -> System.currentTimeMillis() / 1000.0;
+  private Duration timeout = Duration.ofSeconds(14);
+  private final ExecutorService workers =
+      Executors.newCachedThreadPool(
+          work -> {
+            Thread thread = new Thread(work, "tidings-receiver");
+            thread.setDaemon(true);
+            return thread;
+          });
+
+  public TidingsReceiver(String issuer, String audience, Handler handler) {
+    this(issuer, audience, handler, issuer.replaceAll("/$", "") + "/.well-known/jwks.json");
+  }
+
+  /** @param keysUrl where the issuer publishes its keys, if not at its /.well-known/jwks.json */
+  public TidingsReceiver(String issuer, String audience, Handler handler, String keysUrl) {
+    for (String url : List.of(issuer, audience, keysUrl)) {
+      if (!url.matches("https?://.+")) throw new IllegalArgumentException(url + " should be a URL");
+    }
+    this.issuer = issuer;
+    this.audience = audience;
+    this.handler = java.util.Objects.requireNonNull(handler);
+    this.keys = new Keys(URI.create(keysUrl));
+  }
+
+  /** Your own webhooks: others may register one for your URL. Not checked unless given. */
+  public TidingsReceiver webhookIds(List<String> ids) {
+    webhookIds = List.copyOf(ids);
+    return this;
+  }
+
+  public TidingsReceiver store(Store shared) {
+    store = shared;
+    return this;
+  }
+
+  public TidingsReceiver clock(Supplier<Double> epochSeconds) {
+    nowSeconds = epochSeconds;
+    return this;
+  }
+
+  /** Until a 503: the service waits 15 s. */
+  public TidingsReceiver timeout(Duration duration) {
+    timeout = duration;
+    return this;
+  }
+
+  private static final Pattern BEARER = Pattern.compile("Bearer +(\\S.*)", Pattern.CASE_INSENSITIVE | Pattern.DOTALL);
+
+  /** What to answer. Never throws. */
+  public Answer receive(String method, String authorization, byte[] body) {
+    try {
+      if (!"POST".equals(method)) throw new Refused("method");
+      Matcher bearer = BEARER.matcher(authorization == null ? "" : authorization);
+      if (!bearer.matches()) throw new Refused("token_missing");
+      if (body.length > MAX_BODY) throw new Refused("body_too_large");
+      Event event = verify(bearer.group(1).stripTrailing(), body);
+      handleInTime(event);
+      return new Answer(200, Map.of(), "");
+    } catch (Refused refused) {
+      LOG.log(refused.status() == 401 ? System.Logger.Level.INFO : System.Logger.Level.WARNING, refused.code, refused.getCause());
+      return refused.answer();
+    } catch (Throwable error) {
+      LOG.log(System.Logger.Level.ERROR, "The receiver failed", error);
+      return new Refused("handler_failed").answer();
+    }
+  }
+
+  /** Reads a body for {@code receive}: within its limit, and somewhat beyond, so that the answer finds its reader. */
+  public static byte[] readBody(InputStream from) throws IOException {
+    byte[] body = from.readNBytes(MAX_BODY + 1);
+    if (body.length > MAX_BODY) for (int i = 0; i < 8 && from.readNBytes(MAX_BODY).length > 0; i++) {}
+    return body;
+  }
+
+  // The checks, in this order. Nothing in the token is believed before its signature is.
+
+  private Event verify(String token, byte[] body) throws Refused {
+    String[] parts = token.split("\\.", -1);
+    if (token.length() > MAX_TOKEN || parts.length != 3 || !parts[2].matches("[A-Za-z0-9_-]*")) throw new Refused("format");
+    Map<String, Object> header = Json.object(fromBase64url(parts[0]), true);
+    Map<String, Object> claims = Json.object(fromBase64url(parts[1]), true);
+    if (header == null || claims == null || header.containsKey("crit") || header.containsKey("b64")) throw new Refused("format");
+    Object typ = header.getOrDefault("typ", "JWT");
+    if (!(typ instanceof String type) || !type.matches("(?i)(application/)?jwt")) throw new Refused("format");
+    if (!"EdDSA".equals(header.get("alg"))) throw new Refused("algorithm");
+    PublicKey key = keys.get(header.get("kid") instanceof String kid ? kid : "");
+    if (key == null) throw new Refused("key");
+    byte[] signature = fromBase64url(parts[2]);
+    if (signature == null || signature.length != 64 || !isSignature(key, parts[0] + "." + parts[1], signature)) {
+      throw new Refused("signature");
+    }
+    return checkClaims(claims, body);
+  }
+
+  private static boolean isSignature(PublicKey key, String text, byte[] signature) {
+    try {
+      Signature verifier = Signature.getInstance("Ed25519");
+      verifier.initVerify(key);
+      verifier.update(text.getBytes(StandardCharsets.US_ASCII));
+      return verifier.verify(signature);
+    } catch (GeneralSecurityException | IllegalArgumentException error) {
+      return false;
+    }
+  }
+
+  private Event checkClaims(Map<String, Object> claims, byte[] body) throws Refused {
+    double now = nowSeconds.get();
+    if (!issuer.equals(claims.get("iss"))) throw new Refused("issuer");
+    if (!audience.equals(claims.get("aud"))) throw new Refused("audience");
+    Double exp = timeIn(claims, "exp");
+    Double iat = timeIn(claims, "iat");
+    if (exp == null || now >= exp || iat != null && (exp <= iat || exp - iat > LIFETIME_SECONDS)) throw new Refused("expiry");
+    Map<String, Object> said = Json.object(body, false);
+    if (!(claims.get("jti") instanceof String jti) || jti.isEmpty() || said == null || !jti.equals(said.get("eventId"))) {
+      throw new Refused("jti");
+    }
+    // A token of an older server has none.
+    if (claims.containsKey("body_sha256") && !digestOf(body).equals(claims.get("body_sha256"))) throw new Refused("body_digest");
+    if (!webhookIds.isEmpty() && !(said.get("webhookId") instanceof String id && webhookIds.contains(id))) {
+      throw new Refused("webhook");
+    }
+    Double nbf = claims.containsKey("nbf") ? timeIn(claims, "nbf") : iat;
+    if (iat == null || nbf == null || Math.max(iat, nbf) > now + TOLERANCE_SECONDS) throw new Refused("issued_at");
+    // Signed, and not what this receiver knows: 5XX, so that nothing is lost.
+    if (!(said.get("webhookId") instanceof String webhookId
+        && said.get("eventType") instanceof String eventType
+        && said.get("eventTime") instanceof String eventTime
+        && said.get("payload") instanceof Map<?, ?> payload)) throw new Refused("body");
+    String id = claims.get("sub") instanceof String sub && !sub.isEmpty() ? sub : jti;
+    @SuppressWarnings("unchecked")
+    Map<String, Object> members = (Map<String, Object>) payload;
+    return new Event(id, webhookId, jti, eventType, eventTime, members);
+  }
+
+  private static String digestOf(byte[] body) {
+    try {
+      return Base64.getUrlEncoder().withoutPadding().encodeToString(MessageDigest.getInstance("SHA-256").digest(body));
+    } catch (GeneralSecurityException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  /** NumericDate, RFC 7519 section 2. */
+  private static Double timeIn(Map<String, Object> claims, String name) {
+    return claims.get(name) instanceof Double value && Math.abs(value) <= 8.64e12 ? value : null;
+  }
+
+  /** The bytes of base64url, written in its one way; null otherwise. */
+  private static byte[] fromBase64url(String text) {
+    try {
+      byte[] raw = Base64.getUrlDecoder().decode(text);
+      return Base64.getUrlEncoder().withoutPadding().encodeToString(raw).equals(text) ? raw : null;
+    } catch (IllegalArgumentException error) {
+      return null;
+    }
+  }
+
+  /** A handler that is too slow is answered for, and still counts when it ends well. */
+  private void handleInTime(Event event) throws Refused, InterruptedException {
+    Future<?> work =
+        workers.submit(
+            () -> {
+              handleOnce(event);
+              return null;
+            });
+    try {
+      work.get(timeout.toMillis(), TimeUnit.MILLISECONDS);
+    } catch (TimeoutException late) {
+      throw new Refused("timeout");
+    } catch (ExecutionException failed) {
+      throw failed.getCause() instanceof Refused refused ? refused : new Refused("handler_failed", null, failed.getCause());
+    }
+  }
+
+  private void handleOnce(Event event) throws Refused {
+    String key = event.eventId();
+    Store.Claim claim;
+    try {
+      claim = store.claim(key, CLAIM_SECONDS);
+    } catch (Exception error) {
+      throw new Refused("replay_store_unavailable", null, error);
+    }
+    if (claim.status() != Store.Status.CLAIMED) {
+      throw new Refused(claim.status() == Store.Status.HANDLED ? "replay" : "in_progress");
+    }
+    try {
+      if (!event.eventType().equals("ping")) handler.handle(event);
+    } catch (Throwable error) {
+      settle(() -> store.release(key, claim.owner()));
+      if (error instanceof RetryLater later) throw new Refused("retry_later", later.seconds, null);
+      throw new Refused("handler_failed", null, error);
+    }
+    settle(() -> store.record(key, claim.owner(), HANDLED_SECONDS));
+  }
+
+  private interface Change {
+    boolean make() throws Exception;
+  }
+
+  /** What became of the event stands, whether or not the store could take it. */
+  private static void settle(Change change) {
+    try {
+      change.make();
+    } catch (Exception error) {
+      LOG.log(System.Logger.Level.ERROR, "The replay store could not be told", error);
+    }
+  }
+
+  /**
+   * The issuer's keys: fetched when first needed, again in the background before they age, and for an unknown kid. A key that is known
+   * waits for no fetch within the hour; one request is under way at most.
+   */
+  static final class Keys {
+    private static final long REFRESH_AFTER = 240_000, STALE = 3_600_000, LEAST_BETWEEN = 10_000, PAUSE = 1_000, TIMEOUT = 5_000;
+    private static final int MAX_BYTES = 256 * 1024;
+    /** What comes before the 32 bytes of a key in its DER form (RFC 8410). */
+    private static final byte[] SPKI = HexFormat.of().parseHex("302a300506032b6570032100");
+
+    URI url;
+    Supplier<Long> nowMs = () -> System.nanoTime() / 1_000_000;
+    private static final HttpClient CLIENT =
+        HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofMillis(TIMEOUT)).followRedirects(HttpClient.Redirect.NEVER).build();
+    private volatile Map<String, PublicKey> known = Map.of();
+    private Long fetchedAt, failedAt;
+    private CompletableFuture<Void> underWay;
+
+    Keys(URI url) {
+      this.url = url;
+    }
+
+    /** Null where the issuer has no such key. */
+    PublicKey get(String kid) throws Refused {
+      CompletableFuture<Void> fetch;
+      synchronized (this) {
+        long age = fetchedAt == null ? Long.MAX_VALUE : nowMs.get() - fetchedAt;
+        boolean isKnown = known.containsKey(kid);
+        if (age < (isKnown ? REFRESH_AFTER : LEAST_BETWEEN)) return known.get(kid);
+        fetch = refresh();
+        if (isKnown && age < STALE) return known.get(kid);
+      }
+      try {
+        fetch.get(TIMEOUT, TimeUnit.MILLISECONDS);
+        return known.get(kid);
+      } catch (Exception error) {
+        throw new Refused("keys_unavailable", null, error);
+      }
+    }
+
+    private CompletableFuture<Void> refresh() {
+      if (underWay != null && !underWay.isDone()) return underWay;
+      if (failedAt != null && nowMs.get() - failedAt < PAUSE) return underWay;
+      long startedAt = nowMs.get();
+      // A time limit over the whole of the answer: HttpRequest's own ends with its head.
+      CompletableFuture<HttpResponse<byte[]>> whole = new CompletableFuture<>();
+      CLIENT
+          .sendAsync(
+              HttpRequest.newBuilder(url).header("Accept", "application/json").build(),
+              HttpResponse.BodyHandlers.fromSubscriber(new Limited(whole), Limited::bytesOf))
+          .whenComplete((response, error) -> {
+            if (error == null) whole.complete(response);
+            else whole.completeExceptionally(error);
+          });
+      CompletableFuture<Void> fetch =
+          whole
+              .orTimeout(TIMEOUT, TimeUnit.MILLISECONDS)
+              .thenApply(Keys::usable)
+              .handle(
+                  (found, error) -> {
+                    synchronized (this) {
+                      if (error == null) {
+                        known = found;
+                        fetchedAt = startedAt;
+                      } else {
+                        failedAt = nowMs.get();
+                      }
+                    }
+                    if (error != null) throw new java.util.concurrent.CompletionException(error);
+                    return null;
+                  });
+      return underWay = fetch;
+    }
+
+    /** The Ed25519 keys of a set. Throws when there is none: such a set replaces no good one. */
+    private static Map<String, PublicKey> usable(HttpResponse<byte[]> response) {
+      if (response.statusCode() != 200) throw new IllegalStateException("answered " + response.statusCode() + ", not 200");
+      Map<String, Object> set = Json.object(response.body(), false);
+      Map<String, PublicKey> keys = new HashMap<>();
+      for (Object each : set != null && set.get("keys") instanceof List<?> listed ? listed : List.of()) {
+        if (!(each instanceof Map<?, ?> key) || !"OKP".equals(key.get("kty")) || !"Ed25519".equals(key.get("crv"))) continue;
+        byte[] x = key.get("x") instanceof String text ? fromBase64url(text) : null;
+        if (!(key.get("kid") instanceof String kid) || x == null || x.length != 32) continue;
+        try {
+          keys.putIfAbsent(kid, KeyFactory.getInstance("Ed25519").generatePublic(new X509EncodedKeySpec(concat(SPKI, x))));
+        } catch (GeneralSecurityException error) {
+          // No key: another may be one.
+        }
+      }
+      if (keys.isEmpty()) throw new IllegalStateException("no Ed25519 key in it");
+      return keys;
+    }
+
+    private static byte[] concat(byte[] one, byte[] other) {
+      byte[] both = Arrays.copyOf(one, one.length + other.length);
+      System.arraycopy(other, 0, both, one.length, other.length);
+      return both;
+    }
+
+    /** Collects an answer of up to 256 KiB, and ends a longer one. */
+    private static final class Limited implements java.util.concurrent.Flow.Subscriber<List<ByteBuffer>> {
+      private final java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
+      private final CompletableFuture<?> whole;
+      private java.util.concurrent.Flow.Subscription subscription;
+
+      Limited(CompletableFuture<?> whole) {
+        this.whole = whole;
+      }
+
+      @Override
+      public void onSubscribe(java.util.concurrent.Flow.Subscription given) {
+        subscription = given;
+        given.request(Long.MAX_VALUE);
+      }
+
+      @Override
+      public void onNext(List<ByteBuffer> parts) {
+        for (ByteBuffer part : parts) {
+          byte[] content = new byte[part.remaining()];
+          part.get(content);
+          if (bytes.size() <= MAX_BYTES) bytes.writeBytes(content);
+        }
+        if (bytes.size() <= MAX_BYTES) return;
+        subscription.cancel();
+        whole.completeExceptionally(new IllegalStateException("longer than 256 KiB"));
+      }
+
+      @Override
+      public void onError(Throwable error) {}
+
+      @Override
+      public void onComplete() {}
+
+      byte[] bytesOf() {
+        return bytes.toByteArray();
+      }
+    }
+  }
+
+  /** What has been handled, in this process. */
+  public static final class MemoryStore implements Store {
+    private record Entry(String owner, boolean isHandled, long untilMs) {}
+
+    private final LinkedHashMap<String, Entry> entries = new LinkedHashMap<>();
+    private final int maxEntries;
+    private final Supplier<Long> nowMs;
+
+    public MemoryStore(int maxEntries, Supplier<Long> nowMs) {
+      this.maxEntries = maxEntries;
+      this.nowMs = nowMs;
+    }
+
+    @Override
+    public synchronized Claim claim(String key, int seconds) {
+      Entry before = inForce(key);
+      if (before != null) return new Claim(before.isHandled ? Status.HANDLED : Status.IN_PROGRESS, null);
+      String owner = UUID.randomUUID().toString();
+      put(key, new Entry(owner, false, nowMs.get() + seconds * 1000L));
+      return new Claim(Status.CLAIMED, owner);
+    }
+
+    @Override
+    public synchronized boolean record(String key, String owner, int seconds) {
+      Entry before = inForce(key);
+      if (before != null && (before.isHandled || !before.owner.equals(owner))) return false;
+      put(key, new Entry(owner, true, nowMs.get() + seconds * 1000L));
+      return true;
+    }
+
+    @Override
+    public synchronized boolean release(String key, String owner) {
+      Entry before = inForce(key);
+      if (before == null || before.isHandled || !before.owner.equals(owner)) return false;
+      entries.remove(key);
+      return true;
+    }
+
+    private Entry inForce(String key) {
+      Entry entry = entries.get(key);
+      return entry != null && entry.untilMs > nowMs.get() ? entry : null;
+    }
+
+    private void put(String key, Entry entry) {
+      entries.remove(key);
+      entries.put(key, entry);
+      while (entries.size() > maxEntries) entries.remove(entries.keySet().iterator().next());
+    }
+  }
+
+  /** JSON (RFC 8259) in UTF-8, as Map, List, String, Double, Boolean and null: Java has no reader of its own. */
+  static final class Json {
+    private final String text;
+    private final boolean isStrict;
+    private int at;
+
+    private Json(String text, boolean isStrict) {
+      this.text = text;
+      this.isStrict = isStrict;
+    }
+
+    /** An object; if strict, one in which no object has a name twice. Null where it is none. */
+    @SuppressWarnings("unchecked")
+    static Map<String, Object> object(byte[] raw, boolean isStrict) {
+      if (raw == null) return null;
+      try {
+        String text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(raw)).toString();
+        Json json = new Json(text, isStrict);
+        Object value = json.value(0);
+        json.space();
+        return json.at == text.length() && value instanceof Map<?, ?> ? (Map<String, Object>) value : null;
+      } catch (CharacterCodingException | IllegalArgumentException | IndexOutOfBoundsException error) {
+        return null;
+      }
+    }
+
+    private Object value(int depth) {
+      if (depth > 100) throw new IllegalArgumentException("nested too deeply");
+      space();
+      char first = text.charAt(at);
+      if (first == '{') return members(depth);
+      if (first == '[') return items(depth);
+      if (first == '"') return string();
+      for (Map.Entry<String, Object> word : WORDS.entrySet()) {
+        if (text.startsWith(word.getKey(), at)) {
+          at += word.getKey().length();
+          return word.getValue() == NULL ? null : word.getValue();
+        }
+      }
+      Matcher number = NUMBER.matcher(text).region(at, text.length());
+      if (!number.lookingAt()) throw new IllegalArgumentException("no JSON");
+      at = number.end();
+      return Double.valueOf(number.group());
+    }
+
+    private static final Object NULL = new Object();
+    private static final Map<String, Object> WORDS = Map.of("true", true, "false", false, "null", NULL);
+    private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?");
+
+    private Map<String, Object> members(int depth) {
+      Map<String, Object> members = new LinkedHashMap<>();
+      at++;
+      if (isNext('}')) return members;
+      do {
+        space();
+        String name = string();
+        space();
+        expect(':');
+        Object value = value(depth + 1);
+        if (isStrict && members.containsKey(name)) throw new IllegalArgumentException("a name twice");
+        members.put(name, value);
+      } while (isNext(','));
+      expect('}');
+      return members;
+    }
+
+    private List<Object> items(int depth) {
+      List<Object> items = new ArrayList<>();
+      at++;
+      if (isNext(']')) return items;
+      do items.add(value(depth + 1)); while (isNext(','));
+      expect(']');
+      return items;
+    }
+
+    private String string() {
+      expect('"');
+      StringBuilder content = new StringBuilder();
+      for (char next = text.charAt(at++); next != '"'; next = text.charAt(at++)) {
+        if (next < ' ') throw new IllegalArgumentException("a control character");
+        if (next != '\\') {
+          content.append(next);
+          continue;
+        }
+        char escaped = text.charAt(at++);
+        int plain = "\"\\/bfnrt".indexOf(escaped);
+        if (plain >= 0) {
+          content.append("\"\\/\b\f\n\r\t".charAt(plain));
+        } else if (escaped == 'u') {
+          content.append((char) new BigInteger(hex(text.substring(at, at + 4)), 16).intValue());
+          at += 4;
+        } else {
+          throw new IllegalArgumentException("an escape that is none");
+        }
+      }
+      return content.toString();
+    }
+
+    private static String hex(String digits) {
+      if (!digits.matches("[0-9a-fA-F]{4}")) throw new IllegalArgumentException("an escape that is none");
+      return digits;
+    }
+
+    private boolean isNext(char wanted) {
+      space();
+      if (text.charAt(at) != wanted) return false;
+      at++;
+      return true;
+    }
+
+    private void expect(char wanted) {
+      if (text.charAt(at++) != wanted) throw new IllegalArgumentException("no JSON");
+    }
+
+    private void space() {
+      while (at < text.length() && " \t\r\n".indexOf(text.charAt(at)) >= 0) at++;
+    }
+  }
+}

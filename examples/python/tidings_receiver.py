@@ -1,0 +1,433 @@
+"""Receives the deliveries of Tidings: verified, handled once, answered in time. One file to copy; Python 3.9 or newer.
+
+    pip install cryptography
+
+    receiver = Receiver(issuer="https://tidings.example.com", audience="https://example.com/hooks", handler=print)
+    application = receiver.wsgi  # gunicorn, Flask and Django are WSGI
+    app = receiver.asgi          # uvicorn, Starlette and FastAPI are ASGI
+
+What it does, and why, is in docs/receivers/README.md.
+"""
+import asyncio
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+import logging
+import math
+import re
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError as FutureTimeout
+from urllib.parse import urlsplit
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+log = logging.getLogger("tidings.receiver")
+
+MAX_BODY_BYTES = 1024 * 1024
+MAX_TOKEN_CHARACTERS = 16_384
+TOKEN_LIFETIME_SECONDS = 300
+CLOCK_TOLERANCE_SECONDS = 60
+CLAIM_SECONDS = 60
+HANDLED_SECONDS = 96 * 3600
+
+
+class Refused(Exception):
+    """Why a request is not answered 200: a code, and the status for it."""
+
+    STATUSES = {
+        "method": 405, "body_too_large": 413, "body_incomplete": 503, "body": 500, "in_progress": 503,
+        "handler_failed": 500, "timeout": 503, "keys_unavailable": 503, "replay_store_unavailable": 503,
+        "retry_later": 429,
+    }  # all others are checks of the token: 401
+
+    def __init__(self, code, retry_after=None):
+        super().__init__(code)
+        self.code, self.retry_after = code, retry_after
+        self.status = self.STATUSES.get(code, 401)
+
+    def answer(self):
+        headers = {"Content-Type": "application/json"}
+        if self.code == "token_missing":
+            headers["WWW-Authenticate"] = "Bearer"
+        elif self.status == 401:
+            headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{self.code}"'
+        if self.code == "method":
+            headers["Allow"] = "POST"
+        if self.code == "body_too_large":
+            headers["Connection"] = "close"
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        return self.status, headers, json.dumps({"error": self.code}).encode()
+
+
+class RetryLater(Exception):
+    """Raised by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds."""
+
+    def __init__(self, seconds):
+        if not (isinstance(seconds, (int, float)) and 0 <= seconds <= 86_400):
+            raise ValueError(f"{seconds!r} is no number of seconds to wait, from 0 to 86400.")
+        super().__init__(f"again in {seconds} s")
+        self.seconds = math.ceil(seconds)
+
+
+class MemoryStore:
+    """What has been handled, in this process. Several processes share one with these methods, such as in Redis.
+
+    A claim has an owner, and only that one may record or release it.
+    """
+
+    def __init__(self, max_entries=100_000, now=time.time):
+        self._claims, self._handled = OrderedDict(), OrderedDict()
+        self._max_entries, self._now, self._lock = max_entries, now, threading.Lock()
+
+    def claim(self, key, seconds):
+        """The owner of a new claim; "handled" or "in_progress" is returned as (status, None)."""
+        with self._lock:
+            now = self._now()
+            self._drop_lapsed(now)
+            if self._handled.get(key, 0) > now:
+                return "handled", None
+            if key in self._claims and self._claims[key][1] > now:
+                return "in_progress", None
+            owner = str(uuid.uuid4())
+            self._claims[key] = (owner, now + seconds)
+            self._claims.move_to_end(key)
+            return "claimed", owner
+
+    def record(self, key, owner, seconds):
+        with self._lock:
+            now = self._now()
+            claim = self._claims.get(key)
+            if self._handled.get(key, 0) > now or (claim and claim[1] > now and claim[0] != owner):
+                return False
+            self._claims.pop(key, None)
+            self._handled[key] = now + seconds
+            self._handled.move_to_end(key)
+            while len(self._handled) > self._max_entries:
+                self._handled.popitem(last=False)
+            return True
+
+    def release(self, key, owner):
+        with self._lock:
+            claim = self._claims.get(key)
+            if claim is None or claim[0] != owner or claim[1] <= self._now():
+                return False
+            del self._claims[key]
+            return True
+
+    def _drop_lapsed(self, now):
+        for entries, until in ((self._claims, lambda value: value[1]), (self._handled, lambda value: value)):
+            while entries and until(next(iter(entries.values()))) <= now:
+                entries.popitem(last=False)
+
+
+class Keys:
+    """The issuer's keys: fetched when first needed, again in the background before they age, and for an unknown kid.
+
+    A key that is known waits for no fetch within the hour; one request is under way at most.
+    """
+
+    REFRESH_AFTER, STALE, LEAST_BETWEEN, PAUSE_AFTER_FAILURE, TIMEOUT = 240, 3600, 10, 1, 5
+    MAX_BYTES = 256 * 1024
+
+    def __init__(self, url, now=time.monotonic):
+        self._url, self._now, self._lock = url, now, threading.Lock()
+        self._keys, self._fetched_at, self._failed_at, self._under_way = {}, -math.inf, -math.inf, None
+
+    def get(self, kid):
+        """The Ed25519 public key of a kid, or None. Raises Refused when the keys cannot be had."""
+        age = self._now() - self._fetched_at
+        known = kid in self._keys
+        if age >= (self.REFRESH_AFTER if known else self.LEAST_BETWEEN):
+            fetch = self._refresh()
+            if not known or age > self.STALE:
+                try:
+                    fetch.result(self.TIMEOUT)
+                except (Exception, FutureTimeout) as error:
+                    raise Refused("keys_unavailable") from error
+        return self._keys.get(kid)
+
+    def _refresh(self):
+        with self._lock:
+            now = self._now()
+            if self._under_way and not self._under_way[0].done() and now - self._under_way[1] < 2 * self.TIMEOUT:
+                return self._under_way[0]
+            future = Future()
+            if now - self._failed_at < self.PAUSE_AFTER_FAILURE:
+                future.set_exception(ConnectionError("the keys could not be had a moment ago"))
+                return future
+            self._under_way = (future, now)
+            threading.Thread(target=self._fetch, args=(future, now), daemon=True).start()
+            return future
+
+    def _fetch(self, future, started_at):
+        try:
+            keys = usable_keys(self._read())
+        except Exception as error:
+            log.warning("The issuer's keys at %s could not be had: %s", self._url, error)
+            self._failed_at = self._now()
+            future.set_exception(error)
+        else:
+            self._keys, self._fetched_at = keys, started_at
+            future.set_result(None)
+
+    def _read(self):
+        url = urlsplit(self._url)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(url.hostname, url.port, timeout=self.TIMEOUT)
+        deadline = time.monotonic() + self.TIMEOUT
+        try:
+            connection.request("GET", url.path + (f"?{url.query}" if url.query else ""), headers={"Accept": "application/json"})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise ValueError(f"answered {response.status}, not 200")
+            body = b""
+            while chunk := response.read1(65_536):
+                body += chunk
+                if len(body) > self.MAX_BYTES or time.monotonic() > deadline:
+                    raise ValueError("longer than 256 KiB, or not whole in time")
+            return body
+        finally:
+            connection.close()
+
+
+def usable_keys(body):
+    """The Ed25519 keys of a set by kid. Raises ValueError when there is none: such a set replaces no good one."""
+    key_set = strict_json(body)
+    listed = key_set.get("keys") if isinstance(key_set, dict) else None
+    keys = {}
+    for key in listed if isinstance(listed, list) else []:
+        if not isinstance(key, dict) or key.get("kty") != "OKP" or key.get("crv") != "Ed25519":
+            continue
+        raw = from_base64url(key.get("x"))
+        if isinstance(key.get("kid"), str) and raw is not None and len(raw) == 32:
+            keys.setdefault(key["kid"], Ed25519PublicKey.from_public_bytes(raw))
+    if not keys:
+        raise ValueError("no Ed25519 key in it")
+    return keys
+
+
+def from_base64url(text):
+    """The bytes of base64url, written in its one way; None otherwise."""
+    if not isinstance(text, str) or not re.fullmatch(r"[A-Za-z0-9_-]*", text) or len(text) % 4 == 1:
+        return None
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return raw if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() == text else None
+
+
+def strict_json(raw, repeated=True):
+    """JSON as its standard has it: UTF-8 and no NaN; with `repeated` false, no name twice."""
+
+    def members(pairs):
+        if not repeated and len({name for name, _ in pairs}) != len(pairs):
+            raise ValueError("a name twice")
+        return dict(pairs)
+
+    def refuse(constant):
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=members, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply")
+
+
+def is_time(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 8.64e12
+
+
+class Receiver:
+    """Verifies, hands over and answers. Everything else is in front of it: a server, a proxy, TLS.
+
+    handler(event): the body as a dict, and in "id" the event's own id. When it returns, the event is handled; when it raises, it
+    comes again. webhook_ids: your own webhooks; others may register one for your URL. keys_url: where the issuer publishes its keys,
+    if not at its /.well-known/jwks.json. timeout: seconds to a 503; the service waits 15.
+    """
+
+    def __init__(self, issuer, audience, handler, webhook_ids=None, keys_url=None, store=None, now=time.time, timeout=14):
+        for name, value in (("issuer", issuer), ("audience", audience)):
+            if not isinstance(value, str) or not value.startswith(("https://", "http://")):
+                raise ValueError(f"{name} is {value!r}; it should be a URL.")
+        if not callable(handler):
+            raise TypeError("The handler should be a function.")
+        if isinstance(webhook_ids, str):
+            webhook_ids = [webhook_ids]
+        self._issuer, self._audience, self._handler, self._now = issuer, audience, handler, now
+        self._webhook_ids = None if webhook_ids is None else set(webhook_ids)
+        self._keys = Keys(keys_url or issuer.rstrip("/") + "/.well-known/jwks.json")
+        self._store, self._timeout = store or MemoryStore(), timeout
+        self._workers = ThreadPoolExecutor(max_workers=64, thread_name_prefix="tidings")
+        self._waiting = ThreadPoolExecutor(max_workers=64, thread_name_prefix="tidings-asgi")
+
+    # The checks, in this order. Nothing in the token is believed before its signature is.
+
+    def verify(self, authorization, body):
+        """The event of a delivery. Raises Refused."""
+        match = re.fullmatch(r"(?is)Bearer +(\S.*)", authorization or "")
+        if match is None:
+            raise Refused("token_missing")
+        token = match[1].rstrip()
+        header, claims, signature = self._read_token(token)
+        if header.get("alg") != "EdDSA":
+            raise Refused("algorithm")
+        kid = header.get("kid")
+        key = self._keys.get(kid if isinstance(kid, str) else None)
+        if key is None:
+            raise Refused("key")
+        raw = from_base64url(signature)
+        try:
+            if raw is None or len(raw) != 64:
+                raise InvalidSignature
+            key.verify(raw, token.rpartition(".")[0].encode())
+        except InvalidSignature:
+            raise Refused("signature") from None
+        return self._check_claims(claims, body)
+
+    @staticmethod
+    def _read_token(token):
+        parts = token.split(".")
+        if len(token) > MAX_TOKEN_CHARACTERS or len(parts) != 3 or not re.fullmatch(r"[A-Za-z0-9_-]*", parts[2]):
+            raise Refused("format")
+        try:
+            header, claims = (strict_json(from_base64url(part) or b"", repeated=False) for part in parts[:2])
+        except ValueError:
+            raise Refused("format") from None
+        if not isinstance(header, dict) or not isinstance(claims, dict) or "crit" in header or "b64" in header:
+            raise Refused("format")
+        if "typ" in header and not (isinstance(header["typ"], str) and re.fullmatch(r"(?i)(application/)?jwt", header["typ"])):
+            raise Refused("format")
+        return header, claims, parts[2]
+
+    def _check_claims(self, claims, body):
+        now = self._now()
+        if claims.get("iss") != self._issuer:
+            raise Refused("issuer")
+        if claims.get("aud") != self._audience:
+            raise Refused("audience")
+        exp, iat, jti = claims.get("exp"), claims.get("iat"), claims.get("jti")
+        if not is_time(exp) or now >= exp or (is_time(iat) and not 0 < exp - iat <= TOKEN_LIFETIME_SECONDS):
+            raise Refused("expiry")
+        try:
+            event = strict_json(body)
+        except ValueError:
+            event = None
+        if not isinstance(jti, str) or jti == "" or not isinstance(event, dict) or event.get("eventId") != jti:
+            raise Refused("jti")
+        if "body_sha256" in claims:  # a token of an older server has none
+            digest = base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()
+            claimed = claims["body_sha256"]
+            if not isinstance(claimed, str) or not hmac.compare_digest(claimed.encode(), digest.encode()):
+                raise Refused("body_digest")
+        if self._webhook_ids is not None and event.get("webhookId") not in self._webhook_ids:
+            raise Refused("webhook")
+        nbf = claims.get("nbf", iat)
+        if not is_time(iat) or not is_time(nbf) or max(iat, nbf) > now + CLOCK_TOLERANCE_SECONDS:
+            raise Refused("issued_at")
+        # Signed, and not what this receiver knows: 5XX, so that nothing is lost.
+        if not all(isinstance(event.get(name), str) for name in ("webhookId", "eventType", "eventTime")):
+            raise Refused("body")
+        if not isinstance(event.get("payload"), dict):
+            raise Refused("body")
+        sub = claims.get("sub")
+        return {**event, "id": sub if isinstance(sub, str) and sub else jti}
+
+    def _handle_once(self, event):
+        key = event["eventId"]
+        try:
+            status, owner = self._store.claim(key, CLAIM_SECONDS)
+        except Exception as error:
+            raise Refused("replay_store_unavailable") from error
+        if status != "claimed":
+            raise Refused("replay" if status == "handled" else "in_progress")
+        try:
+            if event["eventType"] != "ping":
+                self._handler(event)
+        except BaseException as error:
+            self._settle(lambda: self._store.release(key, owner))
+            if isinstance(error, RetryLater):
+                raise Refused("retry_later", error.seconds) from error
+            log.exception("Event %s could not be handled", key)
+            raise Refused("handler_failed") from error
+        self._settle(lambda: self._store.record(key, owner, HANDLED_SECONDS))
+
+    @staticmethod
+    def _settle(change):
+        # What became of the event stands, whether or not the store could take it.
+        try:
+            change()
+        except Exception:
+            log.exception("The replay store could not be told")
+
+    def receive(self, method, authorization, body):
+        """(status, headers, body) of the answer. Never raises. `body` is bytes, or the Refused that came of reading it."""
+        try:
+            if method != "POST":
+                raise Refused("method")
+            if isinstance(body, Refused):
+                raise body if re.match(r"(?i)Bearer +\S", authorization or "") else Refused("token_missing")
+            # A handler that is too slow is answered for, and still counts when it ends well.
+            self._workers.submit(lambda: self._handle_once(self.verify(authorization, body))).result(self._timeout)
+            return 200, {}, b""
+        except FutureTimeout:
+            return Refused("timeout").answer()
+        except Refused as refused:
+            log.info("refused: %s", refused.code)
+            return refused.answer()
+        except Exception:
+            log.exception("The receiver failed")
+            return Refused("handler_failed").answer()
+
+    def wsgi(self, environ, start_response):
+        """The receiver as a WSGI application (PEP 3333)."""
+        status, headers, content = self.receive(
+            environ["REQUEST_METHOD"], environ.get("HTTP_AUTHORIZATION"), self._read_wsgi(environ)
+        )
+        reason = http.client.responses.get(status, "Unknown")
+        hop_by_hop = {"Connection"}  # the server's own, says PEP 3333
+        listed = [(name, value) for name, value in headers.items() if name not in hop_by_hop]
+        start_response(f"{status} {reason}", [*listed, ("Content-Length", str(len(content)))])
+        return [content]
+
+    @staticmethod
+    def _read_wsgi(environ):
+        try:
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+            if length > MAX_BODY_BYTES:
+                return Refused("body_too_large")
+            if not length and environ.get("wsgi.input_terminated"):  # a chunked body
+                body = environ["wsgi.input"].read(MAX_BODY_BYTES + 1)
+                return body if len(body) <= MAX_BODY_BYTES else Refused("body_too_large")
+            body = environ["wsgi.input"].read(length) if length else b""
+            return body if len(body) == length else Refused("body_incomplete")
+        except (OSError, ValueError):
+            return Refused("body_incomplete")
+
+    async def asgi(self, scope, receive, send):
+        """The receiver as an ASGI application."""
+        if scope["type"] != "http":
+            return
+        body, length = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            length += len(message.get("body", b""))
+            if length <= MAX_BODY_BYTES:
+                body.append(message.get("body", b""))
+            if not message.get("more_body") or length > 8 * MAX_BODY_BYTES:
+                break
+        authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        given = b"".join(body) if length <= MAX_BODY_BYTES else Refused("body_too_large")
+        loop = asyncio.get_running_loop()
+        answer = loop.run_in_executor(self._waiting, self.receive, scope["method"], authorization, given)
+        status, headers, content = await answer
+        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        encoded.append((b"content-length", str(len(content)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": encoded})
+        await send({"type": "http.response.body", "body": content})

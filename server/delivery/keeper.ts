@@ -1,0 +1,152 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Knex } from 'knex'
+import type { Clock } from '../clock.ts'
+import { type Database, isContention, marks, rows, run } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { leaveActive } from '../domain/webhooks.ts'
+import type { Log } from '../log.ts'
+import type { Settlement } from './queue.ts'
+import { endOf } from './settle.ts'
+
+/** A webhook whose row another transaction holds is tried again after so long. */
+const AGAIN_MS = 100
+/**
+ * One in so many tries waits for the row for a moment: where events come all the time, it is never free to be taken in
+ * passing. Not longer, since whoever comes for the row meanwhile waits behind.
+ */
+const PATIENT_EACH = 5
+const PATIENCE_MS = 150
+
+const ONE_TRY = { againForMs: 0 }
+
+/** What an endpoint has asked of its webhook with 429. */
+type Asked = {
+  /** The webhook's epoch in which it was asked. */
+  epoch: number
+  heldUntil: number
+  /** It asked without saying for how long. */
+  isEnd: boolean
+  tries: number
+  written: (() => void)[]
+}
+
+export type Keeper = {
+  /** Resolves when what an answer means for its webhook has been written: at once for most. */
+  follow(settlement: Settlement): Promise<void>
+}
+
+/**
+ * Writes what answers mean for webhooks: held for a while, or inactive. Many of one webhook are one write. Apart from
+ * what they mean for deliveries, since a webhook's row may be held by somebody else for long: only that webhook waits.
+ */
+export const createKeeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Keeper => {
+  const waiting = new Map<string, Asked>()
+  let isWriting = false
+
+  const writeAll = async (): Promise<void> => {
+    isWriting = true
+    for (let isLogged = false; waiting.size > 0; ) {
+      const batch = [...waiting]
+      waiting.clear()
+      const left = await write(batch).catch(error => {
+        if (!isLogged && !isContention(error)) log.error({ err: error }, 'what endpoints asked for waits to be written')
+        isLogged ||= !isContention(error)
+        return batch
+      })
+      const ids = new Set(left.map(([id]) => id))
+      for (const [id, { written }] of batch) if (!ids.has(id)) for (const resolve of written) resolve()
+      for (const [id, asked] of left) put(id, { ...asked, tries: asked.tries + 1 })
+      if (left.length > 0) await sleep(AGAIN_MS)
+    }
+    isWriting = false
+  }
+
+  /** @returns those whose row was held by another */
+  const write = async (batch: [string, Asked][]): Promise<[string, Asked][]> => {
+    const holds = batch.filter(([, { isEnd }]) => !isEnd)
+    const free = holds.length === 0 ? new Set() : await hold(holds)
+    const left = holds.filter(([id]) => !free.has(id))
+    for (const end of batch.filter(([, { isEnd }]) => isEnd)) if (!(await deactivate(...end))) left.push(end)
+    const patient = left.findIndex(([, { tries }]) => tries % PATIENT_EACH === PATIENT_EACH - 1)
+    if (patient >= 0 && (await waitFor(...left[patient]!))) left.splice(patient, 1)
+    return left
+  }
+
+  /** @returns whether it is written, having waited for its row */
+  const waitFor = async (id: string, asked: Asked): Promise<boolean> => {
+    try {
+      if (asked.isEnd) await deactivate(id, asked, true)
+      else await hold([[id, asked]], true)
+      return true
+    } catch (error) {
+      if (isContention(error)) return false
+      throw error
+    }
+  }
+
+  /** @returns the ids of those that are written */
+  const hold = (holds: [string, Asked][], isPatient = false): Promise<Set<string>> =>
+    database.transaction(async trx => {
+      const ids = holds.map(([id]) => id)
+      const free = await lock(trx, ids, isPatient)
+      for (const [id, { epoch, heldUntil }] of holds.filter(([id]) => free.has(id))) {
+        await run(
+          trx,
+          `UPDATE webhooks SET held_until = ?
+           WHERE id = ? AND status = 'active' AND epoch = ? AND (held_until IS NULL OR held_until < ?)`,
+          [heldUntil, id, epoch, heldUntil],
+        )
+      }
+      return free
+    }, ONE_TRY)
+
+  /** @returns whether it is written */
+  const deactivate = (id: string, { epoch }: Asked, isPatient = false): Promise<boolean> =>
+    database.transaction(async trx => {
+      if ((await lock(trx, [id], isPatient)).size === 0) return isPatient
+      await leaveActive(trx, id, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, clock.now(), epoch)
+      return true
+    }, ONE_TRY)
+
+  const put = (id: string, asked: Asked): void => {
+    const other = waiting.get(id)
+    const written = [...(other?.written ?? []), ...asked.written]
+    // What was asked of a past epoch is asked of nobody any more.
+    const latest = !other || other.epoch < asked.epoch ? asked : other
+    const both = other?.epoch === asked.epoch
+    waiting.set(id, {
+      ...latest,
+      heldUntil: both ? Math.max(other.heldUntil, asked.heldUntil) : latest.heldUntil,
+      isEnd: both ? other.isEnd || asked.isEnd : latest.isEnd,
+      tries: Math.max(other?.tries ?? 0, asked.tries),
+      written,
+    })
+  }
+
+  return {
+    follow(settlement) {
+      const { job, outcome } = settlement
+      const isEnd = outcome.status === 'cancelled'
+      const holdMs = outcome.status === 'pending' ? outcome.holdWebhookMs : undefined
+      if (!isEnd && holdMs === undefined) return Promise.resolve()
+      return new Promise(resolve => {
+        const heldUntil = endOf(settlement) + (holdMs ?? 0)
+        put(job.webhookId, { epoch: job.epoch, heldUntil, isEnd, tries: 0, written: [resolve] })
+        if (!isWriting) writeAll()
+      })
+    },
+  }
+}
+
+/** @returns the ids of webhooks whose rows are locked now; waiting for a moment, of all that there are */
+const lock = async (trx: Knex.Transaction, ids: string[], isPatient: boolean): Promise<Set<string>> => {
+  const { forUpdate, forUpdateSkipLocked, within } = dialectOf(trx)
+  const select = `SELECT id FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id`
+  const statement = isPatient ? within(PATIENCE_MS, select + forUpdate) : select + forUpdateSkipLocked
+  const found = await rows<{ id: string }>(trx, statement, ids)
+  return new Set(found.map(({ id }) => id))
+}
+
+const THROTTLED_WITHOUT_RETRY_AFTER =
+  'The endpoint answered 429 without a readable Retry-After. Set the status to active when it can receive again, ' +
+  'then recover what it missed.'

@@ -1,0 +1,206 @@
+import type { Knex } from 'knex'
+import { type Database, marks, rows, run } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { logLost } from '../domain/deliveries.ts'
+import type { Outcome } from './outcome.ts'
+import { caseOf, type QueueRow, type Settlement } from './queue.ts'
+
+/** Another transaction in the way of all is soon told to the recorder, which tries them one by one. */
+const AGAIN = { againForMs: 500 }
+
+/**
+ * Records attempts and what they mean for their deliveries: log, deliveries and queue in one transaction. What they
+ * mean for webhooks is written apart (`keeper.ts`): nothing here waits for a webhook's row.
+ *
+ * @returns those whose row of the queue another transaction holds at this moment: nothing of them was recorded
+ */
+export const settle = async (database: Database, settlements: Settlement[], now: number): Promise<Settlement[]> => {
+  // One order of locking in every process: what two settles share, they take in the same order.
+  const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
+  return database.transaction(async trx => {
+    const { locked, held } = await lockRows(trx, sorted)
+    const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
+    if (free.length === 0) return sorted
+    const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
+    const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
+    const own = await ofPresentEpoch(trx, free.filter(isOwn))
+    const late = free.filter(settlement => !isOwn(settlement))
+    await logAttempts(trx, free)
+    await retry(trx, own)
+    await finish(trx, own, now)
+    const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
+    await logLost(
+      trx,
+      locked.filter(row => takenOver.has(row.delivery_id)),
+    )
+    await recordLate(trx, late, now)
+    return sorted.filter(({ job }) => held.has(job.deliveryId))
+  }, AGAIN)
+}
+
+/** Rows of the queue that are free to be locked, and the deliveries whose row another transaction holds. */
+const lockRows = async (
+  trx: Knex.Transaction,
+  settlements: Settlement[],
+): Promise<{ locked: QueueRow[]; held: Set<string> }> => {
+  const ids = settlements.map(({ job }) => job.deliveryId)
+  const locked = await rows<QueueRow>(
+    trx,
+    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)})
+     ORDER BY delivery_id${dialectOf(trx).forUpdateSkipLocked}`,
+    ids,
+  )
+  if (locked.length === ids.length) return { locked, held: new Set() }
+  const found = new Set(locked.map(row => row.delivery_id))
+  const missing = ids.filter(id => !found.has(id))
+  const held = await rows<{ delivery_id: string }>(
+    trx,
+    `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(missing)})`,
+    missing,
+  )
+  return { locked, held: new Set(held.map(row => row.delivery_id)) }
+}
+
+/** What an endpoint asks for with 429 is not asked of the url that has taken its place: the delivery goes there now. */
+const ofPresentEpoch = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
+  const asked = own.filter(({ outcome }) => 'deactivateWebhook' in outcome || 'holdWebhookMs' in outcome)
+  if (asked.length === 0) return own
+  const ids = [...new Set(asked.map(({ job }) => job.webhookId))]
+  const present = new Map(
+    (
+      await rows<{ id: string; epoch: number }>(
+        trx,
+        `SELECT id, epoch FROM webhooks WHERE id IN (${marks(ids)}) AND status = 'active'`,
+        ids,
+      )
+    ).map(({ id, epoch }) => [id, epoch]),
+  )
+  const isPast = (settlement: Settlement): boolean =>
+    asked.includes(settlement) && (present.get(settlement.job.webhookId) ?? 0) > settlement.job.epoch
+  return own.map(settlement => {
+    if (!isPast(settlement)) return settlement
+    const { failureCount, throttledSinceMs } = settlement.job
+    return { ...settlement, outcome: { status: 'pending', retryInMs: 0, failureCount, throttledSinceMs } }
+  })
+}
+
+const ATTEMPT_COLUMNS = [
+  'delivery_id',
+  'number',
+  'started_at',
+  'duration_ms',
+  'status_code',
+  'failure',
+  'failure_detail',
+  'response',
+  'retry_after',
+]
+
+const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
+  // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
+  const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
+  await run(
+    trx,
+    `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
+      `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
+    settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
+      job.deliveryId,
+      job.attempt,
+      startedAt,
+      durationMs,
+      result.kind === 'response' ? result.statusCode : null,
+      result.kind === 'failure' ? result.reason : null,
+      result.kind === 'failure' ? result.detail : null,
+      result.kind === 'response' ? result.body : null,
+      outcome.status === 'pending' && outcome.holdWebhookMs !== undefined
+        ? endOf({ startedAt, durationMs }) + outcome.holdWebhookMs
+        : null,
+    ]) as Knex.RawBinding[],
+  )
+}
+
+/** The end of an attempt: what waits are counted from. */
+export const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number =>
+  startedAt + durationMs
+
+const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> => {
+  const again = own.flatMap(({ outcome, ...settlement }) =>
+    outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
+  )
+  if (again.length === 0) return
+  // Every row is there: this transaction has locked it under its lease.
+  const columns = ['event_id', 'webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
+  await run(
+    trx,
+    `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
+    again.flatMap(({ job, outcome, ...settlement }) => [
+      job.deliveryId,
+      job.eventId,
+      job.webhookId,
+      endOf(settlement) + outcome.retryInMs,
+      job.attempt,
+      outcome.failureCount,
+      outcome.throttledSinceMs,
+    ]) as Knex.RawBinding[],
+  )
+  const next = caseOf(
+    'id',
+    again.map(({ job, outcome, ...settlement }) => [job.deliveryId, endOf(settlement) + outcome.retryInMs]),
+  )
+  const counts = caseOf(
+    'id',
+    again.map(({ job }) => [job.deliveryId, job.attempt]),
+  )
+  await run(
+    trx,
+    `UPDATE deliveries SET next_attempt_at = ${next.sql}, attempt_count = ${counts.sql} WHERE id IN (${marks(again)})`,
+    [...next.bindings, ...counts.bindings, ...again.map(({ job }) => job.deliveryId)],
+  )
+}
+
+const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
+  const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
+  const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
+  for (const group of alike.values()) {
+    const { job, outcome } = group[0]!
+    await run(
+      trx,
+      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, handled_before = ?
+       WHERE id IN (${marks(group)}) AND status = 'pending'`,
+      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
+    )
+  }
+  await dequeue(trx, finished)
+}
+
+/** As a column has it. */
+const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
+
+const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
+  if (finished.length === 0) return
+  const ids = finished.map(({ job }) => job.deliveryId)
+  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
+}
+
+const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
+
+/** Attempts that came after their lease. */
+const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number): Promise<void> => {
+  for (const [attempt, group] of Map.groupBy(late, ({ job }) => job.attempt)) {
+    await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(group)}) AND attempt_count < ?`, [
+      attempt,
+      ...group.map(({ job }) => job.deliveryId),
+      attempt,
+    ])
+  }
+  const acknowledged = late.filter(isAcknowledged)
+  if (acknowledged.length === 0) return
+  await run(
+    trx,
+    `UPDATE deliveries SET status = 'delivered', next_attempt_at = NULL, finished_at = ?
+     WHERE id IN (${marks(acknowledged)}) AND status <> 'delivered'`,
+    [now, ...acknowledged.map(({ job }) => job.deliveryId)],
+  )
+  await dequeue(trx, acknowledged)
+}

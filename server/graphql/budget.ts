@@ -1,0 +1,243 @@
+import type { FieldNode, FragmentDefinitionNode, GraphQLResolveInfo, SelectionNode } from 'graphql'
+import { Kind } from 'graphql'
+import { TidingsError } from '../../shared/errors.ts'
+import type { Row } from '../mango/documents.ts'
+import type { Meter } from '../mango/meter.ts'
+import type { Json } from '../mango/selector.ts'
+
+/**
+ * What one request may spend, over all its lists and aliases. A list of 10,000 rows with all its scalar fields, and
+ * what they refer to, is well within it; memory grows by 100 MB at most.
+ */
+export const BUDGET = {
+  /** Rows loaded, each once. Ten lists of 10,000; a row of ours takes 300 to 1,000 bytes. */
+  rows: 100_000,
+  /** Characters in the rows loaded: 10,000 webhooks have urls of 2,048 at most. */
+  characters: 40_000_000,
+  /**
+   * Fields answered, those of a row that is answered under several others once for each. 10,000 rows have 50 each; one
+   * takes a microsecond and 50 bytes.
+   */
+  values: 500_000,
+  /** Bytes of the answer: 10,000 rows of 2,400 each. */
+  bytes: 24 * 1024 * 1024,
+  /** Instructions of all patterns together: a common one has 10 to 50, and takes one step each a character. */
+  instructions: 10_000,
+  /** Milliseconds of matching and sorting what the database can't: a million rows with a pattern take about 3 s. */
+  matchingMs: 10_000,
+  /**
+   * Milliseconds from the request's start to its answer. A mutation may wait for an endpoint, and is not bound to it.
+   */
+  timeMs: 15_000,
+}
+
+type Limit = keyof typeof BUDGET
+
+const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; what: string; instead: string }> = {
+  rows: {
+    code: 'RESULT_TOO_LARGE',
+    what: 'loads more than # rows',
+    instead: 'Give its lists smaller limits, or page through them with after in several requests.',
+  },
+  characters: {
+    code: 'RESULT_TOO_LARGE',
+    what: 'loads rows with more than # characters',
+    instead: 'Give its lists smaller limits, or page through them with after in several requests.',
+  },
+  values: {
+    code: 'RESULT_TOO_LARGE',
+    what: 'answers more than # fields, those of a row once for every place that it is answered in',
+    instead: 'Give its lists smaller limits, or ask for what many rows have in common in a request of its own.',
+  },
+  bytes: {
+    code: 'RESULT_TOO_LARGE',
+    what: 'answers more than # bytes',
+    instead: 'Give its lists smaller limits, or ask for fewer fields.',
+  },
+  instructions: {
+    code: 'QUERY_TOO_COMPLEX',
+    what: 'has patterns that come to more than # instructions together',
+    instead: 'Ask with fewer or simpler patterns, or in several requests.',
+  },
+  matchingMs: {
+    code: 'QUERY_TOO_COMPLEX',
+    what: 'has matched and sorted for more than # ms what the database can not',
+    instead: 'Add a condition on an indexed field, or simplify its patterns.',
+  },
+  timeMs: {
+    code: 'QUERY_TOO_COMPLEX',
+    what: 'takes more than # ms',
+    instead: 'Add a condition on an indexed field, or ask for less at once.',
+  },
+}
+
+/** Says which limit a request has passed, and what would pass. */
+export const overspent = (limit: Limit): TidingsError => {
+  const { code, what, instead } = REFUSALS[limit]
+  const most = BUDGET[limit]
+  return new TidingsError(code, `The request ${what.replace('#', most.toLocaleString('en'))}. ${instead}`, {
+    limit: most,
+    budget: limit,
+  })
+}
+
+type Spent = Record<Exclude<Limit, 'timeMs'>, number>
+type Weight = { values: number; bytes: number }
+
+/** What is left of one request. Whoever spends more than there is ends the request as a whole. */
+export class Budget implements Meter {
+  readonly #spent: Spent = { rows: 0, characters: 0, values: 0, bytes: 0, instructions: 0, matchingMs: 0 }
+  readonly #weights = new Map<FieldNode, Weight>()
+  readonly #ended = Promise.withResolvers<Error>()
+  #end: Error | undefined
+  #matchedAt = 0
+  /** Where execution stops for good: nothing after it is run, and no error is made for each of 10,000 rows. */
+  readonly #never = new Promise<never>(() => {})
+  #timer: NodeJS.Timeout | undefined
+
+  /** Resolves when the request is over before it is answered, with the reason. */
+  get ended(): Promise<Error> {
+    return this.#ended.promise
+  }
+
+  get isOver(): boolean {
+    return this.#end !== undefined
+  }
+
+  /** Ends the request: it spent too much, or nobody waits for it. */
+  end(reason: Error): void {
+    if (this.#end) return
+    this.#end = reason
+    this.#ended.resolve(reason)
+  }
+
+  /**
+   * Runs a request. Resolves with what `work` does, or throws as soon as it has spent too much, whatever `work` still
+   * waits for.
+   */
+  async within<T>(work: () => T | Promise<T>, timeMs?: number): Promise<T> {
+    if (timeMs !== undefined) this.#timer = setTimeout(() => this.end(overspent('timeMs')), timeMs)
+    try {
+      const result = await Promise.race([work(), this.#ended.promise])
+      if (this.#end) throw this.#end
+      return result as T
+    } finally {
+      clearTimeout(this.#timer)
+    }
+  }
+
+  load(rows: readonly (Row | string)[]): void {
+    this.#spend('rows', rows.length)
+    let characters = 0
+    for (const row of rows) {
+      if (typeof row === 'string') {
+        characters += row.length
+        continue
+      }
+      for (const name in row) {
+        const value = row[name]
+        if (typeof value === 'string') characters += value.length
+      }
+    }
+    this.#spend('characters', characters)
+  }
+
+  compile(instructions: number): void {
+    this.#spend('instructions', instructions)
+  }
+
+  match(ms: number): void {
+    this.#matchedAt = performance.now()
+    this.#spend('matchingMs', ms)
+  }
+
+  look(): void {
+    if (this.#spent.matchingMs + performance.now() - this.#matchedAt < BUDGET.matchingMs) return
+    this.#spend('matchingMs', BUDGET.matchingMs)
+  }
+
+  /** The characters of a text that is answered. */
+  text(length: number): void {
+    // One error is enough for all the fields that are still to be answered.
+    if (!this.#end) this.#spend('bytes', length)
+  }
+
+  /** A list of ids or names that is answered. */
+  list(read: Promise<Json>): Promise<Json> {
+    return this.#unlessOver(read, list => {
+      const { length } = list as string[]
+      this.#spend('values', length)
+      this.#spend('bytes', length * AROUND_BYTES)
+    })
+  }
+
+  /** The rows of a list, before their fields are answered. */
+  answer(info: GraphQLResolveInfo, listed: Promise<Row[]>): Promise<Row[]> {
+    return this.#unlessOver(listed, ({ length }) => {
+      const { values, bytes } = this.#weightOf(info)
+      this.#spend('values', length * values)
+      this.#spend('bytes', length * bytes)
+    })
+  }
+
+  /** What was read; nothing, for ever, once the request is over. */
+  async #unlessOver<T>(read: Promise<T>, count: (found: T) => void): Promise<T> {
+    try {
+      const found = await read
+      if (!this.#end) count(found)
+      return this.#end ? this.#never : found
+    } catch (error) {
+      if (this.#end) return this.#never
+      throw error
+    }
+  }
+
+  #spend(limit: keyof Spent, amount: number): void {
+    const spent = this.#spent[limit] + amount
+    this.#spent[limit] = spent
+    if (spent <= BUDGET[limit] && !this.#end) return
+    if (this.#end) throw this.#end
+    const error = overspent(limit)
+    this.end(error)
+    throw error
+  }
+
+  /** What a row of a list comes to, without the rows of lists below it. */
+  #weightOf({ fieldNodes, fragments }: GraphQLResolveInfo): Weight {
+    const known = this.#weights.get(fieldNodes[0]!)
+    if (known) return known
+    const selections = fieldNodes.flatMap(node => node.selectionSet?.selections ?? [])
+    const weight = weigh(selections, fragments, new Map())
+    this.#weights.set(fieldNodes[0]!, weight)
+    return weight
+  }
+}
+
+/** Quotes, a colon, a comma, and a value of one character. */
+const AROUND_BYTES = 5
+
+const weigh = (
+  selections: readonly SelectionNode[],
+  fragments: Readonly<Record<string, FragmentDefinitionNode>>,
+  known: Map<string, Weight>,
+): Weight => {
+  const total = { values: 0, bytes: 0 }
+  const add = ({ values, bytes }: Weight) => {
+    total.values += values
+    total.bytes += bytes
+  }
+  for (const selection of selections) {
+    if (selection.kind === Kind.FIELD) {
+      add({ values: 1, bytes: (selection.alias ?? selection.name).value.length + AROUND_BYTES })
+    }
+    if (selection.kind !== Kind.FRAGMENT_SPREAD) {
+      if (selection.selectionSet) add(weigh(selection.selectionSet.selections, fragments, known))
+      continue
+    }
+    const name = selection.name.value
+    const weight = known.get(name) ?? weigh(fragments[name]!.selectionSet.selections, fragments, known)
+    known.set(name, weight)
+    add(weight)
+  }
+  return total
+}

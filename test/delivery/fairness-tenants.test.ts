@@ -1,0 +1,218 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { after, afterEach, before, describe, it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
+import { createPlaces } from '../../server/delivery/concurrency.ts'
+import { createPings } from '../../server/delivery/pings.ts'
+import type { Job, Settlement } from '../../server/delivery/queue.ts'
+import type { Change } from '../../server/domain/change.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
+import { recoverDeliveries } from '../../server/domain/recovery.ts'
+import { realClock, testClock } from '../support/clock.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
+import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { type Fixture, startFixture } from './fixture.ts'
+
+describeEachEngine('endpoints that do not share fate', engine => {
+  let fixture: Fixture
+  const receivers: Receiver[] = []
+  before(async () => {
+    fixture = await startFixture(engine, realClock)
+  })
+  afterEach(async () => {
+    for (const each of receivers.splice(0)) await each.close()
+    await fixture.reset()
+  })
+  after(() => fixture?.stop())
+
+  const receiver = async (...given: Parameters<typeof startReceiver>): Promise<Receiver> => {
+    const started = await startReceiver(...given)
+    receivers.push(started)
+    return started
+  }
+  const latencyOf = ({ requests }: Receiver): number =>
+    requests[0]!.receivedAt - Date.parse(requests[0]!.body.eventTime)
+
+  it('reach the one that is well within seconds, while thrice as many of its tenant hang as there are places', async () => {
+    const hanging = await receiver({ answer: () => 'hang' })
+    const well = await receiver()
+    for (let n = 0; n < 100; n++) await fixture.webhook(`${hanging.url}/${n}`)
+    await fixture.webhook(well.url)
+    const loop = await fixture.startLoop({ concurrency: 32, attemptTimeoutMs: 30_000 })
+    await fixture.emit()
+    loop.wake()
+    await well.waitFor(all => all.length === 1, 15_000)
+    assert.ok(hanging.requests.length <= 32 + 4 * 32, `${hanging.requests.length} at once`)
+  })
+
+  it('reach another tenant at once, whose events come behind thousands of one that is well', async () => {
+    const crowd = await receiver({ answer: () => ({ status: 200, delayMs: 200 }) })
+    const other = await receiver()
+    const crowdId = await fixture.webhook(crowd.url)
+    await fixture.emit()
+    const webhook = await fixture.webhookRow(crowdId)
+    const copies = Array.from({ length: 1_000 }, () => ({ ...webhook, id: randomUUID() }))
+    for (let from = 0; from < copies.length; from += 100) {
+      await fixture.database.knex('webhooks').insert(copies.slice(from, from + 100))
+    }
+    await fixture.emit()
+    const loop = await fixture.startLoop({ concurrency: 16 })
+    loop.wake()
+    await crowd.waitFor(all => all.length > 20)
+    const { id: tenantId } = await fixture.token()
+    const otherId = await fixture.webhook(other.url)
+    await fixture.database.knex('webhooks').where({ id: otherId }).update({ access_token_id: tenantId })
+    await fixture.database.knex('webhooks').whereNot({ id: otherId }).update({ all_organisations_and_projects: 0 })
+    await fixture.emit()
+    loop.wake()
+    await other.waitFor(all => all.length === 1, 10_000)
+    assert.ok(latencyOf(other) < 2_000, `${latencyOf(other)} ms`)
+    assert.ok(crowd.requests.length < 900, `${crowd.requests.length} of 1,000 had gone before`)
+  })
+
+  it('send what is new before what is recovered', async () => {
+    const slow = await receiver({ answer: () => ({ status: 200, delayMs: 100 }) })
+    const id = await fixture.webhook(slow.url)
+    const old = new Set(await fixture.emit(300))
+    await fixture.database.knex('deliveries').update({ status: 'rejected', next_attempt_at: null })
+    await fixture.database.knex('delivery_queue').delete()
+    const token = { seesAllOrganisations: true } as AccessToken
+    const span = { since: 0, until: undefined }
+    const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
+      fixture.database.transaction(trx => work({ trx, token, now: realClock.now }))
+    await recoverDeliveries({ database: fixture.database, clock: realClock, change }, id, span)
+    const loop = await fixture.startLoop({ concurrency: 16 })
+    loop.wake()
+    await slow.waitFor(all => all.length > 4)
+    await fixture.emit(10)
+    loop.wake()
+    const isNew = ({ body }: { body: { payload: { projectReport: { id: string } } } }): boolean =>
+      !old.has(body.payload.projectReport.id)
+    const all = await slow.waitFor(all => all.filter(isNew).length === 10, 15_000)
+    assert.ok(all.length < 150, `${all.length} requests until the 10 new ones had come`)
+  })
+
+  it('pass over a webhook that is held, however much is due of it', async () => {
+    const held = await receiver({ answer: () => ({ status: 429, headers: { 'retry-after': '1' } }) })
+    const heldId = await fixture.webhook(held.url)
+    await fixture.emit(30)
+    await fixture.multiplyQueue(heldId, 100)
+    const well = await receiver()
+    const loop = await fixture.startLoop({ concurrency: 64 })
+    loop.wake()
+    await held.waitFor(all => all.length > 0)
+    await wait(1_500)
+    await fixture.webhook(well.url)
+    const since = held.requests.length
+    const startedAt = Date.now()
+    for (let n = 0; n < 20; n++) {
+      await fixture.emit()
+      loop.wake()
+      await wait(50)
+    }
+    await well.waitFor(all => all.length === 20, 10_000)
+    const latencies = well.requests.map(({ receivedAt, body }) => receivedAt - Date.parse(body.eventTime))
+    assert.ok(Math.max(...latencies) < 1_500, `${latencies}`)
+    const probes = held.requests.length - since
+    const most = 2 + (Date.now() - startedAt) / 1_000
+    assert.ok(probes <= most, `${probes} requests to an endpoint that asks for a second each time`)
+    const pending = () => fixture.countWhere({ webhook_id: heldId, status: 'pending' })
+    await eventually('nothing to be lost', pending, count => count === 3_020)
+  })
+})
+
+describe('the shares of tenants', () => {
+  const clock = testClock()
+  const job = (webhookId: string, tenant: string) =>
+    ({ webhookId, recovered: false, webhook: { held_until: null, access_token_id: tenant } }) as Job
+  const made = (result: object, durationMs = 10) =>
+    ({ result, durationMs, outcome: { status: 'delivered' } }) as unknown as Settlement
+  const timeout = made({ kind: 'failure', reason: 'timeout' }, 15_000)
+
+  it('are three quarters for one alone, and the first event of another finds room', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const crowd = Array.from({ length: 500 }, (_, n) => job(`crowd-${n}`, 'crowd'))
+    const { take } = places.triage(crowd)
+    assert.ok(take.length <= 96, `${take.length} of 128`)
+    for (const each of take) places.add(each, clock.now() + 30_000)
+    assert.equal(places.triage([job('other', 'other')]).take.length, 1)
+  })
+
+  it('go round: of two tenants, one of which has a hundred webhooks, each gets as many', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const crowd = Array.from({ length: 100 }, (_, n) => ({ webhookId: `${n}`, tenantId: 'crowd', recovered: false }))
+    const two = ['x', 'y'].map(webhookId => ({ webhookId, tenantId: 'other', recovered: false }))
+    const quotas = [...places.quotas([...crowd, ...two], 10)]
+    const of = (tenant: string) =>
+      quotas.filter(([{ tenantId }]) => tenantId === tenant).reduce((sum, [, quota]) => sum + quota, 0)
+    assert.deepEqual([of('crowd'), of('other')], [5, 5])
+  })
+
+  it('leave an endpoint that has timed out twice one place, until it answers', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const attempt = (settlement: Settlement): void => {
+      places.add(job('a', 'tenant'), clock.now() + 30_000)
+      const place = places.next()!
+      places.ended(place, settlement)
+      places.leave(place)
+    }
+    const mayHave = () => places.triage(Array.from({ length: 10 }, () => job('a', 'tenant'))).take.length
+    attempt(timeout)
+    assert.ok(mayHave() > 1)
+    attempt(timeout)
+    assert.equal(mayHave(), 1)
+    attempt(made({ kind: 'response' }))
+    assert.ok(mayHave() > 1)
+  })
+
+  it('probe no more than a quarter of the places together', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const ids = Array.from({ length: 100 }, (_, n) => `hanging-${n}`)
+    for (const id of ids) {
+      for (let n = 0; n < 2; n++) {
+        const place = places.startNow(job(id, id), clock.now() + 30_000)
+        places.ended(place, timeout)
+        places.leave(place)
+      }
+    }
+    assert.equal(places.triage(ids.map(id => job(id, id))).take.length, 16)
+  })
+})
+
+describe('the places for pings', () => {
+  it('are few for a webhook and a token, and others find theirs', async () => {
+    const pings = createPings({ concurrency: 64 })
+    const end = Promise.withResolvers<void>()
+    let hanging = 0
+    const hang = () => {
+      hanging += 1
+      return end.promise
+    }
+    const refused = Array.from({ length: 20 }, (_, n) =>
+      pings.run({ tokenId: 'crowd', webhookId: `webhook-${n % 3}` }, hang).then(
+        () => 'done',
+        error => error.code,
+      ),
+    )
+    await pings.run({ tokenId: 'other', webhookId: 'other' }, async () => {})
+    assert.equal(hanging, 4)
+    assert.equal(await refused.at(-1), 'RATE_LIMITED')
+    end.resolve()
+    assert.deepEqual(Object.groupBy(await Promise.all(refused), code => code).done?.length, 4)
+  })
+
+  it('go to the next in turn when one is answered', async () => {
+    const pings = createPings({ concurrency: 64 })
+    let done = 0
+    await Promise.all(
+      Array.from({ length: 50 }, () =>
+        pings.run({ tokenId: 'token', webhookId: 'webhook' }, async () => {
+          await wait(1)
+          done += 1
+        }),
+      ),
+    )
+    assert.equal(done, 50)
+  })
+})

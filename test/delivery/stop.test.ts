@@ -1,0 +1,133 @@
+import assert from 'node:assert/strict'
+import { after, afterEach, before, it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
+import { connect, run } from '../../server/database/connect.ts'
+import { leaveActive } from '../../server/domain/webhooks.ts'
+import { realClock } from '../support/clock.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
+import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { type Fixture, startFixture } from './fixture.ts'
+
+/** Longer than a stop may take to be heard of. */
+const HEARD_MS = 1_000
+
+describeEachEngine('what waits in memory', engine => {
+  let fixture: Fixture
+  let receiver: Receiver | undefined
+  let answer = (_: { status: number; headers?: Record<string, string> }) => {}
+  before(async () => {
+    fixture = await startFixture(engine, realClock)
+  })
+  afterEach(async () => {
+    answer({ status: 200 })
+    await receiver?.close()
+    await fixture.reset()
+  })
+  after(() => fixture?.stop())
+
+  /** One of four is being answered, and at least one waits behind it. */
+  const startWaiting = async () => {
+    receiver = await startReceiver({
+      answer: (_request, n) => (n === 1 ? new Promise(resolve => (answer = resolve)) : { status: 200 }),
+    })
+    const loop = await fixture.startLoop({ concurrency: 4 })
+    const webhookId = await fixture.webhook(receiver.url)
+    await fixture.emit(4)
+    loop.wake()
+    await receiver.waitFor(all => all.length === 1)
+    const leased = () => fixture.database.knex('delivery_queue').whereNotNull('lease')
+    await eventually('one to wait', leased, rows => rows.length > 1)
+    return { loop, webhookId }
+  }
+
+  it('is not sent to a webhook that has been disabled, and no attempt is logged of it', async () => {
+    const { loop, webhookId } = await startWaiting()
+    await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, realClock.now()))
+    await wait(HEARD_MS)
+    answer({ status: 200 })
+    await loop.idle()
+    assert.equal(receiver!.requests.length, 1)
+    const attempts = await fixture.database.knex('attempts')
+    assert.deepEqual(
+      attempts.map(({ status_code, failure }) => [status_code, failure]),
+      [[200, null]],
+    )
+    const counts = (await fixture.deliveries()).map(each => `${each.status} ${each.attempt_count}`)
+    assert.deepEqual(counts.toSorted(), ['cancelled 0', 'cancelled 0', 'cancelled 0', 'delivered 1'])
+  })
+
+  it('is given back without an attempt where another process was asked to wait', async () => {
+    const { loop, webhookId } = await startWaiting()
+    const until = realClock.now() + 3_600_000
+    await fixture.database.knex('webhooks').where({ id: webhookId }).update({ held_until: until })
+    const leased = () => fixture.database.knex('delivery_queue').whereNotNull('lease')
+    await eventually('all but one to be given back', leased, rows => rows.length === 1, { timeoutMs: 5_000 })
+    const attempts = await fixture.database.knex('delivery_queue').orderBy('attempt').pluck('attempt')
+    assert.deepEqual(attempts, [0, 0, 0, 1])
+    answer({ status: 200 })
+    await eventually(
+      'the first to be recorded',
+      () => fixture.count('attempts'),
+      count => count === 1,
+    )
+    assert.equal(receiver!.requests.length, 1)
+    await loop.stop()
+  })
+
+  it('is looked at again with one statement for all, twice a second at most', async () => {
+    await startWaiting()
+    const looks: string[] = []
+    fixture.database.knex.on('query', ({ sql }) => {
+      if (/^SELECT id, status, epoch, held_until FROM webhooks/.test(sql)) looks.push(sql)
+    })
+    await wait(2_000)
+    fixture.database.knex.removeAllListeners('query')
+    assert.ok(looks.length >= 1 && looks.length <= 5, `${looks.length} looks in 2 s`)
+  })
+})
+
+describeEachEngine('a webhook whose row somebody else holds', engine => {
+  let fixture: Fixture
+  before(async () => {
+    fixture = await startFixture(engine, realClock)
+  })
+  after(() => fixture?.stop())
+
+  it('keeps nothing of others from being recorded, and is held when it is free', async t => {
+    if (engine === 'sqlite') return t.skip('one transaction at a time holds all')
+    const throttled = await startReceiver({ answer: () => ({ status: 429, headers: { 'retry-after': '60' } }) })
+    const healthy = await startReceiver()
+    const other = await connect(fixture.given.url)
+    const holding = Promise.withResolvers<void>()
+    const held = Promise.withResolvers<void>()
+    try {
+      const throttledId = await fixture.webhook(throttled.url)
+      const healthyId = await fixture.webhook(healthy.url)
+      await fixture.emit(2)
+      const holder = other.transaction(async trx => {
+        await run(trx, 'UPDATE webhooks SET updated_at = updated_at + 1 WHERE id = ?', [throttledId])
+        held.resolve()
+        await holding.promise
+      })
+      await held.promise
+      const loop = await fixture.startLoop()
+      loop.wake()
+      const delivered = () => fixture.countWhere({ webhook_id: healthyId, status: 'delivered' })
+      await eventually('what is for the other webhook to be recorded', delivered, n => n === 2, { timeoutMs: 5_000 })
+      const logged = () => fixture.database.knex('attempts').where({ status_code: 429 })
+      await eventually('the 429 to be logged', logged, rows => rows.length > 0, { timeoutMs: 5_000 })
+      assert.equal((await fixture.webhookRow(throttledId)).held_until, null)
+      holding.resolve()
+      await holder
+      const heldUntil = async () => (await fixture.webhookRow(throttledId)).held_until
+      await eventually('the webhook to be held', heldUntil, until => until !== null, { timeoutMs: 5_000 })
+    } finally {
+      holding.resolve()
+      await fixture.reset()
+      await throttled.close()
+      await healthy.close()
+      await other.close()
+    }
+  })
+})

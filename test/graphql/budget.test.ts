@@ -1,0 +1,112 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { after, before, it } from 'node:test'
+import { BUDGET } from '../../server/graphql/budget.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+
+const ENV = { TIDINGS_ROLES: 'api', TIDINGS_RATE_LIMIT: '0', TIDINGS_LOG_LEVEL: 'silent' }
+const times = { created_at: 1, updated_at: 1 }
+const PROJECTS = 300
+const REPORTS = 10_000
+const SCALARS =
+  'id projectId quarter dueDate status submitterId submittedAt approverId approvedDate overdueAt __typename'
+
+describeEachEngine('a request has one budget', engine => {
+  let server: TestServer
+  let projectIds: string[]
+  before(async () => {
+    server = await startTestServer(engine, { env: ENV })
+    const { knex } = server.database
+    const { organisationId, userId } = await addProject(server.database)
+    const projects = Array.from({ length: PROJECTS }, (_, n) => ({
+      id: randomUUID(),
+      organisation_id: organisationId,
+      name: `${'é'.repeat(190)} ${n}`,
+      ...times,
+    }))
+    projectIds = projects.map(({ id }) => id)
+    await knex.batchInsert('projects', projects, 100)
+    const reports = Array.from({ length: REPORTS }, (_, n) => ({
+      id: randomUUID(),
+      project_id: projectIds[n % PROJECTS]!,
+      quarter: `${2000 + Math.floor(n / PROJECTS / 4)}-${(Math.floor(n / PROJECTS) % 4) + 1}`,
+      due_date: '2026-10-30',
+      status: 'open',
+      submitter_id: userId,
+      submitted_at: 1_700_000_000_000,
+      ...times,
+    }))
+    await knex.batchInsert('project_reports', reports, 100)
+  })
+  after(() => server.stop())
+
+  const refused = async (document: string, variables: object = {}) => {
+    const { data, errors } = await server.graphql(document, variables)
+    assert.ok(data == null, 'something was answered beside the error')
+    assert.equal(errors?.length, 1)
+    const { code, limit, budget } = errors![0]!.extensions
+    return { code, limit, budget, message: errors![0]!.message }
+  }
+
+  it('that lets a list of 10,000 rows through with all their fields', async () => {
+    const { data, errors } = await server.graphql(`{ projectReports { ${SCALARS} project { name } } }`)
+    assert.equal(errors, undefined)
+    assert.equal(data.projectReports.length, REPORTS)
+  })
+
+  it('in which a row counts once for every place that it is answered in', async () => {
+    const told = await refused('{ projects { organisation { projects { organisation { projects { id } } } } } }')
+    assert.deepEqual([told.code, told.budget, told.limit], ['RESULT_TOO_LARGE', 'values', BUDGET.values])
+    assert.match(told.message, /answers more than 500,000 fields.*smaller limits/)
+  })
+
+  it('that all lists and aliases share', async () => {
+    const lists = Array.from({ length: 30 }, (_, n) => `a${n}: projectReports { id }`)
+    const told = await refused(`{ ${lists.join(' ')} }`)
+    assert.deepEqual([told.code, told.budget, told.limit], ['RESULT_TOO_LARGE', 'rows', BUDGET.rows])
+  })
+
+  it('that is looked at before anything runs where limits tell what comes', async () => {
+    const lists = Array.from({ length: 30 }, (_, n) => `a${n}: projectReports(query: {limit: 10000}) { id }`)
+    const told = await refused(`{ ${lists.join(' ')} }`)
+    assert.equal(told.code, 'QUERY_TOO_COMPLEX')
+    assert.match(told.message, /300,000 rows, by its limits, and 100,000 are allowed/)
+  })
+
+  it('in which long names of fields count as often as they are answered', async () => {
+    const told = await refused(`{ projectReports { ${'a'.repeat(10_000)}: id } }`)
+    assert.deepEqual([told.code, told.budget, told.limit], ['RESULT_TOO_LARGE', 'bytes', BUDGET.bytes])
+  })
+
+  it('in which bytes count, not characters', async () => {
+    const lists = Array.from({ length: 12 }, (_, n) => `a${n}: project { name }`)
+    const told = await refused(`{ projectReports(query: {limit: 6000}) { ${lists.join(' ')} } }`)
+    assert.deepEqual([told.code, told.budget], ['RESULT_TOO_LARGE', 'bytes'])
+  })
+
+  it('in which all patterns count, from the first that is compiled', async () => {
+    const pattern = { $regex: '(?i)\\pL{990}0' }
+    const startedAt = performance.now()
+    const told = await refused('query($s: MangoSelector) { users(query: {selector: $s}) { id } }', {
+      s: { name: { $or: Array.from({ length: 900 }, () => pattern) } },
+    })
+    assert.deepEqual([told.code, told.budget], ['QUERY_TOO_COMPLEX', 'instructions'])
+    assert.ok(performance.now() - startedAt < 2_000)
+    const explains = Array.from(
+      { length: 40 },
+      (_, n) => `a${n}: explain(resource: users, query: {selector: {name: {_regex: "\\\\pL{${900 + n}}0"}}}) { sql }`,
+    )
+    assert.equal((await refused(`{ ${explains.join(' ')} }`)).budget, 'instructions')
+  })
+
+  it('that what a mutation answers has too', async () => {
+    const { data } = await server.graphql('{ organisations { id name } }')
+    const [organisation] = data.organisations
+    const told = await refused(
+      `mutation { upsertOrganisation(id: "${organisation.id}", name: "Acme")
+        { projects { organisation { projects { organisation { projects { id } } } } } } }`,
+    )
+    assert.equal(told.budget, 'values')
+  })
+})

@@ -1,0 +1,95 @@
+import assert from 'node:assert/strict'
+import { after, before, describe, it } from 'node:test'
+import { engines } from '../support/databases.ts'
+import { addProject, type GraphqlAnswer } from '../support/server.ts'
+import { startTwoServers, type TwoServers } from './two-servers.ts'
+
+const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
+  submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
+
+const assertUnavailable = ({ status, headers, errors }: GraphqlAnswer): void => {
+  assert.equal(errors?.[0]?.extensions.code, 'UNAVAILABLE', JSON.stringify(errors))
+  assert.deepEqual([status, headers.get('retry-after')], [503, '5'])
+}
+
+for (const engine of engines.filter(name => name !== 'sqlite')) {
+  describe(`while the database cannot be had (${engine})`, () => {
+    let two: TwoServers
+    let acme: Awaited<ReturnType<typeof addProject>>
+    before(async () => {
+      two = await startTwoServers(engine)
+      acme = await addProject(two.stopped.database)
+    })
+    after(() => two?.stop())
+    const submitting = (quarter: string) => ({ projectId: acme.projectId, submitterId: acme.userId, quarter })
+    const assertNotDone = async (quarter: string) => {
+      const again = await two.byOther(SUBMIT, submitting(quarter))
+      assert.equal(again.errors, undefined, 'what was refused had not been done')
+    }
+
+    it('a mutation waits for a row that is held, is UNAVAILABLE after 10 s, and is not done', async () => {
+      const startedMs = performance.now()
+      const answer = await two.stopped.database.transaction(async trx => {
+        await trx('projects').where('id', acme.projectId).update({ name: 'Held' })
+        // A connection that is silent in the middle of a transaction is ended.
+        const speaking = setInterval(() => void trx.raw('SELECT 1'), 1_000)
+        try {
+          return await two.byStopped(SUBMIT, submitting('2026-1'))
+        } finally {
+          clearInterval(speaking)
+        }
+      })
+      assertUnavailable(answer)
+      assert.ok(performance.now() - startedMs < 15_000)
+      await assertNotDone('2026-1')
+    })
+
+    it('queries and mutations are UNAVAILABLE where it refuses connections, and are not done', async () => {
+      two.proxy.refuse()
+      try {
+        const answers = await Promise.all([
+          two.byStopped(SUBMIT, submitting('2026-2')),
+          two.byStopped('{ projects { id } }'),
+        ])
+        for (const answer of answers) assertUnavailable(answer)
+      } finally {
+        two.proxy.mend()
+      }
+      await assertNotDone('2026-2')
+    })
+
+    it('a mutation is UNAVAILABLE where it can only be read, and is not done', async () => {
+      const message = 'The MySQL server is running with the --super-read-only option'
+      const failing = two.proxy.fail(/^INSERT INTO events/, { errno: 1290, sqlState: 'HY000', message })
+      assertUnavailable(await two.byStopped(SUBMIT, submitting('2026-3')))
+      failing.end()
+      await assertNotDone('2026-3')
+    })
+
+    it('a connection that breaks is not seen by a query, nor by a mutation that was not being committed', async () => {
+      for (const [pattern, document, variables] of [
+        [/from `projects`/i, '{ projects { id } }', {}],
+        [/INSERT INTO events/, SUBMIT, submitting('2026-4')],
+      ] as const) {
+        const hold = two.proxy.hold(pattern)
+        const asking = two.byStopped(document, variables)
+        await hold.caught
+        two.proxy.cut()
+        hold.end()
+        assert.equal((await asking).errors, undefined)
+      }
+    })
+
+    it('nobody is told that nothing was done where the connection breaks at the commit', async () => {
+      const hold = two.proxy.hold(/^COMMIT/i, { answer: true })
+      const asking = two.byStopped(SUBMIT, submitting('2025-1'))
+      await hold.caught
+      two.proxy.cut()
+      hold.end()
+      const { status, errors } = await asking
+      assert.equal(errors?.[0]?.extensions.code, 'INTERNAL_SERVER_ERROR')
+      assert.match(errors![0]!.message, /whether it was done is not known/)
+      assert.equal(status, 200)
+    })
+  })
+}

@@ -1,0 +1,25 @@
+import assert from 'node:assert/strict'
+import { it } from 'node:test'
+import { describeEachEngine } from '../support/databases.ts'
+import { startReceiver } from '../support/receiver.ts'
+import { startTestServer } from '../support/server.ts'
+
+const CREATE = 'mutation($url: String!) { createWebhook(url: $url) { id } }'
+
+describeEachEngine('an access token that has made as many webhooks as it may', engine => {
+  it('is told the limit, before anything is sent', async () => {
+    const server = await startTestServer(engine, { env: { TIDINGS_ROLES: 'api', TIDINGS_WEBHOOKS_PER_TOKEN: '2' } })
+    const receiver = await startReceiver()
+    try {
+      for (let n = 0; n < 2; n++) assert.equal((await server.graphql(CREATE, { url: receiver.url })).errors, undefined)
+      const { errors } = await server.graphql(CREATE, { url: receiver.url })
+      assert.equal(errors?.[0]?.extensions.code, 'CONFLICT')
+      assert.equal(errors?.[0]?.extensions.limit, 2)
+      assert.match(errors![0]!.message, /TIDINGS_WEBHOOKS_PER_TOKEN/)
+      assert.equal(receiver.requests.length, 2)
+    } finally {
+      await receiver.close()
+      await server.stop()
+    }
+  })
+})

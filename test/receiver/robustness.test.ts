@@ -1,0 +1,509 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { createServer, request as send } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import { after, describe, test } from 'node:test'
+import {
+  createReceiver,
+  expressReceiver,
+  type Handled,
+  learnedWebhook,
+  memoryReplayStore,
+  type ReceiverOptions,
+  type Refusal,
+  type TidingsEvent,
+  verifyDelivery,
+} from '../../receiver/index.ts'
+import { remoteKeys } from '../../receiver/keys.ts'
+import { audience, startSender } from './sender.ts'
+
+const sender = await startSender()
+const options = { issuer: sender.issuer.url, audience }
+
+const start = (more: Partial<ReceiverOptions> = {}) => {
+  const told = {
+    errors: [] as unknown[],
+    eventIds: [] as unknown[],
+    refusals: [] as Refusal[],
+    handled: [] as Handled[],
+  }
+  const { receive } = createReceiver({
+    ...options,
+    onError: (error, { eventId }) => {
+      told.errors.push(error)
+      told.eventIds.push(eventId)
+    },
+    onRefused: refusal => told.refusals.push(refusal),
+    onHandled: handled => told.handled.push(handled),
+    ...more,
+  })
+  return { receive, ...told }
+}
+
+/** Resolves once a condition holds. */
+const until = async (what: string, holds: () => boolean): Promise<void> => {
+  for (const endMs = Date.now() + 10_000; !holds(); await new Promise(resolve => setTimeout(resolve, 5))) {
+    assert.ok(Date.now() < endMs, `${what}, which has not come about`)
+  }
+}
+
+describe('an option that is wrong is refused at creation, and told', () => {
+  const wrong: [options: object, says: RegExp][] = [
+    [{ issuer: 'tidings.example' }, /^issuer is "tidings.example"/],
+    [{ issuer: undefined }, /^issuer is undefined/],
+    [{ audience: [] }, /^audience is \[\]/],
+    [{ audience: ['https://a.example', 'b'] }, /^audience/],
+    [{ keys: [] }, /^keys is \[\]/],
+    [{ keys: {} }, /^keys/],
+    [{ keys: [{ kty: 'RSA', kid: 'x' }] }, /^keys/],
+    [{ keys: [{ kty: 'OKP', crv: 'Ed25519', x: 'AA', kid: 'x' }] }, /^keys/],
+    [{ keys: 'keys.json' }, /^keys is "keys.json"/],
+    [{ keys: 7 }, /^keys is 7/],
+    [{ webhookId: '' }, /^webhookId/],
+    [{ webhookId: [] }, /^webhookId/],
+    [{ replayStore: {} }, /^replayStore/],
+    [{ replayStore: { claim() {}, record() {} } }, /^replayStore/],
+    [{ onError: 'log' }, /^onError/],
+    [{ onRefused: 1 }, /^onRefused/],
+    [{ now: 0 }, /^now is 0/],
+    [{ handlerTimeoutMs: 0 }, /^handlerTimeoutMs/],
+    [{ handlerTimeoutMs: Number.POSITIVE_INFINITY }, /^handlerTimeoutMs/],
+    [{ handlerTimeoutMs: '14s' }, /^handlerTimeoutMs/],
+    [{ dedupe: 'both' }, /^dedupe is "both"/],
+    [{ replays: 'ignore' }, /^replays/],
+    [{ webhookid: 'x' }, /^webhookid is no option; these are: issuer, audience/],
+  ]
+  for (const [given, says] of wrong) {
+    test(JSON.stringify(given), () => {
+      assert.throws(() => createReceiver({ ...options, ...given } as never), { name: 'TypeError', message: says })
+    })
+  }
+
+  test('and so is a handler that is none', () => {
+    assert.throws(() => expressReceiver(options, undefined as never), TypeError)
+    assert.throws(() => expressReceiver(createReceiver(options) as never), /end it with \.otherwise\(handler\)/)
+    assert.throws(() => createReceiver(options).on('nothing' as never, () => {}), /nothing is no type/)
+  })
+})
+
+describe('whatever is thrown', () => {
+  const thrown = [
+    undefined,
+    null,
+    'text',
+    7,
+    new Error('no'),
+    Object.freeze({ status: 404 }),
+    Symbol('x'),
+    new Proxy({}, {}),
+  ]
+
+  test('by a handler is answered 500, and the event comes again', async () => {
+    for (const error of thrown) {
+      const { receive, errors } = start()
+      const request = await sender.request()
+      const answer = await receive(request, () => {
+        throw error
+      })
+      assert.equal(answer.status, 500)
+      assert.equal(errors.length, 1)
+      assert.equal((await receive(request, () => {})).status, 200)
+    }
+  })
+
+  test('by what the owner is told with changes no answer', async () => {
+    for (const error of thrown) {
+      const throwing = () => {
+        throw error
+      }
+      const rejecting = () => Promise.reject(error)
+      for (const tell of [throwing, rejecting]) {
+        const { receive } = createReceiver({ ...options, onError: tell, onRefused: tell, onHandled: tell })
+        assert.equal((await receive(await sender.request(), () => {})).status, 200)
+        assert.equal((await receive(await sender.request(), throwing)).status, 500)
+        assert.equal((await receive({ authorization: 'Bearer x', body: '' }, () => {})).status, 401)
+      }
+    }
+  })
+
+  test('by a function among the options is a 5XX, and told', async () => {
+    const failing = () => {
+      throw new Error('the directory is away')
+    }
+    for (const [given, status, fault] of [
+      [{ audience: failing }, 500, 'option_failed'],
+      [{ webhookId: failing }, 500, 'option_failed'],
+      [{ now: failing }, 500, 'option_failed'],
+      [{ now: () => Number.NaN }, 500, 'option_failed'],
+      [{ keys: failing }, 503, 'keys_unavailable'],
+      [{ keys: () => [] }, 503, 'keys_unavailable'],
+      [{ keys: () => undefined }, 503, 'keys_unavailable'],
+      [{ replayStore: { claim: failing, record: failing, release: failing } }, 503, 'replay_store_unavailable'],
+      [
+        { replayStore: { claim: () => 'claimed', record: () => true, release: () => true } },
+        503,
+        'replay_store_unavailable',
+      ],
+    ] as const) {
+      const { receive, errors } = start(given as never)
+      const answer = await receive(await sender.request(), () => assert.fail('handled'))
+      assert.deepEqual([answer.status, answer.fault], [status, fault])
+      assert.equal(errors.length, 1)
+    }
+  })
+
+  test('while the body is read is a 503', async () => {
+    const { receive } = start()
+    const { authorization } = await sender.request()
+    const body = () => Promise.reject(new Error('reset'))
+    assert.equal((await receive({ authorization, body }, () => {})).fault, 'body_incomplete')
+    assert.equal((await receive({ authorization, body: (() => 7) as never }, () => {})).status, 500)
+  })
+})
+
+describe('a handler that is slow', () => {
+  test('is answered for in time, told to stop, and counts when it ends well', async () => {
+    const { receive, refusals, handled } = start({ handlerTimeoutMs: 50 })
+    const eventId = randomUUID()
+    const going = Promise.withResolvers<void>()
+    let signal: AbortSignal | undefined
+    const request = await sender.request({ eventId })
+    const answer = await receive(request, (_event, context) => {
+      signal = context.signal
+      return going.promise
+    })
+    assert.deepEqual([answer.status, answer.fault], [503, 'timeout'])
+    assert.equal(signal!.aborted, true)
+    assert.deepEqual([refusals[0]!.code, refusals[0]!.eventId], ['timeout', eventId])
+    assert.equal((await receive(request, () => assert.fail('twice'))).fault, 'in_progress')
+    going.resolve()
+    await until('the late end counts', () => handled.length === 1)
+    assert.equal(handled[0]!.isLate, true)
+    assert.equal((await receive(request, () => assert.fail('twice'))).fault, 'replay')
+  })
+
+  test('and fails late gets the event again, and is told', async () => {
+    const { receive, errors } = start({ handlerTimeoutMs: 50 })
+    const request = await sender.request()
+    const answer = await receive(request, (_event, { signal }) => once(signal, 'abort').then(() => assert.fail('late')))
+    assert.equal(answer.status, 503)
+    await until('the late failure is told', () => errors.some(error => /late/.test(String(error))))
+    assert.equal((await receive(request, () => {})).status, 200)
+  })
+
+  test('to begin, as its store is, is not begun after the answer', async () => {
+    const store = memoryReplayStore()
+    const going = Promise.withResolvers<void>()
+    const { receive } = start({
+      handlerTimeoutMs: 50,
+      replayStore: { ...store, claim: (key, seconds) => going.promise.then(() => store.claim(key, seconds)) },
+    })
+    const request = await sender.request()
+    assert.equal((await receive(request, () => assert.fail('begun'))).fault, 'timeout')
+    going.resolve()
+    let answer = await receive(request, () => {})
+    while (answer.fault === 'in_progress') answer = await receive(request, () => {})
+    assert.equal(answer.status, 200)
+  })
+
+  test('knows which attempt it is at, and whose token it has', async () => {
+    const { receive, handled } = start()
+    const eventId = randomUUID()
+    const attempts: number[] = []
+    for (const fails of [true, true, false]) {
+      await receive(await sender.request({ eventId }), (_event, { attempt, token }) => {
+        attempts.push(attempt)
+        assert.equal(token.claims.jti, eventId)
+        assert.equal(token.kid, sender.issuer.kid)
+        if (fails) throw new Error('no')
+      })
+    }
+    assert.deepEqual(attempts, [1, 2, 3])
+    assert.equal(handled[0]!.attempt, 3)
+  })
+
+  test('may leave work for later, whose failure is told', async () => {
+    const { receive, errors } = start()
+    const kept: Promise<unknown>[] = []
+    const request = { ...(await sender.request()), waitUntil: (promise: Promise<unknown>) => kept.push(promise) }
+    const answer = await receive(request, (_event, { waitUntil }) => waitUntil(Promise.reject(new Error('afterwards'))))
+    assert.equal(answer.status, 200)
+    await kept[0]
+    assert.match(String(errors[0]), /afterwards/)
+  })
+})
+
+describe('a delivery of an event that was handled', () => {
+  test('is acknowledged when that is chosen and its token was made later', async () => {
+    const { receive } = start({ replays: 'acknowledge' })
+    const eventId = randomUUID()
+    const nowSeconds = Math.floor(Date.now() / 1000)
+    const first = await sender.request({ eventId, issuedAtSeconds: nowSeconds - 5 })
+    assert.equal((await receive(first, () => {})).status, 200)
+    assert.equal((await receive(first, () => assert.fail('twice'))).fault, 'replay')
+    const retry = await sender.request({ eventId, issuedAtSeconds: nowSeconds })
+    assert.equal((await receive(retry, () => assert.fail('twice'))).status, 200)
+  })
+
+  test('under another id is acknowledged, and not handled, where events are handled once', async () => {
+    const id = randomUUID()
+    for (const [dedupe, times] of [
+      ['event', 1],
+      ['delivery', 2],
+    ] as const) {
+      const { receive, handled } = start({ dedupe })
+      const first = await sender.request({ id })
+      assert.equal((await receive(first, () => {})).status, 200)
+      assert.equal((await receive(await sender.request({ id }), () => {})).status, 200)
+      assert.equal((await receive(first, () => {})).fault, 'replay')
+      assert.equal(handled.length, times)
+    }
+  })
+})
+
+describe('the receiver’s owner', () => {
+  test('is told why a request was refused, with what was expected and found', async () => {
+    const { receive, refusals, errors } = start()
+    const eventId = randomUUID()
+    await receive(await sender.request({ eventId, audience: 'https://receiver.example/other' }), () => {})
+    const { message: _, ...refusal } = refusals[0]!
+    assert.deepEqual(refusal, {
+      code: 'audience',
+      status: 401,
+      eventId,
+      kid: sender.issuer.kid,
+      expected: JSON.stringify(audience),
+      found: '"https://receiver.example/other"',
+    })
+    assert.deepEqual(errors, [])
+  })
+
+  test('is told of no event’s id that was not signed', async () => {
+    const { receive, refusals } = start()
+    const { authorization, body } = await sender.request()
+    await receive({ authorization: `${authorization.slice(0, -9)}AAAAAAAAA`, body }, () => {})
+    assert.deepEqual([refusals[0]!.code, refusals[0]!.eventId], ['signature', undefined])
+  })
+
+  test('is told of which event something failed', async () => {
+    const { receive, eventIds } = start()
+    const eventId = randomUUID()
+    await receive(await sender.request({ eventId }), () => assert.fail('no'))
+    assert.deepEqual(eventIds, [eventId])
+  })
+
+  test('may have several audiences, or a function that knows them', async () => {
+    const asked: string[] = []
+    const known = (url: string) => asked.push(url) > 0 && url === audience
+    for (const given of [[audience, 'https://other.example'], ['https://other.example', audience], known]) {
+      const { receive } = start({ audience: given })
+      assert.equal((await receive(await sender.request(), () => {})).status, 200)
+      assert.equal(
+        (await receive(await sender.request({ audience: 'https://third.example' }), () => {})).fault,
+        'audience',
+      )
+    }
+    const before = asked.length
+    const { receive } = start({ audience: known })
+    const { authorization, body } = await sender.request()
+    await receive({ authorization: `${authorization.slice(0, -9)}AAAAAAAAA`, body }, () => {})
+    assert.equal(asked.length, before, 'strangers made it ask')
+  })
+})
+
+describe('a webhook', () => {
+  const own = randomUUID()
+
+  test('that is another’s is refused', async () => {
+    for (const webhookId of [own, [randomUUID(), own], (id: string) => id === own, async (id: string) => id === own]) {
+      const { receive } = start({ webhookId })
+      assert.equal((await receive(await sender.request({ webhookId: own }), () => {})).status, 200)
+      const answer = await receive(await sender.request({ webhookId: randomUUID(), eventType: 'ping' }), () => {})
+      assert.deepEqual([answer.status, answer.fault], [401, 'webhook'])
+    }
+  })
+
+  test('is learned at its first ping', async () => {
+    let kept: string | undefined
+    const webhookId = learnedWebhook({ load: () => kept, save: id => (kept = id) })
+    const { receive } = start({ webhookId })
+    assert.equal((await receive(await sender.request({ webhookId: own }), () => {})).fault, 'webhook')
+    assert.equal(kept, undefined)
+    const pings = [own, randomUUID()].map(async id =>
+      receive(await sender.request({ webhookId: id, eventType: 'ping' }), () => {}),
+    )
+    const statuses = (await Promise.all(pings)).map(({ status }) => status)
+    assert.deepEqual(statuses.toSorted(), [200, 401])
+    const other = kept === own ? randomUUID() : own
+    assert.equal((await receive(await sender.request({ webhookId: kept! }), () => {})).status, 200)
+    assert.equal((await receive(await sender.request({ webhookId: other }), () => {})).fault, 'webhook')
+  })
+})
+
+describe('verifyDelivery', () => {
+  test('gives the event of a Request, or of its parts, and no more', async () => {
+    const { authorization, body } = await sender.request({ id: 'the event' })
+    for (let n = 0; n < 2; n++) {
+      const request = new Request(audience, { method: 'POST', headers: { authorization }, body })
+      assert.equal((await verifyDelivery(request, options)).id, 'the event')
+      assert.equal(
+        (await verifyDelivery({ authorization, body }, options)).eventType,
+        'project_report_quarterly_overdue',
+      )
+    }
+  })
+
+  test('throws what is wrong, with the answer to give', async () => {
+    const request = await sender.request({ audience: 'https://other.example' })
+    await assert.rejects(verifyDelivery(request, options), { name: 'Fault', code: 'audience', status: 401 })
+    await assert.rejects(verifyDelivery(request, { ...options, issuer: 'x' }), TypeError)
+  })
+})
+
+test('each type of event goes to its own handler, and the rest to the one for the rest', async () => {
+  const taken: [string, TidingsEvent][] = []
+  const receiver = createReceiver(options)
+    .on('token_expired', event => taken.push(['expired', event]))
+    .on('project_report_quarterly_overdue', event => taken.push(['overdue', event]))
+    .otherwise(event => taken.push(['rest', event]))
+  const expired = { accessTokenId: randomUUID() }
+  await receiver.receive(await sender.request({ eventType: 'token_expired', payload: expired }))
+  await receiver.receive(await sender.request())
+  await receiver.receive(await sender.request({ eventType: 'project_archived', payload: {} }))
+  await receiver.receive(await sender.request({ eventType: 'token_expired', payload: {} }))
+  await receiver.receive(await sender.request({ eventType: 'ping' }))
+  assert.deepEqual(
+    taken.map(([name, { eventType }]) => `${name} ${eventType}`),
+    ['expired token_expired', 'overdue project_report_quarterly_overdue', 'rest unknown', 'rest unknown'],
+  )
+})
+
+describe('a connection', () => {
+  const serve = async (more: Partial<ReceiverOptions> = {}) => {
+    const server = createServer()
+    await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+    after(() => server.close().closeAllConnections())
+    const { port } = server.address() as AddressInfo
+    const url = `http://127.0.0.1:${port}/hooks`
+    server.on(
+      'request',
+      expressReceiver({ ...options, audience: url, onError: () => {}, ...more }, () => {}),
+    )
+    return { url, port }
+  }
+
+  test('whose body does not come is answered in time', async () => {
+    const { url } = await serve({ handlerTimeoutMs: 100 })
+    const slow = send(url, { method: 'POST', headers: { 'content-length': 100 } })
+    slow.write('{')
+    const [response] = await once(slow, 'response')
+    assert.equal(response.statusCode, 503)
+    slow.destroy()
+  })
+
+  test('whose body does not end is answered, and closed', async () => {
+    const { port } = await serve()
+    const socket = connect(port, '127.0.0.1')
+    socket.write('POST /hooks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer x\r\ntransfer-encoding: chunked\r\n\r\n')
+    const chunk = `10000\r\n${'x'.repeat(65_536)}\r\n`
+    let sent = 0
+    const pump = () => {
+      while (sent < 64e6 && socket.write(chunk)) sent += 65_536
+    }
+    socket.on('drain', pump).on('error', () => {})
+    pump()
+    const [answer] = await once(socket.setEncoding('utf8'), 'data')
+    assert.match(answer, /^HTTP\/1\.1 413 .*\r\nconnection: close/is)
+    assert.ok(sent < 32e6, `${sent} bytes were read`)
+    socket.destroy()
+  })
+
+  test('that was refused early carries the next request', async () => {
+    const { port } = await serve()
+    const socket = connect(port, '127.0.0.1').setEncoding('utf8')
+    let answers = ''
+    socket.on('data', text => {
+      answers += text
+    })
+    const refused = `POST /hooks HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n${'x'.repeat(200_000)}`
+    socket.write(refused + refused + refused)
+    await until('three answers', () => (answers.match(/HTTP\/1\.1 401/g) ?? []).length === 3)
+    socket.destroy()
+  })
+})
+
+describe('a key set', () => {
+  /** Answers as told; `answer` may never end. */
+  const publish = async () => {
+    const state = { url: '', requests: 0, answer: (_response: import('node:http').ServerResponse) => {} }
+    const server = createServer((_request, response) => {
+      state.requests += 1
+      state.answer(response)
+    })
+    await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+    after(() => server.close().closeAllConnections())
+    state.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/keys`
+    return state
+  }
+  const set = JSON.stringify({ keys: sender.issuer.keys })
+  const { kid } = sender.issuer
+
+  test('that hangs holds up no key that is known, whatever strangers send', async () => {
+    const issuer = await publish()
+    issuer.answer = response => response.end(set)
+    let nowMs = 0
+    const keys = remoteKeys(issuer.url, { now: () => nowMs })
+    await keys(kid)
+    issuer.answer = () => {}
+    for (let n = 0; n < 30; n++) assert.equal((await keys(`stranger ${n}`)).length, 1)
+    assert.equal(issuer.requests, 1)
+    nowMs += 600_000
+    const strangers = Array.from({ length: 30 }, (_, n) => keys(`stranger ${n}`).catch(() => 'refused'))
+    const startedAt = performance.now()
+    assert.equal((await keys(kid)).length, 1)
+    assert.ok(performance.now() - startedAt < 1000)
+    await until('one request', () => issuer.requests === 2)
+    assert.deepEqual(new Set(await Promise.all(strangers)), new Set(['refused']))
+    assert.equal(issuer.requests, 2)
+  })
+
+  test('that drips, or grows, is given up', async () => {
+    const issuer = await publish()
+    const drip = (response: import('node:http').ServerResponse) => {
+      const timer = setInterval(() => response.write(' '), 100)
+      response.once('close', () => clearInterval(timer))
+    }
+    issuer.answer = drip
+    await assert.rejects(async () => remoteKeys(issuer.url)(kid), /no whole answer within 5 s/)
+    issuer.answer = response => {
+      const grow = () => {
+        while (!response.destroyed && response.write('x'.repeat(65_536)));
+      }
+      response.on('drain', grow)
+      grow()
+    }
+    await assert.rejects(async () => remoteKeys(issuer.url)(kid), /longer than 256 KiB/)
+  })
+
+  test('that is empty or unreadable replaces no good one', async () => {
+    const issuer = await publish()
+    issuer.answer = response => response.end(set)
+    let nowMs = 0
+    const keys = remoteKeys(issuer.url, { now: () => nowMs })
+    await keys(kid)
+    for (const lie of [
+      '{"keys":[]}',
+      '{}',
+      '[]',
+      'null',
+      '<html>',
+      '{"keys":[{"kty":"OKP","crv":"Ed25519","x":"AA","kid":"x"}]}',
+    ]) {
+      issuer.answer = response => response.end(lie)
+      nowMs += 20_000
+      await assert.rejects(async () => keys('stranger'), /could not be had/)
+      assert.equal((await keys(kid)).length, 1)
+    }
+  })
+})
