@@ -112,7 +112,8 @@ describeEachEngine('POST /graphql', engine => {
 
   it('refuses a selector with a variable that is not given, which would select more than was meant', async () => {
     const among = (selector: string) =>
-      `query A($name: String${selector === '$all' ? ', $all: MangoSelector' : ''}) { users(query: {selector: ${selector}, limit: 1}) { id } ...F }
+      `query A($name: String${selector === '$all' ? ', $all: MangoSelector' : ''}) {
+         users(query: {selector: ${selector}, limit: 1}) { id } ...F }
        query B($x: String = "x") { users(query: {selector: {name: $x}}) { id } }
        fragment F on Query { projects(query: {selector: {name: {_in: ["x", $name]}}}) { id } }`
     const ask = (operationName: string, selector: string, variables: object) =>

@@ -373,37 +373,6 @@ const walk: Case = {
   },
 }
 
-const snapshot: Case = {
-  name: 'snapshot',
-  says: 'Nested lists of one document come from one moment',
-  engines: ALL,
-  async run(stage) {
-    const clients = await twoClients(stage)
-    const world = await stage.world(clients[0])
-    const endpoint = await stage.endpoint()
-    const { id } = await done(clients[0](CREATE_WEBHOOK, { url: endpoint.url }))
-    let isOver = false
-    const load = times(4, async () => {
-      while (!isOver) await world.submit(clients[0])
-    })
-    const rounds = 100
-    let apart = 0
-    const document = `query ($id: UUID!) { webhooks(query: {selector: {id: $id}}) {
-      health { pending delivered } deliveries { status } } }`
-    for (let n = 0; n < rounds; n++) {
-      const [webhook] = (await done(clients[1](document, { id }))) as unknown as {
-        health: { pending: number; delivered: number }
-        deliveries: { status: string }[]
-      }[]
-      const count = (status: string) => webhook!.deliveries.filter(delivery => delivery.status === status).length
-      if (webhook!.health.pending !== count('pending') || webhook!.health.delivered !== count('delivered')) apart += 1
-    }
-    isOver = true
-    await load
-    stage.expect('health and deliveries agree', apart === 0, `${apart} of ${rounds} documents have two moments in them`)
-  },
-}
-
 type Repeatable = { document: string; variables: () => object | Promise<object>; done: () => Promise<number> }
 
 /** Mutations, and how often each was done. */
@@ -631,7 +600,6 @@ export const machineryCases: Case[] = [
   rowLocked,
   unavailable,
   walk,
-  snapshot,
   idempotencyKey,
   sentAgain,
   sentAgainKilled,
