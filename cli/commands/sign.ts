@@ -25,7 +25,7 @@ export const signCommand = () =>
   $ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://127.0.0.1:4100/graphql`,
         ],
         [
-          'Send a mutation so that it may be sent again: sign it anew, with the same key',
+          'A mutation that may be sent again: signed anew, under the same key',
           'tidings sign --body @mutation.json --idempotency-key "$key" | ' +
             'curl -H @- --data-binary @mutation.json http://127.0.0.1:4100/graphql',
         ],

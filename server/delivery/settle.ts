@@ -50,9 +50,9 @@ const lockRows = async (
      ORDER BY delivery_id${dialectOf(trx).forUpdateSkipLocked}`,
     ids,
   )
-  if (locked.length === ids.length) return { locked, held: new Set() }
   const found = new Set(locked.map(row => row.delivery_id))
   const missing = ids.filter(id => !found.has(id))
+  if (missing.length === 0) return { locked, held: new Set() }
   const held = await rows<{ delivery_id: string }>(
     trx,
     `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(missing)})`,
@@ -133,7 +133,8 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
+     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}
+     ${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
       job.eventId,

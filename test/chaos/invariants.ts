@@ -4,7 +4,7 @@ import type { Arrivals } from './arrivals.ts'
 import { actionOf, endpoints, organisationOf, wants } from './endpoints.ts'
 import type { Disturbance } from './faults.ts'
 import type { LoadResult } from './load.ts'
-import { rules, type Story, tell, time, waits } from './story.ts'
+import { rules, type Timeline, tell, time, waits } from './timeline.ts'
 import type { World } from './world.ts'
 
 // What must hold at the end of a run, of all that is in the database and in the endpoints' log.
@@ -53,7 +53,7 @@ const finder = (findings: Findings, sentence: string) => {
  * those of the past stay in mind for so long as they were felt.
  */
 const among =
-  (disturbances: Disturbance[]): Story['disturbances'] =>
+  (disturbances: Disturbance[]): Timeline['disturbances'] =>
   (from, to, ...kinds) =>
     disturbances.filter(
       it =>
@@ -153,7 +153,7 @@ const checkDeliveries = async (given: Given, findings: Findings, figures: Figure
     )
     const arrived = arrivals.of(ids)
     for (const delivery of page) {
-      const story: Story = {
+      const timeline: Timeline = {
         delivery,
         attempts: attempts.get(delivery.id) ?? [],
         arrivals: arrived.get(delivery.id) ?? [],
@@ -161,20 +161,20 @@ const checkDeliveries = async (given: Given, findings: Findings, figures: Figure
         disturbances,
       }
       for (const { rule, wrong } of checks) {
-        for (const fault of rule(story))
-          wrong.push(`delivery ${delivery.id} to ${nameOf(world, delivery)} ${fault} [${tell(story)}]`)
+        for (const fault of rule(timeline))
+          wrong.push(`delivery ${delivery.id} to ${nameOf(world, delivery)} ${fault} [${tell(timeline)}]`)
       }
-      for (const { one, next, waitMs } of waits(story)) {
+      for (const { one, next, waitMs } of waits(timeline)) {
         const lateMs = next.started_at - one.started_at - one.duration_ms! - waitMs
         late.push(lateMs)
         if (disturbances(one.started_at, next.started_at).length === 0) lateUndisturbed.push(lateMs)
       }
       counts.deliveries += 1
-      counts.attempts += story.attempts.length
-      counts.lost += story.attempts.filter(({ failure }) => failure === 'lost').length
-      counts.arrivals += story.arrivals.length
+      counts.attempts += timeline.attempts.length
+      counts.lost += timeline.attempts.filter(({ failure }) => failure === 'lost').length
+      counts.arrivals += timeline.arrivals.length
       if (delivery.status in counts) counts[delivery.status as 'delivered'] += 1
-      const acknowledgements = story.arrivals.filter(
+      const acknowledgements = timeline.arrivals.filter(
         it => it.isWritten && it.status !== null && it.status >= 200 && it.status < 300,
       )
       if (acknowledgements.length > 1) counts.doubled += 1

@@ -15,7 +15,7 @@ import type { Disturbance, Fault } from './faults.ts'
 import { checkAll, type Figures, type Findings, type ServerLog } from './invariants.ts'
 import { startLoad, type Target } from './load.ts'
 import type { FromReceivers, ToReceivers } from './receivers.ts'
-import { time } from './story.ts'
+import { time } from './timeline.ts'
 import { createWorld } from './world.ts'
 
 export type Chaos = {

@@ -34,7 +34,7 @@ describeEachEngine('endpoints that do not share fate', engine => {
   const latencyOf = ({ requests }: Receiver): number =>
     requests[0]!.receivedAt - Date.parse(requests[0]!.body.eventTime)
 
-  it('reach the one that is well within seconds, while thrice as many of its tenant hang as there are places', async () => {
+  it('reach the one that is well in seconds, while thrice as many of its tenant hang as there are places', async () => {
     const hanging = await receiver({ answer: () => 'hang' })
     const well = await receiver()
     for (let n = 0; n < 100; n++) await fixture.webhook(`${hanging.url}/${n}`)

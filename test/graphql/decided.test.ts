@@ -19,8 +19,12 @@ const APPROVE =
   'mutation ($id: UUID!, $approverId: UUID!) { approveProjectReport(id: $id, approverId: $approverId) { id } }'
 const UPSERT_PROJECT = `mutation ($id: UUID, $organisationId: UUID!, $name: String!) {
   upsertProject(id: $id, organisationId: $organisationId, name: $name) { id name } }`
-const UPSERT_WEBHOOK = `mutation ($id: UUID, $url: String, $events: [EventType!], $organisationIds: [UUID!], $status: WebhookStatus) {
-  upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, status: $status) { id url status events } }`
+const UPSERT_WEBHOOK = `mutation (
+  $id: UUID, $url: String, $events: [EventType!], $organisationIds: [UUID!], $status: WebhookStatus
+) {
+  upsertWebhook(
+    id: $id, url: $url, events: $events, organisationIds: $organisationIds, status: $status
+  ) { id url status events } }`
 const REVOKE = 'mutation ($id: UUID!) { revokeAccessToken(id: $id) { id } }'
 
 const codeOf = ({ errors }: GraphqlAnswer): string | undefined => errors?.[0]?.extensions.code

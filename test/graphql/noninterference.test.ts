@@ -345,7 +345,7 @@ describeEachEngine('what a token does not see', engine => {
     recoverDeliveries: { webhookId: idOf('webhook named A'), since: '2026-01-01T00:00:00Z' },
     upsertOrganisation: { id: idOf('organisation A'), name: `Org ${markOf('A')}` },
     upsertProject: { id: idOf('project A1'), organisationId: idOf('organisation A'), name: 'P' },
-    upsertUser: { id: idOf('user 1'), name: 'User 1' },
+    upsertUser: { id: idOf('user 1'), name: 'User One' },
     createAccessToken: { name: 'new', permissions: ['read'], organisationIds: [idOf('organisation A')] },
     revokeAccessToken: { id: idOf('token sees one') },
     rotateSigningKey: {},

@@ -230,7 +230,7 @@ const quarters = (): (() => string) => {
 
 const rowLocked: Case = {
   name: 'row-locked',
-  says: 'A submit that matches a webhook whose row is locked for 23 s waits, or is UNAVAILABLE; it is no internal error',
+  says: 'A submit that matches a webhook whose row is locked for 23 s waits, or is UNAVAILABLE; no internal error',
   engines: SHARED,
   async run(stage) {
     const client = stage.client(await stage.server())

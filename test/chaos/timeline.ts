@@ -5,7 +5,7 @@ import type { Disturbance } from './faults.ts'
 // What must hold of one delivery, told twice: by the database, and
 // by the endpoint it went to. Each rule returns what is wrong.
 
-export type Story = {
+export type Timeline = {
   delivery: DeliveryRow
   /** By number. */
   attempts: AttemptRow[]
@@ -16,7 +16,7 @@ export type Story = {
   disturbances: (from: number, to: number, ...kinds: Disturbance['kind'][]) => Disturbance[]
 }
 
-type Rule = (story: Story) => string[]
+type Rule = (timeline: Timeline) => string[]
 
 /** How far apart two processes may read the database's clock, and an event and its note in a log may lie. */
 const CLOCKS_MS = 250
@@ -74,21 +74,21 @@ const notTwiceAtOnce: Rule = ({ arrivals, disturbances }) =>
   })
 
 /** Not before the wait is over, by the log of attempts and by the endpoint's. */
-const waited: Rule = story => {
+const waited: Rule = timeline => {
   const wrong: string[] = []
-  for (const { one, next, waitMs } of waits(story)) {
+  for (const { one, next, waitMs } of waits(timeline)) {
     const gapMs = next.started_at - endOf(one)
     if (gapMs >= waitMs - CLOCKS_MS) continue
-    if (story.disturbances(one.started_at, next.started_at, 'freeze').length > 0) continue
+    if (timeline.disturbances(one.started_at, next.started_at, 'freeze').length > 0) continue
     wrong.push(`attempt ${next.number} came ${gapMs} ms after attempt ${one.number}, not ${waitMs}`)
   }
   let failures = 0
-  for (const [one, next] of pairs(story.arrivals)) {
+  for (const [one, next] of pairs(timeline.arrivals)) {
     // A failure that may not have been counted has had the wait of one fewer.
     if (!one.isWritten || isSuccess(one.status) || one.status === 429) continue
-    if (story.disturbances(one.arrivedAt - CLOCKS_MS, next.arrivedAt).length > 0) continue
+    if (timeline.disturbances(one.arrivedAt - CLOCKS_MS, next.arrivedAt).length > 0) continue
     const gapMs = next.arrivedAt - one.endedAt!
-    const waitMs = story.scheduleMs[failures++] ?? 0
+    const waitMs = timeline.scheduleMs[failures++] ?? 0
     if (gapMs < waitMs - CLOCKS_MS) wrong.push(`arrived again after ${gapMs} ms, not ${waitMs}`)
   }
   return wrong
@@ -99,7 +99,7 @@ const waited: Rule = story => {
  * none where the first was lost or throttled. A failure counts only if it was
  * recorded in time, which it may not have been if something was out of order.
  */
-export const waits = ({ attempts, scheduleMs, disturbances }: Story) => {
+export const waits = ({ attempts, scheduleMs, disturbances }: Timeline) => {
   const found: { one: AttemptRow; next: AttemptRow; waitMs: number }[] = []
   let failures = 0
   for (const [one, next] of pairs(attempts)) {
@@ -188,8 +188,8 @@ export const rules: Readonly<Record<string, Rule>> = {
   'each attempt had a token made for it': freshTokens,
 }
 
-/** A story in one line: the log of attempts, and what the endpoint saw. */
-export const tell = ({ delivery, attempts, arrivals }: Story): string => {
+/** A timeline in one line: the log of attempts, and what the endpoint saw. */
+export const tell = ({ delivery, attempts, arrivals }: Timeline): string => {
   const made = attempts.map(
     it => `${it.number} ${time(it.started_at)} +${it.duration_ms ?? '?'} ms ${it.status_code ?? it.failure}`,
   )
