@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
 import { type GraphQLObjectType, getNamedType, isEnumType, isObjectType } from 'graphql'
 import { type Entity, resources } from '../../server/domain/resources.ts'
+import { Budget } from '../../server/graphql/budget.ts'
 import { isNullable } from '../../server/graphql/fields.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import type { Field, Resource } from '../../server/mango/resource.ts'
@@ -132,7 +133,7 @@ describe('the schema', () => {
       for (const [name, field] of Object.entries(resource.fields)) {
         if (field.kind !== 'column') continue
         const read = (raw: unknown) =>
-          type.getFields()[name]!.resolve!({ [field.column]: raw }, {}, undefined, undefined as never)
+          type.getFields()[name]!.resolve!({ [field.column]: raw }, {}, { budget: new Budget() }, undefined as never)
         const [raw, shown] = samples[field.type]
         assert.equal(read(raw), shown, name)
         if (field.nullable) assert.equal(read(null), null, name)
