@@ -2,6 +2,7 @@ import { createReadStream } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import Router from '@koa/router'
+import { receiverPage, receiversIndex } from './receivers.ts'
 import type { RequestState } from './request-id.ts'
 
 const assets = dirname(createRequire(import.meta.url).resolve('swagger-ui-dist/package.json'))
@@ -26,6 +27,7 @@ const PAGE = `<!doctype html>
 <link rel="stylesheet" href="/docs/swagger-ui.css">
 <!-- Tidings calls and is not called: nothing to authorize, and no operations besides the webhooks. -->
 <style>.swagger-ui .scheme-container, .swagger-ui h3:not([class]) { display: none }</style>
+${receiversIndex}
 <div id="docs"></div>
 <script src="/docs/swagger-ui-bundle.js"></script>
 <script src="/docs/view.js"></script>
@@ -48,6 +50,13 @@ export const docs = (spec: object) => {
     ctx.set('Content-Security-Policy', POLICY)
     ctx.type = 'html'
     ctx.body = PAGE
+  })
+  router.get('/docs/receivers/:name', async (ctx, next) => {
+    const page = await receiverPage(ctx.params.name!)
+    if (page === undefined) return next()
+    ctx.set('Content-Security-Policy', POLICY)
+    ctx.type = 'html'
+    ctx.body = page
   })
   router.get('/docs/view.js', ctx => {
     ctx.type = 'text/javascript'

@@ -56,3 +56,28 @@ test('the interactive view is made of the package’s own files, and may ask no 
   assert.match(policy, /default-src 'none'/)
   assert.doesNotMatch(policy, /https?:|\*/)
 })
+
+for (const [name, code] of Object.entries({
+  javascript: /koaReceiver/,
+  python: /def /,
+  go: /package /,
+  java: /class TidingsReceiver/,
+  csharp: /Not run/,
+  php: /&lt;\?php/,
+  ruby: /class /,
+  README: /body_sha256/,
+})) {
+  test(`the docs have a receiver to read: ${name}`, async () => {
+    assert.ok((await (await get('/docs')).text()).includes(`href="/docs/receivers/${name}"`))
+    const response = await get(`/docs/receivers/${name}`)
+    assert.equal(response.status, 200)
+    assert.match(await response.text(), code)
+    assert.match(response.headers.get('content-security-policy') ?? '', /default-src 'none'/)
+  })
+}
+
+test('no other file is to be had as a receiver', async () => {
+  for (const name of ['..%2f..%2fpackage', 'vectors', 'constructor', 'README.md']) {
+    assert.equal((await get(`/docs/receivers/${name}`)).status, 404, name)
+  }
+})
