@@ -10,7 +10,8 @@ import { type AttemptTools, sendOnce } from './attempt.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
 import type { AttemptResult } from './outcome.ts'
-import { jobsOf } from './queue.ts'
+import { type Claim, type Job, jobsOf } from './queue.ts'
+import { BELIEVED_MS } from './recheck.ts'
 
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
 export type AnsweredPing = {
@@ -100,8 +101,21 @@ export const pingStored = async (
   })
   const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
   const claimed = { deliveryId, eventId, webhookId, epoch, recovered: false, ...first }
-  // Ended meanwhile, it is cancelled.
-  const jobs = (await jobsOf(database.knex, [claimed])).filter(job => job.epoch === job.webhook.epoch)
-  for (const job of jobs) await loop.deliverNow(job)
+  for (const job of await freshJobsOf(database, claimed)) await loop.deliverNow(job)
   return { deliveryId }
+}
+
+const MOST_READS = 5
+
+/**
+ * The claim with all that is needed to send it, read a moment ago. None where its webhook has ended it meanwhile: it is
+ * cancelled. None either where the database is too slow to tell: its lease runs out, and it is claimed again.
+ */
+const freshJobsOf = async (database: Database, claimed: Claim): Promise<Job[]> => {
+  for (let n = 0; n < MOST_READS; n++) {
+    const startedAt = performance.now()
+    const jobs = await jobsOf(database.knex, [claimed])
+    if (performance.now() - startedAt < BELIEVED_MS) return jobs.filter(job => job.epoch === job.webhook.epoch)
+  }
+  return []
 }

@@ -5,7 +5,7 @@ import type { Place } from './concurrency.ts'
 /** What has not been sent is looked at again after so long. */
 const EVERY_MS = 500
 /** Nothing is sent on the word of a look that is older: with it, a stop is heard of within a second. */
-const BELIEVED_MS = 800
+export const BELIEVED_MS = 800
 
 /** A claim that is not to be sent any more, or not before `until`. */
 export type Stopped = { place: Place; until: number }
