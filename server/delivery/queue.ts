@@ -311,14 +311,15 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
     const found = await rows<Row>(sql, `SELECT id, ${columns} FROM ${table} WHERE id IN (${marks([...ids])})`, [...ids])
     return new Map(found.map(row => [row.id, row]))
   }
+  const eventIds = new Set(claims.map(({ eventId }) => eventId))
+  const events = await read<EventDetails>('type, payload, created_at', 'events', eventIds)
+  // Last: an event does not change, and a webhook may be disabled at this moment.
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
   const webhooks = await read<JobWebhook>(
     'url, epoch, ended_epoch, sweeping, access_token_id, held_until',
     'webhooks',
     webhookIds,
   )
-  const eventIds = new Set(claims.map(({ eventId }) => eventId))
-  const events = await read<EventDetails>('type, payload, created_at', 'events', eventIds)
   return claims.flatMap(claimed => {
     const webhook = webhooks.get(claimed.webhookId)
     const event = events.get(claimed.eventId)
