@@ -106,3 +106,20 @@ const matching = async (trx: Knex.Transaction, event: NewEvent): Promise<Matched
     [...ids, projectId ?? null, type, ...ids],
   )
 }
+
+/**
+ * The rules of `matching` asked the other way round, whatever the event's type: whether the webhook `w`, made by the
+ * token `t`, may have the event `e` by what it names and what its token sees.
+ */
+export const MAY_HAVE = `
+  (w.all_organisations_and_projects = 1
+    OR EXISTS (SELECT 1 FROM webhook_organisations wo WHERE wo.webhook_id = w.id AND (
+      e.all_organisations = 1 OR wo.organisation_id = e.organisation_id
+      OR EXISTS (SELECT 1 FROM event_organisations eo
+        WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
+    OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
+  AND (t.sees_all_organisations = 1
+    OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
+      e.all_organisations = 1 OR s.organisation_id = e.organisation_id
+      OR EXISTS (SELECT 1 FROM event_organisations eo
+        WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))`

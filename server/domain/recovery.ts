@@ -5,6 +5,7 @@ import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue } from './deliveries.ts'
+import { MAY_HAVE } from './events.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
 import { sweepUntil } from './sweep.ts'
@@ -134,17 +135,7 @@ const MISSED = `
     AND e.type <> 'ping'
     AND (w.all_events = 1
       OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))
-    AND (w.all_organisations_and_projects = 1
-      OR EXISTS (SELECT 1 FROM webhook_organisations wo WHERE wo.webhook_id = w.id AND (
-        e.all_organisations = 1 OR wo.organisation_id = e.organisation_id
-        OR EXISTS (SELECT 1 FROM event_organisations eo
-          WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
-      OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
-    AND (t.sees_all_organisations = 1
-      OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
-        e.all_organisations = 1 OR s.organisation_id = e.organisation_id
-        OR EXISTS (SELECT 1 FROM event_organisations eo
-          WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))
+    AND ${MAY_HAVE}
     AND NOT EXISTS (SELECT 1 FROM deliveries d
       WHERE d.event_id = e.id AND d.webhook_id = w.id
         AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1))

@@ -3,6 +3,7 @@ import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { cancel, type OwedRow } from './deliveries.ts'
+import { MAY_HAVE } from './events.ts'
 
 // A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over
 // what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
@@ -89,18 +90,7 @@ const dueTo = async (trx: Sql, webhookId: string, eventIds: string[]): Promise<S
     `SELECT e.id FROM events e
      JOIN webhooks w ON w.id = ?
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE e.id IN (${marks(eventIds)}) AND (e.type = 'ping' OR (
-       (w.all_organisations_and_projects = 1
-         OR EXISTS (SELECT 1 FROM webhook_organisations wo WHERE wo.webhook_id = w.id AND (
-           e.all_organisations = 1 OR wo.organisation_id = e.organisation_id
-           OR EXISTS (SELECT 1 FROM event_organisations eo
-             WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
-         OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
-       AND (t.sees_all_organisations = 1
-         OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
-           e.all_organisations = 1 OR s.organisation_id = e.organisation_id
-           OR EXISTS (SELECT 1 FROM event_organisations eo
-             WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))))`,
+     WHERE e.id IN (${marks(eventIds)}) AND (e.type = 'ping' OR (${MAY_HAVE}))`,
     [webhookId, ...eventIds],
   )
   return new Set(found.map(row => row.id))
