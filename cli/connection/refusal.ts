@@ -49,7 +49,7 @@ const EXIT_CODES: Record<ErrorCode, ExitCode> = {
   UNAUTHENTICATED: exitCodes.notPermitted,
   FORBIDDEN: exitCodes.notPermitted,
   NOT_FOUND: exitCodes.notFound,
-  BAD_USER_INPUT: exitCodes.failed,
+  BAD_USER_INPUT: exitCodes.usage,
   PING_FAILED: exitCodes.failed,
   CONFLICT: exitCodes.failed,
   RESULT_TOO_LARGE: exitCodes.failed,
