@@ -74,7 +74,7 @@ const createCommand = () =>
           'tidings webhooks create https://example.com/hooks --events ' +
             'project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
         ],
-        ['Keep the id in a script', 'id=$(tidings webhooks create https://example.com/hooks --output id)'],
+        ['Keep its id', 'tidings webhooks create https://example.com/hooks --output id > webhook.id'],
         [
           'All those of a file; --dry-run shows first what would be done',
           'tidings webhooks create --file webhooks.json',
@@ -116,7 +116,7 @@ const listWebhooksCommand = () =>
       'after',
       examples(
         ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
-        ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example\\\\.com"}}'`],
+        ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),
     )
