@@ -104,6 +104,8 @@ const createProgram = (argv: string[]) =>
     .option('--api-key <key>', 'API key of the access token [TIDINGS_API_KEY]')
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
+    .option('--ca-file <path>', 'certificates (PEM) of authorities to trust besides [TIDINGS_CA_FILE]')
+    .hook('preAction', setUpNetworkFor)
     .helpCommand(false)
     .configureHelp({
       subcommandTerm: command => command.name(),
@@ -135,6 +137,18 @@ Begin with:
     .addHelpText('afterAll', ({ command }) =>
       command.parent ? '\nBesides, every command takes --output, --profile and more: tidings --help' : '',
     )
+
+/** Loaded only where there is something to set up. The server reads the same variables for what it sends itself. */
+const setUpNetworkFor = async (program: CommandUnknownOpts, action: CommandUnknownOpts): Promise<void> => {
+  const { caFile } = program.opts() as { caFile?: string }
+  const isNamed = Object.keys(process.env).some(name => /^(TIDINGS_CA_FILE|(https?|all)_proxy)$/i.test(name))
+  const isOwn = [action.name(), action.parent?.name(), action.parent?.parent?.name()].some(name =>
+    ['server', 'demo', 'completion'].includes(name ?? ''),
+  )
+  if (isOwn || !(isNamed || caFile !== undefined)) return
+  const { setUpNetwork } = await import('./connection/network.ts')
+  setUpNetwork(caFile, process.env)
+}
 
 /** A newcomer looks for what can be done before how to fine-tune it. */
 const commandsFirst = (command: CommandUnknownOpts, helper: Help): string => {

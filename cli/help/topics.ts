@@ -71,7 +71,7 @@ $mod $size $all $elemMatch $allMatch $keyMapMatch, joined by $and $or $not $nor.
 Times are ISO 8601. A regular expression takes flags as in (?i). In a GraphQL
 document, where $ cannot begin a key, _regex stands for $regex.
 
-Fields are those of the API, and an unknown one is answered with those there are.
+Fields are those of the API; an unknown one is answered with those there are.
 
 Examples:
   $ tidings deliveries list --selector '{"attemptCount":{"$gte":3}}'
