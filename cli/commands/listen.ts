@@ -13,6 +13,7 @@ import { type Colours, cellText, columnsOf, type Output } from '../output/output
 import { cut, displayWidth } from '../output/table.ts'
 import { count, duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { fold } from '../output/wrap.ts'
+import { idForUrl, unlessForbidden } from '../resources/webhook.ts'
 import { jwksUrl, keysFrom } from '../verify/jwks.ts'
 import { writeRequest } from '../verify/saved-request.ts'
 
@@ -138,7 +139,8 @@ export const listenCommand = () =>
             arrivals: id => arrivals.get(id) ?? 0,
             say: text => output.warning(text),
           })
-          reachability.start()
+          // What it sends elsewhere is known to whoever may read.
+          if (registered.mayRead) reachability.start()
         } else {
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
         }
@@ -201,14 +203,17 @@ const register = async (
   session: Session,
   url: string,
   events: string[] | undefined,
-): Promise<{ id: string; lastDelivery: string }> => {
-  const { webhooks } = await session.graphql<{ webhooks: { id: string; deliveries?: { id: string }[] }[] }>(
-    `query ($query: MangoQuery) {
-      webhooks(query: $query) { id deliveries(query: { sort: [{ id: "desc" }], limit: 1 }) { id } }
-    }`,
-    { query: { selector: { url, status: { $ne: 'active' } } } },
-  )
-  const [earlier] = webhooks
+): Promise<{ id: string; lastDelivery: string; mayRead: boolean }> => {
+  const found = await session
+    .graphql<{ webhooks: { id: string; deliveries?: { id: string }[] }[] }>(
+      `query ($query: MangoQuery) {
+        webhooks(query: $query) { id deliveries(query: { sort: [{ id: "desc" }], limit: 1 }) { id } }
+      }`,
+      { query: { selector: { url, status: { $ne: 'active' } } } },
+    )
+    .catch(unlessForbidden)
+  const mayRead = found !== undefined
+  const earlier = mayRead ? found.webhooks[0] : { id: await idForUrl(session.connection.apiKey, url), deliveries: [] }
   const { webhook } = await session
     .graphql<{ webhook: { id: string } }>(
       `mutation ($id: UUID, $url: String!, $events: [EventType!], $status: WebhookStatus) {
@@ -219,7 +224,7 @@ const register = async (
     .catch(error => {
       throw error instanceof CliError && error.code === 'PING_FAILED' ? notReachedHere(error, url) : error
     })
-  return { id: webhook.id, lastDelivery: earlier?.deliveries?.[0]?.id ?? '' }
+  return { id: webhook.id, lastDelivery: earlier?.deliveries?.[0]?.id ?? '', mayRead }
 }
 
 const notReachedHere = ({ exitCode, code, message }: CliError, url: string): CliError =>

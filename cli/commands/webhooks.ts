@@ -12,6 +12,7 @@ import {
   createWebhook,
   describeHealth,
   findWebhook,
+  lookAtWebhook,
   printWebhook,
   settableStatuses,
   upsertWebhook,
@@ -229,14 +230,19 @@ const pingCommand = () =>
 
 /** Changes a webhook, after asking if that would cancel what waits to be sent to it. */
 const change = async (session: Session, id: string, changes: Partial<WebhookInput>): Promise<void> => {
+  let known: Webhook | undefined
   if (!session.dryRun) {
     // The API's upsert would create what it does not know; a change must be of something.
-    const { url } = await findWebhook(session, id)
+    known = await lookAtWebhook(session, id)
     if (changes.status === 'disabled') {
-      await confirm(`Disable ${cellText(url)} and cancel what is waiting to be sent to it?`, session)
+      await confirm(`Disable ${cellText(known?.url ?? id)} and cancel what is waiting to be sent to it?`, session)
     }
   }
   const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, ...changes })
+  // Made by this, and not known to whoever may not read.
+  if (!known && webhook.createdAt === webhook.updatedAt) {
+    session.output.warning('There was no webhook with this id: it was created.')
+  }
   session.output.message(`The webhook is ${cellText(webhook.status)}.`)
   if (changes.status === 'active') {
     session.output.message(`What it missed meanwhile is sent with: tidings webhooks recover ${id} --since 1d`)

@@ -96,9 +96,9 @@ done once. tidings sign prints the headers.
 Deliveries carry
   Authorization: Bearer TOKEN
 a JWT signed with Ed25519 (alg EdDSA) by a key of /.well-known/jwks.json, that
-its kid names. iss is the server’s address, aud the endpoint’s URL as registered,
-exp 5 minutes after iat, jti the eventId of the body, sub the event, and
-body_sha256 the body’s digest. tidings verify checks one.
+its kid names. iss is the server’s address, aud the endpoint’s URL as it was
+registered, exp 5 minutes after iat, jti the eventId of the body, sub the event,
+and body_sha256 the body’s digest. tidings verify checks one.
 
 Examples:
   $ tidings sign --method GET --path '/graphql?query=%7Bviewer%7Bid%7D%7D'
