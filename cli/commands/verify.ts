@@ -1,14 +1,12 @@
 import { Command } from '@commander-js/extra-typings'
-import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
-import { parseIso } from '../../shared/time.ts'
+import type { Check } from '../../shared/delivery-token.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, readText } from '../options.ts'
 import { type Colours, cellText } from '../output/output.ts'
 import { roomFor, wrap } from '../output/wrap.ts'
-import { withAdvice } from '../verify/check-advice.ts'
-import { jwksUrl, keysFrom, kidOf } from '../verify/jwks.ts'
-import { claimsOf, readToken } from '../verify/token-source.ts'
+import { checkToken } from '../verify/check-token.ts'
+import { readToken } from '../verify/token-source.ts'
 
 export const verifyCommand = () =>
   new Command('verify')
@@ -19,9 +17,9 @@ export const verifyCommand = () =>
     .argument('[token]', 'the token, or the whole Authorization header; - reads either from standard input')
     .option('--clipboard', 'take the Authorization header, or the token alone, from the clipboard')
     .option(
-      '--request <file>',
+      '--request <files...>',
       'take token, body and audience from a request as listen --save keeps it, or as curl tells it with -v, ' +
-        '--trace or --trace-ascii; - for standard input',
+        '--trace or --trace-ascii; - for standard input. Of several each is told on a line',
     )
     .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
     .option('--audience <url>', 'what aud must equal: the endpoint’s URL as registered')
@@ -31,6 +29,7 @@ export const verifyCommand = () =>
     )
     .option('--body <body>', 'the delivery’s body, to compare eventId with jti: the text, @FILE, or -')
     .option('--webhook-id <ids>', 'the ids of your own webhooks, one of which the body must name', collect)
+    .option('--strict', 'fail where issuer or audience are not known, instead of leaving them unchecked')
     .option('--at <time>', 'check as of this time (ISO 8601) instead of now')
     .addHelpText(
       'after',
@@ -40,38 +39,28 @@ export const verifyCommand = () =>
           'A token that has expired since, as of when it was received',
           'tidings verify @token.txt --at 2026-11-21T00:40:01Z',
         ],
-        ['A request that tidings listen --save kept', 'tidings verify --request received/delivery.http'],
+        ['What tidings listen --save kept, replays among it too', 'tidings verify --request received/*.http'],
         ['Without a connection', 'tidings verify - --jwks jwks.json --issuer https://tidings.example.com < token.txt'],
       ),
     )
     .action(async (argument, options, command) => {
       const session = new Session(command)
-      if (argument === '-' || options.request === '-') tellToPaste(session)
-      const given = await readToken({ argument, ...options })
+      const [request, ...more] = options.request ?? []
+      if (more.length > 0) {
+        if (argument !== undefined || options.clipboard || options.body !== undefined) {
+          throw usageError('Several requests are given, and a token or a body besides.', 'Give the requests alone.')
+        }
+        const { verifyMany } = await import('../verify/many.ts')
+        return verifyMany(session, [request!, ...more], options)
+      }
+      if (argument === '-' || request === '-') tellToPaste(session)
+      const given = await readToken({ argument, ...options, request })
       const body = options.body === undefined ? given.body : readText(options.body, 'The body')
-      const audience = options.audience ?? given.audience
-      const at = options.at === undefined ? undefined : parseAt(options.at)
-      const issuer = options.issuer ?? session.settings.url?.value.replace(/\/$/, '')
-      const keySource = options.jwks ?? (issuer && jwksUrl(issuer))
-      if (!keySource)
-        throw usageError(
-          'It is not known whose keys to check with.',
-          `Name the sender’s address with --issuer, or a file or URL of its keys with --jwks.${issuerOf(given.token)}`,
-        )
-      const verification = await verifyDeliveryToken(given.token, {
-        keys: await session.output.waiting(hostOf(keySource), keysFrom(keySource)(kidOf(given.token))),
-        ...(issuer !== undefined && { issuer }),
-        ...(audience !== undefined && { audience }),
-        ...(body !== undefined && { body }),
-        ...(options.webhookId !== undefined && { webhookIds: options.webhookId }),
-        ...(at !== undefined && { at }),
-      })
-      const issuerAssumed = options.issuer === undefined
-      const isRewritten = options.body === undefined && !given.isExact
-      const checked = isRewritten ? withoutDigest(verification) : verification
-      const checks = await withAdvice(checked, { token: given.token, keySource, issuer, issuerAssumed, audience, at })
+      const isExact = options.body !== undefined || given.isExact
+      const checked = await checkToken(session, { ...given, body, isExact }, options)
+      const { checks } = checked
       const { output } = session
-      output.one({ id: verification.claims?.jti, ...checked, checks }, colours => describe(checks, colours))
+      output.one({ id: checked.claims?.jti, ...checked }, colours => describe(checks, colours))
       const failed = checks.filter(check => check.status === 'failed')
       if (failed.length === 0) {
         const skipped = checks.filter(check => check.status === 'skipped').map(check => check.name.replace('_', ' '))
@@ -88,39 +77,9 @@ export const verifyCommand = () =>
       )
     })
 
-const hostOf = (keySource: string): string => URL.parse(keySource)?.host || keySource
-
-/** Of a body that is not told byte for byte, the digest is not known. */
-const withoutDigest = (verification: Verification): Verification => {
-  const checks = verification.checks.map(
-    (check): Check =>
-      check.name === 'body_digest'
-        ? {
-            name: check.name,
-            status: 'skipped',
-            advice: 'curl --trace-ascii does not tell the body byte for byte; --trace does.',
-          }
-        : check,
-  )
-  return { ...verification, checks, ok: checks.every(({ status }) => status !== 'failed') }
-}
-
-/** Whom the token names: for a person to judge, and not to be believed by itself. */
-const issuerOf = (token: string): string => {
-  const { iss } = claimsOf(token)
-  return typeof iss === 'string' ? ` The token says that it comes from ${cellText(iss)}.` : ''
-}
-
 /** Nothing shows that standard input is waited for. */
 const tellToPaste = ({ output }: Session): void => {
   if (process.stdin.isTTY) output.message('Paste it here, then press Enter and ctrl-D.')
-}
-
-const parseAt = (text: string): Date => {
-  const ms = parseIso(text)
-  if (ms === undefined)
-    throw usageError(`${JSON.stringify(text)} is no ISO 8601 time.`, 'Such as: 2026-11-21T00:40:01Z')
-  return new Date(ms)
 }
 
 const describe = (checks: Check[], colours: Colours): string =>

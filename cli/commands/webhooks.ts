@@ -5,9 +5,11 @@ import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, dryRunOption, examples, filterList, yesOption } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
+import { count } from '../output/time.ts'
 import { idColumn, timeColumn, webhookStatusCell } from '../resources/cells.ts'
 import { resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
+import { forEach, givenIds } from '../resources/many.ts'
 import { type Delivery, deliveryFields, describeAttempt } from '../resources/timeline.ts'
 import {
   createWebhook,
@@ -182,10 +184,16 @@ const enableCommand = () =>
   new Command('enable')
     .summary('make a webhook active again')
     .description('Makes a disabled or inactive webhook active again. Its endpoint must answer a ping with 200 first.')
-    .argument('<id>', 'the webhook’s id')
+    .argument('<ids...>', 'ids of webhooks; - reads them from standard input, one a line')
     .addOption(dryRunOption())
-    .addHelpText('after', examples(['After the endpoint is mended', 'tidings webhooks enable ID']))
-    .action(async (id, _options, command) => change(new Session(command), id, { status: 'active' }))
+    .addHelpText(
+      'after',
+      examples(
+        ['After the endpoint is mended', 'tidings webhooks enable ID'],
+        ['All that are inactive', 'tidings webhooks list --status inactive --output id | tidings webhooks enable -'],
+      ),
+    )
+    .action(async (given, _options, command) => changeStatus(new Session(command), given, 'active'))
 
 const disableCommand = () =>
   new Command('disable')
@@ -193,7 +201,7 @@ const disableCommand = () =>
     .description(
       'Stops sending to a webhook and cancels what is still waiting to be sent. It is kept, and can be enabled again.',
     )
-    .argument('<id>', 'the webhook’s id')
+    .argument('<ids...>', 'ids of webhooks; - reads them from standard input, one a line')
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
@@ -203,7 +211,7 @@ const disableCommand = () =>
         ['In a script', 'tidings webhooks disable ID --yes'],
       ),
     )
-    .action(async (id, _options, command) => change(new Session(command), id, { status: 'disabled' }))
+    .action(async (given, _options, command) => changeStatus(new Session(command), given, 'disabled'))
 
 const pingCommand = () =>
   new Command('ping')
@@ -229,6 +237,21 @@ const pingCommand = () =>
         `See what was sent and what came back with: tidings deliveries show ${delivery.id}`,
       )
     })
+
+/** Of one or of many, after asking once. */
+const changeStatus = async (session: Session, given: string[], status: 'active' | 'disabled'): Promise<void> => {
+  const ids = givenIds(given)
+  if (session.dryRun || (ids.length === 1 && !given.includes('-'))) return change(session, ids[0]!, { status })
+  if (status === 'disabled') {
+    await confirm(`Disable ${count(ids.length, 'webhook')} and cancel what is waiting to be sent to them?`, session)
+  }
+  await forEach(session, ids, ['webhook', 'webhooks'], async one => {
+    const id = await resolveId(session, 'webhooks', one)
+    await lookAtWebhook(session, id)
+    const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, status })
+    return { id, outcome: webhook.status }
+  })
+}
 
 /** Changes a webhook, after asking if that would cancel what waits to be sent to it. */
 const change = async (session: Session, named: string, changes: Partial<WebhookInput>): Promise<void> => {

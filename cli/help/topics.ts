@@ -48,7 +48,7 @@ variable that it reads, and every fault in them, is told by:
 What went wrong is on stderr; with --output json as
   {"error":{"code","message","hint"}}
 whose code is the API’s (NOT_FOUND, CONFLICT …) or the command line’s own.
-A command that does many things ends with the code of the first that failed.
+A command that does many things ends with 1 where some of them failed.
 
 Example:
   $ tidings whoami --quiet > /dev/null || echo 'no access'`,

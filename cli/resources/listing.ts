@@ -22,6 +22,7 @@ export interface ListOptions {
   limit?: number | undefined
   after?: string | undefined
   afterValues?: string | undefined
+  all?: boolean | undefined
 }
 
 /** A `list` command with the options of every list, to which its noun adds its own. */
@@ -34,6 +35,7 @@ export const listCommand = () =>
       `at most so many; unless given, a terminal shows ${ROWS_FOR_PEOPLE} at a time`,
       wholeNumber,
     )
+    .option('--all', 'all of them, page by page; a row a line unless --output says otherwise')
     .option('--after <id>', 'go on after this row, the last one of a page')
     .option('--after-values <json>', 'what that row had in the fields of --sort, should it change meanwhile')
     .addOption(dryRunOption())
@@ -81,6 +83,10 @@ export const list = async <Row extends { id: string }>(
   listing: Listing<Row>,
 ): Promise<void> => {
   const { output } = session
+  if (options.all) {
+    if (options.limit !== undefined) throw usageError('--all and --limit are both given.', 'Give one of them.')
+    return listAll(session, mangoQuery(options, { onTerminal: false }, listing).query, listing)
+  }
   const { query, shownLimit } = mangoQuery(options, output, listing)
   const sort = query.sort ?? []
   const fields = shownLimit === undefined ? listing.fields : `${listing.fields} ${selectPlace(sort)}`
@@ -108,7 +114,42 @@ export const list = async <Row extends { id: string }>(
   }
 }
 
-const NO_FILTERS = ['sort', 'limit', 'after', 'afterValues', 'dryRun']
+/** Rows of one request of a walk through all of them. */
+const PAGE = 1_000
+const PROGRESS_EVERY_MS = 3_000
+
+/** Page by page, printed as it comes; JSON, which is one array, at the end. */
+const listAll = async <Row extends { id: string }>(
+  session: Session,
+  query: MangoQuery,
+  listing: Listing<Row>,
+): Promise<void> => {
+  const { output } = session
+  const sort = query.sort ?? []
+  const document =
+    `query ($query: MangoQuery) { rows: ${listing.resource}(query: $query) ` +
+    `{ ${listing.fields} ${selectPlace(sort)} } }`
+  const kept: Row[] = []
+  const form = output.formGiven || output.forPeople ? output.form : 'ndjson'
+  let toldAt = performance.now()
+  let place: Pick<MangoQuery, 'after' | 'afterValues'> = {}
+  for (let total = 0; ; ) {
+    const { rows } = await session.graphql<{ rows: Row[] }>(document, { query: { ...query, limit: PAGE, ...place } })
+    const shown = rows.map(withoutPlace)
+    total += rows.length
+    if (form === 'json') kept.push(...shown)
+    else if (form === 'ndjson') output.data(shown.map(row => `${safeJson(row)}\n`).join(''))
+    else if (rows.length > 0 || total === 0) output.list(shown, listing.view)
+    if (rows.length < PAGE) break
+    place = placeOf(rows.at(-1)!, sort)
+    if (performance.now() - toldAt < PROGRESS_EVERY_MS) continue
+    toldAt = performance.now()
+    output.message(`${count(total, ...listing.noun)} so far …`)
+  }
+  if (form === 'json') output.list(kept, listing.view)
+}
+
+const NO_FILTERS = ['all', 'sort', 'limit', 'after', 'afterValues', 'dryRun']
 
 /** The options that chose what is listed, as they were given: `--status rejected --since 2h`. */
 const filtersOf = (options: ListOptions): string =>

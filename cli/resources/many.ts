@@ -1,0 +1,100 @@
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes, usageError } from '../errors.ts'
+import { readText } from '../options.ts'
+import { type Colours, cellText, type View } from '../output/output.ts'
+import { count } from '../output/time.ts'
+
+/** What became of one of many. */
+export interface Result {
+  /** The id of what was made or changed; where that failed, the one that was given. */
+  id: string
+  /** As it was given. */
+  of: string
+  outcome: string
+  error: { code: string; message: string; hint: string | null } | null
+}
+
+/** What the server does at once for one command; its own requests have their limits. */
+const AT_ONCE = 5
+const PROGRESS_EVERY_MS = 3_000
+
+/** The ids that are given, or with `-` those on standard input, each once. */
+export const givenIds = (given: string[]): string[] => {
+  if (!given.includes('-')) return [...new Set(given)]
+  if (given.length > 1) throw usageError('“-” stands beside ids.', 'Give the ids, or - to read them.')
+  const ids = readText('-', 'The list of ids').split(/\s+/).filter(Boolean)
+  if (ids.length === 0)
+    throw usageError('No ids are given on standard input.', 'One a line, as --output id prints them.')
+  return [...new Set(ids)]
+}
+
+/**
+ * Does the same for each. One that fails keeps none of the others back; what none can have, such as an answer, ends it.
+ * Throws a CliError, exit code 1, that counts those that failed.
+ */
+export const forEach = async (
+  session: Session,
+  given: string[],
+  [noun, nouns]: [string, string],
+  work: (given: string) => Promise<Pick<Result, 'id' | 'outcome'>>,
+): Promise<void> => {
+  const { output } = session
+  const results: Result[] = []
+  const waiting = given.entries()
+  let ended = 0
+  let toldAt = performance.now()
+  const next = async (): Promise<void> => {
+    for (const [index, of] of waiting) {
+      results[index] = await work(of)
+        .then(done => ({ ...done, of, error: null }))
+        .catch(error => ({ id: of, of, outcome: 'failed', error: ownFault(error) }))
+      ended += 1
+      if (performance.now() - toldAt < PROGRESS_EVERY_MS) continue
+      toldAt = performance.now()
+      output.message(`${ended} of ${given.length} …`)
+    }
+  }
+  try {
+    await Promise.all(Array.from({ length: AT_ONCE }, next))
+  } catch (error) {
+    if (ended > 0) output.list(results.filter(Boolean), view)
+    throw error
+  }
+  output.list(results, view)
+  const failed = results.filter(result => result.error)
+  for (const { of, error } of failed) output.message(`${cellText(of)}: ${error?.message}`)
+  output.message(
+    `${count(results.length, noun, nouns)}: ${results.length - failed.length} done, ${failed.length} failed.`,
+  )
+  if (failed.length === 0) return
+  throw new CliError(
+    exitCodes.failed,
+    'PARTLY_FAILED',
+    `${failed.length} of ${count(results.length, noun, nouns)} failed.`,
+    failed[0]?.error?.hint ?? 'Why is said with each.',
+  )
+}
+
+/** Where it is not this one's fault, the others would fail alike. */
+const ownFault = (error: unknown): NonNullable<Result['error']> => {
+  if (
+    !(error instanceof CliError) ||
+    [exitCodes.unreachable, exitCodes.notPermitted].some(is => is === error.exitCode)
+  ) {
+    throw error
+  }
+  const { code, message, hint = null } = error
+  return { code, message, hint }
+}
+
+const view: View<Result> = {
+  columns: [
+    { title: 'ID', isId: true, cell: row => cellText(row.id) },
+    {
+      title: 'OUTCOME',
+      cell: ({ outcome, error }, colours: Colours) => (error ? colours.red : colours.green)(cellText(outcome)),
+    },
+    { title: 'OF', isId: true, optional: true, cell: row => cellText(row.of) },
+  ],
+  empty: 'Nothing was given.',
+}

@@ -1,0 +1,95 @@
+import { type Check, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { parseIso } from '../../shared/time.ts'
+import type { Session } from '../connection/session.ts'
+import { usageError } from '../errors.ts'
+import { cellText } from '../output/output.ts'
+import { withAdvice } from './check-advice.ts'
+import { jwksUrl, keysFrom, kidOf } from './jwks.ts'
+import { claimsOf, type ReceivedToken } from './token-source.ts'
+
+/** What a token is to be checked against, as the command line says it. */
+export interface Expectations {
+  issuer?: string | undefined
+  audience?: string | undefined
+  /** URL or file of the issuer's keys. */
+  jwks?: string | undefined
+  webhookId?: string[] | undefined
+  at?: string | undefined
+  strict?: boolean | undefined
+  /** Whether a jti was handled before. */
+  seen?: ((jti: string) => boolean) | undefined
+}
+
+/** Checks a token, with advice on what failed. Throws a CliError when it is not known whose keys to check with. */
+export const checkToken = async (
+  session: Session,
+  given: ReceivedToken,
+  options: Expectations,
+): Promise<Verification> => {
+  const { token, body } = given
+  const audience = options.audience ?? given.audience
+  const at = options.at === undefined ? undefined : parseAt(options.at)
+  const issuer = options.issuer ?? session.settings.url?.value.replace(/\/$/, '')
+  const keySource = options.jwks ?? (issuer && jwksUrl(issuer))
+  if (!keySource)
+    throw usageError(
+      'It is not known whose keys to check with.',
+      `Name the sender’s address with --issuer, or a file or URL of its keys with --jwks.${issuerOf(token)}`,
+    )
+  const verification = await verifyDeliveryToken(token, {
+    keys: await session.output.waiting(hostOf(keySource), keysFrom(keySource)(kidOf(token))),
+    ...(issuer !== undefined && { issuer }),
+    ...(audience !== undefined && { audience }),
+    ...(body !== undefined && { body }),
+    ...(options.webhookId !== undefined && { webhookIds: options.webhookId }),
+    ...(at !== undefined && { at }),
+    ...(options.seen !== undefined && { seen: options.seen }),
+  })
+  const checked = given.isExact ? verification : withoutDigest(verification)
+  const issuerAssumed = options.issuer === undefined
+  const checks = await withAdvice(checked, { token, keySource, issuer, issuerAssumed, audience, at })
+  const judged = options.strict ? checks.map(strictly) : checks
+  return { ...checked, ok: judged.every(({ status }) => status !== 'failed'), checks: judged }
+}
+
+/** What a receiver must check is not left unchecked. */
+const strictly = (check: Check): Check =>
+  check.status === 'skipped' && (check.name === 'issuer' || check.name === 'audience')
+    ? {
+        name: check.name,
+        status: 'failed',
+        expected: `the ${check.name} that you expect`,
+        found: check.found ?? 'nothing',
+        advice: `--strict leaves nothing out: give --${check.name}.`,
+      }
+    : check
+
+const hostOf = (keySource: string): string => URL.parse(keySource)?.host || keySource
+
+/** Of a body that is not told byte for byte, the digest is not known. */
+const withoutDigest = (verification: Verification): Verification => {
+  const checks = verification.checks.map(
+    (check): Check =>
+      check.name === 'body_digest'
+        ? {
+            name: check.name,
+            status: 'skipped',
+            advice: 'curl --trace-ascii does not tell the body byte for byte; --trace does.',
+          }
+        : check,
+  )
+  return { ...verification, checks, ok: checks.every(({ status }) => status !== 'failed') }
+}
+
+/** Whom the token names: for a person to judge, and not to be believed by itself. */
+const issuerOf = (token: string): string => {
+  const { iss } = claimsOf(token)
+  return typeof iss === 'string' ? ` The token says that it comes from ${cellText(iss)}.` : ''
+}
+
+const parseAt = (text: string): Date => {
+  const ms = parseIso(text)
+  if (ms === undefined)
+    throw usageError(`${JSON.stringify(text)} is no ISO 8601 time.`, 'Such as: 2026-11-21T00:40:01Z')
+  return new Date(ms)
+}

@@ -1,0 +1,57 @@
+import type { Check } from '../../shared/delivery-token.ts'
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { safeJson } from '../output/neutralise.ts'
+import { type Colours, cellText } from '../output/output.ts'
+import { count } from '../output/time.ts'
+import { checkToken, type Expectations } from './check-token.ts'
+import { readToken } from './token-source.ts'
+
+/** What became of one of many saved requests. */
+interface Verified {
+  file: string
+  id: unknown
+  ok: boolean
+  /** The file that has the same token, if one has. */
+  replayOf: string | null
+  checks: Check[]
+}
+
+/**
+ * Checks saved requests, one a line. One that has the very token of another is a replay; a retry has the same jti and a
+ * token of its own. Throws a CliError, exit code 6, when one is not valid.
+ */
+export const verifyMany = async (session: Session, files: string[], options: Expectations): Promise<void> => {
+  const { output } = session
+  const results: Verified[] = []
+  const seen = new Map<string, string>()
+  for (const file of files) {
+    const given = await readToken({ request: file })
+    const replayOf = seen.get(given.token) ?? null
+    const { claims, ok, checks } = await checkToken(session, given, { ...options, seen: () => replayOf !== null })
+    if (replayOf === null) seen.set(given.token, file)
+    const result = { file, id: claims?.jti ?? null, ok, replayOf, checks }
+    results.push(result)
+    if (output.form === 'table') output.data(`${describe(result, output.colours)}\n`)
+    else if (output.form === 'id') output.data(`${cellText(result.id)}\n`)
+    else if (output.form === 'ndjson') output.data(`${safeJson(result)}\n`)
+  }
+  if (output.form === 'json') output.data(`${safeJson(results, 2)}\n`)
+  const failed = results.filter(({ ok }) => !ok)
+  output.message(`${count(results.length, 'request')}: ${results.length - failed.length} valid, ${failed.length} not.`)
+  if (failed.length === 0) return
+  throw new CliError(
+    exitCodes.verificationFailed,
+    'VERIFICATION_FAILED',
+    `${failed.length} of ${count(results.length, 'request')} did not verify.`,
+    `See one in full with: tidings verify --request ${failed[0]!.file}`,
+  )
+}
+
+const describe = ({ file, id, ok, replayOf, checks }: Verified, colours: Colours): string => {
+  const named = `${ok ? colours.green('✓') : colours.red('✗')} ${cellText(file)}  ${cellText(id)}`
+  if (ok) return named
+  const failed = checks.filter(({ status }) => status === 'failed').map(({ name }) => name.replace('_', ' '))
+  const replay = replayOf === null ? '' : `, the token of ${cellText(replayOf)}`
+  return `${named}  ${colours.red(`${failed.join(', ')}${replay}`)}`
+}
