@@ -22,6 +22,8 @@ const NODE_FLOOR = 24
 const NPM_FLOOR = 7
 const LOCK_WAIT_MS = 600000
 const LOCK_POLL_MS = 200
+/** An installation on a slow machine is not to look like one that hangs. */
+const TELL_EVERY_MS = 5000
 
 const isWindows = process.platform === 'win32'
 const STOPPING = ['SIGINT', 'SIGTERM', 'SIGHUP']
@@ -112,6 +114,9 @@ const install = async () => {
   }
   removeStaging()
   mkdirSync(staging)
+  const telling = setInterval(() => {
+    say(`Still installing, for ${Math.round((Date.now() - startedAt) / 1000)} s${unpacked()} …`)
+  }, TELL_EVERY_MS)
   try {
     writeFileSync(path.join(staging, '.gitignore'), '*\n')
     for (const file of ['package.json', 'package-lock.json', '.npmrc']) {
@@ -141,9 +146,20 @@ const install = async () => {
     if (existsSync(modules)) renameSync(modules, path.join(staging, 'replaced'))
     renameSync(path.join(staging, 'node_modules'), modules)
   } finally {
+    clearInterval(telling)
     removeStaging()
   }
   say(`Installed in ${((Date.now() - startedAt) / 1000).toFixed(1)} s.`)
+}
+
+/** How far it has come, as far as npm's folder tells. */
+const unpacked = () => {
+  try {
+    const folders = readdirSync(path.join(staging, 'node_modules')).filter(name => !name.startsWith('.'))
+    return folders.length === 0 ? '' : `; ${folders.length} of its folders are there`
+  } catch {
+    return ''
+  }
 }
 
 /** With the npm that came with this Node, where the path has none. */
