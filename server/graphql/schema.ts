@@ -22,9 +22,12 @@ const explain: Resolver<unknown, { resource: string; query?: MangoQuery | null }
   context,
 ) => context.explain(resources[resource]!, query)
 
+/** The schema as it is written: what `/spec/schema.graphql` answers, and what the package exports. */
+export const schemaText = readFileSync(new URL('schema.graphql', import.meta.url), 'utf8')
+
 /** The executable schema: schema.graphql with its scalars and resolvers. Throws if a resolver has no place in it. */
 export const createSchema = (): GraphQLSchema => {
-  const schema = buildSchema(readFileSync(new URL('schema.graphql', import.meta.url), 'utf8'))
+  const schema = buildSchema(schemaText)
   completeScalars(Object.values(schema.getTypeMap()))
   resolveResources(schema)
   const query = schema.getQueryType()!

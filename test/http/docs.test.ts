@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { buildSchema, type GraphQLScalarType, isScalarType, isSpecifiedScalarType } from 'graphql'
 import type { ZodObject } from 'zod'
 import { events, exampleIds } from '../../shared/events.ts'
 import { eventTypes } from '../../shared/vocabulary.ts'
@@ -105,6 +106,32 @@ test('the description says that nothing but 200 registers an endpoint', async ()
   const { description: text, responses } = (await description()).webhooks.ping.post
   assert.match(text, /must be exactly 200.*nothing is stored/s)
   assert.match(responses['2XX'].description, /not registered/)
+})
+
+test('the schema of the GraphQL API is to be had without a token', async () => {
+  const response = await get('/spec/schema.graphql')
+  assert.equal(response.headers.get('content-type'), 'text/plain; charset=utf-8')
+  const schema = buildSchema(await response.text())
+  assert.ok(schema.getMutationType()!.getFields().createWebhook)
+  const scalars = Object.values(schema.getTypeMap()).filter(type => isScalarType(type) && !isSpecifiedScalarType(type))
+  for (const scalar of scalars) assert.match((scalar as GraphQLScalarType).specifiedByURL ?? '', /^https:/, scalar.name)
+})
+
+test('pages of any origin may read the key set and the descriptions, and nothing else', async () => {
+  for (const [path, origin] of [
+    ['/.well-known/jwks.json', '*'],
+    ['/spec/webhooks.json', '*'],
+    ['/spec/schema.graphql', '*'],
+    ['/docs', null],
+    ['/docs/receivers/python', null],
+    ['/livez', null],
+    ['/readyz', null],
+    ['/metrics', null],
+    ['/graphql', null],
+    ['/nothing', null],
+  ] as const) {
+    assert.equal((await get(path)).headers.get('access-control-allow-origin'), origin, path)
+  }
 })
 
 test('the interactive view is made of the package’s own files, and may ask no other host', async () => {
