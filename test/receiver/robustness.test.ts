@@ -499,7 +499,7 @@ describe('a connection', () => {
     const { port } = await serve()
     const socket = connect(port, '127.0.0.1')
     socket.write('POST /hooks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer x\r\ntransfer-encoding: chunked\r\n\r\n')
-    // As much as is read of it and one byte, so that nothing lies unread when it is closed, which would lose the answer.
+    // As much as is read of it and one byte: nothing lies unread when it is closed, which would lose the answer.
     socket.write(`800000\r\n${'x'.repeat(0x800000)}\r\n1\r\nx\r\n`)
     const [answer] = await once(socket.setEncoding('utf8'), 'data')
     assert.match(answer, /^HTTP\/1\.1 413 .*\r\nconnection: close/is)
