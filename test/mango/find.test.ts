@@ -26,8 +26,8 @@ const thing = (index: number, rest: Partial<Thing> = {}): Thing => ({
   ...rest,
 })
 
-/** Walks for each sort; `TIDINGS_WALKS=1000` for all that a change of the walk deserves. */
-const WALKS = Number(process.env.TIDINGS_WALKS ?? 3)
+/** Walks for each sort; `TIDINGS_TEST_WALKS=1000` for all that a change of the walk deserves. */
+const WALKS = Number(process.env.TIDINGS_TEST_WALKS ?? 3)
 const SIZE = { minLength: 30, maxLength: 30 }
 
 describeEachEngine('find', engine => {
