@@ -27,9 +27,12 @@ type Counting = { resource: string; selector?: unknown; by?: string[] | null }
 const counts: Resolver<unknown, Counting> = (_root, { resource, selector, by }, context, info) =>
   context.budget.answer(info, context.count(resources[resource]!, selector, by ?? []))
 
+/** The schema as it is written: what `/spec/schema.graphql` answers, and what the package exports. */
+export const schemaText = readFileSync(new URL('schema.graphql', import.meta.url), 'utf8')
+
 /** The executable schema: schema.graphql with its scalars and resolvers. Throws if a resolver has no place in it. */
 export const createSchema = (): GraphQLSchema => {
-  const schema = buildSchema(readFileSync(new URL('schema.graphql', import.meta.url), 'utf8'))
+  const schema = buildSchema(schemaText)
   completeScalars(Object.values(schema.getTypeMap()))
   resolveResources(schema)
   const query = schema.getQueryType()!

@@ -198,6 +198,36 @@ describeEachEngine('the queue', engine => {
     assert.equal((await fixture.attempts(job!.deliveryId)).length, 1)
   })
 
+  for (const [earlier, isBelieved] of [
+    [500, 0],
+    [503, 1],
+    [504, 1],
+    ['timeout', 1],
+  ] as const) {
+    it(`believes a retry that is refused as a replay after ${earlier}: ${isBelieved === 1}`, async () => {
+      const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+      await fixture.emit()
+      const [first] = await claimAs('one')
+      const again: Outcome = { status: 'pending', retryInMs: 1, failureCount: 1, throttledSinceMs: null }
+      const timeout = { ...settlement(first!, 0, again), result: { kind: 'failure', reason: 'timeout', detail: '' } }
+      const before = earlier === 'timeout' ? (timeout as Settlement) : settlement(first!, earlier, again)
+      await settle(fixture.database, [before], clock.now())
+      clock.advance(LEASE_MS)
+      const [second] = await claimAs('one')
+      await settle(
+        fixture.database,
+        [settlement(second!, 401, { status: 'rejected', handledBefore: true })],
+        clock.now(),
+      )
+      const [row] = await rows<{ status: string; handled_before: number }>(
+        fixture.database.knex,
+        'SELECT status, handled_before FROM deliveries WHERE webhook_id = ?',
+        [webhookId],
+      )
+      assert.deepEqual([row!.status, row!.handled_before], ['rejected', isBelieved])
+    })
+  }
+
   it('delivers what was acknowledged while its webhook was being disabled', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
