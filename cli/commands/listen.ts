@@ -130,7 +130,7 @@ export const listenCommand = () =>
           webhookId = registered.id
           output.message(`Registered as webhook ${webhookId}. It is disabled when this ends.`)
           reachability = new ReachabilityWatch({
-            ask: (document, variables) => session.graphql(document, variables),
+            ask: (document, variables) => session.look(document, variables),
             webhookId,
             after: registered.lastDelivery,
             url,

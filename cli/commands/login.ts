@@ -33,7 +33,9 @@ export const loginCommand = () =>
         throw usageError(`${JSON.stringify(name)} is no name for a profile.`, 'Letters, digits, “.”, “_” and “-”.')
       }
       const connection = connect(await complete(session.newSettings(), readProfiles().profiles[name]?.url))
-      const viewer = await askViewer(document => graphql(connection, document)).catch(unlessForbidden)
+      const viewer = await askViewer(document =>
+        session.output.waiting(connection.url.host, graphql(connection, document)),
+      ).catch(unlessForbidden)
       const { url, apiKey, apiSecret } = connection
       saveProfile(name, { url: url.href.replace(/\/$/, ''), apiKey, apiSecret }, { current: true })
       session.output.message(`Saved as profile ${name} in ${cellText(profilesPath())}, and used from now on.`)

@@ -56,7 +56,7 @@ export const verifyCommand = () =>
           `Name the sender’s address with --issuer, or a file or URL of its keys with --jwks.${issuerOf(given.token)}`,
         )
       const verification = await verifyDeliveryToken(given.token, {
-        keys: await keysFrom(keySource)(kidOf(given.token)),
+        keys: await session.output.waiting(hostOf(keySource), keysFrom(keySource)(kidOf(given.token))),
         ...(issuer !== undefined && { issuer }),
         ...(audience !== undefined && { audience }),
         ...(body !== undefined && { body }),
@@ -84,6 +84,8 @@ export const verifyCommand = () =>
         output.forPeople ? undefined : failed.find(({ advice }) => advice)?.advice,
       )
     })
+
+const hostOf = (keySource: string): string => URL.parse(keySource)?.host || keySource
 
 /** Of a body that is not told byte for byte, the digest is not known. */
 const withoutDigest = (verification: Verification): Verification => {

@@ -14,6 +14,9 @@ export interface OutputFlags {
   verbose?: boolean | undefined
 }
 
+/** Whoever waits so long wonders whether anything still happens. */
+const LONG_MS = 3_000
+
 export type Colours = ReturnType<typeof pc.createColors>
 
 export interface View<Row> {
@@ -37,6 +40,7 @@ export class Output {
   /** Colours for stderr. */
   readonly messageColours: Colours
   readonly nowMs: number = Date.now()
+  #toldToWait = false
 
   constructor(flags: OutputFlags) {
     this.form = flags.output ?? (process.stdout.isTTY ? 'table' : 'json')
@@ -96,6 +100,20 @@ export class Output {
 
   warning(text: string): void {
     this.message(`${this.messageColours.yellow('Note:')} ${text}`)
+  }
+
+  /** Waits for what another machine is to answer, and says so where that takes long. */
+  async waiting<T>(host: string, work: Promise<T>): Promise<T> {
+    const timer = setTimeout(() => {
+      if (!this.#toldToWait) this.message(`Still waiting for ${neutralise(host)} …`)
+      this.#toldToWait = true
+    }, LONG_MS)
+    try {
+      return await work
+    } finally {
+      clearTimeout(timer)
+      this.#toldToWait = false
+    }
   }
 
   /** For people who want to know what happens underneath, with --verbose. */
