@@ -34,13 +34,14 @@ export const webhookSpec = (installation: Installation) => ({
 const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
 Each event comes as a POST with a JSON body and a JWT in the Authorization header.
 
-Check, in this order, and answer 401 when one fails: the token's \`alg\` is \`EdDSA\`; its \`kid\` is that of an Ed25519 key at
-${baseUrl}/.well-known/jwks.json, and the signature is that key's; \`iss\` is \`${issuerUrl}\`; \`aud\` is the endpoint's URL as registered;
-\`exp\` has not passed; \`jti\` is the body's \`eventId\`; \`body_sha256\` is the SHA-256 of the body; \`webhookId\` is one of yours; \`jti\` was
-not handled before. Record a \`jti\` once its event is handled.
+Check, in this order, and answer 401 when one fails: the token's \`alg\` is \`EdDSA\`; its \`kid\` is that of an
+Ed25519 key at ${baseUrl}/.well-known/jwks.json, and the signature is that key's; \`iss\` is \`${issuerUrl}\`;
+\`aud\` is the endpoint's URL as registered; \`exp\` has not passed; \`jti\` is the body's \`eventId\`;
+\`body_sha256\` is the SHA-256 of the body; \`webhookId\` is one of yours; \`jti\` was not handled before.
+Record a \`jti\` once its event is handled.
 
-Answer 2XX when the event is handled, 429 with Retry-After to have it later, and 5XX when something fails on your side: ${again(retryScheduleMs)}
-An attempt takes at most 15 s. Any other 4XX ends the delivery.
+Answer 2XX when the event is handled, 429 with Retry-After to have it later, and 5XX when something fails on
+your side: ${again(retryScheduleMs)} An attempt takes at most 15 s. Any other 4XX ends the delivery.
 
 There will be more types of events, and more in a payload: acknowledge what you do not know.
 
