@@ -66,7 +66,7 @@ export const verifyCommand = () =>
       const issuerAssumed = options.issuer === undefined
       const isRewritten = options.body === undefined && !given.isExact
       const checked = isRewritten ? withoutDigest(verification) : verification
-      const checks = await withAdvice(checked, { keySource, issuer, issuerAssumed, audience, at })
+      const checks = await withAdvice(checked, { token: given.token, keySource, issuer, issuerAssumed, audience, at })
       const { output } = session
       output.one({ id: verification.claims?.jti, ...checked, checks }, colours => describe(checks, colours))
       const failed = checks.filter(check => check.status === 'failed')

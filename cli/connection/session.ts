@@ -1,4 +1,4 @@
-import { Finished } from '../errors.ts'
+import { CliError, Finished } from '../errors.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { Output, type OutputFlags } from '../output/output.ts'
 import { graphql, graphqlRequest, LOOK_TIMEOUT_MS } from './client.ts'
@@ -10,7 +10,7 @@ import {
   type Settings,
   serverUrl,
 } from './connection.ts'
-import { readProfiles } from './profiles.ts'
+import { type Profiles, readProfiles } from './profiles.ts'
 
 /** The options that every command has. */
 export interface GlobalOptions extends ConnectionFlags, OutputFlags {}
@@ -44,10 +44,22 @@ export class Session {
 
   get settings(): Settings {
     if (!this.#settings) {
-      this.#settings = resolveSettings(this.#flags, process.env, readProfiles())
+      const { stored, fault } = this.#storedProfiles()
+      this.#settings = { ...resolveSettings(this.#flags, process.env, stored), profilesFault: fault }
       for (const warning of this.#settings.warnings) this.output.warning(warning)
     }
     return this.#settings
+  }
+
+  /** A file of profiles that is broken is the fault only of what would be in it. */
+  #storedProfiles(): { stored: Profiles; fault?: CliError } {
+    try {
+      return { stored: readProfiles() }
+    } catch (error) {
+      const isNamed = this.#flags.profile !== undefined || process.env.TIDINGS_PROFILE
+      if (!(error instanceof CliError) || isNamed) throw error
+      return { stored: { profiles: {} }, fault: error }
+    }
   }
 
   /** Only what flags and environment say, for a login, which must not mix in what an earlier one saved. */
