@@ -29,8 +29,8 @@ export type Registrant = {
   token: AccessToken
   webhooksPerToken: number
   loop: DeliveryLoop
-  /** Runs a change in a transaction that holds the calling token. */
-  change<T>(work: (change: Change) => Promise<T>): Promise<T>
+  /** Runs a change in a transaction that holds the calling token, `alone` so that none other of it runs meanwhile. */
+  change<T>(work: (change: Change) => Promise<T>, alone?: 'alone'): Promise<T>
   /** As `change`, for what only looks. */
   look<T>(work: (change: Change) => Promise<T>): Promise<T>
 }
@@ -111,12 +111,16 @@ const storeAsSeen = async <T>(
   read: Read<T>,
 ): Promise<Stored<T> | undefined> => {
   try {
-    return await change(async held => {
-      if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url }, webhooksPerToken)
-      else if (!(await updateWebhook(held, { seen, pinged: ping?.url }, input))) return undefined
-      if (ping) await recordAnsweredPing(held.trx, id, ping.answered)
-      return { told: await read(held, await webhookNow(held.trx, id)) }
-    })
+    // A token makes one webhook after the other: that there is room for another, it can't be told twice at once.
+    return await change(
+      async held => {
+        if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url }, webhooksPerToken)
+        else if (!(await updateWebhook(held, { seen, pinged: ping?.url }, input))) return undefined
+        if (ping) await recordAnsweredPing(held.trx, id, ping.answered)
+        return { told: await read(held, await webhookNow(held.trx, id)) }
+      },
+      seen ? undefined : 'alone',
+    )
   } catch (error) {
     // The same upsert, made twice at once: the first has stored it, and the second changes it.
     if (!seen && isDuplicate(error)) return undefined
@@ -124,8 +128,12 @@ const storeAsSeen = async <T>(
   }
 }
 
-const pingInTurn = ({ token, tools, loop }: Registrant, ping: { webhookId: string; url: string }) =>
-  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, () => pingBeforeStoring(tools, ping))
+const pingInTurn = ({ token, tools, loop, look }: Registrant, ping: { webhookId: string; url: string }) =>
+  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, async () => {
+    // It may have waited for its turn: nothing is sent in the name of a token that was revoked meanwhile.
+    await look(async () => {})
+    return pingBeforeStoring(tools, ping)
+  })
 
 /** Pings a stored, active webhook. Resolves with the delivery's id when the attempt has been recorded. */
 export const pingWebhook = (

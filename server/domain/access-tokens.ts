@@ -110,9 +110,16 @@ const tokenOf = (row: RowWithPermissions): AccessToken =>
 /**
  * The token that a change is made in the name of, held so that it is not revoked before the change is committed. Throws
  * UNAUTHENTICATED if it was revoked or has expired since the request was let in, FORBIDDEN if it has lost a permission.
+ *
+ * @param lock `forUpdate` lets nothing else be done in its name meanwhile
  */
-export const holdAccessToken = async (trx: Sql, token: AccessToken, now: () => number): Promise<AccessToken> => {
-  const [row] = await rows<RowWithPermissions>(trx, `${SELECT_TOKENS} WHERE t.id = ?${dialectOf(trx).forShare}`, [
+export const holdAccessToken = async (
+  trx: Sql,
+  token: AccessToken,
+  now: () => number,
+  lock: 'forShare' | 'forUpdate' = 'forShare',
+): Promise<AccessToken> => {
+  const [row] = await rows<RowWithPermissions>(trx, `${SELECT_TOKENS} WHERE t.id = ?${dialectOf(trx)[lock]}`, [
     token.id,
   ])
   const held = tokenOf(row!)

@@ -307,6 +307,25 @@ describeEachEngine('a mutation with an Idempotency-Key', engine => {
     assert.equal((await sendKeyed('k'.repeat(255), 'mutation { upsertUser(name: "One") { id } }')).status, 200)
   })
 
+  it('is refused where it has two keys', async () => {
+    const document = 'mutation { upsertUser(name: "One") { id } }'
+    const request = signed('one', document, {}, admin)
+    const refused = await send(server.url, {
+      ...request,
+      headers: { ...request.headers, 'idempotency-key': ['one', 'two'] },
+    })
+    assert.deepEqual([refused.status, codeOf(refused)], [400, 'BAD_USER_INPUT'])
+  })
+
+  it('takes a key as it is written, quotes and commas included', async () => {
+    const document = 'mutation { upsertUser(name: "Quoted") { id } }'
+    const key = randomUUID()
+    const idOf = async (written: string) => (await sendKeyed(written, document)).json.data.upsertUser.id
+    const ids = [await idOf(key), await idOf(`"${key}"`), await idOf(`${key}, b`)]
+    assert.equal(new Set(ids).size, 3)
+    assert.equal(await idOf(`"${key}"`), ids[1])
+  })
+
   it('has a key of its token alone', async () => {
     const key = randomUUID()
     const document = 'mutation { upsertUser(name: "Mine") { id } }'
@@ -361,7 +380,16 @@ describeEachEngine('a mutation with an Idempotency-Key', engine => {
     await sendKeyed(key, '{ viewer { id } }')
     const { headers } = await sendKeyed(key, '{ viewer { id } }')
     assert.equal(headers['idempotency-replayed'], undefined)
+    const statements: string[] = []
+    const note = ({ sql }: { sql: string }) => statements.push(sql)
+    server.database.knex.on('query', note)
     await server.graphql('mutation { upsertUser(name: "Keyless") { id } }')
+    server.database.knex.off('query', note)
+    assert.ok(statements.length > 3)
+    assert.deepEqual(
+      statements.filter(sql => /idempotency/i.test(sql)),
+      [],
+    )
     assert.equal(await count('idempotency_keys'), before)
   })
 })
