@@ -439,6 +439,18 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       assert.deepEqual(done(happened).upsertWebhook.events, ['project_report_quarterly_overdue'])
     })
 
+    it('takes no statement for an Idempotency-Key that is not given', async () => {
+      const statements: string[] = []
+      const end = two.proxy.watch(text => void statements.push(text))
+      done(await two.byStopped('mutation { upsertUser(name: "Keyless") { id } }'))
+      end()
+      assert.ok(statements.some(text => /insert into `users`/i.test(text)))
+      assert.deepEqual(
+        statements.filter(text => /idempotency/i.test(text)),
+        [],
+      )
+    })
+
     it('is not held up by noting when a token was last used', async () => {
       const token = await two.stopped.token({ permissions: ['read'] })
       const answer = await two.stopped.database.transaction(async trx => {
