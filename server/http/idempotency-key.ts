@@ -1,4 +1,5 @@
 import { badInput, TidingsError } from '../../shared/errors.ts'
+import type { ErrorCode } from '../../shared/vocabulary.ts'
 import { type Answer, Claim, claimKey, isKey } from '../domain/idempotency.ts'
 import type { Service } from '../graphql/context.ts'
 import type { Authenticated } from './authenticate.ts'
@@ -36,10 +37,15 @@ export const claimOf = async (
 
 /** Keeps what is answered, unless what went wrong may not go wrong when the request is made again. */
 export const endClaim = (claim: Claim, codes: Set<unknown>, answer: Answer): Promise<void> =>
-  codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE') ? claim.release() : claim.finish(answer)
+  PASSING.some(code => codes.has(code)) ? claim.release() : claim.finish(answer)
+
+const PASSING: readonly ErrorCode[] = ['INTERNAL_SERVER_ERROR', 'UNAVAILABLE', 'RATE_LIMITED']
 
 const noKey = (): TidingsError =>
-  badInput('Idempotency-Key', 'is given once, 1 to 255 printable ASCII characters, such as a UUID made for this one mutation')
+  badInput(
+    'Idempotency-Key',
+    'is given once, 1 to 255 printable ASCII characters, such as a UUID made for this one mutation',
+  )
 
 const replay = (ctx: Answerable, { status, contentType, body }: Answer): void => {
   ctx.status = status

@@ -275,6 +275,22 @@ describeEachEngine('a mutation with an Idempotency-Key', engine => {
     assert.equal((await sendKeyed(key, document, sent)).text, first.text)
   })
 
+  it('is made again after it was refused for a while, and nothing was done', async () => {
+    const id = await createWebhook()
+    const document = 'mutation($id: UUID!) { pingWebhook(id: $id) { status } }'
+    isHeld = true
+    const seen = receiver.requests.length
+    const others = Array.from({ length: 2 }, () => sendKeyed(randomUUID(), document, { id }))
+    await receiver.waitFor(requests => requests.length === seen + 2)
+    const key = randomUUID()
+    const refused = await sendKeyed(key, document, { id })
+    isHeld = false
+    await Promise.all(others)
+    assert.equal(codeOf(refused), 'RATE_LIMITED', refused.text)
+    const again = await sendKeyed(key, document, { id })
+    assert.equal(again.json.data?.pingWebhook.status, 'delivered', again.text)
+  })
+
   it('is done once of many at once', async () => {
     const key = randomUUID()
     const before = await count('users')
