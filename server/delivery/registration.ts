@@ -29,8 +29,8 @@ export type Registrant = {
   token: AccessToken
   webhooksPerToken: number
   loop: DeliveryLoop
-  /** Runs a change in a transaction that holds the calling token, `alone` so that none other of it runs meanwhile. */
-  change<T>(work: (change: Change) => Promise<T>, alone?: 'alone'): Promise<T>
+  /** Runs a change in a transaction that holds the calling token. */
+  change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** As `change`, for what only looks. */
   look<T>(work: (change: Change) => Promise<T>): Promise<T>
 }
@@ -111,16 +111,12 @@ const storeAsSeen = async <T>(
   read: Read<T>,
 ): Promise<Stored<T> | undefined> => {
   try {
-    // A token makes one webhook after the other: that there is room for another, it can't be told twice at once.
-    return await change(
-      async held => {
-        if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url }, webhooksPerToken)
-        else if (!(await updateWebhook(held, { seen, pinged: ping?.url }, input))) return undefined
-        if (ping) await recordAnsweredPing(held.trx, id, ping.answered)
-        return { told: await read(held, await webhookNow(held.trx, id)) }
-      },
-      seen ? undefined : 'alone',
-    )
+    return await change(async held => {
+      if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url }, webhooksPerToken)
+      else if (!(await updateWebhook(held, { seen, pinged: ping?.url }, input))) return undefined
+      if (ping) await recordAnsweredPing(held.trx, id, ping.answered)
+      return { told: await read(held, await webhookNow(held.trx, id)) }
+    })
   } catch (error) {
     // The same upsert, made twice at once: the first has stored it, and the second changes it.
     if (!seen && isDuplicate(error)) return undefined

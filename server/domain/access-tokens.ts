@@ -110,16 +110,9 @@ const tokenOf = (row: RowWithPermissions): AccessToken =>
 /**
  * The token that a change is made in the name of, held so that it is not revoked before the change is committed. Throws
  * UNAUTHENTICATED if it was revoked or has expired since the request was let in, FORBIDDEN if it has lost a permission.
- *
- * @param lock `forUpdate` lets nothing else be done in its name meanwhile
  */
-export const holdAccessToken = async (
-  trx: Sql,
-  token: AccessToken,
-  now: () => number,
-  lock: 'forShare' | 'forUpdate' = 'forShare',
-): Promise<AccessToken> => {
-  const [row] = await rows<RowWithPermissions>(trx, `${SELECT_TOKENS} WHERE t.id = ?${dialectOf(trx)[lock]}`, [
+export const holdAccessToken = async (trx: Sql, token: AccessToken, now: () => number): Promise<AccessToken> => {
+  const [row] = await rows<RowWithPermissions>(trx, `${SELECT_TOKENS} WHERE t.id = ?${dialectOf(trx).forShare}`, [
     token.id,
   ])
   const held = tokenOf(row!)
@@ -127,6 +120,18 @@ export const holdAccessToken = async (
   if (ended) throw new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason })
   for (const permission of token.permissions) requirePermission(held, permission)
   return held
+}
+
+/**
+ * Lets the changes of a token that come this way come one after the other. Not by its own row: each change of the token
+ * holds that, and those that come later would wait behind one that is held up.
+ */
+export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => {
+  await rows(
+    trx,
+    `SELECT permission FROM access_token_permissions WHERE access_token_id = ?${dialectOf(trx).forUpdate}`,
+    [token.id],
+  )
 }
 
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>

@@ -3,6 +3,7 @@ import { badInput, TidingsError } from '../../shared/errors.ts'
 import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { takeTurns } from './access-tokens.ts'
 import type { Change } from './change.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
@@ -99,6 +100,8 @@ export const insertWebhook = async (
   input: WebhookInput & { url: string },
   mostOfToken: number,
 ): Promise<void> => {
+  // That there is room for one more, no two are told at once.
+  await takeTurns(trx, token)
   await requireRoom(trx, token, mostOfToken)
   await holdProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])

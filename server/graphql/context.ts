@@ -46,12 +46,11 @@ export type Context = Service & {
    * Runs a change in a transaction that holds the calling token, which may still do what it
    * might when the request was let in, and wakes the delivery loop when it is committed. What
    * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
-   * answers from when the request is sent again. One that returns undefined did nothing. With `alone`, nothing else
-   * is changed in the token's name at the same time.
+   * answers from when the request is sent again. One that returns undefined did nothing.
    */
-  change<T>(work: (change: Change) => Promise<T>, alone?: 'alone'): Promise<T>
+  change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** As `change`, for what only looks. */
-  look<T>(work: (change: Change) => Promise<T>, alone?: 'alone'): Promise<T>
+  look<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** Whether something was changed, and stays so whatever comes of what the document asks for after it. */
   hasChanged: boolean
   /** Forgets what was loaded before something is changed. */
@@ -71,17 +70,13 @@ export const createContext = (
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const loaders = () => createLoaders(database, tools.clock, token, budget)
   /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
-  const changeNoting = async <T>(
-    claim: Claim,
-    work: (change: Change) => Promise<T>,
-    alone: 'alone' | undefined,
-  ): Promise<T> => {
+  const changeNoting = async <T>(claim: Claim, work: (change: Change) => Promise<T>): Promise<T> => {
     try {
       const result = await context.look(async change => {
         const result = await work(change)
         await claim.note(change.trx, result)
         return result
-      }, alone)
+      })
       claim.noted(result)
       return result
     } catch (error) {
@@ -113,18 +108,15 @@ export const createContext = (
       const { explain } = await find(knex, resource, query, related(resource), { ...options(), explain: true })
       return explain
     },
-    async change(work, alone) {
-      const result = await (claim ? changeNoting(claim, work, alone) : context.look(work, alone))
+    async change(work) {
+      const result = await (claim ? changeNoting(claim, work) : context.look(work))
       context.hasChanged = true
       loop.wake()
       return result
     },
-    look(work, alone) {
+    look(work) {
       const { now } = tools.clock
-      const lock = alone ? 'forUpdate' : 'forShare'
-      return transactInTime(database, async trx =>
-        work({ trx, token: await holdAccessToken(trx, token, now, lock), now }),
-      )
+      return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
     },
     forget() {
       context.loaders = loaders()
