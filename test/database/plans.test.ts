@@ -7,6 +7,7 @@ import { type Fixture, startFixture } from '../delivery/fixture.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 
 const HISTORY = 4_000
 const EVENTS = 30
@@ -47,7 +48,7 @@ describeEachEngine('the statements on the way of an event', engine => {
         clock.advance(5_000)
       }
       await fixture.emit(2)
-      await database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, clock.now()))
+      await database.transaction(trx => leaveActive(trx, webhookId, DISABLING, clock.now()))
       await loop.idle()
     } finally {
       database.knex.removeAllListeners('query')
