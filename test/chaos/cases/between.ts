@@ -14,6 +14,7 @@ import {
   within,
 } from '../stage/stage.ts'
 import { atEachStatement, shown } from '../stage/steps.ts'
+import { startTunnel } from '../stage/tunnel.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
 // What lies between two steps of a delivery: between an endpoint's word and the url that takes its place, between a
@@ -196,6 +197,56 @@ const pingTakenOver: Case = {
     await pinging
     await wait(2_000)
     stage.expect('it is sent once', endpoint.pings.length === 1, `sent ${endpoint.pings.length} times`)
+  },
+}
+
+/** A connection may take 5 s. */
+const CONNECTING_MS = 3_000
+
+const connectedLate: Case = {
+  name: 'connected-late',
+  says:
+    'What is being connected when its webhook is disabled, in a process that has lost its database or stands still, is ' +
+    'not sent when the connection is there',
+  engines: SHARED,
+  async run(stage) {
+    const tunnel = await startTunnel()
+    stage.after(tunnel.close)
+    for (const fault of ['has lost its database', 'stood still'] as const) {
+      const by = await stage.proxy()
+      const client = stage.client(await stage.server({ roles: 'api' }))
+      const world = await stage.world(client)
+      const endpoint = await stage.endpoint()
+      const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+      const sender = await stage.server({ by, roles: 'delivery', env: { HTTP_PROXY: tunnel.url } })
+      tunnel.shut()
+      await done(world.submit(client))
+      await until('it is being connected', () => tunnel.waiting() > 0)
+      if (fault === 'stood still') sender.signal('SIGSTOP')
+      else by.hole()
+      await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
+      await wait(CONNECTING_MS)
+      tunnel.open()
+      sender.signal('SIGCONT')
+      await wait(2_000)
+      stage.expect(
+        `nothing is sent by one that ${fault}`,
+        endpoint.arrivals.length === 0,
+        `${endpoint.arrivals.length} sent by one that ${fault}`,
+      )
+      by.mend()
+      await untilSettled(stage)
+      const lost =
+        'SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id WHERE d.webhook_id = ? AND a.failure IS NOT NULL'
+      const isForgotten = await within(15_000, async () => (await stage.sql.number(lost, [id])) === 0)
+      stage.expect(
+        `nothing is logged of what was not sent by one that ${fault}`,
+        isForgotten,
+        isForgotten ? 'nothing logged' : 'an attempt is logged as lost',
+      )
+      sender.signal('SIGKILL')
+      await sender.ended
+    }
   },
 }
 
@@ -415,6 +466,7 @@ export const betweenCases: Case[] = [
   claimInDoubt,
   settleInDoubt,
   pingTakenOver,
+  connectedLate,
   answeredElsewhere,
   interrupted,
   recoveredMeanwhile,
