@@ -53,12 +53,15 @@ type JobWebhook = Swept & {
 /** A claim with all that is needed to send it. */
 export type Job = Claim & {
   url: string
-  webhook: JobWebhook
+  webhook: Pick<JobWebhook, 'epoch' | 'access_token_id' | 'held_until'>
   eventType: EventType
   eventTime: number
   /** The payload as JSON text, as it was written. */
   payload: string
 }
+
+/** A job as it was read from the queue. */
+type ReadJob = Job & { webhook: JobWebhook }
 
 /** An attempt that was made, and what it means. */
 export type Settlement = {
@@ -146,7 +149,7 @@ export const claim = async (
  * Of rows that a claim has locked, cancels those whose event was purged, and sweeps those of a past epoch, unless their
  * webhook is being swept already: those it returns.
  */
-const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<Job[]> => {
+const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: ReadJob[], now: number): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
   await cancel(
     trx,
@@ -359,7 +362,7 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
  * Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is
  * left out.
  */
-export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
+export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   if (claims.length === 0) return []
   type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
   const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
