@@ -3,6 +3,7 @@ import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { cancel, logLost } from '../domain/deliveries.ts'
+import { outOfSight, type Sight } from '../domain/sight.ts'
 import { type Swept, sweepRows } from '../domain/sweep.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 
@@ -44,6 +45,7 @@ type JobWebhook = Swept & {
   url: string
   /** The access token that made it. */
   access_token_id: string
+  sees_all_organisations: number
   /** Nothing is sent until then. */
   held_until: number | null
   /** It has deliveries of past epochs, which go in batches of their own. */
@@ -127,7 +129,7 @@ export const claim = async (
     const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
     if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [] }
     const found = due.map(row => claimOf(row, lease))
-    const jobs = await jobsOf(trx, found)
+    const jobs = await inSight(trx, await jobsOf(trx, found))
     const active = jobs.filter(job => job.epoch === job.webhook.epoch)
     const wanted = triage(active)
     const read = new Map(due.map(row => [row.delivery_id, row]))
@@ -145,9 +147,21 @@ export const claim = async (
   })
 }
 
+/** Jobs but those that the tokens of their webhooks see no more. */
+const inSight = async (sql: Sql, jobs: ReadJob[]): Promise<ReadJob[]> => {
+  const unseen = await outOfSight(sql, jobs, sightOf)
+  return jobs.filter(job => !unseen.has(job))
+}
+
+const sightOf = ({ webhook, eventId }: ReadJob): Sight => ({
+  accessTokenId: webhook.access_token_id,
+  seesAllOrganisations: webhook.sees_all_organisations === 1,
+  eventId,
+})
+
 /**
- * Of rows that a claim has locked, cancels those whose event was purged, and sweeps those of a past epoch, unless their
- * webhook is being swept already: those it returns.
+ * Of rows that a claim has locked, cancels those whose event was purged or is out of sight, and sweeps those of a past
+ * epoch, unless their webhook is being swept already: those it returns.
  */
 const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: ReadJob[], now: number): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
@@ -374,7 +388,9 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   // Last: an event does not change, and a webhook may be disabled at this moment.
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
   const webhooks = await read<JobWebhook>(
-    'url, epoch, ended_epoch, sweeping, access_token_id, held_until',
+    `url, epoch, ended_epoch, sweeping, access_token_id, held_until,
+     (SELECT t.sees_all_organisations FROM access_tokens t WHERE t.id = webhooks.access_token_id)
+       AS sees_all_organisations`,
     'webhooks',
     webhookIds,
   )
@@ -393,34 +409,60 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   })
 }
 
-/** Gives claims back unsent, due again at `dueAt`, as if they had never been claimed. */
-export const putBack = async (database: Database, claims: Claim[], dueAt: number): Promise<void> => {
+/** A claim with all that is needed to send it; none where its webhook has ended it meanwhile. */
+export const presentJobOf = async (database: Database, claimed: Claim): Promise<Job | undefined> => {
+  const [job] = await jobsOf(database.knex, [claimed])
+  return job && job.epoch === job.webhook.epoch ? job : undefined
+}
+
+/**
+ * Gives claims back unsent, due again at `dueAt`, as if they had never been claimed; at `now` those that go to another
+ * url by now, of which nobody has asked to wait.
+ */
+export const putBack = async (
+  database: Database,
+  claims: Claim[],
+  { dueAt, now }: { dueAt: number; now: number },
+): Promise<void> => {
   if (claims.length === 0) return
   const leases = [...new Set(claims.map(claimed => claimed.lease))]
   const given = claims.map(claimed => claimed.deliveryId).toSorted()
   await database.transaction(async trx => {
-    const own = await rows<{ delivery_id: string }>(
+    const own = await rows<{ delivery_id: string; epoch: number }>(
       trx,
-      `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(given)}) AND lease IN (${marks(leases)})
+      `SELECT delivery_id, epoch FROM delivery_queue
+       WHERE delivery_id IN (${marks(given)}) AND lease IN (${marks(leases)})
        ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       [...given, ...leases],
     )
-    const ids = own.map(row => row.delivery_id)
-    if (ids.length > 0) {
-      const freed = await run(
-        trx,
-        'UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? ' +
-          `WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
-        [dueAt, ...ids, ...leases],
-      )
-      if (freed < ids.length) throw new Overtaken()
-      await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
-    }
+    const epochs = new Map(claims.map(claimed => [claimed.deliveryId, claimed.epoch]))
+    const isMoved = (row: { delivery_id: string; epoch: number }) => row.epoch > epochs.get(row.delivery_id)!
+    const [moved, others] = [own.filter(isMoved), own.filter(row => !isMoved(row))]
+    await giveBack(trx, others, { dueAt, leases })
+    await giveBack(trx, moved, { dueAt: Math.min(dueAt, now), leases })
+    const ids = new Set(own.map(row => row.delivery_id))
     await forgetLost(
       trx,
-      claims.filter(claimed => !ids.includes(claimed.deliveryId)),
+      claims.filter(claimed => !ids.has(claimed.deliveryId)),
     )
   })
+}
+
+const giveBack = async (
+  trx: Knex.Transaction,
+  own: { delivery_id: string }[],
+  { dueAt, leases }: { dueAt: number; leases: string[] },
+): Promise<void> => {
+  if (own.length === 0) return
+  const ids = own.map(row => row.delivery_id)
+  const freed = await run(
+    trx,
+    'UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? ' +
+      `WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
+    [dueAt, ...ids, ...leases],
+  )
+  if (freed < ids.length) throw new Overtaken()
+  await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
 }
 
 /** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */

@@ -177,15 +177,24 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
     const { job, outcome } = group[0]!
     await run(
       trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, handled_before = ?
+      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?,
+       handled_before = ${wasHandled(outcome) ? LEFT_OPEN : '0'}
        WHERE id IN (${marks(group)}) AND status = 'pending'`,
-      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
+      [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
 }
 
-/** As a column has it. */
-const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
+const wasHandled = (outcome: Outcome): boolean => outcome.status === 'rejected' && outcome.handledBefore === true
+
+/**
+ * Whether an attempt of the delivery may have been handled: one without an answer, or whose answer was a gateway's or
+ * said that time was up. A receiver that answered 500 or 429 said that it had not handled the event: one that takes the
+ * retry for a replay has lost it, and a recovery is to send it again.
+ */
+const LEFT_OPEN = `CASE WHEN EXISTS (
+  SELECT 1 FROM attempts WHERE attempts.delivery_id = deliveries.id
+  AND (attempts.status_code IS NULL OR attempts.status_code > 500)) THEN 1 ELSE 0 END`
 
 /** Takes deliveries out of the queue, whatever their lease or only under one of these; returns how many there were. */
 const dequeue = (trx: Knex.Transaction, finished: Settlement[], leases?: string[]): Promise<number> => {

@@ -198,6 +198,36 @@ describeEachEngine('the queue', engine => {
     assert.equal((await fixture.attempts(job!.deliveryId)).length, 1)
   })
 
+  for (const [earlier, isBelieved] of [
+    [500, 0],
+    [503, 1],
+    [504, 1],
+    ['timeout', 1],
+  ] as const) {
+    it(`believes a retry that is refused as a replay after ${earlier}: ${isBelieved === 1}`, async () => {
+      const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+      await fixture.emit()
+      const [first] = await claimAs('one')
+      const again: Outcome = { status: 'pending', retryInMs: 1, failureCount: 1, throttledSinceMs: null }
+      const timeout = { ...settlement(first!, 0, again), result: { kind: 'failure', reason: 'timeout', detail: '' } }
+      const before = earlier === 'timeout' ? (timeout as Settlement) : settlement(first!, earlier, again)
+      await settle(fixture.database, [before], clock.now())
+      clock.advance(LEASE_MS)
+      const [second] = await claimAs('one')
+      await settle(
+        fixture.database,
+        [settlement(second!, 401, { status: 'rejected', handledBefore: true })],
+        clock.now(),
+      )
+      const [row] = await rows<{ status: string; handled_before: number }>(
+        fixture.database.knex,
+        'SELECT status, handled_before FROM deliveries WHERE webhook_id = ?',
+        [webhookId],
+      )
+      assert.deepEqual([row!.status, row!.handled_before], ['rejected', isBelieved])
+    })
+  }
+
   it('delivers what was acknowledged while its webhook was being disabled', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
@@ -246,10 +276,10 @@ describeEachEngine('the queue', engine => {
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
     const before = await nextAttemptAt()
-    await putBack(fixture.database, [frozen!], clock.now() + 7)
+    await putBack(fixture.database, [frozen!], { dueAt: clock.now() + 7, now: clock.now() })
     assert.equal((await queued())!.lease, leases.heir)
     assert.equal(await nextAttemptAt(), before)
-    await putBack(fixture.database, [heir!], clock.now() + 7)
+    await putBack(fixture.database, [heir!], { dueAt: clock.now() + 7, now: clock.now() })
     assert.equal(await nextAttemptAt(), clock.now() + 7)
     assert.deepEqual([(await queued())!.lease, (await queued())!.attempt], [null, 1])
   })
@@ -355,7 +385,11 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       await fixture.webhook('http://127.0.0.1:9/')
       await fixture.emit()
       const { taken } = await claimWith(takeAll)
-      await meeting(() => putBack(lockless, taken, clock.now()), /^UPDATE delivery_queue/, TAKEN_OVER)
+      await meeting(
+        () => putBack(lockless, taken, { dueAt: clock.now(), now: clock.now() }),
+        /^UPDATE delivery_queue/,
+        TAKEN_OVER,
+      )
       assert.deepEqual({ ...(await queued()) }, { lease: heir, attempt: 2 })
     })
   })
