@@ -232,7 +232,7 @@ export const createPlaces = ({
 
   const heldUntil = ({ webhookId, webhook, epoch }: Job): number => {
     const held = lanes.get(webhookId)?.held
-    return Math.max(webhook.held_until ?? 0, held?.epoch === epoch ? held.until : 0)
+    return Math.max(webhook.held_until ?? 0, held && held.epoch === epoch ? held.until : 0)
   }
 
   const wait = (place: Place): void => {

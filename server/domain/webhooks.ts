@@ -92,6 +92,13 @@ export const requireRoom = async (sql: Sql, token: AccessToken, most: number): P
   )
 }
 
+/** Webhooks of one token are counted and stored one after another: they meet at its permissions, held by nobody else. */
+const holdRoom = async (trx: Sql, token: AccessToken): Promise<void> => {
+  const { forUpdate } = dialectOf(trx)
+  const held = `SELECT permission FROM access_token_permissions WHERE access_token_id = ? ORDER BY permission${forUpdate}`
+  if (forUpdate !== '') await rows(trx, held, [token.id])
+}
+
 /** Stores a webhook whose endpoint has answered its ping. */
 export const insertWebhook = async (
   { trx, token, now }: Change,
@@ -99,6 +106,7 @@ export const insertWebhook = async (
   input: WebhookInput & { url: string },
   mostOfToken: number,
 ): Promise<void> => {
+  await holdRoom(trx, token)
   await requireRoom(trx, token, mostOfToken)
   await holdProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])
