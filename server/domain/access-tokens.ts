@@ -129,7 +129,8 @@ export const holdAccessToken = async (trx: Sql, token: AccessToken, now: () => n
 export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => {
   await rows(
     trx,
-    `SELECT permission FROM access_token_permissions WHERE access_token_id = ?${dialectOf(trx).forUpdate}`,
+    `SELECT permission FROM access_token_permissions WHERE access_token_id = ? ORDER BY permission
+     ${dialectOf(trx).forUpdate}`,
     [token.id],
   )
 }

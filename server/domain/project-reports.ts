@@ -53,7 +53,7 @@ export const submitProjectReport = async (
   { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },
   dueDays: number,
 ): Promise<ProjectReportRow> => {
-  const { trx, now } = change
+  const { trx, now, courier } = change
   if (!isQuarter(quarter))
     throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
   const project = await holdProject(change, projectId)
@@ -88,6 +88,7 @@ export const submitProjectReport = async (
       },
     },
     now,
+    courier,
   )
   return { ...report, status: 'submitted', submitter_id: submitterId, submitted_at: submittedAt }
 }
@@ -97,7 +98,7 @@ export const approveProjectReport = async (
   change: Change,
   { id, approverId, approvedDate: given }: { id: string; approverId: string; approvedDate?: string },
 ): Promise<ProjectReportRow> => {
-  const { trx, token, now } = change
+  const { trx, token, now, courier } = change
   if (given !== undefined && (!/^\d{4}-\d{2}-\d{2}$/.test(given) || parseIso(given) === undefined)) {
     throw badInput('approvedDate', `"${given}" is not a date; write YYYY-MM-DD, such as ${dateOf(now())}`)
   }
@@ -143,6 +144,7 @@ export const approveProjectReport = async (
       },
     },
     now,
+    courier,
   )
   return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
 }

@@ -44,7 +44,7 @@ export type Context = Service & {
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
    * Runs a change in a transaction that holds the calling token, which may still do what it
-   * might when the request was let in, and wakes the delivery loop when it is committed. What
+   * might when the request was let in, and wakes the delivery loop when it is committed, unless what it queued is being sent. What
    * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
    * answers from when the request is sent again. One that returns undefined did nothing.
    */
@@ -109,14 +109,22 @@ export const createContext = (
       return explain
     },
     async change(work) {
-      const result = await (claim ? changeNoting(claim, work) : context.look(work))
+      let isSent = false
+      const watched = async (change: Change) => {
+        const result = await work(change)
+        isSent = change.courier?.hasTakenAll === true
+        return result
+      }
+      const result = await (claim ? changeNoting(claim, watched) : context.look(watched))
       context.hasChanged = true
-      loop.wake()
+      if (!isSent) loop.wake()
       return result
     },
     look(work) {
       const { now } = tools.clock
-      return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
+      return transactInTime(database, async trx =>
+        work({ trx, token: await holdAccessToken(trx, token, now), now, courier: loop.courier(trx) }),
+      )
     },
     forget() {
       context.loaders = loaders()
