@@ -89,7 +89,7 @@ const startRoles = async (
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
   // Whatever callers ask of theirs, deliveries have connections.
-  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
+  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
   const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
   metrics.compareWith(clock)
@@ -156,15 +156,18 @@ const PATIENCE = { retries: Number.POSITIVE_INFINITY, minTimeout: 1_000, factor:
 
 /** Longer than any statement takes that the server makes. */
 const SILENCE_MS = 30_000
-const API_CONNECTIONS = { poolSize: 12, silenceMs: SILENCE_MS }
 /**
- * A claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler at once. Who
- * waits for a lock is in the way of others that come for it: not for long.
+ * By default a claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler
+ * at once. Who waits for a lock is in the way of others that come for it: not for long.
  */
-const DELIVERY_CONNECTIONS = { poolSize: 6, silenceMs: SILENCE_MS, lockWaitS: 1 }
+const deliveryConnections = ({ connections }: Config) => ({
+  poolSize: connections.delivery,
+  silenceMs: SILENCE_MS,
+  lockWaitS: 1,
+})
 
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
-  pRetry(() => connect(config.databaseUrl, API_CONNECTIONS), {
+  pRetry(() => connect(config.databaseUrl, { poolSize: config.connections.api, silenceMs: SILENCE_MS }), {
     ...PATIENCE,
     shouldRetry: () => !isStopping(),
     onFailedAttempt: ({ error, attemptNumber }) => {

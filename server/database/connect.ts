@@ -18,7 +18,8 @@ export type Database = {
 }
 
 /**
- * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`. Throws when the server does not answer.
+ * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`, with the options of `parseMysqlUrl`. Throws
+ * when the server does not answer.
  *
  * @param options.lockWaitS seconds that a statement waits for another transaction's lock
  * @param options.silenceMs a connection that has been silent for so long is given up, and the statement that waits for
@@ -30,8 +31,6 @@ export const connect = async (
   { poolSize = 16, silenceMs = 0, lockWaitS = 10 }: { poolSize?: number; silenceMs?: number; lockWaitS?: number } = {},
 ): Promise<Database> => {
   if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), dialects.sqlite)
-  // What cannot be read is not repeated: it has a password in it.
-  if (!URL.canParse(url)) throw new Error('The database URL is no URL such as mysql://user:password@host:3306/database')
   const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
@@ -64,8 +63,17 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   }
 }
 
+/** A row was changed by another since this transaction read it: thrown to have the transaction made again. */
+export class Overtaken extends Error {
+  override name = 'Overtaken'
+  constructor() {
+    super('A row was changed by another transaction since it was read')
+  }
+}
+
 /** What an error says of the database, whichever it is; undefined for an error that has nothing to do with it. */
 export const faultOf = (error: unknown): Fault | undefined => {
+  if (error instanceof Overtaken) return 'contention'
   const said = Object.values(dialects)
     .map(dialect => dialect.faultOf(error))
     .find(fault => fault !== undefined)

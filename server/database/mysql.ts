@@ -4,6 +4,7 @@ import MySQL2Client from 'knex/lib/dialects/mysql2/index.js'
 import { whenArrivedIsRead } from '../arrived.ts'
 import { dialects } from './dialect.ts'
 import { knexLog } from './knex-log.ts'
+import { parseMysqlUrl } from './mysql-url.ts'
 
 /** What knex and mysql2 leave untyped of a connection. */
 type RawConnection = {
@@ -71,7 +72,7 @@ export const connectMysql = (
   knexModule.knex({
     client: OutageAwareClient,
     log: knexLog,
-    connection: { uri: url, charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
+    connection: { ...parseMysqlUrl(url), charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
     acquireConnectionTimeout: 10_000,
     pool: {
       min: 0,
@@ -84,7 +85,9 @@ export const connectMysql = (
         // process.
         stream.prependListener('error', () => connection.on('error', () => {}))
         if (silenceMs > 0) endSilent(stream, silenceMs)
-        const timeouts = `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}`
+        const timeouts =
+          `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}, ` +
+          `SESSION net_read_timeout = ${SESSION_S}, SESSION net_write_timeout = ${SESSION_S}`
         queryEach(connection, [timeouts, ISOLATION, SETTINGS], error => done(error, connection))
       },
     },

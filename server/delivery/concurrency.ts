@@ -56,8 +56,8 @@ type Lane = Counts & {
   /** The one that was begun first comes first. */
   setAside: Set<Place>
   answeredAt: number
-  /** Not sent to before; only until the database knows, and says so with each claim. */
-  heldUntil: number
+  /** Not sent to before, in an epoch; only until the database knows, and says so with each claim. */
+  held: { epoch: number; until: number }
 }
 
 type Tenant = Counts & {
@@ -138,7 +138,7 @@ export const createPlaces = ({
         all: 0,
         setAside: new Set(),
         answeredAt: 0,
-        heldUntil: 0,
+        held: { epoch: 0, until: 0 },
       }
       lanes.set(webhookId, lane)
       tenant.lanes.add(lane)
@@ -296,6 +296,15 @@ export const createPlaces = ({
     return [...lane.fresh.splice(0), ...lane.behind.splice(0)]
   }
 
+  /** Those that wait of a lane, taken out of its lines. */
+  const takeOut = (lane: Lane, isMeant: (place: Place) => boolean): Place[] => {
+    const found = [...lane.fresh, ...lane.behind].filter(isMeant)
+    lane.fresh = lane.fresh.filter(place => !isMeant(place))
+    lane.behind = lane.behind.filter(place => !isMeant(place))
+    if (lane.fresh.length + lane.behind.length === 0) unqueue(lane)
+    return found
+  }
+
   /** The next that waits of a lane that may send, taken out of its line; recovered only if nothing new may be sent. */
   const shiftOf = (lane: Lane): Place | undefined => {
     for (const line of [lane.fresh, lane.behind]) {
@@ -342,7 +351,8 @@ export const createPlaces = ({
       const draft = newDraft()
       const triage: Triage = { take: [], later: [] }
       for (const job of due) {
-        const heldUntil = Math.max(job.webhook.held_until ?? 0, lanes.get(job.webhookId)?.heldUntil ?? 0)
+        const held = lanes.get(job.webhookId)?.held
+        const heldUntil = Math.max(job.webhook.held_until ?? 0, held && held.epoch === job.epoch ? held.until : 0)
         const claimable = claimableOf(job)
         if (heldUntil > now) triage.later.push({ job, dueAt: heldUntil })
         else if (mayTake('memory', claimable, draft)) {
@@ -423,14 +433,23 @@ export const createPlaces = ({
     /** A job has been recorded, or given up. */
     leave: remove,
 
-    /** Nothing is sent to the webhook of this place until then. Returns what waits for it, to be given back. */
-    holdWebhook({ lane }: Place, until: number): Place[] {
-      lane.heldUntil = Math.max(lane.heldUntil, until)
-      return withdraw(lane)
+    /**
+     * Nothing is sent to the webhook of this place, in its epoch, until then. Returns what waits for it, to be given
+     * back.
+     */
+    holdWebhook({ lane, job: { epoch } }: Place, until: number): Place[] {
+      if (epoch > lane.held.epoch) lane.held = { epoch, until }
+      else if (epoch === lane.held.epoch) lane.held.until = Math.max(lane.held.until, until)
+      return takeOut(lane, place => place.job.epoch === epoch)
     },
 
-    /** Returns what waits for the webhook of this place, to be given back. */
-    withdrawWebhook: ({ lane }: Place): Place[] => withdraw(lane),
+    /** Returns those that wait, to be given back. */
+    withdraw(given: Place[]): Place[] {
+      const wanted = new Set(given)
+      return [...Map.groupBy(given, ({ lane }) => lane).keys()].flatMap(lane =>
+        takeOut(lane, place => wanted.has(place)),
+      )
+    },
 
     /** Returns all that waits, to be given back. */
     withdrawWaiting: (): Place[] => [...waitingTenants].flatMap(({ waiting }) => [...waiting].flatMap(withdraw)),
@@ -438,12 +457,7 @@ export const createPlaces = ({
     /** Drops what waits under a lease that has run out, before the same deliveries are claimed again. */
     dropExpired(now: number): void {
       for (const lane of [...waitingTenants].flatMap(({ waiting }) => [...waiting])) {
-        const expired = [...lane.fresh, ...lane.behind].filter(place => place.leaseEnd <= now)
-        if (expired.length === 0) continue
-        lane.fresh = lane.fresh.filter(place => place.leaseEnd > now)
-        lane.behind = lane.behind.filter(place => place.leaseEnd > now)
-        if (lane.fresh.length + lane.behind.length === 0) unqueue(lane)
-        for (const place of expired) remove(place)
+        for (const place of takeOut(lane, place => place.leaseEnd <= now)) remove(place)
       }
     },
   }

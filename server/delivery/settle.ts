@@ -1,9 +1,9 @@
 import type { Knex } from 'knex'
-import { type Database, marks, rows, run } from '../database/connect.ts'
+import { type Database, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { logLost } from '../domain/deliveries.ts'
 import type { Outcome } from './outcome.ts'
-import { caseOf, type QueueRow, type Settlement } from './queue.ts'
+import { caseOf, type Job, type QueueRow, type Settlement } from './queue.ts'
 
 /** Another transaction in the way of all is soon told to the recorder, which tries them one by one. */
 const AGAIN = { againForMs: 500 }
@@ -128,12 +128,19 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
     outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
   )
   if (again.length === 0) return
-  // Every row is there: this transaction has locked it under its lease.
-  const columns = ['event_id', 'webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
+  // Of rows that are there, under the lease of this attempt: else nothing of this is so any more.
+  const leases = leasesOf(again)
+  const freed = await run(
+    trx,
+    `UPDATE delivery_queue SET lease = NULL WHERE delivery_id IN (${marks(again)}) AND lease IN (${marks(leases)})`,
+    [...again.map(({ job }) => job.deliveryId), ...leases],
+  )
+  if (freed < again.length) throw new Overtaken()
+  const columns = ['event_id', 'webhook_id', 'due_at', 'attempt', 'failure_count', 'throttled_since']
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}
+     VALUES ${again.map(() => '(?, ?, ?, ?, ?, ?, ?)').join(', ')}
      ${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
@@ -162,27 +169,41 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
 
 const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
   const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
+  if (finished.length === 0) return
+  const ended = await dequeue(trx, finished, leasesOf(finished))
+  if (ended < finished.length) throw new Overtaken()
   const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
   for (const group of alike.values()) {
     const { job, outcome } = group[0]!
     await run(
       trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, handled_before = ?
+      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?,
+       handled_before = ${wasHandled(outcome) ? LEFT_OPEN : '0'}
        WHERE id IN (${marks(group)}) AND status = 'pending'`,
-      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
+      [outcome.status, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
-  await dequeue(trx, finished)
 }
 
-/** As a column has it. */
-const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
+const wasHandled = (outcome: Outcome): boolean => outcome.status === 'rejected' && outcome.handledBefore === true
 
-const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
-  if (finished.length === 0) return
+/**
+ * Whether an attempt of the delivery may have been handled: one without an answer, or whose answer was a gateway's or
+ * said that time was up. A receiver that answered 500 or 429 said that it had not handled the event: one that takes the
+ * retry for a replay has lost it, and a recovery is to send it again.
+ */
+const LEFT_OPEN = `CASE WHEN EXISTS (
+  SELECT 1 FROM attempts WHERE attempts.delivery_id = deliveries.id
+  AND (attempts.status_code IS NULL OR attempts.status_code > 500)) THEN 1 ELSE 0 END`
+
+/** Takes deliveries out of the queue, whatever their lease or only under one of these; returns how many there were. */
+const dequeue = (trx: Knex.Transaction, finished: Settlement[], leases?: string[]): Promise<number> => {
   const ids = finished.map(({ job }) => job.deliveryId)
-  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
+  const own = leases ? ` AND lease IN (${marks(leases)})` : ''
+  return run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})${own}`, [...ids, ...(leases ?? [])])
 }
+
+const leasesOf = (settlements: { job: Job }[]): string[] => [...new Set(settlements.map(({ job }) => job.lease))]
 
 const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
 

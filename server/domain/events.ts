@@ -106,6 +106,20 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
 }
 
 /**
+ * Whether the token `t` sees the event `e`: one of its organisations, and the one that its project is in by now. A ping
+ * belongs to none, and is not asked about.
+ */
+export const SEES = `
+  (t.sees_all_organisations = 1
+    OR (EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
+        e.all_organisations = 1 OR s.organisation_id = e.organisation_id
+        OR EXISTS (SELECT 1 FROM event_organisations eo
+          WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id)))
+      AND NOT EXISTS (SELECT 1 FROM projects p WHERE p.id = e.project_id AND NOT EXISTS (
+        SELECT 1 FROM access_token_organisations s
+        WHERE s.access_token_id = t.id AND s.organisation_id = p.organisation_id))))`
+
+/**
  * The rules of `matching` asked the other way round, whatever the event's type: whether the webhook `w`, made by the
  * token `t`, may have the event `e` by what it names and what its token sees.
  */
@@ -116,8 +130,4 @@ export const MAY_HAVE = `
       OR EXISTS (SELECT 1 FROM event_organisations eo
         WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
     OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
-  AND (t.sees_all_organisations = 1
-    OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
-      e.all_organisations = 1 OR s.organisation_id = e.organisation_id
-      OR EXISTS (SELECT 1 FROM event_organisations eo
-        WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))`
+  AND ${SEES}`

@@ -11,7 +11,7 @@ import type { CarryingSignature } from '../domain/used-signatures.ts'
 import { visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Row } from '../mango/documents.ts'
-import { find } from '../mango/find.ts'
+import { type Count, count, find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
 import { Budget } from './budget.ts'
@@ -46,6 +46,8 @@ export type Context = Service & {
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
+  /** How many visible rows of a resource match, by the values of fields. */
+  count(resource: Resource, selector: unknown, by: readonly string[]): Promise<Count[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
@@ -113,6 +115,9 @@ export const createContext = (
       const visible: Visible = builder => builder.modify(related(resource)).modify(among)
       const { rows } = await find(knex, resource, query, visible, options())
       return rows
+    },
+    count(resource, selector, by) {
+      return count(knex, resource, { selector, by }, related(resource), options())
     },
     async explain(resource, query) {
       const { explain } = await find(knex, resource, query, related(resource), { ...options(), explain: true })

@@ -108,7 +108,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await update(id, { status: 'active' })
     const token = await admin(id)
     const span = { since, until: undefined }
-    const tools = { database: fixture.database, clock, change: changeBy(token) }
+    const tools = { database: fixture.database, clock, change: changeBy(token), look: changeBy(token) }
     const { queued, isComplete } = await recoverDeliveries(tools, id, span)
     assert.deepEqual([queued, isComplete], [700, true])
     assert.equal(await fixture.countWhere({ status: 'pending' }), 700)
@@ -119,7 +119,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const id = await fixture.webhook(url)
     const loop = await fixture.startLoop()
     await disable(id)
-    const tools = { database: fixture.database, change: changeBy(await admin(id)), loop }
+    const tools = { change: changeBy(await admin(id)), loop }
     await assert.rejects(pingStored(tools, id), { code: 'CONFLICT' })
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)

@@ -75,17 +75,20 @@ describeEachEngine('what waits in memory', engine => {
     await loop.stop()
   })
 
-  it('is looked at again with one statement for all, twice a second at most', async () => {
-    await startWaiting()
+  it('is looked at again with a statement for all webhooks and one for all leases, twice a second at most', async () => {
     const looks: string[] = []
+    let others = 0
     fixture.database.knex.on('query', ({ sql }) => {
-      if (/^SELECT id, status, epoch, held_until FROM webhooks/.test(sql)) looks.push(sql)
+      if (/^SELECT id, status, epoch, held_until/.test(sql)) looks.push(sql)
+      else if (/^SELECT delivery_id, lease FROM delivery_queue/.test(sql)) others += 1
     })
     const startedAt = performance.now()
+    await startWaiting()
     await wait(2_000)
     fixture.database.knex.removeAllListeners('query')
     const halfSeconds = (performance.now() - startedAt) / 500
     assert.ok(looks.length >= 1 && looks.length <= halfSeconds + 1, `${looks.length} looks in ${halfSeconds / 2} s`)
+    assert.ok(others <= looks.length + 1, `${others} statements for leases in ${looks.length} looks`)
   })
 })
 

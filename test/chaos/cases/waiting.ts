@@ -258,6 +258,7 @@ const terminated: Case = {
   engines: ALL,
   async run(stage) {
     type Broken = { by: DatabaseProxy | undefined; server: Server; webhookId: string }
+    const ends: (() => Promise<void>)[] = []
     const faults: Record<string, (broken: Broken) => unknown> = {
       'no fault': () => {},
       'endpoint does not answer': () => {},
@@ -270,7 +271,7 @@ const terminated: Case = {
         },
         'row locked': async ({ webhookId }: Broken) => {
           const { end } = await stage.sql.hold('SELECT * FROM webhooks WHERE id = ? FOR UPDATE', [webhookId])
-          setTimeout(end, 40_000).unref()
+          ends.push(end)
         },
         'stood still': async ({ server }: Broken) => {
           server.signal('SIGSTOP')
@@ -302,6 +303,7 @@ const terminated: Case = {
       const tookMs = Date.now() - asked
       await mutation
       by?.mend()
+      for (const end of ends.splice(0)) await end()
       const next = await stage.server()
       await untilSettled(stage, 120_000)
       next.signal('SIGTERM')
