@@ -39,9 +39,10 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       const end = two.proxy.watch(text => seen.push(text))
       const data = done(await mutate())
       end()
-      const named = seen.map(text =>
-        text.replace(/;$/, '').replace(/^(\w+).*?(?:FROM|INTO|UPDATE) `?(\w+).*$/s, '$1 $2'),
-      )
+      const named = seen.map(text => {
+        const table = /INSERT INTO (\w+)|^UPDATE (\w+)|STRAIGHT_JOIN (\w+)|FROM (access_tokens) t/.exec(text)?.slice(1)
+        return [/^\w+/.exec(text)![0], ...(table ?? [])].filter(part => part !== undefined).join(' ')
+      })
       return { data, statements: named }
     }
     const submit = (quarter: string) =>
