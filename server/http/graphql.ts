@@ -13,7 +13,7 @@ import type { Middleware } from 'koa'
 import { badInput, TidingsError } from '../../shared/errors.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
-import { useSignatureOnce } from '../domain/used-signatures.ts'
+import { CarryingSignature, useSignatureOnce } from '../domain/used-signatures.ts'
 import { BUDGET, Budget, overspent } from '../graphql/budget.ts'
 import { type Context, createContext, type Service } from '../graphql/context.ts'
 import { createReader } from '../graphql/documents.ts'
@@ -28,11 +28,13 @@ import { answerError } from './request-id.ts'
 /** Serves GraphQL over HTTP to an authenticated request. */
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
   const read = createReader(schema)
+  const { knex } = service.database
   return async ctx => {
     const { token, requestId, rawBody, signature, giveUpAt } = ctx.state
     // Answers without anything having been executed.
     let instead: (() => void) | undefined
     let claim: Claim | undefined
+    let carrying: CarryingSignature | undefined
     const codes = new Set<unknown>()
     const present = presentError(requestId, log)
     let isAway = false
@@ -68,15 +70,20 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         if (operation.operation === 'mutation' && request.method === 'POST') {
           // As long as the clock window would let the same request in again.
           const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
-          const isNew = await useSignatureOnce(service.database.knex, { signature, expiresAt, giveUpAt })
-          const claimed = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
-          if (typeof claimed === 'function') {
-            instead = claimed
-            return [null, { status: 200, statusText: 'OK' }]
+          if (ctx.headers['idempotency-key'] === undefined) {
+            carrying = new CarryingSignature(signature, expiresAt)
+          } else {
+            // What is answered from a key makes no transaction.
+            const isNew = await useSignatureOnce(knex, { signature, expiresAt, giveUpAt })
+            const claimed = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
+            if (typeof claimed === 'function') {
+              instead = claimed
+              return [null, { status: 200, statusText: 'OK' }]
+            }
+            claim = claimed
           }
-          claim = claimed
         }
-        context = createContext(service, token, requestId, claim, budget)
+        context = createContext(service, token, requestId, { claim, carrying, budget })
         return { schema, document, operationName, variableValues: variables, contextValue: context }
       },
       onOperation: (_request, _args, result) => {
@@ -103,8 +110,10 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     })
     const [body, init] = await handled.catch(async error => {
       await claim?.release()
+      await carrying?.end(knex)
       throw error
     })
+    if (carrying && !(await carrying.end(knex))) return refuseReplay(ctx)
     if (instead) return instead()
     for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
     const refusal = REFUSALS[init.status]
