@@ -14,6 +14,7 @@ import { createMetrics, type Metrics } from './http/metrics.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
 import type { Log } from './log.ts'
+import { SHARED_PORT } from './processes.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 
 export type RunningServer = {
@@ -148,7 +149,7 @@ const listen = (handler: RequestListener, config: Config): Promise<Server> => {
   const server = createServer(handler)
   return new Promise((resolve, reject) => {
     server.once('error', reject)
-    server.listen(config.port, config.host, () => resolve(server))
+    server.listen({ port: config.port, host: config.host, ...SHARED_PORT }, () => resolve(server))
   })
 }
 

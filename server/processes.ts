@@ -3,8 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue, type Registry } from 'prom-client'
 import type { Log } from './log.ts'
 
-// One parent and several processes of one server. The parent takes connections for all of them, and does nothing else
-// for a request: whatever a process does, it stays able to start another.
+// One parent and several processes of one server, which share its port. The parent has no part in a request: whatever a
+// process does, it stays able to start another.
 
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 
@@ -132,6 +132,12 @@ const tell = (to: Pick<Worker, 'send'>, message: Message): void => {
 
 /** Whether this is one of several processes. */
 export const isOneOfSeveral = cluster.isWorker
+
+/**
+ * How a process listens. On Linux the kernel hands connections to the processes that listen, and ends those of one that
+ * dies. Elsewhere the parent hands them on: one that it gives to a process which dies at that moment hears nothing.
+ */
+export const SHARED_PORT = { reusePort: isOneOfSeveral && process.platform === 'linux' }
 
 /** Its number, which a process that is started in its place does not have. */
 export const processNumber = (): number | undefined => cluster.worker?.id
