@@ -16,7 +16,9 @@ class NodeSqliteClient extends BetterSqlite3Client {
   }
 
   override async acquireRawConnection() {
-    const connection = new DatabaseSync(this.connectionSettings.filename, { timeout: BUSY_MS })
+    const { filename, readOnly } = this.connectionSettings as { filename: string; readOnly: boolean }
+    const connection = new DatabaseSync(filename, { timeout: BUSY_MS, readOnly })
+    if (readOnly) return connection
     connection.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;')
     // From here on `_query` waits: the driver would hold up this whole process, with the transaction it waits for if
     // that is here.
@@ -77,11 +79,11 @@ const prepare = (connection: DatabaseSync, sql: string): StatementSync => {
 
 type Query = { sql: string; bindings?: unknown[]; response?: unknown; context?: unknown }
 
-export const connectSqlite = (filename: string): Knex =>
+export const connectSqlite = (filename: string, readOnly = false): Knex =>
   knexModule.knex({
     client: NodeSqliteClient,
     log: knexLog,
-    connection: { filename },
+    connection: { filename, readOnly } as { filename: string },
     useNullAsDefault: true,
     pool: { min: 1, max: 1, idleTimeoutMillis: 2 ** 31 - 1 },
   })

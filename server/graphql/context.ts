@@ -12,6 +12,7 @@ import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
+import type { Readers } from '../readers/readers.ts'
 import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 
@@ -23,6 +24,7 @@ export type Service = {
   sealer: Sealer
   tools: AttemptTools
   loop: DeliveryLoop
+  readers: Readers
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number

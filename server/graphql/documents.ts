@@ -1,6 +1,6 @@
 import { type DocumentNode, type GraphQLError, type GraphQLSchema, parse, validate } from 'graphql'
 import { asGraphqlError } from './errors.ts'
-import { checkLimits, listsOf, MAX_TOKENS } from './limits.ts'
+import { checkLimits, listsOf, MAX_CHARACTERS, MAX_TOKENS, tooLong } from './limits.ts'
 
 /**
  * Of all documents that are kept, in characters of their text; a parsed one takes about a hundred times as many bytes.
@@ -9,14 +9,25 @@ const KEPT_CHARACTERS = 250_000
 /** A longer document is not kept: few would fill the place of many. */
 const LONGEST_KEPT = 10_000
 
+/** A longer document that is not known takes too long to be validated beside other work. */
+const LONGEST_SHORT = 500
+
 type Variables = Record<string, unknown> | null | undefined
 type Read = { document: DocumentNode; faults?: never } | { document?: never; faults: readonly GraphQLError[] }
 
-/**
- * Reads documents: parses them, checks the limits, validates. Valid documents are kept, the latest used, and of one
- * that is met again only the limits are checked, since they depend on the variables too.
- */
-export const createReader = (schema: GraphQLSchema): ((text: string, variables: Variables) => Read) => {
+export type Documents = {
+  /** Whether reading a document may take longer than a few milliseconds. */
+  isLong(text: string): boolean
+  /**
+   * Reads a document: parses it, checks the limits, validates. Valid documents are kept, the latest used, and of one
+   * that is met again only the limits are checked, since they depend on the variables too.
+   *
+   * @param isValid another has read it before, and found it valid
+   */
+  read(text: string, variables: Variables, isValid?: boolean): Read
+}
+
+export const createDocuments = (schema: GraphQLSchema): Documents => {
   const lists = listsOf(schema)
   const valid = new Map<string, DocumentNode>()
   let characters = 0
@@ -32,23 +43,31 @@ export const createReader = (schema: GraphQLSchema): ((text: string, variables: 
     }
   }
 
-  return (text, variables) => {
-    const known = valid.get(text)
-    let document: DocumentNode
-    try {
-      document = known ?? parse(text, { maxTokens: MAX_TOKENS })
-      checkLimits(document, variables, lists)
-    } catch (error) {
-      return { faults: [asGraphqlError(error)] }
-    }
-    if (known) {
-      valid.delete(text)
-      valid.set(text, known)
+  return {
+    isLong: text => text.length > LONGEST_SHORT && !valid.has(text),
+    read(text, variables, isValid = false) {
+      const known = valid.get(text)
+      let document: DocumentNode
+      try {
+        document = known ?? parseWithin(text)
+        checkLimits(document, variables, lists)
+      } catch (error) {
+        return { faults: [asGraphqlError(error)] }
+      }
+      if (known) {
+        valid.delete(text)
+        valid.set(text, known)
+        return { document }
+      }
+      const faults = isValid ? [] : validate(schema, document)
+      if (faults.length > 0) return { faults }
+      keep(text, document)
       return { document }
-    }
-    const faults = validate(schema, document)
-    if (faults.length > 0) return { faults }
-    keep(text, document)
-    return { document }
+    },
   }
+}
+
+const parseWithin = (text: string): DocumentNode => {
+  if (text.length > MAX_CHARACTERS) throw tooLong(text.length)
+  return parse(text, { maxTokens: MAX_TOKENS })
 }

@@ -18,6 +18,8 @@ import { BUDGET } from './budget.ts'
 
 /** Lexical tokens of a document; more stops the parser. */
 export const MAX_TOKENS = 4_000
+/** Characters of a document: few tokens can be long ones. */
+export const MAX_CHARACTERS = 65_536
 /** Levels of fields below an operation. */
 export const MAX_DEPTH = 12
 /** Fields under another name than their own. */
@@ -88,6 +90,15 @@ const refuse = (
     'QUERY_TOO_COMPLEX',
     `The ${operation.operation}${name} comes to ${comesTo} ${what} and ${allowed} are allowed: ${instead}.`,
     { limit: most },
+  )
+}
+
+export const tooLong = (characters: number): TidingsError => {
+  const [has, allowed] = [characters, MAX_CHARACTERS].map(count => count.toLocaleString('en'))
+  return new TidingsError(
+    'QUERY_TOO_COMPLEX',
+    `The document has ${has} characters and ${allowed} are allowed: give long values as variables.`,
+    { limit: MAX_CHARACTERS },
   )
 }
 

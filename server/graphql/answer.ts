@@ -1,0 +1,177 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { execute } from '@graphql-tools/executor'
+import {
+  type DocumentNode,
+  type ExecutionArgs,
+  type ExecutionResult,
+  type GraphQLSchema,
+  getOperationAST,
+  Kind,
+  type OperationDefinitionNode,
+} from 'graphql'
+import { createHandler, parseRequestParams } from 'graphql-http'
+import { badInput, TidingsError } from '../../shared/errors.ts'
+import { RETRY_AFTER_S } from '../database/patience.ts'
+import type { Claim } from '../domain/idempotency.ts'
+import type { AccessToken } from '../domain/permissions.ts'
+import type { Log } from '../log.ts'
+import { checkJson } from './body-limits.ts'
+import { BUDGET, type Budget, overspent } from './budget.ts'
+import { type Context, createContext, type Service } from './context.ts'
+import type { Documents } from './documents.ts'
+import { asGraphqlError, isUnavailable, presentError } from './errors.ts'
+import { variablesNotGiven } from './variables.ts'
+
+/** A request over HTTP, authenticated. */
+export type GraphqlRequest = {
+  url: string
+  method: string
+  headers: { accept?: string | undefined; 'content-type'?: string | undefined }
+  body: string
+  token: AccessToken
+  requestId: string
+}
+
+export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | null }
+
+/** What was found to be asked; no operation: its document is not known yet, and reading it takes a while. */
+export type Asked = { operation: OperationDefinitionNode | undefined; variables: Record<string, unknown> | null }
+
+type Answering = {
+  schema: GraphQLSchema
+  service: Service
+  log: Log
+  documents: Documents
+  budget: Budget
+  /** Until then a query is tried again while the database cannot be had, by `performance.now()`. */
+  giveUpAt: number
+  /** Aborted when nobody waits for the answer any more. */
+  gone: AbortSignal
+  /** Another has read the document, and it is valid. */
+  isValid?: boolean
+  /** Asked before anything is executed: under which claim, or `not here`. */
+  admit(asked: Asked): Promise<Claim | undefined | typeof NOT_HERE>
+}
+
+export const NOT_HERE = Symbol('not here')
+
+/**
+ * Answers a request as GraphQL over HTTP has it, within its budget, with the codes of all its errors; undefined for one
+ * that is not admitted.
+ */
+export const answerGraphql = async (
+  request: GraphqlRequest,
+  { schema, service, log, documents, budget, giveUpAt, gone, isValid, admit }: Answering,
+): Promise<(GraphqlAnswer & { codes: Set<unknown>; claim: Claim | undefined }) | undefined> => {
+  const { token, requestId, url, method, headers, body } = request
+  const codes = new Set<unknown>()
+  const present = presentError(requestId, log)
+  let isNotHere = false
+  let claim: Claim | undefined
+  let isAway = false
+  let serialised: string | undefined
+
+  const handle = createHandler<undefined, undefined, Context>({
+    formatError: error => {
+      const shown = present(error)
+      codes.add(shown.extensions.code)
+      return shown
+    },
+    parseRequestParams: asked => {
+      if (method === 'POST') checkJson(body)
+      return parseRequestParams(asked)
+    },
+    // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
+    execute: async args => {
+      const isQuery = operationOf(args) === 'query'
+      const work = () => executeInTime(args, isQuery, giveUpAt)
+      try {
+        // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
+        if (!isQuery) return await budget.within(work)
+        gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
+        return await budget.within(work, BUDGET.timeMs)
+      } catch (error) {
+        return { errors: [asGraphqlError(error)] }
+      }
+    },
+    onSubscribe: async (_request, { query, operationName, variables = null }) => {
+      const admitted = async (operation: OperationDefinitionNode | undefined) => {
+        const given = await admit({ operation, variables })
+        isNotHere = given === NOT_HERE
+        claim = given === NOT_HERE ? undefined : given
+        return !isNotHere
+      }
+      if (!isValid && documents.isLong(query) && !(await admitted(undefined))) return NOTHING
+      const { document, faults } = documents.read(query, variables, isValid)
+      if (faults) return faults
+      const operation = getOperationAST(document, operationName)
+      if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
+      const notGiven = variablesNotGiven(document, operation, variables)
+      if (notGiven.length > 0) return notGiven
+      if (!(await admitted(operation))) return NOTHING
+      const contextValue = createContext(service, token, requestId, claim, budget)
+      return { schema, document, operationName, variableValues: variables, contextValue }
+    },
+    onOperation: (_request, { contextValue }, result) => {
+      if (!('data' in result) || result.errors) {
+        isAway = 'errors' in result && isUnavailable(result) && !(contextValue as Context).hasChanged
+        return undefined
+      }
+      // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
+      const text = JSON.stringify(result)
+      // What is escaped in it, and what is not ASCII, is longer than was counted.
+      if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
+      serialised = text
+      return { data: null }
+    },
+  })
+
+  const [answer, init] = await handle({
+    url,
+    method,
+    headers,
+    body: () => body,
+    raw: undefined,
+    context: undefined,
+  }).catch(async error => {
+    await claim?.release()
+    throw error
+  })
+  if (isNotHere) return undefined
+  const retryAfter: Record<string, string> = isAway ? { 'retry-after': String(RETRY_AFTER_S) } : {}
+  return {
+    status: isAway ? 503 : init.status,
+    headers: { ...init.headers, ...retryAfter },
+    body: serialised ?? answer,
+    codes,
+    claim,
+  }
+}
+
+const NOTHING: [null, { status: number; statusText: string }] = [null, { status: 200, statusText: 'OK' }]
+
+export const hungUp = (): TidingsError => new TidingsError('QUERY_TOO_COMPLEX', 'The client has hung up.')
+
+const FIRST_REST_MS = 50
+const LONGEST_REST_MS = 1_000
+
+/** Executes an operation; a query again, until `giveUpAt`, while the database cannot be had for it. */
+const executeInTime = async (args: ExecutionArgs, isQuery: boolean, giveUpAt: number): Promise<ExecutionResult> => {
+  for (let restMs = FIRST_REST_MS; ; restMs = Math.min(2 * restMs, LONGEST_REST_MS)) {
+    const result = (await execute(args)) as ExecutionResult
+    if (!isQuery || !result.errors || !isUnavailable(result) || performance.now() + restMs > giveUpAt) return result
+    await sleep(restMs)
+    ;(args.contextValue as Context).forget()
+  }
+}
+
+const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>
+  getOperationAST(document, operationName)?.operation
+
+const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
+  const names = document.definitions.flatMap(it =>
+    it.kind === Kind.OPERATION_DEFINITION ? (it.name?.value ?? []) : [],
+  )
+  const wrong = asked == null ? 'the document has several operations' : `the document has no operation "${asked}"`
+  return badInput('operationName', `${wrong}; choose from ${names.join(', ')}`)
+}

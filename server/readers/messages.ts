@@ -1,0 +1,19 @@
+import type { Dialect } from '../database/dialect.ts'
+import type { GraphqlRequest } from '../graphql/answer.ts'
+
+// What the server's process and those that answer its queries tell each other.
+
+export type ToReader =
+  | { kind: 'start'; databaseUrl: string; engine: Dialect['engine']; logLevel: string; places: number }
+  /** `now`: the time of the request, epoch milliseconds. The database is waited for `patienceMs` at most. */
+  | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number }
+  /** The client of a request has hung up. */
+  | { kind: 'gone'; id: number }
+
+export type FromReader =
+  | { kind: 'ready' }
+  /** Bytes of the body, of which an answer is the last. */
+  | { kind: 'part'; id: number; bytes: Uint8Array }
+  | { kind: 'answer'; id: number; status: number; headers: Record<string, string> }
+  /** The request is a mutation, its document valid. */
+  | { kind: 'mutation'; id: number }
