@@ -8,6 +8,7 @@ import {
   getOperationAST,
   Kind,
   type OperationDefinitionNode,
+  type SelectionSetNode,
 } from 'graphql'
 import { createHandler, parseRequestParams } from 'graphql-http'
 import { badInput, TidingsError } from '../../shared/errors.ts'
@@ -17,9 +18,10 @@ import type { AccessToken } from '../domain/permissions.ts'
 import type { Log } from '../log.ts'
 import { checkJson } from './body-limits.ts'
 import { BUDGET, type Budget, overspent } from './budget.ts'
-import { type Context, createContext, type Service } from './context.ts'
+import { type Context, createContext, type Outcomes, type Service } from './context.ts'
 import type { Documents } from './documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from './errors.ts'
+import type { Measure } from './limits.ts'
 import { variablesNotGiven } from './variables.ts'
 
 /** A request over HTTP, authenticated. */
@@ -32,7 +34,16 @@ export type GraphqlRequest = {
   requestId: string
 }
 
-export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | null }
+export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | Buffer | null }
+
+/** As it was answered, and what goes with it. */
+export type Answered = GraphqlAnswer & {
+  /** Of all its errors. */
+  codes: Set<unknown>
+  claim: Claim | undefined
+  /** Of a mutation that was made: what its fields have come to. Its answer is yet to be read, where it holds up nobody. */
+  made: Outcomes | undefined
+}
 
 /** What was found to be asked; no operation: its document is not known yet, and reading it takes a while. */
 export type Asked = { operation: OperationDefinitionNode | undefined; variables: Record<string, unknown> | null }
@@ -49,26 +60,27 @@ type Answering = {
   gone: AbortSignal
   /** Another has read the document, and it is valid. */
   isValid?: boolean
+  /** What a mutation's fields have come to, where that has been made and is to be answered. */
+  made?: Outcomes | undefined
   /** Asked before anything is executed: under which claim, or `not here`. */
   admit(asked: Asked): Promise<Claim | undefined | typeof NOT_HERE>
 }
 
 export const NOT_HERE = Symbol('not here')
 
-/**
- * Answers a request as GraphQL over HTTP has it, within its budget, with the codes of all its errors; undefined for one
- * that is not admitted.
- */
+/** Answers a request as GraphQL over HTTP has it, within its budget; undefined for one that is not admitted. */
 export const answerGraphql = async (
   request: GraphqlRequest,
-  { schema, service, log, documents, budget, giveUpAt, gone, isValid, admit }: Answering,
-): Promise<(GraphqlAnswer & { codes: Set<unknown>; claim: Claim | undefined }) | undefined> => {
+  { schema, service, log, documents, budget, giveUpAt, gone, isValid, made, admit }: Answering,
+): Promise<Answered | undefined> => {
   const { token, requestId, url, method, headers, body } = request
   const codes = new Set<unknown>()
   const present = presentError(requestId, log)
   let isNotHere = false
   let claim: Claim | undefined
   let isAway = false
+  let isLarge = false
+  let unanswered: Outcomes | undefined
   let serialised: string | undefined
 
   const handle = createHandler<undefined, undefined, Context>({
@@ -83,11 +95,12 @@ export const answerGraphql = async (
     },
     // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
     execute: async args => {
-      const isQuery = operationOf(args) === 'query'
-      const work = () => executeInTime(args, isQuery, giveUpAt)
+      const isRead = made !== undefined || operationOf(args) === 'query'
+      const document = isLarge ? withoutAnswers(args.document) : args.document
+      const work = () => executeInTime({ ...args, document }, isRead, giveUpAt)
       try {
         // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
-        if (!isQuery) return await budget.within(work)
+        if (!isRead) return await budget.within(work)
         gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
         return await budget.within(work, BUDGET.timeMs)
       } catch (error) {
@@ -102,14 +115,15 @@ export const answerGraphql = async (
         return !isNotHere
       }
       if (!isValid && documents.isLong(query) && !(await admitted(undefined))) return NOTHING
-      const { document, faults } = documents.read(query, variables, isValid)
+      const { document, measured, faults } = documents.read(query, variables, isValid)
       if (faults) return faults
       const operation = getOperationAST(document, operationName)
       if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
       const notGiven = variablesNotGiven(document, operation, variables)
       if (notGiven.length > 0) return notGiven
       if (!(await admitted(operation))) return NOTHING
-      const contextValue = createContext(service, token, requestId, claim, budget)
+      isLarge = operation.operation === 'mutation' && !made && answersMuch(measured.get(operation)!)
+      const contextValue = createContext(service, token, requestId, claim, budget, made)
       return { schema, document, operationName, variableValues: variables, contextValue }
     },
     onOperation: (_request, { contextValue }, result) => {
@@ -117,6 +131,7 @@ export const answerGraphql = async (
         isAway = 'errors' in result && isUnavailable(result) && !(contextValue as Context).hasChanged
         return undefined
       }
+      if (isLarge) unanswered = (contextValue as Context).outcomes
       // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
       const text = JSON.stringify(result)
       // What is escaped in it, and what is not ASCII, is longer than was counted.
@@ -145,6 +160,7 @@ export const answerGraphql = async (
     body: serialised ?? answer,
     codes,
     claim,
+    made: unanswered,
   }
 }
 
@@ -163,6 +179,38 @@ const executeInTime = async (args: ExecutionArgs, isQuery: boolean, giveUpAt: nu
     await sleep(restMs)
     ;(args.contextValue as Context).forget()
   }
+}
+
+/** Of a mutation's answer that is read where the mutation is made. */
+const MOST_FIELDS = 2_000
+
+/** Whether the answer of a mutation has more than its rows and single ones that they name. */
+const answersMuch = ({ rows, fields }: Measure): boolean => rows > 0 || fields > MOST_FIELDS
+
+/** A document whose mutations are made, and answer nothing but the name of their type. */
+const withoutAnswers = (document: DocumentNode): DocumentNode => {
+  const cut = (set: SelectionSetNode): SelectionSetNode => ({
+    ...set,
+    selections: set.selections.map(selection => {
+      if (selection.kind === Kind.FIELD)
+        return selection.selectionSet ? { ...selection, selectionSet: TYPENAME } : selection
+      if (selection.kind === Kind.FRAGMENT_SPREAD) return selection
+      return { ...selection, selectionSet: cut(selection.selectionSet) }
+    }),
+  })
+  const definitions = document.definitions.map(definition => {
+    if (definition.kind === Kind.OPERATION_DEFINITION)
+      return { ...definition, selectionSet: cut(definition.selectionSet) }
+    if (definition.kind !== Kind.FRAGMENT_DEFINITION || definition.typeCondition.name.value !== 'Mutation')
+      return definition
+    return { ...definition, selectionSet: cut(definition.selectionSet) }
+  })
+  return { ...document, definitions }
+}
+
+const TYPENAME: SelectionSetNode = {
+  kind: Kind.SELECTION_SET,
+  selections: [{ kind: Kind.FIELD, name: { kind: Kind.NAME, value: '__typename' } }],
 }
 
 const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>

@@ -30,12 +30,18 @@ export type Service = {
   reportDueDays: number
 }
 
+export type Outcomes = Record<string, unknown>
+
 /** One request: who asks, and what it has loaded already. */
 export type Context = Service & {
   token: AccessToken
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
+  /** What the fields of a mutation have come to, by their names in the answer: in another process, where it was made. */
+  outcomes: Outcomes
+  /** Whether `outcomes` is all that there is to answer from, and nothing is to be changed. */
+  isMade: boolean
   budget: Budget
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
@@ -63,6 +69,7 @@ export const createContext = (
   requestId: string,
   claim?: Claim,
   budget = new Budget(),
+  made?: Outcomes,
 ): Context => {
   const { database, tools, loop } = service
   const { knex } = database
@@ -93,6 +100,8 @@ export const createContext = (
     token,
     requestId,
     claim,
+    outcomes: { ...made },
+    isMade: made !== undefined,
     hasChanged: false,
     budget,
     loaders: loaders(),

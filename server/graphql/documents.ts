@@ -1,6 +1,13 @@
-import { type DocumentNode, type GraphQLError, type GraphQLSchema, parse, validate } from 'graphql'
+import {
+  type DocumentNode,
+  type GraphQLError,
+  type GraphQLSchema,
+  type OperationDefinitionNode,
+  parse,
+  validate,
+} from 'graphql'
 import { asGraphqlError } from './errors.ts'
-import { checkLimits, listsOf, MAX_CHARACTERS, MAX_TOKENS, tooLong } from './limits.ts'
+import { checkLimits, listsOf, MAX_CHARACTERS, MAX_TOKENS, type Measure, tooLong } from './limits.ts'
 
 /**
  * Of all documents that are kept, in characters of their text; a parsed one takes about a hundred times as many bytes.
@@ -10,10 +17,12 @@ const KEPT_CHARACTERS = 250_000
 const LONGEST_KEPT = 10_000
 
 /** A longer document that is not known takes too long to be validated beside other work. */
-const LONGEST_SHORT = 500
+const LONGEST_SHORT = 1_000
 
 type Variables = Record<string, unknown> | null | undefined
-type Read = { document: DocumentNode; faults?: never } | { document?: never; faults: readonly GraphQLError[] }
+type Read =
+  | { document: DocumentNode; measured: Map<OperationDefinitionNode, Measure>; faults?: never }
+  | { document?: never; measured?: never; faults: readonly GraphQLError[] }
 
 export type Documents = {
   /** Whether reading a document may take longer than a few milliseconds. */
@@ -48,21 +57,22 @@ export const createDocuments = (schema: GraphQLSchema): Documents => {
     read(text, variables, isValid = false) {
       const known = valid.get(text)
       let document: DocumentNode
+      let measured: Map<OperationDefinitionNode, Measure>
       try {
         document = known ?? parseWithin(text)
-        checkLimits(document, variables, lists)
+        measured = checkLimits(document, variables, lists)
       } catch (error) {
         return { faults: [asGraphqlError(error)] }
       }
       if (known) {
         valid.delete(text)
         valid.set(text, known)
-        return { document }
+        return { document, measured }
       }
       const faults = isValid ? [] : validate(schema, document)
       if (faults.length > 0) return { faults }
       keep(text, document)
-      return { document }
+      return { document, measured }
     },
   }
 }

@@ -1,16 +1,17 @@
 import type { GraphQLSchema } from 'graphql'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
+import { REQUEST_MS } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import { useSignatureOnce } from '../domain/used-signatures.ts'
-import { type Asked, answerGraphql, type GraphqlRequest, NOT_HERE } from '../graphql/answer.ts'
+import { type Answered, type Asked, answerGraphql, type GraphqlRequest, NOT_HERE } from '../graphql/answer.ts'
 import { Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
 import { isSmall } from '../graphql/small.ts'
 import type { Log } from '../log.ts'
-import type { ReaderAnswer } from '../readers/readers.ts'
+import type { ReaderAnswer, Terms } from '../readers/readers.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
 import { claimOf, endClaim } from './idempotency-key.ts'
@@ -62,36 +63,56 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         admit,
       })
     }
-    const askReader = async (): Promise<ReaderAnswer | 'mutation'> => {
-      try {
-        return await service.readers.ask(request, { now: service.tools.clock.now(), giveUpAt, gone: gone.signal })
-      } catch (error) {
-        if (error instanceof TidingsError && error.code === 'UNAVAILABLE') throw error
+    const ask = (terms: Partial<Terms>) =>
+      service.readers.ask(request, { now: service.tools.clock.now(), giveUpAt, gone: gone.signal, ...terms })
+    const readElsewhere = async (): Promise<Answered | undefined> => {
+      const read = await ask({}).catch(error => {
+        if (isUnavailable(error)) throw error
         return told(request, error, log)
-      }
+      })
+      return read === 'mutation' ? answerHere(true) : { ...read, claim: undefined, made: undefined }
+    }
+    /** Whoever has hung up may come back for it, under its Idempotency-Key. */
+    const answerMade = async ({ claim, made }: Answered): Promise<Answered> => {
+      const terms = { made, giveUpAt: performance.now() + REQUEST_MS, gone: new AbortController().signal }
+      const read = await ask(terms).catch(error => told(request, isUnavailable(error) ? notRead() : error, log))
+      return { ...(read as ReaderAnswer), claim, made: undefined }
     }
 
     const here = await answerHere(false)
-    const read = here || instead ? undefined : await askReader()
-    const answer = read === 'mutation' ? await answerHere(true) : (here ?? read)
-    if (!answer) return instead!()
-    const refusal = REFUSALS[answer.status]
-    for (const [name, value] of Object.entries(answer.headers)) ctx.set(name, value)
-    if (refusal) return answerError(ctx, answer.status, new TidingsError('BAD_USER_INPUT', refusal))
-    ctx.status = answer.status
+    if (instead) return instead()
+    const first = here ?? (await readElsewhere())
+    if (instead) return (instead as () => void)()
+    const answer = first!.made ? await answerMade(first!) : first!
+    const { status, headers, codes, claim } = answer
+    for (const [name, value] of Object.entries(headers)) ctx.set(name, value)
+    const refusal = REFUSALS[status]
+    if (refusal) return answerError(ctx, status, new TidingsError('BAD_USER_INPUT', refusal))
+    ctx.status = status
     ctx.body = answer.body
-    if (!('claim' in answer) || !answer.claim) return
-    const contentType = answer.headers['content-type'] ?? ''
-    await endClaim(answer.claim, answer.codes, { status: ctx.status, contentType, body: String(ctx.body) })
+    if (!claim) return
+    await endClaim(claim, codes, { status, contentType: headers['content-type'] ?? '', body: String(ctx.body) })
   }
 }
 
+const isUnavailable = (error: unknown): boolean => error instanceof TidingsError && error.code === 'UNAVAILABLE'
+
+const notRead = (): TidingsError =>
+  new TidingsError(
+    'INTERNAL_SERVER_ERROR',
+    'What this was to change is changed. Its answer could not be read in time: ask for it in a query.',
+  )
+
 /** What ended a query as a whole, as it is answered. */
-const told = ({ requestId }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => ({
-  status: 200,
-  headers: { 'content-type': 'application/json; charset=utf-8' },
-  body: Buffer.from(JSON.stringify({ errors: [presentError(requestId, log)(asGraphqlError(error))] })),
-})
+const told = ({ requestId }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => {
+  const shown = presentError(requestId, log)(asGraphqlError(error))
+  return {
+    status: 200,
+    headers: { 'content-type': 'application/json; charset=utf-8' },
+    codes: new Set([shown.extensions.code]),
+    body: Buffer.from(JSON.stringify({ errors: [shown] })),
+  }
+}
 
 /** What graphql-http refuses with a status and no words. */
 const REFUSALS: Record<number, string> = {

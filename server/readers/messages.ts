@@ -1,12 +1,16 @@
 import type { Dialect } from '../database/dialect.ts'
 import type { GraphqlRequest } from '../graphql/answer.ts'
+import type { Outcomes } from '../graphql/context.ts'
 
 // What the server's process and those that answer its queries tell each other.
 
 export type ToReader =
   | { kind: 'start'; databaseUrl: string; engine: Dialect['engine']; logLevel: string; places: number }
-  /** `now`: the time of the request, epoch milliseconds. The database is waited for `patienceMs` at most. */
-  | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number }
+  /**
+   * `now`: the time of the request, epoch milliseconds. The database is waited for `patienceMs` at most. `made`: of a
+   * mutation that is made, what its fields have come to.
+   */
+  | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number; made: Outcomes | undefined }
   /** The client of a request has hung up. */
   | { kind: 'gone'; id: number }
 
@@ -14,6 +18,6 @@ export type FromReader =
   | { kind: 'ready' }
   /** Bytes of the body, of which an answer is the last. */
   | { kind: 'part'; id: number; bytes: Uint8Array }
-  | { kind: 'answer'; id: number; status: number; headers: Record<string, string> }
+  | { kind: 'answer'; id: number; status: number; headers: Record<string, string>; codes: Set<unknown> }
   /** The request is a mutation, its document valid. */
   | { kind: 'mutation'; id: number }

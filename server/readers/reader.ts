@@ -49,7 +49,7 @@ const start = (message: Start): void => {
   const idle: Session[] = []
   const running = new Map<number, AbortController>()
 
-  const answer = async ({ id, request, now, patienceMs }: Ask): Promise<void> => {
+  const answer = async ({ id, request, now, patienceMs, made }: Ask): Promise<void> => {
     const budget = new Budget()
     const gone = new AbortController()
     running.set(id, gone)
@@ -64,8 +64,9 @@ const start = (message: Start): void => {
       budget,
       giveUpAt: performance.now() + patienceMs,
       gone: gone.signal,
+      made,
       async admit({ operation }) {
-        isMutation = operation?.operation === 'mutation' && request.method === 'POST'
+        isMutation = !made && operation?.operation === 'mutation' && request.method === 'POST'
         return isMutation ? NOT_HERE : undefined
       },
     })
@@ -77,7 +78,7 @@ const start = (message: Start): void => {
     for (let from = 0; from < body.length; from += PART_BYTES) {
       tell({ kind: 'part', id, bytes: body.subarray(from, from + PART_BYTES) })
     }
-    tell({ kind: 'answer', id, status: answered.status, headers: answered.headers })
+    tell({ kind: 'answer', id, status: answered.status, headers: answered.headers, codes: answered.codes })
   }
 
   process.on('message', (told: ToReader) => {

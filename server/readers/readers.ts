@@ -1,12 +1,14 @@
 import { type ChildProcess, fork } from 'node:child_process'
-import { availableParallelism, constants, setPriority } from 'node:os'
-import { extname } from 'node:path'
+import { getCompileCacheDir } from 'node:module'
+import { availableParallelism, setPriority } from 'node:os'
+import { dirname, extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { TidingsError } from '../../shared/errors.ts'
 import { type Dialect, dialects } from '../database/dialect.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp } from '../graphql/answer.ts'
 import { BUDGET, overspent } from '../graphql/budget.ts'
+import type { Outcomes } from '../graphql/context.ts'
 import type { Log } from '../log.ts'
 import type { FromReader, ToReader } from './messages.ts'
 
@@ -18,18 +20,23 @@ const PLACES = { embedded: 1, server: 4 }
 const HEAP_MB = 192
 /** A reader that does not end a request so long after it should is held by it, and is ended itself. */
 const HELD_MS = 1_000
+/** While the others are busy, one has to wait so long before a further reader is started for it. */
+const WORTH_A_READER_MS = 100
 /** Readers that end before they are ready are not started again at once. */
 const RESTART_MS = 500
 /** Characters of requests that wait, each with what goes with it; of one token's, half. */
 const MOST_WAITING = 32_000_000
 const BESIDE_BODY = 10_000
 
-export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & { body: Buffer }
+export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & { body: Buffer; codes: Set<unknown> }
 
 type Told = ReaderAnswer | 'mutation' | Error
 
-/** When a request was made, how long it may wait, and whether anybody still waits for its answer. */
-export type Terms = { now: number; giveUpAt: number; gone: AbortSignal }
+/**
+ * When a request was made, how long it may wait, and whether anybody still waits for its answer; of a mutation that is
+ * made, what its fields have come to.
+ */
+export type Terms = { now: number; giveUpAt: number; gone: AbortSignal; made?: Outcomes | undefined }
 
 type Job = Terms & {
   id: number
@@ -37,6 +44,7 @@ type Job = Terms & {
   /** How often it was under way when its reader ended. */
   ended: number
   isOver: boolean
+  askedAt: number
   parts: Uint8Array[]
   timer?: NodeJS.Timeout
   settle(told: Told): void
@@ -64,6 +72,7 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
 
   const startReader = (): void => {
     const child = fork(fileURLToPath(new URL(`./reader${extname(import.meta.url)}`, import.meta.url)), {
+      env: { ...process.env, ...compileCache() },
       execArgv: [`--max-old-space-size=${HEAP_MB}`, '--disable-warning=ExperimentalWarning'],
       serialization: 'advanced',
       // Standard output belongs to what a command prints.
@@ -76,7 +85,6 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
     child.on('error', error => log.error({ err: error }, 'a reader failed'))
     child.on('message', (message: FromReader) => heard(reader, message))
     child.on('exit', () => ended(reader))
-    if (child.pid !== undefined) yieldToOthers(child.pid)
     send(reader, { kind: 'start', databaseUrl, engine, logLevel: log.level, places })
   }
 
@@ -84,8 +92,10 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
   const send = ({ process }: Reader, message: ToReader): void => void process.send(message, () => {})
 
   const heard = (reader: Reader, message: FromReader): void => {
-    if (message.kind === 'ready') reader.isReady = true
-    else {
+    if (message.kind === 'ready') {
+      reader.isReady = true
+      yieldToOthers(reader.process.pid!)
+    } else {
       const job = reader.running.get(message.id)!
       if (message.kind === 'part') return void job.parts.push(message.bytes)
       reader.running.delete(message.id)
@@ -94,7 +104,7 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
       job.settle(
         message.kind === 'mutation'
           ? 'mutation'
-          : { status: message.status, headers: message.headers, body: Buffer.concat(parts) },
+          : { status: message.status, headers: message.headers, codes: message.codes, body: Buffer.concat(parts) },
       )
     }
     dispatch()
@@ -104,6 +114,8 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
     readers.delete(reader)
     if (isStopping) return
     if (!reader.isReady) startAfter = performance.now() + RESTART_MS
+    const requestIds = [...reader.running.values()].map(({ request }) => request.requestId)
+    if (requestIds.length > 0) log.warn({ requestIds }, 'a reader was ended in the middle of its work')
     for (const job of reader.running.values()) {
       clearTimeout(job.timer)
       job.ended += 1
@@ -144,16 +156,18 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
       run(reader, job)
     }
     if (![...readers].every(({ isReady }) => isReady) || readers.size >= MOST_READERS) return
-    if (!waiting.some(mayHaveMore)) return
-    if (performance.now() < startAfter) setTimeout(dispatch, RESTART_MS).unref()
-    else startReader()
+    const first = waiting.find(mayHaveMore)
+    if (!first) return
+    const startAt = readers.size === 0 ? startAfter : Math.max(startAfter, first.askedAt + WORTH_A_READER_MS)
+    if (performance.now() >= startAt) startReader()
+    else setTimeout(dispatch, startAt - performance.now() + 1).unref()
   }
 
   const run = (reader: Reader, job: Job): void => {
     reader.running.set(job.id, job)
     job.timer = endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
-    const { id, request, now, giveUpAt } = job
-    send(reader, { kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now() })
+    const { id, request, now, giveUpAt, made } = job
+    send(reader, { kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now(), made })
   }
 
   const endIfHeld = ({ process }: Reader, job: Job, afterMs: number): NodeJS.Timeout => {
@@ -190,7 +204,16 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
     async ask(request, terms) {
       const settled = Promise.withResolvers<Told>()
       lastId += 1
-      const job: Job = { ...terms, id: lastId, request, ended: 0, isOver: false, parts: [], settle: settled.resolve }
+      const job: Job = {
+        ...terms,
+        id: lastId,
+        request,
+        ended: 0,
+        isOver: false,
+        parts: [],
+        settle: settled.resolve,
+        askedAt: performance.now(),
+      }
       if (isTooMuch(job)) throw noPlace()
       job.gone.addEventListener('abort', () => forget(job), { once: true })
       waiting.push(job)
@@ -208,10 +231,19 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
   }
 }
 
-/** Deliveries and small requests go before what takes long. */
+/** Where this process keeps what it has compiled: a reader starts in half the time with it. */
+const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
+  const folder = getCompileCacheDir()
+  // A folder of this version of Node, in the one that is asked for.
+  return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder) }
+}
+
+/** A third of the time of what is not as patient, where there is not enough for both: deliveries go before. */
+const NICENESS = 5
+
 const yieldToOthers = (pid: number): void => {
   try {
-    setPriority(pid, constants.priority.PRIORITY_BELOW_NORMAL)
+    setPriority(pid, NICENESS)
   } catch {
     // It has ended already.
   }
