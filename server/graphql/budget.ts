@@ -46,7 +46,7 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
   },
   values: {
     code: 'RESULT_TOO_LARGE',
-    what: 'answers more than # fields (an object counts as 5, a row in every place that it is answered in)',
+    what: 'answers more than # fields (an object counts as 10, a row in every place that it is answered in)',
     instead: 'Give its lists smaller limits, or ask for what many rows have in common in a request of its own.',
   },
   bytes: {
@@ -102,6 +102,11 @@ export class Budget implements Meter {
 
   get isOver(): boolean {
     return this.#end !== undefined
+  }
+
+  /** Throws if the request is over: nothing more is to be asked of the database for it. */
+  proceed(): void {
+    if (this.#end) throw this.#end
   }
 
   /** Ends the request: it spent too much, or nobody waits for it. */
@@ -214,7 +219,7 @@ export class Budget implements Meter {
 }
 
 /** An object or a list takes as much memory as so many other fields until it is answered. */
-const OBJECT_VALUES = 5
+const OBJECT_VALUES = 10
 /** Quotes, a colon, a comma, and a value of one character. */
 const AROUND_BYTES = 5
 

@@ -13,7 +13,7 @@ type Start = Extract<ToReader, { kind: 'start' }>
 type Ask = Extract<ToReader, { kind: 'ask' }>
 
 /** A connection that one request at a time has to itself, and what ends the statement that runs on it. */
-type Session = { database: Database; interrupt(): Promise<void> }
+type Session = { database: Database; budget: Budget; interrupt(): Promise<void> }
 
 /** After the budget has ended the request, so that it is the budget that says so. */
 const STATEMENT_MS = BUDGET.timeMs + 1_000
@@ -30,8 +30,9 @@ const openSession = ({ databaseUrl, engine }: Start): Session => {
       connectionId = id
     },
   })
-  return {
+  const session: Session = {
     database,
+    budget: new Budget(),
     async interrupt() {
       if (connectionId !== undefined) {
         const killer = await connect(databaseUrl, { poolSize: 1 })
@@ -40,6 +41,9 @@ const openSession = ({ databaseUrl, engine }: Start): Session => {
       await database.close()
     },
   }
+  // What one request has begun in a row ends with it.
+  database.knex.on('query', () => session.budget.proceed())
+  return session
 }
 
 const start = (message: Start): void => {
@@ -54,6 +58,7 @@ const start = (message: Start): void => {
     const gone = new AbortController()
     running.set(id, gone)
     const session = idle.pop() ?? openSession(message)
+    session.budget = budget
     let isMutation = false
     const answered = await answerGraphql(request, {
       schema,

@@ -121,7 +121,8 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
       job.ended += 1
       job.parts = []
       // Whose fault it was is not known where there were several: each is tried once more, by itself.
-      if (job.isOver) job.settle(overspent('timeMs'))
+      if (job.gone.aborted) job.settle(hungUp())
+      else if (job.isOver) job.settle(overspent('timeMs'))
       else if (job.ended > 1 || reader.running.size === 1) job.settle(outOfMemory())
       else waiting.unshift(job)
     }
