@@ -118,7 +118,7 @@ const startRoles = async (
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
-  const readers = createReaders(config.databaseUrl, database.dialect.engine, log)
+  const readers = createReaders(config.databaseUrl, database, log)
   return {
     service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {

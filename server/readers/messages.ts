@@ -16,6 +16,10 @@ export type ToReader =
 
 export type FromReader =
   | { kind: 'ready' }
+  /** What the database's server calls a connection, to end it with its statement by; and the one that it replaces. */
+  | { kind: 'connection'; connectionId: number; before: number | undefined }
+  /** A connection is to be ended. */
+  | { kind: 'end'; connectionId: number }
   /** Bytes of the body, of which an answer is the last. */
   | { kind: 'part'; id: number; bytes: Uint8Array }
   | { kind: 'answer'; id: number; status: number; headers: Record<string, string>; codes: Set<unknown> }

@@ -1,4 +1,4 @@
-import { connect, connectToRead, type Database } from '../database/connect.ts'
+import { connectToRead, type Database } from '../database/connect.ts'
 import { answerGraphql, hungUp, NOT_HERE } from '../graphql/answer.ts'
 import { BUDGET, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
@@ -12,8 +12,8 @@ import type { FromReader, ToReader } from './messages.ts'
 type Start = Extract<ToReader, { kind: 'start' }>
 type Ask = Extract<ToReader, { kind: 'ask' }>
 
-/** A connection that one request at a time has to itself, and what ends the statement that runs on it. */
-type Session = { database: Database; budget: Budget; interrupt(): Promise<void> }
+/** A connection that one request at a time has to itself. */
+type Session = { database: Database; budget: Budget; connectionId?: number }
 
 /** After the budget has ended the request, so that it is the budget that says so. */
 const STATEMENT_MS = BUDGET.timeMs + 1_000
@@ -23,27 +23,23 @@ const PART_BYTES = 512 * 1024
 const tell = (message: FromReader): void => void process.send?.(message)
 
 const openSession = ({ databaseUrl, engine }: Start): Session => {
-  let connectionId: number | undefined
   const database = connectToRead(databaseUrl, engine, {
     statementMs: STATEMENT_MS,
-    onConnect: id => {
-      connectionId = id
+    onConnect: connectionId => {
+      tell({ kind: 'connection', connectionId, before: session.connectionId })
+      session.connectionId = connectionId
     },
   })
-  const session: Session = {
-    database,
-    budget: new Budget(),
-    async interrupt() {
-      if (connectionId !== undefined) {
-        const killer = await connect(databaseUrl, { poolSize: 1 })
-        await killer.knex.raw(`KILL QUERY ${connectionId}`).finally(() => killer.close())
-      }
-      await database.close()
-    },
-  }
+  const session: Session = { database, budget: new Budget() }
   // What one request has begun in a row ends with it.
   database.knex.on('query', () => session.budget.proceed())
   return session
+}
+
+/** Ends a session with the statement that runs on it. The server's process can do so even when this one is ended. */
+const endSession = ({ database, connectionId }: Session): Promise<void> => {
+  if (connectionId !== undefined) tell({ kind: 'end', connectionId })
+  return database.close()
 }
 
 const start = (message: Start): void => {
@@ -76,7 +72,7 @@ const start = (message: Start): void => {
       },
     })
     running.delete(id)
-    if (budget.isOver) session.interrupt().catch(error => log.warn({ err: error }, 'a statement was not ended'))
+    if (budget.isOver) endSession(session).catch(error => log.warn({ err: error }, 'a connection was not closed'))
     else idle.push(session)
     if (!answered) return tell({ kind: 'mutation', id })
     const body = Buffer.from(answered.body ?? '')

@@ -4,7 +4,7 @@ import { availableParallelism, setPriority } from 'node:os'
 import { dirname, extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { TidingsError } from '../../shared/errors.ts'
-import { type Dialect, dialects } from '../database/dialect.ts'
+import type { Database } from '../database/connect.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp } from '../graphql/answer.ts'
 import { BUDGET, overspent } from '../graphql/budget.ts'
@@ -19,7 +19,7 @@ const PLACES = { embedded: 1, server: 4 }
 /** Megabytes of a reader's heap. */
 const HEAP_MB = 192
 /** A reader that does not end a request so long after it should is held by it, and is ended itself. */
-const HELD_MS = 1_000
+const HELD_MS = 2_000
 /** While the others are busy, one has to wait so long before a further reader is started for it. */
 const WORTH_A_READER_MS = 100
 /** Readers that end before they are ready are not started again at once. */
@@ -50,7 +50,7 @@ type Job = Terms & {
   settle(told: Told): void
 }
 
-type Reader = { process: ChildProcess; isReady: boolean; running: Map<number, Job> }
+type Reader = { process: ChildProcess; isReady: boolean; running: Map<number, Job>; connectionIds: Set<number> }
 
 export type Readers = {
   /**
@@ -62,8 +62,9 @@ export type Readers = {
 }
 
 /** Starts processes that answer queries, as they are needed. */
-export const createReaders = (databaseUrl: string, engine: Dialect['engine'], log: Log): Readers => {
-  const places = dialects[engine].isEmbedded ? PLACES.embedded : PLACES.server
+export const createReaders = (databaseUrl: string, { knex, dialect }: Database, log: Log): Readers => {
+  const { engine } = dialect
+  const places = dialect.isEmbedded ? PLACES.embedded : PLACES.server
   const readers = new Set<Reader>()
   const waiting: Job[] = []
   let lastId = 0
@@ -78,7 +79,7 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
       // Standard output belongs to what a command prints.
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     })
-    const reader: Reader = { process: child, isReady: false, running: new Map() }
+    const reader: Reader = { process: child, isReady: false, running: new Map(), connectionIds: new Set() }
     child.unref()
     child.channel?.unref()
     readers.add(reader)
@@ -91,10 +92,23 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
   // It may have ended already: its end is heard of by itself.
   const send = ({ process }: Reader, message: ToReader): void => void process.send(message, () => {})
 
+  /** Ends connections of a reader, and the statements that run on them. One that has ended already is none. */
+  const end = (reader: Reader, connectionIds: Iterable<number>): void => {
+    for (const connectionId of connectionIds) {
+      reader.connectionIds.delete(connectionId)
+      knex.raw(`KILL ${connectionId}`).catch(error => log.debug({ err: error }, 'a connection was not ended'))
+    }
+  }
+
   const heard = (reader: Reader, message: FromReader): void => {
     if (message.kind === 'ready') {
       reader.isReady = true
       yieldToOthers(reader.process.pid!)
+    } else if (message.kind === 'connection') {
+      if (message.before !== undefined) reader.connectionIds.delete(message.before)
+      reader.connectionIds.add(message.connectionId)
+    } else if (message.kind === 'end') {
+      end(reader, [message.connectionId])
     } else {
       const job = reader.running.get(message.id)!
       if (message.kind === 'part') return void job.parts.push(message.bytes)
@@ -113,6 +127,7 @@ export const createReaders = (databaseUrl: string, engine: Dialect['engine'], lo
   const ended = (reader: Reader): void => {
     readers.delete(reader)
     if (isStopping) return
+    end(reader, reader.connectionIds)
     if (!reader.isReady) startAfter = performance.now() + RESTART_MS
     const requestIds = [...reader.running.values()].map(({ request }) => request.requestId)
     if (requestIds.length > 0) log.warn({ requestIds }, 'a reader was ended in the middle of its work')
