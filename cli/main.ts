@@ -1,6 +1,6 @@
 import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '@commander-js/extra-typings'
 import pc from 'picocolors'
-import { CliError, exitCodes, Finished, usageError } from './errors.ts'
+import { CliError, exitCodes, Finished, fileFault, isFileFault, usageError } from './errors.ts'
 import { neutralise, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
 import { fold } from './output/wrap.ts'
@@ -307,6 +307,12 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
     return report(usageError(sentence(error.message), `See how it is used with: ${pathOf(program, argv)} --help`), argv)
   }
   if (error instanceof CliError) return report(error, argv)
+  if (isFileFault(error)) {
+    const failed = WRITES.has(error.syscall ?? '') ? 'written' : 'read'
+    const message = `${neutralise(error.path)} cannot be ${failed}: ${fileFault(error)}.`
+    const hint = 'See that this user may, and that there is room; or name another place.'
+    return report(new CliError(exitCodes.failed, 'FILE', message, hint), argv)
+  }
   const unexpected = error instanceof Error ? error : new Error(String(error))
   if (argv.includes('--verbose') || argv.includes('-v')) process.stderr.write(`${unexpected.stack}\n`)
   return report(
@@ -319,6 +325,8 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
     argv,
   )
 }
+
+const WRITES = new Set(['mkdir', 'mkdtemp', 'rename', 'write', 'unlink', 'chmod'])
 
 /** Errors are JSON where a form for programs was asked for by name; stdout stays empty either way. */
 const report = ({ code, message, hint, exitCode }: CliError, argv: string[]): number => {

@@ -125,9 +125,10 @@ const environment = z.object({
   TIDINGS_LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
 })
 
-const SETTINGS = [...Object.keys(environment.shape), ...SECRETS.map(name => `${name}_FILE`)]
+/** The names of all settings of the server. */
+export const settings = [...Object.keys(environment.shape), ...SECRETS.map(name => `${name}_FILE`)]
 
-const KNOWN = SETTINGS.map(name => name.slice('TIDINGS_'.length))
+const KNOWN = settings.map(name => name.slice('TIDINGS_'.length))
 
 /** What the command line reads, which may run in the same environment. */
 const OF_THE_COMMAND_LINE = [
@@ -143,7 +144,7 @@ const OF_THE_COMMAND_LINE = [
 const unknownNames = (env: NodeJS.ProcessEnv): string[] =>
   Object.keys(env)
     .filter(name => name.startsWith('TIDINGS_') && !name.startsWith('TIDINGS_TEST_'))
-    .filter(name => !SETTINGS.includes(name) && !OF_THE_COMMAND_LINE.includes(name))
+    .filter(name => !settings.includes(name) && !OF_THE_COMMAND_LINE.includes(name))
     .map(name => {
       const meant = didYouMean(name.slice('TIDINGS_'.length), KNOWN).replace('you mean ', 'you mean TIDINGS_')
       return `${name} is no setting${meant}`
@@ -215,8 +216,8 @@ const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
  */
 const readSandbox = (home: string): Record<string, string | undefined> => {
   try {
-    const settings = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))
-    return { TIDINGS_DATABASE_URL: `sqlite:${join(home, 'tidings.sqlite')}`, ...settings }
+    const written = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))
+    return { TIDINGS_DATABASE_URL: `sqlite:${join(home, 'tidings.sqlite')}`, ...written }
   } catch {
     return {}
   }

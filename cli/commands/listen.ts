@@ -1,9 +1,9 @@
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Command, InvalidArgumentError } from '@commander-js/extra-typings'
 import { toIso } from '../../shared/time.ts'
 import { Session } from '../connection/session.ts'
-import { CliError, exitCodes, usageError } from '../errors.ts'
+import { CliError, exitCodes, fileFault, usageError } from '../errors.ts'
 import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
 import { parseScriptedResponses, type ScriptedResponse } from '../listen/scripted-responses.ts'
@@ -69,7 +69,7 @@ export const listenCommand = () =>
       if (!options.path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
       if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
-      if (options.save !== undefined) mkdirSync(options.save, { recursive: true, mode: 0o700 })
+      if (options.save !== undefined) makeFolder(options.save)
 
       const wanted = options.once ? 1 : options.count
       const ending = Promise.withResolvers<void>()
@@ -108,7 +108,7 @@ export const listenCommand = () =>
         onDelivery: arrival => {
           print(output, arrival, options.full ?? false)
           if (!options.register && options.webhookId === undefined) tellWebhook(arrival)
-          if (options.save !== undefined) save(options.save, arrival, url)
+          if (options.save !== undefined) saving(output, () => save(options.save!, arrival, url))
           if (!counting) return
           received += 1
           if (!arrival.verification?.ok) invalid += 1
@@ -130,7 +130,7 @@ export const listenCommand = () =>
           webhookId = registered.id
           output.message(`Registered as webhook ${webhookId}. It is disabled when this ends.`)
           reachability = new ReachabilityWatch({
-            ask: (document, variables) => session.graphql(document, variables),
+            ask: (document, variables) => session.look(document, variables),
             webhookId,
             after: registered.lastDelivery,
             url,
@@ -300,6 +300,28 @@ const asData = (arrival: Arrival, full: boolean): object => {
     durationMs,
   }
   return full ? { ...summary, body: arrival.body, checks: verification?.checks ?? [] } : summary
+}
+
+/** What cannot be kept has been received all the same. */
+const saving = (output: Output, work: () => void): void => {
+  try {
+    work()
+  } catch (error) {
+    output.warning(`The request could not be kept: ${fileFault(error)}.`)
+  }
+}
+
+/** One that can be written to, as long as it is still of use to say so. */
+const makeFolder = (folder: string): void => {
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 })
+    accessSync(folder, constants.W_OK | constants.X_OK)
+  } catch (error) {
+    throw usageError(
+      `The folder of --save cannot be used: ${fileFault(error)}.`,
+      'Name one that this user may write to.',
+    )
+  }
 }
 
 /** Readable by this user only: a token is good for five minutes. */

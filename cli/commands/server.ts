@@ -64,11 +64,19 @@ const startSandbox = async (session: Session): Promise<void> => {
   const { prepareSandbox } = await import('../../server/sandbox.ts')
   const { config, credentials } = await whereConfigured(() => prepareSandbox(process.env))
   await runUntilSignal(config, url => {
-    saveProfile('sandbox', { url, apiKey: credentials.apiKey, apiSecret: credentials.apiSecret })
     const { messageColours: colours } = session.output
+    let profile = `CLI profile "sandbox" in ${profilesPath()}`
+    try {
+      saveProfile('sandbox', { url, apiKey: credentials.apiKey, apiSecret: credentials.apiSecret })
+    } catch (error) {
+      // The server does without; its commands do not.
+      if (!(error instanceof CliError)) throw error
+      profile = 'without a CLI profile'
+      session.output.warning(`${error.message} ${error.hint} Commands reach the sandbox once it is started after that.`)
+    }
     session.output.message(`
 ${colours.bold('Tidings is ready')} at ${colours.cyan(url)}
-Sandbox in ${config.home}, CLI profile "sandbox" in ${profilesPath()}
+Sandbox in ${config.home}, ${profile}
 
 In another terminal, in this folder:
   ${colours.bold('npx tidings demo')}                 see the whole job end to end
@@ -194,6 +202,7 @@ const tokenCommand = () =>
       if (session.output.form === 'id') {
         throw usageError('--output id would lose the secret.', 'Take --output json.')
       }
+      session.output.mustNotBeLost()
       await withDatabase(async (database, config) => {
         const { createToken } = await import('../../server/maintenance.ts')
         const { id, apiKey, apiSecret } = await createToken(database, config, {
@@ -204,7 +213,7 @@ const tokenCommand = () =>
         }).catch(error => {
           throw error.code === 'NOT_FOUND' ? new CliError(exitCodes.notFound, 'NOT_FOUND', error.message) : error
         })
-        session.output.one({ id, apiKey, secret: apiSecret }, colours =>
+        session.output.secret({ id, apiKey, secret: apiSecret }, `tidings tokens revoke ${id}`, colours =>
           describeFields(
             [
               ['id', id],

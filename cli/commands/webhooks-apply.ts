@@ -77,7 +77,7 @@ interface Planned {
 const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Planned[]> => {
   const { v5: uuid } = await import('uuid')
   const { connection } = session
-  const { webhooks } = await graphql<{ webhooks: Webhook[] }>(
+  const asked = graphql<{ webhooks: Webhook[] }>(
     connection,
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields} } }`,
     {
@@ -91,6 +91,7 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
       },
     },
   )
+  const { webhooks } = await session.output.waiting(connection.url.host, asked)
   return entries.map(entry => {
     const sameUrl = webhooks.filter(webhook => webhook.url === entry.url)
     const [found, ...more] = entry.id === undefined ? sameUrl : webhooks.filter(webhook => webhook.id === entry.id)

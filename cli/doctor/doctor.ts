@@ -28,12 +28,12 @@ export const diagnoseClient = async (session: Session, webhookId: string | undef
     return [failure('settings', error), skipped('the rest', 'needs the address of a server')]
   }
   const findings = [ok('settings', `${url.href} (from ${settings.url!.source})`)]
-  const reached = await diagnoseServer(url)
+  const reached = await session.output.waiting(url.host, diagnoseServer(url))
   findings.push(...reached.findings)
   if (!reached.ready) return [...findings, skipped('access token', 'needs a server that is ready')]
   try {
     const connection = connect(settings)
-    const viewer = await askViewer(document => graphql(connection, document))
+    const viewer = await askViewer(document => session.output.waiting(url.host, graphql(connection, document)))
     findings.push(...diagnoseToken(viewer, session.output.nowMs))
     if (webhookId !== undefined) findings.push(...(await diagnoseWebhook(session, webhookId)))
   } catch (error) {
@@ -144,8 +144,7 @@ interface RecentDelivery {
 }
 
 const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]> => {
-  const { webhooks } = await graphql<{ webhooks: (Webhook & { deliveries: RecentDelivery[] })[] }>(
-    session.connection,
+  const { webhooks } = await session.graphql<{ webhooks: (Webhook & { deliveries: RecentDelivery[] })[] }>(
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields}
       deliveries(query: { sort: [{ id: "desc" }], limit: 10 }) { id eventType status createdAt nextAttemptAt
         attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {

@@ -84,8 +84,17 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   }
 }
 
+/** A row was changed by another since this transaction read it: thrown to have the transaction made again. */
+export class Overtaken extends Error {
+  override name = 'Overtaken'
+  constructor() {
+    super('A row was changed by another transaction since it was read')
+  }
+}
+
 /** What an error says of the database, whichever it is; undefined for an error that has nothing to do with it. */
 export const faultOf = (error: unknown): Fault | undefined => {
+  if (error instanceof Overtaken) return 'contention'
   const said = Object.values(dialects)
     .map(dialect => dialect.faultOf(error))
     .find(fault => fault !== undefined)

@@ -101,7 +101,9 @@ export const connectMysql = (
         stream.prependListener('error', () => connection.on('error', () => {}))
         onConnect?.(connection.threadId)
         if (silenceMs > 0) endSilent(stream, silenceMs)
-        const timeouts = `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}`
+        const timeouts =
+          `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}, ` +
+          `SESSION net_read_timeout = ${SESSION_S}, SESSION net_write_timeout = ${SESSION_S}`
         queryEach(connection, [timeouts, ISOLATION, SETTINGS, ...settings], error => done(error, connection))
       },
     },

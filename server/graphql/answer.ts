@@ -80,12 +80,13 @@ export const answerGraphql = async (
   let claim: Claim | undefined
   let isAway = false
   let isLarge = false
+  let context: Context | undefined
   let unanswered: Outcomes | undefined
   let serialised: string | undefined
 
   const handle = createHandler<undefined, undefined, Context>({
     formatError: error => {
-      const shown = present(error)
+      const shown = present(error, context?.hasChanged)
       codes.add(shown.extensions.code)
       return shown
     },
@@ -123,15 +124,15 @@ export const answerGraphql = async (
       if (notGiven.length > 0) return notGiven
       if (!(await admitted(operation))) return NOTHING
       isLarge = operation.operation === 'mutation' && !made && answersMuch(measured.get(operation)!)
-      const contextValue = createContext(service, token, requestId, claim, budget, made)
-      return { schema, document, operationName, variableValues: variables, contextValue }
+      context = createContext(service, token, requestId, claim, budget, made)
+      return { schema, document, operationName, variableValues: variables, contextValue: context }
     },
-    onOperation: (_request, { contextValue }, result) => {
+    onOperation: (_request, _args, result) => {
       if (!('data' in result) || result.errors) {
-        isAway = 'errors' in result && isUnavailable(result) && !(contextValue as Context).hasChanged
+        isAway = 'errors' in result && isUnavailable(result) && !context?.hasChanged
         return undefined
       }
-      if (isLarge) unanswered = (contextValue as Context).outcomes
+      if (isLarge) unanswered = context?.outcomes
       // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
       const text = JSON.stringify(result)
       // What is escaped in it, and what is not ASCII, is longer than was counted.

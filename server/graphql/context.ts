@@ -9,7 +9,7 @@ import type { AccessToken } from '../domain/permissions.ts'
 import { visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Row } from '../mango/documents.ts'
-import { find } from '../mango/find.ts'
+import { type Count, count, find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
 import type { Readers } from '../readers/readers.ts'
@@ -46,11 +46,13 @@ export type Context = Service & {
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
+  /** How many visible rows of a resource match, by the values of fields. */
+  count(resource: Resource, selector: unknown, by: readonly string[]): Promise<Count[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
    * Runs a change in a transaction that holds the calling token, which may still do what it
-   * might when the request was let in, and wakes the delivery loop when it is committed. What
+   * might when the request was let in, and wakes the delivery loop when it is committed, unless what it queued is being sent. What
    * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
    * answers from when the request is sent again. One that returns undefined did nothing.
    */
@@ -102,7 +104,7 @@ export const createContext = (
     claim,
     outcomes: { ...made },
     isMade: made !== undefined,
-    hasChanged: false,
+    hasChanged: made !== undefined,
     budget,
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
@@ -110,19 +112,30 @@ export const createContext = (
       const { rows } = await find(knex, resource, query, visible, options())
       return rows
     },
+    count(resource, selector, by) {
+      return count(knex, resource, { selector, by }, related(resource), options())
+    },
     async explain(resource, query) {
       const { explain } = await find(knex, resource, query, related(resource), { ...options(), explain: true })
       return explain
     },
     async change(work) {
-      const result = await (claim ? changeNoting(claim, work) : context.look(work))
+      let isSent = false
+      const watched = async (change: Change) => {
+        const result = await work(change)
+        isSent = change.courier?.hasTakenAll === true
+        return result
+      }
+      const result = await (claim ? changeNoting(claim, watched) : context.look(watched))
       context.hasChanged = true
-      loop.wake()
+      if (!isSent) loop.wake()
       return result
     },
     look(work) {
       const { now } = tools.clock
-      return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
+      return transactInTime(database, async trx =>
+        work({ trx, token: await holdAccessToken(trx, token, now), now, courier: loop.courier(trx) }),
+      )
     },
     forget() {
       context.loaders = loaders()

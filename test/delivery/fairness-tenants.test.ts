@@ -81,7 +81,7 @@ describeEachEngine('endpoints that do not share fate', engine => {
     const span = { since: 0, until: undefined }
     const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
       fixture.database.transaction(trx => work({ trx, token, now: realClock.now }))
-    await recoverDeliveries({ database: fixture.database, clock: realClock, change }, id, span)
+    await recoverDeliveries({ database: fixture.database, clock: realClock, change, look: change }, id, span)
     const loop = await fixture.startLoop({ concurrency: 16 })
     loop.wake()
     await slow.waitFor(all => all.length > 4)

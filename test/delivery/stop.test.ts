@@ -7,6 +7,7 @@ import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 /** Longer than a stop may take to be heard of. */
@@ -43,7 +44,7 @@ describeEachEngine('what waits in memory', engine => {
 
   it('is not sent to a webhook that has been disabled, and no attempt is logged of it', async () => {
     const { loop, webhookId } = await startWaiting()
-    await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, realClock.now()))
+    await fixture.database.transaction(trx => leaveActive(trx, webhookId, DISABLING, realClock.now()))
     await wait(HEARD_MS)
     answer({ status: 200 })
     await loop.idle()
@@ -75,17 +76,20 @@ describeEachEngine('what waits in memory', engine => {
     await loop.stop()
   })
 
-  it('is looked at again with one statement for all, twice a second at most', async () => {
-    await startWaiting()
+  it('is looked at again with one statement for webhooks and one for leases, at most twice a second', async () => {
     const looks: string[] = []
+    let others = 0
     fixture.database.knex.on('query', ({ sql }) => {
-      if (/^SELECT id, status, epoch, held_until FROM webhooks/.test(sql)) looks.push(sql)
+      if (/^SELECT id, status, epoch, held_until/.test(sql)) looks.push(sql)
+      else if (/^SELECT delivery_id, lease FROM delivery_queue/.test(sql)) others += 1
     })
     const startedAt = performance.now()
+    await startWaiting()
     await wait(2_000)
     fixture.database.knex.removeAllListeners('query')
     const halfSeconds = (performance.now() - startedAt) / 500
     assert.ok(looks.length >= 1 && looks.length <= halfSeconds + 1, `${looks.length} looks in ${halfSeconds / 2} s`)
+    assert.ok(others <= looks.length + 1, `${others} statements for leases in ${looks.length} looks`)
   })
 })
 

@@ -137,7 +137,7 @@ describeEachEngine('find', engine => {
       [[{ name: 'asc', id: 'asc' }], /^sort\[0\]: is a field/],
       [['nmae'], /^sort\[0\]: things have no field "nmae"; did you mean name\?/],
       [['id', 'maker.nam'], /^sort\[1\]: makers have no field "nam"/],
-      [['maker'], /^sort\[0\]: "maker" is an object; sort by one of its fields/],
+      [['maker'], /^sort\[0\]: "maker" is an object; name one of its fields/],
       [['parts'], /^sort\[0\]: "parts" is an object/],
       [['name.first'], /^sort\[0\]: leads into a string/],
       [Array(9).fill('name'), /^sort: has 9 fields; it may have 8/],
