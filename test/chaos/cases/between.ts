@@ -150,7 +150,7 @@ const claimInDoubt: Case = {
 
 const settleInDoubt: Case = {
   name: 'settle-in-doubt',
-  says: 'What is recorded when the connection breaks, before the commit is answered, is recorded once and not sent again',
+  says: 'What is recorded when the connection breaks, before the commit is answered, is recorded once, not sent again',
   engines: SHARED,
   async run(stage) {
     const { attempts, count, endpoint } = await commitInDoubt(
@@ -165,7 +165,7 @@ const settleInDoubt: Case = {
       endpoint.arrivals.length === 2 * count &&
         endpoint.sentAgain().length === 0 &&
         attempts === `${count} × 200, ${count} × 503`,
-      `${endpoint.arrivals.length} of ${count} arrived, ${endpoint.sentAgain().length} after their 200; logged: ${attempts}`,
+      `${endpoint.arrivals.length} of ${count} arrived, ${endpoint.sentAgain().length} after their 200: ${attempts}`,
     )
   },
 }
