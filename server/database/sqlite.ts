@@ -81,6 +81,8 @@ export const connectSqlite = (filename: string): Knex =>
   knexModule.knex({
     client: NodeSqliteClient,
     log: knexLog,
+    // Values stay out of messages.
+    compileSqlOnError: false,
     connection: { filename },
     useNullAsDefault: true,
     pool: { min: 1, max: 1, idleTimeoutMillis: 2 ** 31 - 1 },
