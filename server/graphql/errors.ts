@@ -1,7 +1,7 @@
 import { type ExecutionResult, GraphQLError } from 'graphql'
 import { badInput, extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
 import { CommitInDoubt, isPassing, unavailable } from '../database/patience.ts'
-import type { Log } from '../log.ts'
+import { type Log, logSeldom } from '../log.ts'
 import { MangoError } from '../mango/error.ts'
 import { argumentAt } from './argument-at.ts'
 
@@ -38,7 +38,7 @@ export const presentError =
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
     if (isPassing(cause)) {
-      log.warn({ err: cause, requestId }, 'the database could not be had in time')
+      logSeldom(log, 'warn', 'outage', { err: cause, requestId }, 'the database could not be had in time')
       return present(hasChanged ? new TidingsError('INTERNAL_SERVER_ERROR', UNTOLD) : unavailable(cause))
     }
     log.error({ err: cause, requestId }, 'a resolver failed')
