@@ -76,7 +76,7 @@ describeEachEngine('what waits in memory', engine => {
     await loop.stop()
   })
 
-  it('is looked at again with a statement for all webhooks and one for all leases, twice a second at most', async () => {
+  it('is looked at again with one statement for webhooks and one for leases, at most twice a second', async () => {
     const looks: string[] = []
     let others = 0
     fixture.database.knex.on('query', ({ sql }) => {
