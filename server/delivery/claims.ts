@@ -34,6 +34,8 @@ export type Claims = {
    * and places that become free are a reason to look.
    */
   readonly isCrowded: boolean
+  /** Whether older deliveries of a webhook, in this epoch, are known to be due and left. */
+  isBehind(webhook: { webhookId: string; epoch: number }, now: number): boolean
   /**
    * Makes one claim of what is due at `now`, for the places that are free.
    *
@@ -133,6 +135,10 @@ export const createClaims = ({ database, places }: { database: Database; places:
   return {
     get isCrowded() {
       return crowded
+    },
+    isBehind(webhook, now) {
+      const head = crowded && heads.get(lineOf({ ...webhook, recovered: false }))
+      return head ? head.dueAt <= now : false
     },
     async claimDue(now) {
       if (places.room() > 0) return crowded ? claimByTurns(now) : claimOldest(now)

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { connect, type Database, rows } from '../../server/database/connect.ts'
+import { connect, type Database, insertMany, rows } from '../../server/database/connect.ts'
 import { extendLeases, LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { AttemptResult, Outcome } from '../../server/delivery/outcome.ts'
-import { claim, type Job, putBack, type Settlement, type Triage } from '../../server/delivery/queue.ts'
+import { claim, headOfEach, type Job, putBack, type Settlement, type Triage } from '../../server/delivery/queue.ts'
 import { settle } from '../../server/delivery/settle.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
@@ -90,6 +91,32 @@ describeEachEngine('the queue', engine => {
     assert.equal((await fixture.delivery(webhookId)).next_attempt_at, dueAt, 'and says so')
     clock.set(dueAt)
     assert.equal((await claimAs('second'))[0]!.attempt, 1)
+  })
+
+  it('knows what is due first of each webhook in each of its epochs, new and recovered, of hundreds', async () => {
+    const lines = Array.from({ length: 700 }, (_, n) => ({
+      webhook_id: randomUUID(),
+      epoch: n % 3,
+      recovered: n % 2,
+      due_at: 1_000_000 - n,
+    }))
+    const more = lines.flatMap(line => [
+      { ...line, recovered: 1 - line.recovered, due_at: line.due_at + 2_000_000 },
+      { ...line, epoch: line.epoch + 1, due_at: line.due_at + 4_000_000 },
+    ])
+    const later = lines.map(line => ({ ...line, due_at: line.due_at + 6_000_000 }))
+    const queuedRows = [...lines, ...more, ...later].map(line => ({
+      ...line,
+      delivery_id: randomUUID(),
+      event_id: randomUUID(),
+    }))
+    await insertMany(fixture.database.knex, 'delivery_queue', queuedRows)
+    const heads = await headOfEach(fixture.database)
+    const wanted = [...lines, ...more].toSorted((x, y) => x.due_at - y.due_at)
+    assert.deepEqual(
+      heads.map(({ webhookId, epoch, recovered, dueAt }) => [webhookId, epoch, recovered, dueAt]),
+      wanted.map(line => [line.webhook_id, line.epoch, line.recovered === 1, line.due_at]),
+    )
   })
 
   it('takes over a lease that has run out, and logs the attempt that was lost', async () => {
