@@ -25,7 +25,10 @@ export const presentError =
         extensions: extensionsOf(shown, requestId),
       })
     const cause = rootOf(given)
-    if (cause instanceof TidingsError) return present(cause)
+    if (cause instanceof TidingsError) {
+      if (!isUnavailableError(cause) || !hasChanged) return present(cause)
+      return present(new TidingsError('UNAVAILABLE', NOT_ALL, cause.details))
+    }
     if (cause instanceof MangoError) {
       return present(new TidingsError(cause.code, cause.message, { argument: 'query', path: cause.path }))
     }
@@ -51,6 +54,10 @@ const IN_DOUBT =
   'The database was lost while this was being committed: whether it was done is not known. ' +
   'Look before you send it again, or send it again under its Idempotency-Key.'
 
+const NOT_ALL =
+  'The database, or a row of it, could not be had in time, and this was not done. What came before it in the request ' +
+  'is done. Look before you send it again, or send it again under its Idempotency-Key.'
+
 const UNTOLD =
   'The database was lost before this could be answered, and what was done by then is done. ' +
   'Look before you send it again, or send it again under its Idempotency-Key.'
@@ -61,8 +68,11 @@ export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>
   errors !== undefined &&
   errors.every(error => {
     const cause = rootOf(error)
-    return cause !== undefined && (isPassing(cause) || (cause instanceof TidingsError && cause.code === 'UNAVAILABLE'))
+    return cause !== undefined && (isPassing(cause) || isUnavailableError(cause))
   })
+
+const isUnavailableError = (error: Error): error is TidingsError<'UNAVAILABLE'> =>
+  error instanceof TidingsError && error.code === 'UNAVAILABLE'
 
 const REQUEST_SHAPE =
   'A request is a JSON object such as {"query": "{ viewer { name } }", "variables": {}, "operationName": null}.'
