@@ -385,7 +385,11 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       await fixture.webhook('http://127.0.0.1:9/')
       await fixture.emit()
       const { taken } = await claimWith(takeAll)
-      await meeting(() => putBack(lockless, taken, clock.now()), /^UPDATE delivery_queue/, TAKEN_OVER)
+      await meeting(
+        () => putBack(lockless, taken, { dueAt: clock.now(), now: clock.now() }),
+        /^UPDATE delivery_queue/,
+        TAKEN_OVER,
+      )
       assert.deepEqual({ ...(await queued()) }, { lease: heir, attempt: 2 })
     })
   })

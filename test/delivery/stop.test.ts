@@ -41,6 +41,9 @@ describeEachEngine('what waits in memory', engine => {
     return { loop, webhookId }
   }
 
+  const firstRequested = async (): Promise<string> =>
+    (await receiver!.waitFor(all => all.length === 1))[0]!.body.eventId
+
   it('is not sent to a webhook that has been disabled, and no attempt is logged of it', async () => {
     const { loop, webhookId } = await startWaiting()
     await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, realClock.now()))
@@ -55,6 +58,24 @@ describeEachEngine('what waits in memory', engine => {
     )
     const counts = (await fixture.deliveries()).map(each => `${each.status} ${each.attempt_count}`)
     assert.deepEqual(counts.toSorted(), ['cancelled 0', 'cancelled 0', 'cancelled 0', 'delivered 1'])
+  })
+
+  it('is not sent when another process has it by now', async () => {
+    const { loop } = await startWaiting()
+    const waiting = () => fixture.database.knex('delivery_queue').where({ attempt: 1 }).whereNot({ lease: 'heir' })
+    const first = await firstRequested()
+    await waiting()
+      .whereNot({ delivery_id: first })
+      .update({ lease: 'heir', due_at: realClock.now() + 3_600_000 })
+    await wait(HEARD_MS)
+    answer({ status: 200 })
+    await eventually(
+      'the first to be recorded',
+      () => fixture.count('attempts'),
+      count => count === 1,
+    )
+    assert.equal(receiver!.requests.filter(({ body }) => body.eventId !== first).length, 0)
+    await loop.stop()
   })
 
   it('is given back without an attempt where another process was asked to wait', async () => {
