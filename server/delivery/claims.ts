@@ -1,7 +1,7 @@
-import type { Database } from '../database/connect.ts'
+import { type Database, isOutage } from '../database/connect.ts'
 import type { Claimable, Places } from './concurrency.ts'
 import { LEASE_MS, newLease } from './leases.ts'
-import { claim, type Head, headOfEach, newlyDue, tenantsOf } from './queue.ts'
+import { claim, forgetClaim, type Head, headOfEach, newlyDue, tenantsOf } from './queue.ts'
 
 /** Rows of one claim: enough that the database's commit is shared, few enough that it is short. */
 const BATCH = 256
@@ -43,6 +43,8 @@ export type Claims = {
    *   tells
    */
   claimDue(now: number): Promise<number | undefined>
+  /** Gives back what it may have claimed when the connection broke: nobody else knows of that. */
+  forgetDoubtful(now: number): Promise<void>
 }
 
 /**
@@ -54,6 +56,8 @@ export const createClaims = ({ database, places }: { database: Database; places:
   /** Webhooks that nothing is sent to, and until when they are not looked at. */
   const passed = new Map<string, number>()
   const tenants = new Map<string, string>()
+  /** Leases that may have been taken, with their ends. */
+  const doubtful = new Map<string, number>()
   const heads = new Map<string, Head & Claimable>()
   let readAgainAt = 0
   let lookedAt = 0
@@ -116,7 +120,10 @@ export const createClaims = ({ database, places }: { database: Database; places:
   const claimInto = async (now: number, limit: number, quotas?: ReadonlyMap<Head, number>) => {
     places.dropExpired(now)
     const given = { lease: newLease(now), now, limit, leaseMs: LEASE_MS, triage: places.triage }
-    const claimed = await claim(database, quotas ? { ...given, quotas } : given)
+    const claimed = await claim(database, quotas ? { ...given, quotas } : given).catch(error => {
+      if (isOutage(error)) doubtful.set(given.lease, now + LEASE_MS)
+      throw error
+    })
     const foundOf = new Map<string, number>()
     for (const job of claimed.found) foundOf.set(lineOf(job), (foundOf.get(lineOf(job)) ?? 0) + 1)
     for (const job of claimed.taken) places.add(job, now + LEASE_MS)
@@ -137,6 +144,12 @@ export const createClaims = ({ database, places }: { database: Database; places:
       if (places.room() > 0) return crowded ? claimByTurns(now) : claimOldest(now)
       crowded = true
       return NOT_UNTIL_WOKEN
+    },
+    async forgetDoubtful(now) {
+      for (const [lease, end] of doubtful) {
+        if (end > now) await forgetClaim(database, { lease, end, now })
+        doubtful.delete(lease)
+      }
     },
   }
 }

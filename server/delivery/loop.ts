@@ -170,6 +170,7 @@ export const startDeliveryLoop = (
    */
   const resume = async (): Promise<void> => {
     await checkWritable(database)
+    await claims.forgetDoubtful(clock.now())
     log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)

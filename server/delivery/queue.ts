@@ -473,6 +473,21 @@ const giveBack = async (
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
 }
 
+/** Gives back all of a claim, of which it is not known whether it was committed. None of it was sent. */
+export const forgetClaim = (
+  database: Database,
+  { lease, end, now }: { lease: string; end: number; now: number },
+): Promise<void> =>
+  database.transaction(async trx => {
+    const own = await rows<{ delivery_id: string }>(
+      trx,
+      `SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_due_time')}
+       WHERE due_at = ? AND lease = ? ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+      [end, lease],
+    )
+    await giveBack(trx, own, { dueAt: now, leases: [lease] })
+  })
+
 /** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */
 const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {
   for (const [attempt, group] of Map.groupBy(unsent, claimed => claimed.attempt)) {

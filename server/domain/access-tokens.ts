@@ -122,6 +122,18 @@ export const holdAccessToken = async (trx: Sql, token: AccessToken, now: () => n
   return held
 }
 
+/**
+ * Lets the changes of a token that come this way come one after the other. Not by its own row: each change of the token
+ * holds that, and those that come later would wait behind one that is held up.
+ */
+export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => {
+  await rows(
+    trx,
+    `SELECT permission FROM access_token_permissions WHERE access_token_id = ?${dialectOf(trx).forUpdate}`,
+    [token.id],
+  )
+}
+
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
   sealer.open(secretSealed, sealContext(token.id))
 

@@ -98,7 +98,7 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
 }
 
 /** The time given twice, or that of its creation where another process, whose clock is ahead, has made it later. */
-const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
+export const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
 
 /** A row of the queue, as far as its end is concerned. */
 export type OwedRow = { delivery_id: string; lease: string | null; attempt: number }

@@ -96,11 +96,11 @@ export const submitProjectReport = async (
 /** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
 export const approveProjectReport = async (
   change: Change,
-  { id, approverId, approvedDate = dateOf(change.now()) }: { id: string; approverId: string; approvedDate?: string },
+  { id, approverId, approvedDate: given }: { id: string; approverId: string; approvedDate?: string },
 ): Promise<ProjectReportRow> => {
   const { trx, token, now, courier } = change
-  if (!/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) || parseIso(approvedDate) === undefined) {
-    throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now())}`)
+  if (given !== undefined && (!/^\d{4}-\d{2}-\d{2}$/.test(given) || parseIso(given) === undefined)) {
+    throw badInput('approvedDate', `"${given}" is not a date; write YYYY-MM-DD, such as ${dateOf(now())}`)
   }
   // Of whichever project a report is, it stays: the project is held first, as where one is submitted.
   const [found] = await rows<ProjectReportRow>(trx, 'SELECT project_id FROM project_reports WHERE id = ?', [id])
@@ -118,11 +118,13 @@ export const approveProjectReport = async (
       { projectReportId: id, status: report.status },
     )
   }
+  const approvedAt = now()
+  const approvedDate = given ?? dateOf(approvedAt)
   await run(
     trx,
     `UPDATE project_reports SET status = 'approved', approver_id = ?, approved_date = ?, updated_at = ?
      WHERE id = ? AND status = 'submitted'`,
-    [approverId, approvedDate, now(), id],
+    [approverId, approvedDate, approvedAt, id],
   )
   await recordEvent(
     trx,

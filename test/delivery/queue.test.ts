@@ -12,6 +12,7 @@ import { testClock } from '../support/clock.ts'
 import { describeEachEngine, engines } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 const takeAll = (due: Job[]): Triage => ({ take: due, later: [] })
@@ -133,7 +134,7 @@ describeEachEngine('the queue', engine => {
     assert.equal(attempt!.started_at, clock.now() - LEASE_MS)
     // What was lost is no failure of the endpoint.
     assert.equal(job!.failureCount, 0)
-    await settle(fixture.database, [delivered(job!)], clock.now())
+    await settle(fixture.database, [delivered(job!)], clock.now)
     assert.equal((await fixture.delivery(webhookId)).attempt_count, 2)
   })
 
@@ -155,13 +156,13 @@ describeEachEngine('the queue', engine => {
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(fixture.database, [failed(frozen!)], clock.now())
+    await settle(fixture.database, [failed(frozen!)], clock.now)
     const row = await queued()
     assert.deepEqual([row!.lease, row!.failure_count], [leases.heir, 0])
     assert.equal((await fixture.delivery(webhookId)).status, 'pending')
     const [told] = await fixture.attempts(frozen!.deliveryId)
     assert.deepEqual([told!.failure, told!.status_code], [null, 500])
-    await settle(fixture.database, [failed(heir!)], clock.now())
+    await settle(fixture.database, [failed(heir!)], clock.now)
     assert.deepEqual([(await queued())!.lease, (await queued())!.failure_count], [null, 1])
   })
 
@@ -176,7 +177,7 @@ describeEachEngine('the queue', engine => {
       const [frozen] = await claimAs('frozen')
       clock.advance(LEASE_MS)
       await claimAs('heir')
-      await settle(fixture.database, [settlement(frozen!, 429, outcome)], clock.now())
+      await settle(fixture.database, [settlement(frozen!, 429, outcome)], clock.now)
       assert.equal((await fixture.delivery(webhookId)).status, 'pending')
       assert.equal((await fixture.webhookRow(webhookId)).status, 'active')
       assert.equal((await queued())!.lease, leases.heir)
@@ -189,14 +190,48 @@ describeEachEngine('the queue', engine => {
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(fixture.database, [delivered(frozen!)], clock.now())
+    await settle(fixture.database, [delivered(frozen!)], clock.now)
     assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
     assert.equal(await fixture.count('delivery_queue'), 0)
     // And what the other one's attempt comes to changes nothing any more.
-    await settle(fixture.database, [failed(heir!)], clock.now())
+    await settle(fixture.database, [failed(heir!)], clock.now)
     const { status, next_attempt_at, attempt_count } = await fixture.delivery(webhookId)
     assert.deepEqual([status, next_attempt_at, attempt_count], ['delivered', null, 2])
     assert.equal(await fixture.count('delivery_queue'), 0)
+  })
+
+  it('logs nothing of a delivery that was purged before its last attempt was recorded', async () => {
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    const [frozen] = await claimAs('frozen')
+    clock.advance(LEASE_MS)
+    const [heir] = await claimAs('heir')
+    await settle(fixture.database, [delivered(heir!)], clock.now)
+    for (const table of ['deliveries', 'attempts', 'events']) await fixture.database.knex(table).delete()
+    await settle(fixture.database, [delivered(frozen!)], clock.now)
+    for (const table of ['deliveries', 'attempts']) assert.equal(await fixture.count(table), 0, table)
+  })
+
+  it('keeps a delivery until its webhook is inactive, and sends it again where nobody makes it so', async () => {
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    const [job] = await claimAs('first')
+    const end: Outcome = { status: 'cancelled', deactivateWebhook: 'throttled_without_retry_after' }
+    await settle(fixture.database, [settlement(job!, 429, end)], clock.now)
+    assert.equal((await fixture.delivery(webhookId)).status, 'pending')
+    assert.deepEqual(await claimAs('at once'), [])
+    clock.advance(31_000)
+    assert.equal((await claimAs('heir'))[0]!.attempt, 2)
+  })
+
+  it('finishes nothing before it was created, where the clock of another process is ahead', async () => {
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    const [job] = await claimAs('first')
+    const createdAt = clock.now() + 5_000
+    await fixture.database.knex('deliveries').update({ created_at: createdAt })
+    await settle(fixture.database, [delivered(job!)], clock.now)
+    assert.equal((await fixture.delivery(webhookId)).finished_at, createdAt)
   })
 
   it('is not confused by both attempts of one delivery in one batch', async () => {
@@ -205,7 +240,7 @@ describeEachEngine('the queue', engine => {
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(fixture.database, [failed(heir!), delivered(frozen!)], clock.now())
+    await settle(fixture.database, [failed(heir!), delivered(frozen!)], clock.now)
     const { status, next_attempt_at, attempt_count } = await fixture.delivery(webhookId)
     assert.deepEqual([status, next_attempt_at, attempt_count], ['delivered', null, 2])
     assert.equal(await fixture.count('delivery_queue'), 0)
@@ -217,9 +252,9 @@ describeEachEngine('the queue', engine => {
     await fixture.emit()
     const [job] = await claimAs('once')
     const settlements = [failed(job!)]
-    await settle(fixture.database, settlements, clock.now())
+    await settle(fixture.database, settlements, clock.now)
     const before = await queued()
-    await settle(fixture.database, settlements, clock.now())
+    await settle(fixture.database, settlements, clock.now)
     assert.deepEqual(await queued(), before)
     assert.equal((await fixture.delivery(webhookId)).attempt_count, 1)
     assert.equal((await fixture.attempts(job!.deliveryId)).length, 1)
@@ -238,14 +273,10 @@ describeEachEngine('the queue', engine => {
       const again: Outcome = { status: 'pending', retryInMs: 1, failureCount: 1, throttledSinceMs: null }
       const timeout = { ...settlement(first!, 0, again), result: { kind: 'failure', reason: 'timeout', detail: '' } }
       const before = earlier === 'timeout' ? (timeout as Settlement) : settlement(first!, earlier, again)
-      await settle(fixture.database, [before], clock.now())
+      await settle(fixture.database, [before], clock.now)
       clock.advance(LEASE_MS)
       const [second] = await claimAs('one')
-      await settle(
-        fixture.database,
-        [settlement(second!, 401, { status: 'rejected', handledBefore: true })],
-        clock.now(),
-      )
+      await settle(fixture.database, [settlement(second!, 401, { status: 'rejected', handledBefore: true })], clock.now)
       const [row] = await rows<{ status: string; handled_before: number }>(
         fixture.database.knex,
         'SELECT status, handled_before FROM deliveries WHERE webhook_id = ?',
@@ -259,9 +290,9 @@ describeEachEngine('the queue', engine => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
     const [job] = await claimAs('lease')
-    await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, clock.now()))
+    await fixture.database.transaction(trx => leaveActive(trx, webhookId, DISABLING, clock.now()))
     assert.equal((await fixture.delivery(webhookId)).status, 'cancelled')
-    await settle(fixture.database, [delivered(job!)], clock.now())
+    await settle(fixture.database, [delivered(job!)], clock.now)
     assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
   })
 
@@ -401,7 +432,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         const [job] = (await claimWith(takeAll)).taken
         const result: AttemptResult = { kind: 'response', statusCode: 404, body: '' }
         const late = { job: job!, startedAt: clock.now(), durationMs: 7, result, outcome }
-        await meeting(() => settle(lockless, [late], clock.now()), /^(UPDATE|DELETE FROM) delivery_queue/, TAKEN_OVER)
+        await meeting(() => settle(lockless, [late], clock.now), /^(UPDATE|DELETE FROM) delivery_queue/, TAKEN_OVER)
         assert.deepEqual({ ...(await queued()) }, { lease: heir, attempt: 2 })
         assert.equal((await fixture.delivery(webhookId)).status, 'pending')
         assert.equal((await fixture.attempts(job!.deliveryId))[0]!.status_code, 404)
