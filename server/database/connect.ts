@@ -34,7 +34,8 @@ export const connect = async (
   const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
-    return database(knex, /mariadb/i.test(version) ? dialects.mariadb : dialects.mysql)
+    const dialect = /mariadb/i.test(version) ? 'mariadb' : /tidb/i.test(version) ? 'tidb' : 'mysql'
+    return database(knex, dialects[dialect])
   } catch (error) {
     await knex.destroy()
     throw error

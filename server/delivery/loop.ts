@@ -2,6 +2,7 @@ import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/pro
 import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
 import { checkWritable, type Database, isOutage } from '../database/connect.ts'
+import { REQUEST_MS } from '../database/patience.ts'
 import type { Courier } from '../domain/deliveries.ts'
 import type { Log } from '../log.ts'
 import { createAlarm } from './alarm.ts'
@@ -102,6 +103,8 @@ export const startDeliveryLoop = (
   let mayBeDue = true
   let failing = false
   let stopping = false
+  /** What is not committed by now is not waited for: a transaction may hang. */
+  let isLate = false
   let looking: Promise<void> | undefined
 
   const wake = (): void => {
@@ -180,7 +183,7 @@ export const startDeliveryLoop = (
     await sleep(RESUME_MS)
   }
 
-  const isIdle = (): boolean => !looking && places.count() + places.reserved() === 0
+  const isIdle = (): boolean => !looking && places.count() === 0 && (isLate || places.reserved() === 0)
 
   const whenIdle = async (): Promise<void> => {
     if (!isIdle()) await new Promise<void>(resolve => idlers.push(resolve))
@@ -274,6 +277,19 @@ export const startDeliveryLoop = (
       log.warn({ err: error }, 'claims cannot be given back; their lease runs out')
     })
 
+  /** What may have been committed when the connection broke does not wait for its lease: nobody else knows of it. */
+  const putBackDoubtful = async (jobs: Job[], leaseEnd: number): Promise<void> => {
+    while (!stopping && clock.now() < leaseEnd) {
+      await sleep(OUTAGE_MS)
+      const now = clock.now()
+      const isDone = await putBack(database, jobs, { dueAt: now, now }).then(
+        () => true,
+        () => false,
+      )
+      if (isDone) return wake()
+    }
+  }
+
   const couriers = createCouriers({
     clock,
     places,
@@ -290,6 +306,7 @@ export const startDeliveryLoop = (
       startWaiting()
     },
     onReleased: leave,
+    onDoubt: putBackDoubtful,
   })
 
   lookSoon()
@@ -322,7 +339,12 @@ export const startDeliveryLoop = (
       await looking
       recheck.stop()
       await giveBack(places.withdrawWaiting(), clock.now())
+      const late = setTimeout(() => {
+        isLate = true
+        checkIdle()
+      }, REQUEST_MS)
       await whenIdle()
+      clearTimeout(late)
       await sweeper?.stop()
       leases.stop()
     },
