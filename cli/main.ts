@@ -308,7 +308,8 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
   }
   if (error instanceof CliError) return report(error, argv)
   if (isFileFault(error)) {
-    const message = `${neutralise(error.path)} cannot be ${WRITES.has(error.syscall ?? '') ? 'written' : 'read'}: ${fileFault(error)}.`
+    const failed = WRITES.has(error.syscall ?? '') ? 'written' : 'read'
+    const message = `${neutralise(error.path)} cannot be ${failed}: ${fileFault(error)}.`
     const hint = 'See that this user may, and that there is room; or name another place.'
     return report(new CliError(exitCodes.failed, 'FILE', message, hint), argv)
   }

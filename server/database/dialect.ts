@@ -31,7 +31,7 @@ export type Dialect = {
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
   /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
-  leastOfEach(table: string, keys: string[], value: string, index: string): string
+  leastOfEach(table: string, keys: string[], value: string, index: string, page?: Page): Fragment
   /** Begins EXPLAIN of the statement that follows. */
   explain: string
   /** The indexes that one row of EXPLAIN's answer names, as `table.index`. */
@@ -71,6 +71,9 @@ export type Dialect = {
   /** What the engine says by an error; undefined if it is none of its own: the statement may not have reached it. */
   faultOf(error: unknown): Fault | undefined
 }
+
+/** Of an embedded engine: so many at most, after those with these keys; from the first on where there are none. */
+export type Page = { after: readonly (string | number)[]; limit: number }
 
 /**
  * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: a value was
@@ -130,8 +133,10 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
-    leastOfEach: (table, keys, value, index) =>
-      `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
+    leastOfEach: (table, keys, value, index) => ({
+      sql: `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
+      bindings: [],
+    }),
     indexesIn: ({ table, key }) => (key ? [`${table}.${key}`] : []),
     // From UTC: by way of local time, an hour of each autumn would come twice.
     nowMs: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
@@ -207,20 +212,28 @@ const sqlite: Dialect = {
   forUpdateSkipLocked: '',
   forShare: '',
   useIndex: name => `INDEXED BY ${name}`,
-  leastOfEach: (table, keys, value, index) => {
+  leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
     const first = (condition: string): string =>
       `(SELECT t.rowid FROM ${table} t INDEXED BY ${index} ${condition} ORDER BY ${columns('t')} LIMIT 1)`
     // Of the next of the last key, else of the one before it …: a comparison of all at once would read what is equal.
-    const nexts = keys.map((key, n) => {
-      const equal = keys.slice(0, n).map(before => `t.${before} = each_key.${before} AND `)
-      return first(`WHERE ${equal.join('')}t.${key} > each_key.${key}`)
-    })
-    return `WITH RECURSIVE each_key (${[...keys, value]}) AS (
-        SELECT ${columns('f')} FROM ${table} f WHERE f.rowid = ${first('')}
+    const nextOf = (bound: (key: string) => string): string => {
+      const nexts = keys.map((key, n) => {
+        const equal = keys.slice(0, n).map(before => `t.${before} = ${bound(before)} AND `)
+        return first(`WHERE ${equal.join('')}t.${key} > ${bound(key)}`)
+      })
+      return `COALESCE(${nexts.toReversed()})`
+    }
+    const start = after.length === 0 ? first('') : nextOf(() => '?')
+    return {
+      sql: `WITH RECURSIVE each_key (${[...keys, value]}) AS (
+        SELECT ${columns('f')} FROM ${table} f WHERE f.rowid = ${start}
         UNION ALL
-        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = COALESCE(${nexts.toReversed()})
-      ) SELECT * FROM each_key`
+        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = ${nextOf(key => `each_key.${key}`)}
+        LIMIT ?
+      ) SELECT * FROM each_key`,
+      bindings: [...after.flatMap((_, n) => after.slice(0, after.length - n)), limit],
+    }
   },
   explain: 'EXPLAIN QUERY PLAN ',
   within: (_ms, select) => select,

@@ -34,7 +34,7 @@ export type Place = {
   job: Job
   lane: Lane
   leaseEnd: number
-  state: 'waiting' | 'sending' | 'aside' | 'ended' | 'ping'
+  state: 'reserved' | 'waiting' | 'sending' | 'aside' | 'ended' | 'ping'
   /** By `performance.now()`. */
   begunAt: number
 }
@@ -109,6 +109,7 @@ export const createPlaces = ({
   const lanes = new Map<string, Lane>()
   const tenants = new Map<string, Tenant>()
   const places = new Set<Place>()
+  const reserved = new Set<Place>()
   const all = none()
   /** Attempts that have not been set aside, the oldest first. */
   const sending = new Set<Place>()
@@ -222,10 +223,22 @@ export const createPlaces = ({
 
   const enter = (job: Job, leaseEnd: number, state: Place['state']): Place => {
     const place: Place = { job, lane: laneOf(job), leaseEnd, state, begunAt: 0 }
-    places.add(place)
+    if (state === 'reserved') reserved.add(place)
+    else places.add(place)
     place.lane.all += 1
     if (state !== 'ping') add(place, 'memory', 1)
     return place
+  }
+
+  const heldUntil = ({ webhookId, webhook, epoch }: Job): number => {
+    const held = lanes.get(webhookId)?.held
+    return Math.max(webhook.held_until ?? 0, held && held.epoch === epoch ? held.until : 0)
+  }
+
+  const wait = (place: Place): void => {
+    const { lane, job } = place
+    ;(job.recovered ? lane.behind : lane.fresh).push(place)
+    queue(lane)
   }
 
   const begin = (place: Place): Place => {
@@ -267,7 +280,7 @@ export const createPlaces = ({
 
   const remove = (place: Place): void => {
     const { lane } = place
-    if (!places.delete(place)) return
+    if (!places.delete(place) && !reserved.delete(place)) return
     lane.all -= 1
     if (place.state !== 'ping') add(place, 'memory', -1)
     forget(lane)
@@ -337,6 +350,9 @@ export const createPlaces = ({
 
     count: (): number => places.size,
 
+    /** How many are kept for what is being queued. */
+    reserved: (): number => reserved.size,
+
     /** How many webhooks it has something of. */
     webhooks: (): number => lanes.size,
 
@@ -351,10 +367,9 @@ export const createPlaces = ({
       const draft = newDraft()
       const triage: Triage = { take: [], later: [] }
       for (const job of due) {
-        const held = lanes.get(job.webhookId)?.held
-        const heldUntil = Math.max(job.webhook.held_until ?? 0, held && held.epoch === job.epoch ? held.until : 0)
+        const dueAt = heldUntil(job)
         const claimable = claimableOf(job)
-        if (heldUntil > now) triage.later.push({ job, dueAt: heldUntil })
+        if (dueAt > now) triage.later.push({ job, dueAt })
         else if (mayTake('memory', claimable, draft)) {
           triage.take.push(job)
           take(draft, claimable)
@@ -392,10 +407,31 @@ export const createPlaces = ({
 
     /** A claimed job waits for its turn. */
     add(job: Job, leaseEnd: number): void {
-      const place = enter(job, leaseEnd, 'waiting')
-      const { lane } = place
-      ;(job.recovered ? lane.behind : lane.fresh).push(place)
-      queue(lane)
+      wait(enter(job, leaseEnd, 'waiting'))
+    },
+
+    /**
+     * Keeps a place for a job that is being queued under a lease of this process, if it may be sent now and its webhook
+     * and tenant may have one more; until `fill` or `leave`.
+     */
+    reserve(job: Job, leaseEnd: number): Place | undefined {
+      if (heldUntil(job) > clock.now()) return undefined
+      const claimable = claimableOf(job)
+      const draft = conducts.isProbed(job.webhookId) ? newDraft() : undefined
+      return mayTake('memory', claimable, draft) ? enter(job, leaseEnd, 'reserved') : undefined
+    },
+
+    /**
+     * A job whose place was reserved has been queued, and waits for its turn.
+     *
+     * @returns until when nothing is to be sent to its webhook, which may have become held meanwhile
+     */
+    fill(place: Place): number {
+      reserved.delete(place)
+      places.add(place)
+      place.state = 'waiting'
+      wait(place)
+      return heldUntil(place.job)
     },
 
     /** A job that somebody waits for, and that has a place elsewhere, does not wait. */
@@ -430,7 +466,7 @@ export const createPlaces = ({
       place.state = 'ended'
     },
 
-    /** A job has been recorded, or given up. */
+    /** A job has been recorded, or given up, or was not queued after all. */
     leave: remove,
 
     /**

@@ -1,11 +1,14 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
+import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
 import { checkWritable, type Database } from '../database/connect.ts'
+import type { Courier } from '../domain/deliveries.ts'
 import type { Log } from '../log.ts'
 import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
+import { createCouriers } from './couriers.ts'
 import { createKeeper } from './keeper.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
 import { createPings, type Pings } from './pings.ts'
@@ -31,6 +34,11 @@ export type DeliveryLoop = {
   pings: Pings
   /** Says that something may be due now. */
   wake(): void
+  /**
+   * Sends what a transaction queues when it is committed: without a claim, and by the same rules. Until then it has
+   * places for it.
+   */
+  courier(trx: Knex.Transaction): Courier
   /**
    * Makes the attempt of what was claimed elsewhere in this process, and records it; nothing if it is stopped before,
    * or where the database is too slow to tell: then its lease runs out, and it is claimed again.
@@ -162,12 +170,13 @@ export const startDeliveryLoop = (
    */
   const resume = async (): Promise<void> => {
     await checkWritable(database)
+    await claims.forgetDoubtful(clock.now())
     log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
   }
 
-  const isIdle = (): boolean => !looking && places.count() === 0
+  const isIdle = (): boolean => !looking && places.count() + places.reserved() === 0
 
   const whenIdle = async (): Promise<void> => {
     if (!isIdle()) await new Promise<void>(resolve => idlers.push(resolve))
@@ -260,6 +269,24 @@ export const startDeliveryLoop = (
       log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
     )
 
+  const couriers = createCouriers({
+    clock,
+    places,
+    isTaking: webhook => tools.claims && !stopping && !claims.isBehind(webhook, clock.now()),
+    onCommitted(committed, lookedAt) {
+      const added = recheck.adding(lookedAt)
+      const now = clock.now()
+      for (const place of committed) {
+        const heldUntil = places.fill(place)
+        if (stopping) giveBack(places.withdraw([place]), now)
+        else if (heldUntil > now) giveBack(places.holdWebhook(place, heldUntil), heldUntil)
+      }
+      added()
+      startWaiting()
+    },
+    onReleased: leave,
+  })
+
   lookSoon()
   return {
     pings: createPings(tools),
@@ -267,6 +294,7 @@ export const startDeliveryLoop = (
       wake()
       sweeper?.look()
     },
+    courier: couriers,
     async deliverNow(claimed) {
       for (let n = 0; n < MOST_READS; n++) {
         const startedAt = performance.now()

@@ -1,3 +1,4 @@
+import { setImmediate as othersTurn } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
@@ -55,12 +56,15 @@ type JobWebhook = Swept & {
 /** A claim with all that is needed to send it. */
 export type Job = Claim & {
   url: string
-  webhook: JobWebhook
+  webhook: Pick<JobWebhook, 'epoch' | 'access_token_id' | 'held_until'>
   eventType: EventType
   eventTime: number
   /** The payload as JSON text, as it was written. */
   payload: string
 }
+
+/** A job as it was read from the queue. */
+type ReadJob = Job & { webhook: JobWebhook }
 
 /** An attempt that was made, and what it means. */
 export type Settlement = {
@@ -145,12 +149,12 @@ export const claim = async (
 }
 
 /** Jobs but those that the tokens of their webhooks see no more. */
-const inSight = async (sql: Sql, jobs: Job[]): Promise<Job[]> => {
+const inSight = async (sql: Sql, jobs: ReadJob[]): Promise<ReadJob[]> => {
   const unseen = await outOfSight(sql, jobs, sightOf)
   return jobs.filter(job => !unseen.has(job))
 }
 
-export const sightOf = ({ webhook, eventId }: Job): Sight => ({
+const sightOf = ({ webhook, eventId }: ReadJob): Sight => ({
   accessTokenId: webhook.access_token_id,
   seesAllOrganisations: webhook.sees_all_organisations === 1,
   eventId,
@@ -160,7 +164,7 @@ export const sightOf = ({ webhook, eventId }: Job): Sight => ({
  * Of rows that a claim has locked, cancels those whose event was purged or is out of sight, and sweeps those of a past
  * epoch, unless their webhook is being swept already: those it returns.
  */
-const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<Job[]> => {
+const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: ReadJob[], now: number): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
   await cancel(
     trx,
@@ -215,18 +219,25 @@ const lockDueOf = async (
 }
 
 /** What is due first of each webhook that has something in the queue, the earliest first. */
-export const headOfEach = async (database: Database): Promise<Head[]> => {
-  const found = await rows<HeadRow>(
-    database.knex,
-    database.dialect.leastOfEach(
-      'delivery_queue',
-      ['webhook_id', 'epoch', 'recovered'],
-      'due_at',
-      'delivery_queue_by_webhook',
-    ),
-  )
+export const headOfEach = async ({ knex, dialect }: Database): Promise<Head[]> => {
+  const keys = ['webhook_id', 'epoch', 'recovered']
+  const found: HeadRow[] = []
+  for (let isLast = false; !isLast; ) {
+    const last = found.at(-1)
+    const after = last ? [last.webhook_id, last.epoch, last.recovered] : []
+    const page = dialect.isEmbedded ? { after, limit: HEADS_AT_ONCE } : undefined
+    const { sql, bindings } = dialect.leastOfEach('delivery_queue', keys, 'due_at', 'delivery_queue_by_webhook', page)
+    const some = await rows<HeadRow>(knex, sql, bindings)
+    found.push(...some)
+    isLast = !page || some.length < page.limit
+    // Where nothing else runs while a statement does, others have their turn.
+    if (!isLast) await othersTurn()
+  }
   return found.map(headOf).toSorted((a, b) => a.dueAt - b.dueAt)
 }
+
+/** Of an embedded engine: a few milliseconds’ work. */
+const HEADS_AT_ONCE = 250
 
 const headOf = (row: HeadRow): Head => ({
   webhookId: row.webhook_id,
@@ -373,7 +384,7 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
  * Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is
  * left out.
  */
-export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
+export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   if (claims.length === 0) return []
   type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
   const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
@@ -461,6 +472,21 @@ const giveBack = async (
   if (freed < ids.length) throw new Overtaken()
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
 }
+
+/** Gives back all of a claim, of which it is not known whether it was committed. None of it was sent. */
+export const forgetClaim = (
+  database: Database,
+  { lease, end, now }: { lease: string; end: number; now: number },
+): Promise<void> =>
+  database.transaction(async trx => {
+    const own = await rows<{ delivery_id: string }>(
+      trx,
+      `SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_due_time')}
+       WHERE due_at = ? AND lease = ? ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+      [end, lease],
+    )
+    await giveBack(trx, own, { dueAt: now, leases: [lease] })
+  })
 
 /** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */
 const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {

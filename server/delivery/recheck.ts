@@ -2,7 +2,6 @@ import { type Database, marks, rows } from '../database/connect.ts'
 import { outOfSight } from '../domain/sight.ts'
 import type { Log } from '../log.ts'
 import type { Place } from './concurrency.ts'
-import { sightOf } from './queue.ts'
 
 /** What has not been sent is looked at again after so long. */
 const EVERY_MS = 500
@@ -17,6 +16,11 @@ export type Stopped = { place: Place; until: number }
 export type Recheck = {
   /** Called when a claim begins, which is a look at what it takes; what it answers, when that has been added. */
   claiming(): () => void
+  /**
+   * Called when what was looked at then, by `performance.now()`, is added without a claim; what it answers, when it has
+   * been.
+   */
+  adding(lookedAt: number): () => void
   /** Whether what waits may be sent without another look. If not, one is on its way. */
   isFresh(): boolean
   /** Whether a request may begin at this moment on the word of the last look. */
@@ -50,6 +54,8 @@ export const createRecheck = (given: {
   let ended = false
   let timer: NodeJS.Timeout | undefined
   let nextAt = 0
+  /** Of what has been added while a look is under way: it does not see that. */
+  let unseenSince = Number.POSITIVE_INFINITY
 
   const look = async (): Promise<void> => {
     clearTimeout(timer)
@@ -58,12 +64,13 @@ export const createRecheck = (given: {
     nextAt = performance.now() + EVERY_MS
     // What a claim adds meanwhile was looked at when the claim began.
     const startedAt = Math.min(performance.now(), ...claims)
+    unseenSince = Number.POSITIVE_INFINITY
     const stopped = await stoppedOf(unsent()).catch(error => {
       if (!failing) log.error({ err: error }, 'what waits cannot be looked at again, and is not sent')
     })
     failing = stopped === undefined
     looking = false
-    if (stopped) lookedAt = startedAt
+    if (stopped) lookedAt = Math.min(startedAt, unseenSince)
     keepLooking()
     if (stopped && !ended) onLooked(stopped)
   }
@@ -82,7 +89,8 @@ export const createRecheck = (given: {
     ])
     const webhooks = new Map(found.map(webhook => [webhook.id, webhook]))
     const unseen = await outOfSight(database.knex, places, ({ job }) => ({
-      ...sightOf(job),
+      accessTokenId: job.webhook.access_token_id,
+      eventId: job.eventId,
       seesAllOrganisations: webhooks.get(job.webhookId)?.sees_all === 1,
     }))
     return places.flatMap(place => {
@@ -119,6 +127,11 @@ export const createRecheck = (given: {
         claims.delete(startedAt)
         keepLooking()
       }
+    },
+    adding(addedAt) {
+      lookedAt = hasUnsent() ? Math.min(lookedAt, addedAt) : addedAt
+      unseenSince = Math.min(unseenSince, addedAt)
+      return keepLooking
     },
     isFresh() {
       if (performance.now() - lookedAt <= BELIEVED_MS) return true

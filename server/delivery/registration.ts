@@ -124,8 +124,12 @@ const storeAsSeen = async <T>(
   }
 }
 
-const pingInTurn = ({ token, tools, loop }: Registrant, ping: { webhookId: string; url: string }) =>
-  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, () => pingBeforeStoring(tools, ping))
+const pingInTurn = ({ token, tools, loop, look }: Registrant, ping: { webhookId: string; url: string }) =>
+  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, async () => {
+    // It may have waited for its turn: nothing is sent in the name of a token that was revoked meanwhile.
+    await look(async () => {})
+    return pingBeforeStoring(tools, ping)
+  })
 
 /** Pings a stored, active webhook. Resolves with the delivery's id when the attempt has been recorded. */
 export const pingWebhook = (

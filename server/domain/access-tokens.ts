@@ -129,6 +129,19 @@ export const holdAccessToken = async <Row extends object>(
 
 const NOTHING: Beside<never> = { columns: '', joins: '', bindings: [] }
 
+/**
+ * Lets the changes of a token that come this way come one after the other. Not by its own row: each change of the token
+ * holds that, and those that come later would wait behind one that is held up.
+ */
+export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => {
+  await rows(
+    trx,
+    `SELECT permission FROM access_token_permissions WHERE access_token_id = ? ORDER BY permission
+     ${dialectOf(trx).forUpdate}`,
+    [token.id],
+  )
+}
+
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
   sealer.open(secretSealed, sealContext(token.id))
 

@@ -4,7 +4,7 @@ import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
-import { type ActiveWebhook, enqueue } from './deliveries.ts'
+import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -25,37 +25,38 @@ export const recordPing = async (trx: Sql, now: number, id: string = newId(now))
  * transaction, with the change that caused it, so that none of them is ever there without the others.
  *
  * @param now asked when the webhooks are held: what one of them had before its last change is older than this
+ * @param courier takes what it can send when the transaction is committed
  */
 export const recordEvent = async <Type extends EventType>(
   trx: Knex.Transaction,
   event: NewEvent<Type>,
   now: () => number,
+  courier?: Courier,
 ): Promise<void> => {
-  const { type, payload, organisationIds, projectId } = event
+  const { type, organisationIds, projectId } = event
   // Without an organisation nobody sees it.
   const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, event)
   const time = now()
   const id = newId(time)
+  const payload = JSON.stringify(event.payload)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
     'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
       'VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), time],
+    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, payload, time],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await enqueue(
-    trx,
-    webhooks.map(webhook => ({ event: { id, type }, webhook })),
-    time,
-  )
+  await enqueueFresh(trx, { id, type, createdAt: time, payload }, webhooks, courier)
 }
 
+const SENDABLE = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'
+
 /** A webhook as it is, and when it was changed last before it was found to match: later after each change. */
-type MatchedWebhook = ActiveWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
+type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
 
 /**
  * The active webhooks that are to have an event, locked against any change until the
@@ -63,14 +64,14 @@ type MatchedWebhook = ActiveWebhook & { status: WebhookStatus; updated_at: numbe
  * has come to ask for less. Those that are not active are locked too: who makes one active,
  * or recovers what it missed, waits for the events that are under way, and finds them.
  */
-const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
+const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<SendableWebhook[]> => {
   const [matching, bindings] = matchingOf(event)
   const { forShare, useIndex } = dialectOf(trx)
   if (forShare === '') return (await rows<MatchedWebhook>(trx, matching, bindings)).filter(isActive)
   // Each is locked as it is found to match, by its id alone: in another order, rows would be locked that do not match.
   const found = await rows<MatchedWebhook>(
     trx,
-    `SELECT w.id, w.epoch, w.status, w.updated_at, m.matched_at
+    `SELECT ${SENDABLE}, m.matched_at
      FROM (${matching}) m STRAIGHT_JOIN webhooks w ${useIndex('PRIMARY')} ON w.id = m.id ORDER BY w.id${forShare}`,
     bindings,
   )
@@ -91,7 +92,7 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
   const ofProject = projectId === undefined ? '' : 'UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?'
   return [
-    `SELECT w.id, w.epoch, w.status, w.updated_at AS matched_at FROM (
+    `SELECT ${SENDABLE}, w.updated_at AS matched_at FROM (
        SELECT id FROM webhooks WHERE all_organisations_and_projects = 1
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        ${ofProject}

@@ -94,7 +94,7 @@ export const submitProjectReport = async (
   row: BesideReport,
   dueDays: number,
 ): Promise<ProjectReportRow> => {
-  const { trx, now } = change
+  const { trx, now, courier } = change
   const organisationId = seenIn(change, row)
   if (organisationId === undefined) throw notFound('project', [projectId])
   if (row.user_name === null) throw notFound('user', [submitterId])
@@ -115,6 +115,7 @@ export const submitProjectReport = async (
       },
     },
     now,
+    courier,
   )
   return submitted
 }
@@ -190,10 +191,10 @@ export const besideApproval = ({ id, approverId, approvedDate }: Approval): Besi
 /** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
 export const approveProjectReport = async (
   change: Change,
-  { id, approverId, approvedDate = dateOf(change.now()) }: Approval,
+  { id, approverId, approvedDate }: Approval,
   row: BesideReport,
 ): Promise<ProjectReportRow> => {
-  const { trx, now } = change
+  const { trx, now, courier } = change
   const organisationId = seenIn(change, row)
   if (organisationId === undefined) throw notFound('project report', [id])
   if (row.user_name === null) throw notFound('user', [approverId])
@@ -208,9 +209,19 @@ export const approveProjectReport = async (
       type: 'project_report_quarterly_approved',
       organisationIds: [organisationId],
       projectId,
-      payload: { projectReport: { id, projectId, quarter, approverId, approverName: row.user_name, approvedDate } },
+      payload: {
+        projectReport: {
+          id,
+          projectId,
+          quarter,
+          approverId,
+          approverName: row.user_name,
+          approvedDate: approved.approved_date!,
+        },
+      },
     },
     now,
+    courier,
   )
   return approved
 }
@@ -233,14 +244,16 @@ const requireSubmitted = (report: ProjectReportRow): ProjectReportRow => {
 const approveSubmitted = async (
   trx: Sql,
   report: ProjectReportRow,
-  { approverId, approvedDate, now }: { approverId: string; approvedDate: string; now: () => number },
+  { approverId, approvedDate: given, now }: { approverId: string; approvedDate: string | undefined; now: () => number },
 ): Promise<ProjectReportRow | undefined> => {
   if (report.status !== 'submitted') return undefined
+  const approvedAt = now()
+  const approvedDate = given ?? dateOf(approvedAt)
   const won = await run(
     trx,
     `UPDATE project_reports SET status = 'approved', approver_id = ?, approved_date = ?, updated_at = ?
      WHERE id = ? AND status = 'submitted'`,
-    [approverId, approvedDate, now(), report.id],
+    [approverId, approvedDate, approvedAt, report.id],
   )
   if (won === 0) return undefined
   return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }

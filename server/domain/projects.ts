@@ -16,9 +16,9 @@ export const upsertProject = async (
   await requireVisible(trx, token, organisations, [organisationId])
   const id = given ?? newId(now())
   const isThere = given !== undefined && (await lockProject(trx, id, 'forUpdate')) !== undefined
-  const time = now()
   const row = { id, organisation_id: organisationId, name }
   if (!isThere) {
+    const time = now()
     const isFirst = await insertedFirst(trx('projects').insert({ ...row, created_at: time, updated_at: time }))
     if (isFirst) return row
     await lockProject(trx, id, 'forUpdate')
@@ -28,7 +28,7 @@ export const upsertProject = async (
   await run(trx, 'UPDATE projects SET organisation_id = ?, name = ?, updated_at = ? WHERE id = ?', [
     organisationId,
     name,
-    time,
+    now(),
     id,
   ])
   return row

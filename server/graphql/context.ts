@@ -52,7 +52,7 @@ export type Context = Service & {
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
    * Runs a change in a transaction that holds the calling token, which may still do what it
-   * might when the request was let in, and wakes the delivery loop when it is committed. What
+   * might when the request was let in, and wakes the delivery loop when it is committed, unless what it queued is being sent. What
    * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
    * answers from when the request is sent again. One that returns undefined did nothing.
    */
@@ -124,16 +124,22 @@ export const createContext = (
       return explain
     },
     async change(work, beside) {
-      const result = await (claim ? changeNoting(claim, work, beside) : context.look(work, beside))
+      let isSent = false
+      const watched: typeof work = async (change, row) => {
+        const result = await work(change, row)
+        isSent = change.courier?.hasTakenAll === true
+        return result
+      }
+      const result = await (claim ? changeNoting(claim, watched, beside) : context.look(watched, beside))
       context.hasChanged = true
-      loop.wake()
+      if (!isSent) loop.wake()
       return result
     },
     look(work, beside) {
       const { now } = tools.clock
       const held = async (trx: Knex.Transaction) => {
         const held = await holdAccessToken(trx, token, now, beside)
-        return work({ trx, token: held.token, now }, held.row)
+        return work({ trx, token: held.token, now, courier: loop.courier(trx) }, held.row)
       }
       return carrying ? carrying.carry(transact, held) : transact(held)
     },

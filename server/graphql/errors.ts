@@ -8,10 +8,12 @@ import { argumentAt } from './argument-at.ts'
 /**
  * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not
  * cause goes to the log, and the client is told the request id and nothing else.
+ *
+ * @param hasChanged whether the request has changed something: then nobody is told that nothing was done
  */
 export const presentError =
   (requestId: string, log: Log) =>
-  (error: Readonly<Error>): GraphQLError => {
+  (error: Readonly<Error>, hasChanged = false): GraphQLError => {
     // graphql-http throws plain errors for a request that is no GraphQL request, and for nothing else.
     const given = error instanceof GraphQLError ? error : new GraphQLError(`${error.message}. ${REQUEST_SHAPE}`)
     const present = (shown: TidingsError) =>
@@ -37,7 +39,7 @@ export const presentError =
     }
     if (isPassing(cause)) {
       log.warn({ err: cause, requestId }, 'the database could not be had in time')
-      return present(unavailable(cause))
+      return present(hasChanged ? new TidingsError('INTERNAL_SERVER_ERROR', UNTOLD) : unavailable(cause))
     }
     log.error({ err: cause, requestId }, 'a resolver failed')
     return present(
@@ -47,7 +49,11 @@ export const presentError =
 
 const IN_DOUBT =
   'The database was lost while this was being committed: whether it was done is not known. ' +
-  'Look before you send it again.'
+  'Look before you send it again, or send it again under its Idempotency-Key.'
+
+const UNTOLD =
+  'The database was lost before this could be answered, and what was done by then is done. ' +
+  'Look before you send it again, or send it again under its Idempotency-Key.'
 
 /** Whether a result says of all that was asked for that the database could not be had in time, and nothing else. */
 export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>

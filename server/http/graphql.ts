@@ -38,12 +38,13 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const codes = new Set<unknown>()
     const present = presentError(requestId, log)
     let isAway = false
+    let context: Context | undefined
     let serialised: string | undefined
     const budget = new Budget()
 
     const handle = createHandler<unknown, unknown, Context>({
       formatError: error => {
-        const shown = present(error)
+        const shown = present(error, context?.hasChanged)
         codes.add(shown.extensions.code)
         return shown
       },
@@ -82,12 +83,12 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
             claim = claimed
           }
         }
-        const contextValue = createContext(service, token, requestId, { claim, carrying, budget })
-        return { schema, document, operationName, variableValues: variables, contextValue }
+        context = createContext(service, token, requestId, { claim, carrying, budget })
+        return { schema, document, operationName, variableValues: variables, contextValue: context }
       },
-      onOperation: (_request, { contextValue }, result) => {
+      onOperation: (_request, _args, result) => {
         if (!('data' in result) || result.errors) {
-          isAway = 'errors' in result && isUnavailable(result) && !(contextValue as Context).hasChanged
+          isAway = 'errors' in result && isUnavailable(result) && !context?.hasChanged
           return undefined
         }
         // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.

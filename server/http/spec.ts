@@ -45,7 +45,8 @@ your side: ${again(retryScheduleMs)} An attempt takes at most 15 s. Any other 4X
 
 There will be more types of events, and more in a payload: acknowledge what you do not know.
 
-Receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and all rules for any other language: ${baseUrl}/docs.
+Receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and all rules for any other language:
+${baseUrl}/docs.
 `
 
 const again = (retryScheduleMs: readonly number[]): string =>
@@ -103,9 +104,9 @@ const responses = (type: EventType, { retryScheduleMs }: Installation) => ({
   '2XX': { description: type === 'ping' ? 'Delivered, but not registered by it.' : 'Delivered.' },
   '401': {
     description:
-      'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. Not sent again. ' +
-      'A retry that is refused with `error_description="replay"` counts as handled, if an earlier attempt had no ' +
-      'answer or one from 501 to 599.',
+      'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. Not sent ' +
+      'again. A retry that is refused with `error_description="replay"` counts as handled, if an earlier attempt ' +
+      'had no answer or one from 501 to 599.',
     headers: { 'WWW-Authenticate': { $ref: '#/components/headers/Challenge' } },
   },
   '429': {

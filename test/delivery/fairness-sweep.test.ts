@@ -9,6 +9,7 @@ import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 const MANY = 2_000
@@ -48,8 +49,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const pinged = input.url ?? seen.url
     await changeBy(await admin(webhookId))(held => updateWebhook(held, { seen, pinged }, input))
   }
-  const disable = (id: string) =>
-    fixture.database.transaction(trx => leaveActive(trx, id, 'disabled', null, clock.now()))
+  const disable = (id: string) => fixture.database.transaction(trx => leaveActive(trx, id, DISABLING, clock.now()))
   const cancelled = () => fixture.countWhere({ status: 'cancelled' })
   const sweeping = async (id: string) => (await fixture.database.knex('webhooks').where({ id }).first()).sweeping
 

@@ -7,6 +7,7 @@ import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 /** Longer than a stop may take to be heard of. */
@@ -43,7 +44,7 @@ describeEachEngine('what waits in memory', engine => {
 
   it('is not sent to a webhook that has been disabled, and no attempt is logged of it', async () => {
     const { loop, webhookId } = await startWaiting()
-    await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, realClock.now()))
+    await fixture.database.transaction(trx => leaveActive(trx, webhookId, DISABLING, realClock.now()))
     await wait(HEARD_MS)
     answer({ status: 200 })
     await loop.idle()
@@ -75,7 +76,7 @@ describeEachEngine('what waits in memory', engine => {
     await loop.stop()
   })
 
-  it('is looked at again with a statement for all webhooks and one for all leases, twice a second at most', async () => {
+  it('is looked at again with one statement for webhooks and one for leases, at most twice a second', async () => {
     const looks: string[] = []
     let others = 0
     fixture.database.knex.on('query', ({ sql }) => {

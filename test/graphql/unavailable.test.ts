@@ -80,6 +80,21 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       }
     })
 
+    it('nobody is told that nothing was done where its answer cannot be read', async () => {
+      const message = 'The MySQL server is running with the --super-read-only option'
+      const isAnswer = /^select .* from `?access_tokens`? .*where `?access_tokens`?\.`?id`? in/is
+      const failing = two.proxy.fail(isAnswer, { errno: 1290, sqlState: 'HY000', message })
+      const { status, errors } = await two.byStopped(
+        'mutation { createAccessToken(name: "Untold", permissions: [read]) { accessToken { id } secret } }',
+      )
+      failing.end()
+      const made = await two.stopped.database.knex('access_tokens').where({ name: 'Untold' })
+      assert.deepEqual([made.length, failing.failed() > 0], [1, true])
+      assert.equal(errors?.[0]?.extensions.code, 'INTERNAL_SERVER_ERROR')
+      assert.match(errors![0]!.message, /what was done by then is done/)
+      assert.equal(status, 200)
+    })
+
     it('nobody is told that nothing was done where the connection breaks at the commit', async () => {
       const hold = two.proxy.hold(/^COMMIT/i, { answer: true })
       const asking = two.byStopped(SUBMIT, submitting('2025-1'))

@@ -269,6 +269,10 @@ const terminated: Case = {
         'database cannot be written': ({ by }: Broken) => {
           by!.fail(/^\s*(INSERT|UPDATE|DELETE)/i, { errno: 1290, sqlState: 'HY000', message: 'read-only' })
         },
+        'row locked, and asked to wait': async ({ webhookId }: Broken) => {
+          const { end } = await stage.sql.hold('SELECT * FROM webhooks WHERE id = ? FOR UPDATE', [webhookId])
+          ends.push(end)
+        },
         'row locked': async ({ webhookId }: Broken) => {
           const { end } = await stage.sql.hold('SELECT * FROM webhooks WHERE id = ? FOR UPDATE', [webhookId])
           ends.push(end)
@@ -284,9 +288,14 @@ const terminated: Case = {
       const server = await stage.server({ ...(by && { by }), env: { TIDINGS_LOG_LEVEL: 'info' } })
       const client = stage.client(server)
       const world = await stage.world(client)
+      const isThrottled = name.endsWith('asked to wait')
       const isHanging = name === 'endpoint does not answer'
       const endpoint = await stage.endpoint((_arrival, before) =>
-        isHanging && before === 0 ? 'hang' : { status: 200, afterMs: 1_000 },
+        before === 0 && isHanging
+          ? 'hang'
+          : before === 0 && isThrottled
+            ? { status: 429, headers: { 'retry-after': '1' }, afterMs: 1_000 }
+            : { status: 200, afterMs: 1_000 },
       )
       const { id } = await done(
         client(CREATE_WEBHOOK, { url: endpoint.url, projectIds: [world.projects[0]!.projectId] }),
