@@ -15,6 +15,7 @@ import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
 import type { Log } from './log.ts'
 import { SHARED_PORT } from './processes.ts'
+import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 
 export type RunningServer = {
@@ -118,11 +119,13 @@ const startRoles = async (
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
+  const readers = createReaders(config.databaseUrl, database, log)
   return {
-    service: { database, sealer, tools, loop, requireHttps, webhooksPerToken, reportDueDays },
+    service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
+      readers.stop()
       await sender.close()
       keyring.stop()
       clockWatch?.stop()

@@ -41,6 +41,27 @@ export const connect = async (
   }
 }
 
+/**
+ * One connection that only reads. Nothing is asked of the server before the first statement.
+ *
+ * @param options.statementMs a SELECT ends with an error after so long, where the engine can end one
+ * @param options.onConnect is told what the server calls the connection, to end a statement sooner
+ */
+export const connectToRead = (
+  url: string,
+  engine: Dialect['engine'],
+  { statementMs, onConnect }: ReadOnly,
+): Database => {
+  const dialect = dialects[engine]
+  if (dialect.isEmbedded) return database(connectSqlite(url.slice('sqlite:'.length), true), dialect)
+  // The server ends a statement first, unless it is gone.
+  const silenceMs = 2 * statementMs
+  const settings = [dialect.readingWithin(statementMs)]
+  return database(connectMysql(url, { poolSize: 1, silenceMs, lockWaitS: 1, settings, onConnect }), dialect)
+}
+
+export type ReadOnly = { statementMs: number; onConnect(connectionId: number): void }
+
 /** A transaction that others have stood in the way of for so long fails. */
 const CONTENTION_MS = 15_000
 

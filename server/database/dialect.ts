@@ -27,6 +27,8 @@ export type Dialect = {
 
   /** A SELECT that ends with an error (contention) after so long, also while it waits for a lock. */
   within(ms: number, select: string): string
+  /** Makes a session's statements read only, and ends each SELECT with an error after so long; empty where neither. */
+  readingWithin(ms: number): string
 
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
@@ -113,7 +115,15 @@ const MYSQL_CONTENTION = [1213, 1205, 1020, 3572, 3024, 1969]
  */
 const MYSQL_REFUSALS = [1048, 1153, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 3854, 4025]
 
-type Own = 'engine' | 'name' | 'oldestVersion' | 'explain' | 'within' | 'containsIgnoringCase' | 'matches'
+type Own =
+  | 'engine'
+  | 'name'
+  | 'oldestVersion'
+  | 'explain'
+  | 'within'
+  | 'readingWithin'
+  | 'containsIgnoringCase'
+  | 'matches'
 
 const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialect, Own>): Dialect => {
   // Some columns are `ascii`, where MySQL refuses other characters and pads with spaces. Told to compare as the other
@@ -170,6 +180,7 @@ const mysql = mysqlFamily('utf8mb4_0900_bin', contains => ({
   oldestVersion: [8, 4],
   explain: 'EXPLAIN FORMAT=TRADITIONAL ',
   within: (ms, select) => select.replace(/^SELECT/, `SELECT /*+ MAX_EXECUTION_TIME(${ms}) */`),
+  readingWithin: ms => `SET SESSION transaction_read_only = 1, SESSION max_execution_time = ${ms}`,
   containsIgnoringCase: (column, part) => lowered(column, part, contains),
   matches: (column, pattern) => ({ sql: `REGEXP_LIKE(${column}, ?, 'c')`, bindings: [pattern] }),
 }))
@@ -180,6 +191,7 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   oldestVersion: [10, 11],
   explain: 'EXPLAIN ',
   within: (ms, select) => `SET STATEMENT max_statement_time = ${ms / 1000} FOR ${select}`,
+  readingWithin: ms => `SET SESSION tx_read_only = 1, SESSION max_statement_time = ${ms / 1000}`,
   // Half the time of LOWER; a pattern that is one literal cannot backtrack.
   containsIgnoringCase: (column, part) => ({
     sql: `${column} REGEXP ?`,
@@ -237,6 +249,7 @@ const sqlite: Dialect = {
   },
   explain: 'EXPLAIN QUERY PLAN ',
   within: (_ms, select) => select,
+  readingWithin: () => '',
   indexesIn: ({ detail }) => {
     const found = /(?:SEARCH|SCAN) (\S+) USING (?:COVERING )?INDEX (\S+)/.exec(String(detail))
     return found ? [`${found[1]}.${found[2]}`] : []

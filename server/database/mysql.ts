@@ -11,6 +11,7 @@ type RawConnection = {
   /** Set, knex takes the connection out of its pool when it is given back. */
   __knex__disposed?: unknown
   stream: Socket
+  threadId: number
   on(event: 'error', listener: () => void): void
   query(sql: string, done: (error: unknown) => void): void
   execute(sql: string, bindings: unknown[], done: (error: unknown, rows: unknown, fields: unknown) => void): void
@@ -76,10 +77,24 @@ const SETTINGS =
 
 /**
  * @param options.lockWaitS seconds until a lock that is not to be had is an error of its own; before silence is one
+ * @param options.settings statements that each connection begins with
+ * @param options.onConnect is told what the server calls a connection
  */
 export const connectMysql = (
   url: string,
-  { poolSize, silenceMs, lockWaitS }: { poolSize: number; silenceMs: number; lockWaitS: number },
+  {
+    poolSize,
+    silenceMs,
+    lockWaitS,
+    settings = [],
+    onConnect,
+  }: {
+    poolSize: number
+    silenceMs: number
+    lockWaitS: number
+    settings?: string[]
+    onConnect?: (connectionId: number) => void
+  },
 ): Knex =>
   knexModule.knex({
     client: OutageAwareClient,
@@ -96,11 +111,12 @@ export const connectMysql = (
         // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the
         // process.
         stream.prependListener('error', () => connection.on('error', () => {}))
+        onConnect?.(connection.threadId)
         if (silenceMs > 0) endSilent(stream, silenceMs)
         const timeouts =
           `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}, ` +
           `SESSION net_read_timeout = ${SESSION_S}, SESSION net_write_timeout = ${SESSION_S}`
-        queryEach(connection, [timeouts, ISOLATION, SETTINGS], error => done(error, connection))
+        queryEach(connection, [timeouts, ISOLATION, SETTINGS, ...settings], error => done(error, connection))
       },
     },
   })

@@ -127,8 +127,6 @@ export const holdAccessToken = async <Row extends object>(
   return { token: held, row: row! }
 }
 
-const NOTHING: Beside<never> = { columns: '', joins: '', bindings: [] }
-
 /**
  * Lets the changes of a token that come this way come one after the other. Not by its own row: each change of the token
  * holds that, and those that come later would wait behind one that is held up.
@@ -141,6 +139,8 @@ export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => 
     [token.id],
   )
 }
+
+const NOTHING: Beside<never> = { columns: '', joins: '', bindings: [] }
 
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
   sealer.open(secretSealed, sealContext(token.id))

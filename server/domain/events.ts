@@ -53,7 +53,7 @@ export const recordEvent = async <Type extends EventType>(
   await enqueueFresh(trx, { id, type, createdAt: time, payload }, webhooks, courier)
 }
 
-const SENDABLE = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'
+const MATCHED = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'
 
 /** A webhook as it is, and when it was changed last before it was found to match: later after each change. */
 type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
@@ -71,7 +71,7 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<Send
   // Each is locked as it is found to match, by its id alone: in another order, rows would be locked that do not match.
   const found = await rows<MatchedWebhook>(
     trx,
-    `SELECT ${SENDABLE}, m.matched_at
+    `SELECT ${MATCHED}, m.matched_at
      FROM (${matching}) m STRAIGHT_JOIN webhooks w ${useIndex('PRIMARY')} ON w.id = m.id ORDER BY w.id${forShare}`,
     bindings,
     { isPrepared: event.organisationIds.length === 1 },
@@ -93,7 +93,7 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
   const ofProject = projectId === undefined ? '' : 'UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?'
   return [
-    `SELECT ${SENDABLE}, w.updated_at AS matched_at FROM (
+    `SELECT ${MATCHED}, w.updated_at AS matched_at FROM (
        SELECT id FROM webhooks WHERE all_organisations_and_projects = 1
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        ${ofProject}

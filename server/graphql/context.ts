@@ -14,6 +14,7 @@ import type { Row } from '../mango/documents.ts'
 import { type Count, count, find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
+import type { Readers } from '../readers/readers.ts'
 import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 
@@ -25,6 +26,7 @@ export type Service = {
   sealer: Sealer
   tools: AttemptTools
   loop: DeliveryLoop
+  readers: Readers
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number
@@ -36,12 +38,20 @@ type Transact = <T, Row extends object = object>(
   beside?: Beside<Row>,
 ) => Promise<T>
 
+export type Outcomes = Record<string, unknown>
+
 /** One request: who asks, and what it has loaded already. */
 export type Context = Service & {
   token: AccessToken
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
+  /**
+   * What the fields of a mutation have come to, by their names in the answer: in another process, where it was made.
+   */
+  outcomes: Outcomes
+  /** Whether `outcomes` is all that there is to answer from, and nothing is to be changed. */
+  isMade: boolean
   budget: Budget
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
@@ -52,9 +62,10 @@ export type Context = Service & {
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
    * Runs a change in a transaction that holds the calling token, which may still do what it
-   * might when the request was let in, and wakes the delivery loop when it is committed, unless what it queued is being sent. What
-   * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
-   * answers from when the request is sent again. One that returns undefined did nothing.
+   * might when the request was let in, and wakes the delivery loop when it is committed, unless
+   * what it queued is being sent. What it returns is what the mutation has come to: it becomes
+   * JSON, and is what the mutation answers from when the request is sent again. One that returns
+   * undefined did nothing.
    */
   change: Transact
   /** As `change`, for what only looks. */
@@ -66,13 +77,19 @@ export type Context = Service & {
 }
 
 /** What a request brings beside its document. */
-type Carried = { claim?: Claim | undefined; carrying?: CarryingSignature | undefined; budget?: Budget }
+export type Carried = {
+  claim?: Claim | undefined
+  carrying?: CarryingSignature | undefined
+  /** What its mutations have come to, where they have been made and it is to be answered. */
+  made?: Outcomes | undefined
+  budget?: Budget
+}
 
 export const createContext = (
   service: Service,
   token: AccessToken,
   requestId: string,
-  { claim, carrying, budget = new Budget() }: Carried = {},
+  { claim, carrying, made, budget = new Budget() }: Carried = {},
 ): Context => {
   const { database, tools, loop } = service
   const { knex } = database
@@ -108,7 +125,9 @@ export const createContext = (
     token,
     requestId,
     claim,
-    hasChanged: false,
+    outcomes: { ...made },
+    isMade: made !== undefined,
+    hasChanged: made !== undefined,
     budget,
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
@@ -123,9 +142,12 @@ export const createContext = (
       const { explain } = await find(knex, resource, query, related(resource), { ...options(), explain: true })
       return explain
     },
-    async change(work, beside) {
+    async change<T, Row extends object>(
+      work: (change: Change, row: Row) => Promise<T>,
+      beside?: Beside<Row>,
+    ): Promise<T> {
       let isSent = false
-      const watched: typeof work = async (change, row) => {
+      const watched = async (change: Change, row: Row): Promise<T> => {
         const result = await work(change, row)
         isSent = change.courier?.hasTakenAll === true
         return result

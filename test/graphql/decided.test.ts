@@ -336,7 +336,9 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         async () =>
           done(
             await two.byOther(
-              'mutation ($id: UUID!, $since: DateTime!) { recoverDeliveries(webhookId: $id, since: $since) { queued } }',
+              `mutation ($id: UUID!, $since: DateTime!) {
+                recoverDeliveries(webhookId: $id, since: $since) { queued }
+              }`,
               { id: webhookId, since },
             ),
           ),

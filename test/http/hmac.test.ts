@@ -204,7 +204,7 @@ describeEachEngine('a signed request', engine => {
     assertRefused(await send(server.url, request), 'replayed')
   })
 
-  it('is refused once, and is replayed for all others, when what it carries is refused in two processes at once', async () => {
+  it('is refused once and replayed for all others, when what it carries is refused in two processes', async () => {
     const request = sign(server.url, credentials, {
       body: graphqlBody(`mutation { pingWebhook(id: "${randomUUID()}") { id } }`),
       date: dated(),

@@ -16,6 +16,7 @@ import {
   verifyDelivery,
 } from '../../receiver/index.ts'
 import { remoteKeys } from '../../receiver/keys.ts'
+import { durableObjectReplayStore, redisReplayStore, sqlReplayStore } from '../../receiver/stores/index.ts'
 import { audience, startSender } from './sender.ts'
 
 const sender = await startSender()
@@ -78,6 +79,22 @@ describe('an option that is wrong is refused at creation, and told', () => {
     test(JSON.stringify(given), () => {
       assert.throws(() => createReceiver({ ...options, ...given } as never), { name: 'TypeError', message: says })
     })
+  }
+
+  const makers: Record<string, [make: () => unknown, says: RegExp]> = {
+    'no limit': [() => memoryReplayStore({ maxEntries: Number.NaN }), /^maxEntries/],
+    'a limit of none': [() => memoryReplayStore({ maxEntries: 0 }), /^maxEntries is 0/],
+    'no clock': [() => memoryReplayStore({ now: 5 as never }), /^now is 5/],
+    'no client of Redis': [() => redisReplayStore({} as never), /^evalScript is \{\}/],
+    'no prefix': [() => redisReplayStore(async () => '', { prefix: 7 as never }), /^prefix is 7/],
+    'no knex': [() => sqlReplayStore(undefined as never), /^knex is undefined/],
+    'no table': [() => sqlReplayStore(() => {}, { table: 'a b' }), /^table is "a b"/],
+    'no clock of a table': [() => sqlReplayStore(() => {}, { now: 0 as never }), /^now is 0/],
+    'no binding': [() => durableObjectReplayStore({} as never), /^namespace is \{\}/],
+    'no keeper': [() => learnedWebhook({ load: () => 'x' } as never), /^keeper/],
+  }
+  for (const [what, [make, says]] of Object.entries(makers)) {
+    test(`and so is ${what} of what is given as one`, () => assert.throws(make, { name: 'TypeError', message: says }))
   }
 
   test('and so is a handler that is none', () => {
@@ -151,6 +168,37 @@ describe('whatever is thrown', () => {
       assert.deepEqual([answer.status, answer.fault], [status, fault])
       assert.equal(errors.length, 1)
     }
+  })
+
+  test('by a platform that will not wait is told, and changes no answer', async () => {
+    const waitUntil = () => {
+      throw new Error('the request is over')
+    }
+    const quick = start()
+    const request = { ...(await sender.request()), waitUntil }
+    const answer = await quick.receive(request, (_event, context) => context.waitUntil(Promise.resolve()))
+    assert.equal(answer.status, 200)
+    assert.match(String(quick.errors), /is over/)
+    const slow = start({ handlerTimeoutMs: 100 })
+    const { status } = await slow.receive(request, (_event, { signal }) => once(signal, 'abort'))
+    assert.equal(status, 503)
+    assert.match(String(slow.errors), /is over/)
+  })
+
+  test('by a response that something else has a hand in ends nothing', async t => {
+    const told = t.mock.method(console, 'error', () => {})
+    let destroyed = 0
+    const response = {
+      writeHead: () => {
+        throw new Error('a hook failed')
+      },
+      end: () => {},
+      destroy: () => (destroyed += 1),
+    }
+    const { authorization, body } = await sender.request()
+    const request = { method: 'POST', headers: { authorization }, rawBody: body, on() {}, off() {}, pause() {} }
+    await expressReceiver(options, () => {})(request, response)
+    assert.deepEqual([destroyed, told.mock.callCount()], [1, 1])
   })
 
   test('while the body is read is a 503', async () => {

@@ -150,7 +150,7 @@ const claimInDoubt: Case = {
 
 const settleInDoubt: Case = {
   name: 'settle-in-doubt',
-  says: 'What is recorded when the connection breaks, before the answer to the commit, is recorded once and not sent again',
+  says: 'What is recorded when the connection breaks, before the commit is answered, is recorded once, not sent again',
   engines: SHARED,
   async run(stage) {
     const { attempts, count, endpoint } = await commitInDoubt(
@@ -165,7 +165,7 @@ const settleInDoubt: Case = {
       endpoint.arrivals.length === 2 * count &&
         endpoint.sentAgain().length === 0 &&
         attempts === `${count} × 200, ${count} × 503`,
-      `${endpoint.arrivals.length} arrived for ${count}, ${endpoint.sentAgain().length} after their 200; logged: ${attempts}`,
+      `${endpoint.arrivals.length} of ${count} arrived, ${endpoint.sentAgain().length} after their 200: ${attempts}`,
     )
   },
 }
@@ -206,8 +206,8 @@ const CONNECTING_MS = 3_000
 const connectedLate: Case = {
   name: 'connected-late',
   says:
-    'What is being connected when its webhook is disabled, in a process that has lost its database or stands still, is ' +
-    'not sent when the connection is there',
+    'What is being connected when its webhook is disabled, in a process that has lost its database or stands still, ' +
+    'is not sent when the connection is there',
   engines: SHARED,
   async run(stage) {
     const tunnel = await startTunnel()
@@ -237,7 +237,8 @@ const connectedLate: Case = {
       by.mend()
       await untilSettled(stage)
       const lost =
-        'SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id WHERE d.webhook_id = ? AND a.failure IS NOT NULL'
+        'SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id ' +
+        'WHERE d.webhook_id = ? AND a.failure IS NOT NULL'
       const isForgotten = await within(15_000, async () => (await stage.sql.number(lost, [id])) === 0)
       stage.expect(
         `nothing is logged of what was not sent by one that ${fault}`,
@@ -424,7 +425,7 @@ const atRest = async (
 
 const recoveredMeanwhile: Case = {
   name: 'recovered-meanwhile',
-  says: 'Whatever statement a recovery stands at when an event comes, each event has one delivery that is not cancelled',
+  says: 'Whatever statement a recovery stands at when an event comes, each event has one delivery not cancelled',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
@@ -449,7 +450,8 @@ const recoveredMeanwhile: Case = {
       async check({ id, since }) {
         const wrong = await stage.sql.number(
           `SELECT COUNT(*) FROM events e WHERE e.type <> 'ping' AND e.created_at >= ? AND 1 <> (
-             SELECT COUNT(*) FROM deliveries d WHERE d.event_id = e.id AND d.webhook_id = ? AND d.status <> 'cancelled')`,
+             SELECT COUNT(*) FROM deliveries d
+             WHERE d.event_id = e.id AND d.webhook_id = ? AND d.status <> 'cancelled')`,
           [Date.parse(since), id],
         )
         await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
