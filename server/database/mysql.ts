@@ -99,6 +99,8 @@ export const connectMysql = (
   knexModule.knex({
     client: OutageAwareClient,
     log: knexLog,
+    // Values stay out of messages.
+    compileSqlOnError: false,
     connection: { ...parseMysqlUrl(url), charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
     acquireConnectionTimeout: 10_000,
     pool: {
