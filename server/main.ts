@@ -120,6 +120,7 @@ const startRoles = async (
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
   const readers = createReaders(config.databaseUrl, database, log)
+  if (config.roles.includes('api')) readers.warm()
   return {
     service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
