@@ -139,8 +139,8 @@ export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'm
 /**
  * The rows of one SELECT.
  *
- * @param options.isPrepared each connection of an engine that is reached by one has the statement parsed once: for those
- *   that take longer to read than to carry out, whose texts are few, and whose bindings are texts
+ * @param options.isPrepared each connection of an engine that is reached by one has the statement parsed once: for
+ *   those that take longer to read than to carry out, whose texts are few, and whose bindings are texts
  */
 export const rows = async <Row>(
   sql: Sql,
