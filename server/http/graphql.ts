@@ -5,7 +5,7 @@ import { REQUEST_MS } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import { useSignatureOnce } from '../domain/used-signatures.ts'
 import { type Answered, type Asked, answerGraphql, type GraphqlRequest, NOT_HERE } from '../graphql/answer.ts'
-import { Budget } from '../graphql/budget.ts'
+import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
@@ -49,7 +49,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       return isSmall(operation, variables, token) ? undefined : NOT_HERE
     }
     const answerHere = (isValid: boolean) => {
-      const budget = new Budget()
+      const budget = new Budget(BUDGET_HERE)
       const { signal } = gone
       return answerGraphql(request, {
         schema,
