@@ -5,13 +5,19 @@ import { parseIso, toIso } from '../shared/time.ts'
 import { type Permission, permissions } from '../shared/vocabulary.ts'
 import { fileFault, usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
+import { asStarted } from './output/program.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
 
 /** A help text's examples: what it is for, then the line to type. */
 export const examples = (...lines: [purpose: string, line: string][]): string =>
-  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n  $ ${foldLine(line)}`).join('\n\n')}`
+  `\nExamples:\n${lines.map(example).join('\n\n')}`
+
+const example = ([purpose, line]: [purpose: string, line: string]): string =>
+  `  # ${purpose}\n${line.split('\n').map(prompted).join('\n')}`
+
+const prompted = (line: string): string => `  $ ${foldLine(asStarted(line))}`
 
 const HELP_WIDTH = 80
 

@@ -36,8 +36,11 @@ export const verifyCommand = () =>
       'after',
       examples(
         ['The header just copied from a log', 'tidings verify --clipboard --audience https://example.com/hooks'],
-        ['A token that has expired since, as of when it was received', 'tidings verify eyJ… --at 2026-11-21T00:40:01Z'],
-        ['A request that tidings listen --save kept', 'tidings verify --request received/….http'],
+        [
+          'A token that has expired since, as of when it was received',
+          'tidings verify @token.txt --at 2026-11-21T00:40:01Z',
+        ],
+        ['A request that tidings listen --save kept', 'tidings verify --request received/delivery.http'],
         ['Without a connection', 'tidings verify - --jwks jwks.json --issuer https://tidings.example.com < token.txt'],
       ),
     )

@@ -17,6 +17,7 @@ export interface ConnectionFlags {
   apiKey?: string | undefined
   apiSecret?: string | undefined
   apiSecretFile?: string | undefined
+  caFile?: string | undefined
 }
 
 /** A setting and where its value came from, for `tidings config` and for messages. */

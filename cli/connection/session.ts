@@ -7,9 +7,11 @@ import {
   type ConnectionFlags,
   connect,
   resolveSettings,
+  type Setting,
   type Settings,
   serverUrl,
 } from './connection.ts'
+import { caFileSetting } from './network.ts'
 import { type Profiles, readProfiles } from './profiles.ts'
 
 /** The options that every command has. */
@@ -74,6 +76,11 @@ export class Session {
 
   get connection(): Connection {
     return connect(this.settings)
+  }
+
+  /** The file of authorities that are trusted besides Node's own. */
+  get caFile(): Setting | undefined {
+    return caFileSetting(this.#flags.caFile, process.env)
   }
 
   /** The profile that --profile names. */

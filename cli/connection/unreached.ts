@@ -2,6 +2,7 @@ import type { ErrorCode } from '../../shared/vocabulary.ts'
 import { CliError, type ExitCode, exitCodes } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { duration } from '../output/time.ts'
+import { proxyFor } from './network.ts'
 import type { ServerError } from './refusal.ts'
 
 // What keeps a request from its answer, and may pass.
@@ -66,11 +67,19 @@ export const notReached = (url: URL, error: unknown, passedMs: number): CliError
     )
   }
   const code = causeCode(error)
+  const proxy = proxyFor(url, process.env)
   if (/CERT|SELF_SIGNED|UNABLE_TO_VERIFY/.test(code)) {
     return new Passing(
       'nothing',
       `${url.origin} was not reached: its certificate is not accepted (${code}).`,
       'See what is wrong with it, and what to do, with: tidings doctor',
+    )
+  }
+  if (proxy) {
+    return new Passing(
+      UNSENT.has(code) ? 'nothing' : 'unknown',
+      `${url.origin} was not reached by the proxy ${proxy.value} (from ${proxy.source}): ${REASONS[code] ?? code}.`,
+      `Hosts that are to be reached without it: NO_PROXY=${url.hostname}. See more with: tidings doctor`,
     )
   }
   const hint =

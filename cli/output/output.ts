@@ -3,6 +3,7 @@ import { devNull } from 'node:os'
 import pc from 'picocolors'
 import { CliError, exitCodes, fileFault, usageError } from '../errors.ts'
 import { neutralise, safeJson } from './neutralise.ts'
+import { asStarted } from './program.ts'
 import { type Column, displayWidth, renderTable } from './table.ts'
 import { fold } from './wrap.ts'
 
@@ -121,7 +122,7 @@ export class Output {
 
   /** A message without which the data would mislead: --quiet does not silence it. */
   notice(text: string): void {
-    process.stderr.write(`${fold(text, columnsOf(process.stderr))}\n`)
+    process.stderr.write(`${fold(asStarted(text), columnsOf(process.stderr))}\n`)
   }
 
   warning(text: string): void {

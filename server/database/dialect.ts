@@ -200,6 +200,19 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   matches: (column, pattern) => ({ sql: `${column} REGEXP ?`, bindings: [pattern] }),
 }))
 
+/**
+ * TiDB speaks as MySQL does. It refuses LOCK IN SHARE MODE, and where it is told to pass over what is locked, it locks
+ * nothing: there, whoever comes second waits.
+ */
+const tidb: Dialect = {
+  ...mysql,
+  name: 'TiDB',
+  oldestVersion: [8, 5],
+  version: "SUBSTRING_INDEX(VERSION(), 'TiDB-v', -1)",
+  forUpdateSkipLocked: mysql.forUpdate,
+  forShare: mysql.forUpdate,
+}
+
 const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) > 0`, bindings: [part] })
 
 /** SQLITE_BUSY and SQLITE_LOCKED. */
@@ -277,4 +290,4 @@ const sqlite: Dialect = {
   },
 }
 
-export const dialects = { mysql, mariadb, sqlite }
+export const dialects = { mysql, mariadb, tidb, sqlite }

@@ -1,7 +1,8 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
-import { checkWritable, type Database } from '../database/connect.ts'
+import { checkWritable, type Database, isOutage } from '../database/connect.ts'
+import { REQUEST_MS } from '../database/patience.ts'
 import type { Courier } from '../domain/deliveries.ts'
 import type { Log } from '../log.ts'
 import { createAlarm } from './alarm.ts'
@@ -74,13 +75,15 @@ export const startDeliveryLoop = (
     },
     onStuck: stuck => giveBack(stuck, clock.now()),
   })
-  const claims = createClaims({ database, places })
+  const claims = createClaims({ database, places, onPast: () => sweeper?.look() })
   const record = createRecorder(tools)
   const keeper = createKeeper(tools)
   const leases = keepExtending({ database, clock, log, places: places.all })
   /** Those whose turn has come, and of these, those whose request has begun. */
   const begun = new Set<Place>()
   const sent = new Set<Place>()
+  /** Not sent, and not given back for want of the database: whoever took them over could not know. */
+  const unsent: Job[] = []
   /** Those that must not begin although their turn has come. */
   const stoppedPlaces = new Set<Place>()
   const recheck = createRecheck({
@@ -100,6 +103,8 @@ export const startDeliveryLoop = (
   let mayBeDue = true
   let failing = false
   let stopping = false
+  /** What is not committed by now is not waited for: a transaction may hang. */
+  let isLate = false
   let looking: Promise<void> | undefined
 
   const wake = (): void => {
@@ -171,12 +176,14 @@ export const startDeliveryLoop = (
   const resume = async (): Promise<void> => {
     await checkWritable(database)
     await claims.forgetDoubtful(clock.now())
+    await putBack(database, unsent, { dueAt: clock.now(), now: clock.now() })
+    unsent.length = 0
     log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
   }
 
-  const isIdle = (): boolean => !looking && places.count() + places.reserved() === 0
+  const isIdle = (): boolean => !looking && places.count() === 0 && (isLate || places.reserved() === 0)
 
   const whenIdle = async (): Promise<void> => {
     if (!isIdle()) await new Promise<void>(resolve => idlers.push(resolve))
@@ -263,11 +270,25 @@ export const startDeliveryLoop = (
     for (const place of unsent) leave(place)
   }
 
-  /** Unsent claims that cannot be given back now are so when their lease runs out. */
+  /** Unsent claims that cannot be given back now are so when the database is back, or their lease runs out. */
   const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
-    putBack(database, jobs, { dueAt, now: clock.now() }).catch(error =>
-      log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
-    )
+    putBack(database, jobs, { dueAt, now: clock.now() }).catch(error => {
+      if (isOutage(error)) unsent.push(...jobs)
+      log.warn({ err: error }, 'claims cannot be given back; their lease runs out')
+    })
+
+  /** What may have been committed when the connection broke does not wait for its lease: nobody else knows of it. */
+  const putBackDoubtful = async (jobs: Job[], leaseEnd: number): Promise<void> => {
+    while (!stopping && clock.now() < leaseEnd) {
+      await sleep(OUTAGE_MS)
+      const now = clock.now()
+      const isDone = await putBack(database, jobs, { dueAt: now, now }).then(
+        () => true,
+        () => false,
+      )
+      if (isDone) return wake()
+    }
+  }
 
   const couriers = createCouriers({
     clock,
@@ -285,6 +306,7 @@ export const startDeliveryLoop = (
       startWaiting()
     },
     onReleased: leave,
+    onDoubt: putBackDoubtful,
   })
 
   lookSoon()
@@ -317,7 +339,12 @@ export const startDeliveryLoop = (
       await looking
       recheck.stop()
       await giveBack(places.withdrawWaiting(), clock.now())
+      const late = setTimeout(() => {
+        isLate = true
+        checkIdle()
+      }, REQUEST_MS)
       await whenIdle()
+      clearTimeout(late)
       await sweeper?.stop()
       leases.stop()
     },

@@ -115,7 +115,8 @@ export const createRecheck = (given: {
 
   const keepLooking = (): void => {
     if (!hasUnsent() || timer || looking || ended) return
-    timer = setTimeout(look, Math.max(0, nextAt - performance.now()))
+    // What was looked at a moment ago, as by its claim, is not looked at again at once: most is sent by then.
+    timer = setTimeout(look, Math.max(0, nextAt - performance.now(), lookedAt + EVERY_MS - performance.now()))
   }
 
   return {

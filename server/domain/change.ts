@@ -9,3 +9,16 @@ import type { AccessToken } from './permissions.ts'
  * queues, the courier may send when the transaction is committed.
  */
 export type Change = { trx: Knex.Transaction; token: AccessToken; now: () => number; courier?: Courier }
+
+/**
+ * What a change is decided on, read and held in one statement with the row `t` of the caller's token: columns (each
+ * begins with a comma) of a `Row`, from joins. What is in a subquery or a derived table is read and not held.
+ */
+export type Beside<Row extends object> = {
+  columns: string
+  joins: string
+  /** Of both, in this order. */
+  bindings: Knex.RawBinding[]
+  /** Nothing: it says what a row of it is. */
+  row?: Row
+}

@@ -34,7 +34,8 @@ export const recordEvent = async <Type extends EventType>(
   courier?: Courier,
 ): Promise<void> => {
   const { type, organisationIds, projectId } = event
-  const webhooks = await webhooksFor(trx, event)
+  // Without an organisation nobody sees it.
+  const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, event)
   const time = now()
   const id = newId(time)
   const payload = JSON.stringify(event.payload)
@@ -54,8 +55,8 @@ export const recordEvent = async <Type extends EventType>(
 
 const MATCHED = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'
 
-/** A webhook with its status, and the time of its last change, which is later after each one. */
-type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number }
+/** A webhook as it is, and when it was changed last before it was found to match: later after each change. */
+type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
 
 /**
  * The active webhooks that are to have an event, locked against any change until the
@@ -64,48 +65,46 @@ type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: num
  * or recovers what it missed, waits for the events that are under way, and finds them.
  */
 const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<SendableWebhook[]> => {
-  const found = await matching(trx, event)
-  const { forShare } = dialectOf(trx)
-  if (found.length === 0 || forShare === '') return found.filter(isActive)
-  const ids = found.map(row => row.id)
-  const locked = await rows<MatchedWebhook>(
+  const [matching, bindings] = matchingOf(event)
+  const { forShare, useIndex } = dialectOf(trx)
+  if (forShare === '') return (await rows<MatchedWebhook>(trx, matching, bindings)).filter(isActive)
+  // Each is locked as it is found to match, by its id alone: in another order, rows would be locked that do not match.
+  const found = await rows<MatchedWebhook>(
     trx,
-    `SELECT ${MATCHED} FROM webhooks w WHERE id IN (${marks(ids)}) ORDER BY id${forShare}`,
-    ids,
+    `SELECT ${MATCHED}, m.matched_at
+     FROM (${matching}) m STRAIGHT_JOIN webhooks w ${useIndex('PRIMARY')} ON w.id = m.id ORDER BY w.id${forShare}`,
+    bindings,
+    { isPrepared: event.organisationIds.length === 1 },
   )
-  const active = locked.filter(isActive)
-  const foundAt = new Map(found.map(row => [row.id, row.updated_at]))
-  if (active.every(row => row.updated_at === foundAt.get(row.id))) return active
-  const still = new Set((await matching(trx, event)).map(row => row.id))
+  const active = found.filter(isActive)
+  if (active.every(row => row.updated_at === row.matched_at)) return active
+  const still = new Set((await rows<MatchedWebhook>(trx, matching, bindings)).map(row => row.id))
   return active.filter(row => still.has(row.id))
 }
 
 const isActive = ({ status }: MatchedWebhook): boolean => status === 'active'
 
 /**
- * The webhooks that asked for an event's type, name one of its organisations or its project or name none, and
+ * Selects the webhooks that asked for an event's type, name one of its organisations or its project or name none, and
  * were made by a token that sees one of its organisations.
  */
-const matching = async (trx: Knex.Transaction, event: NewEvent): Promise<MatchedWebhook[]> => {
-  const { type, organisationIds, projectId } = event
-  if (organisationIds.length === 0) return []
+const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement: string, bindings: string[]] => {
   const [among, ids] =
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
-  return rows(
-    trx,
-    `SELECT ${MATCHED} FROM (
+  const ofProject = projectId === undefined ? '' : 'UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?'
+  return [
+    `SELECT ${MATCHED}, w.updated_at AS matched_at FROM (
        SELECT id FROM webhooks WHERE all_organisations_and_projects = 1
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
-       UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?
+       ${ofProject}
      ) named
      JOIN webhooks w ON w.id = named.id
      JOIN access_tokens t ON t.id = w.access_token_id
      WHERE (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
        AND (t.sees_all_organisations = 1 OR EXISTS (
-         SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))
-     ORDER BY w.id`,
-    [...ids, projectId ?? null, type, ...ids],
-  )
+         SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))`,
+    [...ids, ...(projectId === undefined ? [] : [projectId]), type, ...ids],
+  ]
 }
 
 /**

@@ -1,4 +1,3 @@
-import { notFound } from '../../shared/errors.ts'
 import { rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
@@ -33,14 +32,6 @@ export const upsertProject = async (
     id,
   ])
   return row
-}
-
-/** A project that the token sees where it is now, held so that it moves nowhere before this change is committed. */
-export const holdProject = async ({ trx, token }: Change, id: string): Promise<ProjectRow> => {
-  const project = await lockProject(trx, id, 'forShare')
-  if (!project) throw notFound('project', [id])
-  if (!token.seesAllOrganisations) await requireVisible(trx, token, projects, [id])
-  return project
 }
 
 /** A project as it is, held against changes until the transaction ends. */

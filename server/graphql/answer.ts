@@ -19,7 +19,7 @@ import type { AccessToken } from '../domain/permissions.ts'
 import type { Log } from '../log.ts'
 import { checkJson } from './body-limits.ts'
 import { BUDGET, type Budget, overspent } from './budget.ts'
-import { type Context, createContext, type Outcomes, type Service } from './context.ts'
+import { type Carried, type Context, createContext, type Outcomes, type Service } from './context.ts'
 import type { Documents } from './documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from './errors.ts'
 import type { Measure } from './limits.ts'
@@ -42,7 +42,9 @@ export type Answered = GraphqlAnswer & {
   /** Of all its errors. */
   codes: Set<unknown>
   claim: Claim | undefined
-  /** Of a mutation that was made: what its fields have come to. Its answer is yet to be read, where it holds up nobody. */
+  /**
+   * Of a mutation that was made: what its fields have come to. Its answer is yet to be read, where it holds up nobody.
+   */
   made: Outcomes | undefined
 }
 
@@ -63,11 +65,14 @@ type Answering = {
   isValid?: boolean
   /** What a mutation's fields have come to, where that has been made and is to be answered. */
   made?: Outcomes | undefined
-  /** Asked before anything is executed: under which claim, or `not here`. */
-  admit(asked: Asked): Promise<Claim | undefined | typeof NOT_HERE>
+  /** Asked before anything is executed. */
+  admit(asked: Asked): Promise<Admitted>
 }
 
 export const NOT_HERE = Symbol('not here')
+
+/** What an operation brings with it, or that it is not executed here. */
+export type Admitted = Pick<Carried, 'claim' | 'carrying'> | typeof NOT_HERE
 
 /** Answers a request as GraphQL over HTTP has it, within its budget; undefined for one that is not admitted. */
 export const answerGraphql = async (
@@ -78,7 +83,7 @@ export const answerGraphql = async (
   const codes = new Set<unknown>()
   const present = presentError(requestId, log)
   let isNotHere = false
-  let claim: Claim | undefined
+  let brought: Pick<Carried, 'claim' | 'carrying'> = {}
   let isAway = false
   /** The field of a mutation whose answer is read elsewhere. */
   let onlyMade: FieldNode | undefined
@@ -114,7 +119,7 @@ export const answerGraphql = async (
       const admitted = async (operation: OperationDefinitionNode | undefined) => {
         const given = await admit({ operation, variables })
         isNotHere = given === NOT_HERE
-        claim = given === NOT_HERE ? undefined : given
+        brought = given === NOT_HERE ? {} : given
         return !isNotHere
       }
       if (!isValid && documents.isLong(query) && !(await admitted(undefined))) return NOTHING
@@ -127,7 +132,7 @@ export const answerGraphql = async (
       if (!(await admitted(operation))) return NOTHING
       const isChange = operation.operation === 'mutation' && !made
       onlyMade = isChange && answersMuch(measured.get(operation)!) ? onlyFieldOf(operation) : undefined
-      context = createContext(service, token, requestId, claim, budget, made)
+      context = createContext(service, token, requestId, { ...brought, budget, made })
       return { schema, document, operationName, variableValues: variables, contextValue: context }
     },
     onOperation: (_request, _args, result) => {
@@ -153,7 +158,7 @@ export const answerGraphql = async (
     raw: undefined,
     context: undefined,
   }).catch(async error => {
-    await claim?.release()
+    await brought.claim?.release()
     throw error
   })
   if (isNotHere) return undefined
@@ -163,7 +168,7 @@ export const answerGraphql = async (
     headers: { ...init.headers, ...retryAfter },
     body: serialised ?? answer,
     codes,
-    claim,
+    claim: brought.claim,
     made: unanswered,
   }
 }

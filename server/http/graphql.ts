@@ -2,9 +2,15 @@ import type { GraphQLSchema } from 'graphql'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { REQUEST_MS } from '../database/patience.ts'
-import type { Claim } from '../domain/idempotency.ts'
-import { useSignatureOnce } from '../domain/used-signatures.ts'
-import { type Answered, type Asked, answerGraphql, type GraphqlRequest, NOT_HERE } from '../graphql/answer.ts'
+import { CarryingSignature, useSignatureOnce } from '../domain/used-signatures.ts'
+import {
+  type Admitted,
+  type Answered,
+  type Asked,
+  answerGraphql,
+  type GraphqlRequest,
+  NOT_HERE,
+} from '../graphql/answer.ts'
 import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
@@ -23,6 +29,7 @@ import { answerError } from './request-id.ts'
  */
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
   const documents = createDocuments(schema)
+  const { knex } = service.database
   return async ctx => {
     const { token, requestId, rawBody, signature, giveUpAt } = ctx.state
     const { url, method } = ctx
@@ -31,22 +38,31 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const request = { url, method, headers: { accept, 'content-type': type }, body, token, requestId }
     const gone = new AbortController()
     ctx.res.once('close', () => gone.abort())
-    // Answers without anything having been executed.
-    let instead: (() => void) | undefined
+    const state: {
+      /** Answers without anything having been executed. */
+      instead?: () => void
+      /** Of a mutation: its signature, which is yet to be marked. */
+      carrying?: CarryingSignature
+    } = {}
 
-    const admitMutation = async (): Promise<Claim | undefined | typeof NOT_HERE> => {
+    const admitMutation = async (): Promise<Admitted> => {
       // As long as the clock window would let the same request in again.
       const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
-      const isNew = await useSignatureOnce(service.database.knex, { signature, expiresAt, giveUpAt })
-      const claimed = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
-      if (typeof claimed !== 'function') return claimed
-      instead = claimed
+      if (ctx.headers['idempotency-key'] === undefined) {
+        state.carrying = new CarryingSignature(signature, expiresAt)
+        return { carrying: state.carrying }
+      }
+      // What is answered from a key makes no transaction.
+      const isNew = await useSignatureOnce(knex, { signature, expiresAt, giveUpAt })
+      const claim = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
+      if (typeof claim !== 'function') return { claim }
+      state.instead = claim
       return NOT_HERE
     }
-    const admit = async ({ operation, variables }: Asked) => {
+    const admit = async ({ operation, variables }: Asked): Promise<Admitted> => {
       if (!operation) return NOT_HERE
-      if (operation.operation === 'mutation') return method === 'POST' ? admitMutation() : undefined
-      return isSmall(operation, variables, token) ? undefined : NOT_HERE
+      if (operation.operation === 'mutation') return method === 'POST' ? admitMutation() : {}
+      return isSmall(operation, variables, token) ? {} : NOT_HERE
     }
     const answerHere = (isValid: boolean) => {
       const budget = new Budget(BUDGET_HERE)
@@ -79,10 +95,14 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       return { ...(read as ReaderAnswer), claim, made: undefined }
     }
 
-    const here = await answerHere(false)
-    if (instead) return instead()
-    const first = here ?? (await readElsewhere())
-    if (instead) return (instead as () => void)()
+    const answerFirst = async (): Promise<Answered | undefined> =>
+      (await answerHere(false)) ?? (state.instead ? undefined : await readElsewhere())
+    const first = await answerFirst().catch(async error => {
+      await state.carrying?.end(knex)
+      throw error
+    })
+    if (state.carrying && !(await state.carrying.end(knex))) return refuseReplay(ctx)
+    if (state.instead) return state.instead()
     const answer = first!.made ? await answerMade(first!) : first!
     const { status, headers, codes, claim } = answer
     for (const [name, value] of Object.entries(headers)) ctx.set(name, value)

@@ -68,7 +68,7 @@ const start = (message: Start): void => {
       made,
       async admit({ operation }) {
         isMutation = !made && operation?.operation === 'mutation' && request.method === 'POST'
-        return isMutation ? NOT_HERE : undefined
+        return isMutation ? NOT_HERE : {}
       },
     })
     running.delete(id)

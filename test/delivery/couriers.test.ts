@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
+import type { Knex } from 'knex'
 import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import { enqueueFresh } from '../../server/domain/deliveries.ts'
 import type { WebhookRow } from '../../server/domain/resources.ts'
@@ -43,8 +44,9 @@ describeEachEngine('what is committed by a process that delivers', engine => {
       await eventually('the queue to be empty', queued, rows => rows.length === 0)
     })
     assert.deepEqual(
-      made.filter(sql => /UPDATE delivery_queue|due_at <= /.test(sql)),
+      made.filter(sql => /UPDATE delivery_queue|due_at <= |SELECT id, status, epoch, held_until, \(/.test(sql)),
       [],
+      'neither claimed nor looked at again',
     )
     const { status, attempt_count } = await fixture.delivery(webhookId)
     assert.deepEqual([status, attempt_count], ['delivered', 1])
@@ -145,6 +147,22 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     const look = made.findIndex(sql => /SELECT id, status, epoch, held_until.* FROM webhooks WHERE/s.test(sql))
     const commit = made.findIndex(sql => /^COMMIT/i.test(sql))
     assert.ok(commit >= 0 && look > commit, `${made.map(sql => sql.slice(0, 60)).join('\n')}`)
+  })
+
+  it('does not wait for its lease where the connection broke before the answer to the commit', async () => {
+    receiver = await startReceiver()
+    const loop = await fixture.startLoop()
+    await loop.idle()
+    const webhookId = await fixture.webhook(receiver.url)
+    const { promise, reject } = Promise.withResolvers<never>()
+    const courier = () => loop.courier({ executionPromise: promise } as unknown as Knex.Transaction)
+    await fixture.emit(1, { through: { ...loop, courier } })
+    assert.notEqual((await queued())[0]!.lease, null)
+    reject(Object.assign(new Error('Connection lost'), { code: 'ECONNRESET' }))
+    await receiver.waitFor(all => all.length === 1, 5_000)
+    const isDelivered = () => fixture.delivery(webhookId)
+    const { attempt_count } = await eventually('its record', isDelivered, ({ status }) => status === 'delivered')
+    assert.equal(attempt_count, 1)
   })
 
   it('is given back unsent by a process that has been told to stop meanwhile', async () => {

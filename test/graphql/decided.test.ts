@@ -56,7 +56,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
 
     for (const [where, pattern] of [
       ['before it begins', /INSERT INTO used_signatures/],
-      ['in the middle', /UPDATE project_reports SET status/],
+      ['in the middle', /INSERT INTO project_reports/],
     ] as const) {
       it(`is nothing of a token that is revoked ${where}`, async () => {
         const { projectId, userId } = await addProject(two.stopped.database)
@@ -161,7 +161,8 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     it('is what a 429 means for a webhook that has another url by then: nothing', async () => {
       const next = await startReceiver()
       const old = await startReceiver({ answer: (_request, n) => ({ status: n === 1 ? 200 : 429 }) })
-      const id = await webhook({ url: old.url })
+      const { organisationId } = await addProject(two.stopped.database)
+      const id = await webhook({ url: old.url, organisationIds: [organisationId] })
       const { acted } = await held(
         /^SELECT id FROM webhooks WHERE id IN .* FOR UPDATE/,
         () => two.byStopped(PING, { id }),
@@ -241,21 +242,41 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       await database.close()
     }
 
-    it('is which event a webhook gets that is narrowed and turned to another url', async () => {
+    const narrowed = async () => {
       const kept = await addProject(two.stopped.database)
       const left = await addProject(two.stopped.database)
       const next = await startReceiver()
       const id = await webhook({ organisationIds: [kept.organisationId, left.organisationId] })
+      const input = { id, url: next.url, organisationIds: [kept.organisationId] }
+      const submission = { projectId: left.projectId, quarter: '2026-3', submitterId: left.userId }
+      const owed = () => sql()('deliveries').where({ webhook_id: id }).whereNot('event_type', 'ping')
+      return { input, submission, next, owed }
+    }
+
+    it('is which event a webhook gets that is narrowed and turned to another url', async () => {
+      const { input, submission, next, owed } = await narrowed()
       const { acted, hadHappened } = await held(
-        /FROM webhooks WHERE id IN .*LOCK IN SHARE MODE/s,
-        () => two.byStopped(SUBMIT, { projectId: left.projectId, quarter: '2026-3', submitterId: left.userId }),
-        async () =>
-          done(await two.byOther(UPSERT_WEBHOOK, { id, url: next.url, organisationIds: [kept.organisationId] })),
+        /STRAIGHT_JOIN webhooks .*LOCK IN SHARE MODE/s,
+        () => two.byStopped(SUBMIT, submission),
+        async () => done(await two.byOther(UPSERT_WEBHOOK, input)),
       )
       done(acted)
       assert.ok(hadHappened)
-      const owed = await sql()('deliveries').where({ webhook_id: id }).whereNot('event_type', 'ping')
-      assert.deepEqual(owed, [])
+      assert.deepEqual(await owed(), [])
+      await next.close()
+    })
+
+    it('is which event a webhook gets that is being narrowed while the event waits for it', async () => {
+      const { input, submission, next, owed } = await narrowed()
+      const { acted, happened, hadHappened } = await held(
+        /UPDATE webhooks SET\s+all_events = CASE/,
+        () => two.byStopped(UPSERT_WEBHOOK, input),
+        () => two.byOther(SUBMIT, submission),
+      )
+      done(acted)
+      done(happened)
+      assert.ok(!hadHappened)
+      assert.deepEqual(await owed(), [])
       await next.close()
     })
 
@@ -316,7 +337,9 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         async () =>
           done(
             await two.byOther(
-              'mutation ($id: UUID!, $since: DateTime!) { recoverDeliveries(webhookId: $id, since: $since) { queued } }',
+              `mutation ($id: UUID!, $since: DateTime!) {
+                recoverDeliveries(webhookId: $id, since: $since) { queued }
+              }`,
               { id: webhookId, since },
             ),
           ),

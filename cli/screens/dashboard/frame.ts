@@ -1,4 +1,5 @@
 import { type Colours, cellText } from '../../output/output.ts'
+import { asStarted } from '../../output/program.ts'
 import { displayWidth } from '../../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../../output/time.ts'
 import { questionOf, shownUrl } from './actions.ts'
@@ -40,7 +41,7 @@ const silenceOf = ({ link, seenAtMs, startedAtMs, lookingSinceMs, nowMs }: State
 
 /** What has to be said above the footer: how the server is doing, what came of an action, what is being asked. */
 export const noticeLines = (state: State, width: number, colours: Colours): string[] => {
-  const wrapped = (lines: string[]) => lines.flatMap(line => wrapLine(line, width))
+  const wrapped = (lines: string[]) => lines.flatMap(line => wrapLine(asStarted(line), width))
   return [...wrapped(linkNotice(state, colours)).slice(0, 2), ...wrapped(askedFor(state, colours)).slice(0, 4)]
 }
 

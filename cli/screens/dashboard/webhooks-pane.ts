@@ -1,5 +1,6 @@
 import type { DeliveryStatus } from '../../../shared/vocabulary.ts'
 import { type Colours, cellText } from '../../output/output.ts'
+import { asStarted } from '../../output/program.ts'
 import { relativeIso, timeOfDay } from '../../output/time.ts'
 import { statusColour } from '../../resources/cells.ts'
 import type { Webhook } from '../../resources/webhook.ts'
@@ -40,9 +41,10 @@ const noteOf = ({ webhooksSeenAtMs, nowMs }: State): string =>
     ? `last 24 h, as of ${timeOfDay(webhooksSeenAtMs)}`
     : 'last 24 h'
 
-const NONE =
+const NONE = asStarted(
   '  None yet. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: ' +
-  'tidings listen --register'
+    'tidings listen --register',
+)
 
 interface WebhookCells {
   status: Value
