@@ -11,6 +11,8 @@ export type Role = (typeof roles)[number]
 export type Config = {
   databaseUrl: string
   baseUrl: string
+  /** A reverse proxy stands in front: what clients sign is `baseUrl`, whatever host and path it passes on. */
+  behindProxy: boolean
   issuerUrl: string
   host: string
   port: number
@@ -85,13 +87,29 @@ const roleList = (text: string): Role[] =>
     return role
   })
 
+/**
+ * Whether a database's URL says what it seems to say. What ends the part with the password too early leaves the rest of
+ * it where names stand that are shown.
+ */
+const isReadable = (text: string): boolean => {
+  if (text.startsWith('sqlite:')) return true
+  const url = URL.parse(text)
+  return url !== null && !`${url.pathname}${url.search}${url.hash}`.includes('@')
+}
+
 const environment = z.object({
   TIDINGS_DATABASE_URL: z
     .string('is missing; say sqlite:PATH or mysql://user:password@host/database')
-    .regex(/^(sqlite:.+|mysql:\/\/.+)/, 'is neither sqlite:PATH nor mysql://user:password@host/database'),
+    .regex(/^(sqlite:.+|mysql:\/\/.+)/, 'is neither sqlite:PATH nor mysql://user:password@host/database')
+    .refine(
+      isReadable,
+      'is no URL such as mysql://user:password@host:3306/database; in a password write # as %23, / as %2F, ? as %3F, ' +
+        '@ as %40 and % as %25',
+    ),
   TIDINGS_HOST: z.string().default('127.0.0.1'),
   TIDINGS_PORT: integer(0, 65535).default(4100),
   TIDINGS_BASE_URL: url.optional(),
+  TIDINGS_BEHIND_PROXY: z.enum(['true', 'false', '1', '0'], 'is neither true nor false').default('false'),
   TIDINGS_ISSUER_URL: url.optional(),
   TIDINGS_MASTER_KEY: parsed(masterKeys),
   TIDINGS_ROLES: parsed(roleList).default([...roles]),
@@ -135,6 +153,11 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
       `${name} ${wrong}${missing || SECRETS.includes(name) ? '' : ` (found: ${JSON.stringify(given[name])})`}`,
     )
   }
+  if (isTrue(result.data?.TIDINGS_BEHIND_PROXY) && !given.TIDINGS_BASE_URL) {
+    faults.push(
+      'TIDINGS_BASE_URL is missing, the address that clients use; TIDINGS_BEHIND_PROXY has signatures checked against it',
+    )
+  }
   if (faults.length > 0 || !result.data) throw new ConfigError(faults)
   const values = result.data
   const shownHost =
@@ -143,6 +166,7 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
   return {
     databaseUrl: values.TIDINGS_DATABASE_URL,
     baseUrl,
+    behindProxy: isTrue(values.TIDINGS_BEHIND_PROXY),
     issuerUrl: values.TIDINGS_ISSUER_URL ?? baseUrl,
     host: values.TIDINGS_HOST,
     port: values.TIDINGS_PORT,
@@ -150,7 +174,7 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     roles: values.TIDINGS_ROLES,
     home,
     allowNetworks: values.TIDINGS_ALLOW_NETWORKS,
-    requireHttps: ['true', '1'].includes(values.TIDINGS_REQUIRE_HTTPS),
+    requireHttps: isTrue(values.TIDINGS_REQUIRE_HTTPS),
     retryScheduleMs: values.TIDINGS_RETRY_SCHEDULE,
     rateLimit: values.TIDINGS_RATE_LIMIT,
     concurrency: values.TIDINGS_CONCURRENCY,
@@ -160,6 +184,8 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     logLevel: values.TIDINGS_LOG_LEVEL,
   }
 }
+
+const isTrue = (value: string | undefined): boolean => value === 'true' || value === '1'
 
 const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
   Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
