@@ -1,7 +1,7 @@
 import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '@commander-js/extra-typings'
 import pc from 'picocolors'
 import { CliError, exitCodes, Finished, usageError } from './errors.ts'
-import { neutralise, safeJson } from './output/neutralise.ts'
+import { neutralise, plain, printable, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
 import { fold } from './output/wrap.ts'
 
@@ -308,7 +308,8 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
   }
   if (error instanceof CliError) return report(error, argv)
   const unexpected = error instanceof Error ? error : new Error(String(error))
-  if (argv.includes('--verbose') || argv.includes('-v')) process.stderr.write(`${unexpected.stack}\n`)
+  if (argv.includes('--verbose') || argv.includes('-v'))
+    process.stderr.write(`${printable(String(unexpected.stack))}\n`)
   return report(
     new CliError(
       exitCodes.failed,
@@ -328,7 +329,7 @@ const report = ({ code, message, hint, exitCode }: CliError, argv: string[]): nu
     return exitCode
   }
   const { messageColours: colours } = new Output({ color: askedColour(argv) })
-  const text = `${colours.red('Error:')} ${message}\n${hint ? `${hint}\n` : ''}`
+  const text = `${colours.red('Error:')} ${plain(message)}\n${hint ? `${plain(hint)}\n` : ''}`
   process.stderr.write(fold(text, columnsOf(process.stderr)))
   return exitCode
 }

@@ -1,6 +1,6 @@
 import pc from 'picocolors'
 import { usageError } from '../errors.ts'
-import { neutralise, safeJson } from './neutralise.ts'
+import { neutralise, printable, safeJson } from './neutralise.ts'
 import { type Column, displayWidth, renderTable } from './table.ts'
 import { fold } from './wrap.ts'
 
@@ -79,9 +79,9 @@ export class Output {
     else this.data(fold(describe(this.colours), columnsOf(process.stdout)))
   }
 
-  /** Text to stdout as it is. */
+  /** Text to stdout as it is, but for what would act on a terminal. */
   data(text: string): void {
-    process.stdout.write(text)
+    process.stdout.write(printable(text))
   }
 
   /** For people, on stderr; silent with --quiet. */
@@ -91,7 +91,7 @@ export class Output {
 
   /** A message without which the data would mislead: --quiet does not silence it. */
   notice(text: string): void {
-    process.stderr.write(`${fold(text, columnsOf(process.stderr))}\n`)
+    process.stderr.write(`${fold(printable(text), columnsOf(process.stderr))}\n`)
   }
 
   warning(text: string): void {
@@ -100,7 +100,7 @@ export class Output {
 
   /** For people who want to know what happens underneath, with --verbose. */
   detail(text: string): void {
-    if (this.verbose) process.stderr.write(`${this.messageColours.dim(text)}\n`)
+    if (this.verbose) process.stderr.write(`${this.messageColours.dim(printable(text))}\n`)
   }
 }
 
