@@ -32,6 +32,31 @@ export class CliError extends Error {
 export const usageError = (message: string, hint?: string): CliError =>
   new CliError(exitCodes.usage, 'USAGE', message, hint)
 
+const FILE_FAULTS: Record<string, string> = {
+  ENOENT: 'there is no such file or folder',
+  EACCES: 'this user may not',
+  EPERM: 'this user may not',
+  EISDIR: 'it is a folder',
+  ENOTDIR: 'part of its path is no folder',
+  EROFS: 'what it is on can only be read',
+  ENOSPC: 'the disk is full',
+  EDQUOT: 'this user’s share of the disk is used up',
+  ENAMETOOLONG: 'its name is too long',
+  ELOOP: 'its links lead in a circle',
+  EMFILE: 'too many files are open',
+}
+
+/** What the file system says no with, in words; the error's own where there are none. */
+export const fileFault = (error: unknown): string => {
+  const { code = '', message } = error as NodeJS.ErrnoException
+  return FILE_FAULTS[code] ?? message
+}
+
+/** Whether it is the file system that says no, and not a mistake of the program. */
+export const isFileFault = (error: unknown): error is NodeJS.ErrnoException & { path: string } =>
+  Object.hasOwn(FILE_FAULTS, (error as NodeJS.ErrnoException)?.code ?? '') &&
+  typeof (error as NodeJS.ErrnoException).path === 'string'
+
 /** Ends a command early and well, such as a dry run at the place where its request would have left. */
 export class Finished extends Error {
   override readonly name = 'Finished'

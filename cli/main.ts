@@ -1,158 +1,11 @@
 import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '@commander-js/extra-typings'
 import pc from 'picocolors'
-import { CliError, exitCodes, Finished, usageError } from './errors.ts'
+import { addCommands, entries } from './commands/index.ts'
+import { CliError, type ExitCode, exitCodes, Finished, fileFault, isFileFault, usageError } from './errors.ts'
 import { neutralise, plain, printable, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
+import { asStarted } from './output/program.ts'
 import { fold } from './output/wrap.ts'
-
-/** A command of the top level. `load` is called only when it is the one used, so that none costs the others time. */
-interface Entry {
-  name: string
-  summary: string
-  group: string
-  load: () => Promise<CommandUnknownOpts>
-}
-
-const webhooks = 'Webhooks and deliveries:'
-const receivers = 'For receivers:'
-const data = 'Data:'
-const connection = 'Connection:'
-const operation = 'For operators:'
-
-const entries: Entry[] = [
-  {
-    name: 'webhooks',
-    summary: 'create, list, change, enable, disable, ping and recover webhooks',
-    group: webhooks,
-    load: async () => (await import('./commands/webhooks.ts')).webhooksCommand(),
-  },
-  {
-    name: 'deliveries',
-    summary: 'list and watch deliveries, and show why one did what it did',
-    group: webhooks,
-    load: async () => (await import('./commands/deliveries.ts')).deliveriesCommand(),
-  },
-  {
-    name: 'events',
-    summary: 'list events, and show who was told of one',
-    group: webhooks,
-    load: async () => (await import('./commands/events.ts')).eventsCommand(),
-  },
-  {
-    name: 'dashboard',
-    summary: 'see webhooks, deliveries and their stories on one screen, and act on them',
-    group: webhooks,
-    load: async () => (await import('./commands/dashboard.ts')).dashboardCommand(),
-  },
-  {
-    name: 'listen',
-    summary: 'receive deliveries on this machine, verify, forward and rehearse failures',
-    group: receivers,
-    load: async () => (await import('./commands/listen.ts')).listenCommand(),
-  },
-  {
-    name: 'verify',
-    summary: 'check a delivery token and show every check',
-    group: receivers,
-    load: async () => (await import('./commands/verify.ts')).verifyCommand(),
-  },
-  {
-    name: 'organisations',
-    summary: 'list, create and rename organisations',
-    group: data,
-    load: async () => (await import('./commands/organisations.ts')).organisationsCommand(),
-  },
-  {
-    name: 'projects',
-    summary: 'list, create and change projects',
-    group: data,
-    load: async () => (await import('./commands/projects.ts')).projectsCommand(),
-  },
-  {
-    name: 'users',
-    summary: 'list, create and rename users',
-    group: data,
-    load: async () => (await import('./commands/users.ts')).usersCommand(),
-  },
-  {
-    name: 'reports',
-    summary: 'list, submit and approve project reports',
-    group: data,
-    load: async () => (await import('./commands/reports.ts')).reportsCommand(),
-  },
-  {
-    name: 'query',
-    summary: 'query any resource with a Mango selector',
-    group: data,
-    load: async () => (await import('./commands/query.ts')).queryCommand(),
-  },
-  {
-    name: 'graphql',
-    summary: 'send a GraphQL document',
-    group: data,
-    load: async () => (await import('./commands/graphql.ts')).graphqlCommand(),
-  },
-  {
-    name: 'sign',
-    summary: 'print the headers of a signed request, for curl',
-    group: data,
-    load: async () => (await import('./commands/sign.ts')).signCommand(),
-  },
-  {
-    name: 'login',
-    summary: 'save a server and an access token as a profile',
-    group: connection,
-    load: async () => (await import('./commands/login.ts')).loginCommand(),
-  },
-  {
-    name: 'profiles',
-    summary: 'list, choose and remove saved profiles',
-    group: connection,
-    load: async () => (await import('./commands/profiles.ts')).profilesCommand(),
-  },
-  {
-    name: 'whoami',
-    summary: 'show the access token in use and what it may do',
-    group: connection,
-    load: async () => (await import('./commands/whoami.ts')).whoamiCommand(),
-  },
-  {
-    name: 'tokens',
-    summary: 'list, create and revoke access tokens',
-    group: connection,
-    load: async () => (await import('./commands/tokens.ts')).tokensCommand(),
-  },
-  {
-    name: 'config',
-    summary: 'show each setting and where it comes from',
-    group: connection,
-    load: async () => (await import('./commands/config.ts')).configCommand(),
-  },
-  {
-    name: 'doctor',
-    summary: 'find out why the server, or a webhook, is not reached',
-    group: connection,
-    load: async () => (await import('./commands/doctor.ts')).doctorCommand(),
-  },
-  {
-    name: 'completion',
-    summary: 'print the script that makes a shell complete commands, ids and event types',
-    group: connection,
-    load: async () => (await import('./commands/completion.ts')).completionCommand(),
-  },
-  {
-    name: 'demo',
-    summary: 'see the whole job end to end in a few seconds',
-    group: operation,
-    load: async () => (await import('./commands/demo.ts')).demoCommand(),
-  },
-  {
-    name: 'server',
-    summary: 'start and maintain a server',
-    group: operation,
-    load: async () => (await import('./commands/server.ts')).serverCommand(),
-  },
-]
 
 /**
  * Runs the command line with the arguments after the program's name, and answers with the exit code. Everything is
@@ -170,15 +23,33 @@ export const run = async (argv: string[]): Promise<number> => {
       process.stdout.write(`${version}\n`)
       return exitCodes.done
     }
-    const helpAsked = operands[0] === 'help'
-    const used = operands[helpAsked ? 1 : 0]
+    if (operands[0] === 'help') return await help(program as unknown as CommandUnknownOpts, operands.slice(1), argv)
+    const [used] = operands
     await addCommands(program as unknown as CommandUnknownOpts, name => name === used)
-    const line = helpAsked ? [...argv.toSpliced(argv.indexOf('help'), 1), '--help'] : argv
-    await program.parseAsync(line.length === 0 ? ['--help'] : line, { from: 'user' })
+    await program.parseAsync(argv.length === 0 ? ['--help'] : argv, { from: 'user' })
     return exitCodes.done
   } catch (error) {
     return fail(error, program as unknown as CommandUnknownOpts, argv)
   }
+}
+
+/** `tidings help`, of everything, a command, or a topic; as JSON of the whole tree. */
+const help = async (program: CommandUnknownOpts, words: string[], argv: string[]): Promise<ExitCode> => {
+  const { checkPath, topicNamed, treeAsJson } = await import('./help/help.ts')
+  const asJson = argv.includes('--json') || askedForm(argv) === 'json'
+  const topic = asJson ? undefined : topicNamed(words[0])
+  if (topic !== undefined) {
+    process.stdout.write(topic)
+    return exitCodes.done
+  }
+  await addCommands(program, name => asJson || name === words[0])
+  if (asJson) {
+    process.stdout.write(treeAsJson(program))
+    return exitCodes.done
+  }
+  checkPath(program, words)
+  await program.parseAsync([...words, '--help'], { from: 'user' })
+  return exitCodes.done
 }
 
 /** The program with every command loaded, for what looks at all of them. */
@@ -186,15 +57,6 @@ export const wholeProgram = async (): Promise<CommandUnknownOpts> => {
   const program = createProgram([]) as unknown as CommandUnknownOpts
   await addCommands(program, () => true)
   return program
-}
-
-/** Adds every command of the top level, but only what is needed of those that are not the one used. */
-const addCommands = async (program: CommandUnknownOpts, isUsed: (name: string) => boolean): Promise<void> => {
-  for (const entry of entries) {
-    const command: CommandUnknownOpts = isUsed(entry.name) ? await entry.load() : new Command(entry.name)
-    program.addCommand(command.summary(entry.summary).helpGroup(entry.group))
-    inheritSettings(command, program)
-  }
 }
 
 /**
@@ -242,13 +104,19 @@ const createProgram = (argv: string[]) =>
     .option('--api-key <key>', 'API key of the access token [TIDINGS_API_KEY]')
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
+    .option('--ca-file <path>', 'certificates (PEM) of authorities to trust besides [TIDINGS_CA_FILE]')
+    .hook('preAction', setUpNetworkFor)
     .helpCommand(false)
     .configureHelp({
       subcommandTerm: command => command.name(),
       formatHelp: commandsFirst,
       styleTitle: pc.createColors(true).bold,
     })
-    .configureOutput({ outputError: () => {}, getOutHasColors: () => useColour(askedColour(argv), process.stdout) })
+    .configureOutput({
+      outputError: () => {},
+      writeOut: text => process.stdout.write(asStarted(text)),
+      getOutHasColors: () => useColour(askedColour(argv), process.stdout),
+    })
     .exitOverride()
     .addHelpText(
       'after',
@@ -258,6 +126,9 @@ A flag counts before the environment, and the environment before a profile.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not authenticated or
 not permitted, 5 server not reached, 6 verification failed.
 
+More about: tidings help environment|exit-codes|selectors|signing
+All of it as JSON, for programs: tidings help --json
+
 Begin with:
   $ tidings demo                     see the whole job end to end
   $ tidings listen --register        receive events on this machine
@@ -266,6 +137,18 @@ Begin with:
     .addHelpText('afterAll', ({ command }) =>
       command.parent ? '\nBesides, every command takes --output, --profile and more: tidings --help' : '',
     )
+
+/** Loaded only where there is something to set up. The server reads the same variables for what it sends itself. */
+const setUpNetworkFor = async (program: CommandUnknownOpts, action: CommandUnknownOpts): Promise<void> => {
+  const { caFile } = program.opts() as { caFile?: string }
+  const isNamed = Object.keys(process.env).some(name => /^(TIDINGS_CA_FILE|(https?|all)_proxy)$/i.test(name))
+  const isOwn = [action.name(), action.parent?.name(), action.parent?.parent?.name()].some(name =>
+    ['server', 'demo', 'completion'].includes(name ?? ''),
+  )
+  if (isOwn || !(isNamed || caFile !== undefined)) return
+  const { setUpNetwork } = await import('./connection/network.ts')
+  setUpNetwork(caFile, process.env)
+}
 
 /** A newcomer looks for what can be done before how to fine-tune it. */
 const commandsFirst = (command: CommandUnknownOpts, helper: Help): string => {
@@ -277,12 +160,6 @@ const commandsFirst = (command: CommandUnknownOpts, helper: Help): string => {
   if (optionsAt === -1 || commandsAt === -1) return `${sections.join('\n\n')}\n`
   const options = sections.slice(optionsAt, commandsAt)
   return `${[...sections.slice(0, optionsAt), ...sections.slice(commandsAt), ...options].join('\n\n')}\n`
-}
-
-/** Commander hands settings down only to commands that it creates itself; these were made on their own. */
-const inheritSettings = (command: CommandUnknownOpts, parent: CommandUnknownOpts): void => {
-  command.copyInheritedSettings(parent)
-  for (const child of command.commands) inheritSettings(child, command)
 }
 
 let outputBroken = false
@@ -307,6 +184,12 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
     return report(usageError(sentence(error.message), `See how it is used with: ${pathOf(program, argv)} --help`), argv)
   }
   if (error instanceof CliError) return report(error, argv)
+  if (isFileFault(error)) {
+    const failed = WRITES.has(error.syscall ?? '') ? 'written' : 'read'
+    const message = `${neutralise(error.path)} cannot be ${failed}: ${fileFault(error)}.`
+    const hint = 'See that this user may, and that there is room; or name another place.'
+    return report(new CliError(exitCodes.failed, 'FILE', message, hint), argv)
+  }
   const unexpected = error instanceof Error ? error : new Error(String(error))
   if (argv.includes('--verbose') || argv.includes('-v'))
     process.stderr.write(`${printable(String(unexpected.stack))}\n`)
@@ -321,8 +204,13 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
   )
 }
 
+const WRITES = new Set(['mkdir', 'mkdtemp', 'rename', 'write', 'unlink', 'chmod'])
+
 /** Errors are JSON where a form for programs was asked for by name; stdout stays empty either way. */
-const report = ({ code, message, hint, exitCode }: CliError, argv: string[]): number => {
+const report = (error: CliError, argv: string[]): number => {
+  const { code, exitCode } = error
+  const message = asStarted(error.message)
+  const hint = error.hint && asStarted(error.hint)
   const form = askedForm(argv)
   if (form === 'json' || form === 'ndjson') {
     process.stderr.write(`${safeJson({ error: { code, message, hint: hint ?? null } })}\n`)

@@ -3,15 +3,21 @@ import { isAbsolute } from 'node:path'
 import { InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import { parseIso, toIso } from '../shared/time.ts'
 import { type Permission, permissions } from '../shared/vocabulary.ts'
-import { usageError } from './errors.ts'
+import { fileFault, usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
+import { asStarted } from './output/program.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
 
 /** A help text's examples: what it is for, then the line to type. */
 export const examples = (...lines: [purpose: string, line: string][]): string =>
-  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n  $ ${foldLine(line)}`).join('\n\n')}`
+  `\nExamples:\n${lines.map(example).join('\n\n')}`
+
+const example = ([purpose, line]: [purpose: string, line: string]): string =>
+  `  # ${purpose}\n${line.split('\n').map(prompted).join('\n')}`
+
+const prompted = (line: string): string => `  $ ${foldLine(asStarted(line))}`
 
 const HELP_WIDTH = 80
 
@@ -99,18 +105,8 @@ export const readBytes = (path: string | 0, what: string): Buffer => {
   try {
     return path === 0 ? readStandardInput() : readFileSync(path)
   } catch (error) {
-    const { code = '', message } = error as NodeJS.ErrnoException
-    throw usageError(
-      `${what} cannot be read: ${FILE_FAULTS[code] ?? message}.`,
-      path === 0 ? undefined : lookedIn(path),
-    )
+    throw usageError(`${what} cannot be read: ${fileFault(error)}.`, path === 0 ? undefined : lookedIn(path))
   }
-}
-
-const FILE_FAULTS: Record<string, string> = {
-  ENOENT: 'there is no such file',
-  EACCES: 'this user may not read it',
-  EISDIR: 'it is a folder',
 }
 
 const lookedIn = (path: string): string =>

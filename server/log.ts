@@ -41,7 +41,9 @@ export const errorFields = (error: unknown): ErrorFields => {
   }
 }
 
-/** Text on one line and of a bounded length. What it is about mostly stands at its beginning, what it was at its end. */
+/**
+ * Text on one line and of a bounded length. What it is about mostly stands at its beginning, what it was at its end.
+ */
 const cleaned = (text: string): string => {
   const short = text.length <= 2 * MESSAGE_ENDS ? text : `${text.slice(0, MESSAGE_ENDS)} … ${text.slice(-MESSAGE_ENDS)}`
   return short.replace(/\p{Cc}+/gu, ' ')

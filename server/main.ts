@@ -14,6 +14,7 @@ import { createMetrics, type Metrics } from './http/metrics.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
+import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 
 export type RunningServer = {
@@ -90,7 +91,7 @@ const startRoles = async (
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
   // Whatever callers ask of theirs, deliveries have connections.
-  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
+  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
   const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
   metrics.compareWith(clock)
@@ -119,11 +120,14 @@ const startRoles = async (
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
+  const readers = createReaders(config.databaseUrl, database, log)
+  if (config.roles.includes('api')) readers.warm()
   return {
-    service: { database, sealer, tools, loop, requireHttps, webhooksPerToken, reportDueDays },
+    service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
+      readers.stop()
       await sender.close()
       keyring.stop()
       clockWatch?.stop()
@@ -150,15 +154,18 @@ const PATIENCE = { retries: Number.POSITIVE_INFINITY, minTimeout: 1_000, factor:
 
 /** Longer than any statement takes that the server makes. */
 const SILENCE_MS = 30_000
-const API_CONNECTIONS = { poolSize: 12, silenceMs: SILENCE_MS }
 /**
- * A claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler at once. Who
- * waits for a lock is in the way of others that come for it: not for long.
+ * By default a claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler
+ * at once. Who waits for a lock is in the way of others that come for it: not for long.
  */
-const DELIVERY_CONNECTIONS = { poolSize: 6, silenceMs: SILENCE_MS, lockWaitS: 1 }
+const deliveryConnections = ({ connections }: Config) => ({
+  poolSize: connections.delivery,
+  silenceMs: SILENCE_MS,
+  lockWaitS: 1,
+})
 
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
-  pRetry(() => connect(config.databaseUrl, API_CONNECTIONS), {
+  pRetry(() => connect(config.databaseUrl, { poolSize: config.connections.api, silenceMs: SILENCE_MS }), {
     ...PATIENCE,
     shouldRetry: () => !isStopping(),
     onFailedAttempt: ({ error, attemptNumber }) => {

@@ -14,7 +14,10 @@ export const completionCommand = () =>
       examples(
         ['bash, from now on', `echo 'source <(tidings completion bash)' >> ~/.bashrc`],
         ['zsh, from now on', `echo 'source <(tidings completion zsh)' >> ~/.zshrc`],
-        ['fish, from now on', 'tidings completion fish > ~/.config/fish/completions/tidings.fish'],
+        [
+          'fish, from now on',
+          'mkdir -p ~/.config/fish/completions && tidings completion fish > ~/.config/fish/completions/tidings.fish',
+        ],
         ['PowerShell, from now on', 'tidings completion powershell >> $PROFILE'],
       ),
     )

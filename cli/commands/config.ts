@@ -35,5 +35,6 @@ export const configCommand = () =>
           colours,
         )
       })
-      if (!url) output.message('Nothing is set. Log in with: tidings login. Or start a sandbox with: npm start')
+      if (settings.profilesFault) output.warning(`${settings.profilesFault.message} ${settings.profilesFault.hint}`)
+      else if (!url) output.message('Nothing is set. Log in with: tidings login. Or start a sandbox with: npm start')
     })

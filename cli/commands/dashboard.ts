@@ -1,6 +1,6 @@
 import { Command, Option } from '@commander-js/extra-typings'
 import { eventTypes } from '../../shared/vocabulary.ts'
-import { graphql } from '../connection/client.ts'
+import { type Ask, graphql, LOOK_TIMEOUT_MS } from '../connection/client.ts'
 import { Session } from '../connection/session.ts'
 import { exitCodes } from '../errors.ts'
 import { collect, dryRunOption, examples } from '../options.ts'
@@ -58,8 +58,10 @@ export const dashboardCommand = () =>
         import('../screens/dashboard/palette.ts'),
       ])
       const colours = screenColours(output.colours.isColorSupported)
-      const ask = <Data>(document: string, variables: object = {}) => graphql<Data>(connection, document, variables)
-      const dashboard = new Dashboard(ask, viewer, filters, colours)
+      const ask: Ask = (document, variables) => graphql(connection, document, variables)
+      const look: Ask = (document, variables) =>
+        graphql(connection, document, variables, { timeoutMs: LOOK_TIMEOUT_MS })
+      const dashboard = new Dashboard({ ask, look }, viewer, filters, colours)
       await showDashboard({ dashboard, colours, place: { url: cellText(url?.value), profile: profile?.value } })
       // A look or a ping may still be under way, and nobody waits for it any more.
       process.exit(exitCodes.done)

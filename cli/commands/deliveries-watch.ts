@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command, Option } from '@commander-js/extra-typings'
 import { deliveryStatuses, eventTypes } from '../../shared/vocabulary.ts'
+import type { Ask } from '../connection/client.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { collect, examples } from '../options.ts'
@@ -14,6 +15,7 @@ import { type DeliveryAtAGlance, describeState, knownStatuses, statusMark } from
 const INTERVAL_MS = 1000
 /** The limit is for a minute; some of it may have gone by. */
 const LIMITED_WAIT_MS = 15_000
+const LONGEST_REST_MS = 15_000
 
 export const watchCommand = () =>
   new Command('watch')
@@ -40,13 +42,17 @@ export const watchCommand = () =>
       const session = new Session(command)
       const { output } = session
       const statuses = knownStatuses(options.status)
-      const watch = new DeliveryWatch((document, variables) => session.graphql(document, variables), {
+      let hasBegun = false
+      const ask: Ask = (document, variables) =>
+        hasBegun ? session.look(document, variables) : session.graphql(document, variables)
+      const watch = new DeliveryWatch(ask, {
         ...(options.webhook && { webhookId: options.webhook }),
         ...(options.eventType && { eventType: options.eventType }),
       })
       const ending = new AbortController()
       for (const signal of SIGNALS) process.once(signal, () => ending.abort())
       await watch.begin()
+      hasBegun = true
       output.message(`Watching; times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
       let away = false
       let slowdown = 1
@@ -77,7 +83,8 @@ export const watchCommand = () =>
           } else throw error
         }
         // A server that needs long for a look is left alone as long.
-        const waitMs = Math.max(slowdown * INTERVAL_MS, restMs, performance.now() - startedAt)
+        const tookMs = Math.min(LONGEST_REST_MS, performance.now() - startedAt)
+        const waitMs = Math.max(slowdown * INTERVAL_MS, restMs, tookMs)
         await delay(waitMs, undefined, { signal: ending.signal }).catch(() => {})
       }
     })

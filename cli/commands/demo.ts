@@ -9,7 +9,7 @@ import type { EventType } from '../../shared/vocabulary.ts'
 import { graphql } from '../connection/client.ts'
 import { type Connection, connect } from '../connection/connection.ts'
 import { Session } from '../connection/session.ts'
-import { CliError, exitCodes } from '../errors.ts'
+import { CliError, exitCodes, Finished } from '../errors.ts'
 import type { Arrival } from '../listen/receiver.ts'
 import { examples } from '../options.ts'
 import type { Output } from '../output/output.ts'
@@ -30,20 +30,65 @@ export const demoCommand = () =>
     .addHelpText('after', examples(['See it', 'tidings demo'], ['For a script', 'tidings demo --output json --quiet']))
     .action(async (_options, command) => {
       const { output, settings } = new Session(command)
+      const interruption = new Interruption(output)
       const sandbox =
         settings.profile?.value === 'sandbox' && settings.url?.source === 'profile sandbox'
           ? connect(settings)
           : undefined
       if (sandbox && (await isReady(sandbox.url))) {
         output.message(`On the sandbox at ${sandbox.url.origin}`)
-        const deliveryId = await perform(sandbox, output)
+        const deliveryId = await interruption.endsWell(perform(sandbox, output, interruption))
         output.message(`\nThe retried one's story:  npx tidings deliveries show ${deliveryId}`)
         return
       }
       output.message('No sandbox is running, so on a server of its own, thrown away at the end')
-      await withThrowAwayServer(connection => perform(connection, output))
+      await interruption.endsWell(
+        withThrowAwayServer(connection => perform(connection, output, interruption), interruption),
+      )
       output.message('\nTo keep a server and look around: npm start')
     })
+
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+
+/**
+ * A signal, kept until what was made has been put away: the next step ends the story then, by an error that passes
+ * through everything that cleans up.
+ */
+class Interruption {
+  readonly #output: Output
+  readonly #signalled = Promise.withResolvers<never>()
+  #signal: NodeJS.Signals | undefined
+
+  constructor(output: Output) {
+    this.#output = output
+    this.#signalled.promise.catch(() => {})
+    for (const signal of SIGNALS) process.on(signal, this.#note)
+  }
+
+  readonly #note = (signal: NodeJS.Signals): void => {
+    if (this.#signal !== undefined) return
+    this.#signal = signal
+    this.#output.message('\nPutting away what was made …')
+    this.#signalled.reject(new Finished('interrupted'))
+  }
+
+  /** The work's own end, or the signal if that comes first. */
+  or<T>(work: Promise<T>): Promise<T> {
+    return Promise.race([this.#signalled.promise, work])
+  }
+
+  /** Ends the process by its signal, once all is put away. */
+  async endsWell<T>(work: Promise<T>): Promise<T> {
+    try {
+      return await work
+    } finally {
+      for (const signal of SIGNALS) process.off(signal, this.#note)
+      // Where nobody reads any more, which counts as a signal, the exit code is known.
+      if (this.#signal !== undefined && process.exitCode !== undefined) process.exit()
+      if (this.#signal !== undefined) process.kill(process.pid, this.#signal)
+    }
+  }
+}
 
 const isReady = async (url: URL): Promise<boolean> => {
   try {
@@ -57,7 +102,7 @@ const isReady = async (url: URL): Promise<boolean> => {
  * The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried
  * delivery's id.
  */
-const perform = async (connection: Connection, output: Output): Promise<string> => {
+const perform = async (connection: Connection, output: Output, interruption: Interruption): Promise<string> => {
   const { startLocalReceiver } = await import('../listen/receiver.ts')
   const colours = output.messageColours
   const arrivals: Arrival[] = []
@@ -88,15 +133,7 @@ const perform = async (connection: Connection, output: Output): Promise<string> 
       `no verified delivery of ${eventType} that was answered ${answered}`,
     )
 
-  let webhookId: string | undefined
-  try {
-    done(`A receiver listens at ${receiver.url}`)
-    const { createWebhook } = await graphql<{ createWebhook: { id: string } }>(
-      connection,
-      'mutation ($url: String!) { createWebhook(url: $url) { id } }',
-      { url: receiver.url },
-    )
-    webhookId = createWebhook.id
+  const tell = async (webhookId: string): Promise<string> => {
     await arrived('ping', 200)
     done('It answered the ping, and is registered as a webhook')
 
@@ -145,13 +182,38 @@ const perform = async (connection: Connection, output: Output): Promise<string> 
       () => '',
     )
     return retried.id
+  }
+
+  try {
+    done(`A receiver listens at ${receiver.url}`)
+    // Not left alone by a signal: what it makes is to be put away.
+    const { createWebhook } = await graphql<{ createWebhook: { id: string } }>(
+      connection,
+      'mutation ($url: String!) { createWebhook(url: $url) { id } }',
+      { url: receiver.url },
+    )
+    return await interruption.or(tell(createWebhook.id))
   } finally {
-    if (webhookId) {
-      await graphql(connection, 'mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { id } }', {
-        id: webhookId,
-      })
-    }
+    await disableAt(receiver.url, connection, output)
     await receiver.close()
+  }
+}
+
+/** By its URL, since the answer to its creation may have been lost; nobody else's has this port just now. */
+const disableAt = async (url: string, connection: Connection, output: Output): Promise<void> => {
+  try {
+    const { webhooks } = await graphql<{ webhooks: { id: string }[] }>(
+      connection,
+      'query ($url: String!) { webhooks(query: {selector: {url: $url, status: "active"}}) { id } }',
+      { url },
+    )
+    for (const { id } of webhooks) {
+      await graphql(connection, 'mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { id } }', { id })
+    }
+  } catch (error) {
+    output.warning(
+      `A webhook for ${url} may be left: ${(error as Error).message} See with: tidings webhooks list --status active`,
+    )
   }
 }
 
@@ -214,7 +276,10 @@ const failed = (what: string): CliError =>
   )
 
 /** A server in this process, on a database that is deleted afterwards, which retries sooner than a real one. */
-const withThrowAwayServer = async (work: (connection: Connection) => Promise<unknown>): Promise<void> => {
+const withThrowAwayServer = async (
+  work: (connection: Connection) => Promise<unknown>,
+  interruption: Interruption,
+): Promise<void> => {
   const { prepareSandbox } = await import('../../server/sandbox.ts')
   const { startServer } = await import('../../server/main.ts')
   const { createLog } = await import('../../server/log.ts')
@@ -228,7 +293,7 @@ const withThrowAwayServer = async (work: (connection: Connection) => Promise<unk
     })
     const server = await startServer(config, createLog(config.logLevel))
     try {
-      await server.ready
+      await interruption.or(server.ready)
       await work({ url: new URL(server.url), apiKey: credentials.apiKey, apiSecret: credentials.apiSecret })
     } finally {
       await server.stop()

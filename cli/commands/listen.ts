@@ -1,20 +1,18 @@
-import { mkdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { Command, InvalidArgumentError } from '@commander-js/extra-typings'
-import { toIso } from '../../shared/time.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
+import { printArrival } from '../listen/arrival-output.ts'
+import { makeFolder, save, saving } from '../listen/keep.ts'
 import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
+import { type RunningCommand, startCommand } from '../listen/run-command.ts'
 import { parseScriptedResponses, type ScriptedResponse } from '../listen/scripted-responses.ts'
 import { collect, examples, wholeNumber } from '../options.ts'
-import { safeJson } from '../output/neutralise.ts'
-import { type Colours, cellText, columnsOf, type Output } from '../output/output.ts'
-import { cut, displayWidth } from '../output/table.ts'
-import { count, duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
-import { fold } from '../output/wrap.ts'
+import { cellText } from '../output/output.ts'
+import { count, zoneAt, zoneName } from '../output/time.ts'
+import { idForUrl, unlessForbidden } from '../resources/webhook.ts'
 import { jwksUrl, keysFrom } from '../verify/jwks.ts'
-import { writeRequest } from '../verify/saved-request.ts'
 
 export const listenCommand = () =>
   new Command('listen')
@@ -35,6 +33,7 @@ export const listenCommand = () =>
       'rehearse: one answer a delivery, the last one stays, such as 500,reset,429:30,200',
       parseScriptedResponses,
     )
+    .option('--forward-insecure', 'with --forward: whatever certificate it shows, such as one signed by itself')
     .option('--answer-pings', 'rehearse with pings too, which get 200 otherwise')
     .option('--delay <ms>', 'milliseconds before each answer', wholeNumber)
     .option('--reset', 'rehearse: break every connection off')
@@ -43,6 +42,7 @@ export const listenCommand = () =>
     .option('--full', 'print the whole of each delivery')
     .option('--once', 'end after one delivery')
     .option('--count <number>', 'end after so many deliveries; exit code 6 if one was not valid', wholeNumber)
+    .option('--run <command>', 'run this once it listens, in a shell that has $WEBHOOK_ID; ends when that fails')
     .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
     .option('--jwks <source>', 'URL or file of the issuer’s keys')
     .option(
@@ -59,17 +59,22 @@ export const listenCommand = () =>
           'Rehearse an outage: two failures, a request to wait, then well',
           'tidings listen --register --answer 500,reset,429:30,200',
         ],
+        [
+          'What does my own receiver make of one?',
+          'tidings listen --register --once --forward http://127.0.0.1:8080/hooks ' +
+            `--run 'tidings webhooks ping "$WEBHOOK_ID"'`,
+        ],
         ['Through a tunnel', 'tidings listen --register --public-url https://abc.example.net/hooks'],
       ),
     )
-    .action(async (options, command) => {
-      const session = new Session(command)
+    .action(async (options, invocation) => {
+      const session = new Session(invocation)
       const { output } = session
       const responses = scriptedResponses(options)
       if (!options.path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
       if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
-      if (options.save !== undefined) mkdirSync(options.save, { recursive: true, mode: 0o700 })
+      if (options.save !== undefined) makeFolder(options.save)
 
       const wanted = options.once ? 1 : options.count
       const ending = Promise.withResolvers<void>()
@@ -101,14 +106,15 @@ export const listenCommand = () =>
         ...(options.delay !== undefined && { delayMs: options.delay }),
         ...(options.forward !== undefined && {
           forward: httpUrl(options.forward, '--forward http://127.0.0.1:8080/hooks'),
+          insecure: options.forwardInsecure ?? false,
         }),
         onRequest: eventId => {
           if (eventId !== undefined) arrivals.set(eventId, (arrivals.get(eventId) ?? 0) + 1)
         },
         onDelivery: arrival => {
-          print(output, arrival, options.full ?? false)
+          printArrival(output, arrival, options.full ?? false)
           if (!options.register && options.webhookId === undefined) tellWebhook(arrival)
-          if (options.save !== undefined) save(options.save, arrival, url)
+          if (options.save !== undefined) saving(output, () => save(options.save!, arrival, url))
           if (!counting) return
           received += 1
           if (!arrival.verification?.ok) invalid += 1
@@ -120,6 +126,7 @@ export const listenCommand = () =>
       for (const signal of SIGNALS) process.once(signal, stop)
       let webhookId: string | undefined
       let reachability: ReachabilityWatch | undefined
+      let command: RunningCommand | undefined
       try {
         output.message(
           `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. ` +
@@ -130,7 +137,7 @@ export const listenCommand = () =>
           webhookId = registered.id
           output.message(`Registered as webhook ${webhookId}. It is disabled when this ends.`)
           reachability = new ReachabilityWatch({
-            ask: (document, variables) => session.graphql(document, variables),
+            ask: (document, variables) => session.look(document, variables),
             webhookId,
             after: registered.lastDelivery,
             url,
@@ -138,13 +145,21 @@ export const listenCommand = () =>
             arrivals: id => arrivals.get(id) ?? 0,
             say: text => output.warning(text),
           })
-          reachability.start()
+          // What it sends elsewhere is known to whoever may read.
+          if (registered.mayRead) reachability.start()
         } else {
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
         }
         counting = true
+        if (options.run !== undefined) {
+          command = startCommand(options.run, { webhookId, url, profile: session.profileFlag })
+          command.ended.catch(ending.reject)
+        }
         await ending.promise
+        // What it was waiting for has come just now.
+        if (command) await Promise.race([command.ended, delay(GRACE_MS, undefined, { ref: false })])
       } finally {
+        command?.stop()
         reachability?.stop()
         if (webhookId !== undefined) await disable(session, webhookId)
         await receiver.close()
@@ -160,6 +175,9 @@ export const listenCommand = () =>
         )
       }
     })
+
+/** For a command of --run to end by itself, once all has been received. */
+const GRACE_MS = 2_000
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
@@ -201,14 +219,17 @@ const register = async (
   session: Session,
   url: string,
   events: string[] | undefined,
-): Promise<{ id: string; lastDelivery: string }> => {
-  const { webhooks } = await session.graphql<{ webhooks: { id: string; deliveries?: { id: string }[] }[] }>(
-    `query ($query: MangoQuery) {
-      webhooks(query: $query) { id deliveries(query: { sort: [{ id: "desc" }], limit: 1 }) { id } }
-    }`,
-    { query: { selector: { url, status: { $ne: 'active' } } } },
-  )
-  const [earlier] = webhooks
+): Promise<{ id: string; lastDelivery: string; mayRead: boolean }> => {
+  const found = await session
+    .graphql<{ webhooks: { id: string; deliveries?: { id: string }[] }[] }>(
+      `query ($query: MangoQuery) {
+        webhooks(query: $query) { id deliveries(query: { sort: [{ id: "desc" }], limit: 1 }) { id } }
+      }`,
+      { query: { selector: { url, status: { $ne: 'active' } } } },
+    )
+    .catch(unlessForbidden)
+  const mayRead = found !== undefined
+  const earlier = mayRead ? found.webhooks[0] : { id: await idForUrl(session.connection.apiKey, url), deliveries: [] }
   const { webhook } = await session
     .graphql<{ webhook: { id: string } }>(
       `mutation ($id: UUID, $url: String!, $events: [EventType!], $status: WebhookStatus) {
@@ -219,7 +240,7 @@ const register = async (
     .catch(error => {
       throw error instanceof CliError && error.code === 'PING_FAILED' ? notReachedHere(error, url) : error
     })
-  return { id: webhook.id, lastDelivery: earlier?.deliveries?.[0]?.id ?? '' }
+  return { id: webhook.id, lastDelivery: earlier?.deliveries?.[0]?.id ?? '', mayRead }
 }
 
 const notReachedHere = ({ exitCode, code, message }: CliError, url: string): CliError =>
@@ -241,71 +262,4 @@ const disable = async (session: Session, id: string): Promise<void> => {
       `The webhook could not be disabled: ${(error as Error).message} Do it with: tidings webhooks disable ${id}`,
     )
   }
-}
-
-/** One line for people, one JSON object for programs, whatever the form of JSON: a stream has no end to wait for. */
-const print = (output: Output, arrival: Arrival, full: boolean): void => {
-  if (output.form === 'table')
-    output.data(`${describe(arrival, output.colours)}${full ? describeFully(arrival, output.colours) : ''}\n`)
-  else if (output.form === 'id') output.data(`${cellText(arrival.eventId)}\n`)
-  else output.data(`${safeJson(asData(arrival, full))}\n`)
-}
-
-/** One line, cut to the terminal: the id, to go on with, is never cut, and types differ at their ends. */
-const describe = (
-  { verification, receivedAtMs, eventType, eventId, answered, reason, durationMs, method, path }: Arrival,
-  colours: Colours,
-): string => {
-  const mark = verification?.ok === true ? colours.green('✓') : colours.red('✗')
-  const fine = typeof answered === 'number' && answered < 300
-  const result = answered === 'reset' ? 'broken off  ' : answered === 'hang' ? 'left waiting' : `answered ${answered}`
-  const begin = `${colours.dim(timeOfDay(receivedAtMs))}  ${mark} ${(fine ? colours.green : colours.yellow)(result)}`
-  const named = eventId === undefined ? begin : `${begin}  ${cellText(eventId)}`
-  const took = `  after ${duration(durationMs)}`
-  const room = (columnsOf(process.stdout) ?? Number.POSITIVE_INFINITY) - displayWidth(named) - 2
-  const type = cut(cellText(eventType ?? `${method} ${path}`), Math.max(room, 10), 'start')
-  const line = `${named}  ${type}${displayWidth(type + took) <= room ? colours.dim(took) : ''}`
-  return reason === undefined
-    ? line
-    : `${line}\n${fold(`            ${cellText(reason)}`, columnsOf(process.stdout))
-        .split('\n')
-        .map(colours.red)
-        .join('\n')}`
-}
-
-const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
-  const checks = verification?.checks.map(check => `${check.name} ${check.status}`).join(', ') ?? 'none made'
-  return `\n${prettyBody(body)}\n${colours.dim(fold(`checks: ${checks}`, columnsOf(process.stdout)))}\n`
-}
-
-const prettyBody = (body: string): string => {
-  try {
-    return safeJson(JSON.parse(body), 2)
-  } catch {
-    return cellText(body)
-  }
-}
-
-const asData = (arrival: Arrival, full: boolean): object => {
-  const { receivedAtMs, eventId, eventType, verification, answered, reason, durationMs, method, path } = arrival
-  const summary = {
-    receivedAt: toIso(receivedAtMs),
-    method,
-    path,
-    eventId,
-    eventType,
-    verified: verification?.ok ?? false,
-    answered,
-    reason: reason ?? null,
-    durationMs,
-  }
-  return full ? { ...summary, body: arrival.body, checks: verification?.checks ?? [] } : summary
-}
-
-/** Readable by this user only: a token is good for five minutes. */
-const save = (folder: string, arrival: Arrival, url: string): void => {
-  const time = new Date(arrival.receivedAtMs).toISOString().replaceAll(':', '-')
-  // What is untrusted must not choose where a file goes.
-  const name = `${time}-${(arrival.eventId ?? 'request').replace(/[^\w-]/g, '_').slice(0, 64)}.http`
-  writeFileSync(join(folder, name), writeRequest(arrival, url), { mode: 0o600 })
 }

@@ -1,7 +1,7 @@
 import { Command } from '@commander-js/extra-typings'
 import { graphql } from '../connection/client.ts'
 import { connect, type Settings } from '../connection/connection.ts'
-import { profilesPath, readProfiles, saveProfile } from '../connection/profiles.ts'
+import { profilesPath, readProfiles, saveProfile, tryToSave } from '../connection/profiles.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, usageError } from '../errors.ts'
 import { examples } from '../options.ts'
@@ -32,8 +32,12 @@ export const loginCommand = () =>
       if (!/^[A-Za-z0-9][\w.-]*$/.test(name)) {
         throw usageError(`${JSON.stringify(name)} is no name for a profile.`, 'Letters, digits, “.”, “_” and “-”.')
       }
-      const connection = connect(await complete(session.newSettings(), readProfiles().profiles[name]?.url))
-      const viewer = await askViewer(document => graphql(connection, document)).catch(unlessForbidden)
+      const savedUrl = readProfiles().profiles[name]?.url
+      tryToSave()
+      const connection = connect(await complete(session.newSettings(), savedUrl))
+      const viewer = await askViewer(document =>
+        session.output.waiting(connection.url.host, graphql(connection, document)),
+      ).catch(unlessForbidden)
       const { url, apiKey, apiSecret } = connection
       saveProfile(name, { url: url.href.replace(/\/$/, ''), apiKey, apiSecret }, { current: true })
       session.output.message(`Saved as profile ${name} in ${cellText(profilesPath())}, and used from now on.`)

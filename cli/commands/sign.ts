@@ -22,14 +22,14 @@ export const signCommand = () =>
         [
           'Send a query with curl',
           `echo '{"query":"{ organisations { id name } }"}' > query.json
-  $ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://127.0.0.1:4100/graphql`,
+tidings sign --body @query.json | curl -H @- --data-binary @query.json http://127.0.0.1:4100/graphql`,
         ],
         [
           'A mutation that may be sent again: signed anew, under the same key',
-          'tidings sign --body @mutation.json --idempotency-key "$key" | ' +
+          'tidings sign --body @mutation.json --idempotency-key report-2026-3 | ' +
             'curl -H @- --data-binary @mutation.json http://127.0.0.1:4100/graphql',
         ],
-        ['Another path, without a body', 'tidings sign --method GET --path /graphql?query=%7Bviewer%7Bid%7D%7D'],
+        ['Another path, without a body', `tidings sign --method GET --path '/graphql?query=%7Bviewer%7Bid%7D%7D'`],
       ),
     )
     .action((options, command) => {

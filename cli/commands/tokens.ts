@@ -1,10 +1,10 @@
 import { Command } from '@commander-js/extra-typings'
 import { type Permission, permissions } from '../../shared/vocabulary.ts'
-import { profilesPath, readProfiles, saveProfile } from '../connection/profiles.ts'
+import { profilesPath, readProfiles, saveProfile, tryToSave } from '../connection/profiles.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, dryRunOption, examples, futureTime, permissionList, yesOption } from '../options.ts'
-import { cellText, describeFields, type View } from '../output/output.ts'
+import { type Colours, cellText, describeFields, secretLost, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { relativeIso } from '../output/time.ts'
 import { idColumn, timeColumn } from '../resources/cells.ts'
@@ -94,7 +94,8 @@ const createCommand = () =>
         ],
         [
           'Its secret into a file that only you can read',
-          `(umask 077; tidings tokens create --name ci --permissions read --output json | jq -r .secret > secret.txt)`,
+          'tidings tokens create --name ci --permissions read --output json ' +
+            '| jq -r .secret | install -m 600 /dev/stdin secret.txt',
         ],
         [
           'Take the place of the one in profile ci',
@@ -110,6 +111,7 @@ const createCommand = () =>
         throw usageError('--output id would lose the secret.', 'Take --output json, or --save PROFILE.')
       }
       // Before anything is made: a secret that cannot be kept is lost.
+      if (options.save === undefined && !session.dryRun) output.mustNotBeLost()
       const replaced = options.save === undefined ? undefined : readProfiles().profiles[options.save]
       if (options.save !== undefined && !/^[A-Za-z0-9][\w.-]*$/.test(options.save)) {
         throw usageError(
@@ -117,6 +119,7 @@ const createCommand = () =>
           'Letters, digits, “.”, “_” and “-”.',
         )
       }
+      if (options.save !== undefined && !session.dryRun) tryToSave()
       const { created } = await session.graphql<{
         created: { accessToken: AccessToken; apiKey: string; secret: string }
       }>(
@@ -135,24 +138,30 @@ const createCommand = () =>
         },
       )
       const { accessToken, apiKey, secret } = created
-      if (options.save !== undefined) {
-        saveProfile(options.save, { url: session.url.href.replace(/\/$/, ''), apiKey, apiSecret: secret })
-      }
-      const shownSecret = options.save === undefined
-      output.one(shownSecret ? { ...accessToken, secret } : accessToken, colours =>
+      const revoke = `tidings tokens revoke ${cellText(accessToken.id)}`
+      const describe = (shownSecret: [string, string][], colours: Colours): string =>
         describeFields(
           [
             ['ID', cellText(accessToken.id)],
             ['Name', cellText(accessToken.name)],
             ['API key', cellText(apiKey)],
-            ...(shownSecret ? ([['Secret', cellText(secret)]] as [string, string][]) : []),
+            ...shownSecret,
             ['Permissions', cellText(accessToken.permissions.join(', '))],
             ['Sees', sees(accessToken)],
             ['Expires', accessToken.expiresAt ? cellText(accessToken.expiresAt) : 'never'],
           ],
           colours,
-        ),
-      )
+        )
+      if (options.save === undefined) {
+        output.secret({ ...accessToken, secret }, revoke, colours => describe([['Secret', cellText(secret)]], colours))
+      } else {
+        try {
+          saveProfile(options.save, { url: session.url.href.replace(/\/$/, ''), apiKey, apiSecret: secret })
+        } catch (error) {
+          throw secretLost(accessToken.id, (error as Error).message, revoke)
+        }
+        output.one(accessToken, colours => describe([], colours))
+      }
       const mayRead = accessToken.permissions.some(each => each === 'read' || each === 'admin')
       if (!mayRead) output.warning('Without the permission read it cannot list or show anything, itself included.')
       if (options.save === undefined) {

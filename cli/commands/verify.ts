@@ -36,8 +36,11 @@ export const verifyCommand = () =>
       'after',
       examples(
         ['The header just copied from a log', 'tidings verify --clipboard --audience https://example.com/hooks'],
-        ['A token that has expired since, as of when it was received', 'tidings verify eyJ… --at 2026-11-21T00:40:01Z'],
-        ['A request that tidings listen --save kept', 'tidings verify --request received/….http'],
+        [
+          'A token that has expired since, as of when it was received',
+          'tidings verify @token.txt --at 2026-11-21T00:40:01Z',
+        ],
+        ['A request that tidings listen --save kept', 'tidings verify --request received/delivery.http'],
         ['Without a connection', 'tidings verify - --jwks jwks.json --issuer https://tidings.example.com < token.txt'],
       ),
     )
@@ -56,7 +59,7 @@ export const verifyCommand = () =>
           `Name the sender’s address with --issuer, or a file or URL of its keys with --jwks.${issuerOf(given.token)}`,
         )
       const verification = await verifyDeliveryToken(given.token, {
-        keys: await keysFrom(keySource)(kidOf(given.token)),
+        keys: await session.output.waiting(hostOf(keySource), keysFrom(keySource)(kidOf(given.token))),
         ...(issuer !== undefined && { issuer }),
         ...(audience !== undefined && { audience }),
         ...(body !== undefined && { body }),
@@ -66,7 +69,7 @@ export const verifyCommand = () =>
       const issuerAssumed = options.issuer === undefined
       const isRewritten = options.body === undefined && !given.isExact
       const checked = isRewritten ? withoutDigest(verification) : verification
-      const checks = await withAdvice(checked, { keySource, issuer, issuerAssumed, audience, at })
+      const checks = await withAdvice(checked, { token: given.token, keySource, issuer, issuerAssumed, audience, at })
       const { output } = session
       output.one({ id: verification.claims?.jti, ...checked, checks }, colours => describe(checks, colours))
       const failed = checks.filter(check => check.status === 'failed')
@@ -84,6 +87,8 @@ export const verifyCommand = () =>
         output.forPeople ? undefined : failed.find(({ advice }) => advice)?.advice,
       )
     })
+
+const hostOf = (keySource: string): string => URL.parse(keySource)?.host || keySource
 
 /** Of a body that is not told byte for byte, the digest is not known. */
 const withoutDigest = (verification: Verification): Verification => {

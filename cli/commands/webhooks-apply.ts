@@ -5,7 +5,7 @@ import { readText } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
-import { upsertWebhook, type Webhook, webhookFields } from '../resources/webhook.ts'
+import { idForUrl, unlessForbidden, upsertWebhook, type Webhook, webhookFields } from '../resources/webhook.ts'
 import { differences, parseWebhookFile, type WebhookEntry } from '../resources/webhook-file.ts'
 
 interface Result {
@@ -71,13 +71,11 @@ interface Planned {
 }
 
 /**
- * Which webhook each entry means: the one with its id, else the one with its URL, else a new one. A new one's id
- * follows from access token and URL, so that a run whose answer was lost, or two at once, make one webhook and not two.
+ * Which webhook each entry means: the one with its id, else the one with its URL, else a new one.
  */
 const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Planned[]> => {
-  const { v5: uuid } = await import('uuid')
   const { connection } = session
-  const { webhooks } = await graphql<{ webhooks: Webhook[] }>(
+  const asked = graphql<{ webhooks: Webhook[] }>(
     connection,
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields} } }`,
     {
@@ -91,9 +89,17 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
       },
     },
   )
-  return entries.map(entry => {
+  const found = await session.output.waiting(connection.url.host, asked).catch(unlessForbidden)
+  if (!found) {
+    session.output.warning(
+      'Without the permission read it is not known which webhooks there are: an entry without an id means the one ' +
+        'that this access token has made so for its URL.',
+    )
+  }
+  const { webhooks } = found ?? { webhooks: [] }
+  const planned = entries.map(async (entry): Promise<Planned> => {
     const sameUrl = webhooks.filter(webhook => webhook.url === entry.url)
-    const [found, ...more] = entry.id === undefined ? sameUrl : webhooks.filter(webhook => webhook.id === entry.id)
+    const [known, ...more] = entry.id === undefined ? sameUrl : webhooks.filter(webhook => webhook.id === entry.id)
     if (more.length > 0) {
       throw new CliError(
         exitCodes.failed,
@@ -103,9 +109,10 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
         'Give the entry the id of the one that is meant. Nothing was changed.',
       )
     }
-    const id = found?.id ?? entry.id ?? uuid(`${connection.apiKey} ${entry.url}`, uuid.URL)
-    return { entry: { ...entry, id }, exists: found !== undefined, changed: found ? differences(entry, found) : [] }
+    const id = known?.id ?? entry.id ?? (await idForUrl(connection.apiKey, entry.url))
+    return { entry: { ...entry, id }, exists: known !== undefined, changed: known ? differences(entry, known) : [] }
   })
+  return Promise.all(planned)
 }
 
 const make = async (session: Session, { entry, exists, changed }: Planned): Promise<Result> => {
@@ -119,8 +126,9 @@ const make = async (session: Session, { entry, exists, changed }: Planned): Prom
     return { ...result, outcome: exists ? 'to change' : 'to create' }
   }
   try {
-    await session.graphql(upsertWebhook, variables)
-    return { ...result, outcome: exists ? 'changed' : 'created' }
+    const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, variables)
+    const isNew = !exists && webhook.createdAt === webhook.updatedAt
+    return { ...result, outcome: isNew ? 'created' : 'changed' }
   } catch (error) {
     // Where it was not this webhook's fault, the others would fail alike.
     if (!(error instanceof CliError) || error.exitCode === exitCodes.unreachable || error.code === 'UNAUTHENTICATED')

@@ -5,7 +5,7 @@ import { dryRunOption, examples, pastTime, yesOption } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
-import { findWebhook } from '../resources/webhook.ts'
+import { lookAtWebhook } from '../resources/webhook.ts'
 
 interface Recovery {
   queued: number
@@ -46,13 +46,14 @@ export const recoverCommand = () =>
       const until = options.until === undefined ? undefined : pastTime(options.until, '--until', output.nowMs)
       const variables = { webhookId: id, since, ...(until !== undefined && { until }) }
       if (session.dryRun) return void (await session.graphql(RECOVER, variables))
-      const webhook = await findWebhook(session, id)
-      if (webhook.status !== 'active') throw notActive(id, webhook.status, options.since)
+      const webhook = await lookAtWebhook(session, id)
+      if (webhook && webhook.status !== 'active') throw notActive(id, webhook.status, options.since)
+      const shown = cellText(webhook?.url ?? id)
       const span = `since ${toTheSecond(since)}${until === undefined ? '' : ` until ${toTheSecond(until)}`}`
-      await confirm(`Send ${cellText(webhook.url)} again what it has not acknowledged ${span}?`, session)
-      output.message(`Looking for what ${cellText(webhook.url)} has not acknowledged ${span}.`)
+      await confirm(`Send ${shown} again what it has not acknowledged ${span}?`, session)
+      output.message(`Looking for what ${shown} has not acknowledged ${span}.`)
       const queued = await recover(session, variables)
-      output.one({ id, url: webhook.url, since, until: until ?? null, queued }, () =>
+      output.one({ id, url: webhook?.url ?? null, since, until: until ?? null, queued }, () =>
         queued === 0
           ? 'Nothing to send: each event is acknowledged or pending.\n'
           : `Queued ${count(queued, 'delivery', 'deliveries')}.\n`,

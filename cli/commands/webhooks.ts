@@ -12,6 +12,7 @@ import {
   createWebhook,
   describeHealth,
   findWebhook,
+  lookAtWebhook,
   printWebhook,
   settableStatuses,
   upsertWebhook,
@@ -74,7 +75,7 @@ const createCommand = () =>
           'tidings webhooks create https://example.com/hooks --events ' +
             'project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
         ],
-        ['Keep the id in a script', 'id=$(tidings webhooks create https://example.com/hooks --output id)'],
+        ['Keep its id', 'tidings webhooks create https://example.com/hooks --output id > webhook.id'],
         [
           'All those of a file; --dry-run shows first what would be done',
           'tidings webhooks create --file webhooks.json',
@@ -116,7 +117,7 @@ const listWebhooksCommand = () =>
       'after',
       examples(
         ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
-        ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example\\\\.com"}}'`],
+        ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),
     )
@@ -229,14 +230,19 @@ const pingCommand = () =>
 
 /** Changes a webhook, after asking if that would cancel what waits to be sent to it. */
 const change = async (session: Session, id: string, changes: Partial<WebhookInput>): Promise<void> => {
+  let known: Webhook | undefined
   if (!session.dryRun) {
     // The API's upsert would create what it does not know; a change must be of something.
-    const { url } = await findWebhook(session, id)
+    known = await lookAtWebhook(session, id)
     if (changes.status === 'disabled') {
-      await confirm(`Disable ${cellText(url)} and cancel what is waiting to be sent to it?`, session)
+      await confirm(`Disable ${cellText(known?.url ?? id)} and cancel what is waiting to be sent to it?`, session)
     }
   }
   const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, ...changes })
+  // Made by this, and not known to whoever may not read.
+  if (!known && webhook.createdAt === webhook.updatedAt) {
+    session.output.warning('There was no webhook with this id: it was created.')
+  }
   session.output.message(`The webhook is ${cellText(webhook.status)}.`)
   if (changes.status === 'active') {
     session.output.message(`What it missed meanwhile is sent with: tidings webhooks recover ${id} --since 1d`)

@@ -1,4 +1,6 @@
 import { Command } from '@commander-js/extra-typings'
+import { version } from '../../shared/version.ts'
+import { difference, serverVersion } from '../connection/server-version.ts'
 import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
@@ -18,15 +20,18 @@ export const whoamiCommand = () =>
     )
     .action(async (_options, command) => {
       const session = new Session(command)
+      const asked = session.dryRun ? undefined : serverVersion(session.url)
       const viewer = await askViewer(document => session.graphql(document))
+      const versions = { server: (await asked) ?? null, cli: version }
       const { url, profile } = session.settings
-      session.output.one(viewer, colours =>
+      session.output.one({ ...viewer, versions }, colours =>
         describeFields(
           [
             ['Name', cellText(viewer.name)],
             ['ID', cellText(viewer.id)],
             ['API key', cellText(viewer.apiKey)],
             ['Server', `${cellText(url?.value)}${profile ? colours.dim(`  profile ${cellText(profile.value)}`) : ''}`],
+            ['Version', `${versions.server ?? 'not told'}${colours.dim(`  command line ${version}`)}`],
             ['Permissions', cellText(viewer.permissions.join(', '))],
             ['Sees', describeSight(viewer)],
             [
@@ -39,4 +44,6 @@ export const whoamiCommand = () =>
           colours,
         ),
       )
+      const differ = difference(versions.server ?? undefined, version)
+      if (differ) session.output.warning(differ)
     })

@@ -17,6 +17,7 @@ export interface ConnectionFlags {
   apiKey?: string | undefined
   apiSecret?: string | undefined
   apiSecretFile?: string | undefined
+  caFile?: string | undefined
 }
 
 /** A setting and where its value came from, for `tidings config` and for messages. */
@@ -35,6 +36,8 @@ export interface Settings {
    * value.
    */
   warnings: string[]
+  /** Why saved profiles could not be read; it matters where something is missing that they might have. */
+  profilesFault?: CliError | undefined
 }
 
 /**
@@ -67,15 +70,16 @@ export const resolveSettings = (flags: ConnectionFlags, environment: NodeJS.Proc
 
 /** The server's base URL alone, for what needs no access token. Throws a CliError when none is known. */
 export const serverUrl = (settings: Settings): URL => {
-  if (!settings.url) throw notConnected('No server is named')
+  if (!settings.url) throw settings.profilesFault ?? notConnected('No server is named')
   return parseServerUrl(settings.url)
 }
 
 /** The whole connection. Throws a CliError, exit code 4, that says which part is missing. */
 export const connect = (settings: Settings): Connection => {
   const url = serverUrl(settings)
-  if (!settings.apiKey) throw notConnected('No API key is known')
+  if (!settings.apiKey) throw settings.profilesFault ?? notConnected('No API key is known')
   if (!settings.apiSecret) {
+    if (settings.profilesFault) throw settings.profilesFault
     throw notConnected(`There is no secret for API key ${settings.apiKey.value} (from ${settings.apiKey.source})`)
   }
   return { url, apiKey: settings.apiKey.value, apiSecret: settings.apiSecret.value }

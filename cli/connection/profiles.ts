@@ -1,7 +1,8 @@
 import { chmodSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { CliError, exitCodes } from '../errors.ts'
+import { CliError, exitCodes, fileFault } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
 
 /** Where a server is and the access token to use there. */
 export interface Profile {
@@ -33,7 +34,7 @@ export const readProfiles = (): Profiles => {
     text = readFileSync(path, 'utf8')
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { profiles: {} }
-    throw unreadable(path, (error as Error).message)
+    throw unreadable(path, fileFault(error))
   }
   let stored: unknown
   try {
@@ -44,6 +45,15 @@ export const readProfiles = (): Profiles => {
   if (!isProfiles(stored))
     throw unreadable(path, 'it is not of the form {"profiles":{"NAME":{"url","apiKey","apiSecret"}}}')
   return stored
+}
+
+/**
+ * Makes sure that a profile can be saved, before anything is made that only a profile would keep. Throws a CliError
+ * when not.
+ */
+export const tryToSave = (): void => {
+  const stored = readProfiles()
+  writing(() => rmSync(writeBeside(stored)))
 }
 
 /** Adds or replaces one profile. With `current`, it becomes the one used when none is named. */
@@ -86,7 +96,10 @@ export const noSuchProfile = (name: string, { profiles }: Profiles): CliError =>
  * The file holds secrets: it is never readable by others, not even while it is being written, and is replaced in one
  * step.
  */
-const write = (stored: Profiles): void => {
+const write = (stored: Profiles): void => writing(() => renameSync(writeBeside(stored), profilesPath()))
+
+/** Answers with the path of a file beside the one that is to be replaced. */
+const writeBeside = (stored: Profiles): string => {
   const path = profilesPath()
   const folder = dirname(path)
   mkdirSync(folder, { recursive: true, mode: 0o700 })
@@ -94,14 +107,27 @@ const write = (stored: Profiles): void => {
   const temporary = `${path}.${process.pid}.tmp`
   rmSync(temporary, { force: true })
   writeFileSync(temporary, `${JSON.stringify(stored, null, 2)}\n`, { mode: 0o600, flag: 'wx' })
-  renameSync(temporary, path)
+  return temporary
+}
+
+const writing = (work: () => void): void => {
+  try {
+    work()
+  } catch (error) {
+    throw new CliError(
+      exitCodes.failed,
+      'PROFILES_UNWRITABLE',
+      `The profiles in ${neutralise(profilesPath())} cannot be written: ${fileFault(error)}.`,
+      'Make its folder one that this user may write to, or name another: XDG_CONFIG_HOME=FOLDER',
+    )
+  }
 }
 
 const unreadable = (path: string, why: string): CliError =>
   new CliError(
     exitCodes.failed,
     'PROFILES_UNREADABLE',
-    `The profiles in ${path} cannot be read: ${why}.`,
+    `The profiles in ${neutralise(path)} cannot be read: ${why}.`,
     'Mend the file, or move it away and save the profile again with: tidings login',
   )
 

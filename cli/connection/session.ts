@@ -1,16 +1,18 @@
-import { Finished } from '../errors.ts'
+import { CliError, Finished } from '../errors.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { Output, type OutputFlags } from '../output/output.ts'
-import { graphql, graphqlRequest } from './client.ts'
+import { graphql, graphqlRequest, LOOK_TIMEOUT_MS } from './client.ts'
 import {
   type Connection,
   type ConnectionFlags,
   connect,
   resolveSettings,
+  type Setting,
   type Settings,
   serverUrl,
 } from './connection.ts'
-import { readProfiles } from './profiles.ts'
+import { caFileSetting } from './network.ts'
+import { type Profiles, readProfiles } from './profiles.ts'
 
 /** The options that every command has. */
 export interface GlobalOptions extends ConnectionFlags, OutputFlags {}
@@ -44,10 +46,22 @@ export class Session {
 
   get settings(): Settings {
     if (!this.#settings) {
-      this.#settings = resolveSettings(this.#flags, process.env, readProfiles())
+      const { stored, fault } = this.#storedProfiles()
+      this.#settings = { ...resolveSettings(this.#flags, process.env, stored), profilesFault: fault }
       for (const warning of this.#settings.warnings) this.output.warning(warning)
     }
     return this.#settings
+  }
+
+  /** A file of profiles that is broken is the fault only of what would be in it. */
+  #storedProfiles(): { stored: Profiles; fault?: CliError } {
+    try {
+      return { stored: readProfiles() }
+    } catch (error) {
+      const isNamed = this.#flags.profile !== undefined || process.env.TIDINGS_PROFILE
+      if (!(error instanceof CliError) || isNamed) throw error
+      return { stored: { profiles: {} }, fault: error }
+    }
   }
 
   /** Only what flags and environment say, for a login, which must not mix in what an earlier one saved. */
@@ -62,6 +76,11 @@ export class Session {
 
   get connection(): Connection {
     return connect(this.settings)
+  }
+
+  /** The file of authorities that are trusted besides Node's own. */
+  get caFile(): Setting | undefined {
+    return caFileSetting(this.#flags.caFile, process.env)
   }
 
   /** The profile that --profile names. */
@@ -84,14 +103,24 @@ export class Session {
       this.output.message('Dry run: nothing was sent.')
       throw new Finished()
     }
+    return this.output.waiting(this.url.host, this.#send<Data>(document, variables))
+  }
+
+  /** As graphql, for one look of many at what changes: it gives up sooner, and the caller says so. */
+  async look<Data>(document: string, variables: object = {}): Promise<Data> {
+    return this.#send(document, variables, LOOK_TIMEOUT_MS)
+  }
+
+  async #send<Data>(document: string, variables: object, timeoutMs?: number): Promise<Data> {
     const startedAt = performance.now()
     const connection = this.connection
     this.output.detail(
       `POST ${connection.url.href} as ${connection.apiKey}: ${document.replaceAll(/\s+/g, ' ').trim()}`,
     )
-    const data = await graphql<Data>(connection, document, variables, (why, pauseMs) =>
-      this.output.detail(`${why} Trying again in ${pauseMs / 1000} s.`),
-    )
+    const data = await graphql<Data>(connection, document, variables, {
+      ...(timeoutMs !== undefined && { timeoutMs }),
+      onRepeat: (why, pauseMs) => this.output.detail(`${why} Trying again in ${pauseMs / 1000} s.`),
+    })
     this.output.detail(`Answered in ${Math.round(performance.now() - startedAt)} ms`)
     return data
   }

@@ -1,7 +1,10 @@
 import pc from 'picocolors'
+import { version } from '../../shared/version.ts'
 import type { DeliveryStatus } from '../../shared/vocabulary.ts'
 import { graphql } from '../connection/client.ts'
 import { connect, serverUrl } from '../connection/connection.ts'
+import { proxyFor } from '../connection/network.ts'
+import { difference, serverVersion } from '../connection/server-version.ts'
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { count, duration, relativeIso } from '../output/time.ts'
@@ -28,12 +31,13 @@ export const diagnoseClient = async (session: Session, webhookId: string | undef
     return [failure('settings', error), skipped('the rest', 'needs the address of a server')]
   }
   const findings = [ok('settings', `${url.href} (from ${settings.url!.source})`)]
-  const reached = await diagnoseServer(url)
+  findings.push(...authoritiesOf(session))
+  const reached = await session.output.waiting(url.host, diagnoseServer(url))
   findings.push(...reached.findings)
   if (!reached.ready) return [...findings, skipped('access token', 'needs a server that is ready')]
   try {
     const connection = connect(settings)
-    const viewer = await askViewer(document => graphql(connection, document))
+    const viewer = await askViewer(document => session.output.waiting(url.host, graphql(connection, document)))
     findings.push(...diagnoseToken(viewer, session.output.nowMs))
     if (webhookId !== undefined) findings.push(...(await diagnoseWebhook(session, webhookId)))
   } catch (error) {
@@ -50,8 +54,19 @@ export const diagnoseClient = async (session: Session, webhookId: string | undef
   return findings
 }
 
+const authoritiesOf = ({ caFile }: Session): Finding[] =>
+  caFile ? [ok('authorities', `those of ${caFile.value} (from ${caFile.source}) besides Node’s own`)] : []
+
+/** The connection, to the proxy where one is used. */
+const diagnoseConnection = async (url: URL): Promise<Finding> => {
+  const proxy = proxyFor(url, process.env)
+  if (!proxy) return checkReachable('connection', url)
+  const reached = await checkReachable('connection', new URL(proxy.value))
+  return { ...reached, found: `by the proxy ${proxy.value} (from ${proxy.source}): ${reached.found}` }
+}
+
 const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: boolean }> => {
-  const connection = await checkReachable('connection', url)
+  const connection = await diagnoseConnection(url)
   if (connection.status === 'problem') {
     const next = `${connection.next} A sandbox starts with: npm start. Which server is meant, and why: tidings config`
     return { findings: [{ ...connection, next }], ready: false }
@@ -97,8 +112,19 @@ const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: b
     )
     return { findings, ready: false }
   }
-  findings.push(ok('server', 'ready'), ...diagnoseClock(response, startedAt))
+  findings.push(ok('server', 'ready'), ...(await diagnoseVersion(url)), ...diagnoseClock(response, startedAt))
   return { findings, ready: true }
+}
+
+const diagnoseVersion = async (url: URL): Promise<Finding[]> => {
+  const found = await serverVersion(url)
+  if (found === undefined) return []
+  const differ = difference(found, version)
+  return [
+    differ === undefined
+      ? ok('version', `${found}; this command line ${version}`)
+      : note('version', `${found}; this command line ${version}`, differ),
+  ]
 }
 
 const diagnoseClock = (response: Response, startedAtMs: number): Finding[] => {
@@ -144,8 +170,7 @@ interface RecentDelivery {
 }
 
 const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]> => {
-  const { webhooks } = await graphql<{ webhooks: (Webhook & { deliveries: RecentDelivery[] })[] }>(
-    session.connection,
+  const { webhooks } = await session.graphql<{ webhooks: (Webhook & { deliveries: RecentDelivery[] })[] }>(
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields}
       deliveries(query: { sort: [{ id: "desc" }], limit: 10 }) { id eventType status createdAt nextAttemptAt
         attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {

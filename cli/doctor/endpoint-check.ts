@@ -110,7 +110,7 @@ const certificateFault = (
       return [
         `the certificate of ${host} is signed by ${by || 'an authority'}, which is not known here`,
         'If that is a public authority, the server must send the intermediate certificates as well (its “full ' +
-          'chain”). If it is your own, name its certificate in NODE_EXTRA_CA_CERTS.',
+          'chain”). If it is your own, name its certificate with --ca-file, and for the server in NODE_EXTRA_CA_CERTS.',
       ]
     }
     default:

@@ -1,5 +1,6 @@
 import { CliError, exitCodes } from '../errors.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
+import { asStarted } from '../output/program.ts'
 import { displayWidth } from '../output/table.ts'
 import { roomFor, wrap } from '../output/wrap.ts'
 
@@ -25,8 +26,13 @@ export const skipped = (name: string, found: string): Finding => ({ name, status
 
 /** Prints the findings. Throws a CliError, exit code 1, when one of them is a problem. */
 export const printFindings = (output: Output, findings: Finding[]): void => {
-  const problems = findings.filter(({ status }) => status === 'problem')
-  output.one({ ok: problems.length === 0, checks: findings }, colours => describeFindings(findings, colours))
+  const told = findings.map(each => ({
+    ...each,
+    found: asStarted(each.found),
+    next: each.next && asStarted(each.next),
+  }))
+  const problems = told.filter(({ status }) => status === 'problem')
+  output.one({ ok: problems.length === 0, checks: told }, colours => describeFindings(told, colours))
   if (problems.length === 0) {
     output.message('No problems found.')
     return

@@ -32,6 +32,8 @@ export interface LocalReceiverOptions {
   delayMs?: number
   /** Verified deliveries are sent on to this URL, and its answers passed back. */
   forward?: URL
+  /** Whatever certificate is shown there. */
+  insecure?: boolean
   /** As soon as a request has come in, before it is verified or answered; what it says of itself may be false. */
   onRequest?: (eventId: string | undefined) => void
   onDelivery: (arrival: Arrival) => void
@@ -110,7 +112,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
     if (options.delayMs) await delay(options.delayMs)
     const answer = options.forward
-      ? await forward(options.forward, request, body)
+      ? await forward(options.forward, request, body, options.insecure ?? false)
       : scriptedResponse(nextResponse(readBody(body).eventType))
     return { ...answer, verification }
   }
@@ -194,12 +196,12 @@ const scriptedResponse = (response: ScriptedResponse): Decision => {
 const FORWARDED = ['authorization', 'content-digest', 'content-type', 'user-agent'] as const
 const PASSED_BACK = ['content-type', 'retry-after', 'www-authenticate'] as const
 
-const forward = async (to: URL, request: IncomingMessage, body: string): Promise<Decision> => {
+const forward = async (to: URL, request: IncomingMessage, body: string, insecure: boolean): Promise<Decision> => {
   const headers = Object.fromEntries(
     FORWARDED.flatMap(name => (request.headers[name] ? [[name, String(request.headers[name])]] : [])),
   )
   try {
-    const response = await fetch(to, {
+    const response = await (insecure ? fetchInsecurely : fetch)(to, {
       method: 'POST',
       headers,
       body,
@@ -220,6 +222,13 @@ const forward = async (to: URL, request: IncomingMessage, body: string): Promise
     const { cause = error } = error as { cause?: unknown }
     return refused(502, `${to.href} did not answer: ${cause instanceof Error ? cause.message : String(cause)}`)
   }
+}
+
+/** For a certificate that nobody has signed; loaded only where that was asked for. */
+const fetchInsecurely: typeof fetch = async (to, init) => {
+  const { Agent, fetch } = await import('undici')
+  const dispatcher = new Agent({ connect: { rejectUnauthorized: false } })
+  return (await fetch(to as URL, { ...(init as object), dispatcher })) as unknown as Response
 }
 
 const HUNG_UP = 'The sender had hung up before it was answered, so it is not handled: it comes again.'

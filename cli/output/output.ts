@@ -1,6 +1,9 @@
+import { fstatSync, statSync, writeSync } from 'node:fs'
+import { devNull } from 'node:os'
 import pc from 'picocolors'
-import { usageError } from '../errors.ts'
+import { CliError, exitCodes, fileFault, usageError } from '../errors.ts'
 import { neutralise, printable, safeJson } from './neutralise.ts'
+import { asStarted } from './program.ts'
 import { type Column, displayWidth, renderTable } from './table.ts'
 import { fold } from './wrap.ts'
 
@@ -13,6 +16,9 @@ export interface OutputFlags {
   quiet?: boolean | undefined
   verbose?: boolean | undefined
 }
+
+/** Whoever waits so long wonders whether anything still happens. */
+const LONG_MS = 3_000
 
 export type Colours = ReturnType<typeof pc.createColors>
 
@@ -37,6 +43,7 @@ export class Output {
   /** Colours for stderr. */
   readonly messageColours: Colours
   readonly nowMs: number = Date.now()
+  #toldToWait = false
 
   constructor(flags: OutputFlags) {
     this.form = flags.output ?? (process.stdout.isTTY ? 'table' : 'json')
@@ -79,6 +86,30 @@ export class Output {
     else this.data(fold(describe(this.colours), columnsOf(process.stdout)))
   }
 
+  /** Throws a CliError, exit code 2, where what is printed goes nowhere, as it does once stdout has been closed. */
+  mustNotBeLost(): void {
+    if (!leadsNowhere()) return
+    throw usageError(
+      'The secret would be lost: standard output leads nowhere.',
+      'Let it lead to a terminal, a file or a pipe. Nothing was made.',
+    )
+  }
+
+  /**
+   * One thing that is shown this once. Throws a CliError that says how to undo what was made, where it cannot be
+   * written.
+   */
+  secret<Row extends { id: string }>(row: Row, undo: string, describe: (colours: Colours) => string): void {
+    const text = this.forPeople
+      ? fold(describe(this.colours), columnsOf(process.stdout))
+      : `${safeJson(row, this.form === 'json' ? 2 : undefined)}\n`
+    try {
+      writeWhole(printable(text))
+    } catch (error) {
+      throw secretLost(row.id, `Standard output cannot be written: ${fileFault(error)}.`, undo)
+    }
+  }
+
   /** Text to stdout as it is, but for what would act on a terminal. */
   data(text: string): void {
     process.stdout.write(printable(text))
@@ -91,16 +122,61 @@ export class Output {
 
   /** A message without which the data would mislead: --quiet does not silence it. */
   notice(text: string): void {
-    process.stderr.write(`${fold(printable(text), columnsOf(process.stderr))}\n`)
+    process.stderr.write(`${fold(printable(asStarted(text)), columnsOf(process.stderr))}\n`)
   }
 
   warning(text: string): void {
     this.message(`${this.messageColours.yellow('Note:')} ${text}`)
   }
 
+  /** Waits for what another machine is to answer, and says so where that takes long. */
+  async waiting<T>(host: string, work: Promise<T>): Promise<T> {
+    const timer = setTimeout(() => {
+      if (!this.#toldToWait) this.message(`Still waiting for ${neutralise(host)} …`)
+      this.#toldToWait = true
+    }, LONG_MS)
+    try {
+      return await work
+    } finally {
+      clearTimeout(timer)
+      this.#toldToWait = false
+    }
+  }
+
   /** For people who want to know what happens underneath, with --verbose. */
   detail(text: string): void {
     if (this.verbose) process.stderr.write(`${this.messageColours.dim(printable(text))}\n`)
+  }
+}
+
+export const secretLost = (id: string, why: string, undo: string): CliError =>
+  new CliError(
+    exitCodes.failed,
+    'SECRET_LOST',
+    `Access token ${neutralise(id)} was made, and its secret is lost. ${why}`,
+    `End it with: ${undo}. Once that is mended, run this again.`,
+  )
+
+/** Node opens what discards everything in the place of a standard output that was closed. */
+const leadsNowhere = (): boolean => {
+  try {
+    const { rdev } = fstatSync(1)
+    return fstatSync(1).isCharacterDevice() && rdev === statSync(devNull).rdev
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EBADF'
+  }
+}
+
+/** To its end, or with an error. A pipe may be one that does not wait for its reader. */
+const writeWhole = (text: string): void => {
+  let left = Buffer.from(text)
+  while (left.length > 0) {
+    try {
+      left = left.subarray(writeSync(1, left))
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') throw error
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10)
+    }
   }
 }
 

@@ -9,6 +9,7 @@ import {
 import { usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
+import { asStarted } from '../output/program.ts'
 import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from '../output/time.ts'
 import { entryFor } from '../output/words.ts'
 import { statusCell } from './cells.ts'
@@ -189,7 +190,7 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
     settledAt = startedAt === undefined ? undefined : startedAt + (attempt.durationMs ?? 0)
   }
   const payload = (JSON.stringify(event?.payload, null, 2) ?? '–').split('\n').map(each => neutralise(each))
-  const next = entryFor(NEXT, delivery.status)?.(delivery, nowMs, zone, colours) ?? ''
+  const next = asStarted(entryFor(NEXT, delivery.status)?.(delivery, nowMs, zone, colours) ?? '')
   return `${head}\n${lines.join('\n')}\n\n${next}\n\n${colours.dim('Payload')}\n${payload.join('\n')}\n`
 }
 

@@ -97,6 +97,24 @@ export const findWebhook = async (session: Session, id: string): Promise<Webhook
   )
 }
 
+/** The same, before something is done with it; undefined where the access token may do that, and not look. */
+export const lookAtWebhook = (session: Session, id: string): Promise<Webhook | undefined> =>
+  findWebhook(session, id).catch(unlessForbidden)
+
+/** An access token that has the permission webhooks alone may change what it may not read. */
+export const unlessForbidden = (error: unknown): undefined => {
+  if (!(error instanceof CliError) || error.code !== 'FORBIDDEN') throw error
+}
+
+/**
+ * The id for a webhook that is to be made once: it follows from access token and URL, so that a run whose answer was
+ * lost, or two at once, make one webhook and not two.
+ */
+export const idForUrl = async (apiKey: string, url: string): Promise<string> => {
+  const { v5: uuid } = await import('uuid')
+  return uuid(`${apiKey} ${url}`, uuid.URL)
+}
+
 /** Prints one webhook: what it receives, and how it is doing. */
 export const printWebhook = (session: Session, webhook: Webhook): void => {
   const { nowMs } = session.output

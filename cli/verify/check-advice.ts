@@ -1,11 +1,11 @@
 import type { Check, Verification } from '../../shared/delivery-token.ts'
-import { toIso } from '../../shared/time.ts'
 import { neutralise } from '../output/neutralise.ts'
-import { duration, relativeTime } from '../output/time.ts'
 import { jwksUrl } from './jwks.ts'
+import { clockAhead, onTime } from './time-advice.ts'
 
 /** What is known of a verification besides the token. */
 export interface Circumstances {
+  token: string
   /** URL or file of the keys. */
   keySource: string
   issuer: string | undefined
@@ -15,10 +15,6 @@ export interface Circumstances {
   /** When `--at` was given. */
   at: Date | undefined
 }
-
-/** Two clocks that differ by less are as good as equal: a `Date` header tells whole seconds. */
-const SAME_CLOCK_MS = 5_000
-const TIMEOUT_MS = 5_000
 
 /**
  * The checks, with advice on those that failed as far as the circumstances allow: what differs in an address, which
@@ -31,6 +27,7 @@ export const withAdvice = async ({ checks, claims }: Verification, circumstances
   const aheadMs = mayBeClock && isRemote ? await clockAhead(circumstances.keySource) : undefined
   return checks.map(check => {
     if (check.status !== 'failed') return check
+    if (check.name === 'format') return { ...check, ...onFormat(circumstances.token) }
     const advice = adviceOn(check, claims ?? {}, circumstances, aheadMs)
     return advice === undefined ? check : { ...check, advice }
   })
@@ -45,7 +42,7 @@ const adviceOn = (
   const { issuer, issuerAssumed, audience } = circumstances
   switch (check.name) {
     case 'key':
-      return check.found === 'nothing' ? undefined : onKey(claims, circumstances)
+      return onKey(check, claims, circumstances)
     case 'issuer': {
       const assumed = issuerAssumed
         ? 'The server’s URL was taken as the issuer; where it is another, give --issuer. '
@@ -56,13 +53,57 @@ const adviceOn = (
       return `${difference(audience, claims.aud)}${check.advice ?? ''}`
     case 'expiry':
     case 'issued_at':
-      return onTime(check, claims, circumstances, aheadMs)
+      return onTime(check, claims, circumstances.at, aheadMs)
     default:
       return undefined
   }
 }
 
-const onKey = ({ iss }: Record<string, unknown>, { keySource, issuer }: Circumstances): string => {
+/** What is no token because of where it came from, or how it came here. */
+const onFormat = (token: string): Partial<Check> => {
+  const [, scheme] = /^(?:authorization:\s*)?["']?(HMAC-SHA256|Basic|Digest)\s/i.exec(token) ?? []
+  if (scheme?.toUpperCase() === 'HMAC-SHA256') {
+    return {
+      found: 'an API signature, HMAC-SHA256 …',
+      advice:
+        'That is how a request to the API is signed, and the service checks it. A delivery comes with ' +
+        '“Authorization: Bearer …”: take the token from that.',
+    }
+  }
+  if (scheme !== undefined) {
+    return {
+      found: `credentials, ${scheme} …`,
+      advice: 'Those are a user’s. A delivery comes with “Authorization: Bearer …”: take the token from that.',
+    }
+  }
+  if (/["'“”‘’`]/.test(token)) {
+    return { advice: 'There are quotes in it, from a log or a script: give the token without them.' }
+  }
+  if (/\s/.test(token)) {
+    const what = /[\r\n]/.test(token) ? 'line breaks' : 'spaces'
+    return { advice: `There are ${what} in it, as where a terminal or a mail has wrapped it: give it in one piece.` }
+  }
+  return {}
+}
+
+const onKey = (
+  { found, expected, advice }: Check,
+  { iss }: Record<string, unknown>,
+  { keySource, issuer }: Circumstances,
+): string | undefined => {
+  if (found === 'nothing') {
+    return 'The header has no kid. Each delivery token names its key: the service did not make it, so reject it.'
+  }
+  if (expected === 'a published key') {
+    return `There is no key in ${keySource}. Fetch the issuer’s /.well-known/jwks.json, or name it with --jwks.`
+  }
+  if (expected === 'an Ed25519 key') {
+    return (
+      `The kid names a key of another kind in ${keySource}, and delivery tokens are signed with Ed25519. ` +
+      'If those are the issuer’s keys, reject it; if not, name its own with --issuer or --jwks.'
+    )
+  }
+  if (advice === undefined) return undefined
   if (typeof iss === 'string' && issuer !== undefined && iss !== issuer) {
     return (
       `The token says that ${neutralise(iss)} made it, and these are not its keys. If that is the sender that you ` +
@@ -100,69 +141,4 @@ const difference = (expected: string | undefined, found: unknown): string => {
   if (names.length === 0) return ''
   const last = names.pop()
   return `They differ in ${names.length === 0 ? last : `${names.join(', ')} and ${last}`}. `
-}
-
-const FRESH = 'every attempt carries a fresh token, good for 5 minutes'
-
-const onTime = (
-  { name, advice }: Check,
-  { exp, iat }: Record<string, unknown>,
-  { at }: Circumstances,
-  aheadMs: number | undefined,
-): string | undefined => {
-  if (typeof exp !== 'number' || typeof iat !== 'number') return advice
-  const nowMs = at?.getTime() ?? Date.now()
-  const expired = name === 'expiry' && nowMs >= exp * 1000
-  if (name === 'expiry' && !expired) return advice
-  if (at !== undefined) {
-    return expired
-      ? `By the time of --at it had expired ${ago(exp * 1000, nowMs)}.`
-      : `By the time of --at it had not been made yet: ${FRESH}.`
-  }
-  const when = expired ? `It expired ${ago(exp * 1000, nowMs)}.` : `It is from ${ahead(iat * 1000, nowMs)} ahead.`
-  const asOf = expired ? ` To check it as of when it was made: --at ${toIso(iat * 1000).replace('.000', '')}` : ''
-  if (aheadMs === undefined) {
-    return expired
-      ? `${when} If it came just now, this machine’s clock is ahead, or the sender’s behind: ${FRESH}.${asOf}`
-      : `${when} This machine’s clock is behind, or the sender’s ahead: switch network time on.`
-  }
-  if (Math.abs(aheadMs) < SAME_CLOCK_MS) {
-    return expired
-      ? `${when} This machine’s clock agrees with the issuer’s, so the token is old: ${FRESH}.${asOf}`
-      : `${when} This machine’s clock agrees with the issuer’s, which did not make it then: reject it.`
-  }
-  const side = aheadMs > 0 ? 'ahead of' : 'behind'
-  const off = `This machine’s clock is ${duration(Math.abs(aheadMs))} ${side} the issuer’s`
-  const byIssuer = nowMs - aheadMs
-  if (!expired) return `${when} ${off}: switch network time on.`
-  return byIssuer < exp * 1000
-    ? `${when} ${off}, by which it is still good: switch network time on.`
-    : `${when} ${off}, by which it has expired too: the token is old, since ${FRESH}.${asOf}`
-}
-
-const ago = (thenMs: number, nowMs: number): string =>
-  nowMs - thenMs < 3_600_000 ? `${duration(nowMs - thenMs)} ago` : relativeTime(thenMs, nowMs)
-const ahead = (thenMs: number, nowMs: number): string => duration(thenMs - nowMs)
-
-/**
- * How far this machine's clock is ahead of the one that answers at a URL, in milliseconds; undefined if it does not
- * tell.
- */
-const clockAhead = async (url: string): Promise<number | undefined> => {
-  const startedAt = Date.now()
-  try {
-    const response = await fetch(url, {
-      method: 'HEAD',
-      redirect: 'error',
-      cache: 'no-store',
-      signal: AbortSignal.timeout(TIMEOUT_MS),
-    })
-    // A cache tells the time at which it was filled, and how long ago that was.
-    const age = Number(response.headers.get('age') ?? 0) * 1000
-    const theirs = Date.parse(response.headers.get('date') ?? '')
-    const off = (startedAt + Date.now()) / 2 - (theirs + age)
-    return Number.isNaN(off) ? undefined : off
-  } catch {
-    return undefined
-  }
 }

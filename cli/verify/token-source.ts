@@ -69,8 +69,18 @@ const fromRequest = (text: string): ReceivedToken => {
 /**
  * What follows “Bearer ” in the header, which may stand in other text, such as a line of a log; else all of the text.
  */
-const bareToken = (text: string): string =>
-  /(?:^|authorization["']?\s*[:=]\s*["']?)\s*bearer\s+([^\s"',]+)/im.exec(text)?.[1] ?? text.trim()
+const bareToken = (text: string): string => {
+  const found = /(?:^|authorization["']?\s*[:=]\s*["']?)\s*bearer\s+([^\s"',]+)/im.exec(text)
+  if (!found) return text.trim()
+  const [whole, token = ''] = found
+  const after = text.slice(found.index + whole.length)
+  // One that is not whole goes on in the next line, where something has wrapped it.
+  const isCut = !WHOLE.test(token) && /^\s+[\w.-]+(?:\s+[\w.-]+)*\s*$/.test(after)
+  return isCut ? (token + after).trim() : token
+}
+
+/** With the 64 bytes of an Ed25519 signature. */
+const WHOLE = /^[\w-]+\.[\w-]+\.[\w-]{86}$/
 
 /** What a token says, before it is verified: good for a guess, and for nothing else. */
 export const claimsOf = (token: string): Record<string, unknown> => {

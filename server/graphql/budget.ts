@@ -10,8 +10,8 @@ import type { Json } from '../mango/selector.ts'
  * what they refer to, is well within it; memory grows by 100 MB at most.
  */
 export const BUDGET = {
-  /** Rows loaded, each once. Ten lists of 10,000; a row of ours takes 300 to 1,000 bytes. */
-  rows: 100_000,
+  /** Rows loaded, each once. Five lists of 10,000; a row of ours takes 500 to 1,500 bytes. */
+  rows: 50_000,
   /** Characters in the rows loaded: 10,000 webhooks have urls of 2,048 at most. */
   characters: 40_000_000,
   /**
@@ -46,7 +46,7 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
   },
   values: {
     code: 'RESULT_TOO_LARGE',
-    what: 'answers more than # fields, those of a row once for every place that it is answered in',
+    what: 'answers more than # fields (an object counts as 10, a row in every place that it is answered in)',
     instead: 'Give its lists smaller limits, or ask for what many rows have in common in a request of its own.',
   },
   bytes: {
@@ -102,6 +102,11 @@ export class Budget implements Meter {
 
   get isOver(): boolean {
     return this.#end !== undefined
+  }
+
+  /** Throws if the request is over: nothing more is to be asked of the database for it. */
+  proceed(): void {
+    if (this.#end) throw this.#end
   }
 
   /** Ends the request: it spent too much, or nobody waits for it. */
@@ -213,6 +218,8 @@ export class Budget implements Meter {
   }
 }
 
+/** An object or a list takes as much memory as so many other fields until it is answered. */
+const OBJECT_VALUES = 10
 /** Quotes, a colon, a comma, and a value of one character. */
 const AROUND_BYTES = 5
 
@@ -228,7 +235,10 @@ const weigh = (
   }
   for (const selection of selections) {
     if (selection.kind === Kind.FIELD) {
-      add({ values: 1, bytes: (selection.alias ?? selection.name).value.length + AROUND_BYTES })
+      add({
+        values: selection.selectionSet ? OBJECT_VALUES : 1,
+        bytes: (selection.alias ?? selection.name).value.length + AROUND_BYTES,
+      })
     }
     if (selection.kind !== Kind.FRAGMENT_SPREAD) {
       if (selection.selectionSet) add(weigh(selection.selectionSet.selections, fragments, known))

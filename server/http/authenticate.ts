@@ -6,6 +6,7 @@ import type { Database } from '../database/connect.ts'
 import { patiently, REQUEST_MS } from '../database/patience.ts'
 import { findByApiKeys, noteUses, openApiSecret, type SealedAccessToken } from '../domain/access-tokens.ts'
 import type { AccessToken } from '../domain/permissions.ts'
+import { REPLAYED } from '../domain/used-signatures.ts'
 import type { Sealer } from '../keys/seal.ts'
 import { Bodies, isTooLarge, refuseBody, type WithBody } from './body.ts'
 import { bodyRefusalOf, type Refusal, readSigned, refusalOf, type Signed } from './hmac.ts'
@@ -102,13 +103,6 @@ const tokensByApiKey = ({ knex }: Database) =>
   )
 
 const LOOKUPS_A_STATEMENT = 100
-
-const REPLAYED: Refusal = {
-  reason: 'replayed',
-  message:
-    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in ' +
-    'one second.',
-}
 
 export const refuseReplay = (ctx: Parameters<typeof refuse>[0]): void => refuse(ctx, REPLAYED)
 

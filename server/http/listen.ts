@@ -2,6 +2,7 @@ import { createServer, type RequestListener, type Server, STATUS_CODES } from 'n
 import type { Socket } from 'node:net'
 import type { Config } from '../config.ts'
 import { type Log, logSeldom } from '../log.ts'
+import { SHARED_PORT } from '../processes.ts'
 import { unlessClosing } from './unread.ts'
 
 /** The head of a request has so long to arrive, and all of it so long, body included. */
@@ -32,7 +33,7 @@ export const listen = (handler: RequestListener, { host, port }: Config, log: Lo
   server.on('clientError', refuseJunk(log))
   return new Promise((resolve, reject) => {
     server.once('error', reject)
-    server.listen({ port, host, backlog: BACKLOG }, () => resolve(server))
+    server.listen({ port, host, backlog: BACKLOG, ...SHARED_PORT }, () => resolve(server))
   })
 }
 

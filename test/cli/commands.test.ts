@@ -209,7 +209,7 @@ for (const [code, exitCode] of [
   ['UNAUTHENTICATED', 4],
   ['FORBIDDEN', 4],
   ['NOT_FOUND', 3],
-  ['BAD_USER_INPUT', 1],
+  ['BAD_USER_INPUT', 2],
   ['PING_FAILED', 1],
   ['CONFLICT', 1],
   ['RATE_LIMITED', 1],

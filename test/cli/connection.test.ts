@@ -180,3 +180,53 @@ test('config shows where each setting comes from and not the secret', async () =
   assert.deepEqual(url, { value: server.url, source: 'TIDINGS_URL' })
   assert.deepEqual(apiSecret, { value: '(set)', source: 'TIDINGS_API_SECRET' })
 })
+
+const broken = (text = '{"profiles":'): string => {
+  const home = temporaryFolder()
+  mkdirSync(join(home, 'tidings'))
+  writeFileSync(join(home, 'tidings', 'profiles.json'), text)
+  return home
+}
+
+test('a broken profiles.json stops nothing that does without', async () => {
+  const home = broken()
+  assert.equal((await tidings(['whoami'], { home, env: connectedTo(server) })).code, 0)
+  assert.equal((await tidings(['config'], { home })).code, 0)
+  const { code, stderr } = await tidings(['verify', 'a.b.c', '--issuer', server.url, '--jwks', '/dev/null'], { home })
+  assert.equal(code, 2)
+  assert.doesNotMatch(stderr, /profiles/)
+})
+
+test('a broken profiles.json is the fault where something is missing that it might have', async () => {
+  for (const line of [['whoami'], ['profiles'], ['profiles', 'use', 'a'], ['whoami', '--profile', 'a']]) {
+    const { code, stderr } = await tidings(line, { home: broken() })
+    assert.equal(code, 1, stderr)
+    assert.match(stderr, /profiles\.json cannot be read: it is not JSON\./)
+  }
+})
+
+test('login says that a profile cannot be saved before it asks the server', async () => {
+  server.received.length = 0
+  const home = temporaryFolder()
+  writeFileSync(join(home, 'tidings'), '')
+  const args = ['login', '--url', server.url, '--api-key', credentials.apiKey, '--api-secret', '-']
+  const { code, stderr } = await tidings(args, { home, stdin: credentials.apiSecret })
+  assert.equal(code, 1)
+  assert.match(stderr, /part of its path is no folder/)
+  assert.equal(server.received.length, 0)
+})
+
+test('a folder that cannot be written is told of as such', async () => {
+  const home = temporaryFolder()
+  writeFileSync(join(home, 'file'), '')
+  const folder = join(home, 'file', 'below')
+  const listen = await tidings(['listen', '--save', folder], { home, env: connectedTo(server) })
+  assert.equal(listen.code, 2, listen.stderr)
+  assert.match(listen.stderr, /The folder of --save cannot be used: part of its path is no folder\./)
+  const demo = await tidings(['demo'], { home, env: { TMPDIR: folder } })
+  assert.equal(demo.code, 1)
+  assert.match(demo.stderr, /file\/below\/tidings-demo-\S* cannot be written/)
+  const start = await tidings(['server', 'start', '--sandbox'], { home, env: { TIDINGS_HOME: folder } })
+  assert.equal(start.code, 1)
+  assert.doesNotMatch(demo.stderr + start.stderr, /This should not happen/)
+})

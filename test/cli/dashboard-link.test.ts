@@ -3,6 +3,7 @@ import { suite, test } from 'node:test'
 import { v7 as uuid } from 'uuid'
 import type { DeliveryAtAGlance } from '../../cli/resources/timeline.ts'
 import type { Webhook } from '../../cli/resources/webhook.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Answer, connectedTo, type Received, startStubServer } from './stub-server.ts'
 import { noTerminal, openShell } from './terminal.ts'
 import { temporaryFolder } from './tidings.ts'
@@ -135,13 +136,42 @@ suite('the dashboard and its server', { skip: noTerminal, timeout: 120_000 }, ()
   test('a server that is away is said to be, and looked for until it is back', async () => {
     const { server, terminal } = await open(answering(() => [delivered()]))
     server.reset = true
-    await terminal.waitFor(/○ away/)
+    await terminal.waitFor(/○ no answer for \d+ s, as of \d\d:\d\d:\d\d/)
     await terminal.waitFor(
       /was not reached: the connection was broken off\s+\(ECONNRESET\)\. Still trying\. What is shown is of \d\d:\d\d/,
     )
     server.reset = false
     await terminal.waitFor(/● live/)
     await terminal.waitWhile('Still trying')
+  })
+
+  test('a server that freezes is said not to answer within seconds, and is live soon after it thaws', async () => {
+    const answer = answering(() => [delivered()])
+    const { server, terminal } = await open(answer)
+    await terminal.waitFor('● live')
+    server.answer = () => 'hang'
+    await terminal.waitFor(/○ no answer for [3-6] s, as of \d\d:\d\d:\d\d/, 8_000)
+    await terminal.waitFor(/did not answer within 5 s\. Still trying/, 12_000)
+    await terminal.waitFor(/○ no answer for 1\d s/, 16_000)
+    server.answer = answer
+    await terminal.waitFor('● live', 22_000)
+    await terminal.waitWhile(/Still trying|no answer/)
+  })
+
+  test('after one slow answer it looks again within 15 s', async () => {
+    const answer = answering(() => [delivered()])
+    const { server, terminal } = await open(answer)
+    server.answer = received => ({ ...(answer(received) as object), afterMs: 4_000 })
+    await terminal.waitFor(/no answer for [2-6] s/)
+    server.answer = answer
+    await terminal.waitFor('● live')
+    const before = server.received.length
+    await eventually(
+      'another look',
+      async () => server.received.length,
+      made => made > before,
+      { timeoutMs: 17_000 },
+    )
   })
 
   test('when the server limits the token it slows down and says so', async () => {

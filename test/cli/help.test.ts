@@ -1,9 +1,15 @@
 import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import { test } from 'node:test'
 import type { CommandUnknownOpts } from '@commander-js/extra-typings'
+import { manualPages } from '../../cli/help/manual.ts'
+import { topics } from '../../cli/help/topics.ts'
 import { wholeProgram } from '../../cli/main.ts'
 import { displayWidth } from '../../cli/output/table.ts'
+import { temporaryFolder, tidings } from './tidings.ts'
+
+const home = temporaryFolder()
 
 // Every command that the program itself has, so that none can be forgotten.
 
@@ -59,4 +65,85 @@ for (const file of readdirSync(folder)) {
 test('a command of the program is in the help of the program, with its summary', () => {
   const help = helpOf(program)
   for (const command of program.commands) assert.match(help, new RegExp(`^ {2}${command.name()} {2,}\\S`, 'm'))
+})
+
+const said = (...args: string[]) => tidings(args, { home })
+
+test('a topic of the help is told, within 80 columns, and named by the help of the program', async () => {
+  for (const { name, text } of topics) {
+    const { code, stdout } = await said('help', name)
+    assert.equal(code, 0)
+    assert.equal(stdout, `${text}\n`)
+    assert.deepEqual(
+      text.split('\n').filter(line => displayWidth(line) > 80),
+      [],
+    )
+    assert.match(helpOf(program), new RegExp(name))
+  }
+})
+
+test('a misspelt noun or verb after help is wrong usage, and told with what was meant', async () => {
+  for (const [words, hint] of [
+    [['webhoks'], /Did you mean webhooks\?/],
+    [['webhooks', 'lst'], /Did you mean list\?/],
+    [['zzz'], /There are webhooks, .*environment/],
+  ] as const) {
+    const { code, stdout, stderr } = await said('help', ...words)
+    assert.equal(code, 2)
+    assert.equal(stdout, '')
+    assert.match(stderr, hint)
+  }
+})
+
+test('help --json is the tree of commands with their options, for programs', async () => {
+  const { code, stdout } = await said('help', '--json')
+  assert.equal(code, 0)
+  const tree = JSON.parse(stdout)
+  const find = (...path: string[]) =>
+    path.reduce((at, name) => at.commands.find((each: { command: string }) => each.command.endsWith(` ${name}`)), tree)
+  const count = (at: { commands: object[] }): number =>
+    1 + at.commands.reduce((sum, child) => sum + count(child as never), 0)
+  assert.equal(count(tree), withChildren(program).length)
+  const status = find('deliveries', 'list').options.find((option: { long: string }) => option.long === '--status')
+  assert.deepEqual(status.choices, ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'])
+  assert.equal(find('webhooks', 'show').arguments[0].required, true)
+  assert.match(find('webhooks', 'create').examples[0].line, /^tidings webhooks create https/)
+  assert.equal(tree.exitCodes.verificationFailed, 6)
+})
+
+test('hints and help name the program as it was started', async () => {
+  const npx = { npm_command: 'exec', npm_lifecycle_event: 'npx' }
+  const whoami = await tidings(['whoami'], { home, env: npx })
+  assert.match(whoami.stderr, /Log in with: npx tidings login\./)
+  const json = await tidings(['whoami', '--output', 'json'], { home, env: npx })
+  assert.match(JSON.parse(json.stderr).error.hint, /npx tidings login/)
+  const help = await tidings(['webhooks', 'create', '--help'], { home, env: npx })
+  assert.match(help.stdout, /^ {2}\$ npx tidings webhooks create /m)
+  assert.doesNotMatch(help.stdout, /\$ tidings/)
+  assert.match((await tidings(['whoami'], { home })).stderr, /Log in with: tidings login\./)
+})
+
+const pages = manualPages(program, '1.2.3')
+
+test('there is a manual page for the program, each noun and each topic, with every option of every command', () => {
+  assert.equal(pages.length, 1 + program.commands.length + topics.length)
+  for (const noun of program.commands) {
+    const { text } = pages.find(({ file }) => file === `tidings-${noun.name()}.1`)!
+    for (const { flags } of withChildren(noun).flatMap(({ options }) => options)) {
+      assert.ok(text.includes(`.B ${flags.replaceAll('-', '\\-')}`), `${noun.name()} ${flags}`)
+    }
+  }
+})
+
+const noGroff = spawnSync('groff', ['--version']).status === 0 ? false : 'groff is not installed here'
+test('the manual pages are set without a warning, and show the examples as they are', { skip: noGroff }, () => {
+  const set = (text: string) =>
+    spawnSync('groff', ['-man', '-Kutf8', '-Tutf8', '-ww', '-P-c'], { input: text, encoding: 'utf8' })
+  for (const { file, text } of pages) {
+    const { stderr } = set(text)
+    // A URL that is wider than the page is nobody's mistake.
+    assert.doesNotMatch(stderr.replace(/.*(can't|cannot) (break|adjust) line.*\n?/g, ''), /\S/, file)
+  }
+  const { stdout } = set(pages.find(({ file }) => file === 'tidings-sign.1')!.text)
+  assert.match(stdout, /tidings sign --body @query\.json \| curl -H @- --data-binary @query\.json \\\n/)
 })

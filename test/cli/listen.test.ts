@@ -1,8 +1,12 @@
 import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { createServer } from 'node:https'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { test } from 'node:test'
+import { cert, key } from '../delivery/localhost-certificate.ts'
 import { eventually } from '../support/eventually.ts'
 import { startIssuer } from './issuer.ts'
 import { connectedTo, startStubServer } from './stub-server.ts'
@@ -177,4 +181,39 @@ test('two ways to answer at once are wrong usage', async () => {
   const { code, stderr } = await tidings(['listen', '--reset', '--hang', '--issuer', issuer.url], { home })
   assert.equal(code, 2)
   assert.match(stderr, /--reset and --hang/)
+})
+
+test('--run runs a command that knows where deliveries go, and whose output is not taken for data', async () => {
+  const { child, url, lines, message, ended } = await startListening(['--run', 'echo it is $WEBHOOK_URL'])
+  await message(new RegExp(`^it is ${url}$`))
+  child.kill('SIGINT')
+  assert.equal(await ended, 0)
+  assert.deepEqual(lines, [])
+})
+
+test('listen ends with its command where that fails', async () => {
+  const { ended, messages } = await startListening(['--run', 'exit 3'])
+  assert.equal(await ended, 1)
+  assert.ok(messages.some(line => /The command of --run failed: it ended with exit code 3\./.test(line)))
+})
+
+test('a command of --run ends soon after all has been received', async () => {
+  const { url, ended } = await startListening(['--once', '--run', 'sleep 300'])
+  await issuer.deliver(url)
+  assert.equal(await ended, 0)
+  assert.notEqual(spawnSync('pgrep', ['-f', '^sleep 300$']).status, 0)
+})
+
+test('--forward-insecure forwards to a receiver whose certificate nobody knows', async t => {
+  const target = createServer({ cert, key }, (request, response) =>
+    request.resume().on('end', () => response.end('ok')),
+  )
+  await new Promise<void>(resolve => target.listen(0, '127.0.0.1', resolve))
+  t.after(() => target.close())
+  const forward = ['--forward', `https://127.0.0.1:${(target.address() as AddressInfo).port}/hooks`]
+  const strict = await startListening(forward)
+  assert.equal((await issuer.deliver(strict.url)).status, 502)
+  const lenient = await startListening([...forward, '--forward-insecure'])
+  assert.equal((await issuer.deliver(lenient.url)).status, 200)
+  for (const { child } of [strict, lenient]) child.kill('SIGINT')
 })

@@ -22,11 +22,12 @@ export interface Received {
 
 /**
  * What the server answers: data or errors of GraphQL, or a status and text that no GraphQL server would give; or it
- * breaks the connection.
+ * breaks the connection, or never answers. `afterMs` is how long it takes.
  */
 export type Answer =
   | 'reset'
-  | { data?: unknown; errors?: { message: string; extensions?: object }[]; status?: number }
+  | 'hang'
+  | { data?: unknown; errors?: { message: string; extensions?: object }[]; status?: number; afterMs?: number }
   | { text: string; status: number }
 
 /**
@@ -54,7 +55,9 @@ export const startStubServer = async (answer: (received: Received) => Answer = (
     received.push(one)
     const answered = stub.reset ? 'reset' : stub.answer(one)
     if (answered === 'reset') return void request.socket.resetAndDestroy()
+    if (answered === 'hang') return
     const { status = 200, ...rest } = answered
+    if ('afterMs' in rest) await new Promise(resolve => setTimeout(resolve, rest.afterMs))
     response.writeHead(status, { 'content-type': 'text' in rest ? 'text/html' : 'application/json' })
     response.end('text' in rest ? rest.text : JSON.stringify(rest))
   })

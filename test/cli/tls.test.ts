@@ -161,3 +161,24 @@ test('server doctor says that the network guard keeps an endpoint from being sen
   assert.match(check.found, /127\.0\.0\.1, which the network guard does not send to/)
   assert.match(check.next, /TIDINGS_ALLOW_NETWORKS=127\.0\.0\.1\/32/)
 })
+
+test('--ca-file and TIDINGS_CA_FILE name authorities to trust, which doctor tells', { skip }, async () => {
+  await makeCertificate('own', {})
+  const env = {
+    TIDINGS_URL: `https://localhost:${await serve('own')}`,
+    TIDINGS_API_KEY: 'k',
+    TIDINGS_API_SECRET: 'c2VjcmV0',
+  }
+  assert.match((await tidings(['whoami'], { home, env })).stderr, /its certificate is not accepted/)
+  for (const [line, more] of [
+    [['--ca-file', at('authority.pem')], {}],
+    [[], { TIDINGS_CA_FILE: at('authority.pem') }],
+  ] as const) {
+    const given = { home, env: { ...env, ...more } }
+    assert.match((await tidings(['whoami', ...line], given)).stderr, /not as a Tidings server does/)
+    const { checks } = JSON.parse((await tidings(['doctor', ...line], given)).stdout)
+    const of = (name: string) => checks.find((check: { name: string }) => check.name === name)
+    assert.equal(of('connection').status, 'ok')
+    assert.match(of('authorities').found, /authority\.pem \(from (--ca-file|TIDINGS_CA_FILE)\)/)
+  }
+})

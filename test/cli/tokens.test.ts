@@ -1,9 +1,15 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
+import { execFile } from 'node:child_process'
+import { closeSync, existsSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
 import { type Answer, connectedTo, credentials, startStubServer } from './stub-server.ts'
-import { temporaryFolder, tidings } from './tidings.ts'
+import { startTidings, temporaryFolder, tidings } from './tidings.ts'
+
+const noFullDevice = existsSync('/dev/full') ? false : 'there is no /dev/full here'
 
 const server = await startStubServer()
 const home = temporaryFolder()
@@ -48,6 +54,63 @@ test('--save keeps the secret in a profile and off the screen, and names the tok
   assert.deepEqual(profiles.ci, { url: server.url, apiKey: 'tk_new', apiSecret: 'c2VjcmV0' })
   const again = { data: { created: { accessToken: token, apiKey: 'tk_newer', secret: 'c2VjcmV0' } } }
   assert.match((await run([...create, '--save', 'ci'], again)).stderr, /tidings tokens revoke tk_new\b/)
+})
+
+test('--save that cannot save is said before a token is made', async () => {
+  const closed = temporaryFolder()
+  writeFileSync(join(closed, 'tidings'), 'a file where a folder is to be')
+  server.received.length = 0
+  server.answer = () => created
+  const { code, stderr } = await tidings([...create, '--save', 'ci'], {
+    home: closed,
+    env: connectedTo(server),
+  })
+  assert.equal(code, 1)
+  assert.match(stderr, /The profiles in .*profiles\.json cannot be (read|written): part of its path is no folder\./)
+  assert.equal(server.received.length, 0)
+})
+
+test('--save that fails after all says which token was made and how to end it', async () => {
+  const closed = temporaryFolder()
+  server.answer = () => {
+    rmSync(join(closed, 'tidings'), { recursive: true })
+    writeFileSync(join(closed, 'tidings'), '')
+    return created
+  }
+  const { code, stdout, stderr } = await tidings([...create, '--save', 'ci'], {
+    home: closed,
+    env: connectedTo(server),
+  })
+  assert.equal(code, 1, stderr)
+  assert.match(stderr, new RegExp(`Access token ${token.id} was made, and its secret is lost\\.`))
+  assert.match(stderr, new RegExp(`End it with: tidings tokens revoke ${token.id}`))
+  assert.doesNotMatch(stdout + stderr, /c2VjcmV0/)
+})
+
+test('where standard output leads nowhere no token is made', async () => {
+  server.received.length = 0
+  server.answer = () => created
+  const program = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
+  for (const to of ['>&-', '>/dev/null']) {
+    const line = `'${process.execPath}' '${program}' ${create.join(' ')} ${to}`
+    const env = { ...process.env, ...connectedTo(server), XDG_CONFIG_HOME: home }
+    const ended = await promisify(execFile)('sh', ['-c', line], { env }).catch(error => error)
+    assert.equal(ended.code, 2, to)
+    assert.match(ended.stderr, /The secret would be lost: standard output leads nowhere/)
+  }
+  assert.equal(server.received.length, 0)
+})
+
+test('a secret that cannot be printed is told of with how to end its token', { skip: noFullDevice }, async () => {
+  server.answer = () => created
+  const full = openSync('/dev/full', 'w')
+  const child = startTidings(create, { home, env: connectedTo(server), stdout: full })
+  const ended = new Promise<number | null>(resolve => child.once('close', resolve))
+  const stderr = await text(child.stderr)
+  closeSync(full)
+  assert.equal(await ended, 1, stderr)
+  assert.match(stderr, /its secret is lost\. Standard output cannot be written: the disk is full\./)
+  assert.match(stderr, /tidings tokens revoke 01930000/)
 })
 
 test('a form that would lose the secret is refused before a token is made', async () => {

@@ -9,6 +9,7 @@ import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 const MANY = 2_000
@@ -48,8 +49,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const pinged = input.url ?? seen.url
     await changeBy(await admin(webhookId))(held => updateWebhook(held, { seen, pinged }, input))
   }
-  const disable = (id: string) =>
-    fixture.database.transaction(trx => leaveActive(trx, id, 'disabled', null, clock.now()))
+  const disable = (id: string) => fixture.database.transaction(trx => leaveActive(trx, id, DISABLING, clock.now()))
   const cancelled = () => fixture.countWhere({ status: 'cancelled' })
   const sweeping = async (id: string) => (await fixture.database.knex('webhooks').where({ id }).first()).sweeping
 
@@ -108,7 +108,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await update(id, { status: 'active' })
     const token = await admin(id)
     const span = { since, until: undefined }
-    const tools = { database: fixture.database, clock, change: changeBy(token) }
+    const tools = { database: fixture.database, clock, change: changeBy(token), look: changeBy(token) }
     const { queued, isComplete } = await recoverDeliveries(tools, id, span)
     assert.deepEqual([queued, isComplete], [700, true])
     assert.equal(await fixture.countWhere({ status: 'pending' }), 700)
@@ -119,7 +119,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const id = await fixture.webhook(url)
     const loop = await fixture.startLoop()
     await disable(id)
-    const tools = { database: fixture.database, change: changeBy(await admin(id)), loop }
+    const tools = { change: changeBy(await admin(id)), loop }
     await assert.rejects(pingStored(tools, id), { code: 'CONFLICT' })
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)

@@ -199,7 +199,9 @@ describe('at its door a server', () => {
 
   it('writes nothing of a request to its log, whatever is wrong with it', async () => {
     const body = graphqlBody(
-      `mutation { submitProjectReport(projectId: "${ids.projectId}", quarter: "2031-1", submitterId: "${ids.userId}") { id } }`,
+      `mutation {
+        submitProjectReport(projectId: "${ids.projectId}", quarter: "2031-1", submitterId: "${ids.userId}") { id }
+      }`,
     )
     const secret = randomUUID()
     const signed = signedHead(body, { 'x-secret': secret })

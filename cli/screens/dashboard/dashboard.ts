@@ -21,7 +21,10 @@ const TICK_MS = 1_000
 /** The dashboard without its screen: what it knows, what keys do to it, and its looks at the server. */
 export class Dashboard {
   #state: State
+  /** For what a key asks for, which waits as long as a command does. */
   readonly #ask: Ask
+  /** For looks, which give up sooner. */
+  readonly #look: Ask
   readonly #colours: Colours
   readonly #listeners = new Set<() => void>()
   readonly #deliveries: Poll
@@ -34,8 +37,9 @@ export class Dashboard {
   /** Set by `start`; called when a key asks to end. */
   #quit: () => void = () => {}
 
-  constructor(ask: Ask, viewer: Viewer, filters: Filters, colours: Colours) {
+  constructor({ ask, look }: { ask: Ask; look: Ask }, viewer: Viewer, filters: Filters, colours: Colours) {
     this.#ask = ask
+    this.#look = look
     this.#colours = colours
     this.#state = initialState(viewer, filters, Date.now())
     const restraint = new Restraint()
@@ -46,12 +50,14 @@ export class Dashboard {
       restraint,
       tell,
     })
-    // Its failures are those of the other poll, which tells them sooner.
     this.#webhooks = new Poll({
-      look: async () => this.#set({ webhooks: await lookAtWebhooks(ask) }),
+      look: async () => this.#set({ webhooks: await lookAtWebhooks(look) }),
       intervalMs: () => this.#pace.webhooksMs,
       restraint,
-      tell: () => {},
+      // Why it fails is told by the other poll, which finds it out sooner.
+      tell: ({ kind }) => {
+        if (kind === 'live') this.#set({ webhooksSeenAtMs: Date.now() })
+      },
     })
   }
 
@@ -105,7 +111,10 @@ export class Dashboard {
   async #lookAtDeliveries(): Promise<void> {
     const asked = JSON.stringify(selectorOf(this.#state))
     const detailsShown = this.#sizes.wide || this.#state.focus === 'details'
-    const look = await lookAtDeliveries(this.#ask, wantedOf(this.#state, this.#shown, detailsShown))
+    this.#set({ lookingSinceMs: Date.now() })
+    const look = await lookAtDeliveries(this.#look, wantedOf(this.#state, this.#shown, detailsShown)).finally(() =>
+      this.#set({ lookingSinceMs: undefined }),
+    )
     // The filters may have become others meanwhile; then another look is under way.
     if (JSON.stringify(selectorOf(this.#state)) !== asked) return
     const before = this.#state

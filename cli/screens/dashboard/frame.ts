@@ -1,4 +1,5 @@
 import { type Colours, cellText } from '../../output/output.ts'
+import { asStarted } from '../../output/program.ts'
 import { displayWidth } from '../../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../../output/time.ts'
 import { questionOf, shownUrl } from './actions.ts'
@@ -16,16 +17,31 @@ export const headerLine = (state: State, { url, profile }: Place, width: number,
   const readOnly = viewer.permissions.some(each => each === 'webhooks' || each === 'admin') ? '' : ' (read only)'
   const token = `token ${cellText(viewer.name)}${readOnly}`
   const left = ['Tidings', cellText(url), token, profile && `profile ${cellText(profile)}`]
-  const sign = { live: '● live', away: '○ away', limited: '◐ slowed', refused: '✗ refused' }[link.kind]
+  const silence = silenceOf(state)
+  const sign = silence ?? { live: '● live', away: '○ away', limited: '◐ slowed', refused: '✗ refused' }[link.kind]
   const clock = `${timeOfDay(nowMs)} ${zoneName(zoneAt(nowMs))}`
-  const line = bothEnds(left.filter(Boolean).join('  '), `${sign}  ${clock}`, width)
-  const colour = link.kind === 'live' ? colours.green : link.kind === 'limited' ? colours.yellow : colours.red
+  const right = silence !== undefined && width < 80 ? sign : `${sign}  ${clock}`
+  const line = bothEnds(left.filter(Boolean).join('  '), right, width)
+  const isLive = silence === undefined && link.kind === 'live'
+  const colour = isLive ? colours.green : link.kind === 'limited' ? colours.yellow : colours.red
   return line.replace('Tidings', colours.bold('Tidings')).replace(sign, colour(sign))
+}
+
+/** A look that has taken so long may be one that nobody answers. */
+const SLOW_MS = 2_000
+
+/** For how long nothing has been answered, and of when what is shown is; undefined while looks are answered. */
+const silenceOf = ({ link, seenAtMs, startedAtMs, lookingSinceMs, nowMs }: State): string | undefined => {
+  const isWaiting = lookingSinceMs !== undefined && nowMs - lookingSinceMs > SLOW_MS
+  if (link.kind !== 'away' && !isWaiting) return undefined
+  const silentMs = Math.floor((nowMs - (seenAtMs ?? startedAtMs)) / 1000) * 1000
+  const asOf = seenAtMs === undefined ? '' : `, as of ${timeOfDay(seenAtMs)}`
+  return `○ no answer for ${silentMs < 1000 ? '1 s' : duration(silentMs)}${asOf}`
 }
 
 /** What has to be said above the footer: how the server is doing, what came of an action, what is being asked. */
 export const noticeLines = (state: State, width: number, colours: Colours): string[] => {
-  const wrapped = (lines: string[]) => lines.flatMap(line => wrapLine(line, width))
+  const wrapped = (lines: string[]) => lines.flatMap(line => wrapLine(asStarted(line), width))
   return [...wrapped(linkNotice(state, colours)).slice(0, 2), ...wrapped(askedFor(state, colours)).slice(0, 4)]
 }
 

@@ -10,11 +10,11 @@ export type Link =
   /** The server refuses to answer, for instance a token that has been revoked. */
   | { kind: 'refused'; message: string }
 
-const SLOWEST_MS = 60_000
-const AWAY_MOST_MS = 15_000
+/** A screen that looks less often than this says too little of what is so now. */
+const LONGEST_REST_MS = 15_000
 /**
  * A server that needs long for an answer is left alone for this many times as long: it spends a tenth of its time on a
- * screen.
+ * screen. No longer than the longest rest: a server that stalled once is not slow.
  */
 const REST = 9
 /** Keys that ask for a look may be pressed faster than a server is to be asked. */
@@ -112,7 +112,8 @@ export class Poll {
       this.#failures = 0
       this.#restraint.fine()
       this.#say(this.#restraint.slowdown > 1 ? { kind: 'limited', everyMs: this.#everyMs() } : { kind: 'live' })
-      return this.#again ? this.#soonestMs : Math.max(this.#everyMs(), REST * (performance.now() - this.#startedAt))
+      const restMs = Math.min(LONGEST_REST_MS, REST * (performance.now() - this.#startedAt))
+      return this.#again ? this.#soonestMs : Math.max(this.#everyMs(), restMs)
     } catch (error) {
       if (!(error instanceof CliError)) throw error
       this.#failures += 1
@@ -128,14 +129,14 @@ export class Poll {
     }
     if (exitCode === exitCodes.unreachable) {
       this.#say({ kind: 'away', message })
-      return Math.min(AWAY_MOST_MS, 1000 * 2 ** (this.#failures - 1))
+      return Math.min(LONGEST_REST_MS, 1000 * 2 ** (this.#failures - 1))
     }
     this.#say({ kind: 'refused', message: hint ? `${message} ${hint}` : message })
-    return AWAY_MOST_MS
+    return LONGEST_REST_MS
   }
 
   #everyMs(): number {
-    return Math.min(SLOWEST_MS, this.#intervalMs() * this.#restraint.slowdown)
+    return Math.min(LONGEST_REST_MS, this.#intervalMs() * this.#restraint.slowdown)
   }
 
   #say(link: Link): void {

@@ -56,6 +56,11 @@ export interface State {
   link: Link
   /** When the last look was answered, epoch milliseconds. */
   seenAtMs: number | undefined
+  /** When the look that is under way began. */
+  lookingSinceMs: number | undefined
+  /** When the webhooks were told last; looks for them are others. */
+  webhooksSeenAtMs: number | undefined
+  startedAtMs: number
   nowMs: number
 
   focus: Pane
@@ -92,6 +97,9 @@ export const initialState = (viewer: Viewer, filters: Filters, nowMs: number): S
   timeline: undefined,
   link: { kind: 'live' },
   seenAtMs: undefined,
+  lookingSinceMs: undefined,
+  webhooksSeenAtMs: undefined,
+  startedAtMs: nowMs,
   nowMs,
   focus: 'deliveries',
   detailsOf: 'deliveries',

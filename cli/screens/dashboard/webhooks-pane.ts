@@ -1,6 +1,7 @@
 import type { DeliveryStatus } from '../../../shared/vocabulary.ts'
 import { type Colours, cellText } from '../../output/output.ts'
-import { relativeIso } from '../../output/time.ts'
+import { asStarted } from '../../output/program.ts'
+import { relativeIso, timeOfDay } from '../../output/time.ts'
 import { statusColour } from '../../resources/cells.ts'
 import type { Webhook } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
@@ -15,7 +16,7 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
   const focused = focus === 'webhooks'
   const found = search.webhooks === '' ? '' : ` · “${cellText(search.webhooks)}”`
   const number = webhooks === undefined ? '' : ` · ${listed.length}${webhooks.length === MOST_WEBHOOKS ? '+' : ''}`
-  const title = rule(`Webhooks${number}${found}`, 'last 24 h', width, focused)
+  const title = rule(`Webhooks${number}${found}`, noteOf(state), width, focused)
   const heads = rowOf(cellsOf(HEADS, width))
   const lines = [focused ? colours.bold(title) : title, `  ${colours.dim(heads)}`]
   if (webhooks === undefined) return filledUp([...lines, '  Looking …'], height + 2)
@@ -32,9 +33,18 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
   return filledUp(lines, height + 2)
 }
 
-const NONE =
+/** They are asked for every 15 s at least; what has not been answered for longer is not of now. */
+const OLD_MS = 40_000
+
+const noteOf = ({ webhooksSeenAtMs, nowMs }: State): string =>
+  webhooksSeenAtMs !== undefined && nowMs - webhooksSeenAtMs > OLD_MS
+    ? `last 24 h, as of ${timeOfDay(webhooksSeenAtMs)}`
+    : 'last 24 h'
+
+const NONE = asStarted(
   '  None yet. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: ' +
-  'tidings listen --register'
+    'tidings listen --register',
+)
 
 interface WebhookCells {
   status: Value

@@ -1,0 +1,123 @@
+import type { ErrorCode, RefusalReason } from '../../shared/vocabulary.ts'
+import { CliError, type ExitCode, exitCodes } from '../errors.ts'
+import { neutralise } from '../output/neutralise.ts'
+import { duration } from '../output/time.ts'
+import { entryFor } from '../output/words.ts'
+
+/** An error of a GraphQL answer. */
+export interface ServerError {
+  message: string
+  extensions?: Record<string, unknown>
+}
+
+/** What the server said no to, and all that is known of it. */
+interface Refusal {
+  message: string
+  /** Of the error, made safe for a terminal where it is printed. */
+  extensions: Record<string, unknown>
+  response: Response
+  apiKey: string
+}
+
+export const serverError = (
+  { message, extensions = {} }: ServerError,
+  response: Response,
+  apiKey: string,
+): CliError => {
+  const code = typeof extensions.code === 'string' ? neutralise(extensions.code) : 'FAILED'
+  const more =
+    extensions.reason === 'clock_skew'
+      ? bothClocks(extensions, response)
+      : code === 'PING_FAILED'
+        ? whatItSaid(extensions)
+        : ''
+  return new CliError(
+    entryFor(EXIT_CODES, code) ?? exitCodes.failed,
+    code,
+    neutralise(message.replace(/\bVariable "\$\w+" has invalid value: /, '')) + more,
+    entryFor(HINTS, code)?.({ message, extensions, response, apiKey }),
+  )
+}
+
+/** Why an endpoint refused its ping is in its own words, if anywhere. */
+const whatItSaid = ({ response }: Record<string, unknown>): string => {
+  const text = typeof response === 'string' ? neutralise(response.replaceAll(/\s+/g, ' ').trim()) : ''
+  return text === '' ? '' : ` It said: ${text.length > 300 ? `${text.slice(0, 300)}…` : text}`
+}
+
+const EXIT_CODES: Record<ErrorCode, ExitCode> = {
+  UNAUTHENTICATED: exitCodes.notPermitted,
+  FORBIDDEN: exitCodes.notPermitted,
+  NOT_FOUND: exitCodes.notFound,
+  BAD_USER_INPUT: exitCodes.usage,
+  PING_FAILED: exitCodes.failed,
+  CONFLICT: exitCodes.failed,
+  RESULT_TOO_LARGE: exitCodes.failed,
+  QUERY_TOO_COMPLEX: exitCodes.failed,
+  RATE_LIMITED: exitCodes.failed,
+  UNAVAILABLE: exitCodes.unreachable,
+  INTERNAL_SERVER_ERROR: exitCodes.failed,
+}
+
+const none = (): undefined => undefined
+
+/** What to do about each error; undefined where its message says it. */
+const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
+  UNAUTHENTICATED: ({ extensions, apiKey }) =>
+    (entryFor(REFUSAL_HINTS, String(extensions.reason)) ?? whichToken)(neutralise(apiKey)),
+  FORBIDDEN: () => 'An admin can make one that may: tidings tokens create --help',
+  NOT_FOUND: () =>
+    'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.',
+  BAD_USER_INPUT: ({ message }) =>
+    /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined,
+  PING_FAILED: () => 'Mend the endpoint and run this again. To try without one of your own: tidings listen --register',
+  CONFLICT: none,
+  RESULT_TOO_LARGE: () =>
+    'Narrow it with a selector, or page: --limit 1000 --sort id, and then --after with the last id of each page.',
+  QUERY_TOO_COMPLEX: none,
+  RATE_LIMITED: ({ response }) => {
+    const seconds = response.headers.get('retry-after')
+    return seconds && /^\d+$/.test(seconds)
+      ? `Try again in ${duration(Number(seconds) * 1000)}.`
+      : 'Try again in a minute.'
+  },
+  UNAVAILABLE: none,
+  INTERNAL_SERVER_ERROR: ({ extensions, response }) => {
+    const requestId = extensions.requestId ?? response.headers.get('x-request-id')
+    return (
+      'Try again. If it stays, tell whoever runs the server the request id: ' +
+      `${neutralise(String(requestId ?? 'none'))}`
+    )
+  },
+}
+
+const whichToken = (_apiKey: string): string =>
+  'See which server and key are used, and why, with: tidings config. Save others with: tidings login'
+const askForAnother = (ended: string): string =>
+  `This access token was ${ended}. Ask an admin for a new one, then: tidings login`
+
+/** What to do about a request that was refused with 401. */
+const REFUSAL_HINTS: Record<RefusalReason, (apiKey: string) => string> = {
+  clock_skew: () => 'Set this machine’s clock, for instance by switching on network time.',
+  unknown_key: apiKey =>
+    `Is ${apiKey} the key that was meant, and the server? See both, and where they come from, with: tidings config`,
+  bad_signature: apiKey => `The secret does not belong to API key ${apiKey}. Save both again with: tidings login`,
+  expired: () => askForAnother('good until its time'),
+  revoked: () => askForAnother('withdrawn'),
+  missing: whichToken,
+  malformed: whichToken,
+  body_hash_mismatch: whichToken,
+  replayed: whichToken,
+}
+
+const bothClocks = (extensions: Record<string, unknown>, response: Response): string => {
+  const said = extensions.serverTime ?? response.headers.get('date')
+  const server = typeof said === 'string' ? Date.parse(said) : Number.NaN
+  if (Number.isNaN(server)) return ''
+  const here = Date.now()
+  const apart = `${duration(Math.abs(here - server))} ${here < server ? 'behind' : 'ahead'}`
+  return (
+    ` This machine’s clock: ${new Date(here).toISOString()}. The server’s: ${new Date(server).toISOString()}. ` +
+    `This one is ${apart}.`
+  )
+}

@@ -1,0 +1,48 @@
+import type { CommandUnknownOpts } from '@commander-js/extra-typings'
+import { usageError } from '../errors.ts'
+import { safeJson } from '../output/neutralise.ts'
+import { asStarted } from '../output/program.ts'
+import { topics } from './topics.ts'
+import { describeProgram, pathOf } from './tree.ts'
+
+/** The text of a topic that `tidings help` names; undefined where it names none. */
+export const topicNamed = (name: string | undefined): string | undefined => {
+  const topic = topics.find(each => each.name === name)
+  return topic && `${asStarted(topic.text)}\n`
+}
+
+/** The tree of all commands, for programs. */
+export const treeAsJson = (program: CommandUnknownOpts): string => `${safeJson(describeProgram(program), 2)}\n`
+
+/** Throws a CliError, exit code 2, when the words that follow `help` lead to no command. */
+export const checkPath = (program: CommandUnknownOpts, words: string[]): void => {
+  let command = program
+  for (const word of words) {
+    const next = command.commands.find(each => each.name() === word || each.aliases().includes(word))
+    if (!next) throw unknown(word, command)
+    command = next
+  }
+}
+
+const unknown = (word: string, command: CommandUnknownOpts) => {
+  const names = command.commands.map(each => each.name())
+  const all = command.parent ? names : [...names, ...topics.map(({ name }) => name)]
+  const near = all.filter(name => distance(name, word) <= 2)
+  return usageError(
+    `${command.parent ? `${pathOf(command)} has no` : 'There is no command or topic'} ${JSON.stringify(word)}.`,
+    near.length > 0 ? `Did you mean ${near.join(' or ')}?` : `There are ${all.join(', ') || 'none below it'}.`,
+  )
+}
+
+/** Letters to change, add or leave out to make one word of the other (Levenshtein). */
+const distance = (a: string, b: string): number => {
+  let row = Array.from({ length: b.length + 1 }, (_, index) => index)
+  for (let i = 1; i <= a.length; i++) {
+    const above = row
+    row = [i]
+    for (let j = 1; j <= b.length; j++) {
+      row[j] = Math.min(above[j]! + 1, row[j - 1]! + 1, above[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1))
+    }
+  }
+  return row[b.length]!
+}

@@ -1,0 +1,36 @@
+import { accessSync, constants, mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileFault, usageError } from '../errors.ts'
+import type { Output } from '../output/output.ts'
+import { writeRequest } from '../verify/saved-request.ts'
+import type { Arrival } from './receiver.ts'
+
+/** What cannot be kept has been received all the same. */
+export const saving = (output: Output, work: () => void): void => {
+  try {
+    work()
+  } catch (error) {
+    output.warning(`The request could not be kept: ${fileFault(error)}.`)
+  }
+}
+
+/** One that can be written to, as long as it is still of use to say so. */
+export const makeFolder = (folder: string): void => {
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 })
+    accessSync(folder, constants.W_OK | constants.X_OK)
+  } catch (error) {
+    throw usageError(
+      `The folder of --save cannot be used: ${fileFault(error)}.`,
+      'Name one that this user may write to.',
+    )
+  }
+}
+
+/** Readable by this user only: a token is good for five minutes. */
+export const save = (folder: string, arrival: Arrival, url: string): void => {
+  const time = new Date(arrival.receivedAtMs).toISOString().replaceAll(':', '-')
+  // What is untrusted must not choose where a file goes.
+  const name = `${time}-${(arrival.eventId ?? 'request').replace(/[^\w-]/g, '_').slice(0, 64)}.http`
+  writeFileSync(join(folder, name), writeRequest(arrival, url), { mode: 0o600 })
+}
