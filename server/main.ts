@@ -1,4 +1,3 @@
-import { createServer, type RequestListener, type Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
@@ -10,11 +9,11 @@ import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
 import type { Service } from './graphql/context.ts'
 import { createApp, type ServerState } from './http/app.ts'
+import { listen } from './http/listen.ts'
 import { createMetrics, type Metrics } from './http/metrics.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
-import type { Log } from './log.ts'
-import { SHARED_PORT } from './processes.ts'
+import { type Log, logAllCounted } from './log.ts'
 import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 
@@ -41,7 +40,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   const isStopping = () => state.isStopping
   let running: Running | undefined
   const app = createApp({ config, log, metrics, state })
-  const http = await listen(app.callback(), config)
+  const http = await listen(app.callback(), config, log)
 
   const start = async (): Promise<void> => {
     const database = await connectPatiently(config, log, isStopping)
@@ -78,6 +77,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
       await closed
       clearInterval(closing)
       await state.database?.close()
+      logAllCounted(log)
     },
   }
 }
@@ -120,6 +120,7 @@ const startRoles = async (
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
   const readers = createReaders(config.databaseUrl, database, log)
+  if (config.roles.includes('api')) readers.warm()
   return {
     service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
@@ -147,14 +148,6 @@ const orElse = async <T>(undo: () => unknown, work: Promise<T>): Promise<T> => {
 
 /** Shutting down, requests get so long to be answered. */
 const REQUESTS_MS = 20_000
-
-const listen = (handler: RequestListener, config: Config): Promise<Server> => {
-  const server = createServer(handler)
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen({ port: config.port, host: config.host, ...SHARED_PORT }, () => resolve(server))
-  })
-}
 
 const PATIENCE = { retries: Number.POSITIVE_INFINITY, minTimeout: 1_000, factor: 1 }
 

@@ -136,29 +136,35 @@ export const checkWritable = async (database: Database): Promise<void> => {
 
 export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'missing table'
 
-/** The rows of one SELECT. */
+/**
+ * The rows of one SELECT.
+ *
+ * @param options.isPrepared each connection of an engine that is reached by one has the statement parsed once: for
+ *   those that take longer to read than to carry out, whose texts are few, and whose bindings are texts
+ */
 export const rows = async <Row>(
   sql: Sql,
   statement: string,
   bindings: readonly Knex.RawBinding[] = [],
-): Promise<Row[]> => {
-  return dialectOf(sql).rowsOf(await ask(sql, statement, bindings))
-}
+  { isPrepared = false }: { isPrepared?: boolean } = {},
+): Promise<Row[]> => dialectOf(sql).rowsOf(await ask(sql, { sql: statement, bindings, isPrepared }))
 
 /** Runs one INSERT, UPDATE or DELETE and returns how many rows it matched or wrote. */
 export const run = async (sql: Sql, statement: string, bindings: readonly Knex.RawBinding[] = []): Promise<number> => {
-  return dialectOf(sql).affectedRowsOf(await ask(sql, statement, bindings))
+  return dialectOf(sql).affectedRowsOf(await ask(sql, { sql: statement, bindings }))
 }
+
+type Query = { sql: string; bindings: readonly Knex.RawBinding[]; isPrepared?: boolean }
 
 /**
  * What knex's `raw` does, for statements that are text already: building, compiling and running one as knex does took
  * as much of the processor as sending it and reading its answer.
  */
-const ask = async (sql: Sql, statement: string, bindings: readonly Knex.RawBinding[]): Promise<unknown> => {
+const ask = async (sql: Sql, query: Query): Promise<unknown> => {
   const { client } = sql
   const connection = await client.acquireConnection()
   try {
-    const { response } = await client.query(connection, { sql: statement, bindings })
+    const { response } = await client.query(connection, query)
     return response
   } finally {
     client.releaseConnection(connection)

@@ -14,7 +14,10 @@ type RawConnection = {
   threadId: number
   on(event: 'error', listener: () => void): void
   query(sql: string, done: (error: unknown) => void): void
+  execute(sql: string, bindings: unknown[], done: (error: unknown, rows: unknown, fields: unknown) => void): void
 }
+
+type Query = { sql: string; bindings: unknown[]; isPrepared?: boolean; response?: unknown }
 
 /** When each connection was last used, by `performance.now()`. */
 const usedAt = new WeakMap<RawConnection, number>()
@@ -30,16 +33,25 @@ class OutageAwareClient extends MySQL2Client {
     return idleMs < LONGEST_IDLE_MS && super.validateConnection(connection)
   }
 
-  override async _query(connection: RawConnection, query: unknown) {
+  override async _query(connection: RawConnection, query: Query) {
     usedAt.set(connection, performance.now())
     try {
-      return await super._query(connection, query)
+      return await (query.isPrepared ? execute(connection, query) : super._query(connection, query))
     } catch (error) {
       if (dialects.mysql.faultOf(error) === 'outage') connection.__knex__disposed = error
       throw error
     }
   }
 }
+
+const execute = (connection: RawConnection, query: Query): Promise<Query> =>
+  new Promise((resolve, reject) =>
+    connection.execute(query.sql, query.bindings, (error, rows, fields) => {
+      if (error) return reject(error)
+      query.response = [rows, fields]
+      resolve(query)
+    }),
+  )
 
 /**
  * A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before
@@ -87,6 +99,8 @@ export const connectMysql = (
   knexModule.knex({
     client: OutageAwareClient,
     log: knexLog,
+    // Values stay out of messages.
+    compileSqlOnError: false,
     connection: { ...parseMysqlUrl(url), charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
     acquireConnectionTimeout: 10_000,
     pool: {

@@ -98,6 +98,8 @@ export const connectSqlite = (filename: string, readOnly = false): Knex =>
   knexModule.knex({
     client: NodeSqliteClient,
     log: knexLog,
+    // Values stay out of messages.
+    compileSqlOnError: false,
     connection: { filename, readOnly } as { filename: string },
     useNullAsDefault: true,
     pool: { min: 1, max: 1, idleTimeoutMillis: 2 ** 31 - 1 },

@@ -52,8 +52,18 @@ export type Claims = {
 /**
  * Claims for the places of this process: what has been due longest, or by turns of the webhooks where one has its
  * share.
+ *
+ * @param given.onPast called when it has met what is left of past epochs, to be swept
  */
-export const createClaims = ({ database, places }: { database: Database; places: Places }): Claims => {
+export const createClaims = ({
+  database,
+  places,
+  onPast,
+}: {
+  database: Database
+  places: Places
+  onPast: () => void
+}): Claims => {
   let crowded = false
   /** Webhooks that nothing is sent to, and until when they are not looked at. */
   const passed = new Map<string, number>()
@@ -129,6 +139,7 @@ export const createClaims = ({ database, places }: { database: Database; places:
     const foundOf = new Map<string, number>()
     for (const job of claimed.found) foundOf.set(lineOf(job), (foundOf.get(lineOf(job)) ?? 0) + 1)
     for (const job of claimed.taken) places.add(job, now + LEASE_MS)
+    if (claimed.hasPast) onPast()
     // A hold may be lifted, by a change of the webhook.
     for (const over of claimed.passedOver) passed.set(keyOf(over), Math.min(over.until, now + PASSED_MS))
     return { ...claimed, found: claimed.found.length, foundOf }

@@ -7,8 +7,8 @@ import { LEASE_MS, newLease } from './leases.ts'
 import type { Job } from './queue.ts'
 
 /**
- * Makes couriers, each for one transaction. What is queued in it has been looked at: the transaction holds the webhooks,
- * so that what was read of them is so until it is committed.
+ * Makes couriers, each for one transaction. What is queued in it has been looked at: the transaction holds the
+ * webhooks, so that what was read of them is so until it is committed.
  *
  * @param given.isTaking whether fresh deliveries of a webhook are sent from here at once
  * @param given.onCommitted called with what was taken, and when it was looked at, by `performance.now()`

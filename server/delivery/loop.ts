@@ -1,7 +1,7 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
-import { checkWritable, type Database } from '../database/connect.ts'
+import { checkWritable, type Database, isOutage } from '../database/connect.ts'
 import { REQUEST_MS } from '../database/patience.ts'
 import type { Courier } from '../domain/deliveries.ts'
 import type { Log } from '../log.ts'
@@ -75,13 +75,15 @@ export const startDeliveryLoop = (
     },
     onStuck: stuck => giveBack(stuck, clock.now()),
   })
-  const claims = createClaims({ database, places })
+  const claims = createClaims({ database, places, onPast: () => sweeper?.look() })
   const record = createRecorder(tools)
   const keeper = createKeeper(tools)
   const leases = keepExtending({ database, clock, log, places: places.all })
   /** Those whose turn has come, and of these, those whose request has begun. */
   const begun = new Set<Place>()
   const sent = new Set<Place>()
+  /** Not sent, and not given back for want of the database: whoever took them over could not know. */
+  const unsent: Job[] = []
   /** Those that must not begin although their turn has come. */
   const stoppedPlaces = new Set<Place>()
   const recheck = createRecheck({
@@ -174,6 +176,8 @@ export const startDeliveryLoop = (
   const resume = async (): Promise<void> => {
     await checkWritable(database)
     await claims.forgetDoubtful(clock.now())
+    await putBack(database, unsent, { dueAt: clock.now(), now: clock.now() })
+    unsent.length = 0
     log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
@@ -266,11 +270,12 @@ export const startDeliveryLoop = (
     for (const place of unsent) leave(place)
   }
 
-  /** Unsent claims that cannot be given back now are so when their lease runs out. */
+  /** Unsent claims that cannot be given back now are so when the database is back, or their lease runs out. */
   const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
-    putBack(database, jobs, { dueAt, now: clock.now() }).catch(error =>
-      log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
-    )
+    putBack(database, jobs, { dueAt, now: clock.now() }).catch(error => {
+      if (isOutage(error)) unsent.push(...jobs)
+      log.warn({ err: error }, 'claims cannot be given back; their lease runs out')
+    })
 
   /** What may have been committed when the connection broke does not wait for its lease: nobody else knows of it. */
   const putBackDoubtful = async (jobs: Job[], leaseEnd: number): Promise<void> => {

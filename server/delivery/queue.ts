@@ -104,6 +104,8 @@ export type Claimed = {
   left: boolean
   /** Webhooks, in an epoch, that nothing is sent to until then: they may have more in the queue. */
   passedOver: { webhookId: string; epoch: number; until: number }[]
+  /** Some are of past epochs, and left to be swept. */
+  hasPast: boolean
 }
 
 /** A webhook that is being swept is looked at again after so long. */
@@ -128,7 +130,7 @@ export const claim = async (
   const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
     const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
-    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [] }
+    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [], hasPast: false }
     const found = due.map(row => claimOf(row, lease))
     const jobs = await inSight(trx, await jobsOf(trx, found))
     const active = jobs.filter(job => job.epoch === job.webhook.epoch)
@@ -144,7 +146,7 @@ export const claim = async (
     const swept = await sweepPast(trx, due, jobs, now)
     const held = later.map(({ job, dueAt }) => ({ ...job, until: dueAt }))
     const passedOver = [...held, ...swept.map(job => ({ ...job, until: now + SWEPT_AGAIN_MS }))]
-    return { taken: take, found, left: changed.size < active.length, passedOver }
+    return { taken: take, found, left: changed.size < active.length, passedOver, hasPast: swept.length > 0 }
   })
 }
 

@@ -119,7 +119,7 @@ export const holdAccessToken = async <Row extends object>(
   { columns, joins, bindings }: Beside<Row> = NOTHING,
 ): Promise<{ token: AccessToken; row: Row }> => {
   const statement = `SELECT ${TOKEN}${columns} FROM access_tokens t ${joins} WHERE t.id = ?${dialectOf(trx).forShare}`
-  const [row] = await rows<RowWithPermissions & Row>(trx, statement, [...bindings, token.id])
+  const [row] = await rows<RowWithPermissions & Row>(trx, statement, [...bindings, token.id], { isPrepared: true })
   const held = tokenOf(row!)
   const ended = endOf(held, now())
   if (ended) throw new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason })

@@ -74,6 +74,7 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<Send
     `SELECT ${MATCHED}, m.matched_at
      FROM (${matching}) m STRAIGHT_JOIN webhooks w ${useIndex('PRIMARY')} ON w.id = m.id ORDER BY w.id${forShare}`,
     bindings,
+    { isPrepared: event.organisationIds.length === 1 },
   )
   const active = found.filter(isActive)
   if (active.every(row => row.updated_at === row.matched_at)) return active

@@ -1,4 +1,4 @@
-import { notFound } from '../../shared/errors.ts'
+import { notFound, TidingsError } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, type Sql } from '../database/connect.ts'
@@ -82,46 +82,55 @@ export const recoverDeliveries = async (
   await look(({ trx, token }) => requireWebhook(trx, token, webhookId))
   // What is still pending of a past epoch is missed, once it has been cancelled.
   if (!(await sweepUntil(database, clock, webhookId, deadline))) return recovery
-  while (!recovery.isComplete) {
-    const { queued, after, end } = recovery
-    recovery = await change(async held => {
-      const { trx, token } = held
-      const webhook = await lockActive(held, webhookId, 'forUpdate')
-      const from = {
-        time: Math.max(after.time, webhook.created_at),
-        id: after.time >= webhook.created_at ? after.id : '',
-      }
-      const edge = await edgeOf(trx, from, end)
-      const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, missedOf(trx), [
-        from.time,
-        from.time,
-        from.id,
-        edge.time,
-        edge.time,
-        edge.id,
-        webhookId,
-        BATCH,
-      ])
-      const there = await holdEvents(trx, missed)
-      await enqueue(
-        trx,
-        there.map(event => ({ event, webhook })),
-        held.now(),
-        { recovered: true },
-      )
-      const last = missed.at(-1)
-      const isLooked = missed.length < BATCH
-      return {
-        webhookId,
-        queued: queued + (await countSeen(trx, token, there)),
-        after: isLooked ? { time: edge.time, id: edge.id } : { time: last!.created_at, id: last!.id },
-        end,
-        isComplete: isLooked && edge.isLast,
-      }
-    })
+  for (let hasBegun = earlier !== undefined; !recovery.isComplete; hasBegun = true) {
+    const soFar = recovery
+    try {
+      recovery = await change(held => recoverPage(held, soFar))
+    } catch (error) {
+      // What was queued stays so: it is answered, with where to go on.
+      if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
+      throw error
+    }
     if (performance.now() > deadline) break
   }
   return recovery
+}
+
+/** Queues the next page of a recovery, and returns how far it has come by then. */
+const recoverPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
+  const { trx, token } = held
+  const webhook = await lockActive(held, webhookId, 'forUpdate')
+  const from = {
+    time: Math.max(after.time, webhook.created_at),
+    id: after.time >= webhook.created_at ? after.id : '',
+  }
+  const edge = await edgeOf(trx, from, end)
+  const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, missedOf(trx), [
+    from.time,
+    from.time,
+    from.id,
+    edge.time,
+    edge.time,
+    edge.id,
+    webhookId,
+    BATCH,
+  ])
+  const there = await holdEvents(trx, missed)
+  await enqueue(
+    trx,
+    there.map(event => ({ event, webhook })),
+    held.now(),
+    { recovered: true },
+  )
+  const last = missed.at(-1)
+  const isLooked = missed.length < BATCH
+  return {
+    webhookId,
+    queued: queued + (await countSeen(trx, token, there)),
+    after: isLooked ? { time: edge.time, id: edge.id } : { time: last!.created_at, id: last!.id },
+    end,
+    isComplete: isLooked && edge.isLast,
+  }
 }
 
 /** An admin who sees some organisations may recover any webhook, and is not told by it what happened in the others. */

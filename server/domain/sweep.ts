@@ -76,7 +76,10 @@ const moveOn = async (trx: Sql, moved: PastRow[], epoch: number, now: number): P
   await run(trx, `UPDATE delivery_queue SET epoch = ? WHERE delivery_id IN (${marks(ids)})`, [epoch, ...ids])
   const waiting = moved.filter(row => row.lease === null && row.due_at > now).map(row => row.delivery_id)
   if (waiting.length === 0) return
-  await run(trx, `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(waiting)})`, [now, ...waiting])
+  await run(trx, `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(waiting)}) AND lease IS NULL`, [
+    now,
+    ...waiting,
+  ])
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(waiting)})`, [now, ...waiting])
 }
 

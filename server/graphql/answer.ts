@@ -41,7 +41,9 @@ export type Answered = GraphqlAnswer & {
   /** Of all its errors. */
   codes: Set<unknown>
   claim: Claim | undefined
-  /** Of a mutation that was made: what its fields have come to. Its answer is yet to be read, where it holds up nobody. */
+  /**
+   * Of a mutation that was made: what its fields have come to. Its answer is yet to be read, where it holds up nobody.
+   */
   made: Outcomes | undefined
 }
 

@@ -46,7 +46,9 @@ export type Context = Service & {
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
-  /** What the fields of a mutation have come to, by their names in the answer: in another process, where it was made. */
+  /**
+   * What the fields of a mutation have come to, by their names in the answer: in another process, where it was made.
+   */
   outcomes: Outcomes
   /** Whether `outcomes` is all that there is to answer from, and nothing is to be changed. */
   isMade: boolean

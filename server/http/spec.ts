@@ -34,14 +34,19 @@ export const webhookSpec = (installation: Installation) => ({
 const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
 Each event comes as a POST with a JSON body and a JWT in the Authorization header.
 
-Check, in this order, and answer 401 when one fails: the token's \`alg\` is \`EdDSA\`; its \`kid\` is that of an
-Ed25519 key at ${baseUrl}/.well-known/jwks.json, and the signature is that key's; \`iss\` is \`${issuerUrl}\`;
-\`aud\` is the endpoint's URL as registered; \`exp\` has not passed; \`jti\` is the body's \`eventId\`;
-\`body_sha256\` is the SHA-256 of the body; \`webhookId\` is one of yours; \`jti\` was not handled before.
-Record a \`jti\` once its event is handled.
+Check, in this order, and answer 401 when one fails:
 
-Answer 2XX when the event is handled, 429 with Retry-After to have it later, and 5XX when something fails on
-your side: ${again(retryScheduleMs)} An attempt takes at most 15 s. Any other 4XX ends the delivery.
+1. The token's \`alg\` is \`EdDSA\`.
+2. Its \`kid\` is that of an Ed25519 key at ${baseUrl}/.well-known/jwks.json, and the signature is that key's.
+3. \`iss\` is \`${issuerUrl}\`.
+4. \`aud\` is the endpoint's URL as registered.
+5. \`exp\` has not passed.
+6. \`jti\` is the body's \`eventId\`, and \`body_sha256\` the SHA-256 of the body.
+7. \`webhookId\` is one of yours.
+8. \`jti\` was not handled before. Record it once its event is handled.
+
+Answer 2XX when the event is handled, 429 with Retry-After to have it later, and 5XX when something fails on your side:
+${again(retryScheduleMs)} An attempt takes at most 15 s. Any other 4XX ends the delivery.
 
 There will be more types of events, and more in a payload: acknowledge what you do not know.
 
@@ -104,9 +109,9 @@ const responses = (type: EventType, { retryScheduleMs }: Installation) => ({
   '2XX': { description: type === 'ping' ? 'Delivered, but not registered by it.' : 'Delivered.' },
   '401': {
     description:
-      'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. Not sent ' +
-      'again. A retry that is refused with `error_description="replay"` counts as handled, if an earlier attempt ' +
-      'had no answer or one from 501 to 599.',
+      'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. ' +
+      'Not sent again. A retry that is refused with `error_description="replay"` counts as handled, if an earlier ' +
+      'attempt had no answer or one from 501 to 599.',
     headers: { 'WWW-Authenticate': { $ref: '#/components/headers/Challenge' } },
   },
   '429': {

@@ -17,11 +17,13 @@ const MOST_READERS = Math.max(2, Math.min(4, availableParallelism()))
 /** Requests that one works on at once: their statements run in a database's server, or else in the reader itself. */
 const PLACES = { embedded: 1, server: 4 }
 /** Megabytes of a reader's heap. */
-const HEAP_MB = 192
+const HEAP_MB = 160
 /** A reader that does not end a request so long after it should is held by it, and is ended itself. */
 const HELD_MS = 2_000
 /** While the others are busy, one has to wait so long before a further reader is started for it. */
 const WORTH_A_READER_MS = 100
+/** The first is started so long after the server, which has enough to do until then. */
+const WARM_MS = 1_000
 /** Readers that end before they are ready are not started again at once. */
 const RESTART_MS = 500
 /** Characters of requests that wait, each with what goes with it; of one token's, half. */
@@ -58,6 +60,8 @@ export type Readers = {
    * its document valid. Throws UNAVAILABLE when none had a place for it in time, and what ended it.
    */
   ask(request: GraphqlRequest, terms: Terms): Promise<ReaderAnswer | 'mutation'>
+  /** Starts the first soon, so that no query has to wait for it. */
+  warm(): void
   stop(): void
 }
 
@@ -239,6 +243,12 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       clearTimeout(late)
       if (told instanceof Error) throw told
       return told
+    },
+    warm() {
+      const startFirst = () => {
+        if (!isStopping && readers.size === 0) startReader()
+      }
+      setTimeout(startFirst, WARM_MS).unref()
     },
     stop() {
       isStopping = true

@@ -161,7 +161,8 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     it('is what a 429 means for a webhook that has another url by then: nothing', async () => {
       const next = await startReceiver()
       const old = await startReceiver({ answer: (_request, n) => ({ status: n === 1 ? 200 : 429 }) })
-      const id = await webhook({ url: old.url })
+      const { organisationId } = await addProject(two.stopped.database)
+      const id = await webhook({ url: old.url, organisationIds: [organisationId] })
       const { acted } = await held(
         /^SELECT id FROM webhooks WHERE id IN .* FOR UPDATE/,
         () => two.byStopped(PING, { id }),
@@ -336,7 +337,9 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         async () =>
           done(
             await two.byOther(
-              'mutation ($id: UUID!, $since: DateTime!) { recoverDeliveries(webhookId: $id, since: $since) { queued } }',
+              `mutation ($id: UUID!, $since: DateTime!) {
+                recoverDeliveries(webhookId: $id, since: $since) { queued }
+              }`,
               { id: webhookId, since },
             ),
           ),

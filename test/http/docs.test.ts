@@ -72,7 +72,7 @@ test('the description refers to nothing that is not in it', async () => {
   }
 })
 
-test('a receiver made from the description takes what a later version adds; what is sent has no more', async () => {
+test('a receiver made of the description takes what a later version adds, and what is sent has no more', async () => {
   assert.doesNotMatch(JSON.stringify(await description()), /"additionalProperties":false/)
   for (const { payload, example } of Object.values(events)) {
     assert.ok((payload as ZodObject).safeParse(example).success)

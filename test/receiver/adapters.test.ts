@@ -135,7 +135,8 @@ for (const [name, serve] of Object.entries(adapters)) {
     const requestTo = async (url: string, more: { version?: string; headers?: string; chunked?: boolean } = {}) => {
       const { authorization, body } = await sender.request({ audience: url })
       const length = more.chunked ? 'transfer-encoding: chunked' : `content-length: ${body.length}`
-      const head = `POST /hooks HTTP/${more.version ?? '1.1'}\r\nhost: x\r\nauthorization: ${authorization}\r\n${length}\r\n`
+      const first = `POST /hooks HTTP/${more.version ?? '1.1'}\r\nhost: x\r\n`
+      const head = `${first}authorization: ${authorization}\r\n${length}\r\n`
       const bytes = more.chunked ? `${[...body].map(it => `1\r\n${it}\r\n`).join('')}0\r\n\r\n` : body
       return `${head}${more.headers ?? ''}\r\n${bytes}`
     }

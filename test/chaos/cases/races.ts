@@ -30,6 +30,8 @@ import { ALL, type Case } from './case.ts'
 const WEBHOOKS = 8
 const AT_ONCE = 12
 const SAMPLE_MS = 500
+/** Where operations take long, so many are made as can be in that time. */
+const LONGEST_MS = 8 * 60_000
 /** How far a request may begin after the end of its delivery, and the machine's clocks lie apart. */
 const STOPPED_WITHIN_MS = 1_000
 const CLOCKS_MS = 250
@@ -165,9 +167,12 @@ const races: Case = {
       }
     })()
     const count = stage.size(2_000)
+    let made = 0
     await times(
       count,
       async n => {
+        if (Date.now() > since + LONGEST_MS) return
+        made += 1
         const [what, operate] = choose(operations)
         const answer = await operate(choose(clients))
         if (answer) history.push({ what, answer })
@@ -175,7 +180,7 @@ const races: Case = {
       },
       AT_ONCE,
     )
-    stage.say(`${count} operations in ${Math.round((Date.now() - since) / 1000)} s`)
+    stage.say(`${made} operations in ${Math.round((Date.now() - since) / 1000)} s`)
     await untilSettled(stage, 120_000)
     await wait(1_500)
     isOver = true
@@ -202,7 +207,7 @@ const races: Case = {
       'no client sees the machinery',
       machinery.size === 0,
       machinery.size === 0
-        ? `${history.length} answers`
+        ? `${history.length} answers to ${made} operations`
         : [...machinery].map(([what, list]) => `${list.length} × ${what}`).join(', '),
     )
   },
