@@ -2,7 +2,7 @@ import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '
 import pc from 'picocolors'
 import { addCommands, entries } from './commands/index.ts'
 import { CliError, type ExitCode, exitCodes, Finished, fileFault, isFileFault, usageError } from './errors.ts'
-import { neutralise, safeJson } from './output/neutralise.ts'
+import { neutralise, plain, printable, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
 import { asStarted } from './output/program.ts'
 import { fold } from './output/wrap.ts'
@@ -185,12 +185,14 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
   }
   if (error instanceof CliError) return report(error, argv)
   if (isFileFault(error)) {
-    const message = `${neutralise(error.path)} cannot be ${WRITES.has(error.syscall ?? '') ? 'written' : 'read'}: ${fileFault(error)}.`
+    const failed = WRITES.has(error.syscall ?? '') ? 'written' : 'read'
+    const message = `${neutralise(error.path)} cannot be ${failed}: ${fileFault(error)}.`
     const hint = 'See that this user may, and that there is room; or name another place.'
     return report(new CliError(exitCodes.failed, 'FILE', message, hint), argv)
   }
   const unexpected = error instanceof Error ? error : new Error(String(error))
-  if (argv.includes('--verbose') || argv.includes('-v')) process.stderr.write(`${unexpected.stack}\n`)
+  if (argv.includes('--verbose') || argv.includes('-v'))
+    process.stderr.write(`${printable(String(unexpected.stack))}\n`)
   return report(
     new CliError(
       exitCodes.failed,
@@ -215,7 +217,7 @@ const report = (error: CliError, argv: string[]): number => {
     return exitCode
   }
   const { messageColours: colours } = new Output({ color: askedColour(argv) })
-  const text = `${colours.red('Error:')} ${message}\n${hint ? `${hint}\n` : ''}`
+  const text = `${colours.red('Error:')} ${plain(message)}\n${hint ? `${plain(hint)}\n` : ''}`
   process.stderr.write(fold(text, columnsOf(process.stderr)))
   return exitCode
 }

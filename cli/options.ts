@@ -12,7 +12,10 @@ export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmat
 
 /** A help text's examples: what it is for, then the line to type. */
 export const examples = (...lines: [purpose: string, line: string][]): string =>
-  `\nExamples:\n${lines.map(([purpose, line]) => `  # ${purpose}\n${line.split('\n').map(prompted).join('\n')}`).join('\n\n')}`
+  `\nExamples:\n${lines.map(example).join('\n\n')}`
+
+const example = ([purpose, line]: [purpose: string, line: string]): string =>
+  `  # ${purpose}\n${line.split('\n').map(prompted).join('\n')}`
 
 const prompted = (line: string): string => `  $ ${foldLine(asStarted(line))}`
 

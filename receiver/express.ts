@@ -8,6 +8,7 @@ export interface NodeResponse {
   destroyed?: boolean
   writeHead(status: number, headers: Record<string, string>): unknown
   end(body: string): unknown
+  destroy?(): unknown
 }
 
 /**
@@ -25,7 +26,13 @@ export const expressReceiver = <Native extends NodeRequest & KeptBody = NodeRequ
     const body = () => readNodeBody(request, request)
     const answer = await receiver.receive({ method, authorization: headers.authorization, body, request, isAnswered })
     if (isAnswered()) return
-    response.writeHead(answer.status, answer.headers)
-    response.end(answer.body)
+    try {
+      response.writeHead(answer.status, answer.headers)
+      response.end(answer.body)
+    } catch (error) {
+      // Something else has a hand in the response: without an answer the delivery comes again.
+      console.error('tidings/receiver: the answer could not be sent:', error)
+      response.destroy?.()
+    }
   }
 }

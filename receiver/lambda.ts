@@ -27,7 +27,9 @@ export const lambdaReceiver = <Native extends LambdaUrlEvent = LambdaUrlEvent>(
   ...given: AdapterArguments<Native>
 ): ((event: Native) => Promise<LambdaUrlResult>) => {
   const receiver = receiverOf(given)
-  return async event => {
+  return async given => {
+    // What invokes a function otherwise than by its URL, such as a test of the console, gives it what it likes.
+    const event = given ?? ({} as Native)
     const afterwards: Promise<unknown>[] = []
     const { status, headers, body } = await receiver.receive({
       method: event.requestContext?.http?.method,
@@ -44,8 +46,8 @@ export const lambdaReceiver = <Native extends LambdaUrlEvent = LambdaUrlEvent>(
 }
 
 /** Lower case in a function URL's events; a test written by hand may have them otherwise. */
-const headerOf = ({ headers = {} }: LambdaUrlEvent, name: string): string | undefined =>
-  Object.entries(headers).find(([key]) => key.toLowerCase() === name)?.[1]
+const headerOf = ({ headers }: LambdaUrlEvent, name: string): string | undefined =>
+  Object.entries(headers ?? {}).find(([key]) => key.toLowerCase() === name)?.[1]
 
-const bodyOf = async ({ body = '', isBase64Encoded }: LambdaUrlEvent): Promise<Uint8Array> =>
-  isBase64Encoded ? Uint8Array.from(atob(body), it => it.charCodeAt(0)) : toBytes(body)
+const bodyOf = async ({ body, isBase64Encoded }: LambdaUrlEvent): Promise<Uint8Array> =>
+  isBase64Encoded ? Uint8Array.from(atob(body ?? ''), it => it.charCodeAt(0)) : toBytes(body ?? '')

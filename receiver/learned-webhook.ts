@@ -1,3 +1,4 @@
+import { hasMethods, requireGiven } from './given.ts'
 import type { VerifyOptions } from './options.ts'
 
 /** Where the id of the receiver's webhook is kept, such as a file or a row. */
@@ -12,6 +13,7 @@ export interface WebhookIdKeeper {
  * register yours before you tell the URL to anybody.
  */
 export const learnedWebhook = (keeper: WebhookIdKeeper): Exclude<VerifyOptions['webhookId'], undefined> => {
+  requireGiven(hasMethods(keeper, 'load', 'save'), 'keeper', keeper, 'an object with the methods load and save')
   let learning: Promise<unknown> = Promise.resolve()
   const isOwn = async (webhookId: string, isPing: boolean): Promise<boolean> => {
     const known = await keeper.load()

@@ -2,6 +2,7 @@ import type { Jwk } from '../shared/delivery-token.ts'
 import { isObject } from '../shared/token-format.ts'
 import type { Ping, TidingsEvent } from './event.ts'
 import type { FaultCode, FaultDetails } from './fault.ts'
+import { hasMethods, isFunction, requireClock, requireGiven } from './given.ts'
 import { isUsable, jwksUrl, type KeySource, keysIn, remoteKeys } from './keys.ts'
 import { memoryReplayStore, type ReplayStore } from './replay-store.ts'
 
@@ -93,14 +94,14 @@ export const checkOptions = (options: ReceiverOptions): CheckedOptions => {
     onRefused = ignore,
     onHandled = ignore,
   } = options
-  const isStore = isObject(replayStore) && ['claim', 'record', 'release'].every(it => isFunction(replayStore[it]))
-  require(isStore, 'replayStore', replayStore, 'an object with the methods claim, record and release')
-  require(dedupe === 'delivery' || dedupe === 'event', 'dedupe', dedupe, '“delivery” or “event”')
-  require(replays === 'refuse' || replays === 'acknowledge', 'replays', replays, '“refuse” or “acknowledge”')
+  const isStore = hasMethods(replayStore, 'claim', 'record', 'release')
+  requireGiven(isStore, 'replayStore', replayStore, 'an object with the methods claim, record and release')
+  requireGiven(dedupe === 'delivery' || dedupe === 'event', 'dedupe', dedupe, '“delivery” or “event”')
+  requireGiven(replays === 'refuse' || replays === 'acknowledge', 'replays', replays, '“refuse” or “acknowledge”')
   const isTime = Number.isFinite(handlerTimeoutMs) && handlerTimeoutMs > 0 && handlerTimeoutMs <= LONGEST_TIMEOUT_MS
-  require(isTime, 'handlerTimeoutMs', handlerTimeoutMs, 'a number of milliseconds, such as 14000')
+  requireGiven(isTime, 'handlerTimeoutMs', handlerTimeoutMs, 'a number of milliseconds, such as 14000')
   for (const [name, value] of Object.entries({ onError, onRefused, onHandled })) {
-    require(isFunction(value), name, value, 'a function')
+    requireGiven(isFunction(value), name, value, 'a function')
   }
   return { ...verify, replayStore, dedupe, replays, handlerTimeoutMs, onError, onRefused, onHandled }
 }
@@ -109,14 +110,19 @@ export const checkOptions = (options: ReceiverOptions): CheckedOptions => {
 export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys): CheckedVerifyOptions => {
   if (!isObject(options)) throw new TypeError('The options should be an object with issuer and audience.')
   const { issuer, audience, webhookId, now = Date.now } = options
-  require(isUrl(issuer), 'issuer', issuer, 'the address of the Tidings server, such as https://tidings.example.com')
+  requireGiven(
+    isUrl(issuer),
+    'issuer',
+    issuer,
+    'the address of the Tidings server, such as https://tidings.example.com',
+  )
   const isAudience = isUrl(audience) || isFunction(audience) || isListOf(audience, isUrl)
   const anAudience = 'this endpoint’s URL as it was registered, such as https://example.com/hooks'
-  require(isAudience, 'audience', audience, anAudience)
+  requireGiven(isAudience, 'audience', audience, anAudience)
   const isId = (value: unknown) => typeof value === 'string' && value !== ''
   const isWebhook = webhookId === undefined || isId(webhookId) || isFunction(webhookId) || isListOf(webhookId, isId)
-  require(isWebhook, 'webhookId', webhookId, 'the id of your webhook, a list of ids, or a function')
-  require(isFunction(now), 'now', now, 'a function that returns epoch milliseconds')
+  requireGiven(isWebhook, 'webhookId', webhookId, 'the id of your webhook, a list of ids, or a function')
+  requireClock(now)
   const keys = keySource(options.keys ?? jwksUrl(issuer), keysAt)
   return { issuer, audience, keys, now, ...(webhookId !== undefined && { webhookId }) }
 }
@@ -137,29 +143,15 @@ const keySource = (keys: unknown, keysAt: (url: string) => KeySource): KeySource
   const given = keysIn(keys)
   const isSet = given?.some(isUsable) === true
   const aSet = 'the URL of a JSON Web Key Set, or keys of which at least one is an Ed25519 key with a kid'
-  require(isSet, 'keys', keys, aSet)
+  requireGiven(isSet, 'keys', keys, aSet)
   return () => given!
 }
-
-const isFunction = (value: unknown): value is (...args: never[]) => unknown => typeof value === 'function'
 
 const isListOf = (value: unknown, isOne: (value: unknown) => boolean): boolean =>
   Array.isArray(value) && value.length > 0 && value.every(isOne)
 
 const isUrl = (value: unknown): boolean =>
   typeof value === 'string' && URL.canParse(value) && /^https?:$/.test(new URL(value).protocol)
-
-const require = (holds: boolean, name: string, value: unknown, meaning: string): void => {
-  if (!holds) throw new TypeError(`${name} is ${describe(value)}; it should be ${meaning}.`)
-}
-
-const describe = (value: unknown): string => {
-  try {
-    return (JSON.stringify(value) ?? typeof value).slice(0, 200)
-  } catch {
-    return `a ${typeof value}`
-  }
-}
 
 const logError = (error: unknown, { eventId }: { eventId?: string }): void =>
   console.error(`tidings/receiver${eventId === undefined ? '' : ` (event ${eventId})`}:`, error)

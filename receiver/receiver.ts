@@ -81,8 +81,9 @@ const receiving = (options: CheckedOptions) => {
   const handle = handleOnce(options)
   const { handlerTimeoutMs } = options
 
-  return async (request: DeliveryRequest, handler: Handler<never>): Promise<Answer> => {
+  return async (given: DeliveryRequest, handler: Handler<never>): Promise<Answer> => {
     const told = reports(options)
+    const request = { ...given, waitUntil: withoutThrowing(given.waitUntil, told) }
     const ending = new AbortController()
     const progress: Progress = { waitingFor: THE_BODY, signal: ending.signal, told }
     const work = async () => {
@@ -132,12 +133,19 @@ const track =
 /** What goes on after its answer is seen to its end. */
 const outlive = (working: Promise<void>, { waitUntil }: DeliveryRequest, told: Reports): void => {
   const ended = working.catch(error => told.failed(error instanceof Fault ? (error.cause ?? error) : error))
-  try {
-    waitUntil?.(ended)
-  } catch (error) {
-    told.failed(error)
-  }
+  waitUntil?.(ended)
 }
+
+/** A platform that will not wait is told of, and changes no answer. */
+const withoutThrowing =
+  (waitUntil: DeliveryRequest['waitUntil'], told: Reports): ((promise: Promise<unknown>) => void) =>
+  promise => {
+    try {
+      waitUntil?.(promise)
+    } catch (error) {
+      told.failed(error)
+    }
+  }
 
 const noteLate = ({ isAnswered }: DeliveryRequest, told: Reports): void => {
   if (told.eventId === undefined || isAnswered?.() !== true) return

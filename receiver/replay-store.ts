@@ -1,3 +1,5 @@
+import { requireClock, requireGiven } from './given.ts'
+
 /**
  * What a claim came to: it is the caller's to handle, and `owner` proves it; another one is handling it now; or it was
  * handled before, and `receipt` is what was recorded then.
@@ -37,6 +39,7 @@ export interface ReplayStore {
  *
  * @param options.maxEntries handled events that are remembered at most (about 250 bytes each); the oldest give way
  * @param options.now the time in epoch milliseconds
+ * @throws TypeError when one of them is wrong
  */
 export const memoryReplayStore = ({
   maxEntries = 100_000,
@@ -45,6 +48,9 @@ export const memoryReplayStore = ({
   maxEntries?: number
   now?: () => number
 } = {}): ReplayStore => {
+  const isCount = Number.isSafeInteger(maxEntries) && maxEntries > 0
+  requireGiven(isCount, 'maxEntries', maxEntries, 'a whole number above 0')
+  requireClock(now)
   // Each has the oldest first. `untilMs` is epoch milliseconds.
   const claims = new Map<string, { owner: string; untilMs: number }>()
   const handled = new Map<string, { receipt: string; untilMs: number }>()

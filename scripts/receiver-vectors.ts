@@ -151,7 +151,10 @@ export const vectorsFile = (): string => {
         '`huge` means that set followed by',
       '256 KiB of spaces. `body` is UTF-8; `bodyBase64` stands in its place where the bytes are none. ' +
         '`verdict.code` is how the receiver',
-      'kit calls the check that fails; of `verdict` only `status` binds, and of one from 500 on only that it is one.',
+      'kit calls the check that fails; of `verdict` only `status` binds, and of one from 500 on only that it is one. ' +
+        '`webhookIds`, where there are any,',
+      'are the receiver’s own webhooks; without them it has not named any. `authorization` is that header; ' +
+        'without it there is none.',
     ].join(' '),
     issuer,
     audience,

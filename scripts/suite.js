@@ -54,7 +54,8 @@ const wantedDatabases = () => {
  * @param {string[]} databaseUrls
  */
 const setEnvironment = databaseUrls => {
-  for (const name of Object.keys(process.env)) if (/^TIDINGS_|^NODE_ENV$|_proxy$/i.test(name)) delete process.env[name]
+  for (const name of Object.keys(process.env))
+    if (/^TIDINGS_(?!WALKS$)|^NODE_ENV$|_proxy$/i.test(name)) delete process.env[name]
   Object.assign(process.env, {
     TIDINGS_TEST_DATABASE_URLS: databaseUrls.join(','),
     TIDINGS_TEST_RUN: run,

@@ -30,9 +30,10 @@ const READY_WITHIN_MS = 60_000
  * @param {object} [how]
  * @param {AbortSignal} [how.stopping] ends the wait for an installation
  * @param {boolean} [how.isDurable] each commit is on disk, in the binary log too, before it is acknowledged
+ * @param {string[]} [how.settings] of the server, beside those that it is given here
  * @returns {Promise<ThrowAwayDatabase>}
  */
-export const startThrowAwayDatabase = async (given, { stopping, isDurable = false } = {}) => {
+export const startThrowAwayDatabase = async (given, { stopping, isDurable = false, settings: also = [] } = {}) => {
   const program = given ?? findServer() ?? (await installServer(stopping))
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-database-'))
   const care = aftercare(folder)
@@ -47,7 +48,7 @@ export const startThrowAwayDatabase = async (given, { stopping, isDurable = fals
     const start = async () => {
       server = spawn(
         program,
-        [...settings(data, path.join(folder, 'socket'), port), ...(isDurable ? DURABLE : RELAXED)],
+        [...settings(data, path.join(folder, 'socket'), port), ...(isDurable ? DURABLE : RELAXED), ...also],
         {
           detached: true,
           stdio: ['ignore', openSync(log, 'a'), openSync(log, 'a')],

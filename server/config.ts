@@ -1,8 +1,11 @@
 import { readFileSync } from 'node:fs'
+import { isIPv6 } from 'node:net'
 import { join, resolve } from 'node:path'
 import { parseEnv } from 'node:util'
 import { z } from 'zod'
+import { didYouMean } from '../shared/did-you-mean.ts'
 import { parseRetrySchedule, RETRY_SCHEDULE_MS } from '../shared/retry-schedule.ts'
+import { parseMysqlUrl } from './database/mysql-url.ts'
 import { parseNetworks } from './delivery/network-guard.ts'
 
 export const roles = ['api', 'delivery', 'scheduler'] as const
@@ -11,6 +14,8 @@ export type Role = (typeof roles)[number]
 export type Config = {
   databaseUrl: string
   baseUrl: string
+  /** A reverse proxy stands in front: what clients sign is `baseUrl`, whatever host and path it passes on. */
+  behindProxy: boolean
   issuerUrl: string
   host: string
   port: number
@@ -24,6 +29,8 @@ export type Config = {
   /** Requests a minute a token; 0 for none. */
   rateLimit: number
   concurrency: number
+  /** Connections to the database at most: of requests, and of delivery and the scheduler. */
+  connections: { api: number; delivery: number }
   /** Webhooks that one access token may have made. */
   webhooksPerToken: number
   retentionDays: number
@@ -47,6 +54,12 @@ export class ConfigError extends Error {
 
 /** The sandbox's own settings, under TIDINGS_HOME: what the environment says goes before them. */
 export const SANDBOX_ENV = 'sandbox.env'
+
+/** What is said where a setting that has no default is not given. */
+const MISSING: Record<string, string> = {
+  TIDINGS_DATABASE_URL: 'is missing; say sqlite:PATH or mysql://user:password@host/database',
+  TIDINGS_MASTER_KEY: 'is missing; make one with: openssl rand -base64 32',
+}
 
 const SECRETS = ['TIDINGS_MASTER_KEY', 'TIDINGS_DATABASE_URL']
 
@@ -85,13 +98,19 @@ const roleList = (text: string): Role[] =>
     return role
   })
 
+const databaseUrl = (text: string): string => {
+  if (/^sqlite:./.test(text)) return text
+  if (!text.startsWith('mysql:')) throw new Error('is neither sqlite:PATH nor mysql://user:password@host/database')
+  parseMysqlUrl(text)
+  return text
+}
+
 const environment = z.object({
-  TIDINGS_DATABASE_URL: z
-    .string('is missing; say sqlite:PATH or mysql://user:password@host/database')
-    .regex(/^(sqlite:.+|mysql:\/\/.+)/, 'is neither sqlite:PATH nor mysql://user:password@host/database'),
+  TIDINGS_DATABASE_URL: parsed(databaseUrl),
   TIDINGS_HOST: z.string().default('127.0.0.1'),
   TIDINGS_PORT: integer(0, 65535).default(4100),
   TIDINGS_BASE_URL: url.optional(),
+  TIDINGS_BEHIND_PROXY: z.enum(['true', 'false', '1', '0'], 'is neither true nor false').default('false'),
   TIDINGS_ISSUER_URL: url.optional(),
   TIDINGS_MASTER_KEY: parsed(masterKeys),
   TIDINGS_ROLES: parsed(roleList).default([...roles]),
@@ -101,15 +120,43 @@ const environment = z.object({
   TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule).default(RETRY_SCHEDULE_MS),
   TIDINGS_RATE_LIMIT: integer(0, 10_000_000).default(60_000),
   TIDINGS_CONCURRENCY: integer(1, 10_000).default(512),
+  TIDINGS_API_CONNECTIONS: integer(2, 1_000).default(12),
+  TIDINGS_DELIVERY_CONNECTIONS: integer(3, 1_000).default(6),
   TIDINGS_WEBHOOKS_PER_TOKEN: integer(1, 1_000_000).default(10_000),
   TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30),
   TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30),
   TIDINGS_LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
 })
 
+/** The names of all settings of the server. */
+export const settings = [...Object.keys(environment.shape), ...SECRETS.map(name => `${name}_FILE`)]
+
+const KNOWN = settings.map(name => name.slice('TIDINGS_'.length))
+
+/** What the command line reads, which may run in the same environment. */
+const OF_THE_COMMAND_LINE = [
+  'TIDINGS_URL',
+  'TIDINGS_API_KEY',
+  'TIDINGS_API_SECRET',
+  'TIDINGS_API_SECRET_FILE',
+  'TIDINGS_PROFILE',
+  'TIDINGS_CA_FILE',
+  'TIDINGS_CA_FILE',
+]
+
+/** Names that nothing reads: a misspelt setting would be left at its default without a word. */
+const unknownNames = (env: NodeJS.ProcessEnv): string[] =>
+  Object.keys(env)
+    .filter(name => name.startsWith('TIDINGS_') && !name.startsWith('TIDINGS_TEST_'))
+    .filter(name => !settings.includes(name) && !OF_THE_COMMAND_LINE.includes(name))
+    .map(name => {
+      const meant = didYouMean(name.slice('TIDINGS_'.length), KNOWN).replace('you mean ', 'you mean TIDINGS_')
+      return `${name} is no setting${meant}`
+    })
+
 /** Reads the environment, each secret also from the file that `…_FILE` names. Throws ConfigError. */
 export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
-  const faults: string[] = []
+  const faults = unknownNames(env)
   const home = resolve(env.TIDINGS_HOME || '.tidings')
   const given: Record<string, string | undefined> = {
     ...(env.TIDINGS_DATABASE_URL || env.TIDINGS_DATABASE_URL_FILE ? {} : readSandbox(home)),
@@ -129,20 +176,24 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
   for (const issue of result.error?.issues ?? []) {
     const name = String(issue.path[0])
     const missing = given[name] === undefined
-    const wrong =
-      missing && name === 'TIDINGS_MASTER_KEY' ? 'is missing; make one with: openssl rand -base64 32' : issue.message
+    const wrong = (missing && MISSING[name]) || issue.message
     faults.push(
       `${name} ${wrong}${missing || SECRETS.includes(name) ? '' : ` (found: ${JSON.stringify(given[name])})`}`,
     )
   }
+  if (isTrue(result.data?.TIDINGS_BEHIND_PROXY) && !given.TIDINGS_BASE_URL) {
+    faults.push(
+      'TIDINGS_BASE_URL is missing, the address that clients use; ' +
+        'TIDINGS_BEHIND_PROXY has signatures checked against it',
+    )
+  }
   if (faults.length > 0 || !result.data) throw new ConfigError(faults)
   const values = result.data
-  const shownHost =
-    values.TIDINGS_HOST === '0.0.0.0' || values.TIDINGS_HOST === '::' ? 'localhost' : values.TIDINGS_HOST
-  const baseUrl = (values.TIDINGS_BASE_URL ?? `http://${shownHost}:${values.TIDINGS_PORT}`).replace(/\/+$/, '')
+  const baseUrl = (values.TIDINGS_BASE_URL ?? ownUrl(values.TIDINGS_HOST, values.TIDINGS_PORT)).replace(/\/+$/, '')
   return {
     databaseUrl: values.TIDINGS_DATABASE_URL,
     baseUrl,
+    behindProxy: isTrue(values.TIDINGS_BEHIND_PROXY),
     issuerUrl: values.TIDINGS_ISSUER_URL ?? baseUrl,
     host: values.TIDINGS_HOST,
     port: values.TIDINGS_PORT,
@@ -150,15 +201,24 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     roles: values.TIDINGS_ROLES,
     home,
     allowNetworks: values.TIDINGS_ALLOW_NETWORKS,
-    requireHttps: ['true', '1'].includes(values.TIDINGS_REQUIRE_HTTPS),
+    requireHttps: isTrue(values.TIDINGS_REQUIRE_HTTPS),
     retryScheduleMs: values.TIDINGS_RETRY_SCHEDULE,
     rateLimit: values.TIDINGS_RATE_LIMIT,
     concurrency: values.TIDINGS_CONCURRENCY,
+    connections: { api: values.TIDINGS_API_CONNECTIONS, delivery: values.TIDINGS_DELIVERY_CONNECTIONS },
     webhooksPerToken: values.TIDINGS_WEBHOOKS_PER_TOKEN,
     retentionDays: values.TIDINGS_RETENTION_DAYS,
     reportDueDays: values.TIDINGS_REPORT_DUE_DAYS,
     logLevel: values.TIDINGS_LOG_LEVEL,
   }
+}
+
+const isTrue = (value: string | undefined): boolean => value === 'true' || value === '1'
+
+/** Where a server that listens on `host` is reached from its own machine. */
+const ownUrl = (host: string, port: number): string => {
+  const shown = host === '0.0.0.0' || host === '::' ? 'localhost' : host
+  return `http://${isIPv6(shown) ? `[${shown}]` : shown}:${port}`
 }
 
 const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
@@ -169,8 +229,8 @@ const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
  */
 const readSandbox = (home: string): Record<string, string | undefined> => {
   try {
-    const settings = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))
-    return { TIDINGS_DATABASE_URL: `sqlite:${join(home, 'tidings.sqlite')}`, ...settings }
+    const written = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))
+    return { TIDINGS_DATABASE_URL: `sqlite:${join(home, 'tidings.sqlite')}`, ...written }
   } catch {
     return {}
   }

@@ -39,6 +39,8 @@ export type ReachedDatabaseFacts = {
   /** Major and minor. */
   oldestVersion: readonly [number, number]
   isSupported: boolean
+  /** Of the connection; empty where it is not encrypted, undefined where there is none. */
+  cipher: string | undefined
   pendingMigrations: string[]
   /** How far its clock is ahead of this machine's, in milliseconds. */
   clockAheadMs: number
@@ -122,6 +124,7 @@ const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
       version,
       oldestVersion,
       isSupported: isAtLeast(version, oldestVersion),
+      cipher: await cipherOf(database),
       pendingMigrations: pending,
       clockAheadMs: await clockAhead(database),
       contents: pending.length > 0 ? undefined : await inspectContents(database, createSealer(config.masterKeys)),
@@ -139,6 +142,12 @@ const withoutPassword = (url: string): string => {
 const versionOf = async (database: Database): Promise<string> => {
   const [found] = await rows<{ version: string }>(database.knex, `SELECT ${database.dialect.version} AS version`)
   return found!.version
+}
+
+const cipherOf = async ({ dialect, knex }: Database): Promise<string | undefined> => {
+  if (dialect.isEmbedded) return undefined
+  const [found] = await rows<{ Value: string }>(knex, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+  return found?.Value ?? ''
 }
 
 const isAtLeast = (version: string, [major, minor]: readonly [number, number]): boolean => {

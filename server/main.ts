@@ -1,4 +1,3 @@
-import { createServer, type RequestListener, type Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
@@ -10,10 +9,12 @@ import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
 import type { Service } from './graphql/context.ts'
 import { createApp, type ServerState } from './http/app.ts'
+import { listen } from './http/listen.ts'
 import { createMetrics, type Metrics } from './http/metrics.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
-import type { Log } from './log.ts'
+import { type Log, logAllCounted, logSeldom } from './log.ts'
+import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 
 export type RunningServer = {
@@ -39,7 +40,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   const isStopping = () => state.isStopping
   let running: Running | undefined
   const app = createApp({ config, log, metrics, state })
-  const http = await listen(app.callback(), config)
+  const http = await listen(app.callback(), config, log)
 
   const start = async (): Promise<void> => {
     const database = await connectPatiently(config, log, isStopping)
@@ -76,6 +77,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
       await closed
       clearInterval(closing)
       await state.database?.close()
+      logAllCounted(log)
     },
   }
 }
@@ -89,7 +91,7 @@ const startRoles = async (
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
   // Whatever callers ask of theirs, deliveries have connections.
-  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, DELIVERY_CONNECTIONS)
+  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
   const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
   metrics.compareWith(clock)
@@ -102,6 +104,7 @@ const startRoles = async (
   const sender = createSender({
     guard: createNetworkGuard({ allow: config.allowNetworks }),
     maxConnectionsPerOrigin: 6 * config.concurrency,
+    onInside: (error, host) => logSeldom(log, 'warn', error.name, { host, reason: error.message }, 'nothing was sent'),
   })
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
     config
@@ -117,11 +120,14 @@ const startRoles = async (
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
     : undefined
+  const readers = createReaders(config.databaseUrl, database, log)
+  if (config.roles.includes('api')) readers.warm()
   return {
-    service: { database, sealer, tools, loop, requireHttps, webhooksPerToken, reportDueDays },
+    service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
+      readers.stop()
       await sender.close()
       keyring.stop()
       clockWatch?.stop()
@@ -144,27 +150,22 @@ const orElse = async <T>(undo: () => unknown, work: Promise<T>): Promise<T> => {
 /** Shutting down, requests get so long to be answered. */
 const REQUESTS_MS = 20_000
 
-const listen = (handler: RequestListener, config: Config): Promise<Server> => {
-  const server = createServer(handler)
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(config.port, config.host, () => resolve(server))
-  })
-}
-
 const PATIENCE = { retries: Number.POSITIVE_INFINITY, minTimeout: 1_000, factor: 1 }
 
 /** Longer than any statement takes that the server makes. */
 const SILENCE_MS = 30_000
-const API_CONNECTIONS = { poolSize: 12, silenceMs: SILENCE_MS }
 /**
- * A claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler at once. Who
- * waits for a lock is in the way of others that come for it: not for long.
+ * By default a claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler
+ * at once. Who waits for a lock is in the way of others that come for it: not for long.
  */
-const DELIVERY_CONNECTIONS = { poolSize: 6, silenceMs: SILENCE_MS, lockWaitS: 1 }
+const deliveryConnections = ({ connections }: Config) => ({
+  poolSize: connections.delivery,
+  silenceMs: SILENCE_MS,
+  lockWaitS: 1,
+})
 
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
-  pRetry(() => connect(config.databaseUrl, API_CONNECTIONS), {
+  pRetry(() => connect(config.databaseUrl, { poolSize: config.connections.api, silenceMs: SILENCE_MS }), {
     ...PATIENCE,
     shouldRetry: () => !isStopping(),
     onFailedAttempt: ({ error, attemptNumber }) => {

@@ -11,18 +11,43 @@ const quarter = z
   .describe('Year and quarter, such as 2026-3')
 const report = { id, projectId: id, quarter }
 
+/** Of no one's row: a receiver can tell an example by any of them. */
+export const exampleIds = {
+  webhook: '00000000-0000-7000-8000-000000000001',
+  delivery: '00000000-0000-7000-8000-000000000002',
+  projectReport: '00000000-0000-7000-8000-000000000003',
+  project: '00000000-0000-7000-8000-000000000004',
+  submitter: '00000000-0000-7000-8000-000000000005',
+  approver: '00000000-0000-7000-8000-000000000006',
+  accessToken: '00000000-0000-7000-8000-000000000007',
+} as const
+const exampleReport = { id: exampleIds.projectReport, projectId: exampleIds.project, quarter: '2026-3' }
+
+/** One type of event. The payload is closed, for what is sent: receivers are told that there may be more. */
+interface EventDefinition<Payload extends z.ZodObject = z.ZodObject> {
+  summary: string
+  payload: Payload
+  example: z.infer<Payload>
+}
+
+const define = <Payload extends z.ZodObject>(definition: EventDefinition<Payload>) => definition
+
 export const events = {
-  ping: {
+  ping: define({
     summary: 'Sent when a webhook is registered, which requires a 200 OK, and on demand.',
     payload: z.strictObject({}),
-  },
-  project_report_quarterly_submitted: {
+    example: {},
+  }),
+  project_report_quarterly_submitted: define({
     summary: 'The quarterly report of a project was submitted.',
     payload: z.strictObject({
       projectReport: z.strictObject({ ...report, submitterId: id, submitterName: z.string() }),
     }),
-  },
-  project_report_quarterly_approved: {
+    example: {
+      projectReport: { ...exampleReport, submitterId: exampleIds.submitter, submitterName: 'Ada Okafor' },
+    },
+  }),
+  project_report_quarterly_approved: define({
     summary: 'The quarterly report of a project was approved.',
     payload: z.strictObject({
       projectReport: z.strictObject({
@@ -32,15 +57,25 @@ export const events = {
         approvedDate: z.iso.date(),
       }),
     }),
-  },
-  project_report_quarterly_overdue: {
+    example: {
+      projectReport: {
+        ...exampleReport,
+        approverId: exampleIds.approver,
+        approverName: 'Jonas Lind',
+        approvedDate: '2026-11-20',
+      },
+    },
+  }),
+  project_report_quarterly_overdue: define({
     summary: 'The quarterly report of a project was still open after its due date.',
     payload: z.strictObject({ projectReport: z.strictObject(report) }),
-  },
-  token_expired: {
+    example: { projectReport: exampleReport },
+  }),
+  token_expired: define({
     summary: 'An access token has expired.',
     payload: z.strictObject({ accessTokenId: id }),
-  },
-} as const satisfies Record<EventType, { summary: string; payload: z.ZodObject }>
+    example: { accessTokenId: exampleIds.accessToken },
+  }),
+} as const satisfies Record<EventType, EventDefinition>
 
 export type EventPayload<Type extends EventType> = z.infer<(typeof events)[Type]['payload']>

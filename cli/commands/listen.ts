@@ -61,7 +61,8 @@ export const listenCommand = () =>
         ],
         [
           'What does my own receiver make of one?',
-          `tidings listen --register --once --forward http://127.0.0.1:8080/hooks --run 'tidings webhooks ping "$WEBHOOK_ID"'`,
+          'tidings listen --register --once --forward http://127.0.0.1:8080/hooks ' +
+            `--run 'tidings webhooks ping "$WEBHOOK_ID"'`,
         ],
         ['Through a tunnel', 'tidings listen --register --public-url https://abc.example.net/hooks'],
       ),

@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os'
 import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
 import { parseIso } from '../../shared/time.ts'
@@ -42,6 +43,13 @@ const startCommand = () =>
       '--sandbox',
       'on a SQLite file under TIDINGS_HOME, with samples and a CLI profile; this is what npm start does',
     )
+    .option(
+      '--processes <count>',
+      'so many processes, or "auto" for one a core: they share the port, and one that dies is started again; ' +
+        'each has its own TIDINGS_CONCURRENCY. MySQL or MariaDB only',
+      processCount,
+      1,
+    )
     .addHelpText(
       'after',
       examples(
@@ -51,14 +59,50 @@ const startCommand = () =>
           'TIDINGS_DATABASE_URL_FILE=/run/secrets/database-url TIDINGS_MASTER_KEY_FILE=/run/secrets/master-key ' +
             'tidings server start',
         ],
+        ['On all cores of this machine', 'tidings server start --processes auto'],
         ['The delivery loop alone, on a machine of its own', 'TIDINGS_ROLES=delivery tidings server start'],
       ),
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      if (options.sandbox) await startSandbox(session)
-      else await runUntilSignal(await configuration())
+      if (options.sandbox) {
+        requireOneProcess(options.processes)
+        return startSandbox(session)
+      }
+      const config = await configuration()
+      const isEmbedded = config.databaseUrl.startsWith('sqlite:')
+      if (isEmbedded) requireOneProcess(options.processes)
+      const count = options.processes === 'auto' ? (isEmbedded ? 1 : availableParallelism()) : options.processes
+      const { isOneOfSeveral, leaveParent, runProcesses } = await import('../../server/processes.ts')
+      if (isOneOfSeveral) return runUntilSignal(config).finally(leaveParent)
+      if (count === 1) return runUntilSignal(config)
+      const { createLog } = await import('../../server/log.ts')
+      if (await runProcesses(count, createLog(config.logLevel))) return
+      throw new CliError(
+        exitCodes.failed,
+        'CANNOT_START',
+        'The first process has ended before it was ready.',
+        'What it said is above.',
+      )
     })
+
+const processCount = (value: string): number | 'auto' => {
+  if (value === 'auto') return value
+  const count = wholeNumber(value)
+  if (count < 1 || count > MOST_PROCESSES) throw new InvalidArgumentError(`Give 1 to ${MOST_PROCESSES}, or auto.`)
+  return count
+}
+
+const MOST_PROCESSES = 256
+
+/** SQLite is the engine of one process: another would wait for its every transaction. */
+const requireOneProcess = (processes: number | 'auto'): void => {
+  if (processes === 1 || processes === 'auto') return
+  throw usageError(
+    `SQLite is for one process, and --processes asks for ${processes}.`,
+    'Give a MySQL or MariaDB database, TIDINGS_DATABASE_URL=mysql://…, or leave out --processes.',
+  )
+}
 
 const startSandbox = async (session: Session): Promise<void> => {
   const { prepareSandbox } = await import('../../server/sandbox.ts')
@@ -97,12 +141,18 @@ const SHUTDOWN_LIMIT_MS = 28_000
 const runUntilSignal = async (config: Config, onReady: (url: string) => void = () => {}): Promise<void> => {
   const { startServer } = await import('../../server/main.ts')
   const { createLog } = await import('../../server/log.ts')
-  const log = createLog(config.logLevel)
+  const { processNumber, tellReady } = await import('../../server/processes.ts')
+  const number = processNumber()
+  const log = number === undefined ? createLog(config.logLevel) : createLog(config.logLevel).child({ process: number })
   const server = await startServer(config, log).catch(error => {
     throw listenFault(error, config)
   })
   const stopped = new Promise<void>(resolve => {
+    let isStopping = false
     const stop = () => {
+      // From ctrl-C comes one signal, and from the parent of several processes another.
+      if (isStopping) return
+      isStopping = true
       setTimeout(() => {
         log.error('the database or a request keeps it from finishing; what is left is done when leases run out')
         process.exit(0)
@@ -115,7 +165,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
     process.once('SIGINT', stop)
   })
   try {
-    await Promise.race([server.ready.then(() => onReady(server.url)), stopped])
+    await Promise.race([server.ready.then(() => onReady(server.url)).then(tellReady), stopped])
   } catch (error) {
     await server.stop()
     throw new CliError(

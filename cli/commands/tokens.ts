@@ -94,7 +94,8 @@ const createCommand = () =>
         ],
         [
           'Its secret into a file that only you can read',
-          'tidings tokens create --name ci --permissions read --output json | jq -r .secret | install -m 600 /dev/stdin secret.txt',
+          'tidings tokens create --name ci --permissions read --output json ' +
+            '| jq -r .secret | install -m 600 /dev/stdin secret.txt',
         ],
         [
           'Take the place of the one in profile ci',

@@ -234,7 +234,7 @@ const pingCommand = () =>
         exitCodes.failed,
         'PING_NOT_DELIVERED',
         `The ping was not delivered: it is ${cellText(delivery.status)}.`,
-        `See what was sent and what came back with: tidings deliveries show ${delivery.id}`,
+        `See what was sent and what came back with: tidings deliveries show ${cellText(delivery.id)}`,
       )
     })
 

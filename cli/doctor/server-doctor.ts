@@ -112,10 +112,15 @@ const diagnoseVersion = ({
   version,
   oldestVersion,
   isSupported,
+  cipher,
 }: ReachedDatabaseFacts & { url: string }): Finding => {
   const found = `${engine} ${version} at ${url}`
-  if (isSupported) return ok('database', found)
-  return problem('database', found, `Tidings needs ${engine} ${oldestVersion.join('.')} or newer.`)
+  if (!isSupported) return problem('database', found, `Tidings needs ${engine} ${oldestVersion.join('.')} or newer.`)
+  if (cipher === undefined) return ok('database', found)
+  if (cipher !== '') return ok('database', `${found}, encrypted with ${cipher}`)
+  const isNear = isLoopback(new URL(url).hostname)
+  if (isNear) return ok('database', found)
+  return note('database', `${found}, not encrypted`, 'Encrypt the connection: add ?ssl-mode=REQUIRED to the URL.')
 }
 
 const diagnoseSchema = ({ pendingMigrations }: ReachedDatabaseFacts): Finding =>

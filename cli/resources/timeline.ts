@@ -87,7 +87,7 @@ const describeAnswer = (attempt: Attempt, colours: Colours): string => {
   const until = retryAfter === null ? undefined : parseIso(retryAfter)
   const answeredAt = (parseIso(startedAt) ?? 0) + (durationMs ?? 0)
   const asked = until === undefined ? '' : `, asked to wait ${duration(Math.max(0, until - answeredAt))}`
-  return colour(`answered ${statusCode}${asked}`)
+  return colour(`answered ${cellText(statusCode)}${asked}`)
 }
 
 /** What a line about a delivery needs; of its attempts the last one. */

@@ -1,3 +1,4 @@
+import { hasMethods, requireGiven } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
 /** Of a Durable Object's state, what the object needs. */
@@ -76,6 +77,8 @@ export class ReplayStoreObject {
  * none: it has no change that says whether it came about, and another place may read what was there a minute ago.
  */
 export const durableObjectReplayStore = (namespace: DurableNamespace): ReplayStore => {
+  const isBinding = hasMethods(namespace, 'idFromName', 'get')
+  requireGiven(isBinding, 'namespace', namespace, 'the Worker’s binding to the class ReplayStoreObject')
   const ask = async <T>(key: string, asked: Asked): Promise<T> => {
     const stub = namespace.get(namespace.idFromName(key) as never)
     const response = await stub.fetch('https://replays.tidings/', { method: 'POST', body: JSON.stringify(asked) })

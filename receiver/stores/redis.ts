@@ -1,3 +1,4 @@
+import { isFunction, requireGiven } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
 /** Of a client of Redis 6.2 or newer, or Valkey, what the store needs: one call that runs a Lua script. */
@@ -24,11 +25,18 @@ const RELEASE = `
  * of `ioredis`, `(script, key, args) => client.eval(script, 1, key, ...args)`.
  *
  * @param options.prefix of the keys; `tidings:` unless given
+ * @throws TypeError when what is given is none of that
  */
 export const redisReplayStore = (
   evalScript: EvalScript,
   { prefix = 'tidings:' }: { prefix?: string } = {},
-): ReplayStore => ({
+): ReplayStore => {
+  requireGiven(isFunction(evalScript), 'evalScript', evalScript, 'a function that runs a Lua script, of your client')
+  requireGiven(typeof prefix === 'string', 'prefix', prefix, 'a text')
+  return redisStore(evalScript, prefix)
+}
+
+const redisStore = (evalScript: EvalScript, prefix: string): ReplayStore => ({
   async claim(key, seconds): Promise<Claim> {
     const owner = crypto.randomUUID()
     const value = String((await evalScript(CLAIM, prefix + key, [owner, millisecondsOf(seconds)])) ?? '')

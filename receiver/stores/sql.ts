@@ -1,4 +1,5 @@
 import { toBytes } from '../../shared/bytes.ts'
+import { isFunction, requireClock, requireGiven } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
 /** Of knex's query builder, what the store needs. */
@@ -24,9 +25,7 @@ export interface SqlStoreOptions {
 
 /** The statement that makes the table, for MySQL, MariaDB, PostgreSQL and SQLite alike. */
 export const receiptsTable = (table = 'tidings_receipts'): string => {
-  if (!/^[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?$/i.test(table)) {
-    throw new TypeError(`${JSON.stringify(table)} is no name of a table: letters, digits and underscores.`)
-  }
+  requireTable(table)
   return `CREATE TABLE IF NOT EXISTS ${table} (
     id CHAR(64) NOT NULL PRIMARY KEY,
     owner VARCHAR(36) NOT NULL,
@@ -43,6 +42,9 @@ export const receiptsTable = (table = 'tidings_receipts'): string => {
  */
 export const sqlReplayStore = (knex: KnexLike, options: SqlStoreOptions = {}): ReplayStore => {
   const { table = 'tidings_receipts', now = Date.now } = options
+  requireGiven(isFunction(knex), 'knex', knex, 'a knex: a function from the name of a table to a query')
+  requireTable(table)
+  requireClock(now)
   const rows = (): KnexQuery => knex(table) as KnexQuery
 
   const find = async (id: string): Promise<Row | undefined> =>
@@ -87,6 +89,11 @@ export const sqlReplayStore = (knex: KnexLike, options: SqlStoreOptions = {}): R
       return (await rows().where({ id, owner, receipt: '' }).where('until_ms', '>', now()).delete()) === 1
     },
   }
+}
+
+const requireTable = (table: unknown): void => {
+  const isName = typeof table === 'string' && /^[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?$/i.test(table)
+  requireGiven(isName, 'table', table, 'the name of a table: letters, digits and underscores')
 }
 
 interface Row {

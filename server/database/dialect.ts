@@ -27,11 +27,13 @@ export type Dialect = {
 
   /** A SELECT that ends with an error (contention) after so long, also while it waits for a lock. */
   within(ms: number, select: string): string
+  /** Makes a session's statements read only, and ends each SELECT with an error after so long; empty where neither. */
+  readingWithin(ms: number): string
 
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
   /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
-  leastOfEach(table: string, keys: string[], value: string, index: string): string
+  leastOfEach(table: string, keys: string[], value: string, index: string, page?: Page): Fragment
   /** Begins EXPLAIN of the statement that follows. */
   explain: string
   /** The indexes that one row of EXPLAIN's answer names, as `table.index`. */
@@ -72,6 +74,9 @@ export type Dialect = {
   faultOf(error: unknown): Fault | undefined
 }
 
+/** Of an embedded engine: so many at most, after those with these keys; from the first on where there are none. */
+export type Page = { after: readonly (string | number)[]; limit: number }
+
 /**
  * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: a value was
  * refused for what it is, and will be again. `outage`: all else that an engine says, since what is not known to be the
@@ -110,7 +115,15 @@ const MYSQL_CONTENTION = [1213, 1205, 1020, 3572, 3024, 1969]
  */
 const MYSQL_REFUSALS = [1048, 1153, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 3854, 4025]
 
-type Own = 'engine' | 'name' | 'oldestVersion' | 'explain' | 'within' | 'containsIgnoringCase' | 'matches'
+type Own =
+  | 'engine'
+  | 'name'
+  | 'oldestVersion'
+  | 'explain'
+  | 'within'
+  | 'readingWithin'
+  | 'containsIgnoringCase'
+  | 'matches'
 
 const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialect, Own>): Dialect => {
   // Some columns are `ascii`, where MySQL refuses other characters and pads with spaces. Told to compare as the other
@@ -130,8 +143,10 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
-    leastOfEach: (table, keys, value, index) =>
-      `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
+    leastOfEach: (table, keys, value, index) => ({
+      sql: `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
+      bindings: [],
+    }),
     indexesIn: ({ table, key }) => (key ? [`${table}.${key}`] : []),
     // From UTC: by way of local time, an hour of each autumn would come twice.
     nowMs: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
@@ -165,6 +180,7 @@ const mysql = mysqlFamily('utf8mb4_0900_bin', contains => ({
   oldestVersion: [8, 4],
   explain: 'EXPLAIN FORMAT=TRADITIONAL ',
   within: (ms, select) => select.replace(/^SELECT/, `SELECT /*+ MAX_EXECUTION_TIME(${ms}) */`),
+  readingWithin: ms => `SET SESSION transaction_read_only = 1, SESSION max_execution_time = ${ms}`,
   containsIgnoringCase: (column, part) => lowered(column, part, contains),
   matches: (column, pattern) => ({ sql: `REGEXP_LIKE(${column}, ?, 'c')`, bindings: [pattern] }),
 }))
@@ -175,6 +191,7 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   oldestVersion: [10, 11],
   explain: 'EXPLAIN ',
   within: (ms, select) => `SET STATEMENT max_statement_time = ${ms / 1000} FOR ${select}`,
+  readingWithin: ms => `SET SESSION tx_read_only = 1, SESSION max_statement_time = ${ms / 1000}`,
   // Half the time of LOWER; a pattern that is one literal cannot backtrack.
   containsIgnoringCase: (column, part) => ({
     sql: `${column} REGEXP ?`,
@@ -182,6 +199,19 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   }),
   matches: (column, pattern) => ({ sql: `${column} REGEXP ?`, bindings: [pattern] }),
 }))
+
+/**
+ * TiDB speaks as MySQL does. It refuses LOCK IN SHARE MODE, and where it is told to pass over what is locked, it locks
+ * nothing: there, whoever comes second waits.
+ */
+const tidb: Dialect = {
+  ...mysql,
+  name: 'TiDB',
+  oldestVersion: [8, 5],
+  version: "SUBSTRING_INDEX(VERSION(), 'TiDB-v', -1)",
+  forUpdateSkipLocked: mysql.forUpdate,
+  forShare: mysql.forUpdate,
+}
 
 const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) > 0`, bindings: [part] })
 
@@ -207,23 +237,32 @@ const sqlite: Dialect = {
   forUpdateSkipLocked: '',
   forShare: '',
   useIndex: name => `INDEXED BY ${name}`,
-  leastOfEach: (table, keys, value, index) => {
+  leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
     const first = (condition: string): string =>
       `(SELECT t.rowid FROM ${table} t INDEXED BY ${index} ${condition} ORDER BY ${columns('t')} LIMIT 1)`
     // Of the next of the last key, else of the one before it …: a comparison of all at once would read what is equal.
-    const nexts = keys.map((key, n) => {
-      const equal = keys.slice(0, n).map(before => `t.${before} = each_key.${before} AND `)
-      return first(`WHERE ${equal.join('')}t.${key} > each_key.${key}`)
-    })
-    return `WITH RECURSIVE each_key (${[...keys, value]}) AS (
-        SELECT ${columns('f')} FROM ${table} f WHERE f.rowid = ${first('')}
+    const nextOf = (bound: (key: string) => string): string => {
+      const nexts = keys.map((key, n) => {
+        const equal = keys.slice(0, n).map(before => `t.${before} = ${bound(before)} AND `)
+        return first(`WHERE ${equal.join('')}t.${key} > ${bound(key)}`)
+      })
+      return `COALESCE(${nexts.toReversed()})`
+    }
+    const start = after.length === 0 ? first('') : nextOf(() => '?')
+    return {
+      sql: `WITH RECURSIVE each_key (${[...keys, value]}) AS (
+        SELECT ${columns('f')} FROM ${table} f WHERE f.rowid = ${start}
         UNION ALL
-        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = COALESCE(${nexts.toReversed()})
-      ) SELECT * FROM each_key`
+        SELECT ${columns('n')} FROM each_key JOIN ${table} n ON n.rowid = ${nextOf(key => `each_key.${key}`)}
+        LIMIT ?
+      ) SELECT * FROM each_key`,
+      bindings: [...after.flatMap((_, n) => after.slice(0, after.length - n)), limit],
+    }
   },
   explain: 'EXPLAIN QUERY PLAN ',
   within: (_ms, select) => select,
+  readingWithin: () => '',
   indexesIn: ({ detail }) => {
     const found = /(?:SEARCH|SCAN) (\S+) USING (?:COVERING )?INDEX (\S+)/.exec(String(detail))
     return found ? [`${found[1]}.${found[2]}`] : []
@@ -251,4 +290,4 @@ const sqlite: Dialect = {
   },
 }
 
-export const dialects = { mysql, mariadb, sqlite }
+export const dialects = { mysql, mariadb, tidb, sqlite }

@@ -4,15 +4,20 @@ import MySQL2Client from 'knex/lib/dialects/mysql2/index.js'
 import { whenArrivedIsRead } from '../arrived.ts'
 import { dialects } from './dialect.ts'
 import { knexLog } from './knex-log.ts'
+import { parseMysqlUrl } from './mysql-url.ts'
 
 /** What knex and mysql2 leave untyped of a connection. */
 type RawConnection = {
   /** Set, knex takes the connection out of its pool when it is given back. */
   __knex__disposed?: unknown
   stream: Socket
+  threadId: number
   on(event: 'error', listener: () => void): void
   query(sql: string, done: (error: unknown) => void): void
+  execute(sql: string, bindings: unknown[], done: (error: unknown, rows: unknown, fields: unknown) => void): void
 }
+
+type Query = { sql: string; bindings: unknown[]; isPrepared?: boolean; response?: unknown }
 
 /** When each connection was last used, by `performance.now()`. */
 const usedAt = new WeakMap<RawConnection, number>()
@@ -28,16 +33,25 @@ class OutageAwareClient extends MySQL2Client {
     return idleMs < LONGEST_IDLE_MS && super.validateConnection(connection)
   }
 
-  override async _query(connection: RawConnection, query: unknown) {
+  override async _query(connection: RawConnection, query: Query) {
     usedAt.set(connection, performance.now())
     try {
-      return await super._query(connection, query)
+      return await (query.isPrepared ? execute(connection, query) : super._query(connection, query))
     } catch (error) {
       if (dialects.mysql.faultOf(error) === 'outage') connection.__knex__disposed = error
       throw error
     }
   }
 }
+
+const execute = (connection: RawConnection, query: Query): Promise<Query> =>
+  new Promise((resolve, reject) =>
+    connection.execute(query.sql, query.bindings, (error, rows, fields) => {
+      if (error) return reject(error)
+      query.response = [rows, fields]
+      resolve(query)
+    }),
+  )
 
 /**
  * A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before
@@ -63,15 +77,31 @@ const SETTINGS =
 
 /**
  * @param options.lockWaitS seconds until a lock that is not to be had is an error of its own; before silence is one
+ * @param options.settings statements that each connection begins with
+ * @param options.onConnect is told what the server calls a connection
  */
 export const connectMysql = (
   url: string,
-  { poolSize, silenceMs, lockWaitS }: { poolSize: number; silenceMs: number; lockWaitS: number },
+  {
+    poolSize,
+    silenceMs,
+    lockWaitS,
+    settings = [],
+    onConnect,
+  }: {
+    poolSize: number
+    silenceMs: number
+    lockWaitS: number
+    settings?: string[]
+    onConnect?: (connectionId: number) => void
+  },
 ): Knex =>
   knexModule.knex({
     client: OutageAwareClient,
     log: knexLog,
-    connection: { uri: url, charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
+    // Values stay out of messages.
+    compileSqlOnError: false,
+    connection: { ...parseMysqlUrl(url), charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
     acquireConnectionTimeout: 10_000,
     pool: {
       min: 0,
@@ -83,9 +113,12 @@ export const connectMysql = (
         // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the
         // process.
         stream.prependListener('error', () => connection.on('error', () => {}))
+        onConnect?.(connection.threadId)
         if (silenceMs > 0) endSilent(stream, silenceMs)
-        const timeouts = `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}`
-        queryEach(connection, [timeouts, ISOLATION, SETTINGS], error => done(error, connection))
+        const timeouts =
+          `SET SESSION innodb_lock_wait_timeout = ${lockWaitS}, SESSION wait_timeout = ${SESSION_S}, ` +
+          `SESSION net_read_timeout = ${SESSION_S}, SESSION net_write_timeout = ${SESSION_S}`
+        queryEach(connection, [timeouts, ISOLATION, SETTINGS, ...settings], error => done(error, connection))
       },
     },
   })

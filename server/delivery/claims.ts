@@ -1,7 +1,7 @@
-import type { Database } from '../database/connect.ts'
+import { type Database, isOutage } from '../database/connect.ts'
 import type { Claimable, Places } from './concurrency.ts'
 import { LEASE_MS, newLease } from './leases.ts'
-import { claim, type Head, headOfEach, newlyDue, tenantsOf } from './queue.ts'
+import { claim, forgetClaim, type Head, headOfEach, newlyDue, tenantsOf } from './queue.ts'
 
 /** Rows of one claim: enough that the database's commit is shared, few enough that it is short. */
 const BATCH = 256
@@ -34,6 +34,10 @@ export type Claims = {
    * and places that become free are a reason to look.
    */
   readonly isCrowded: boolean
+  /** Says that something is due that there is no place for. */
+  crowd(): void
+  /** Whether older deliveries of a webhook, in this epoch, are known to be due and left. */
+  isBehind(webhook: { webhookId: string; epoch: number }, now: number): boolean
   /**
    * Makes one claim of what is due at `now`, for the places that are free.
    *
@@ -41,17 +45,31 @@ export type Claims = {
    *   tells
    */
   claimDue(now: number): Promise<number | undefined>
+  /** Gives back what it may have claimed when the connection broke: nobody else knows of that. */
+  forgetDoubtful(now: number): Promise<void>
 }
 
 /**
  * Claims for the places of this process: what has been due longest, or by turns of the webhooks where one has its
  * share.
+ *
+ * @param given.onPast called when it has met what is left of past epochs, to be swept
  */
-export const createClaims = ({ database, places }: { database: Database; places: Places }): Claims => {
+export const createClaims = ({
+  database,
+  places,
+  onPast,
+}: {
+  database: Database
+  places: Places
+  onPast: () => void
+}): Claims => {
   let crowded = false
   /** Webhooks that nothing is sent to, and until when they are not looked at. */
   const passed = new Map<string, number>()
   const tenants = new Map<string, string>()
+  /** Leases that may have been taken, with their ends. */
+  const doubtful = new Map<string, number>()
   const heads = new Map<string, Head & Claimable>()
   let readAgainAt = 0
   let lookedAt = 0
@@ -114,10 +132,14 @@ export const createClaims = ({ database, places }: { database: Database; places:
   const claimInto = async (now: number, limit: number, quotas?: ReadonlyMap<Head, number>) => {
     places.dropExpired(now)
     const given = { lease: newLease(now), now, limit, leaseMs: LEASE_MS, triage: places.triage }
-    const claimed = await claim(database, quotas ? { ...given, quotas } : given)
+    const claimed = await claim(database, quotas ? { ...given, quotas } : given).catch(error => {
+      if (isOutage(error)) doubtful.set(given.lease, now + LEASE_MS)
+      throw error
+    })
     const foundOf = new Map<string, number>()
     for (const job of claimed.found) foundOf.set(lineOf(job), (foundOf.get(lineOf(job)) ?? 0) + 1)
     for (const job of claimed.taken) places.add(job, now + LEASE_MS)
+    if (claimed.hasPast) onPast()
     // A hold may be lifted, by a change of the webhook.
     for (const over of claimed.passedOver) passed.set(keyOf(over), Math.min(over.until, now + PASSED_MS))
     return { ...claimed, found: claimed.found.length, foundOf }
@@ -127,10 +149,23 @@ export const createClaims = ({ database, places }: { database: Database; places:
     get isCrowded() {
       return crowded
     },
+    crowd() {
+      crowded = true
+    },
+    isBehind(webhook, now) {
+      const head = crowded && heads.get(lineOf({ ...webhook, recovered: false }))
+      return head ? head.dueAt <= now : false
+    },
     async claimDue(now) {
       if (places.room() > 0) return crowded ? claimByTurns(now) : claimOldest(now)
       crowded = true
       return NOT_UNTIL_WOKEN
+    },
+    async forgetDoubtful(now) {
+      for (const [lease, end] of doubtful) {
+        if (end > now) await forgetClaim(database, { lease, end, now })
+        doubtful.delete(lease)
+      }
     },
   }
 }

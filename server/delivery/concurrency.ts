@@ -34,7 +34,7 @@ export type Place = {
   job: Job
   lane: Lane
   leaseEnd: number
-  state: 'waiting' | 'sending' | 'aside' | 'ended' | 'ping'
+  state: 'reserved' | 'waiting' | 'sending' | 'aside' | 'ended' | 'ping'
   /** By `performance.now()`. */
   begunAt: number
 }
@@ -56,8 +56,8 @@ type Lane = Counts & {
   /** The one that was begun first comes first. */
   setAside: Set<Place>
   answeredAt: number
-  /** Not sent to before; only until the database knows, and says so with each claim. */
-  heldUntil: number
+  /** Not sent to before, in an epoch; only until the database knows, and says so with each claim. */
+  held: { epoch: number; until: number }
 }
 
 type Tenant = Counts & {
@@ -109,6 +109,7 @@ export const createPlaces = ({
   const lanes = new Map<string, Lane>()
   const tenants = new Map<string, Tenant>()
   const places = new Set<Place>()
+  const reserved = new Set<Place>()
   const all = none()
   /** Attempts that have not been set aside, the oldest first. */
   const sending = new Set<Place>()
@@ -138,7 +139,7 @@ export const createPlaces = ({
         all: 0,
         setAside: new Set(),
         answeredAt: 0,
-        heldUntil: 0,
+        held: { epoch: 0, until: 0 },
       }
       lanes.set(webhookId, lane)
       tenant.lanes.add(lane)
@@ -222,10 +223,25 @@ export const createPlaces = ({
 
   const enter = (job: Job, leaseEnd: number, state: Place['state']): Place => {
     const place: Place = { job, lane: laneOf(job), leaseEnd, state, begunAt: 0 }
-    places.add(place)
+    if (state === 'reserved') reserved.add(place)
+    else places.add(place)
     place.lane.all += 1
     if (state !== 'ping') add(place, 'memory', 1)
     return place
+  }
+
+  const heldUntil = ({ webhookId, webhook, epoch }: Job): number => {
+    const held = lanes.get(webhookId)?.held
+    return Math.max(webhook.held_until ?? 0, held && held.epoch === epoch ? held.until : 0)
+  }
+
+  const hasRoom = (job: Job): boolean =>
+    mayTake('memory', claimableOf(job), conducts.isProbed(job.webhookId) ? newDraft() : undefined)
+
+  const wait = (place: Place): void => {
+    const { lane, job } = place
+    ;(job.recovered ? lane.behind : lane.fresh).push(place)
+    queue(lane)
   }
 
   const begin = (place: Place): Place => {
@@ -267,7 +283,7 @@ export const createPlaces = ({
 
   const remove = (place: Place): void => {
     const { lane } = place
-    if (!places.delete(place)) return
+    if (!places.delete(place) && !reserved.delete(place)) return
     lane.all -= 1
     if (place.state !== 'ping') add(place, 'memory', -1)
     forget(lane)
@@ -294,6 +310,15 @@ export const createPlaces = ({
   const withdraw = (lane: Lane): Place[] => {
     unqueue(lane)
     return [...lane.fresh.splice(0), ...lane.behind.splice(0)]
+  }
+
+  /** Those that wait of a lane, taken out of its lines. */
+  const takeOut = (lane: Lane, isMeant: (place: Place) => boolean): Place[] => {
+    const found = [...lane.fresh, ...lane.behind].filter(isMeant)
+    lane.fresh = lane.fresh.filter(place => !isMeant(place))
+    lane.behind = lane.behind.filter(place => !isMeant(place))
+    if (lane.fresh.length + lane.behind.length === 0) unqueue(lane)
+    return found
   }
 
   /** The next that waits of a lane that may send, taken out of its line; recovered only if nothing new may be sent. */
@@ -328,6 +353,9 @@ export const createPlaces = ({
 
     count: (): number => places.size,
 
+    /** How many are kept for what is being queued. */
+    reserved: (): number => reserved.size,
+
     /** How many webhooks it has something of. */
     webhooks: (): number => lanes.size,
 
@@ -342,9 +370,9 @@ export const createPlaces = ({
       const draft = newDraft()
       const triage: Triage = { take: [], later: [] }
       for (const job of due) {
-        const heldUntil = Math.max(job.webhook.held_until ?? 0, lanes.get(job.webhookId)?.heldUntil ?? 0)
+        const dueAt = heldUntil(job)
         const claimable = claimableOf(job)
-        if (heldUntil > now) triage.later.push({ job, dueAt: heldUntil })
+        if (dueAt > now) triage.later.push({ job, dueAt })
         else if (mayTake('memory', claimable, draft)) {
           triage.take.push(job)
           take(draft, claimable)
@@ -382,10 +410,31 @@ export const createPlaces = ({
 
     /** A claimed job waits for its turn. */
     add(job: Job, leaseEnd: number): void {
-      const place = enter(job, leaseEnd, 'waiting')
-      const { lane } = place
-      ;(job.recovered ? lane.behind : lane.fresh).push(place)
-      queue(lane)
+      wait(enter(job, leaseEnd, 'waiting'))
+    },
+
+    /**
+     * Keeps a place for a job that is being queued under a lease of this process, if it may be sent now and its webhook
+     * and tenant may have one more; until `fill` or `leave`.
+     */
+    reserve(job: Job, leaseEnd: number): Place | undefined {
+      return heldUntil(job) <= clock.now() && hasRoom(job) ? enter(job, leaseEnd, 'reserved') : undefined
+    },
+
+    /** Whether there is a place for one more such job. */
+    hasRoom,
+
+    /**
+     * A job whose place was reserved has been queued, and waits for its turn.
+     *
+     * @returns until when nothing is to be sent to its webhook, which may have become held meanwhile
+     */
+    fill(place: Place): number {
+      reserved.delete(place)
+      places.add(place)
+      place.state = 'waiting'
+      wait(place)
+      return heldUntil(place.job)
     },
 
     /** A job that somebody waits for, and that has a place elsewhere, does not wait. */
@@ -420,17 +469,26 @@ export const createPlaces = ({
       place.state = 'ended'
     },
 
-    /** A job has been recorded, or given up. */
+    /** A job has been recorded, or given up, or was not queued after all. */
     leave: remove,
 
-    /** Nothing is sent to the webhook of this place until then. Returns what waits for it, to be given back. */
-    holdWebhook({ lane }: Place, until: number): Place[] {
-      lane.heldUntil = Math.max(lane.heldUntil, until)
-      return withdraw(lane)
+    /**
+     * Nothing is sent to the webhook of this place, in its epoch, until then. Returns what waits for it, to be given
+     * back.
+     */
+    holdWebhook({ lane, job: { epoch } }: Place, until: number): Place[] {
+      if (epoch > lane.held.epoch) lane.held = { epoch, until }
+      else if (epoch === lane.held.epoch) lane.held.until = Math.max(lane.held.until, until)
+      return takeOut(lane, place => place.job.epoch === epoch)
     },
 
-    /** Returns what waits for the webhook of this place, to be given back. */
-    withdrawWebhook: ({ lane }: Place): Place[] => withdraw(lane),
+    /** Returns those that wait, to be given back. */
+    withdraw(given: Place[]): Place[] {
+      const wanted = new Set(given)
+      return [...Map.groupBy(given, ({ lane }) => lane).keys()].flatMap(lane =>
+        takeOut(lane, place => wanted.has(place)),
+      )
+    },
 
     /** Returns all that waits, to be given back. */
     withdrawWaiting: (): Place[] => [...waitingTenants].flatMap(({ waiting }) => [...waiting].flatMap(withdraw)),
@@ -438,12 +496,7 @@ export const createPlaces = ({
     /** Drops what waits under a lease that has run out, before the same deliveries are claimed again. */
     dropExpired(now: number): void {
       for (const lane of [...waitingTenants].flatMap(({ waiting }) => [...waiting])) {
-        const expired = [...lane.fresh, ...lane.behind].filter(place => place.leaseEnd <= now)
-        if (expired.length === 0) continue
-        lane.fresh = lane.fresh.filter(place => place.leaseEnd > now)
-        lane.behind = lane.behind.filter(place => place.leaseEnd > now)
-        if (lane.fresh.length + lane.behind.length === 0) unqueue(lane)
-        for (const place of expired) remove(place)
+        for (const place of takeOut(lane, place => place.leaseEnd <= now)) remove(place)
       }
     },
   }

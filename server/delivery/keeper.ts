@@ -104,7 +104,8 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
   const deactivate = (id: string, { epoch }: Asked, isPatient = false): Promise<boolean> =>
     database.transaction(async trx => {
       if ((await lock(trx, [id], isPatient)).size === 0) return isPatient
-      await leaveActive(trx, id, 'inactive', THROTTLED_WITHOUT_RETRY_AFTER, clock.now(), epoch)
+      const to = { status: 'inactive', reason: THROTTLED_WITHOUT_RETRY_AFTER } as const
+      await leaveActive(trx, id, { from: { status: 'active', epoch }, to }, clock.now())
       return true
     }, ONE_TRY)
 

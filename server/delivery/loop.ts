@@ -1,15 +1,20 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
-import { checkWritable, type Database } from '../database/connect.ts'
+import type { Knex } from 'knex'
+import { timeOfId } from '../../shared/time.ts'
+import { checkWritable, type Database, isOutage } from '../database/connect.ts'
+import { REQUEST_MS } from '../database/patience.ts'
+import type { Courier } from '../domain/deliveries.ts'
 import type { Log } from '../log.ts'
 import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
+import { createCouriers } from './couriers.ts'
 import { createKeeper } from './keeper.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
 import { createPings, type Pings } from './pings.ts'
-import { freeLeases, type Job, nextDue, putBack, type Settlement } from './queue.ts'
-import { createRecheck, type Stopped } from './recheck.ts'
+import { type Claim, freeLeases, type Job, nextDue, presentJobOf, putBack, type Settlement } from './queue.ts'
+import { BELIEVED_MS, createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
 import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
@@ -18,16 +23,28 @@ import { startSweeper } from './sweeper.ts'
 const POLL_MS = 1_000
 /** Places that become free are gathered for so long, so that a claim is worth its transaction. */
 const GATHER_MS = 10
+/** A webhook that is about to become inactive is left alone meanwhile. */
+const ENDING_MS = 1_000
 /** After an outage, each process has so long to record what it sent meanwhile. */
 const RESUME_MS = 4 * OUTAGE_MS
+/** A database that is slow to tell is asked so often whether a ping may be sent. */
+const MOST_READS = 5
 
 export type DeliveryLoop = {
   /** The places for pings. */
   pings: Pings
   /** Says that something may be due now. */
   wake(): void
-  /** Makes the attempt of a job claimed elsewhere in this process, and records it; nothing if it is stopped before. */
-  deliverNow(job: Job): Promise<Settlement | undefined>
+  /**
+   * Sends what a transaction queues when it is committed: without a claim, and by the same rules. Until then it has
+   * places for it.
+   */
+  courier(trx: Knex.Transaction): Courier
+  /**
+   * Makes the attempt of what was claimed elsewhere in this process, and records it; nothing if it is stopped before,
+   * or where the database is too slow to tell: then its lease runs out, and it is claimed again.
+   */
+  deliverNow(claimed: Claim): Promise<Settlement | undefined>
   /** Resolves when nothing is due, in flight or unrecorded. */
   idle(): Promise<void>
   /** Claims nothing more, and resolves when all that is in flight has been recorded. */
@@ -58,13 +75,15 @@ export const startDeliveryLoop = (
     },
     onStuck: stuck => giveBack(stuck, clock.now()),
   })
-  const claims = createClaims({ database, places })
+  const claims = createClaims({ database, places, onPast: () => sweeper?.look() })
   const record = createRecorder(tools)
   const keeper = createKeeper(tools)
   const leases = keepExtending({ database, clock, log, places: places.all })
   /** Those whose turn has come, and of these, those whose request has begun. */
   const begun = new Set<Place>()
   const sent = new Set<Place>()
+  /** Not sent, and not given back for want of the database: whoever took them over could not know. */
+  const unsent: Job[] = []
   /** Those that must not begin although their turn has come. */
   const stoppedPlaces = new Set<Place>()
   const recheck = createRecheck({
@@ -84,6 +103,8 @@ export const startDeliveryLoop = (
   let mayBeDue = true
   let failing = false
   let stopping = false
+  /** What is not committed by now is not waited for: a transaction may hang. */
+  let isLate = false
   let looking: Promise<void> | undefined
 
   const wake = (): void => {
@@ -154,12 +175,15 @@ export const startDeliveryLoop = (
    */
   const resume = async (): Promise<void> => {
     await checkWritable(database)
+    await claims.forgetDoubtful(clock.now())
+    await putBack(database, unsent, { dueAt: clock.now(), now: clock.now() })
+    unsent.length = 0
     log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
   }
 
-  const isIdle = (): boolean => !looking && places.count() === 0
+  const isIdle = (): boolean => !looking && places.count() === 0 && (isLate || places.reserved() === 0)
 
   const whenIdle = async (): Promise<void> => {
     if (!isIdle()) await new Promise<void>(resolve => idlers.push(resolve))
@@ -191,13 +215,16 @@ export const startDeliveryLoop = (
       sent.add(place)
       const { outcome } = settlement
       // Until the database says so, too.
-      const until = 'holdWebhookMs' in outcome ? clock.now() + (outcome.holdWebhookMs ?? 0) : 0
-      if (until > 0) giveBack(places.holdWebhook(place, until), until)
+      const waitMs = outcome.status === 'cancelled' ? ENDING_MS : 'holdWebhookMs' in outcome && outcome.holdWebhookMs
+      const until = clock.now() + (waitMs || 0)
+      if (waitMs) giveBack(places.holdWebhook(place, until), until)
       startWaiting()
+      // Others are told at once that a webhook is to be left alone; that it is inactive, when its log says why.
+      const following = outcome.status === 'pending' ? keeper.follow(settlement) : undefined
       await record(settlement)
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
-      await keeper.follow(settlement)
+      await (following ?? keeper.follow(settlement))
       if (outcome.status === 'cancelled') sweeper?.look()
       return settlement
     } catch (error) {
@@ -210,7 +237,8 @@ export const startDeliveryLoop = (
   }
 
   const mayBegin = (place: Place): boolean => {
-    if (stoppedPlaces.has(place)) return false
+    // A connection may have taken long, and the process may have stood still.
+    if (stoppedPlaces.has(place) || !recheck.mayBegin() || place.leaseEnd <= clock.now()) return false
     sent.add(place)
     return true
   }
@@ -218,10 +246,11 @@ export const startDeliveryLoop = (
   /** Gives back what a look has found to be stopped, and keeps from beginning what is only being connected. */
   const withdraw = (stopped: Stopped[]): void => {
     const now = clock.now()
-    for (const { place, until } of stopped) {
-      if (until > 0 && until <= now) continue
-      if (!begun.has(place)) giveBack(places.withdrawWebhook(place), Math.max(until, now))
-      else if (!sent.has(place)) stoppedPlaces.add(place)
+    const present = stopped.filter(({ until }) => until === 0 || until > now)
+    for (const { place } of present) if (begun.has(place) && !sent.has(place)) stoppedPlaces.add(place)
+    for (const [until, alike] of Map.groupBy(present, ({ until }) => until)) {
+      const waiting = places.withdraw(alike.map(({ place }) => place))
+      if (waiting.length > 0) giveBack(waiting, Math.max(until, now))
     }
   }
 
@@ -241,11 +270,49 @@ export const startDeliveryLoop = (
     for (const place of unsent) leave(place)
   }
 
-  /** Unsent claims that cannot be given back now are so when their lease runs out. */
+  /** Unsent claims that cannot be given back now are so when the database is back, or their lease runs out. */
   const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
-    putBack(database, jobs, dueAt).catch(error =>
-      log.warn({ err: error }, 'claims cannot be given back; their lease runs out'),
-    )
+    putBack(database, jobs, { dueAt, now: clock.now() }).catch(error => {
+      if (isOutage(error)) unsent.push(...jobs)
+      log.warn({ err: error }, 'claims cannot be given back; their lease runs out')
+    })
+
+  /** What may have been committed when the connection broke does not wait for its lease: nobody else knows of it. */
+  const putBackDoubtful = async (jobs: Job[], leaseEnd: number): Promise<void> => {
+    while (!stopping && clock.now() < leaseEnd) {
+      await sleep(OUTAGE_MS)
+      const now = clock.now()
+      const isDone = await putBack(database, jobs, { dueAt: now, now }).then(
+        () => true,
+        () => false,
+      )
+      if (isDone) return wake()
+    }
+  }
+
+  const couriers = createCouriers({
+    clock,
+    places,
+    isTaking: webhook => tools.claims && !stopping && !claims.isBehind(webhook, clock.now()),
+    onCommitted(committed, lookedAt) {
+      const added = recheck.adding(lookedAt)
+      const now = clock.now()
+      for (const place of committed) {
+        const heldUntil = places.fill(place)
+        if (stopping) giveBack(places.withdraw([place]), now)
+        else if (heldUntil > now) giveBack(places.holdWebhook(place, heldUntil), heldUntil)
+      }
+      added()
+      startWaiting()
+    },
+    onLeft(jobs) {
+      // Else a place that becomes free is the reason to look.
+      if (jobs.some(places.hasRoom)) wake()
+      else claims.crowd()
+    },
+    onReleased: leave,
+    onDoubt: putBackDoubtful,
+  })
 
   lookSoon()
   return {
@@ -254,7 +321,19 @@ export const startDeliveryLoop = (
       wake()
       sweeper?.look()
     },
-    deliverNow: job => make(places.startNow(job, clock.now() + LEASE_MS)),
+    courier: couriers,
+    async deliverNow(claimed) {
+      for (let n = 0; n < MOST_READS; n++) {
+        const startedAt = performance.now()
+        const looked = recheck.claiming()
+        const job = await presentJobOf(database, claimed).finally(looked)
+        if (!job) return undefined
+        if (performance.now() - startedAt < BELIEVED_MS) {
+          return make(places.startNow(job, timeOfId(claimed.lease) + LEASE_MS))
+        }
+      }
+      return undefined
+    },
     idle() {
       wake()
       return whenIdle()
@@ -265,7 +344,12 @@ export const startDeliveryLoop = (
       await looking
       recheck.stop()
       await giveBack(places.withdrawWaiting(), clock.now())
+      const late = setTimeout(() => {
+        isLate = true
+        checkIdle()
+      }, REQUEST_MS)
       await whenIdle()
+      clearTimeout(late)
       await sweeper?.stop()
       leases.stop()
     },

@@ -20,7 +20,7 @@ export type History = {
 /** What becomes of a delivery, and of its webhook. */
 export type Outcome =
   | { status: 'delivered' }
-  /** `handledBefore`: the receiver has the event, and an earlier attempt was its delivery. */
+  /** `handledBefore`: the receiver says so. It is believed if an earlier attempt left that open (`settle.ts`). */
   | { status: 'rejected'; handledBefore?: true }
   | { status: 'dropped'; reason: 'retries_exhausted' | 'throttled_too_long' }
   /** The webhook is set to inactive, which cancels this delivery and all else that is pending for it. */

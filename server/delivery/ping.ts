@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
-import { type Database, run } from '../database/connect.ts'
+import { run } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
@@ -10,8 +10,6 @@ import { type AttemptTools, sendOnce } from './attempt.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
 import type { AttemptResult } from './outcome.ts'
-import { type Claim, type Job, jobsOf } from './queue.ts'
-import { BELIEVED_MS } from './recheck.ts'
 
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
 export type AnsweredPing = {
@@ -82,11 +80,7 @@ export const recordAnsweredPing = async (
  * then on it is a delivery like any other, retried and dropped by the same rules.
  */
 export const pingStored = async (
-  {
-    database,
-    change,
-    loop,
-  }: { database: Database; change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop },
+  { change, loop }: { change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop },
   webhookId: string,
 ): Promise<{ deliveryId: string }> => {
   const { deliveryId, eventId, epoch, lease } = await change(async held => {
@@ -101,21 +95,6 @@ export const pingStored = async (
   })
   const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
   const claimed = { deliveryId, eventId, webhookId, epoch, recovered: false, ...first }
-  for (const job of await freshJobsOf(database, claimed)) await loop.deliverNow(job)
+  await loop.deliverNow(claimed)
   return { deliveryId }
-}
-
-const MOST_READS = 5
-
-/**
- * The claim with all that is needed to send it, read a moment ago. None where its webhook has ended it meanwhile: it is
- * cancelled. None either where the database is too slow to tell: its lease runs out, and it is claimed again.
- */
-const freshJobsOf = async (database: Database, claimed: Claim): Promise<Job[]> => {
-  for (let n = 0; n < MOST_READS; n++) {
-    const startedAt = performance.now()
-    const jobs = await jobsOf(database.knex, [claimed])
-    if (performance.now() - startedAt < BELIEVED_MS) return jobs.filter(job => job.epoch === job.webhook.epoch)
-  }
-  return []
 }

@@ -1,8 +1,10 @@
+import { setImmediate as othersTurn } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import type { EventType } from '../../shared/vocabulary.ts'
-import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
+import { type Database, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { cancel, logLost } from '../domain/deliveries.ts'
+import { outOfSight, type Sight } from '../domain/sight.ts'
 import { type Swept, sweepRows } from '../domain/sweep.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 
@@ -13,8 +15,11 @@ import type { AttemptResult, Outcome } from './outcome.ts'
 //    `domain/deliveries.ts`.
 // 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the
 //    `lease` of those it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is
-//    simply due again, for any process. No transaction is open while sending.
+//    simply due again, for any process. No transaction is open while sending. What is fresh may be inserted as if the
+//    process that commits it had claimed it (`couriers.ts`).
 // 3. `attempt` grows with each claim, so no two attempts of a delivery have the same number, whoever makes them.
+//    The change itself asks whether the row is as it was read: locks only keep claims from meeting, and some engines
+//    have none to pass over.
 // 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver
 //    has acknowledged the event, so the delivery is delivered, whoever has its lease now and even if it was cancelled
 //    meanwhile.
@@ -42,6 +47,7 @@ type JobWebhook = Swept & {
   url: string
   /** The access token that made it. */
   access_token_id: string
+  sees_all_organisations: number
   /** Nothing is sent until then. */
   held_until: number | null
   /** It has deliveries of past epochs, which go in batches of their own. */
@@ -51,12 +57,15 @@ type JobWebhook = Swept & {
 /** A claim with all that is needed to send it. */
 export type Job = Claim & {
   url: string
-  webhook: JobWebhook
+  webhook: Pick<JobWebhook, 'epoch' | 'access_token_id' | 'held_until'>
   eventType: EventType
   eventTime: number
   /** The payload as JSON text, as it was written. */
   payload: string
 }
+
+/** A job as it was read from the queue. */
+type ReadJob = Job & { webhook: JobWebhook }
 
 /** An attempt that was made, and what it means. */
 export type Settlement = {
@@ -96,6 +105,8 @@ export type Claimed = {
   left: boolean
   /** Webhooks, in an epoch, that nothing is sent to until then: they may have more in the queue. */
   passedOver: { webhookId: string; epoch: number; until: number }[]
+  /** Some are of past epochs, and left to be swept. */
+  hasPast: boolean
 }
 
 /** A webhook that is being swept is looked at again after so long. */
@@ -120,30 +131,43 @@ export const claim = async (
   const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
     const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
-    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [] }
+    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [], hasPast: false }
     const found = due.map(row => claimOf(row, lease))
-    const jobs = await jobsOf(trx, found)
+    const jobs = await inSight(trx, await jobsOf(trx, found))
     const active = jobs.filter(job => job.epoch === job.webhook.epoch)
-    const { take, later } = triage(active)
+    const wanted = triage(active)
+    const read = new Map(due.map(row => [row.delivery_id, row]))
+    const take = await takeLeases(trx, wanted.take, read, { now, leaseEnd: now + leaseMs })
+    const later = await postpone(trx, wanted.later, read, now)
     const changed = new Set([...take, ...later.map(({ job }) => job)].map(job => job.deliveryId))
     await logLost(
       trx,
       due.filter(row => changed.has(row.delivery_id)),
     )
-    await takeLeases(trx, take, now + leaseMs)
-    await postpone(trx, later)
     const swept = await sweepPast(trx, due, jobs, now)
     const held = later.map(({ job, dueAt }) => ({ ...job, until: dueAt }))
     const passedOver = [...held, ...swept.map(job => ({ ...job, until: now + SWEPT_AGAIN_MS }))]
-    return { taken: take, found, left: changed.size < active.length, passedOver }
+    return { taken: take, found, left: changed.size < active.length, passedOver, hasPast: swept.length > 0 }
   })
 }
 
+/** Jobs but those that the tokens of their webhooks see no more. */
+const inSight = async (sql: Sql, jobs: ReadJob[]): Promise<ReadJob[]> => {
+  const unseen = await outOfSight(sql, jobs, sightOf)
+  return jobs.filter(job => !unseen.has(job))
+}
+
+const sightOf = ({ webhook, eventId }: ReadJob): Sight => ({
+  accessTokenId: webhook.access_token_id,
+  seesAllOrganisations: webhook.sees_all_organisations === 1,
+  eventId,
+})
+
 /**
- * Of rows that a claim has locked, cancels those whose event was purged, and sweeps those of a past epoch, unless their
- * webhook is being swept already: those it returns.
+ * Of rows that a claim has locked, cancels those whose event was purged or is out of sight, and sweeps those of a past
+ * epoch, unless their webhook is being swept already: those it returns.
  */
-const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: Job[], now: number): Promise<Job[]> => {
+const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: ReadJob[], now: number): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
   await cancel(
     trx,
@@ -198,18 +222,25 @@ const lockDueOf = async (
 }
 
 /** What is due first of each webhook that has something in the queue, the earliest first. */
-export const headOfEach = async (database: Database): Promise<Head[]> => {
-  const found = await rows<HeadRow>(
-    database.knex,
-    database.dialect.leastOfEach(
-      'delivery_queue',
-      ['webhook_id', 'epoch', 'recovered'],
-      'due_at',
-      'delivery_queue_by_webhook',
-    ),
-  )
+export const headOfEach = async ({ knex, dialect }: Database): Promise<Head[]> => {
+  const keys = ['webhook_id', 'epoch', 'recovered']
+  const found: HeadRow[] = []
+  for (let isLast = false; !isLast; ) {
+    const last = found.at(-1)
+    const after = last ? [last.webhook_id, last.epoch, last.recovered] : []
+    const page = dialect.isEmbedded ? { after, limit: HEADS_AT_ONCE } : undefined
+    const { sql, bindings } = dialect.leastOfEach('delivery_queue', keys, 'due_at', 'delivery_queue_by_webhook', page)
+    const some = await rows<HeadRow>(knex, sql, bindings)
+    found.push(...some)
+    isLast = !page || some.length < page.limit
+    // Where nothing else runs while a statement does, others have their turn.
+    if (!isLast) await othersTurn()
+  }
   return found.map(headOf).toSorted((a, b) => a.dueAt - b.dueAt)
 }
+
+/** Of an embedded engine: a few milliseconds’ work. */
+const HEADS_AT_ONCE = 250
 
 const headOf = (row: HeadRow): Head => ({
   webhookId: row.webhook_id,
@@ -255,36 +286,88 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
   throttledSinceMs: row.throttled_since,
 })
 
-const takeLeases = async (trx: Knex.Transaction, jobs: Job[], leaseEnd: number): Promise<void> => {
-  if (jobs.length === 0) return
-  await run(
+/**
+ * Takes leases on what is still as it was read: due, under the same lease, with as many attempts. Where reading locks
+ * nothing, another claim may have been first.
+ *
+ * @returns those that were taken
+ */
+const takeLeases = async (
+  trx: Knex.Transaction,
+  jobs: Job[],
+  read: ReadonlyMap<string, QueueRow>,
+  { now, leaseEnd }: { now: number; leaseEnd: number },
+): Promise<Job[]> => {
+  if (jobs.length === 0) return []
+  const { lease } = jobs[0]!
+  const still = asRead(jobs, read, now)
+  const taken = await run(
     trx,
-    `UPDATE delivery_queue SET lease = ?, due_at = ?, attempt = attempt + 1 WHERE delivery_id IN (${marks(jobs)})`,
-    [jobs[0]!.lease, leaseEnd, ...jobs.map(job => job.deliveryId)],
+    `UPDATE delivery_queue SET lease = ?, due_at = ?, attempt = attempt + 1 WHERE ${still.sql}`,
+    [lease, leaseEnd, ...still.bindings],
   )
+  if (taken === jobs.length) return jobs
+  const own = await rows<{ delivery_id: string }>(
+    trx,
+    `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(jobs)}) AND lease = ?`,
+    [...jobs.map(job => job.deliveryId), lease],
+  )
+  const ids = new Set(own.map(row => row.delivery_id))
+  return jobs.filter(job => ids.has(job.deliveryId))
 }
 
-/** Puts rows off that this transaction has locked: due later, and under no lease. */
-const postpone = async (trx: Knex.Transaction, later: { job: Job; dueAt: number }[]): Promise<void> => {
-  if (later.length === 0) return
+/** Puts rows off that are still as they were read: due later, and under no lease. */
+const postpone = async (
+  trx: Knex.Transaction,
+  later: Triage['later'],
+  read: ReadonlyMap<string, QueueRow>,
+  now: number,
+): Promise<Triage['later']> => {
+  if (later.length === 0) return later
   const due = caseOf(
     'delivery_id',
     later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
   )
-  const ids = later.map(({ job }) => job.deliveryId)
-  await run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ${due.sql} WHERE delivery_id IN (${marks(ids)})`, [
+  const jobs = later.map(({ job }) => job)
+  const still = asRead(jobs, read, now)
+  const put = await run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ${due.sql} WHERE ${still.sql}`, [
     ...due.bindings,
-    ...ids,
+    ...still.bindings,
   ])
+  if (put < later.length) throw new Overtaken()
   // The history says as the queue does, of what is under no lease.
   const next = caseOf(
     'id',
     later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
   )
-  await run(trx, `UPDATE deliveries SET next_attempt_at = ${next.sql} WHERE id IN (${marks(ids)})`, [
+  await run(trx, `UPDATE deliveries SET next_attempt_at = ${next.sql} WHERE id IN (${marks(jobs)})`, [
     ...next.bindings,
-    ...ids,
+    ...jobs.map(job => job.deliveryId),
   ])
+  return later
+}
+
+/** The condition that due rows of the queue are as they were read. Found by their key, whatever else it says. */
+const asRead = (
+  jobs: Job[],
+  read: ReadonlyMap<string, QueueRow>,
+  now: number,
+): { sql: string; bindings: Knex.RawBinding[] } => {
+  const ids = jobs.map(job => job.deliveryId)
+  const was = ids.map(id => read.get(id)!)
+  const leases = [...new Set(was.flatMap(({ lease }) => lease ?? []))]
+  const [first] = was
+  const attempt = was.every(row => row.attempt === first!.attempt)
+    ? { sql: '?', bindings: [first!.attempt] }
+    : caseOf(
+        'delivery_id',
+        was.map(row => [row.delivery_id, row.attempt]),
+      )
+  const ofLease = leases.length === 0 ? 'lease IS NULL' : `(lease IS NULL OR lease IN (${marks(leases)}))`
+  return {
+    sql: `delivery_id IN (${marks(ids)}) AND due_at + 0 <= ? AND ${ofLease} AND attempt = ${attempt.sql}`,
+    bindings: [...ids, now, ...leases, ...attempt.bindings],
+  }
 }
 
 /**
@@ -304,7 +387,7 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
  * Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is
  * left out.
  */
-export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
+export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   if (claims.length === 0) return []
   type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
   const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
@@ -316,7 +399,9 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   // Last: an event does not change, and a webhook may be disabled at this moment.
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
   const webhooks = await read<JobWebhook>(
-    'url, epoch, ended_epoch, sweeping, access_token_id, held_until',
+    `url, epoch, ended_epoch, sweeping, access_token_id, held_until,
+     (SELECT t.sees_all_organisations FROM access_tokens t WHERE t.id = webhooks.access_token_id)
+       AS sees_all_organisations`,
     'webhooks',
     webhookIds,
   )
@@ -335,34 +420,76 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<Job[]> => {
   })
 }
 
-/** Gives claims back unsent, due again at `dueAt`, as if they had never been claimed. */
-export const putBack = async (database: Database, claims: Claim[], dueAt: number): Promise<void> => {
+/** A claim with all that is needed to send it; none where its webhook has ended it meanwhile. */
+export const presentJobOf = async (database: Database, claimed: Claim): Promise<Job | undefined> => {
+  const [job] = await jobsOf(database.knex, [claimed])
+  return job && job.epoch === job.webhook.epoch ? job : undefined
+}
+
+/**
+ * Gives claims back unsent, due again at `dueAt`, as if they had never been claimed; at `now` those that go to another
+ * url by now, of which nobody has asked to wait.
+ */
+export const putBack = async (
+  database: Database,
+  claims: Claim[],
+  { dueAt, now }: { dueAt: number; now: number },
+): Promise<void> => {
   if (claims.length === 0) return
   const leases = [...new Set(claims.map(claimed => claimed.lease))]
   const given = claims.map(claimed => claimed.deliveryId).toSorted()
   await database.transaction(async trx => {
-    const own = await rows<{ delivery_id: string }>(
+    const own = await rows<{ delivery_id: string; epoch: number }>(
       trx,
-      `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(given)}) AND lease IN (${marks(leases)})
+      `SELECT delivery_id, epoch FROM delivery_queue
+       WHERE delivery_id IN (${marks(given)}) AND lease IN (${marks(leases)})
        ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
       [...given, ...leases],
     )
-    const ids = own.map(row => row.delivery_id)
-    if (ids.length > 0) {
-      await run(
-        trx,
-        'UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? ' +
-          `WHERE delivery_id IN (${marks(ids)})`,
-        [dueAt, ...ids],
-      )
-      await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
-    }
+    const epochs = new Map(claims.map(claimed => [claimed.deliveryId, claimed.epoch]))
+    const isMoved = (row: { delivery_id: string; epoch: number }) => row.epoch > epochs.get(row.delivery_id)!
+    const [moved, others] = [own.filter(isMoved), own.filter(row => !isMoved(row))]
+    await giveBack(trx, others, { dueAt, leases })
+    await giveBack(trx, moved, { dueAt: Math.min(dueAt, now), leases })
+    const ids = new Set(own.map(row => row.delivery_id))
     await forgetLost(
       trx,
-      claims.filter(claimed => !ids.includes(claimed.deliveryId)),
+      claims.filter(claimed => !ids.has(claimed.deliveryId)),
     )
   })
 }
+
+const giveBack = async (
+  trx: Knex.Transaction,
+  own: { delivery_id: string }[],
+  { dueAt, leases }: { dueAt: number; leases: string[] },
+): Promise<void> => {
+  if (own.length === 0) return
+  const ids = own.map(row => row.delivery_id)
+  const freed = await run(
+    trx,
+    'UPDATE delivery_queue SET lease = NULL, attempt = attempt - 1, due_at = ? ' +
+      `WHERE delivery_id IN (${marks(ids)}) AND lease IN (${marks(leases)})`,
+    [dueAt, ...ids, ...leases],
+  )
+  if (freed < ids.length) throw new Overtaken()
+  await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
+}
+
+/** Gives back all of a claim, of which it is not known whether it was committed. None of it was sent. */
+export const forgetClaim = (
+  database: Database,
+  { lease, end, now }: { lease: string; end: number; now: number },
+): Promise<void> =>
+  database.transaction(async trx => {
+    const own = await rows<{ delivery_id: string }>(
+      trx,
+      `SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_due_time')}
+       WHERE due_at = ? AND lease = ? ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+      [end, lease],
+    )
+    await giveBack(trx, own, { dueAt: now, leases: [lease] })
+  })
 
 /** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */
 const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {

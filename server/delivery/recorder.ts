@@ -64,7 +64,7 @@ export const createRecorder = ({ database, clock, log }: { database: Database; c
   const recordBatch = async (settlements: Settlement[]): Promise<Settlement[]> => {
     for (let isLogged = false; ; ) {
       try {
-        const held = await settle(database, settlements, clock.now())
+        const held = await settle(database, settlements, clock.now)
         if (isLogged) log.info({ attempts: settlements.length }, 'attempts are recorded again')
         return held
       } catch (error) {
@@ -96,7 +96,7 @@ export const createRecorder = ({ database, clock, log }: { database: Database; c
       settlement.result.kind === 'response' ? { ...settlement.result, body: '' } : { ...settlement.result, detail: '' }
     while (true) {
       try {
-        const held = await settle(database, [{ ...settlement, result }], clock.now())
+        const held = await settle(database, [{ ...settlement, result }], clock.now)
         if (held.length > 0) return [settlement]
         log.error({ err: cause, deliveryId }, 'an attempt was recorded without its answer, which the database refuses')
         return []

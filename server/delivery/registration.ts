@@ -1,5 +1,5 @@
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
-import { type Database, isDuplicate } from '../database/connect.ts'
+import { isDuplicate } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { WebhookRow } from '../domain/resources.ts'
@@ -124,12 +124,16 @@ const storeAsSeen = async <T>(
   }
 }
 
-const pingInTurn = ({ token, tools, loop }: Registrant, ping: { webhookId: string; url: string }) =>
-  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, () => pingBeforeStoring(tools, ping))
+const pingInTurn = ({ token, tools, loop, look }: Registrant, ping: { webhookId: string; url: string }) =>
+  loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, async () => {
+    // It may have waited for its turn: nothing is sent in the name of a token that was revoked meanwhile.
+    await look(async () => {})
+    return pingBeforeStoring(tools, ping)
+  })
 
 /** Pings a stored, active webhook. Resolves with the delivery's id when the attempt has been recorded. */
 export const pingWebhook = (
-  registrant: Pick<Registrant, 'change' | 'token' | 'loop'> & { database: Database },
+  registrant: Pick<Registrant, 'change' | 'token' | 'loop'>,
   id: string,
 ): Promise<{ deliveryId: string }> =>
   registrant.loop.pings.run({ tokenId: registrant.token.id, webhookId: id }, () => pingStored(registrant, id))

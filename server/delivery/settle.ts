@@ -1,20 +1,31 @@
 import type { Knex } from 'knex'
-import { type Database, marks, rows, run } from '../database/connect.ts'
+import { type Database, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import { logLost } from '../domain/deliveries.ts'
+import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
 import type { Outcome } from './outcome.ts'
-import { caseOf, type QueueRow, type Settlement } from './queue.ts'
+import { caseOf, type Job, type QueueRow, type Settlement } from './queue.ts'
 
 /** Another transaction in the way of all is soon told to the recorder, which tries them one by one. */
 const AGAIN = { againForMs: 500 }
 
 /**
+ * A delivery that waits for its webhook to become inactive, which cancels it, is sent again where nobody has made it so
+ * by then: the process that was told to has ended.
+ */
+const UNTIL_INACTIVE_MS = 5_000
+
+/**
  * Records attempts and what they mean for their deliveries: log, deliveries and queue in one transaction. What they
  * mean for webhooks is written apart (`keeper.ts`): nothing here waits for a webhook's row.
  *
+ * @param now asked when the deliveries are held
  * @returns those whose row of the queue another transaction holds at this moment: nothing of them was recorded
  */
-export const settle = async (database: Database, settlements: Settlement[], now: number): Promise<Settlement[]> => {
+export const settle = async (
+  database: Database,
+  settlements: Settlement[],
+  now: () => number,
+): Promise<Settlement[]> => {
   // One order of locking in every process: what two settles share, they take in the same order.
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
   return database.transaction(async trx => {
@@ -23,17 +34,24 @@ export const settle = async (database: Database, settlements: Settlement[], now:
     if (free.length === 0) return sorted
     const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
     const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
-    const own = await ofPresentEpoch(trx, free.filter(isOwn))
-    const late = free.filter(settlement => !isOwn(settlement))
-    await logAttempts(trx, free)
+    const own = await asOfNow(trx, free.filter(isOwn))
+    const late = await stillThere(
+      trx,
+      free.filter(settlement => !isOwn(settlement)),
+    )
+    const time = now()
+    await logAttempts(
+      trx,
+      free.filter(settlement => isOwn(settlement) || late.includes(settlement)),
+    )
     await retry(trx, own)
-    await finish(trx, own, now)
+    await finish(trx, own, time)
     const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
     await logLost(
       trx,
       locked.filter(row => takenOver.has(row.delivery_id)),
     )
-    await recordLate(trx, late, now)
+    await recordLate(trx, late, time)
     return sorted.filter(({ job }) => held.has(job.deliveryId))
   }, AGAIN)
 }
@@ -61,8 +79,24 @@ const lockRows = async (
   return { locked, held: new Set(held.map(row => row.delivery_id)) }
 }
 
-/** What an endpoint asks for with 429 is not asked of the url that has taken its place: the delivery goes there now. */
-const ofPresentEpoch = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
+/** Those whose deliveries have not been purged, which they are not now before this is committed. */
+const stillThere = async (trx: Knex.Transaction, late: Settlement[]): Promise<Settlement[]> => {
+  if (late.length === 0) return []
+  const ids = late.map(({ job }) => job.deliveryId)
+  const found = await rows<{ id: string }>(
+    trx,
+    `SELECT id FROM deliveries WHERE id IN (${marks(ids)}) ORDER BY id${dialectOf(trx).forUpdate}`,
+    ids,
+  )
+  const there = new Set(found.map(({ id }) => id))
+  return late.filter(({ job }) => there.has(job.deliveryId))
+}
+
+/**
+ * What an endpoint asks for with 429 is not asked of the url that has taken its place: the delivery goes there now. Nor
+ * is a delivery cancelled because its webhook becomes inactive before it has: it may have another url by then.
+ */
+const asOfNow = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
   const asked = own.filter(({ outcome }) => 'deactivateWebhook' in outcome || 'holdWebhookMs' in outcome)
   if (asked.length === 0) return own
   const ids = [...new Set(asked.map(({ job }) => job.webhookId))]
@@ -75,12 +109,14 @@ const ofPresentEpoch = async (trx: Knex.Transaction, own: Settlement[]): Promise
       )
     ).map(({ id, epoch }) => [id, epoch]),
   )
-  const isPast = (settlement: Settlement): boolean =>
-    asked.includes(settlement) && (present.get(settlement.job.webhookId) ?? 0) > settlement.job.epoch
   return own.map(settlement => {
-    if (!isPast(settlement)) return settlement
-    const { failureCount, throttledSinceMs } = settlement.job
-    return { ...settlement, outcome: { status: 'pending', retryInMs: 0, failureCount, throttledSinceMs } }
+    const { webhookId, epoch, failureCount, throttledSinceMs } = settlement.job
+    const now = present.get(webhookId)
+    if (!asked.includes(settlement) || now === undefined) return settlement
+    const isPast = now > epoch
+    if (!isPast && settlement.outcome.status === 'pending') return settlement
+    const retryInMs = isPast ? 0 : UNTIL_INACTIVE_MS
+    return { ...settlement, outcome: { status: 'pending', retryInMs, failureCount, throttledSinceMs } }
   })
 }
 
@@ -97,6 +133,7 @@ const ATTEMPT_COLUMNS = [
 ]
 
 const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
+  if (settlements.length === 0) return
   // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
   const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
@@ -128,12 +165,19 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
     outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
   )
   if (again.length === 0) return
-  // Every row is there: this transaction has locked it under its lease.
-  const columns = ['event_id', 'webhook_id', 'due_at', 'lease', 'attempt', 'failure_count', 'throttled_since']
+  // Of rows that are there, under the lease of this attempt: else nothing of this is so any more.
+  const leases = leasesOf(again)
+  const freed = await run(
+    trx,
+    `UPDATE delivery_queue SET lease = NULL WHERE delivery_id IN (${marks(again)}) AND lease IN (${marks(leases)})`,
+    [...again.map(({ job }) => job.deliveryId), ...leases],
+  )
+  if (freed < again.length) throw new Overtaken()
+  const columns = ['event_id', 'webhook_id', 'due_at', 'attempt', 'failure_count', 'throttled_since']
   await run(
     trx,
     `INSERT INTO delivery_queue (delivery_id, ${columns.join(', ')})
-     VALUES ${again.map(() => '(?, ?, ?, ?, NULL, ?, ?, ?)').join(', ')}
+     VALUES ${again.map(() => '(?, ?, ?, ?, ?, ?, ?)').join(', ')}
      ${dialectOf(trx).onDuplicateUpdate(['delivery_id'], columns)}`,
     again.flatMap(({ job, outcome, ...settlement }) => [
       job.deliveryId,
@@ -162,27 +206,41 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
 
 const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
   const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
+  if (finished.length === 0) return
+  const ended = await dequeue(trx, finished, leasesOf(finished))
+  if (ended < finished.length) throw new Overtaken()
   const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
   for (const group of alike.values()) {
     const { job, outcome } = group[0]!
     await run(
       trx,
-      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ?, attempt_count = ?, handled_before = ?
+      `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ${FINISHED_AT}, attempt_count = ?,
+       handled_before = ${wasHandled(outcome) ? LEFT_OPEN : '0'}
        WHERE id IN (${marks(group)}) AND status = 'pending'`,
-      [outcome.status, now, job.attempt, wasHandled(outcome), ...group.map(({ job }) => job.deliveryId)],
+      [outcome.status, now, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
-  await dequeue(trx, finished)
 }
 
-/** As a column has it. */
-const wasHandled = (outcome: Outcome): number => (outcome.status === 'rejected' && outcome.handledBefore ? 1 : 0)
+const wasHandled = (outcome: Outcome): boolean => outcome.status === 'rejected' && outcome.handledBefore === true
 
-const dequeue = async (trx: Knex.Transaction, finished: Settlement[]): Promise<void> => {
-  if (finished.length === 0) return
+/**
+ * Whether an attempt of the delivery may have been handled: one without an answer, or whose answer was a gateway's or
+ * said that time was up. A receiver that answered 500 or 429 said that it had not handled the event: one that takes the
+ * retry for a replay has lost it, and a recovery is to send it again.
+ */
+const LEFT_OPEN = `CASE WHEN EXISTS (
+  SELECT 1 FROM attempts WHERE attempts.delivery_id = deliveries.id
+  AND (attempts.status_code IS NULL OR attempts.status_code > 500)) THEN 1 ELSE 0 END`
+
+/** Takes deliveries out of the queue, whatever their lease or only under one of these; returns how many there were. */
+const dequeue = (trx: Knex.Transaction, finished: Settlement[], leases?: string[]): Promise<number> => {
   const ids = finished.map(({ job }) => job.deliveryId)
-  await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
+  const own = leases ? ` AND lease IN (${marks(leases)})` : ''
+  return run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})${own}`, [...ids, ...(leases ?? [])])
 }
+
+const leasesOf = (settlements: { job: Job }[]): string[] => [...new Set(settlements.map(({ job }) => job.lease))]
 
 const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
 
@@ -199,9 +257,9 @@ const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number
   if (acknowledged.length === 0) return
   await run(
     trx,
-    `UPDATE deliveries SET status = 'delivered', next_attempt_at = NULL, finished_at = ?
-     WHERE id IN (${marks(acknowledged)}) AND status <> 'delivered'`,
-    [now, ...acknowledged.map(({ job }) => job.deliveryId)],
+    `UPDATE deliveries SET status = 'delivered', next_attempt_at = NULL, finished_at = ${FINISHED_AT}
+     WHERE id IN (${marks(acknowledged)}) AND status IN ('pending', 'cancelled', 'rejected', 'dropped')`,
+    [now, now, ...acknowledged.map(({ job }) => job.deliveryId)],
   )
   await dequeue(trx, acknowledged)
 }

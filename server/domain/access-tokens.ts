@@ -6,7 +6,7 @@ import { type Database, insertMany, marks, rows, run, type Sql } from '../databa
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import type { Sealer } from '../keys/seal.ts'
-import type { Change } from './change.ts'
+import type { Beside, Change } from './change.ts'
 import { checkName } from './names.ts'
 import { type AccessToken, endOf, requirePermission, requireSeesAll } from './permissions.ts'
 import { type AccessTokenRow, accessTokens, organisations } from './resources.ts'
@@ -100,27 +100,47 @@ export const findByApiKeys = async (sql: Sql, apiKeys: Iterable<string>): Promis
 
 type RowWithPermissions = AccessTokenRow & { permissions: string | null }
 
-const SELECT_TOKENS = `SELECT t.*,
-    (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions
-  FROM access_tokens t`
+const TOKEN = `t.*,
+    (SELECT GROUP_CONCAT(p.permission) FROM access_token_permissions p WHERE p.access_token_id = t.id) AS permissions`
+const SELECT_TOKENS = `SELECT ${TOKEN} FROM access_tokens t`
 
 const tokenOf = (row: RowWithPermissions): AccessToken =>
   accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[])
 
 /**
- * The token that a change is made in the name of, held so that it is not revoked before the change is committed. Throws
- * UNAUTHENTICATED if it was revoked or has expired since the request was let in, FORBIDDEN if it has lost a permission.
+ * The token that a change is made in the name of, held so that it is not revoked before the change is committed, and
+ * what is read `beside` it. Throws UNAUTHENTICATED if it was revoked or has expired since the request was let in,
+ * FORBIDDEN if it has lost a permission.
  */
-export const holdAccessToken = async (trx: Sql, token: AccessToken, now: () => number): Promise<AccessToken> => {
-  const [row] = await rows<RowWithPermissions>(trx, `${SELECT_TOKENS} WHERE t.id = ?${dialectOf(trx).forShare}`, [
-    token.id,
-  ])
+export const holdAccessToken = async <Row extends object>(
+  trx: Sql,
+  token: AccessToken,
+  now: () => number,
+  { columns, joins, bindings }: Beside<Row> = NOTHING,
+): Promise<{ token: AccessToken; row: Row }> => {
+  const statement = `SELECT ${TOKEN}${columns} FROM access_tokens t ${joins} WHERE t.id = ?${dialectOf(trx).forShare}`
+  const [row] = await rows<RowWithPermissions & Row>(trx, statement, [...bindings, token.id], { isPrepared: true })
   const held = tokenOf(row!)
   const ended = endOf(held, now())
   if (ended) throw new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason })
   for (const permission of token.permissions) requirePermission(held, permission)
-  return held
+  return { token: held, row: row! }
 }
+
+/**
+ * Lets the changes of a token that come this way come one after the other. Not by its own row: each change of the token
+ * holds that, and those that come later would wait behind one that is held up.
+ */
+export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => {
+  await rows(
+    trx,
+    `SELECT permission FROM access_token_permissions WHERE access_token_id = ? ORDER BY permission
+     ${dialectOf(trx).forUpdate}`,
+    [token.id],
+  )
+}
+
+const NOTHING: Beside<never> = { columns: '', joins: '', bindings: [] }
 
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
   sealer.open(secretSealed, sealContext(token.id))

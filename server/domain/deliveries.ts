@@ -12,6 +12,26 @@ const ROWS_A_STATEMENT = 500
 /** A webhook that may be sent to, as read under a lock that keeps it so until the transaction ends. */
 export type ActiveWebhook = { id: string; epoch: number }
 
+/** An active webhook with all that is needed to send to it. */
+export type SendableWebhook = ActiveWebhook & { url: string; access_token_id: string; held_until: number | null }
+
+/** A delivery that is being queued, with all that is needed to send it. */
+export type FreshDelivery = {
+  id: string
+  event: { id: string; type: EventType; createdAt: number; payload: string }
+  webhook: SendableWebhook
+}
+
+export type Lease = { id: string; end: number }
+
+/** Sends what one transaction queues as soon as it is committed, as far as this process has places for it. */
+export type Courier = {
+  /** Takes those that there are places for. */
+  take(fresh: FreshDelivery[]): { lease: Lease; taken: ReadonlySet<string> }
+  /** Whether it sees to all that was queued, what it has no place for included: nobody else need look for it. */
+  readonly seesToAll: boolean
+}
+
 /**
  * Writes pending deliveries, due now, and returns their ids in the order of `owed`.
  *
@@ -22,9 +42,35 @@ export const enqueue = async (
   trx: Sql,
   owed: { event: { id: string; type: EventType }; webhook: ActiveWebhook }[],
   now: number,
-  { lease, recovered = false }: { lease?: { id: string; end: number }; recovered?: boolean } = {},
+  { lease, recovered = false }: { lease?: Lease; recovered?: boolean } = {},
 ): Promise<string[]> => {
-  const added = owed.map(one => ({ id: newId(now), ...one }))
+  const added = owed.map(one => ({ id: newId(now), ...one, lease }))
+  await insertPending(trx, added, now, recovered)
+  return added.map(delivery => delivery.id)
+}
+
+/** As `enqueue`, of one event; what `courier` takes is leased to it from the start. */
+export const enqueueFresh = async (
+  trx: Sql,
+  event: FreshDelivery['event'],
+  webhooks: SendableWebhook[],
+  courier: Courier | undefined,
+): Promise<void> => {
+  const now = event.createdAt
+  const fresh = webhooks.map(webhook => ({ id: newId(now), event, webhook }))
+  const { lease, taken } = courier?.take(fresh) ?? {}
+  const added = fresh.map(delivery => ({ ...delivery, lease: taken?.has(delivery.id) ? lease : undefined }))
+  await insertPending(trx, added, now, false)
+}
+
+type Pending = {
+  id: string
+  event: { id: string; type: EventType }
+  webhook: ActiveWebhook
+  lease: Lease | undefined
+}
+
+const insertPending = async (trx: Sql, added: Pending[], now: number, recovered: boolean): Promise<void> => {
   for (let from = 0; from < added.length; from += ROWS_A_STATEMENT) {
     const part = added.slice(from, from + ROWS_A_STATEMENT)
     await run(
@@ -37,7 +83,7 @@ export const enqueue = async (
       trx,
       `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, epoch, recovered, due_at, lease, attempt)
        VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
-      part.flatMap(({ id, event, webhook }) => [
+      part.flatMap(({ id, event, webhook, lease }) => [
         id,
         event.id,
         webhook.id,
@@ -49,11 +95,10 @@ export const enqueue = async (
       ]),
     )
   }
-  return added.map(delivery => delivery.id)
 }
 
 /** The time given twice, or that of its creation where another process, whose clock is ahead, has made it later. */
-const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
+export const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
 
 /** A row of the queue, as far as its end is concerned. */
 export type OwedRow = { delivery_id: string; lease: string | null; attempt: number }

@@ -4,7 +4,7 @@ import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
-import { type ActiveWebhook, enqueue } from './deliveries.ts'
+import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -25,36 +25,38 @@ export const recordPing = async (trx: Sql, now: number, id: string = newId(now))
  * transaction, with the change that caused it, so that none of them is ever there without the others.
  *
  * @param now asked when the webhooks are held: what one of them had before its last change is older than this
+ * @param courier takes what it can send when the transaction is committed
  */
 export const recordEvent = async <Type extends EventType>(
   trx: Knex.Transaction,
   event: NewEvent<Type>,
   now: () => number,
+  courier?: Courier,
 ): Promise<void> => {
-  const { type, payload, organisationIds, projectId } = event
-  const webhooks = await webhooksFor(trx, event)
+  const { type, organisationIds, projectId } = event
+  // Without an organisation nobody sees it.
+  const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, event)
   const time = now()
   const id = newId(time)
+  const payload = JSON.stringify(event.payload)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
     'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
       'VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, JSON.stringify(payload), time],
+    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, payload, time],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await enqueue(
-    trx,
-    webhooks.map(webhook => ({ event: { id, type }, webhook })),
-    time,
-  )
+  await enqueueFresh(trx, { id, type, createdAt: time, payload }, webhooks, courier)
 }
 
-/** A webhook with its status, and the time of its last change, which is later after each one. */
-type MatchedWebhook = ActiveWebhook & { status: WebhookStatus; updated_at: number }
+const MATCHED = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'
+
+/** A webhook as it is, and when it was changed last before it was found to match: later after each change. */
+type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
 
 /**
  * The active webhooks that are to have an event, locked against any change until the
@@ -62,50 +64,62 @@ type MatchedWebhook = ActiveWebhook & { status: WebhookStatus; updated_at: numbe
  * has come to ask for less. Those that are not active are locked too: who makes one active,
  * or recovers what it missed, waits for the events that are under way, and finds them.
  */
-const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<ActiveWebhook[]> => {
-  const found = await matching(trx, event)
-  const { forShare } = dialectOf(trx)
-  if (found.length === 0 || forShare === '') return found.filter(isActive)
-  const ids = found.map(row => row.id)
-  const locked = await rows<MatchedWebhook>(
+const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<SendableWebhook[]> => {
+  const [matching, bindings] = matchingOf(event)
+  const { forShare, useIndex } = dialectOf(trx)
+  if (forShare === '') return (await rows<MatchedWebhook>(trx, matching, bindings)).filter(isActive)
+  // Each is locked as it is found to match, by its id alone: in another order, rows would be locked that do not match.
+  const found = await rows<MatchedWebhook>(
     trx,
-    `SELECT id, epoch, status, updated_at FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id${forShare}`,
-    ids,
+    `SELECT ${MATCHED}, m.matched_at
+     FROM (${matching}) m STRAIGHT_JOIN webhooks w ${useIndex('PRIMARY')} ON w.id = m.id ORDER BY w.id${forShare}`,
+    bindings,
+    { isPrepared: event.organisationIds.length === 1 },
   )
-  const active = locked.filter(isActive)
-  const foundAt = new Map(found.map(row => [row.id, row.updated_at]))
-  if (active.every(row => row.updated_at === foundAt.get(row.id))) return active
-  const still = new Set((await matching(trx, event)).map(row => row.id))
+  const active = found.filter(isActive)
+  if (active.every(row => row.updated_at === row.matched_at)) return active
+  const still = new Set((await rows<MatchedWebhook>(trx, matching, bindings)).map(row => row.id))
   return active.filter(row => still.has(row.id))
 }
 
 const isActive = ({ status }: MatchedWebhook): boolean => status === 'active'
 
 /**
- * The webhooks that asked for an event's type, name one of its organisations or its project or name none, and
+ * Selects the webhooks that asked for an event's type, name one of its organisations or its project or name none, and
  * were made by a token that sees one of its organisations.
  */
-const matching = async (trx: Knex.Transaction, event: NewEvent): Promise<MatchedWebhook[]> => {
-  const { type, organisationIds, projectId } = event
-  if (organisationIds.length === 0) return []
+const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement: string, bindings: string[]] => {
   const [among, ids] =
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
-  return rows(
-    trx,
-    `SELECT w.id, w.epoch, w.status, w.updated_at FROM (
+  const ofProject = projectId === undefined ? '' : 'UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?'
+  return [
+    `SELECT ${MATCHED}, w.updated_at AS matched_at FROM (
        SELECT id FROM webhooks WHERE all_organisations_and_projects = 1
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
-       UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?
+       ${ofProject}
      ) named
      JOIN webhooks w ON w.id = named.id
      JOIN access_tokens t ON t.id = w.access_token_id
      WHERE (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
        AND (t.sees_all_organisations = 1 OR EXISTS (
-         SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))
-     ORDER BY w.id`,
-    [...ids, projectId ?? null, type, ...ids],
-  )
+         SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))`,
+    [...ids, ...(projectId === undefined ? [] : [projectId]), type, ...ids],
+  ]
 }
+
+/**
+ * Whether the token `t` sees the event `e`: one of its organisations, and the one that its project is in by now. A ping
+ * belongs to none, and is not asked about.
+ */
+export const SEES = `
+  (t.sees_all_organisations = 1
+    OR (EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
+        e.all_organisations = 1 OR s.organisation_id = e.organisation_id
+        OR EXISTS (SELECT 1 FROM event_organisations eo
+          WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id)))
+      AND NOT EXISTS (SELECT 1 FROM projects p WHERE p.id = e.project_id AND NOT EXISTS (
+        SELECT 1 FROM access_token_organisations s
+        WHERE s.access_token_id = t.id AND s.organisation_id = p.organisation_id))))`
 
 /**
  * The rules of `matching` asked the other way round, whatever the event's type: whether the webhook `w`, made by the
@@ -118,8 +132,4 @@ export const MAY_HAVE = `
       OR EXISTS (SELECT 1 FROM event_organisations eo
         WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
     OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
-  AND (t.sees_all_organisations = 1
-    OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
-      e.all_organisations = 1 OR s.organisation_id = e.organisation_id
-      OR EXISTS (SELECT 1 FROM event_organisations eo
-        WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id))))`
+  AND ${SEES}`

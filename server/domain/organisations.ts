@@ -20,12 +20,12 @@ export const upsertOrganisation = async (
   const isThere =
     given !== undefined &&
     (await rows(trx, `SELECT id FROM organisations WHERE id = ?${dialectOf(trx).forUpdate}`, [id])).length > 0
-  const time = now()
   if (!isThere) {
     requireSeesAll(token, 'create an organisation')
+    const time = now()
     const isFirst = await insertedFirst(trx('organisations').insert({ id, name, created_at: time, updated_at: time }))
     if (isFirst) return { id, name }
   }
-  await run(trx, 'UPDATE organisations SET name = ?, updated_at = ? WHERE id = ?', [name, time, id])
+  await run(trx, 'UPDATE organisations SET name = ?, updated_at = ? WHERE id = ?', [name, now(), id])
   return { id, name }
 }

@@ -1,33 +1,13 @@
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
-import { isDuplicate, rows, run, type Sql } from '../database/connect.ts'
+import { rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
-import type { Change } from './change.ts'
+import type { Beside, Change } from './change.ts'
 import { recordEvent } from './events.ts'
-import { holdProject, lockProject } from './projects.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
-import { type ProjectReportRow, projects, type UserRow } from './resources.ts'
-import { findVisible } from './visibility.ts'
-
-/** Opens the report of a project and quarter where there is none; true if it did. */
-export const openReport = async (
-  sql: Sql,
-  { projectId, quarter, dueDays, now }: { projectId: string; quarter: string; dueDays: number; now: number },
-): Promise<boolean> => {
-  try {
-    await run(
-      sql,
-      `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
-       VALUES (?, ?, ?, ?, 'open', ?, ?)`,
-      [newId(now), projectId, quarter, dueDateOf(quarter, dueDays), now, now],
-    )
-    return true
-  } catch (error) {
-    if (isDuplicate(error)) return false
-    throw error
-  }
-}
+import type { ProjectReportRow } from './resources.ts'
+import { insertedFirst } from './upsert.ts'
 
 /** Opens the reports of one quarter for many projects, where there is none. */
 export const openReports = async (
@@ -44,112 +24,239 @@ export const openReports = async (
   )
 }
 
+export type Submission = { projectId: string; quarter: string; submitterId: string }
+
 /**
- * Submits the report of a quarter, opening it first where that
- * has not happened yet. Late is accepted, twice is a CONFLICT.
+ * A report as it is read without being held, its project if the caller's token sees it, and a user: these are held.
+ * Each is null where there is none.
+ */
+type BesideReport = { [Column in Told as `report_${Column}`]: ProjectReportRow[Column] | null } & {
+  project_organisation_id: string | null
+  sees_project: string | null
+  user_name: string | null
+}
+
+const TOLD = [
+  'id',
+  'project_id',
+  'quarter',
+  'due_date',
+  'status',
+  'submitter_id',
+  'submitted_at',
+  'approver_id',
+  'approved_date',
+  'overdue_at',
+] as const satisfies (keyof ProjectReportRow)[]
+type Told = (typeof TOLD)[number]
+
+/** @param given where the report is, and the id of its project */
+const beside = (
+  given: { report: string; project: string },
+  bindings: { ofReport: string[]; ofProject: string[]; userId: string },
+): Beside<BesideReport> => ({
+  columns: `, p.organisation_id AS project_organisation_id, s.organisation_id AS sees_project, u.name AS user_name,
+    ${TOLD.map(column => `r.${column} AS report_${column}`).join(', ')}`,
+  joins: `LEFT JOIN (SELECT * FROM project_reports WHERE ${given.report}) r ON 1 = 1
+    LEFT JOIN projects p ON p.id = ${given.project}
+    LEFT JOIN access_token_organisations s ON s.access_token_id = t.id AND s.organisation_id = p.organisation_id
+    LEFT JOIN users u ON u.id = ?`,
+  bindings: [...bindings.ofReport, ...bindings.ofProject, bindings.userId],
+})
+
+/** What a submission is decided on. */
+export const besideSubmission = ({ projectId, quarter, submitterId }: Submission): Beside<BesideReport> => {
+  if (!isQuarter(quarter))
+    throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
+  const bindings = { ofReport: [projectId, quarter], ofProject: [projectId], userId: submitterId }
+  return beside({ report: OF_QUARTER, project: '?' }, bindings)
+}
+
+const OF_QUARTER = 'project_id = ? AND quarter = ?'
+
+/** The report that was read, if there was one. */
+const reportOf = (row: BesideReport): ProjectReportRow | undefined =>
+  row.report_id === null
+    ? undefined
+    : (Object.fromEntries(TOLD.map(column => [column, row[`report_${column}`]])) as ProjectReportRow)
+
+/** The organisation of a project that the token sees. */
+const seenIn = ({ token }: Change, row: BesideReport): string | undefined =>
+  token.seesAllOrganisations || row.sees_project !== null ? (row.project_organisation_id ?? undefined) : undefined
+
+/**
+ * Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a
+ * CONFLICT.
  */
 export const submitProjectReport = async (
   change: Change,
-  { projectId, quarter, submitterId }: { projectId: string; quarter: string; submitterId: string },
+  { projectId, quarter, submitterId }: Submission,
+  row: BesideReport,
   dueDays: number,
 ): Promise<ProjectReportRow> => {
-  const { trx, now } = change
-  if (!isQuarter(quarter))
-    throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
-  const project = await holdProject(change, projectId)
-  const submitter = await holdUser(trx, submitterId)
-  const where = 'project_id = ? AND quarter = ?'
-  let report = await lockReport(trx, where, [projectId, quarter])
-  if (!report) {
-    await openReport(trx, { projectId, quarter, dueDays, now: now() })
-    report = (await lockReport(trx, where, [projectId, quarter]))!
-  }
-  if (report.status !== 'open') {
-    throw new TidingsError('CONFLICT', `The report of ${quarter} of this project is ${report.status} already.`, {
-      projectReportId: report.id,
-      status: report.status,
-    })
-  }
-  const submittedAt = now()
-  await run(
-    trx,
-    `UPDATE project_reports SET status = 'submitted', submitter_id = ?, submitted_at = ?, updated_at = ?
-     WHERE id = ? AND status = 'open'`,
-    [submitterId, submittedAt, submittedAt, report.id],
-  )
+  const { trx, now, courier } = change
+  const organisationId = seenIn(change, row)
+  if (organisationId === undefined) throw notFound('project', [projectId])
+  if (row.user_name === null) throw notFound('user', [submitterId])
+  const read = reportOf(row)
+  const given = { projectId, quarter, submitterId, dueDays, now }
+  const submitted =
+    (read ? await submitOpen(trx, read, given) : await insertSubmitted(trx, given)) ??
+    // It has changed since it was read.
+    (await submitOpen(trx, requireOpen((await lockReport(trx, OF_QUARTER, [projectId, quarter]))!), given))!
   await recordEvent(
     trx,
     {
       type: 'project_report_quarterly_submitted',
-      organisationIds: [project.organisation_id],
+      organisationIds: [organisationId],
       projectId,
       payload: {
-        projectReport: { id: report.id, projectId, quarter, submitterId, submitterName: submitter.name },
+        projectReport: { id: submitted.id, projectId, quarter, submitterId, submitterName: row.user_name },
       },
     },
     now,
+    courier,
   )
+  return submitted
+}
+
+const requireOpen = (report: ProjectReportRow): ProjectReportRow => {
+  if (report.status === 'open') return report
+  throw new TidingsError('CONFLICT', `The report of ${report.quarter} of this project is ${report.status} already.`, {
+    projectReportId: report.id,
+    status: report.status,
+  })
+}
+
+/** Submits a report that is open and as it was read; undefined, with nothing done, if it is not. */
+const submitOpen = async (
+  trx: Sql,
+  report: ProjectReportRow,
+  { submitterId, now }: { submitterId: string; now: () => number },
+): Promise<ProjectReportRow | undefined> => {
+  if (report.status !== 'open') return undefined
+  const submittedAt = now()
+  const won = await run(
+    trx,
+    `UPDATE project_reports SET status = 'submitted', submitter_id = ?, submitted_at = ?, updated_at = ?
+     WHERE id = ? AND status = 'open' AND overdue_at IS ${report.overdue_at === null ? '' : 'NOT '}NULL`,
+    [submitterId, submittedAt, submittedAt, report.id],
+  )
+  if (won === 0) return undefined
   return { ...report, status: 'submitted', submitter_id: submitterId, submitted_at: submittedAt }
+}
+
+/** Opens and submits the report of a project and quarter; undefined if there is one by now. */
+const insertSubmitted = async (
+  trx: Sql,
+  { projectId, quarter, submitterId, dueDays, now }: Submission & { dueDays: number; now: () => number },
+): Promise<ProjectReportRow | undefined> => {
+  const time = now()
+  const report: ProjectReportRow = {
+    id: newId(time),
+    project_id: projectId,
+    quarter,
+    due_date: dueDateOf(quarter, dueDays),
+    status: 'submitted',
+    submitter_id: submitterId,
+    submitted_at: time,
+    approver_id: null,
+    approved_date: null,
+    overdue_at: null,
+  }
+  const isFirst = await insertedFirst(
+    run(
+      trx,
+      `INSERT INTO project_reports (id, project_id, quarter, due_date, status, submitter_id, submitted_at,
+         created_at, updated_at) VALUES (?, ?, ?, ?, 'submitted', ?, ?, ?, ?)`,
+      [report.id, projectId, quarter, report.due_date, submitterId, time, time, time],
+    ),
+  )
+  return isFirst ? report : undefined
+}
+
+export type Approval = { id: string; approverId: string; approvedDate?: string }
+
+/** What an approval is decided on. Of whichever project a report is, it stays. */
+export const besideApproval = ({ id, approverId, approvedDate }: Approval): Beside<BesideReport> => {
+  if (
+    approvedDate !== undefined &&
+    !(/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) && parseIso(approvedDate) !== undefined)
+  ) {
+    throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as 2026-10-31`)
+  }
+  return beside({ report: 'id = ?', project: 'r.project_id' }, { ofReport: [id], ofProject: [], userId: approverId })
 }
 
 /** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
 export const approveProjectReport = async (
   change: Change,
-  { id, approverId, approvedDate = dateOf(change.now()) }: { id: string; approverId: string; approvedDate?: string },
+  { id, approverId, approvedDate }: Approval,
+  row: BesideReport,
 ): Promise<ProjectReportRow> => {
-  const { trx, token, now } = change
-  if (!/^\d{4}-\d{2}-\d{2}$/.test(approvedDate) || parseIso(approvedDate) === undefined) {
-    throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as ${dateOf(now())}`)
-  }
-  // Of whichever project a report is, it stays: the project is held first, as where one is submitted.
-  const [found] = await rows<ProjectReportRow>(trx, 'SELECT project_id FROM project_reports WHERE id = ?', [id])
-  const project = found && (await lockProject(trx, found.project_id, 'forShare'))
-  const isSeen = project && (token.seesAllOrganisations || (await findVisible(trx, token, projects, project.id)))
-  if (!isSeen) throw notFound('project report', [id])
-  const approver = await holdUser(trx, approverId)
-  const report = (await lockReport(trx, 'id = ?', [id]))!
-  if (report.status !== 'submitted') {
-    throw new TidingsError(
-      'CONFLICT',
-      report.status === 'open'
-        ? 'The report has not been submitted yet: submit it, then approve it.'
-        : `The report was approved on ${report.approved_date}.`,
-      { projectReportId: id, status: report.status },
-    )
-  }
-  await run(
-    trx,
-    `UPDATE project_reports SET status = 'approved', approver_id = ?, approved_date = ?, updated_at = ?
-     WHERE id = ? AND status = 'submitted'`,
-    [approverId, approvedDate, now(), id],
-  )
+  const { trx, now, courier } = change
+  const organisationId = seenIn(change, row)
+  if (organisationId === undefined) throw notFound('project report', [id])
+  if (row.user_name === null) throw notFound('user', [approverId])
+  const given = { approverId, approvedDate, now }
+  const approved =
+    (await approveSubmitted(trx, reportOf(row)!, given)) ??
+    (await approveSubmitted(trx, requireSubmitted((await lockReport(trx, 'id = ?', [id]))!), given))!
+  const { project_id: projectId, quarter } = approved
   await recordEvent(
     trx,
     {
       type: 'project_report_quarterly_approved',
-      organisationIds: [project.organisation_id],
-      projectId: report.project_id,
+      organisationIds: [organisationId],
+      projectId,
       payload: {
         projectReport: {
           id,
-          projectId: report.project_id,
-          quarter: report.quarter,
+          projectId,
+          quarter,
           approverId,
-          approverName: approver.name,
-          approvedDate,
+          approverName: row.user_name,
+          approvedDate: approved.approved_date!,
         },
       },
     },
     now,
+    courier,
   )
-  return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
+  return approved
 }
 
-/** A user, held so that the name which an event tells is still its name when the event is committed. */
-const holdUser = async (trx: Sql, id: string): Promise<UserRow> => {
-  const [user] = await rows<UserRow>(trx, `SELECT * FROM users WHERE id = ?${dialectOf(trx).forShare}`, [id])
-  if (!user) throw notFound('user', [id])
-  return user
+const requireSubmitted = (report: ProjectReportRow): ProjectReportRow => {
+  if (report.status === 'submitted') return report
+  throw new TidingsError(
+    'CONFLICT',
+    report.status === 'open'
+      ? 'The report has not been submitted yet: submit it, then approve it.'
+      : `The report was approved on ${report.approved_date}.`,
+    { projectReportId: report.id, status: report.status },
+  )
+}
+
+/**
+ * Approves a report that is submitted, and from then on has been as it was read; undefined, with nothing done, if it is
+ * not.
+ */
+const approveSubmitted = async (
+  trx: Sql,
+  report: ProjectReportRow,
+  { approverId, approvedDate: given, now }: { approverId: string; approvedDate: string | undefined; now: () => number },
+): Promise<ProjectReportRow | undefined> => {
+  if (report.status !== 'submitted') return undefined
+  const approvedAt = now()
+  const approvedDate = given ?? dateOf(approvedAt)
+  const won = await run(
+    trx,
+    `UPDATE project_reports SET status = 'approved', approver_id = ?, approved_date = ?, updated_at = ?
+     WHERE id = ? AND status = 'submitted'`,
+    [approverId, approvedDate, approvedAt, report.id],
+  )
+  if (won === 0) return undefined
+  return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
 }
 
 const lockReport = async (trx: Sql, where: string, bindings: string[]): Promise<ProjectReportRow | undefined> => {

@@ -1,4 +1,3 @@
-import { notFound } from '../../shared/errors.ts'
 import { rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
@@ -17,9 +16,9 @@ export const upsertProject = async (
   await requireVisible(trx, token, organisations, [organisationId])
   const id = given ?? newId(now())
   const isThere = given !== undefined && (await lockProject(trx, id, 'forUpdate')) !== undefined
-  const time = now()
   const row = { id, organisation_id: organisationId, name }
   if (!isThere) {
+    const time = now()
     const isFirst = await insertedFirst(trx('projects').insert({ ...row, created_at: time, updated_at: time }))
     if (isFirst) return row
     await lockProject(trx, id, 'forUpdate')
@@ -29,18 +28,10 @@ export const upsertProject = async (
   await run(trx, 'UPDATE projects SET organisation_id = ?, name = ?, updated_at = ? WHERE id = ?', [
     organisationId,
     name,
-    time,
+    now(),
     id,
   ])
   return row
-}
-
-/** A project that the token sees where it is now, held so that it moves nowhere before this change is committed. */
-export const holdProject = async ({ trx, token }: Change, id: string): Promise<ProjectRow> => {
-  const project = await lockProject(trx, id, 'forShare')
-  if (!project) throw notFound('project', [id])
-  if (!token.seesAllOrganisations) await requireVisible(trx, token, projects, [id])
-  return project
 }
 
 /** A project as it is, held against changes until the transaction ends. */

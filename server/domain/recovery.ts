@@ -1,4 +1,4 @@
-import { notFound } from '../../shared/errors.ts'
+import { notFound, TidingsError } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, type Sql } from '../database/connect.ts'
@@ -10,10 +10,14 @@ import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
 import { sweepUntil } from './sweep.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
-import { lockActive } from './webhooks.ts'
+import { lockActive, requireWebhook } from './webhooks.ts'
 
 /** Events of one transaction of a recovery. */
 const BATCH = 500
+/** Events that one transaction of a recovery looks at: it holds the webhook for so long. */
+const WINDOW = 5_000
+/** What another process wrote before a recovery began may have a later time, by so much at most. */
+const CLOCKS_APART_MS = 1_000
 /** A recovery that takes longer answers with where to go on. */
 const BUDGET_MS = 15_000
 
@@ -28,6 +32,8 @@ export type Recovery = {
   end: number
   isComplete: boolean
 }
+
+type Transact = <T>(work: (change: Change) => Promise<T>) => Promise<T>
 
 /** Sends the event of a delivery to its webhook again, as a delivery of its own. */
 export const redeliver = async (change: Change, deliveryId: string): Promise<string> => {
@@ -65,56 +71,66 @@ const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[
  * @param earlier what it has come to already; it goes on from there
  */
 export const recoverDeliveries = async (
-  {
-    database,
-    clock,
-    change,
-  }: { database: Database; clock: Clock; change: <T>(work: (change: Change) => Promise<T>) => Promise<T> },
+  { database, clock, change, look }: { database: Database; clock: Clock; change: Transact; look: Transact },
   webhookId: string,
   { since, until }: { since: number; until: number | undefined },
   earlier?: Recovery,
 ): Promise<Recovery> => {
   const deadline = performance.now() + BUDGET_MS
   const nothing = { webhookId, queued: 0, after: { time: since, id: '' }, isComplete: false }
-  let recovery = earlier ?? { ...nothing, end: until ?? clock.now() }
+  let recovery = earlier ?? { ...nothing, end: until ?? clock.now() + CLOCKS_APART_MS }
+  await look(({ trx, token }) => requireWebhook(trx, token, webhookId))
   // What is still pending of a past epoch is missed, once it has been cancelled.
   if (!(await sweepUntil(database, clock, webhookId, deadline))) return recovery
-  while (!recovery.isComplete) {
-    const { queued, after, end } = recovery
-    recovery = await change(async held => {
-      const { trx, token } = held
-      const webhook = await lockActive(held, webhookId, 'forUpdate')
-      const from = {
-        time: Math.max(after.time, webhook.created_at),
-        id: after.time >= webhook.created_at ? after.id : '',
-      }
-      const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, MISSED, [
-        from.time,
-        from.time,
-        from.id,
-        end,
-        webhookId,
-        BATCH,
-      ])
-      const there = await holdEvents(trx, missed)
-      await enqueue(
-        trx,
-        there.map(event => ({ event, webhook })),
-        held.now(),
-        { recovered: true },
-      )
-      const last = missed.at(-1)
-      return {
-        webhookId,
-        queued: queued + (await countSeen(trx, token, there)),
-        after: last ? { time: last.created_at, id: last.id } : after,
-        end,
-        isComplete: missed.length < BATCH,
-      }
-    })
+  for (let hasBegun = earlier !== undefined; !recovery.isComplete; hasBegun = true) {
+    const soFar = recovery
+    try {
+      recovery = await change(held => recoverPage(held, soFar))
+    } catch (error) {
+      // What was queued stays so: it is answered, with where to go on.
+      if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
+      throw error
+    }
     if (performance.now() > deadline) break
   }
   return recovery
+}
+
+/** Queues the next page of a recovery, and returns how far it has come by then. */
+const recoverPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
+  const { trx, token } = held
+  const webhook = await lockActive(held, webhookId, 'forUpdate')
+  const from = {
+    time: Math.max(after.time, webhook.created_at),
+    id: after.time >= webhook.created_at ? after.id : '',
+  }
+  const edge = await edgeOf(trx, from, end)
+  const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, missedOf(trx), [
+    from.time,
+    from.time,
+    from.id,
+    edge.time,
+    edge.time,
+    edge.id,
+    webhookId,
+    BATCH,
+  ])
+  const there = await holdEvents(trx, missed)
+  await enqueue(
+    trx,
+    there.map(event => ({ event, webhook })),
+    held.now(),
+    { recovered: true },
+  )
+  const last = missed.at(-1)
+  const isLooked = missed.length < BATCH
+  return {
+    webhookId,
+    queued: queued + (await countSeen(trx, token, there)),
+    after: isLooked ? { time: edge.time, id: edge.id } : { time: last!.created_at, id: last!.id },
+    end,
+    isComplete: isLooked && edge.isLast,
+  }
 }
 
 /** An admin who sees some organisations may recover any webhook, and is not told by it what happened in the others. */
@@ -125,18 +141,39 @@ const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[])
   return Number(found!.seen)
 }
 
-/** The same rules as for a new event (webhooksFor), asked the other way round: of one webhook, which events. */
-const MISSED = `
-  SELECT e.id, e.type, e.created_at FROM events e
+/** A moment in the order of events. */
+type Mark = { time: number; id: string }
+
+/** The last of so many events after `from` as one transaction looks at, or else `end`, with all that happened then. */
+const edgeOf = async (trx: Sql, from: Mark, end: number): Promise<Mark & { isLast: boolean }> => {
+  const [last] = await rows<{ created_at: number; id: string }>(
+    trx,
+    `SELECT e.created_at, e.id FROM events e ${dialectOf(trx).useIndex('events_by_time')}
+     WHERE ${AFTER} AND e.created_at <= ? ORDER BY e.created_at, e.id LIMIT 1 OFFSET ${WINDOW - 1}`,
+    [from.time, from.time, from.id, end],
+  )
+  return last ? { time: last.created_at, id: last.id, isLast: false } : { time: end, id: LAST_ID, isLast: true }
+}
+
+/** Sorts after every id. */
+const LAST_ID = 'g'
+const AFTER = 'e.created_at >= ? AND (e.created_at > ? OR e.id > ?)'
+
+/**
+ * The same rules as for a new event (webhooksFor), asked the other way round: of one webhook, which events, and without
+ * those that it has a delivery of. A join and not NOT EXISTS, which MariaDB makes a list of all deliveries for.
+ */
+const missedOf = (trx: Sql): string => `
+  SELECT e.id, e.type, e.created_at FROM events e ${dialectOf(trx).useIndex('events_by_time')}
   JOIN webhooks w ON 1 = 1
   JOIN access_tokens t ON t.id = w.access_token_id
-  WHERE (e.created_at > ? OR (e.created_at = ? AND e.id > ?)) AND e.created_at <= ?
+  LEFT JOIN deliveries d ${dialectOf(trx).useIndex('deliveries_by_event')}
+    ON d.event_id = e.id AND d.webhook_id = w.id AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1)
+  WHERE ${AFTER} AND e.created_at <= ? AND (e.created_at < ? OR e.id <= ?)
     AND w.id = ?
     AND e.type <> 'ping'
     AND (w.all_events = 1
       OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))
     AND ${MAY_HAVE}
-    AND NOT EXISTS (SELECT 1 FROM deliveries d
-      WHERE d.event_id = e.id AND d.webhook_id = w.id
-        AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1))
+    AND d.id IS NULL
   ORDER BY e.created_at, e.id LIMIT ?`

@@ -17,7 +17,7 @@ const LONGEST_REST_MS = 100
 export type Swept = { id: string; epoch: number; ended_epoch: number }
 
 /** A row of the queue of a past epoch. */
-type PastRow = OwedRow & { event_id: string; epoch: number }
+type PastRow = OwedRow & { event_id: string; epoch: number; due_at: number }
 
 /**
  * Takes some deliveries of past epochs out of the queue, or on to the present one, after a change of a webhook in this
@@ -34,7 +34,7 @@ export const sweepAfterChange = async (trx: Sql, webhookId: string, now: number)
 const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number> => {
   const past = await rows<PastRow>(
     trx,
-    `SELECT delivery_id, event_id, lease, attempt, epoch FROM delivery_queue
+    `SELECT delivery_id, event_id, lease, attempt, epoch, due_at FROM delivery_queue
      ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
      WHERE webhook_id = ? AND epoch < ? LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
     [webhook.id, webhook.epoch, SWEEP],
@@ -59,16 +59,28 @@ export const sweepRows = async (
     id,
     open.map(row => row.event_id),
   )
-  const moved = open.filter(row => due.has(row.event_id)).map(row => row.delivery_id)
-  if (moved.length > 0) {
-    await run(trx, `UPDATE delivery_queue SET epoch = ? WHERE delivery_id IN (${marks(moved)})`, [epoch, ...moved])
-  }
-  const goOn = new Set(moved)
+  const moved = open.filter(row => due.has(row.event_id))
+  await moveOn(trx, moved, epoch, now)
+  const goOn = new Set(moved.map(row => row.delivery_id))
   await cancel(
     trx,
     past.filter(row => !goOn.has(row.delivery_id)),
     now,
   )
+}
+
+/** What they were to wait for was the old url's: a pause that it asked for, or its recovery from a failure. */
+const moveOn = async (trx: Sql, moved: PastRow[], epoch: number, now: number): Promise<void> => {
+  if (moved.length === 0) return
+  const ids = moved.map(row => row.delivery_id)
+  await run(trx, `UPDATE delivery_queue SET epoch = ? WHERE delivery_id IN (${marks(ids)})`, [epoch, ...ids])
+  const waiting = moved.filter(row => row.lease === null && row.due_at > now).map(row => row.delivery_id)
+  if (waiting.length === 0) return
+  await run(trx, `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(waiting)}) AND lease IS NULL`, [
+    now,
+    ...waiting,
+  ])
+  await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(waiting)})`, [now, ...waiting])
 }
 
 /** Whether deliveries of a past epoch are in the queue. */

@@ -1,6 +1,15 @@
 import { createHash } from 'node:crypto'
+import type { Knex } from 'knex'
+import { TidingsError } from '../../shared/errors.ts'
 import { isDuplicate, marks, rows, run, type Sql } from '../database/connect.ts'
 import { patiently, unavailable } from '../database/patience.ts'
+
+export const REPLAYED = {
+  reason: 'replayed',
+  message:
+    'This signature has carried a mutation already. Sign each request anew, with an x-nonce if two are made in ' +
+    'one second.',
+} as const
 
 /** Marks a signature as having carried a mutation, until `expiresAt`; false if it had already, in whichever process. */
 export const useSignature = async (sql: Sql, signature: string, expiresAt: number): Promise<boolean> => {
@@ -31,6 +40,79 @@ export const useSignatureOnce = async (
     if (!isFirst && tries > 1) throw unavailable()
     return isFirst
   }, giveUpAt)
+}
+
+/** A request whose mutations have come to their end is not kept waiting for longer, to have its signature marked. */
+const LATE_MS = 500
+
+/**
+ * The signature of a request with mutations. It is marked in the first transaction of theirs, so that neither is ever
+ * there without the other; where none was committed, apart from them.
+ */
+export class CarryingSignature {
+  readonly #signature: string
+  readonly #expiresAt: number
+  #isMarked = false
+  #isReplayed = false
+  /** A transaction was to mark it: where it is marked and nobody was told so, it may be by that one. */
+  #isTried = false
+
+  constructor(signature: string, expiresAt: number) {
+    this.#signature = signature
+    this.#expiresAt = expiresAt
+  }
+
+  /**
+   * Does `work` in a transaction that `transact` makes, marking the signature before. What `work` refuses by a rule,
+   * having written nothing, is committed with the mark, and thrown then: nobody can slip in between. Throws REPLAYED if
+   * another request has marked it.
+   */
+  async carry<T>(
+    transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
+    work: (trx: Knex.Transaction) => Promise<T>,
+  ): Promise<T> {
+    if (this.#isReplayed) throw replayed()
+    if (this.#isMarked) return transact(work)
+    this.#isTried = true
+    const ended = await transact(async trx => {
+      if (!(await useSignature(trx, this.#signature, this.#expiresAt))) {
+        this.#isReplayed = true
+        throw replayed()
+      }
+      const hasWritten = watchWrites(trx)
+      try {
+        return { result: await work(trx) }
+      } catch (error) {
+        if (!(error instanceof TidingsError) || hasWritten()) throw error
+        return { refusal: error }
+      }
+    })
+    this.#isMarked = true
+    if (ended.refusal) throw ended.refusal
+    return ended.result
+  }
+
+  /** Marks what has not been marked yet, as far as the database can be had; false if another request has. */
+  async end(sql: Sql): Promise<boolean> {
+    if (this.#isReplayed || this.#isMarked) return !this.#isReplayed
+    const mark = () => useSignature(sql, this.#signature, this.#expiresAt)
+    const isFirst = await patiently(mark, performance.now() + LATE_MS).catch(error => {
+      if (!(error instanceof TidingsError)) throw error
+      return true
+    })
+    return isFirst || this.#isTried
+  }
+}
+
+const replayed = (): TidingsError => new TidingsError('UNAUTHENTICATED', REPLAYED.message, { reason: REPLAYED.reason })
+
+/** Whether anything was written in a transaction from here on. */
+const watchWrites = (trx: Knex.Transaction): (() => boolean) => {
+  let hasWritten = false
+  trx.on('query', ({ sql }: { sql: string }) => {
+    hasWritten ||= !/^\s*\(*SELECT/i.test(sql)
+  })
+  return () => hasWritten
 }
 
 /** Deletes up to `limit` signatures that have expired, and returns how many there were. */

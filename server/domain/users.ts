@@ -20,15 +20,15 @@ export const upsertUser = async (
   const locked = async (): Promise<UserRow | undefined> =>
     (await rows<UserRow>(trx, `SELECT id, name FROM users WHERE id = ?${dialectOf(trx).forUpdate}`, [id]))[0]
   const found = given === undefined ? undefined : await locked()
-  const time = now()
   if (!found) {
+    const time = now()
     const isFirst = await insertedFirst(trx('users').insert({ id, name, created_at: time, updated_at: time }))
     if (isFirst) return { id, name }
   }
   const before = found ?? (await locked())!
   if (before.name !== name) {
     requireSeesAll(token, 'rename a user')
-    await run(trx, 'UPDATE users SET name = ?, updated_at = ? WHERE id = ?', [name, time, id])
+    await run(trx, 'UPDATE users SET name = ?, updated_at = ? WHERE id = ?', [name, now(), id])
   }
   return { id, name }
 }

@@ -3,6 +3,7 @@ import { badInput, TidingsError } from '../../shared/errors.ts'
 import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { takeTurns } from './access-tokens.ts'
 import type { Change } from './change.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
@@ -99,6 +100,8 @@ export const insertWebhook = async (
   input: WebhookInput & { url: string },
   mostOfToken: number,
 ): Promise<void> => {
+  // That there is room for one more, no two are told at once.
+  await takeTurns(trx, token)
   await requireRoom(trx, token, mostOfToken)
   await holdProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])
@@ -139,7 +142,7 @@ export const updateWebhook = async (
 ): Promise<boolean> => {
   const { trx, token, now } = change
   const { id } = seen
-  const before = await lockWebhook(change, id, 'forUpdate')
+  const before = await lockWebhook(change, id, 'forUpdate', input.projectIds)
   const { url, status, organisationIds, projectIds } = input
   const isOf = (given: unknown, was: unknown, is: unknown) => given !== undefined && was !== is && given !== is
   if (isOf(url, seen.url, before.url) || (status === 'active' && wasDisabled(seen, before))) {
@@ -150,7 +153,6 @@ export const updateWebhook = async (
   }
   const mustAnswer = urlToPing(before, input)
   if (mustAnswer !== undefined && mustAnswer !== pinged) return false
-  await holdProjects(trx, id, projectIds ?? [])
   await requireVisible(trx, token, projects, projectIds ?? [])
   const redirected = url !== undefined && url !== before.url
   // Later after each change: whoever has read what it names sees whether that is still so.
@@ -160,7 +162,8 @@ export const updateWebhook = async (
     .update({ updated_at: time, ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }) })
   await writeLists(trx, id, input)
   if (status === 'disabled' && before.status !== 'disabled') {
-    await leaveActive(trx, id, 'disabled', null, time)
+    const to = { status: 'disabled', reason: null } as const
+    await leaveActive(trx, id, { from: { status: before.status }, to }, time)
   }
   if (status === 'active' && before.status !== 'active') {
     await run(
@@ -180,13 +183,20 @@ export const updateWebhook = async (
 const wasDisabled = (seen: WebhookRow, now: WebhookRow): boolean =>
   seen.status !== 'disabled' && now.status === 'disabled'
 
-/** A webhook that the token sees as it is now, held so until the transaction ends; NOT_FOUND if it does not see it. */
-export const lockWebhook = async (
+/**
+ * A webhook that the token sees as it is now, held so until the transaction ends; NOT_FOUND if it does not see it.
+ *
+ * @param projectIds those that it is to name are held too
+ */
+const lockWebhook = async (
   { trx, token }: Change,
   id: string,
   lock: 'forShare' | 'forUpdate',
+  projectIds: readonly string[] = [],
 ): Promise<WebhookRow> => {
   await rows(trx, `SELECT id FROM webhooks WHERE id = ?${dialectOf(trx)[lock]}`, [id])
+  // Who sees all sees it wherever its projects are.
+  if (!token.seesAllOrganisations || projectIds.length > 0) await holdProjects(trx, id, projectIds)
   return requireWebhook(trx, token, id)
 }
 
@@ -250,26 +260,25 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
 /** What was pending until now is ended. The first of the two reads the epoch as it was, on every engine. */
 const END_EPOCH = 'ended_epoch = epoch + 1, epoch = epoch + 1'
 
+type Leaving = {
+  from: { status: WebhookStatus; epoch?: number }
+  to: { status: 'inactive' | 'disabled'; reason: string | null }
+}
+
 /**
  * Takes a webhook out of `active` and cancels what is pending for it: some at once, any number of others soon. What is
  * being sent at this moment is finished, and counts as delivered if the receiver acknowledges it.
  *
- * @param ofEpoch if given, only a webhook that is active in this very epoch
+ * @param change.from nothing is done if it is in another status by now, or in another epoch than one given
  */
-export const leaveActive = async (
-  trx: Sql,
-  id: string,
-  status: 'inactive' | 'disabled',
-  reason: string | null,
-  now: number,
-  ofEpoch?: number,
-): Promise<void> => {
-  const [condition, bindings] = ofEpoch === undefined ? ['', []] : [" AND status = 'active' AND epoch = ?", [ofEpoch]]
+export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<void> => {
+  const [ofEpoch, epochs] = from.epoch === undefined ? ['', []] : [' AND epoch = ?', [from.epoch]]
   const left = await run(
     trx,
-    `UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL, updated_at = ?, ${END_EPOCH}
-     WHERE id = ?${condition}`,
-    [status, reason, now, id, ...bindings],
+    `UPDATE webhooks SET status = ?, status_reason = ?, held_until = NULL,
+       updated_at = CASE WHEN updated_at < ? THEN ? ELSE updated_at + 1 END, ${END_EPOCH}
+     WHERE id = ? AND status = ?${ofEpoch}`,
+    [to.status, to.reason, now, now, id, from.status, ...epochs],
   )
   if (left > 0) await sweepAfterChange(trx, id, now)
 }

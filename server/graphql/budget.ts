@@ -10,8 +10,8 @@ import type { Json } from '../mango/selector.ts'
  * what they refer to, is well within it; memory grows by 100 MB at most.
  */
 export const BUDGET = {
-  /** Rows loaded, each once. Ten lists of 10,000; a row of ours takes 300 to 1,000 bytes. */
-  rows: 100_000,
+  /** Rows loaded, each once. Five lists of 10,000; a row of ours takes 500 to 1,500 bytes. */
+  rows: 50_000,
   /** Characters in the rows loaded: 10,000 webhooks have urls of 2,048 at most. */
   characters: 40_000_000,
   /**
@@ -31,6 +31,9 @@ export const BUDGET = {
   timeMs: 15_000,
 }
 
+/** What may be answered where nothing else is done meanwhile: about 50 ms of it. */
+export const BUDGET_HERE = { ...BUDGET, values: 50_000, bytes: 4 * 1024 * 1024 }
+
 type Limit = keyof typeof BUDGET
 
 const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; what: string; instead: string }> = {
@@ -46,7 +49,7 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
   },
   values: {
     code: 'RESULT_TOO_LARGE',
-    what: 'answers more than # fields, those of a row once for every place that it is answered in',
+    what: 'answers more than # fields (an object counts as 10, a row in every place that it is answered in)',
     instead: 'Give its lists smaller limits, or ask for what many rows have in common in a request of its own.',
   },
   bytes: {
@@ -72,9 +75,9 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
 }
 
 /** Says which limit a request has passed, and what would pass. */
-export const overspent = (limit: Limit): TidingsError => {
+export const overspent = (limit: Limit, budget = BUDGET): TidingsError => {
   const { code, what, instead } = REFUSALS[limit]
-  const most = BUDGET[limit]
+  const most = budget[limit]
   return new TidingsError(code, `The request ${what.replace('#', most.toLocaleString('en'))}. ${instead}`, {
     limit: most,
     budget: limit,
@@ -86,6 +89,7 @@ type Weight = { values: number; bytes: number }
 
 /** What is left of one request. Whoever spends more than there is ends the request as a whole. */
 export class Budget implements Meter {
+  readonly #limits: typeof BUDGET
   readonly #spent: Spent = { rows: 0, characters: 0, values: 0, bytes: 0, instructions: 0, matchingMs: 0 }
   readonly #weights = new Map<FieldNode, Weight>()
   readonly #ended = Promise.withResolvers<Error>()
@@ -95,6 +99,10 @@ export class Budget implements Meter {
   readonly #never = new Promise<never>(() => {})
   #timer: NodeJS.Timeout | undefined
 
+  constructor(limits = BUDGET) {
+    this.#limits = limits
+  }
+
   /** Resolves when the request is over before it is answered, with the reason. */
   get ended(): Promise<Error> {
     return this.#ended.promise
@@ -102,6 +110,11 @@ export class Budget implements Meter {
 
   get isOver(): boolean {
     return this.#end !== undefined
+  }
+
+  /** Throws if the request is over: nothing more is to be asked of the database for it. */
+  proceed(): void {
+    if (this.#end) throw this.#end
   }
 
   /** Ends the request: it spent too much, or nobody waits for it. */
@@ -195,9 +208,9 @@ export class Budget implements Meter {
   #spend(limit: keyof Spent, amount: number): void {
     const spent = this.#spent[limit] + amount
     this.#spent[limit] = spent
-    if (spent <= BUDGET[limit] && !this.#end) return
+    if (spent <= this.#limits[limit] && !this.#end) return
     if (this.#end) throw this.#end
-    const error = overspent(limit)
+    const error = overspent(limit, this.#limits)
     this.end(error)
     throw error
   }
@@ -213,6 +226,8 @@ export class Budget implements Meter {
   }
 }
 
+/** An object or a list takes as much memory as so many other fields until it is answered. */
+const OBJECT_VALUES = 10
 /** Quotes, a colon, a comma, and a value of one character. */
 const AROUND_BYTES = 5
 
@@ -228,7 +243,10 @@ const weigh = (
   }
   for (const selection of selections) {
     if (selection.kind === Kind.FIELD) {
-      add({ values: 1, bytes: (selection.alias ?? selection.name).value.length + AROUND_BYTES })
+      add({
+        values: selection.selectionSet ? OBJECT_VALUES : 1,
+        bytes: (selection.alias ?? selection.name).value.length + AROUND_BYTES,
+      })
     }
     if (selection.kind !== Kind.FRAGMENT_SPREAD) {
       if (selection.selectionSet) add(weigh(selection.selectionSet.selections, fragments, known))

@@ -1,17 +1,20 @@
+import type { Knex } from 'knex'
 import type { Database } from '../database/connect.ts'
 import { CommitInDoubt, transactInTime, unavailable } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
-import type { Change } from '../domain/change.ts'
+import type { Beside, Change } from '../domain/change.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
+import type { CarryingSignature } from '../domain/used-signatures.ts'
 import { visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Row } from '../mango/documents.ts'
-import { find } from '../mango/find.ts'
+import { type Count, count, find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
+import type { Readers } from '../readers/readers.ts'
 import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 
@@ -23,10 +26,19 @@ export type Service = {
   sealer: Sealer
   tools: AttemptTools
   loop: DeliveryLoop
+  readers: Readers
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number
 }
+
+/** @param beside what is held with the caller's token, and handed to `work` */
+type Transact = <T, Row extends object = object>(
+  work: (change: Change, row: Row) => Promise<T>,
+  beside?: Beside<Row>,
+) => Promise<T>
+
+export type Outcomes = Record<string, unknown>
 
 /** One request: who asks, and what it has loaded already. */
 export type Context = Service & {
@@ -34,47 +46,69 @@ export type Context = Service & {
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
+  /**
+   * What the fields of a mutation have come to, by their names in the answer: in another process, where it was made.
+   */
+  outcomes: Outcomes
+  /** Whether `outcomes` is all that there is to answer from, and nothing is to be changed. */
+  isMade: boolean
   budget: Budget
   loaders: Loaders
   /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
+  /** How many visible rows of a resource match, by the values of fields. */
+  count(resource: Resource, selector: unknown, by: readonly string[]): Promise<Count[]>
   /** How a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
    * Runs a change in a transaction that holds the calling token, which may still do what it
-   * might when the request was let in, and wakes the delivery loop when it is committed. What
-   * it returns is what the mutation has come to: it becomes JSON, and is what the mutation
-   * answers from when the request is sent again. One that returns undefined did nothing.
+   * might when the request was let in, and wakes the delivery loop when it is committed, unless
+   * what it queued is being sent. What it returns is what the mutation has come to: it becomes
+   * JSON, and is what the mutation answers from when the request is sent again. One that returns
+   * undefined did nothing.
    */
-  change<T>(work: (change: Change) => Promise<T>): Promise<T>
+  change: Transact
   /** As `change`, for what only looks. */
-  look<T>(work: (change: Change) => Promise<T>): Promise<T>
+  look: Transact
   /** Whether something was changed, and stays so whatever comes of what the document asks for after it. */
   hasChanged: boolean
   /** Forgets what was loaded before something is changed. */
   forget(): void
 }
 
+/** What a request brings beside its document. */
+export type Carried = {
+  claim?: Claim | undefined
+  carrying?: CarryingSignature | undefined
+  /** What its mutations have come to, where they have been made and it is to be answered. */
+  made?: Outcomes | undefined
+  budget?: Budget
+}
+
 export const createContext = (
   service: Service,
   token: AccessToken,
   requestId: string,
-  claim?: Claim,
-  budget = new Budget(),
+  { claim, carrying, made, budget = new Budget() }: Carried = {},
 ): Context => {
   const { database, tools, loop } = service
   const { knex } = database
   const related = visibleTo(token)
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
+  const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
   const loaders = () => createLoaders(database, tools.clock, token, budget)
   /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
-  const changeNoting = async <T>(claim: Claim, work: (change: Change) => Promise<T>): Promise<T> => {
+  const changeNoting = async <T, Row extends object>(
+    claim: Claim,
+    work: (change: Change, row: Row) => Promise<T>,
+    beside: Beside<Row> | undefined,
+  ): Promise<T> => {
     try {
-      const result = await context.look(async change => {
-        const result = await work(change)
+      const result = await context.look<T, Row>(async (change, row) => {
+        const result = await work(change, row)
         await claim.note(change.trx, result)
         return result
-      })
+      }, beside)
       claim.noted(result)
       return result
     } catch (error) {
@@ -91,7 +125,9 @@ export const createContext = (
     token,
     requestId,
     claim,
-    hasChanged: false,
+    outcomes: { ...made },
+    isMade: made !== undefined,
+    hasChanged: made !== undefined,
     budget,
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
@@ -99,19 +135,35 @@ export const createContext = (
       const { rows } = await find(knex, resource, query, visible, options())
       return rows
     },
+    count(resource, selector, by) {
+      return count(knex, resource, { selector, by }, related(resource), options())
+    },
     async explain(resource, query) {
       const { explain } = await find(knex, resource, query, related(resource), { ...options(), explain: true })
       return explain
     },
-    async change(work) {
-      const result = await (claim ? changeNoting(claim, work) : context.look(work))
+    async change<T, Row extends object>(
+      work: (change: Change, row: Row) => Promise<T>,
+      beside?: Beside<Row>,
+    ): Promise<T> {
+      let isSent = false
+      const watched = async (change: Change, row: Row): Promise<T> => {
+        const result = await work(change, row)
+        isSent = change.courier?.seesToAll === true
+        return result
+      }
+      const result = await (claim ? changeNoting(claim, watched, beside) : context.look(watched, beside))
       context.hasChanged = true
-      loop.wake()
+      if (!isSent) loop.wake()
       return result
     },
-    look(work) {
+    look(work, beside) {
       const { now } = tools.clock
-      return transactInTime(database, async trx => work({ trx, token: await holdAccessToken(trx, token, now), now }))
+      const held = async (trx: Knex.Transaction) => {
+        const held = await holdAccessToken(trx, token, now, beside)
+        return work({ trx, token: held.token, now, courier: loop.courier(trx) }, held.row)
+      }
+      return carrying ? carrying.carry(transact, held) : transact(held)
     },
     forget() {
       context.loaders = loaders()

@@ -1,6 +1,13 @@
-import { type DocumentNode, type GraphQLError, type GraphQLSchema, parse, validate } from 'graphql'
+import {
+  type DocumentNode,
+  type GraphQLError,
+  type GraphQLSchema,
+  type OperationDefinitionNode,
+  parse,
+  validate,
+} from 'graphql'
 import { asGraphqlError } from './errors.ts'
-import { checkLimits, listsOf, MAX_TOKENS } from './limits.ts'
+import { checkLimits, listsOf, MAX_CHARACTERS, MAX_TOKENS, type Measure, tooLong } from './limits.ts'
 
 /**
  * Of all documents that are kept, in characters of their text; a parsed one takes about a hundred times as many bytes.
@@ -9,14 +16,27 @@ const KEPT_CHARACTERS = 250_000
 /** A longer document is not kept: few would fill the place of many. */
 const LONGEST_KEPT = 10_000
 
-type Variables = Record<string, unknown> | null | undefined
-type Read = { document: DocumentNode; faults?: never } | { document?: never; faults: readonly GraphQLError[] }
+/** A longer document that is not known takes too long to be validated beside other work. */
+const LONGEST_SHORT = 1_000
 
-/**
- * Reads documents: parses them, checks the limits, validates. Valid documents are kept, the latest used, and of one
- * that is met again only the limits are checked, since they depend on the variables too.
- */
-export const createReader = (schema: GraphQLSchema): ((text: string, variables: Variables) => Read) => {
+type Variables = Record<string, unknown> | null | undefined
+type Read =
+  | { document: DocumentNode; measured: Map<OperationDefinitionNode, Measure>; faults?: never }
+  | { document?: never; measured?: never; faults: readonly GraphQLError[] }
+
+export type Documents = {
+  /** Whether reading a document may take longer than a few milliseconds. */
+  isLong(text: string): boolean
+  /**
+   * Reads a document: parses it, checks the limits, validates. Valid documents are kept, the latest used, and of one
+   * that is met again only the limits are checked, since they depend on the variables too.
+   *
+   * @param isValid another has read it before, and found it valid
+   */
+  read(text: string, variables: Variables, isValid?: boolean): Read
+}
+
+export const createDocuments = (schema: GraphQLSchema): Documents => {
   const lists = listsOf(schema)
   const valid = new Map<string, DocumentNode>()
   let characters = 0
@@ -32,23 +52,32 @@ export const createReader = (schema: GraphQLSchema): ((text: string, variables: 
     }
   }
 
-  return (text, variables) => {
-    const known = valid.get(text)
-    let document: DocumentNode
-    try {
-      document = known ?? parse(text, { maxTokens: MAX_TOKENS })
-      checkLimits(document, variables, lists)
-    } catch (error) {
-      return { faults: [asGraphqlError(error)] }
-    }
-    if (known) {
-      valid.delete(text)
-      valid.set(text, known)
-      return { document }
-    }
-    const faults = validate(schema, document)
-    if (faults.length > 0) return { faults }
-    keep(text, document)
-    return { document }
+  return {
+    isLong: text => text.length > LONGEST_SHORT && !valid.has(text),
+    read(text, variables, isValid = false) {
+      const known = valid.get(text)
+      let document: DocumentNode
+      let measured: Map<OperationDefinitionNode, Measure>
+      try {
+        document = known ?? parseWithin(text)
+        measured = checkLimits(document, variables, lists)
+      } catch (error) {
+        return { faults: [asGraphqlError(error)] }
+      }
+      if (known) {
+        valid.delete(text)
+        valid.set(text, known)
+        return { document, measured }
+      }
+      const faults = isValid ? [] : validate(schema, document)
+      if (faults.length > 0) return { faults }
+      keep(text, document)
+      return { document, measured }
+    },
   }
+}
+
+const parseWithin = (text: string): DocumentNode => {
+  if (text.length > MAX_CHARACTERS) throw tooLong(text.length)
+  return parse(text, { maxTokens: MAX_TOKENS })
 }

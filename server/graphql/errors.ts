@@ -1,17 +1,19 @@
 import { type ExecutionResult, GraphQLError } from 'graphql'
 import { badInput, extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
 import { CommitInDoubt, isPassing, unavailable } from '../database/patience.ts'
-import type { Log } from '../log.ts'
+import { type Log, logSeldom } from '../log.ts'
 import { MangoError } from '../mango/error.ts'
 import { argumentAt } from './argument-at.ts'
 
 /**
  * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not
  * cause goes to the log, and the client is told the request id and nothing else.
+ *
+ * @param hasChanged whether the request has changed something: then nobody is told that nothing was done
  */
 export const presentError =
   (requestId: string, log: Log) =>
-  (error: Readonly<Error>): GraphQLError => {
+  (error: Readonly<Error>, hasChanged = false): GraphQLError => {
     // graphql-http throws plain errors for a request that is no GraphQL request, and for nothing else.
     const given = error instanceof GraphQLError ? error : new GraphQLError(`${error.message}. ${REQUEST_SHAPE}`)
     const present = (shown: TidingsError) =>
@@ -23,7 +25,10 @@ export const presentError =
         extensions: extensionsOf(shown, requestId),
       })
     const cause = rootOf(given)
-    if (cause instanceof TidingsError) return present(cause)
+    if (cause instanceof TidingsError) {
+      if (!isUnavailableError(cause) || !hasChanged) return present(cause)
+      return present(new TidingsError('UNAVAILABLE', NOT_ALL, cause.details))
+    }
     if (cause instanceof MangoError) {
       return present(new TidingsError(cause.code, cause.message, { argument: 'query', path: cause.path }))
     }
@@ -36,8 +41,8 @@ export const presentError =
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
     if (isPassing(cause)) {
-      log.warn({ err: cause, requestId }, 'the database could not be had in time')
-      return present(unavailable(cause))
+      logSeldom(log, 'warn', 'outage', { err: cause, requestId }, 'the database could not be had in time')
+      return present(hasChanged ? new TidingsError('INTERNAL_SERVER_ERROR', UNTOLD) : unavailable(cause))
     }
     log.error({ err: cause, requestId }, 'a resolver failed')
     return present(
@@ -47,7 +52,15 @@ export const presentError =
 
 const IN_DOUBT =
   'The database was lost while this was being committed: whether it was done is not known. ' +
-  'Look before you send it again.'
+  'Look before you send it again, or send it again under its Idempotency-Key.'
+
+const NOT_ALL =
+  'The database, or a row of it, could not be had in time, and this was not done. What came before it in the request ' +
+  'is done. Look before you send it again, or send it again under its Idempotency-Key.'
+
+const UNTOLD =
+  'The database was lost before this could be answered, and what was done by then is done. ' +
+  'Look before you send it again, or send it again under its Idempotency-Key.'
 
 /** Whether a result says of all that was asked for that the database could not be had in time, and nothing else. */
 export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>
@@ -55,8 +68,11 @@ export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>
   errors !== undefined &&
   errors.every(error => {
     const cause = rootOf(error)
-    return cause !== undefined && (isPassing(cause) || (cause instanceof TidingsError && cause.code === 'UNAVAILABLE'))
+    return cause !== undefined && (isPassing(cause) || isUnavailableError(cause))
   })
+
+const isUnavailableError = (error: Error): error is TidingsError<'UNAVAILABLE'> =>
+  error instanceof TidingsError && error.code === 'UNAVAILABLE'
 
 const REQUEST_SHAPE =
   'A request is a JSON object such as {"query": "{ viewer { name } }", "variables": {}, "operationName": null}.'

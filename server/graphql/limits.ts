@@ -14,43 +14,53 @@ import {
   valueFromASTUntyped,
 } from 'graphql'
 import { TidingsError } from '../../shared/errors.ts'
+import { resources } from '../domain/resources.ts'
 import { BUDGET } from './budget.ts'
 
 /** Lexical tokens of a document; more stops the parser. */
 export const MAX_TOKENS = 4_000
+/** Characters of a document: few tokens can be long ones. */
+export const MAX_CHARACTERS = 65_536
 /** Levels of fields below an operation. */
 export const MAX_DEPTH = 12
 /** Fields under another name than their own. */
 export const MAX_ALIASES = 50
 
-/** The names of fields that are lists of objects, whose rows multiply what is below them. */
+/**
+ * The names of fields that are lists of objects, whose rows multiply what is below them, and of those that are worked
+ * out from many rows.
+ */
 export const listsOf = (schema: GraphQLSchema): Set<string> => {
   const fields = Object.values(schema.getTypeMap()).flatMap(type =>
     isObjectType(type) && !type.name.startsWith('__') ? Object.values(type.getFields()) : [],
   )
   const lists = fields.filter(({ type }) => isListType(getNullableType(type)) && isObjectType(getNamedType(type)))
-  return new Set(lists.map(field => field.name))
+  const derived = Object.values(resources).flatMap(({ fields }) =>
+    Object.keys(fields).filter(name => fields[name]!.kind === 'derived'),
+  )
+  return new Set([...lists.map(field => field.name), ...derived])
 }
 
 /** Rows and fields by the limits that lists are given; of a list without one, one row is foreseen. */
-type Measure = { depth: number; aliases: number; rows: number; fields: number }
+export type Measure = { depth: number; aliases: number; rows: number; fields: number }
 
 /**
- * Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past one. To be
- * asked before validation, which takes longer than the execution of some documents.
+ * What each operation of a document comes to. Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past
+ * one. To be asked before validation, which takes longer than the execution of some documents.
  * Introspection is bounded by a rule of validation, by tokens and by aliases.
  */
 export const checkLimits = (
   document: DocumentNode,
   variables: Record<string, unknown> | null | undefined,
   lists: Set<string>,
-): void => {
+): Map<OperationDefinitionNode, Measure> => {
   const fragments = new Map(
     document.definitions.flatMap(definition =>
       definition.kind === Kind.FRAGMENT_DEFINITION ? [[definition.name.value, definition] as const] : [],
     ),
   )
   const measured = new Map<string, Measure>()
+  const operations = new Map<OperationDefinitionNode, Measure>()
   for (const operation of document.definitions) {
     if (operation.kind !== Kind.OPERATION_DEFINITION) continue
     const measure = measureSelections(operation.selectionSet, {
@@ -60,11 +70,13 @@ export const checkLimits = (
       variables: { ...defaultsOf(operation), ...variables },
       within: [],
     })
+    operations.set(operation, measure)
     refuse('levels deep', measure.depth, MAX_DEPTH, 'ask for less at once, or in several requests', operation)
     refuse('aliases', measure.aliases, MAX_ALIASES, 'send several requests', operation)
     refuse('fields, by its limits,', measure.fields, BUDGET.values, 'give its lists smaller limits', operation)
     refuse('rows, by its limits,', measure.rows, BUDGET.rows, 'give its lists smaller limits', operation)
   }
+  return operations
 }
 
 const defaultsOf = ({ variableDefinitions = [] }: OperationDefinitionNode): Record<string, unknown> =>
@@ -88,6 +100,15 @@ const refuse = (
     'QUERY_TOO_COMPLEX',
     `The ${operation.operation}${name} comes to ${comesTo} ${what} and ${allowed} are allowed: ${instead}.`,
     { limit: most },
+  )
+}
+
+export const tooLong = (characters: number): TidingsError => {
+  const [has, allowed] = [characters, MAX_CHARACTERS].map(count => count.toLocaleString('en'))
+  return new TidingsError(
+    'QUERY_TOO_COMPLEX',
+    `The document has ${has} characters and ${allowed} are allowed: give long values as variables.`,
+    { limit: MAX_CHARACTERS },
   )
 }
 

@@ -9,8 +9,8 @@ import { type Row, valuesOf } from '../mango/documents.ts'
 import { findByIds, findByParents } from '../mango/find.ts'
 import type { MangoQuery } from '../mango/query.ts'
 import type { Field, Resource } from '../mango/resource.ts'
-import { sourceOf } from '../mango/search.ts'
 import type { Json } from '../mango/selector.ts'
+import { sourceOf } from '../mango/source.ts'
 import type { Budget } from './budget.ts'
 
 export type Loaders = ReturnType<typeof createLoaders>

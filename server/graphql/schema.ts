@@ -22,14 +22,23 @@ const explain: Resolver<unknown, { resource: string; query?: MangoQuery | null }
   context,
 ) => context.explain(resources[resource]!, query)
 
+type Counting = { resource: string; selector?: unknown; by?: string[] | null }
+
+const counts: Resolver<unknown, Counting> = (_root, { resource, selector, by }, context, info) =>
+  context.budget.answer(info, context.count(resources[resource]!, selector, by ?? []))
+
+/** The schema as it is written: what `/spec/schema.graphql` answers, and what the package exports. */
+export const schemaText = readFileSync(new URL('schema.graphql', import.meta.url), 'utf8')
+
 /** The executable schema: schema.graphql with its scalars and resolvers. Throws if a resolver has no place in it. */
 export const createSchema = (): GraphQLSchema => {
-  const schema = buildSchema(readFileSync(new URL('schema.graphql', import.meta.url), 'utf8'))
+  const schema = buildSchema(schemaText)
   completeScalars(Object.values(schema.getTypeMap()))
   resolveResources(schema)
   const query = schema.getQueryType()!
   const token = resolve(query, 'viewer', needs('read', viewer))
   if (isObjectType(token)) resolve(token, 'organisations', needs('read', tokenOrganisations))
+  resolve(query, 'counts', needs('read', counts))
   resolve(query, 'explain', needs('read', explain))
   const mutations = {
     ...accessTokenMutations,

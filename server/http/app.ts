@@ -4,9 +4,8 @@ import type { Config } from '../config.ts'
 import type { Database } from '../database/connect.ts'
 import type { Service } from '../graphql/context.ts'
 import { createSchema } from '../graphql/schema.ts'
-import type { Log } from '../log.ts'
+import { type Log, logSeldom } from '../log.ts'
 import { authenticate } from './authenticate.ts'
-import { rawBody } from './body.ts'
 import { docs } from './docs.ts'
 import { graphqlOverHttp } from './graphql.ts'
 import { health } from './health.ts'
@@ -16,6 +15,7 @@ import { rateLimit } from './rate-limit.ts'
 import { whenReady } from './ready.ts'
 import { requestId } from './request-id.ts'
 import { webhookSpec } from './spec.ts'
+import { closeUnread, dropStalled } from './unread.ts'
 
 /** What the middleware serves from, as far as the server has come: it listens before its database answers. */
 export type ServerState = { database?: Database; service?: Service; isStopping: boolean }
@@ -26,14 +26,16 @@ export const createApp = (tools: { config: Config; log: Log; metrics: Metrics; s
   const service = () => state.service
   const keyring = () => state.service?.tools.keyring
   const app = new Koa()
+  app.use(dropStalled(log))
+  app.use(closeUnread())
   app.use(requestId(log))
   // First, since it is where nearly all requests go; the others have paths of their own.
-  if (config.roles.includes('api')) app.use(at('/graphql', rawBody(), whenReady(service, api(tools))))
+  if (config.roles.includes('api')) app.use(at('/graphql', whenReady(service, api(tools))))
   app.use(keySet(keyring))
   app.use(health({ database: () => state.database, keyring, isStopping: () => state.isStopping }))
   app.use(metricsRoute(metrics))
   app.use(docs(webhookSpec(config)))
-  app.on('error', error => log.warn({ err: error }, 'a connection failed'))
+  app.on('error', error => logSeldom(log, 'warn', 'connection', { err: error }, 'a connection failed'))
   return app
 }
 
@@ -44,8 +46,8 @@ const api = ({ config, log }: { config: Config; log: Log }) => {
     const { database, sealer, tools } = service
     const { clock } = tools
     return inOrder(
-      authenticate({ database, sealer, clock }),
-      rateLimit({ database, clock, limit: config.rateLimit }),
+      authenticate({ database, sealer, clock, signedAs: config.behindProxy ? new URL(config.baseUrl) : undefined }),
+      rateLimit({ database, clock, limit: config.rateLimit, log }),
       graphqlOverHttp(schema, service, log),
     )
   }

@@ -2,6 +2,8 @@ import { createReadStream } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import Router from '@koa/router'
+import { schemaText } from '../graphql/schema.ts'
+import { PUBLIC } from './public.ts'
 import { receiverPage, receiversIndex } from './receivers.ts'
 import type { RequestState } from './request-id.ts'
 
@@ -23,28 +25,34 @@ const PAGE = `<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Tidings webhooks</title>
-<link rel="icon" href="/docs/favicon-32x32.png">
-<link rel="stylesheet" href="/docs/swagger-ui.css">
+<link rel="icon" href="docs/favicon-32x32.png">
+<link rel="stylesheet" href="docs/swagger-ui.css">
 <!-- Tidings calls and is not called: nothing to authorize, and no operations besides the webhooks. -->
 <style>.swagger-ui .scheme-container, .swagger-ui h3:not([class]) { display: none }</style>
 ${receiversIndex}
 <div id="docs"></div>
-<script src="/docs/swagger-ui-bundle.js"></script>
-<script src="/docs/view.js"></script>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/view.js"></script>
 `
 
 const VIEW = `SwaggerUIBundle({
-  url: '/spec/webhooks.json', dom_id: '#docs', validatorUrl: null,
+  url: 'spec/webhooks.json', dom_id: '#docs', validatorUrl: null,
   supportedSubmitMethods: [], docExpansion: 'list', defaultModelExpandDepth: 5,
 })
 `
 
-/** The description of the webhook API, as JSON and as a page of this package's own files. */
+/** The descriptions of both APIs, and a page of this package's own files that shows the one of webhooks. */
 export const docs = (spec: object) => {
   const router = new Router<RequestState>()
   router.get('/spec/webhooks.json', ctx => {
-    ctx.set('Cache-Control', 'public, max-age=300')
+    ctx.set(PUBLIC)
     ctx.body = spec
+  })
+  router.get('/spec/schema.graphql', ctx => {
+    ctx.set(PUBLIC)
+    // There is no registered type for a schema; browsers show this one.
+    ctx.type = 'text/plain; charset=utf-8'
+    ctx.body = schemaText
   })
   router.get('/docs', ctx => {
     ctx.set('Content-Security-Policy', POLICY)

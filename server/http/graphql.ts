@@ -1,144 +1,137 @@
-import { setTimeout as sleep } from 'node:timers/promises'
-import { execute } from '@graphql-tools/executor'
-import {
-  type DocumentNode,
-  type ExecutionArgs,
-  type ExecutionResult,
-  type GraphQLSchema,
-  getOperationAST,
-  Kind,
-} from 'graphql'
-import { createHandler } from 'graphql-http'
+import type { GraphQLSchema } from 'graphql'
 import type { Middleware } from 'koa'
-import { badInput, TidingsError } from '../../shared/errors.ts'
-import { RETRY_AFTER_S } from '../database/patience.ts'
-import type { Claim } from '../domain/idempotency.ts'
-import { useSignatureOnce } from '../domain/used-signatures.ts'
-import { BUDGET, Budget, overspent } from '../graphql/budget.ts'
-import { type Context, createContext, type Service } from '../graphql/context.ts'
-import { createReader } from '../graphql/documents.ts'
-import { asGraphqlError, isUnavailable, presentError } from '../graphql/errors.ts'
-import { variablesNotGiven } from '../graphql/variables.ts'
+import { TidingsError } from '../../shared/errors.ts'
+import { REQUEST_MS } from '../database/patience.ts'
+import { CarryingSignature, useSignatureOnce } from '../domain/used-signatures.ts'
+import {
+  type Admitted,
+  type Answered,
+  type Asked,
+  answerGraphql,
+  type GraphqlRequest,
+  NOT_HERE,
+} from '../graphql/answer.ts'
+import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
+import type { Service } from '../graphql/context.ts'
+import { createDocuments } from '../graphql/documents.ts'
+import { asGraphqlError, presentError } from '../graphql/errors.ts'
+import { isSmall } from '../graphql/small.ts'
 import type { Log } from '../log.ts'
+import type { ReaderAnswer, Terms } from '../readers/readers.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
 import { claimOf, endClaim } from './idempotency-key.ts'
 import { answerError } from './request-id.ts'
 
-/** Serves GraphQL over HTTP to an authenticated request. */
+/**
+ * Serves GraphQL over HTTP to an authenticated request. Mutations and small queries run here, everything else where it
+ * holds up nobody.
+ */
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
-  const read = createReader(schema)
+  const documents = createDocuments(schema)
+  const { knex } = service.database
   return async ctx => {
     const { token, requestId, rawBody, signature, giveUpAt } = ctx.state
-    // Answers without anything having been executed.
-    let instead: (() => void) | undefined
-    let claim: Claim | undefined
-    const codes = new Set<unknown>()
-    const present = presentError(requestId, log)
-    let isAway = false
-    let serialised: string | undefined
-    const budget = new Budget()
+    const { url, method } = ctx
+    const { accept, 'content-type': type } = ctx.headers
+    const body = rawBody.toString('utf8')
+    const request = { url, method, headers: { accept, 'content-type': type }, body, token, requestId }
+    const gone = new AbortController()
+    ctx.res.once('close', () => gone.abort())
+    const state: {
+      /** Answers without anything having been executed. */
+      instead?: () => void
+      /** Of a mutation: its signature, which is yet to be marked. */
+      carrying?: CarryingSignature
+    } = {}
 
-    const handle = createHandler<unknown, unknown, Context>({
-      formatError: error => {
-        const shown = present(error)
-        codes.add(shown.extensions.code)
-        return shown
-      },
-      // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
-      execute: async args => {
-        const work = () => executeInTime(args, giveUpAt)
-        try {
-          // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
-          if (operationOf(args) !== 'query') return await budget.within(work)
-          ctx.res.once('close', () => budget.end(new TidingsError('QUERY_TOO_COMPLEX', 'The client is gone.')))
-          return await budget.within(work, BUDGET.timeMs)
-        } catch (error) {
-          return { errors: [asGraphqlError(error)] }
-        }
-      },
-      onSubscribe: async (request, { query, operationName, variables }) => {
-        const { document, faults } = read(query, variables)
-        if (faults) return faults
-        const operation = getOperationAST(document, operationName)
-        if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
-        const notGiven = variablesNotGiven(document, operation, variables)
-        if (notGiven.length > 0) return notGiven
-        if (operation.operation === 'mutation' && request.method === 'POST') {
-          // As long as the clock window would let the same request in again.
-          const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
-          const isNew = await useSignatureOnce(service.database.knex, { signature, expiresAt, giveUpAt })
-          const claimed = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
-          if (typeof claimed === 'function') {
-            instead = claimed
-            return [null, { status: 200, statusText: 'OK' }]
-          }
-          claim = claimed
-        }
-        const contextValue = createContext(service, token, requestId, claim, budget)
-        return { schema, document, operationName, variableValues: variables, contextValue }
-      },
-      onOperation: (_request, { contextValue }, result) => {
-        if (!('data' in result) || result.errors) {
-          isAway = 'errors' in result && isUnavailable(result) && !(contextValue as Context).hasChanged
-          return undefined
-        }
-        // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
-        const text = JSON.stringify(result)
-        // What is escaped in it, and what is not ASCII, is longer than was counted.
-        if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
-        serialised = text
-        return { data: null }
-      },
-    })
+    const admitMutation = async (): Promise<Admitted> => {
+      // As long as the clock window would let the same request in again.
+      const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
+      if (ctx.headers['idempotency-key'] === undefined) {
+        state.carrying = new CarryingSignature(signature, expiresAt)
+        return { carrying: state.carrying }
+      }
+      // What is answered from a key makes no transaction.
+      const isNew = await useSignatureOnce(knex, { signature, expiresAt, giveUpAt })
+      const claim = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
+      if (typeof claim !== 'function') return { claim }
+      state.instead = claim
+      return NOT_HERE
+    }
+    const admit = async ({ operation, variables }: Asked): Promise<Admitted> => {
+      if (!operation) return NOT_HERE
+      if (operation.operation === 'mutation') return method === 'POST' ? admitMutation() : {}
+      return isSmall(operation, variables, token) ? {} : NOT_HERE
+    }
+    const answerHere = (isValid: boolean) => {
+      const budget = new Budget(BUDGET_HERE)
+      const { signal } = gone
+      return answerGraphql(request, {
+        schema,
+        service,
+        log,
+        documents,
+        budget,
+        giveUpAt,
+        gone: signal,
+        isValid,
+        admit,
+      })
+    }
+    const ask = (terms: Partial<Terms>) =>
+      service.readers.ask(request, { now: service.tools.clock.now(), giveUpAt, gone: gone.signal, ...terms })
+    const readElsewhere = async (): Promise<Answered | undefined> => {
+      const read = await ask({}).catch(error => {
+        if (isUnavailable(error)) throw error
+        return told(request, error, log)
+      })
+      return read === 'mutation' ? answerHere(true) : { ...read, claim: undefined, made: undefined }
+    }
+    /** Whoever has hung up may come back for it, under its Idempotency-Key. */
+    const answerMade = async ({ claim, made }: Answered): Promise<Answered> => {
+      const terms = { made, giveUpAt: performance.now() + REQUEST_MS, gone: new AbortController().signal }
+      const read = await ask(terms).catch(error => told(request, isUnavailable(error) ? notRead() : error, log))
+      return { ...(read as ReaderAnswer), claim, made: undefined }
+    }
 
-    const handled = handle({
-      url: ctx.url,
-      method: ctx.method,
-      headers: ctx.headers,
-      body: () => rawBody.toString('utf8'),
-      raw: ctx.req,
-      context: undefined,
-    })
-    const [body, init] = await handled.catch(async error => {
-      await claim?.release()
+    const answerFirst = async (): Promise<Answered | undefined> =>
+      (await answerHere(false)) ?? (state.instead ? undefined : await readElsewhere())
+    const first = await answerFirst().catch(async error => {
+      await state.carrying?.end(knex)
       throw error
     })
-    if (instead) return instead()
-    for (const [name, value] of Object.entries(init.headers ?? {})) ctx.set(name, value)
-    const refusal = REFUSALS[init.status]
-    if (refusal) return answerError(ctx, init.status, new TidingsError('BAD_USER_INPUT', refusal))
-    ctx.status = isAway ? 503 : init.status
-    if (isAway) ctx.set('Retry-After', String(RETRY_AFTER_S))
-    ctx.body = serialised ?? body
-    const contentType = init.headers?.['content-type'] ?? ''
-    if (claim) await endClaim(claim, codes, { status: ctx.status, contentType, body: String(ctx.body) })
+    if (state.carrying && !(await state.carrying.end(knex))) return refuseReplay(ctx)
+    if (state.instead) return state.instead()
+    const answer = first!.made ? await answerMade(first!) : first!
+    const { status, headers, codes, claim } = answer
+    for (const [name, value] of Object.entries(headers)) ctx.set(name, value)
+    const refusal = REFUSALS[status]
+    if (refusal) return answerError(ctx, status, new TidingsError('BAD_USER_INPUT', refusal))
+    ctx.status = status
+    ctx.body = answer.body
+    if (!claim) return
+    await endClaim(claim, codes, { status, contentType: headers['content-type'] ?? '', body: String(ctx.body) })
   }
 }
 
-const FIRST_REST_MS = 50
-const LONGEST_REST_MS = 1_000
+const isUnavailable = (error: unknown): boolean => error instanceof TidingsError && error.code === 'UNAVAILABLE'
 
-/** Executes an operation; a query again, until `giveUpAt`, while the database cannot be had for it. */
-const executeInTime = async (args: ExecutionArgs, giveUpAt: number): Promise<ExecutionResult> => {
-  const isQuery = getOperationAST(args.document, args.operationName)?.operation === 'query'
-  for (let restMs = FIRST_REST_MS; ; restMs = Math.min(2 * restMs, LONGEST_REST_MS)) {
-    const result = (await execute(args)) as ExecutionResult
-    if (!isQuery || !result.errors || !isUnavailable(result) || performance.now() + restMs > giveUpAt) return result
-    await sleep(restMs)
-    ;(args.contextValue as Context).forget()
-  }
-}
-
-const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>
-  getOperationAST(document, operationName)?.operation
-
-const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
-  const names = document.definitions.flatMap(it =>
-    it.kind === Kind.OPERATION_DEFINITION ? (it.name?.value ?? []) : [],
+const notRead = (): TidingsError =>
+  new TidingsError(
+    'INTERNAL_SERVER_ERROR',
+    'What this was to change is changed. Its answer could not be read in time: ask for it in a query.',
   )
-  const wrong = asked == null ? 'the document has several operations' : `the document has no operation "${asked}"`
-  return badInput('operationName', `${wrong}; choose from ${names.join(', ')}`)
+
+/** What ended a query as a whole, as it is answered. */
+const told = ({ requestId }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => {
+  const shown = presentError(requestId, log)(asGraphqlError(error))
+  return {
+    status: 200,
+    headers: { 'content-type': 'application/json; charset=utf-8' },
+    codes: new Set([shown.extensions.code]),
+    body: Buffer.from(JSON.stringify({ errors: [shown] })),
+  }
 }
 
 /** What graphql-http refuses with a status and no words. */

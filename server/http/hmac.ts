@@ -19,7 +19,7 @@ export const CLOCK_WINDOW_MS = 5 * 60_000
 export type Refusal = { reason: RefusalReason; message: string; serverTime?: string }
 
 /** What a signature covers besides the headers that it names. */
-export type Covered = { method: string; pathAndQuery: string; body: Uint8Array }
+export type Covered = { method: string; pathAndQuery: string }
 
 /** What a request says of its signature. */
 export type Signed = {
@@ -62,10 +62,10 @@ const headerOf = (headers: RequestHeaders, name: string): string => [headers[nam
 
 /**
  * Why a request is refused, by how it is signed, what its API key was found to name, and the time; undefined if it is
- * not.
+ * not. Its body is not needed for it: what the signature covers is the body's hash.
  */
 export const refusalOf = (
-  { method, pathAndQuery, body }: Covered,
+  { method, pathAndQuery }: Covered,
   signed: Signed,
   { token, apiSecret }: Found,
   now: number,
@@ -81,12 +81,6 @@ export const refusalOf = (
         '`tidings sign` shows the string to sign.',
     }
   }
-  if (!signaturesMatch(bodyHash(body), signed.bodyHash)) {
-    return {
-      reason: 'body_hash_mismatch',
-      message: `${signed.hashHeader} is not the base64 SHA-256 of the body that arrived.`,
-    }
-  }
   if (Math.abs(now - signed.date) > CLOCK_WINDOW_MS) return clockSkew(signed.date, now)
   if (token.revokedAt !== null) {
     return { reason: 'revoked', message: `The access token was revoked at ${toIso(token.revokedAt)}.` }
@@ -96,6 +90,15 @@ export const refusalOf = (
   }
   return undefined
 }
+
+/** Why the body that has come with a request is not the one that was signed; undefined if it is. */
+export const bodyRefusalOf = (body: Uint8Array, signed: Signed): Refusal | undefined =>
+  signaturesMatch(bodyHash(body), signed.bodyHash)
+    ? undefined
+    : {
+        reason: 'body_hash_mismatch',
+        message: `${signed.hashHeader} is not the base64 SHA-256 of the body that arrived.`,
+      }
 
 const clockSkew = (date: number, now: number): Refusal => {
   const offS = Math.round(Math.abs(now - date) / 1000)

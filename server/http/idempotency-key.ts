@@ -1,4 +1,5 @@
 import { badInput, TidingsError } from '../../shared/errors.ts'
+import type { ErrorCode } from '../../shared/vocabulary.ts'
 import { type Answer, Claim, claimKey, isKey } from '../domain/idempotency.ts'
 import type { Service } from '../graphql/context.ts'
 import type { Authenticated } from './authenticate.ts'
@@ -6,7 +7,7 @@ import { answerError } from './request-id.ts'
 
 type Answerable = Parameters<typeof answerError>[0] & {
   state: Authenticated
-  headers: Record<string, string | string[] | undefined>
+  req: { headersDistinct: Record<string, string[] | undefined> }
   set(name: string, value: string): void
 }
 
@@ -19,10 +20,10 @@ export const claimOf = async (
   ctx: Answerable,
   { database, sealer, tools }: Service,
 ): Promise<Claim | (() => void) | undefined> => {
-  const given = ctx.headers['idempotency-key']
+  const given = ctx.req.headersDistinct['idempotency-key']
   if (given === undefined) return undefined
-  const key = String(given)
-  if (!isKey(key)) return () => answerError(ctx, 400, noKey())
+  const [key, ...others] = given
+  if (key === undefined || others.length > 0 || !isKey(key)) return () => answerError(ctx, 400, noKey())
   try {
     const { token, rawBody, giveUpAt } = ctx.state
     const request = { accessTokenId: token.id, key, body: rawBody, giveUpAt }
@@ -36,10 +37,15 @@ export const claimOf = async (
 
 /** Keeps what is answered, unless what went wrong may not go wrong when the request is made again. */
 export const endClaim = (claim: Claim, codes: Set<unknown>, answer: Answer): Promise<void> =>
-  codes.has('INTERNAL_SERVER_ERROR') || codes.has('UNAVAILABLE') ? claim.release() : claim.finish(answer)
+  PASSING.some(code => codes.has(code)) ? claim.release() : claim.finish(answer)
+
+const PASSING: readonly ErrorCode[] = ['INTERNAL_SERVER_ERROR', 'UNAVAILABLE', 'RATE_LIMITED']
 
 const noKey = (): TidingsError =>
-  badInput('Idempotency-Key', 'must be 1 to 255 printable ASCII characters, such as a UUID made for this one mutation')
+  badInput(
+    'Idempotency-Key',
+    'is given once, 1 to 255 printable ASCII characters, such as a UUID made for this one mutation',
+  )
 
 const replay = (ctx: Answerable, { status, contentType, body }: Answer): void => {
   ctx.status = status

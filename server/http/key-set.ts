@@ -1,6 +1,7 @@
 import Router from '@koa/router'
 import type { Keyring } from '../keys/signing-keys.ts'
 import { notReady } from './health.ts'
+import { PUBLIC } from './public.ts'
 import type { RequestState } from './request-id.ts'
 
 /** The public keys that delivery tokens are verified with, as a JSON Web Key Set (RFC 7517). */
@@ -9,7 +10,7 @@ export const keySet = (keyring: () => Keyring | undefined) => {
   router.get('/.well-known/jwks.json', ctx => {
     const keys = keyring()
     if (!keys) return notReady(ctx, 'the signing keys are not loaded yet')
-    ctx.set('Cache-Control', 'public, max-age=300')
+    ctx.set(PUBLIC)
     ctx.body = keys.jwks()
   })
   return router.routes()

@@ -2,6 +2,7 @@ import Router from '@koa/router'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { type Clock, machineAheadMs } from '../clock.ts'
 import type { Settlement } from '../delivery/queue.ts'
+import { createExposition } from '../processes.ts'
 import type { RequestState } from './request-id.ts'
 
 export type Metrics = ReturnType<typeof createMetrics>
@@ -30,6 +31,7 @@ export const createMetrics = () => {
         name: 'tidings_clock_offset_seconds',
         help: "How far this machine's clock is ahead of the database's, which Tidings goes by.",
         registers: [registry],
+        aggregator: 'average',
         collect() {
           this.set(machineAheadMs(clock) / 1000)
         },
@@ -42,12 +44,13 @@ export const createMetrics = () => {
   }
 }
 
-/** The process's metrics in Prometheus' text format. */
+/** The metrics of this process, or of all that share its port, in Prometheus' text format. */
 export const metricsRoute = ({ registry }: Metrics) => {
+  const exposition = createExposition(registry)
   const router = new Router<RequestState>()
   router.get('/metrics', async ctx => {
     ctx.type = registry.contentType
-    ctx.body = await registry.metrics()
+    ctx.body = await exposition()
   })
   return router.routes()
 }

@@ -1,7 +1,7 @@
 import type { Middleware } from 'koa'
 import { v7 as uuid } from 'uuid'
 import { extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
-import type { Log } from '../log.ts'
+import { type Log, logSeldom } from '../log.ts'
 
 /** What every request carries through the middleware. */
 export type RequestState = { requestId: string }
@@ -30,13 +30,20 @@ export const requestId =
       }
     }
     const durationMs = Math.round(performance.now() - startedMs)
-    log.info(
-      { requestId: ctx.state.requestId, method: ctx.method, path: ctx.path, status: ctx.status, durationMs },
-      'request',
-    )
+    const path = ctx.path.length > LONGEST_PATH ? `${ctx.path.slice(0, LONGEST_PATH)}…` : ctx.path
+    const line = { requestId: ctx.state.requestId, method: ctx.method, path, status: ctx.status, durationMs }
+    // Whose request it is is not known where it was refused for want of a signature, or asked for what is not there.
+    if (isStrangers(ctx)) logSeldom(log, 'info', `request ${ctx.status}`, line, 'request')
+    else log.info(line, 'request')
   }
 
-type Answerable = { status: number; body: unknown; state: RequestState }
+/** Characters of a path that are logged. */
+const LONGEST_PATH = 200
+
+const isStrangers = ({ status, state }: { status: number; state: object }): boolean =>
+  status >= 400 && status < 500 && !('token' in state)
+
+export type Answerable = { status: number; body: unknown; state: RequestState }
 
 /** Answers that nothing was done, and when to try again. */
 export const answerUnavailable = (

@@ -1,74 +1,136 @@
-import { z } from 'zod'
 import { TOKEN_LIFETIME_SECONDS } from '../../shared/delivery-token.ts'
-import { events } from '../../shared/events.ts'
+import { events, exampleIds } from '../../shared/events.ts'
 import { version } from '../../shared/version.ts'
 import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
+import { LONGEST_THROTTLE_MS, LONGEST_THROTTLED_MS } from '../delivery/outcome.ts'
+import { bodySchemas, nameOf } from './spec-schemas.ts'
+
+type Installation = { baseUrl: string; issuerUrl: string; retryScheduleMs: readonly number[] }
 
 /**
  * The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses.
  */
-export const webhookSpec = ({
-  baseUrl,
-  issuerUrl,
-  retryScheduleMs,
-}: {
-  baseUrl: string
-  issuerUrl: string
-  retryScheduleMs: readonly number[]
-}) => ({
+export const webhookSpec = (installation: Installation) => ({
   openapi: '3.1.2',
   info: {
     title: 'Tidings webhooks',
     version,
-    description:
-      'Events that Tidings delivers to registered endpoints. Each carries a JWT, signed with a key of ' +
-      `${baseUrl}/.well-known/jwks.json. What a receiver has to do is in the package's docs/receivers/, with ` +
-      'receivers in JavaScript (@tidings/receiver), Python, Go, Java, PHP, Ruby and C#.',
+    summary: 'Events that Tidings delivers to registered endpoints.',
+    description: description(installation),
+    contact: { name: 'The operators of this server', url: installation.baseUrl },
+    license: { name: 'MIT', identifier: 'MIT' },
   },
-  webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, retryScheduleMs) }])),
+  servers: [{ url: installation.baseUrl, description: 'The server that sends. Its public keys are published here.' }],
+  tags: [{ name: 'Events', description: 'What is sent to an endpoint by POST, one entry for each type of event.' }],
+  webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, installation) }])),
   components: {
-    securitySchemes: {
-      deliveryToken: {
-        type: 'http',
-        scheme: 'bearer',
-        bearerFormat: 'JWT',
-        description:
-          `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, ` +
-          `\`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, ` +
-          "`jti` the `eventId` of the body, `sub` the event's own id, the same over retries, redeliveries, " +
-          'recoveries ' +
-          'and webhooks, and `body_sha256` the SHA-256 of the body in base64url. Record a `jti` once its event is ' +
-          'handled, and reject it after that.',
-      },
-    },
+    securitySchemes: { deliveryToken: deliveryToken(installation) },
+    parameters: { ContentDigest: contentDigest },
+    headers: { RetryAfter: retryAfter, Challenge: challenge },
+    schemas: bodySchemas,
   },
 })
 
-const operation = (type: EventType, retryScheduleMs: readonly number[]) => ({
+const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
+Each event comes as a POST with a JSON body and a JWT in the Authorization header.
+
+Check, in this order, and answer 401 when one fails:
+
+1. The token's \`alg\` is \`EdDSA\`.
+2. Its \`kid\` is that of an Ed25519 key at ${baseUrl}/.well-known/jwks.json, and the signature is that key's.
+3. \`iss\` is \`${issuerUrl}\`.
+4. \`aud\` is the endpoint's URL as registered.
+5. \`exp\` has not passed.
+6. \`jti\` is the body's \`eventId\`, and \`body_sha256\` the SHA-256 of the body.
+7. \`webhookId\` is one of yours.
+8. \`jti\` was not handled before. Record it once its event is handled.
+
+Answer 2XX when the event is handled, 429 with Retry-After to have it later, and 5XX when something fails on your side:
+${again(retryScheduleMs)} An attempt takes at most 15 s. Any other 4XX ends the delivery.
+
+There will be more types of events, and more in a payload: acknowledge what you do not know.
+
+Receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and all rules for any other language:
+${baseUrl}/docs.
+`
+
+const again = (retryScheduleMs: readonly number[]): string =>
+  retryScheduleMs.length === 0
+    ? 'it is not sent again, but dropped.'
+    : `it is sent again after ${retryScheduleMs.map(ms => ms / 1000).join(', ')} s, and is then dropped.`
+
+const deliveryToken = ({ issuerUrl }: Installation) => ({
+  type: 'http',
+  scheme: 'bearer',
+  bearerFormat: 'JWT',
+  description:
+    `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, ` +
+    `\`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, ` +
+    "`jti` the `eventId` of the body, `sub` the event's own id, the same over retries, redeliveries, recoveries " +
+    'and webhooks, and `body_sha256` the SHA-256 of the body in base64url. Record a `jti` once its event is ' +
+    'handled, and reject it after that.',
+})
+
+const operation = (type: EventType, installation: Installation) => ({
   operationId: type,
+  tags: ['Events'],
   summary: events[type].summary,
+  description: type === 'ping' ? PING : EVENT,
   security: [{ deliveryToken: [] }],
-  parameters: [contentDigest],
-  requestBody: { required: true, content: { 'application/json': { schema: bodySchema(type) } } },
-  responses: {
-    '200': { description: type === 'ping' ? 'The endpoint is registered.' : 'Delivered.' },
-    '2XX': { description: type === 'ping' ? 'Delivered; registration asks for exactly 200.' : 'Delivered.' },
-    '401': {
-      description:
-        'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. ' +
-        'No retry. A retry that is refused with `error_description="replay"` in WWW-Authenticate counts as ' +
-        'handled.',
-    },
-    '429': {
-      description: 'With Retry-After: again then. Without: the webhook becomes inactive.',
-      headers: {
-        'Retry-After': { description: 'Seconds, or a date.', schema: { type: 'string' } },
+  parameters: [{ $ref: '#/components/parameters/ContentDigest' }],
+  requestBody: {
+    required: true,
+    content: {
+      'application/json': {
+        schema: { $ref: `#/components/schemas/${nameOf(type)}` },
+        examples: { [type]: { summary: 'An example; its ids are those of no row.', value: exampleOf(type) } },
       },
     },
-    '4XX': { description: 'Rejected as invalid. No retry.' },
-    '5XX': { description: `Again after ${retryScheduleMs.map(ms => ms / 1000).join(', ')} s, then dropped.` },
   },
+  responses: responses(type, installation),
 })
+
+const PING =
+  'At registration, and when a webhook gets a new url or becomes active again, the answer must be exactly 200: after ' +
+  'anything else, another 2XX too, nothing is stored (`PING_FAILED`), and the ping is not sent again. A ping that is ' +
+  'asked for with `pingWebhook` is a delivery like any other. There is nothing to handle.'
+const EVENT = 'Delivered at least once: recognise a repetition by `eventId`, which every attempt has in common.'
+
+const exampleOf = (type: EventType) => ({
+  webhookId: exampleIds.webhook,
+  eventId: exampleIds.delivery,
+  eventType: type,
+  eventTime: '2026-11-21T00:40:01.123+00:00',
+  payload: events[type].example,
+})
+
+const responses = (type: EventType, { retryScheduleMs }: Installation) => ({
+  '200': { description: type === 'ping' ? 'The endpoint can be registered.' : 'Delivered.' },
+  '2XX': { description: type === 'ping' ? 'Delivered, but not registered by it.' : 'Delivered.' },
+  '401': {
+    description:
+      'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. ' +
+      'Not sent again. A retry that is refused with `error_description="replay"` counts as handled, if an earlier ' +
+      'attempt had no answer or one from 501 to 599.',
+    headers: { 'WWW-Authenticate': { $ref: '#/components/headers/Challenge' } },
+  },
+  '429': {
+    description:
+      `With Retry-After: sent again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h ahead, and so is all else for ` +
+      `the webhook; dropped after ${LONGEST_THROTTLED_MS / 3_600_000} h of it. Without: the webhook becomes inactive.`,
+    headers: { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } },
+  },
+  '4XX': { description: 'Rejected as invalid. Not sent again.' },
+  '5XX': { description: `As no answer, or a redirect: ${again(retryScheduleMs)}` },
+})
+
+const retryAfter = { description: 'Seconds, or a date.', schema: { type: 'string' }, example: '30' }
+
+const challenge = {
+  description: 'What failed (RFC 6750).',
+  schema: { type: 'string' },
+  example: 'Bearer error="invalid_token", error_description="expiry"',
+}
 
 const contentDigest = {
   name: 'Content-Digest',
@@ -76,23 +138,5 @@ const contentDigest = {
   required: true,
   description: 'The SHA-256 of the body (RFC 9530), which the token covers by its claim `body_sha256`.',
   schema: { type: 'string', pattern: '^sha-256=:[A-Za-z0-9+/]{43}=:$' },
-}
-
-const bodySchema = (type: EventType) => {
-  const { $schema: _, ...schema } = z.toJSONSchema(
-    z.object({
-      webhookId: z.uuid(),
-      eventId: z.uuid().describe('Equals the `jti` of the token, at every attempt.'),
-      eventType: z.literal(type),
-      eventTime: z.iso.datetime({ offset: true }).describe('When it happened.'),
-      payload: events[type].payload,
-    }),
-    // A format says it already.
-    {
-      override: ({ jsonSchema }) => {
-        if (jsonSchema.format) delete jsonSchema.pattern
-      },
-    },
-  )
-  return schema
+  example: 'sha-256=:4REjxQ4yrqUVicfSKYNO/cF9zNj5ANbzgDZt3/h3Qxo=:',
 }

@@ -1,5 +1,6 @@
+import { didYouMean } from '../../shared/did-you-mean.ts'
 import { parseIso, toIso } from '../../shared/time.ts'
-import { badQuery, didYouMean, quoted } from './error.ts'
+import { badQuery, quoted } from './error.ts'
 import { evaluate, isIndex } from './matcher.ts'
 import type { Field, Resource, ScalarType } from './resource.ts'
 import {

@@ -130,6 +130,10 @@ const conversions: Partial<Record<ScalarType, (raw: unknown) => Json>> = {
   integer: Number,
 }
 
+/** What a caller is shown of a column's value. */
+export const fromColumn = (type: ScalarType, raw: unknown): Json =>
+  raw === null ? null : (conversions[type]?.(raw) ?? (raw as Json))
+
 /** Column values in the order of the database, null first. */
 export const compareRaw = (a: unknown, b: unknown): number => {
   if (a === b) return 0

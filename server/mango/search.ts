@@ -3,16 +3,16 @@ import { type Sql, rows as select } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import type { Fragment } from '../database/fragment.ts'
 import { bind } from './bind.ts'
-import { addNeedsOf, addPath, compareRaw, documentsOf, type Needs, type Row } from './documents.ts'
+import { addNeedsOf, addPath, compareRaw, documentsOf, fromColumn, type Needs, type Row } from './documents.ts'
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
-import { unmetered } from './meter.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
 import { type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
-import type { Resource, Source, Visible, VisibleRows } from './resource.ts'
+import type { Resource, Source, Visible } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
-import { beyond, orderBy, ownKey, parseSort, placeOf, type SortKey, type SortValue } from './sort.ts'
+import { beyond, orderBy, ownKey, parseKeys, parseSort, placeOf, type SortKey, type SortValue } from './sort.ts'
+import { sourceOf } from './source.ts'
 
 /** Rows that may be skipped where TypeScript matches or sorts. */
 const MAX_SKIP = 20_000
@@ -22,7 +22,10 @@ const ROWS_BETWEEN_LOOKS = 16
 /** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
 const BATCH_SIZES = [500, 5_000]
 
-type Key = { unique: string; parent?: string }
+/** `by`: rows are counted by these fields, and not listed. */
+type Key = { unique: string; parent?: string; by?: readonly string[] }
+/** How many rows have the same values in the fields that they are counted by. */
+export type Group = { values: Json[]; count: number }
 type Values = Json[]
 type Hit = { row: Row; values: Values }
 
@@ -58,7 +61,7 @@ export class Search {
     query: MangoQuery,
     visible: Visible,
     options: Options,
-    { unique, parent }: Key,
+    { unique, parent, by }: Key,
   ) {
     this.#db = db
     this.#resource = resource
@@ -71,7 +74,8 @@ export class Search {
       dialectOf(db),
       this.#source.visible,
     )
-    this.#keys = parseSort(query.sort, resource, unique, this.#plan.columnAt)
+    const { columnAt } = this.#plan
+    this.#keys = by ? parseKeys(by, 'by', resource, columnAt) : parseSort(query.sort, resource, unique, columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
     this.#text = dialectOf(db).collated
@@ -103,6 +107,48 @@ export class Search {
     if (this.#inSql) return this.#checked(await this.#ordered(start, this.#wanted, this.#page.skip))
     const hits = this.#sortedInSql ? await this.#inOrder(start) : await this.#inAnyOrder(start)
     return this.#checked(hits.slice(this.#page.skip, this.#page.skip + this.#wanted).map(hit => hit.row))
+  }
+
+  /** Groups of all the rows that match, in SQL where it can say selector and fields. */
+  async counts(): Promise<Group[]> {
+    const groups = await this.#groups()
+    if (this.#keys.length === 0 && groups.length === 0) return [{ values: [], count: 0 }]
+    return groups.map(({ values, count }) => ({
+      values: values.map((value, index) => shownValue(this.#keys[index]!, value)),
+      count,
+    }))
+  }
+
+  async #groups(): Promise<Group[]> {
+    if (this.#plan.where === false) return []
+    return this.#inSql ? this.#groupsInSql() : this.#groupsOf(this.#pass(undefined))
+  }
+
+  async #groupsInSql(): Promise<Group[]> {
+    const columns = this.#keys.map(({ column }) => column!.sql)
+    const builder = this.#builder(undefined).clearSelect().select(this.#db.raw('COUNT(*) AS number'))
+    for (const [index, column] of columns.entries()) builder.select(`${column} as mango_by_${index}`)
+    if (columns.length > 0) builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1)
+    const rows = await this.#run(builder)
+    if (rows.length > MAX_ROWS) throw tooManyGroups()
+    return rows.map(row => ({
+      values: columns.map((_, index) => row[`mango_by_${index}`] as Json),
+      count: Number(row.number),
+    }))
+  }
+
+  async #groupsOf(batches: AsyncIterable<Row[]>): Promise<Group[]> {
+    const groups = new Map<string, Group>()
+    for await (const rows of batches) {
+      for (const { values } of await this.#matching(rows)) {
+        const key = JSON.stringify(values)
+        const group = groups.get(key) ?? { values, count: 0 }
+        group.count += 1
+        groups.set(key, group)
+      }
+      if (groups.size > MAX_ROWS) throw tooManyGroups()
+    }
+    return [...groups.values()]
   }
 
   async byParent(ids: string[]): Promise<Map<string, Row[]>> {
@@ -408,41 +454,20 @@ export class Search {
   }
 }
 
+const tooManyGroups = (): MangoError => {
+  const tooMany = `There are more than ${MAX_ROWS.toLocaleString('en')} keys to count by.`
+  return new MangoError('RESULT_TOO_LARGE', 'by', `${tooMany} Narrow the selector, or count by fewer fields.`)
+}
+
+/** What a caller is shown of a value that a row has in a sort field. */
+const shownValue = ({ column, type }: SortKey, value: Json): Json =>
+  column && type !== undefined && type !== 'list' ? fromColumn(type, value) : value
+
 /** Stands for a parent's id in a statement that is repeated for each. */
 const PARENT = '\u0000parent'
 
 const where = (builder: Knex.QueryBuilder, condition: Fragment): Knex.QueryBuilder =>
   builder.whereRaw(condition.sql, condition.bindings)
-
-/** Where what rows refer to is read from. */
-export const sourceOf = (
-  db: Knex | Knex.Transaction,
-  { related, now = Date.now(), meter = unmetered }: Options,
-): Source => ({
-  connection: db,
-  visible: visibleRowsBy(db, related),
-  seen: resource => related?.(resource) ?? (() => {}),
-  now,
-  meter,
-})
-
-/** What may be seen of other resources, as a condition on their ids. */
-const visibleRowsBy = (db: Sql, related: Options['related']): VisibleRows => {
-  const known = new Map<Resource, Fragment | undefined>()
-  const visibleIds = (resource: Resource): Fragment | undefined => {
-    const visible = related?.(resource)
-    if (!visible) return undefined
-    const id = `${resource.table}.id`
-    const everything = db(resource.table).select(id).toSQL().sql
-    const { sql, bindings } = db(resource.table).select(id).modify(visible).toSQL()
-    return sql === everything ? undefined : { sql, bindings: bindings as Fragment['bindings'] }
-  }
-  return (resource, alias, column = 'id') => {
-    if (!known.has(resource)) known.set(resource, visibleIds(resource))
-    const ids = known.get(resource)
-    return ids && { sql: `${alias}.${column} IN (${ids.sql})`, bindings: ids.bindings }
-  }
-}
 
 /** The conditions in a selector, in short. */
 const describe = (node: Node | undefined): string[] => {

@@ -1,4 +1,5 @@
-import { badQuery, didYouMean, quoted } from './error.ts'
+import { didYouMean } from '../../shared/did-you-mean.ts'
+import { badQuery, quoted } from './error.ts'
 import { type Meter, unmetered } from './meter.ts'
 import { compilePattern, type Pattern } from './pattern.ts'
 

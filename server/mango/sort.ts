@@ -43,11 +43,28 @@ export const parseSort = (sort: unknown, resource: Resource, unique: string, col
     throw badQuery('sort', 'is a list, such as ["name"] or [{"name": "desc"}]')
   }
   const items: unknown[] = sort ?? []
-  if (items.length > MAX_SORT_KEYS) throw badQuery('sort', `has ${items.length} fields; it may have ${MAX_SORT_KEYS}`)
-  const keys = items.map((item, index) => sortKey(item, index, resource, columnAt))
+  const keys = parseKeys(items, 'sort', resource, columnAt)
   const decided = keys.findIndex(({ column }) => column?.own && column.property === unique)
   if (decided !== -1) return keys.slice(0, decided + 1)
   return [...keys, ownKey(resource, unique, keys.at(-1)?.direction ?? 'asc')]
+}
+
+/** Reads the fields that rows are sorted or counted by: the argument `of`. */
+export const parseKeys = (
+  items: readonly unknown[],
+  of: 'sort' | 'by',
+  resource: Resource,
+  columnAt: ColumnAt,
+): SortKey[] => {
+  if (items.length > MAX_SORT_KEYS) throw badQuery(of, `has ${items.length} fields; it may have ${MAX_SORT_KEYS}`)
+  return items.map((item, index) => {
+    const at = `${of}[${index}]`
+    const { name, direction } = nameAndDirection(item, at)
+    const path = splitPath(name, at)
+    const target = targetAt({ kind: 'object', resource }, path, at)
+    if (!isSortable(target)) throw badQuery(at, `${quoted(name)} is an object; name one of its fields`)
+    return { path, direction, column: columnOf(resource, path, index, columnAt), type: typeAt(target) }
+  })
 }
 
 /** A key that is a column of the table and never null. */
@@ -57,15 +74,6 @@ export const ownKey = (resource: Resource, column: string, direction: Direction)
   column: { sql: `${resource.table}.${column}`, property: column, own: true, nullable: false },
   type: 'uuid',
 })
-
-const sortKey = (item: unknown, index: number, resource: Resource, columnAt: ColumnAt): SortKey => {
-  const at = `sort[${index}]`
-  const { name, direction } = nameAndDirection(item, at)
-  const path = splitPath(name, at)
-  const target = targetAt({ kind: 'object', resource }, path, at)
-  if (!isSortable(target)) throw badQuery(at, `${quoted(name)} is an object; sort by one of its fields`)
-  return { path, direction, column: columnOf(resource, path, index, columnAt), type: typeAt(target) }
-}
 
 const typeAt = (target: Target): SortKey['type'] =>
   target.kind === 'scalar' ? target.type : target.kind === 'scalars' ? 'list' : undefined

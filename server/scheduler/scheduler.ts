@@ -1,6 +1,7 @@
+import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
-import { dialectOf } from '../database/dialect.ts'
+import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { recordEvent } from '../domain/events.ts'
 import { deleteExpiredKeys } from '../domain/idempotency.ts'
 import { openReports } from '../domain/project-reports.ts'
@@ -178,52 +179,57 @@ const deleteKeys: Step = async ({ database, clock }, isStopping) => {
 const purge: Step = async ({ database, clock, retentionDays }, isStopping) => {
   const before = clock.now() - retentionDays * DAY_MS
   while (!isStopping()) {
-    const old = await rows<{ id: string }>(
+    const old = await rows<{ id: string; deliveries: number }>(
       database.knex,
-      `SELECT id FROM events e WHERE created_at < ?
-         AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.status = 'pending')
+      `SELECT id, (SELECT COUNT(*) FROM deliveries d WHERE d.event_id = e.id) AS deliveries FROM events e
+       WHERE created_at < ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.event_id = e.id AND d.status = 'pending')
        ORDER BY created_at LIMIT ?`,
       [before, BATCH],
     )
     if (old.length === 0) return
-    await purgeEvents(
-      database,
-      old.map(({ id }) => id),
-      isStopping,
-    )
+    for (const ids of inBatches(old)) {
+      if (isStopping()) return
+      await database.transaction(trx => purgeEvents(trx, ids))
+    }
   }
 }
 
-/** The deliveries first, so that none is ever without its event; an event that is asked for again meanwhile stays. */
-const purgeEvents = async (database: Database, ids: string[], isStopping: () => boolean): Promise<void> => {
-  while (!isStopping()) {
-    const settled = await rows<{ id: string }>(
-      database.knex,
-      `SELECT id FROM deliveries WHERE event_id IN (${marks(ids)}) AND status <> 'pending' LIMIT ?`,
-      [...ids, BATCH],
-    )
-    if (settled.length === 0) break
-    const deliveryIds = settled.map(({ id }) => id)
-    await database.transaction(async trx => {
-      await run(trx, `DELETE FROM attempts WHERE delivery_id IN (${marks(deliveryIds)})`, deliveryIds)
-      await run(trx, `DELETE FROM deliveries WHERE id IN (${marks(deliveryIds)})`, deliveryIds)
-    })
+/** Ids of events in their order, those together that have no more than a batch of deliveries. */
+const inBatches = (events: { id: string; deliveries: number }[]): string[][] => {
+  const batches: { ids: string[]; rows: number }[] = []
+  for (const { id, deliveries } of events) {
+    const size = Number(deliveries)
+    const last = batches.at(-1)
+    if (last && last.rows + size <= BATCH) {
+      last.ids.push(id)
+      last.rows += size
+    } else batches.push({ ids: [id], rows: size })
   }
-  if (isStopping()) return
-  await database.transaction(async trx => {
-    // Whoever is sending one of them again holds it; what has been written by then, the DELETE sees.
-    await rows(trx, `SELECT id FROM events WHERE id IN (${marks(ids)}) ORDER BY id${dialectOf(trx).forUpdate}`, ids)
-    await run(
-      trx,
-      `DELETE FROM events WHERE id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM deliveries d ` +
-        'WHERE d.event_id = events.id)',
-      ids,
-    )
-    await run(
-      trx,
-      `DELETE FROM event_organisations WHERE event_id IN (${marks(ids)}) AND NOT EXISTS (SELECT 1 FROM events e ` +
-        'WHERE e.id = event_organisations.event_id)',
-      ids,
-    )
-  })
+  return batches.map(({ ids }) => ids)
+}
+
+/**
+ * Deletes events with their deliveries: all of an event at once, so that a recovery finds none that was acknowledged
+ * and does not look it. One that is to be sent again by now stays, with all that is its own.
+ */
+const purgeEvents = async (trx: Knex.Transaction, ids: string[]): Promise<void> => {
+  // Whoever sends one of them again holds it; what has been written by then is seen here.
+  await rows(trx, `SELECT id FROM events WHERE id IN (${marks(ids)}) ORDER BY id${dialectOf(trx).forUpdate}`, ids)
+  const found = await rows<{ id: string; event_id: string; status: string }>(
+    trx,
+    `SELECT id, event_id, status FROM deliveries WHERE event_id IN (${marks(ids)}) ORDER BY id`,
+    ids,
+  )
+  const owed = new Set(found.filter(({ status }) => status === 'pending').map(({ event_id }) => event_id))
+  const deliveryIds = found.filter(({ event_id }) => !owed.has(event_id)).map(({ id }) => id)
+  for (let from = 0; from < deliveryIds.length; from += STATEMENT_LIMITS.keys) {
+    const part = deliveryIds.slice(from, from + STATEMENT_LIMITS.keys)
+    // Before its attempts: one that is recorded late waits for this, and finds no delivery.
+    await run(trx, `DELETE FROM deliveries WHERE id IN (${marks(part)})`, part)
+    await run(trx, `DELETE FROM attempts WHERE delivery_id IN (${marks(part)})`, part)
+  }
+  const eventIds = ids.filter(id => !owed.has(id))
+  if (eventIds.length === 0) return
+  await run(trx, `DELETE FROM events WHERE id IN (${marks(eventIds)})`, eventIds)
+  await run(trx, `DELETE FROM event_organisations WHERE event_id IN (${marks(eventIds)})`, eventIds)
 }

@@ -33,14 +33,18 @@ const allPids = (): number[] =>
  * User and system time of a process, its threads and its children, the ended ones included, in milliseconds; 0 if there
  * is none.
  */
-export const cpuMs = (pid: number): number => {
+export const cpuMs = (pid: number): number =>
+  treeOf(pid).reduce((sum, each) => sum + (statOf(each)?.ticks ?? 0) * MS_A_TICK, 0)
+
+/** A process and all that descend from it. */
+export const treeOf = (pid: number): number[] => {
   const stats = allPids().flatMap(each => statOf(each) ?? [])
   const tree = new Set([pid])
   for (let size = 0; size < tree.size; ) {
     size = tree.size
     for (const stat of stats) if (tree.has(stat.parent)) tree.add(stat.pid)
   }
-  return stats.reduce((sum, stat) => sum + (tree.has(stat.pid) ? stat.ticks * MS_A_TICK : 0), 0)
+  return [...tree]
 }
 
 /** The process of this machine that listens on a TCP port, if it can be seen. */
@@ -70,8 +74,20 @@ const listeningInodes = (file: string, port: number): string[] =>
       return isIt ? [fields[9]!] : []
     })
 
-/** Resident memory in MB: now, and the most there was since `resetPeak`. Undefined if the process is gone. */
+/**
+ * Resident memory in MB of a process with those that it has started: now, and at most the most that there was since
+ * `resetPeak`, since each may have had its own at another time. Undefined if the process is gone.
+ */
 export const memoryMb = (pid: number): { now: number; peak: number } | undefined => {
+  const [own, ...others] = treeOf(pid).map(ownMemoryMb)
+  if (!own) return undefined
+  const all = [own, ...others.filter(memory => memory !== undefined)]
+  return { now: sum(all.map(({ now }) => now)), peak: sum(all.map(({ peak }) => peak)) }
+}
+
+const sum = (values: number[]): number => values.reduce((total, value) => total + value, 0)
+
+const ownMemoryMb = (pid: number): { now: number; peak: number } | undefined => {
   try {
     const status = readFileSync(`/proc/${pid}/status`, 'utf8')
     const mb = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+) kB`, 'm').exec(status)![1]) / 1024
@@ -82,4 +98,6 @@ export const memoryMb = (pid: number): { now: number; peak: number } | undefined
 }
 
 /** Forgets the most memory that there was. */
-export const resetPeak = (pid: number): void => writeFileSync(`/proc/${pid}/clear_refs`, '5')
+export const resetPeak = (pid: number): void => {
+  for (const each of treeOf(pid)) writeFileSync(`/proc/${each}/clear_refs`, '5')
+}

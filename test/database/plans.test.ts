@@ -2,11 +2,15 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { connect, type Database, insertMany, rows } from '../../server/database/connect.ts'
+import type { Change } from '../../server/domain/change.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
+import { recoverDeliveries } from '../../server/domain/recovery.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { type Fixture, startFixture } from '../delivery/fixture.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { startReceiver } from '../support/receiver.ts'
+import { addWebhook, DISABLING } from '../support/webhooks.ts'
 
 const HISTORY = 4_000
 const EVENTS = 30
@@ -33,7 +37,9 @@ describeEachEngine('the statements on the way of an event', engine => {
       answer: (_request, n) => (n === 1 ? { status: 429, headers: { 'retry-after': '1' } } : { status: 429 }),
     })
     try {
+      const startedAt = clock.now()
       const webhookId = await fixture.webhook(receiver.url)
+      await addWebhook(database.knex, { accessTokenId: await limitedToken(), url: receiver.url })
       await fixture.webhook(throttled.url)
       const loop = await fixture.startLoop({ concurrency: 8 })
       // What a start does is not on the way.
@@ -47,7 +53,14 @@ describeEachEngine('the statements on the way of an event', engine => {
         clock.advance(5_000)
       }
       await fixture.emit(2)
-      await database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, clock.now()))
+      await database.transaction(trx => leaveActive(trx, webhookId, DISABLING, clock.now()))
+      await loop.idle()
+      await database.knex('webhooks').where({ id: webhookId }).update({ status: 'active' })
+      const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
+        database.transaction(trx => work({ trx, token: { seesAllOrganisations: true } as AccessToken, now: clock.now }))
+      const span = { since: startedAt, until: undefined }
+      const { queued } = await recoverDeliveries({ database, clock, change, look: change }, webhookId, span)
+      assert.ok(queued > 0)
       await loop.idle()
     } finally {
       database.knex.removeAllListeners('query')
@@ -56,6 +69,18 @@ describeEachEngine('the statements on the way of an event', engine => {
     }
   })
   after(() => fixture?.stop())
+
+  /** One that sees the organisations that there are, and no others. */
+  const limitedToken = async (): Promise<string> => {
+    const { knex } = fixture.database
+    const { id } = await fixture.token()
+    await knex('access_tokens').where({ id }).update({ sees_all_organisations: 0 })
+    const seen: { id: string }[] = await knex('organisations').select('id')
+    await knex('access_token_organisations').insert(
+      seen.map(organisation => ({ access_token_id: id, organisation_id: organisation.id })),
+    )
+    return id
+  }
 
   const fillHistory = async (): Promise<void> => {
     const { knex } = fixture.database

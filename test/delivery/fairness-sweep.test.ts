@@ -9,6 +9,7 @@ import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 const MANY = 2_000
@@ -48,8 +49,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const pinged = input.url ?? seen.url
     await changeBy(await admin(webhookId))(held => updateWebhook(held, { seen, pinged }, input))
   }
-  const disable = (id: string) =>
-    fixture.database.transaction(trx => leaveActive(trx, id, 'disabled', null, clock.now()))
+  const disable = (id: string) => fixture.database.transaction(trx => leaveActive(trx, id, DISABLING, clock.now()))
   const cancelled = () => fixture.countWhere({ status: 'cancelled' })
   const sweeping = async (id: string) => (await fixture.database.knex('webhooks').where({ id }).first()).sweeping
 
@@ -84,6 +84,22 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     assert.equal(next.requests.length, MANY)
   })
 
+  it('takes what the old url was to be spared of to another at once', async () => {
+    const id = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit(3)
+    const { knex } = fixture.database
+    const later = clock.now() + 3_600_000
+    await knex('delivery_queue').where({ webhook_id: id }).update({ due_at: later })
+    await knex('deliveries').where({ webhook_id: id }).update({ next_attempt_at: later })
+    await update(id, { url: 'http://127.0.0.1:10/' })
+    const now = clock.now()
+    const due: { due_at: number; next_attempt_at: number; epoch: number }[] = await knex('delivery_queue')
+      .join('deliveries', 'id', 'delivery_id')
+      .where('delivery_queue.webhook_id', id)
+    assert.equal(due.length, 3)
+    assert.ok(due.every(row => row.epoch === 1 && row.due_at <= now && row.next_attempt_at === row.due_at))
+  })
+
   it('does not keep what is new once it is active again waiting', async () => {
     const { url, requests, waitFor } = await receiver()
     const id = await fixture.webhook(url)
@@ -108,7 +124,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await update(id, { status: 'active' })
     const token = await admin(id)
     const span = { since, until: undefined }
-    const tools = { database: fixture.database, clock, change: changeBy(token) }
+    const tools = { database: fixture.database, clock, change: changeBy(token), look: changeBy(token) }
     const { queued, isComplete } = await recoverDeliveries(tools, id, span)
     assert.deepEqual([queued, isComplete], [700, true])
     assert.equal(await fixture.countWhere({ status: 'pending' }), 700)
@@ -119,7 +135,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const id = await fixture.webhook(url)
     const loop = await fixture.startLoop()
     await disable(id)
-    const tools = { database: fixture.database, change: changeBy(await admin(id)), loop }
+    const tools = { change: changeBy(await admin(id)), loop }
     await assert.rejects(pingStored(tools, id), { code: 'CONFLICT' })
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)

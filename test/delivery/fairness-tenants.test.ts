@@ -81,7 +81,7 @@ describeEachEngine('endpoints that do not share fate', engine => {
     const span = { since: 0, until: undefined }
     const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
       fixture.database.transaction(trx => work({ trx, token, now: realClock.now }))
-    await recoverDeliveries({ database: fixture.database, clock: realClock, change }, id, span)
+    await recoverDeliveries({ database: fixture.database, clock: realClock, change, look: change }, id, span)
     const loop = await fixture.startLoop({ concurrency: 16 })
     loop.wake()
     await slow.waitFor(all => all.length > 4)
@@ -166,6 +166,19 @@ describe('the shares of tenants', () => {
     assert.ok(mayHave() > 1)
   })
 
+  it('leave a webhook alone for as long as its url asked for, and no url that comes after', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const of = (epoch: number) => ({ ...job('asked', 'asked'), epoch })
+    const place = places.startNow(of(1), clock.now() + 30_000)
+    places.add(of(1), clock.now() + 30_000)
+    places.add(of(2), clock.now() + 30_000)
+    assert.deepEqual(
+      places.holdWebhook(place, clock.now() + 60_000).map(waiting => waiting.job.epoch),
+      [1],
+    )
+    assert.deepEqual([places.triage([of(1)]).take.length, places.triage([of(2)]).take.length], [0, 1])
+  })
+
   it('probe no more than a quarter of the places together', () => {
     const places = createPlaces({ clock, concurrency: 64 })
     const ids = Array.from({ length: 100 }, (_, n) => `hanging-${n}`)
@@ -177,6 +190,33 @@ describe('the shares of tenants', () => {
       }
     }
     assert.equal(places.triage(ids.map(id => job(id, id))).take.length, 16)
+  })
+
+  it('are the same for what is sent without a claim, and are free again when it is not committed', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const leaseEnd = clock.now() + 30_000
+    const crowd = Array.from({ length: 500 }, (_, n) => job(`crowd-${n}`, 'crowd'))
+    const kept = crowd.flatMap(each => places.reserve(each, leaseEnd) ?? [])
+    assert.equal(kept.length, createPlaces({ clock, concurrency: 64 }).triage(crowd).take.length)
+    const other = places.reserve(job('other', 'other'), leaseEnd)!
+    assert.equal(places.fill(other), 0)
+    assert.equal(places.next(), other, 'which is sent before those that are not committed')
+    for (const place of kept) places.leave(place)
+    assert.deepEqual([places.reserved(), places.count()], [0, 1])
+    assert.ok(places.triage(crowd).take.length >= kept.length - 1)
+  })
+
+  it('keep none for a webhook that is held, and give back what was kept when it becomes so', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const leaseEnd = clock.now() + 30_000
+    const held = clock.now() + 1_000
+    const given = { ...job('a', 'tenant'), epoch: 0 }
+    assert.equal(places.reserve({ ...given, webhook: { ...given.webhook, held_until: held } }, leaseEnd), undefined)
+    const [sent, kept] = [places.reserve(given, leaseEnd)!, places.reserve(given, leaseEnd)!]
+    places.fill(sent)
+    places.next()
+    places.holdWebhook(sent, held)
+    assert.equal(places.fill(kept), held)
   })
 })
 

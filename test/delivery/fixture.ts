@@ -25,8 +25,13 @@ export type Fixture = {
   token(): Promise<Credentials>
   /** Stores an active webhook for all events. */
   webhook(url: string): Promise<string>
-  /** Emits so many events, each in a transaction with its deliveries, and returns the ids of their project reports. */
-  emit(count?: number): Promise<string[]>
+  /**
+   * Emits so many events, each in a transaction with its deliveries, and returns the ids of their project reports.
+   *
+   * @param options.through sends what it has places for when it is committed
+   * @param options.beforeCommit awaited in each transaction
+   */
+  emit(count?: number, options?: EmitOptions): Promise<string[]>
   delivery(webhookId: string): Promise<DeliveryRow>
   deliveries(webhookId?: string): Promise<DeliveryRow[]>
   attempts(deliveryId: string): Promise<AttemptRow[]>
@@ -41,6 +46,8 @@ export type Fixture = {
   reset(): Promise<void>
   stop(): Promise<void>
 }
+
+type EmitOptions = { through?: DeliveryLoop; beforeCommit?: () => Promise<void> }
 
 type LoopOptions = {
   database?: Database
@@ -104,11 +111,11 @@ export const startFixture = async (
     },
     token,
     webhook: url => addWebhook(database.knex, { accessTokenId, url, createdAt: clock.now() }),
-    async emit(count = 1) {
+    async emit(count = 1, { through, beforeCommit } = {}) {
       const emitOne = async () => {
         const id = randomUUID()
-        await database.transaction(trx =>
-          recordEvent(
+        await database.transaction(async trx => {
+          await recordEvent(
             trx,
             {
               type: 'project_report_quarterly_overdue',
@@ -117,8 +124,10 @@ export const startFixture = async (
               payload: { projectReport: { id, projectId, quarter: '2026-3' } },
             },
             clock.now,
-          ),
-        )
+            through?.courier(trx),
+          )
+          await beforeCommit?.()
+        })
         return id
       }
       const ids: string[] = []

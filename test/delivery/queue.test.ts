@@ -1,16 +1,26 @@
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { connect, rows } from '../../server/database/connect.ts'
+import { connect, type Database, insertMany, rows } from '../../server/database/connect.ts'
 import { extendLeases, LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { AttemptResult, Outcome } from '../../server/delivery/outcome.ts'
-import { claim, type Job, putBack, type Settlement, type Triage } from '../../server/delivery/queue.ts'
+import {
+  claim,
+  forgetClaim,
+  headOfEach,
+  type Job,
+  putBack,
+  type Settlement,
+  type Triage,
+} from '../../server/delivery/queue.ts'
 import { settle } from '../../server/delivery/settle.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
-import { describeEachEngine } from '../support/databases.ts'
+import { describeEachEngine, engines } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 const takeAll = (due: Job[]): Triage => ({ take: due, later: [] })
@@ -91,6 +101,32 @@ describeEachEngine('the queue', engine => {
     assert.equal((await claimAs('second'))[0]!.attempt, 1)
   })
 
+  it('knows what is due first of each webhook in each of its epochs, new and recovered, of hundreds', async () => {
+    const lines = Array.from({ length: 700 }, (_, n) => ({
+      webhook_id: randomUUID(),
+      epoch: n % 3,
+      recovered: n % 2,
+      due_at: 1_000_000 - n,
+    }))
+    const more = lines.flatMap(line => [
+      { ...line, recovered: 1 - line.recovered, due_at: line.due_at + 2_000_000 },
+      { ...line, epoch: line.epoch + 1, due_at: line.due_at + 4_000_000 },
+    ])
+    const later = lines.map(line => ({ ...line, due_at: line.due_at + 6_000_000 }))
+    const queuedRows = [...lines, ...more, ...later].map(line => ({
+      ...line,
+      delivery_id: randomUUID(),
+      event_id: randomUUID(),
+    }))
+    await insertMany(fixture.database.knex, 'delivery_queue', queuedRows)
+    const heads = await headOfEach(fixture.database)
+    const wanted = [...lines, ...more].toSorted((x, y) => x.due_at - y.due_at)
+    assert.deepEqual(
+      heads.map(({ webhookId, epoch, recovered, dueAt }) => [webhookId, epoch, recovered, dueAt]),
+      wanted.map(line => [line.webhook_id, line.epoch, line.recovered === 1, line.due_at]),
+    )
+  })
+
   it('takes over a lease that has run out, and logs the attempt that was lost', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
@@ -106,7 +142,7 @@ describeEachEngine('the queue', engine => {
     assert.equal(attempt!.started_at, clock.now() - LEASE_MS)
     // What was lost is no failure of the endpoint.
     assert.equal(job!.failureCount, 0)
-    await settle(fixture.database, [delivered(job!)], clock.now())
+    await settle(fixture.database, [delivered(job!)], clock.now)
     assert.equal((await fixture.delivery(webhookId)).attempt_count, 2)
   })
 
@@ -128,13 +164,13 @@ describeEachEngine('the queue', engine => {
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(fixture.database, [failed(frozen!)], clock.now())
+    await settle(fixture.database, [failed(frozen!)], clock.now)
     const row = await queued()
     assert.deepEqual([row!.lease, row!.failure_count], [leases.heir, 0])
     assert.equal((await fixture.delivery(webhookId)).status, 'pending')
     const [told] = await fixture.attempts(frozen!.deliveryId)
     assert.deepEqual([told!.failure, told!.status_code], [null, 500])
-    await settle(fixture.database, [failed(heir!)], clock.now())
+    await settle(fixture.database, [failed(heir!)], clock.now)
     assert.deepEqual([(await queued())!.lease, (await queued())!.failure_count], [null, 1])
   })
 
@@ -149,7 +185,7 @@ describeEachEngine('the queue', engine => {
       const [frozen] = await claimAs('frozen')
       clock.advance(LEASE_MS)
       await claimAs('heir')
-      await settle(fixture.database, [settlement(frozen!, 429, outcome)], clock.now())
+      await settle(fixture.database, [settlement(frozen!, 429, outcome)], clock.now)
       assert.equal((await fixture.delivery(webhookId)).status, 'pending')
       assert.equal((await fixture.webhookRow(webhookId)).status, 'active')
       assert.equal((await queued())!.lease, leases.heir)
@@ -162,14 +198,48 @@ describeEachEngine('the queue', engine => {
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(fixture.database, [delivered(frozen!)], clock.now())
+    await settle(fixture.database, [delivered(frozen!)], clock.now)
     assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
     assert.equal(await fixture.count('delivery_queue'), 0)
     // And what the other one's attempt comes to changes nothing any more.
-    await settle(fixture.database, [failed(heir!)], clock.now())
+    await settle(fixture.database, [failed(heir!)], clock.now)
     const { status, next_attempt_at, attempt_count } = await fixture.delivery(webhookId)
     assert.deepEqual([status, next_attempt_at, attempt_count], ['delivered', null, 2])
     assert.equal(await fixture.count('delivery_queue'), 0)
+  })
+
+  it('logs nothing of a delivery that was purged before its last attempt was recorded', async () => {
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    const [frozen] = await claimAs('frozen')
+    clock.advance(LEASE_MS)
+    const [heir] = await claimAs('heir')
+    await settle(fixture.database, [delivered(heir!)], clock.now)
+    for (const table of ['deliveries', 'attempts', 'events']) await fixture.database.knex(table).delete()
+    await settle(fixture.database, [delivered(frozen!)], clock.now)
+    for (const table of ['deliveries', 'attempts']) assert.equal(await fixture.count(table), 0, table)
+  })
+
+  it('keeps a delivery until its webhook is inactive, and sends it again where nobody makes it so', async () => {
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    const [job] = await claimAs('first')
+    const end: Outcome = { status: 'cancelled', deactivateWebhook: 'throttled_without_retry_after' }
+    await settle(fixture.database, [settlement(job!, 429, end)], clock.now)
+    assert.equal((await fixture.delivery(webhookId)).status, 'pending')
+    assert.deepEqual(await claimAs('at once'), [])
+    clock.advance(31_000)
+    assert.equal((await claimAs('heir'))[0]!.attempt, 2)
+  })
+
+  it('finishes nothing before it was created, where the clock of another process is ahead', async () => {
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    const [job] = await claimAs('first')
+    const createdAt = clock.now() + 5_000
+    await fixture.database.knex('deliveries').update({ created_at: createdAt })
+    await settle(fixture.database, [delivered(job!)], clock.now)
+    assert.equal((await fixture.delivery(webhookId)).finished_at, createdAt)
   })
 
   it('is not confused by both attempts of one delivery in one batch', async () => {
@@ -178,7 +248,7 @@ describeEachEngine('the queue', engine => {
     const [frozen] = await claimAs('frozen')
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
-    await settle(fixture.database, [failed(heir!), delivered(frozen!)], clock.now())
+    await settle(fixture.database, [failed(heir!), delivered(frozen!)], clock.now)
     const { status, next_attempt_at, attempt_count } = await fixture.delivery(webhookId)
     assert.deepEqual([status, next_attempt_at, attempt_count], ['delivered', null, 2])
     assert.equal(await fixture.count('delivery_queue'), 0)
@@ -190,21 +260,47 @@ describeEachEngine('the queue', engine => {
     await fixture.emit()
     const [job] = await claimAs('once')
     const settlements = [failed(job!)]
-    await settle(fixture.database, settlements, clock.now())
+    await settle(fixture.database, settlements, clock.now)
     const before = await queued()
-    await settle(fixture.database, settlements, clock.now())
+    await settle(fixture.database, settlements, clock.now)
     assert.deepEqual(await queued(), before)
     assert.equal((await fixture.delivery(webhookId)).attempt_count, 1)
     assert.equal((await fixture.attempts(job!.deliveryId)).length, 1)
   })
 
+  for (const [earlier, isBelieved] of [
+    [500, 0],
+    [503, 1],
+    [504, 1],
+    ['timeout', 1],
+  ] as const) {
+    it(`believes a retry that is refused as a replay after ${earlier}: ${isBelieved === 1}`, async () => {
+      const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+      await fixture.emit()
+      const [first] = await claimAs('one')
+      const again: Outcome = { status: 'pending', retryInMs: 1, failureCount: 1, throttledSinceMs: null }
+      const timeout = { ...settlement(first!, 0, again), result: { kind: 'failure', reason: 'timeout', detail: '' } }
+      const before = earlier === 'timeout' ? (timeout as Settlement) : settlement(first!, earlier, again)
+      await settle(fixture.database, [before], clock.now)
+      clock.advance(LEASE_MS)
+      const [second] = await claimAs('one')
+      await settle(fixture.database, [settlement(second!, 401, { status: 'rejected', handledBefore: true })], clock.now)
+      const [row] = await rows<{ status: string; handled_before: number }>(
+        fixture.database.knex,
+        'SELECT status, handled_before FROM deliveries WHERE webhook_id = ?',
+        [webhookId],
+      )
+      assert.deepEqual([row!.status, row!.handled_before], ['rejected', isBelieved])
+    })
+  }
+
   it('delivers what was acknowledged while its webhook was being disabled', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
     const [job] = await claimAs('lease')
-    await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, clock.now()))
+    await fixture.database.transaction(trx => leaveActive(trx, webhookId, DISABLING, clock.now()))
     assert.equal((await fixture.delivery(webhookId)).status, 'cancelled')
-    await settle(fixture.database, [delivered(job!)], clock.now())
+    await settle(fixture.database, [delivered(job!)], clock.now)
     assert.equal((await fixture.delivery(webhookId)).status, 'delivered')
   })
 
@@ -238,6 +334,17 @@ describeEachEngine('the queue', engine => {
     assert.equal((await queued())!.due_at, clock.now() + 5 * LEASE_MS)
   })
 
+  it('gives back what was claimed when nobody was told', async () => {
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    await claimAs('frozen')
+    const end = clock.now() + LEASE_MS
+    await forgetClaim(fixture.database, { lease: leases.heir!, end, now: clock.now() })
+    assert.equal((await queued())!.lease, leases.frozen)
+    await forgetClaim(fixture.database, { lease: leases.frozen!, end, now: clock.now() })
+    assert.deepEqual({ ...(await queued()) }, { lease: null, due_at: clock.now(), attempt: 0, failure_count: 0 })
+  })
+
   it('gives a claim back as if it had never been made, unless it is another’s by now', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     const nextAttemptAt = async () => (await fixture.delivery(webhookId)).next_attempt_at
@@ -246,14 +353,124 @@ describeEachEngine('the queue', engine => {
     clock.advance(LEASE_MS)
     const [heir] = await claimAs('heir')
     const before = await nextAttemptAt()
-    await putBack(fixture.database, [frozen!], clock.now() + 7)
+    await putBack(fixture.database, [frozen!], { dueAt: clock.now() + 7, now: clock.now() })
     assert.equal((await queued())!.lease, leases.heir)
     assert.equal(await nextAttemptAt(), before)
-    await putBack(fixture.database, [heir!], clock.now() + 7)
+    await putBack(fixture.database, [heir!], { dueAt: clock.now() + 7, now: clock.now() })
     assert.equal(await nextAttemptAt(), clock.now() + 7)
     assert.deepEqual([(await queued())!.lease, (await queued())!.attempt], [null, 1])
   })
 })
+
+for (const engine of engines.filter(name => name !== 'sqlite')) {
+  describe(`the queue where nothing is locked by reading it (${engine})`, () => {
+    const clock = testClock()
+    let fixture: Fixture
+    let lockless: Database
+    before(async () => {
+      fixture = await startFixture(engine, clock)
+      lockless = await connect(fixture.given.url)
+      const dialect = { ...lockless.dialect, forUpdate: '', forUpdateSkipLocked: '' }
+      lockless.knex.userParams = { dialect }
+    })
+    afterEach(() => fixture.reset())
+    after(async () => {
+      await lockless?.close()
+      await fixture?.stop()
+    })
+
+    const queued = async () => (await fixture.database.knex('delivery_queue').first('lease', 'attempt'))!
+    const claimWith = (triage: (due: Job[]) => Triage, limit = 10) => {
+      const lease = newLease(clock.now())
+      return claim(lockless, { lease, now: clock.now(), limit, leaseMs: LEASE_MS, triage })
+    }
+    /** Does `work` while all rows are held, and lets go of them when it has come to its first change of one. */
+    const meeting = async <T>(work: () => Promise<T>, change: RegExp, takeOver?: object): Promise<T> => {
+      const changing = new Promise<void>(resolve => {
+        lockless.knex.on('query', ({ sql }) => change.test(sql) && resolve())
+      })
+      const { promise, resolve } = Promise.withResolvers<void>()
+      const { knex } = fixture.database
+      const holding = knex.transaction(async trx => {
+        await trx('delivery_queue').forUpdate().select()
+        resolve()
+        await changing
+        if (takeOver) await trx('delivery_queue').update(takeOver)
+      })
+      await promise
+      try {
+        const [result] = await Promise.all([work(), holding])
+        return result
+      } finally {
+        lockless.knex.removeAllListeners('query')
+      }
+    }
+    const heir = newLease(clock.now())
+    const TAKEN_OVER = { lease: heir, attempt: 2, due_at: clock.now() + 10 * LEASE_MS }
+
+    it('gives a delivery to one of two claims that have both read it', async () => {
+      await fixture.webhook('http://127.0.0.1:9/')
+      await fixture.emit(20)
+      const { promise, resolve } = Promise.withResolvers<void>()
+      let reading = 0
+      const triage = (due: Job[]): Triage => {
+        reading += 1
+        if (reading === 2) resolve()
+        return takeAll(due)
+      }
+      const holding = fixture.database.knex.transaction(async trx => {
+        await trx('delivery_queue').forUpdate().select()
+        await promise
+      })
+      const claims = Promise.all([claimWith(triage, 20), claimWith(triage, 20)])
+      await holding
+      const taken = (await claims).flatMap(claimed => claimed.taken.map(job => job.deliveryId))
+      assert.equal(taken.length, 20)
+      assert.equal(new Set(taken).size, 20)
+      assert.equal((await fixture.database.knex('delivery_queue').where({ attempt: 1 })).length, 20)
+    })
+
+    it('lets a claim have nothing of a lease that its owner has extended since it was read', async () => {
+      await fixture.webhook('http://127.0.0.1:9/')
+      await fixture.emit()
+      const [slow] = (await claimWith(takeAll)).taken
+      clock.advance(LEASE_MS)
+      const { taken } = await meeting(() => claimWith(takeAll), /^UPDATE delivery_queue/, { due_at: clock.now() + 1 })
+      assert.deepEqual(taken, [])
+      assert.deepEqual({ ...(await queued()) }, { lease: slow!.lease, attempt: 1 })
+      assert.equal(await fixture.count('attempts'), 0)
+    })
+
+    for (const outcome of [
+      { status: 'rejected' },
+      { status: 'pending', retryInMs: 0, failureCount: 1, throttledSinceMs: null },
+    ] as Outcome[]) {
+      it(`counts ${outcome.status} as nothing where the lease is another's by then`, async () => {
+        const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+        await fixture.emit()
+        const [job] = (await claimWith(takeAll)).taken
+        const result: AttemptResult = { kind: 'response', statusCode: 404, body: '' }
+        const late = { job: job!, startedAt: clock.now(), durationMs: 7, result, outcome }
+        await meeting(() => settle(lockless, [late], clock.now), /^(UPDATE|DELETE FROM) delivery_queue/, TAKEN_OVER)
+        assert.deepEqual({ ...(await queued()) }, { lease: heir, attempt: 2 })
+        assert.equal((await fixture.delivery(webhookId)).status, 'pending')
+        assert.equal((await fixture.attempts(job!.deliveryId))[0]!.status_code, 404)
+      })
+    }
+
+    it('gives nothing back that is another’s by then', async () => {
+      await fixture.webhook('http://127.0.0.1:9/')
+      await fixture.emit()
+      const { taken } = await claimWith(takeAll)
+      await meeting(
+        () => putBack(lockless, taken, { dueAt: clock.now(), now: clock.now() }),
+        /^UPDATE delivery_queue/,
+        TAKEN_OVER,
+      )
+      assert.deepEqual({ ...(await queued()) }, { lease: heir, attempt: 2 })
+    })
+  })
+}
 
 describeEachEngine('the delivery loop', engine => {
   const clock = testClock()

@@ -20,9 +20,10 @@ const program = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
 export const startServerProcess = async (
   databaseUrl: string,
   env: Record<string, string> = {},
+  args: string[] = [],
 ): Promise<ServerProcess> => {
   const port = await freePort()
-  const child = spawn(process.execPath, [program, 'server', 'start'], {
+  const child = spawn(process.execPath, [program, 'server', 'start', ...args], {
     env: {
       PATH: process.env.PATH,
       HOME: process.env.HOME,

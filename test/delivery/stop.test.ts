@@ -1,12 +1,19 @@
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { connect, run } from '../../server/database/connect.ts'
+import type { Place } from '../../server/delivery/concurrency.ts'
+import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
+import { claim, type Job } from '../../server/delivery/queue.ts'
+import { createRecheck, type Stopped } from '../../server/delivery/recheck.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
+import { createLog } from '../../server/log.ts'
 import { realClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 /** Longer than a stop may take to be heard of. */
@@ -43,7 +50,7 @@ describeEachEngine('what waits in memory', engine => {
 
   it('is not sent to a webhook that has been disabled, and no attempt is logged of it', async () => {
     const { loop, webhookId } = await startWaiting()
-    await fixture.database.transaction(trx => leaveActive(trx, webhookId, 'disabled', null, realClock.now()))
+    await fixture.database.transaction(trx => leaveActive(trx, webhookId, DISABLING, realClock.now()))
     await wait(HEARD_MS)
     answer({ status: 200 })
     await loop.idle()
@@ -75,17 +82,87 @@ describeEachEngine('what waits in memory', engine => {
     await loop.stop()
   })
 
-  it('is looked at again with one statement for all, twice a second at most', async () => {
-    await startWaiting()
+  it('is looked at again with one statement for webhooks and one for leases, at most twice a second', async () => {
     const looks: string[] = []
+    let others = 0
     fixture.database.knex.on('query', ({ sql }) => {
-      if (/^SELECT id, status, epoch, held_until FROM webhooks/.test(sql)) looks.push(sql)
+      if (/^SELECT id, status, epoch, held_until/.test(sql)) looks.push(sql)
+      else if (/^SELECT delivery_id, lease FROM delivery_queue/.test(sql)) others += 1
     })
     const startedAt = performance.now()
+    await startWaiting()
     await wait(2_000)
     fixture.database.knex.removeAllListeners('query')
     const halfSeconds = (performance.now() - startedAt) / 500
     assert.ok(looks.length >= 1 && looks.length <= halfSeconds + 1, `${looks.length} looks in ${halfSeconds / 2} s`)
+    assert.ok(others <= looks.length + 1, `${others} statements for leases in ${looks.length} looks`)
+  })
+})
+
+describeEachEngine('a look at what waits', engine => {
+  let fixture: Fixture
+  before(async () => {
+    fixture = await startFixture(engine, realClock)
+  })
+  afterEach(() => fixture.reset())
+  after(() => fixture?.stop())
+
+  /** What a look ends, of what a process has claimed for a webhook before `meanwhile`. */
+  const endedAfter = async (meanwhile: (claimed: Job[]) => Promise<unknown>): Promise<string[]> => {
+    const { database } = fixture
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit(2)
+    const now = realClock.now()
+    const triage = (due: Job[]) => ({ take: due, later: [] })
+    const { taken } = await claim(database, { lease: newLease(now), now, limit: 10, leaseMs: LEASE_MS, triage })
+    await meanwhile(taken)
+    const places = taken.map(job => ({ job }) as Place)
+    const stopped = await new Promise<Stopped[]>(resolve => {
+      const onLooked = (stopped: Stopped[]) => {
+        recheck.stop()
+        resolve(stopped)
+      }
+      const log = createLog('silent')
+      const recheck = createRecheck({ database, log, unsent: () => places, hasUnsent: () => true, onLooked })
+      recheck.claiming()()
+    })
+    assert.ok(stopped.every(({ until }) => until === 0))
+    return stopped.map(({ place }) => place.job.deliveryId)
+  }
+
+  it('ends nothing of what stayed as it was', async () => {
+    assert.deepEqual(await endedAfter(() => Promise.resolve()), [])
+  })
+
+  it('ends what another process has taken over or finished', async () => {
+    let taken = ''
+    const ended = await endedAfter(async ([first]) => {
+      taken = first!.deliveryId
+      await fixture.database.knex('delivery_queue').where({ delivery_id: taken }).update({ lease: randomUUID() })
+    })
+    assert.deepEqual(ended, [taken])
+  })
+
+  it('ends what is of an organisation that the token of its webhook sees no more', async () => {
+    const { knex } = fixture.database
+    const ended = await endedAfter(() => knex('access_tokens').update({ sees_all_organisations: 0 }))
+    await knex('access_tokens').update({ sees_all_organisations: 1 })
+    assert.equal(ended.length, 2)
+  })
+
+  it('ends what is of a project that has moved out of the sight of the token of its webhook', async () => {
+    const { knex } = fixture.database
+    const [organisation] = await knex('organisations').select('*')
+    const [token] = await knex('access_tokens').select('id')
+    const other = { ...organisation, id: randomUUID(), name: 'Other' }
+    await knex('organisations').insert(other)
+    await knex('access_token_organisations').insert({ access_token_id: token.id, organisation_id: organisation.id })
+    await knex('access_tokens').update({ sees_all_organisations: 0 })
+    const [kept, lost] = [
+      await endedAfter(() => Promise.resolve()),
+      await endedAfter(() => knex('projects').update({ organisation_id: other.id })),
+    ]
+    assert.deepEqual([kept.length, lost.length > 0], [0, true])
   })
 })
 

@@ -6,6 +6,7 @@ import { leaveActive } from '../../server/domain/webhooks.ts'
 import { type Fixture, startFixture } from '../delivery/fixture.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { DISABLING } from '../support/webhooks.ts'
 
 describeEachEngine('what is owed', engine => {
   const clock = testClock()
@@ -50,7 +51,7 @@ describeEachEngine('what is owed', engine => {
   it('is cancelled for one webhook and no other', async () => {
     const [mine, other] = [await fixture.webhook('http://127.0.0.1:9/a'), await fixture.webhook('http://127.0.0.1:9/b')]
     const [cancelled, kept] = await owe([mine, other])
-    await fixture.database.transaction(trx => leaveActive(trx, mine, 'disabled', null, clock.now()))
+    await fixture.database.transaction(trx => leaveActive(trx, mine, DISABLING, clock.now()))
     assert.deepEqual([await statusOf(cancelled!), await statusOf(kept!)], ['cancelled', 'pending'])
     assert.deepEqual(await queued(), [kept])
   })

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, describe, it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
 import { connect } from '../../server/database/connect.ts'
 import { createLog } from '../../server/log.ts'
 import { runSchedule } from '../../server/scheduler/scheduler.ts'
@@ -25,6 +26,8 @@ const UPSERT_WEBHOOK = `mutation (
   upsertWebhook(
     id: $id, url: $url, events: $events, organisationIds: $organisationIds, status: $status
   ) { id url status events } }`
+const PING = 'mutation ($id: UUID!) { pingWebhook(id: $id) { id status } }'
+const CREATE_WEBHOOK = 'mutation ($url: String!) { createWebhook(url: $url) { id } }'
 const REVOKE = 'mutation ($id: UUID!) { revokeAccessToken(id: $id) { id } }'
 
 const codeOf = ({ errors }: GraphqlAnswer): string | undefined => errors?.[0]?.extensions.code
@@ -38,7 +41,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     let two: TwoServers
     let receiver: Receiver
     before(async () => {
-      two = await startTwoServers(engine)
+      two = await startTwoServers(engine, { TIDINGS_WEBHOOKS_PER_TOKEN: '25' })
       receiver = await startReceiver()
     })
     after(async () => {
@@ -53,7 +56,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
 
     for (const [where, pattern] of [
       ['before it begins', /INSERT INTO used_signatures/],
-      ['in the middle', /UPDATE project_reports SET status/],
+      ['in the middle', /INSERT INTO project_reports/],
     ] as const) {
       it(`is nothing of a token that is revoked ${where}`, async () => {
         const { projectId, userId } = await addProject(two.stopped.database)
@@ -82,6 +85,118 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       )
       const project = await sql()('projects').where({ id }).first()
       assert.deepEqual([project.organisation_id, project.name], [foreign.organisationId, 'Moved'])
+    })
+
+    for (const [what, pattern, document] of [
+      [
+        'change',
+        /FROM webhook_projects WHERE webhook_id/,
+        `mutation ($id: UUID!) { upsertWebhook(id: $id, events: [token_expired]) { id } }`,
+      ],
+      ['ping', /INSERT INTO events/, PING],
+    ] as const) {
+      it(`is whether a limited token may ${what} a webhook, whose project may move out of its sight`, async () => {
+        const own = await addProject(two.stopped.database)
+        const foreign = await addProject(two.stopped.database)
+        const { id } = done(
+          await two.byOther(
+            `mutation ($url: String!, $projectIds: [UUID!]) {
+              createWebhook(url: $url, projectIds: $projectIds) { id } }`,
+            { url: receiver.url, projectIds: [own.projectId] },
+          ),
+        ).createWebhook
+        const limited = await two.stopped.token({ organisationIds: [own.organisationId] })
+        const { acted, hadHappened } = await held(
+          pattern,
+          () => two.byStopped(document, { id }, limited),
+          async () =>
+            done(
+              await two.byOther(UPSERT_PROJECT, {
+                id: own.projectId,
+                organisationId: foreign.organisationId,
+                name: 'Moved',
+              }),
+            ),
+        )
+        if (hadHappened) assert.equal(codeOf(acted), 'NOT_FOUND')
+        else done(acted)
+        assert.ok(codeOf(await two.byStopped(document, { id }, limited)), 'it sees it no more')
+      })
+    }
+
+    it('is whether there is room for another webhook of the token', async () => {
+      // One whose webhooks get nothing of the other tests.
+      const { organisationId } = await addProject(two.stopped.database)
+      const token = await two.stopped.token({ organisationIds: [organisationId] })
+      const create = (by: TwoServers['byStopped']) => by(CREATE_WEBHOOK, { url: receiver.url }, token)
+      for (let n = 1; n < 25; n++) done(await create(two.byOther))
+      const { acted, happened } = await held(
+        /^insert into `webhooks`/i,
+        () => create(two.byStopped),
+        () => create(two.byOther),
+      )
+      assert.deepEqual([codeOf(acted), codeOf(happened)].toSorted(), ['CONFLICT', undefined])
+      assert.equal((await sql()('webhooks').where({ access_token_id: token.id })).length, 25)
+    })
+
+    it('is whether a token may still ping when the turn of its ping has come', async () => {
+      let isOpen = false
+      const slow = await startReceiver({
+        answer: async () => {
+          await eventually('pings to be let through', () => isOpen, Boolean)
+          return { status: 200 }
+        },
+      })
+      const token = await two.stopped.token()
+      const creates = Array.from({ length: 5 }, () => two.byStopped(CREATE_WEBHOOK, { url: slow.url }, token))
+      await slow.waitFor(requests => requests.length === 4)
+      done(await two.byOther(REVOKE, { id: token.id }))
+      isOpen = true
+      const answers = await Promise.all(creates)
+      for (const { errors } of answers) assert.equal(errors?.[0]?.extensions.reason, 'revoked')
+      assert.equal(slow.requests.length, 4)
+      await slow.close()
+    })
+
+    it('is what a 429 means for a webhook that has another url by then: nothing', async () => {
+      const next = await startReceiver()
+      const old = await startReceiver({ answer: (_request, n) => ({ status: n === 1 ? 200 : 429 }) })
+      const { organisationId } = await addProject(two.stopped.database)
+      const id = await webhook({ url: old.url, organisationIds: [organisationId] })
+      const { acted } = await held(
+        /^SELECT id FROM webhooks WHERE id IN .* FOR UPDATE/,
+        () => two.byStopped(PING, { id }),
+        async () => done(await two.byOther(UPSERT_WEBHOOK, { id, url: next.url })),
+      )
+      const deliveryId = done(acted).pingWebhook.id
+      const status = await eventually(
+        'the ping to come to an end',
+        () => sql()('deliveries').where({ id: deliveryId }).first(),
+        found => found.status !== 'pending',
+        { timeoutMs: 10_000 },
+      )
+      assert.equal(status.status, 'delivered')
+      assert.equal((await sql()('webhooks').where({ id }).first()).status, 'active')
+      assert.equal(next.requests.length, 2, 'its registration, and what the old url would not have')
+      await old.close()
+      await next.close()
+    })
+
+    it('is the time: nothing is finished before the database has let it be', async () => {
+      const id = await webhook({})
+      const { acted, happened } = await held(
+        /FROM delivery_queue WHERE delivery_id IN .* FOR UPDATE/s,
+        () => two.byStopped(PING, { id }),
+        async () => {
+          await wait(300)
+          return Date.now()
+        },
+      )
+      const delivery = await sql()('deliveries')
+        .where({ id: done(acted).pingWebhook.id })
+        .first()
+      // The database's clock and this machine's are not read in one moment.
+      assert.ok(delivery.finished_at >= happened - 100, `${delivery.finished_at} < ${happened}`)
     })
 
     const movedDuring = async (
@@ -127,21 +242,41 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       await database.close()
     }
 
-    it('is which event a webhook gets that is narrowed and turned to another url', async () => {
+    const narrowed = async () => {
       const kept = await addProject(two.stopped.database)
       const left = await addProject(two.stopped.database)
       const next = await startReceiver()
       const id = await webhook({ organisationIds: [kept.organisationId, left.organisationId] })
+      const input = { id, url: next.url, organisationIds: [kept.organisationId] }
+      const submission = { projectId: left.projectId, quarter: '2026-3', submitterId: left.userId }
+      const owed = () => sql()('deliveries').where({ webhook_id: id }).whereNot('event_type', 'ping')
+      return { input, submission, next, owed }
+    }
+
+    it('is which event a webhook gets that is narrowed and turned to another url', async () => {
+      const { input, submission, next, owed } = await narrowed()
       const { acted, hadHappened } = await held(
-        /FROM webhooks WHERE id IN .*LOCK IN SHARE MODE/s,
-        () => two.byStopped(SUBMIT, { projectId: left.projectId, quarter: '2026-3', submitterId: left.userId }),
-        async () =>
-          done(await two.byOther(UPSERT_WEBHOOK, { id, url: next.url, organisationIds: [kept.organisationId] })),
+        /STRAIGHT_JOIN webhooks .*LOCK IN SHARE MODE/s,
+        () => two.byStopped(SUBMIT, submission),
+        async () => done(await two.byOther(UPSERT_WEBHOOK, input)),
       )
       done(acted)
       assert.ok(hadHappened)
-      const owed = await sql()('deliveries').where({ webhook_id: id }).whereNot('event_type', 'ping')
-      assert.deepEqual(owed, [])
+      assert.deepEqual(await owed(), [])
+      await next.close()
+    })
+
+    it('is which event a webhook gets that is being narrowed while the event waits for it', async () => {
+      const { input, submission, next, owed } = await narrowed()
+      const { acted, happened, hadHappened } = await held(
+        /UPDATE webhooks SET\s+all_events = CASE/,
+        () => two.byStopped(UPSERT_WEBHOOK, input),
+        () => two.byOther(SUBMIT, submission),
+      )
+      done(acted)
+      done(happened)
+      assert.ok(!hadHappened)
+      assert.deepEqual(await owed(), [])
       await next.close()
     })
 
@@ -191,6 +326,26 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         purge,
       )
       assert.deepEqual(await orphans(), [])
+    })
+
+    it('is what a recovery finds: nothing that was acknowledged and is being purged', async () => {
+      const { id, webhookId } = await oldDelivery()
+      const since = new Date(Date.now() - 3 * DAY_MS).toISOString()
+      const { happened } = await held(
+        /SELECT id FROM events WHERE id IN .* FOR UPDATE/s,
+        () => schedule(two.proxy.url, { retentionDays: 1 }),
+        async () =>
+          done(
+            await two.byOther(
+              `mutation ($id: UUID!, $since: DateTime!) {
+                recoverDeliveries(webhookId: $id, since: $since) { queued }
+              }`,
+              { id: webhookId, since },
+            ),
+          ),
+      )
+      assert.equal(happened.recoverDeliveries.queued, 0)
+      assert.equal(await sql()('deliveries').where({ id }).first(), undefined, 'it was purged')
     })
 
     it('is the time: nothing is finished before it was created', async () => {
@@ -305,6 +460,18 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       )
       assert.deepEqual(done(acted).upsertWebhook.events, ['token_expired'])
       assert.deepEqual(done(happened).upsertWebhook.events, ['project_report_quarterly_overdue'])
+    })
+
+    it('takes no statement for an Idempotency-Key that is not given', async () => {
+      const statements: string[] = []
+      const end = two.proxy.watch(text => void statements.push(text))
+      done(await two.byStopped('mutation { upsertUser(name: "Keyless") { id } }'))
+      end()
+      assert.ok(statements.some(text => /insert into `users`/i.test(text)))
+      assert.deepEqual(
+        statements.filter(text => /idempotency/i.test(text)),
+        [],
+      )
     })
 
     it('is not held up by noting when a token was last used', async () => {

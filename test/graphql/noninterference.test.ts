@@ -315,6 +315,21 @@ describeEachEngine('what a token does not see', engine => {
     })
   }
 
+  for (const kind of ['sees one', 'sees one, admin', 'sees two others', 'sees none'] as const) {
+    it(`is in no count for one that ${kind}, whatever it counts by`, async () => {
+      const counted = rootQueries.flatMap(({ resource, query }) => {
+        const path = 'sort' in query ? Object.keys((query.sort as object[])[0]!)[0]! : undefined
+        return path === undefined ? [] : [`counts(resource: ${resource.name}, by: ["${path}"]) { key count }`]
+      })
+      assert.ok(counted.length > 60)
+      for (let from = 0; from < counted.length; from += 40) {
+        const fields = counted.slice(from, from + 40).map((field, n) => `c${n}: ${field}`)
+        const text = await ask(kind, { document: `{ ${fields.join('\n')} }`, variables: {} })
+        assert.doesNotMatch(text, /"errors"/)
+      }
+    })
+  }
+
   it('is not in an explanation', async () => {
     const explained = rootQueries
       .filter((_, index) => index % 2 === 0)

@@ -26,7 +26,7 @@ const enums: Record<string, readonly string[]> = {
 
 /** Fields that no resource has: each has a resolver written by hand. */
 const byHand: Record<string, Record<string, string>> = {
-  Query: { viewer: 'AccessToken!', explain: 'Explanation!' },
+  Query: { viewer: 'AccessToken!', counts: '[Count!]!', explain: 'Explanation!' },
   AccessToken: { organisations: '[Organisation!]!' },
 }
 
@@ -145,6 +145,8 @@ describe('the schema', () => {
     const objects = Object.values(schema.getTypeMap()).filter(type => isObjectType(type) && !type.name.startsWith('__'))
     for (const type of objects) {
       for (const field of Object.values((type as GraphQLObjectType).getFields())) {
+        // What counts has no rows to page through.
+        if (field.name === 'counts') continue
         if (!String(field.type).startsWith('[') || !isObjectType(getNamedType(field.type))) continue
         const taken = field.args.map(argument => `${argument.name}: ${argument.type}`)
         assert.deepEqual(taken, ['query: MangoQuery'], `${type.name}.${field.name}`)

@@ -17,11 +17,12 @@ export type TwoServers = {
 }
 
 /** Two servers on one database of the MySQL family, one of which can be stopped at a statement. */
-export const startTwoServers = async (engine: string): Promise<TwoServers> => {
+export const startTwoServers = async (engine: string, more: Record<string, string> = {}): Promise<TwoServers> => {
   const env = {
     TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
     TIDINGS_LOG_LEVEL: 'silent',
     TIDINGS_RATE_LIMIT: '0',
+    ...more,
   }
   let direct = ''
   let proxy: DatabaseProxy | undefined

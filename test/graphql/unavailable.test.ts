@@ -1,11 +1,15 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
+import { newId } from '../../server/ids.ts'
 import { engines } from '../support/databases.ts'
+import { startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer } from '../support/server.ts'
 import { startTwoServers, type TwoServers } from './two-servers.ts'
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
+
+const READ_ONLY = 'The MySQL server is running with the --super-read-only option'
 
 const assertUnavailable = ({ status, headers, errors }: GraphqlAnswer): void => {
   assert.equal(errors?.[0]?.extensions.code, 'UNAVAILABLE', JSON.stringify(errors))
@@ -59,8 +63,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     })
 
     it('a mutation is UNAVAILABLE where it can only be read, and is not done', async () => {
-      const message = 'The MySQL server is running with the --super-read-only option'
-      const failing = two.proxy.fail(/^INSERT INTO events/, { errno: 1290, sqlState: 'HY000', message })
+      const failing = two.proxy.fail(/^INSERT INTO events/, { errno: 1290, sqlState: 'HY000', message: READ_ONLY })
       assertUnavailable(await two.byStopped(SUBMIT, submitting('2026-3')))
       failing.end()
       await assertNotDone('2026-3')
@@ -78,6 +81,73 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         hold.end()
         assert.equal((await asking).errors, undefined)
       }
+    })
+
+    it('nobody is told that nothing was done where a change before it was', async () => {
+      const failing = two.proxy.fail(/^INSERT INTO events/, { errno: 1290, sqlState: 'HY000', message: READ_ONLY })
+      const { status, errors } = await two.byStopped(
+        `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
+          upsertUser(name: "Done") { id }
+          submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`,
+        submitting('2025-2'),
+      )
+      failing.end()
+      assert.equal(errors?.[0]?.extensions.code, 'UNAVAILABLE')
+      assert.match(errors![0]!.message, /this was not done. What came before it in the request is done/)
+      assert.equal(status, 200)
+      assert.equal((await two.stopped.database.knex('users').where({ name: 'Done' })).length, 1)
+      await assertNotDone('2025-2')
+    })
+
+    it('a recovery that the database goes away from says what it has queued, and where to go on', async () => {
+      const receiver = await startReceiver()
+      const { knex } = two.stopped.database
+      const { data } = await two.byOther('mutation ($url: String!) { createWebhook(url: $url) { id } }', {
+        url: receiver.url,
+      })
+      const webhookId = data.createWebhook.id
+      const now = Date.now()
+      await knex('webhooks')
+        .where({ id: webhookId })
+        .update({ created_at: now - 10_000 })
+      const missed = Array.from({ length: 600 }, (_, n) => ({
+        id: newId(now - 5_000 + n),
+        created_at: now - 5_000 + n,
+      }))
+      const event = { type: 'token_expired', payload: '{}', all_organisations: 1 }
+      await knex.batchInsert(
+        'events',
+        missed.map(one => ({ ...event, ...one })),
+        200,
+      )
+      let pages = 0
+      const isSecond = (text: string) => /^INSERT INTO deliveries/.test(text) && ++pages > 1
+      const failing = two.proxy.fail(isSecond, { errno: 1290, sqlState: 'HY000', message: READ_ONLY })
+      const { data: recovered, errors } = await two.byStopped(
+        `mutation ($webhookId: UUID!, $since: DateTime!) {
+          recoverDeliveries(webhookId: $webhookId, since: $since) { queued resumeSince } }`,
+        { webhookId, since: new Date(now - 8_000).toISOString() },
+      )
+      failing.end()
+      assert.equal(errors, undefined, JSON.stringify(errors))
+      const { queued, resumeSince } = recovered.recoverDeliveries
+      assert.deepEqual([queued, Date.parse(resumeSince)], [500, missed[499]!.created_at])
+      assert.equal(Number((await knex('deliveries').where({ webhook_id: webhookId })).length), 501, 'and its ping')
+      await receiver.close()
+    })
+
+    it('nobody is told that nothing was done where its answer cannot be read', async () => {
+      const isAnswer = /^select .* from `?access_tokens`? .*where `?access_tokens`?\.`?id`? in/is
+      const failing = two.proxy.fail(isAnswer, { errno: 1290, sqlState: 'HY000', message: READ_ONLY })
+      const { status, errors } = await two.byStopped(
+        'mutation { createAccessToken(name: "Untold", permissions: [read]) { accessToken { id } secret } }',
+      )
+      failing.end()
+      const made = await two.stopped.database.knex('access_tokens').where({ name: 'Untold' })
+      assert.deepEqual([made.length, failing.failed() > 0], [1, true])
+      assert.equal(errors?.[0]?.extensions.code, 'INTERNAL_SERVER_ERROR')
+      assert.match(errors![0]!.message, /what was done by then is done/)
+      assert.equal(status, 200)
     })
 
     it('nobody is told that nothing was done where the connection breaks at the commit', async () => {

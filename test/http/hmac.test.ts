@@ -4,7 +4,6 @@ import { once } from 'node:events'
 import { after, before, it } from 'node:test'
 import Koa from 'koa'
 import { authenticate } from '../../server/http/authenticate.ts'
-import { rawBody } from '../../server/http/body.ts'
 import { requestId } from '../../server/http/request-id.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { createLog } from '../../server/log.ts'
@@ -204,6 +203,41 @@ describeEachEngine('a signed request', engine => {
     assertRefused(await send(server.url, request), 'replayed')
   })
 
+  it('is refused once and replayed for all others, when what it carries is refused in two processes', async () => {
+    const request = sign(server.url, credentials, {
+      body: graphqlBody(`mutation { pingWebhook(id: "${randomUUID()}") { id } }`),
+      date: dated(),
+    })
+    const answers = await Promise.all(
+      Array.from({ length: 6 }, (_, index) => send(index % 2 ? second.url : server.url, request)),
+    )
+    assert.deepEqual(answers.map(({ status }) => status).sort(), [200, 401, 401, 401, 401, 401])
+  })
+
+  it('is used by what is refused before it reaches the database, too', async () => {
+    const body = graphqlBody(`mutation { submitProjectReport(
+      projectId: "${randomUUID()}", quarter: "none", submitterId: "${randomUUID()}") { id } }`)
+    const request = sign(server.url, credentials, { body, date: dated() })
+    assert.equal((await send(server.url, request)).json.errors[0].extensions.code, 'BAD_USER_INPUT')
+    assertRefused(await send(second.url, request), 'replayed')
+  })
+
+  it('carries all mutations of a document, and then none again', async () => {
+    const [first, then] = [randomUUID(), randomUUID()]
+    const body = graphqlBody(`mutation {
+      first: upsertUser(id: "${first}", name: "First") { id }
+      then: upsertUser(id: "${then}", name: "Then") { id }
+      unknown: pingWebhook(id: "${randomUUID()}") { id } }`)
+    const request = sign(server.url, credentials, { body, date: dated() })
+    const { json } = await send(server.url, request)
+    assert.equal(json.errors[0].extensions.code, 'NOT_FOUND')
+    const users = () => server.database.knex('users').whereIn('id', [first, then])
+    assert.equal((await users()).length, 2)
+    await users().update({ name: 'Since' })
+    assertRefused(await send(second.url, request), 'replayed')
+    assert.deepEqual(await users().pluck('name'), ['Since', 'Since'])
+  })
+
   it('stays replayed for as long as the clock window would let it in', async () => {
     const request = submission({ date: dated(clock.now() + 5 * MINUTE_MS) })
     assertServed(await send(server.url, request))
@@ -350,7 +384,6 @@ describeEachEngine('a signed request', engine => {
     }
     const app = new Koa()
     app.use(requestId(log))
-    app.use(rawBody())
     app.use(authenticate({ database, sealer: counting, clock }))
     const listening = app.listen(0, '127.0.0.1')
     await once(listening, 'listening')

@@ -275,6 +275,22 @@ describeEachEngine('a mutation with an Idempotency-Key', engine => {
     assert.equal((await sendKeyed(key, document, sent)).text, first.text)
   })
 
+  it('is made again after it was refused for a while, and nothing was done', async () => {
+    const id = await createWebhook()
+    const document = 'mutation($id: UUID!) { pingWebhook(id: $id) { status } }'
+    isHeld = true
+    const seen = receiver.requests.length
+    const others = Array.from({ length: 2 }, () => sendKeyed(randomUUID(), document, { id }))
+    await receiver.waitFor(requests => requests.length === seen + 2)
+    const key = randomUUID()
+    const refused = await sendKeyed(key, document, { id })
+    isHeld = false
+    await Promise.all(others)
+    assert.equal(codeOf(refused), 'RATE_LIMITED', refused.text)
+    const again = await sendKeyed(key, document, { id })
+    assert.equal(again.json.data?.pingWebhook.status, 'delivered', again.text)
+  })
+
   it('is done once of many at once', async () => {
     const key = randomUUID()
     const before = await count('users')
@@ -305,6 +321,25 @@ describeEachEngine('a mutation with an Idempotency-Key', engine => {
       assert.equal(refused.json.errors[0].extensions.argument, 'Idempotency-Key')
     }
     assert.equal((await sendKeyed('k'.repeat(255), 'mutation { upsertUser(name: "One") { id } }')).status, 200)
+  })
+
+  it('is refused where it has two keys', async () => {
+    const document = 'mutation { upsertUser(name: "One") { id } }'
+    const request = signed('one', document, {}, admin)
+    const refused = await send(server.url, {
+      ...request,
+      headers: { ...request.headers, 'idempotency-key': ['one', 'two'] },
+    })
+    assert.deepEqual([refused.status, codeOf(refused)], [400, 'BAD_USER_INPUT'])
+  })
+
+  it('takes a key as it is written, quotes and commas included', async () => {
+    const document = 'mutation { upsertUser(name: "Quoted") { id } }'
+    const key = randomUUID()
+    const idOf = async (written: string) => (await sendKeyed(written, document)).json.data.upsertUser.id
+    const ids = [await idOf(key), await idOf(`"${key}"`), await idOf(`${key}, b`)]
+    assert.equal(new Set(ids).size, 3)
+    assert.equal(await idOf(`"${key}"`), ids[1])
   })
 
   it('has a key of its token alone', async () => {

@@ -1,5 +1,5 @@
 import { createHash, createHmac } from 'node:crypto'
-import { request } from 'node:http'
+import { type OutgoingHttpHeaders, request } from 'node:http'
 import { text } from 'node:stream/consumers'
 import type { Credentials } from '../../shared/hmac.ts'
 
@@ -23,7 +23,14 @@ export type Answered = {
 /** Sends a request exactly as given. */
 export const send = (
   base: string,
-  { method = 'POST', path = '/graphql', body = '', headers = {} }: SentRequest,
+  {
+    method = 'POST',
+    path = '/graphql',
+    body = '',
+    headers = {},
+  }: Omit<SentRequest, 'headers'> & {
+    headers?: OutgoingHttpHeaders
+  },
 ): Promise<Answered> =>
   new Promise((resolve, reject) => {
     const { hostname, port } = new URL(base)

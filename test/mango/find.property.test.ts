@@ -4,7 +4,7 @@ import { after, before, test } from 'node:test'
 import fc from 'fast-check'
 import type { Knex } from 'knex'
 import type { Database } from '../../server/database/connect.ts'
-import { find, findByParents } from '../../server/mango/find.ts'
+import { count, find, findByParents } from '../../server/mango/find.ts'
 import { compare, matches, read } from '../../server/mango/matcher.ts'
 import type { Json } from '../../server/mango/selector.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -69,6 +69,35 @@ describeEachEngine('random selectors', engine => {
             const asked = { selector: wanted, sort: written(keys), limit, skip, after: (last?.id as string) ?? null }
             const { rows, explain } = await find(database.knex, things, asked, () => {})
             assert.deepEqual(idsOf(rows), idsOf(expected), `${JSON.stringify(asked)}\n${JSON.stringify(explain)}`)
+          }
+        },
+      ),
+      { numRuns: RUNS },
+    )
+  })
+
+  test('count what the matcher matches, by any fields', async () => {
+    const query = fc.record({ selector, by: sort })
+    await fc.assert(
+      fc.asyncProperty(
+        world,
+        fc.array(query, { minLength: QUERIES_A_WORLD, maxLength: QUERIES_A_WORLD }),
+        async (made, queries) => {
+          await insertWorld(database, made)
+          for (const { selector: wanted, by: keys } of queries) {
+            const by = [...new Set(keys.map(({ path }) => path))]
+            const matching = documentsOf(made).filter(document => matches(wanted, document))
+            const groups = Map.groupBy(matching, document => JSON.stringify(by.map(path => valueAt(document, path))))
+            const expected = [...groups].map(([values, { length }]) => ({ values: JSON.parse(values), count: length }))
+            if (by.length === 0 && expected.length === 0) expected.push({ values: [], count: 0 })
+            expected.sort((a, b) => b.count - a.count || compare(a.values, b.values))
+            const counted = await count(database.knex, things, { selector: wanted, by }, () => {})
+            const asked = JSON.stringify({ wanted, by })
+            assert.deepEqual(
+              counted.map(({ key, count }) => ({ values: by.map(path => key[path]), count })),
+              expected,
+              asked,
+            )
           }
         },
       ),

@@ -26,8 +26,8 @@ const thing = (index: number, rest: Partial<Thing> = {}): Thing => ({
   ...rest,
 })
 
-/** Walks for each sort; `TIDINGS_WALKS=1000` for all that a change of the walk deserves. */
-const WALKS = Number(process.env.TIDINGS_WALKS ?? 3)
+/** Walks for each sort; `TIDINGS_TEST_WALKS=1000` for all that a change of the walk deserves. */
+const WALKS = Number(process.env.TIDINGS_TEST_WALKS ?? 3)
 const SIZE = { minLength: 30, maxLength: 30 }
 
 describeEachEngine('find', engine => {
@@ -137,7 +137,7 @@ describeEachEngine('find', engine => {
       [[{ name: 'asc', id: 'asc' }], /^sort\[0\]: is a field/],
       [['nmae'], /^sort\[0\]: things have no field "nmae"; did you mean name\?/],
       [['id', 'maker.nam'], /^sort\[1\]: makers have no field "nam"/],
-      [['maker'], /^sort\[0\]: "maker" is an object; sort by one of its fields/],
+      [['maker'], /^sort\[0\]: "maker" is an object; name one of its fields/],
       [['parts'], /^sort\[0\]: "parts" is an object/],
       [['name.first'], /^sort\[0\]: leads into a string/],
       [Array(9).fill('name'), /^sort: has 9 fields; it may have 8/],

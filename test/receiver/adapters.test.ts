@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
+import { on } from 'node:events'
 import { createServer, type RequestListener, request as send } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { after, describe, test } from 'node:test'
 import express from 'express'
@@ -12,6 +13,7 @@ import {
   fetchReceiver,
   type Handler,
   koaReceiver,
+  lambdaReceiver,
   type ReceiverOptions,
   type TidingsEvent,
 } from '../../receiver/index.ts'
@@ -112,6 +114,72 @@ for (const [name, serve] of Object.entries(adapters)) {
     })
   })
 }
+
+/** What a server answers to the bytes of requests on one connection: the statuses, once there are as many. */
+const statusesOf = async (url: string, bytes: string, count: number): Promise<string[]> => {
+  const socket = connect(Number(new URL(url).port), '127.0.0.1').setEncoding('latin1')
+  socket.write(bytes)
+  let answers = ''
+  const statuses = () => [...answers.matchAll(/HTTP\/1\.1 (\d+)/g)].map(match => match[1]!)
+  const timeout = AbortSignal.timeout(10_000)
+  for await (const [text] of on(socket, 'data', { signal: timeout })) {
+    answers += text
+    if (statuses().length >= count) break
+  }
+  socket.destroy()
+  return statuses()
+}
+
+for (const [name, serve] of Object.entries(adapters)) {
+  describe(`over a connection to ${name}`, () => {
+    const requestTo = async (url: string, more: { version?: string; headers?: string; chunked?: boolean } = {}) => {
+      const { authorization, body } = await sender.request({ audience: url })
+      const length = more.chunked ? 'transfer-encoding: chunked' : `content-length: ${body.length}`
+      const first = `POST /hooks HTTP/${more.version ?? '1.1'}\r\nhost: x\r\n`
+      const head = `${first}authorization: ${authorization}\r\n${length}\r\n`
+      const bytes = more.chunked ? `${[...body].map(it => `1\r\n${it}\r\n`).join('')}0\r\n\r\n` : body
+      return `${head}${more.headers ?? ''}\r\n${bytes}`
+    }
+
+    for (const [how, more, statuses] of [
+      ['in HTTP/1.0', { version: '1.0' }, ['200']],
+      ['in chunks of one byte', { chunked: true }, ['200']],
+      ['that expects 100 Continue', { headers: 'expect: 100-continue\r\n' }, ['100', '200']],
+    ] as const) {
+      test(`a delivery ${how} is received`, async () => {
+        const { url } = await start(serve)
+        assert.deepEqual(await statusesOf(url, await requestTo(url, more), statuses.length), statuses)
+      })
+    }
+
+    test('a delivery follows one that was refused before its body was of interest', async () => {
+      const { url } = await start(serve)
+      const refused = `POST /hooks HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n${'x'.repeat(300_000)}`
+      assert.deepEqual(await statusesOf(url, refused + (await requestTo(url)), 2), ['401', '200'])
+    })
+  })
+}
+
+test('with lambda whatever a function is invoked with is answered', async () => {
+  const invoke = lambdaReceiver({ issuer: sender.issuer.url, audience: 'https://x.example' }, () => {})
+  for (const event of [undefined, null, {}, { headers: null }, { headers: {}, body: null }]) {
+    assert.equal((await invoke(event as never)).statusCode, 401)
+  }
+})
+
+test('with lambda what is left for later is done before the answer, since nothing is after it', async () => {
+  const audience = 'https://x.example'
+  let isDone = false
+  const later = async () => {
+    await new Promise(resolve => setTimeout(resolve, 50))
+    isDone = true
+  }
+  const invoke = lambdaReceiver({ issuer: sender.issuer.url, audience }, (_event, { waitUntil }) => waitUntil(later()))
+  const { authorization, body } = await sender.request({ audience })
+  const encoded = { body: Buffer.from(body).toString('base64'), isBase64Encoded: true }
+  assert.equal((await invoke({ headers: { authorization }, ...encoded })).statusCode, 200)
+  assert.equal(isDone, true)
+})
 
 for (const [name, serve] of Object.entries({ koa, 'node:http': expressReceiver, fastify, fetch: fetchApi })) {
   test(`with ${name} another method is answered 405`, async () => {

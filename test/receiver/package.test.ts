@@ -5,10 +5,11 @@ import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'n
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
-import { setTimeout as wait } from 'node:timers/promises'
 import { repository, run } from '../scripts/checkout.ts'
+import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
 import { installRuntimes } from './package/runtimes.ts'
+import { post, startSender } from './sender.ts'
 
 describe('the package @tidings/receiver, packed and installed', () => {
   let folder: string
@@ -111,34 +112,51 @@ describe('the package @tidings/receiver, packed and installed', () => {
       '--external:node:http',
       '--outfile=bundle.mjs',
     ])
+    await serveWorker('bundle.mjs', '', async url => {
+      const response = await whenItListens(() => fetch(url))
+      assert.deepEqual(await response.json(), fine)
+    })
+  })
+
+  test('the example of a Worker receives a delivery, once', async () => {
+    await cp(path.join(repository, 'examples/worker.ts'), path.join(folder, 'example.ts'))
+    await output(at.esbuild, ['example.ts', '--bundle', '--format=esm', '--platform=neutral', '--outfile=example.mjs'])
+    const sender = await startSender()
+    const audience = 'https://worker.example/hooks'
+    const bindings = Object.entries({ ISSUER: sender.issuer.url, AUDIENCE: audience })
+    const more = bindings.map(([name, text]) => `, (name = "${name}", text = "${text}")`).join('')
+    await serveWorker('example.mjs', more, async url => {
+      const eventId = '01930000-0000-7000-8000-000000000001'
+      const deliver = async () => post(url, await sender.request({ eventId, audience }))
+      assert.equal((await whenItListens(deliver)).status, 200)
+      const again = await deliver()
+      assert.deepEqual([again.status, ((await again.json()) as { error: string }).error], [401, 'replay'])
+    })
+  })
+
+  /** Has workerd run a module, with Durable Objects and more bindings, while `use` is at it. */
+  const serveWorker = async (bundle: string, bindings: string, use: (url: string) => Promise<void>): Promise<void> => {
     const port = await freePort()
     const config = `using Workerd = import "/workerd/workerd.capnp";
       const config :Workerd.Config = (
-        services = [(name = "main", worker = .worker)],
+        services = [(name = "main", worker = .worker), (name = "internet", network = (allow = ["private"]))],
         sockets = [(name = "http", address = "127.0.0.1:${port}", http = (), service = "main")],
       );
       const worker :Workerd.Worker = (
-        modules = [(name = "worker", esModule = embed "bundle.mjs")],
+        modules = [(name = "worker", esModule = embed "${bundle}")],
         compatibilityDate = "2026-01-01",
         durableObjectNamespaces = [(className = "ReplayStoreObject", uniqueKey = "replays")],
         durableObjectStorage = (inMemory = void),
-        bindings = [(name = "REPLAYS", durableObjectNamespace = "ReplayStoreObject")],
+        bindings = [(name = "REPLAYS", durableObjectNamespace = "ReplayStoreObject")${bindings}],
       );`
     await writeFile(path.join(folder, 'config.capnp'), config)
     const child = spawn(at.workerd, ['serve', 'config.capnp'], { cwd: folder, stdio: ['ignore', 'inherit', 'inherit'] })
     try {
-      for (const endMs = Date.now() + 20_000; ; await wait(50)) {
-        const response = await fetch(`http://127.0.0.1:${port}/`).catch(() => undefined)
-        if (response) {
-          assert.deepEqual(await response.json(), fine)
-          break
-        }
-        assert.ok(Date.now() < endMs, 'workerd does not answer')
-      }
+      await use(`http://127.0.0.1:${port}/hooks`)
     } finally {
       if (child.kill('SIGKILL')) await once(child, 'exit')
     }
-  })
+  }
 
   const strict = {
     strict: true,

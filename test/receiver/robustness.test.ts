@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import { createServer, request as send } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
+import { json } from 'node:stream/consumers'
 import { after, describe, test } from 'node:test'
 import {
   createReceiver,
@@ -16,6 +17,7 @@ import {
   verifyDelivery,
 } from '../../receiver/index.ts'
 import { remoteKeys } from '../../receiver/keys.ts'
+import { durableObjectReplayStore, redisReplayStore, sqlReplayStore } from '../../receiver/stores/index.ts'
 import { audience, startSender } from './sender.ts'
 
 const sender = await startSender()
@@ -40,6 +42,9 @@ const start = (more: Partial<ReceiverOptions> = {}) => {
   })
   return { receive, ...told }
 }
+
+/** Soon out of time, and without a key set to fetch: that takes longer than so on a machine that has much to do. */
+const IMPATIENT = { handlerTimeoutMs: 250, keys: sender.issuer.keys.map(key => ({ ...key })) }
 
 /** Resolves once a condition holds. */
 const until = async (what: string, holds: () => boolean): Promise<void> => {
@@ -80,10 +85,28 @@ describe('an option that is wrong is refused at creation, and told', () => {
     })
   }
 
+  const makers: Record<string, [make: () => unknown, says: RegExp]> = {
+    'no limit': [() => memoryReplayStore({ maxEntries: Number.NaN }), /^maxEntries/],
+    'a limit of none': [() => memoryReplayStore({ maxEntries: 0 }), /^maxEntries is 0/],
+    'no clock': [() => memoryReplayStore({ now: 5 as never }), /^now is 5/],
+    'no client of Redis': [() => redisReplayStore({} as never), /^evalScript is \{\}/],
+    'no prefix': [() => redisReplayStore(async () => '', { prefix: 7 as never }), /^prefix is 7/],
+    'no knex': [() => sqlReplayStore(undefined as never), /^knex is undefined/],
+    'no table': [() => sqlReplayStore(() => {}, { table: 'a b' }), /^table is "a b"/],
+    'no clock of a table': [() => sqlReplayStore(() => {}, { now: 0 as never }), /^now is 0/],
+    'no binding': [() => durableObjectReplayStore({} as never), /^namespace is \{\}/],
+    'no keeper': [() => learnedWebhook({ load: () => 'x' } as never), /^keeper/],
+  }
+  for (const [what, [make, says]] of Object.entries(makers)) {
+    test(`and so is ${what} of what is given as one`, () => assert.throws(make, { name: 'TypeError', message: says }))
+  }
+
   test('and so is a handler that is none', () => {
     assert.throws(() => expressReceiver(options, undefined as never), TypeError)
     assert.throws(() => expressReceiver(createReceiver(options) as never), /end it with \.otherwise\(handler\)/)
     assert.throws(() => createReceiver(options).on('nothing' as never, () => {}), /nothing is no type/)
+    const begun = createReceiver(options).on('token_expired', () => {})
+    assert.throws(() => begun.on('token_expired' as never, () => {}), /a handler for token_expired already/)
   })
 })
 
@@ -153,6 +176,37 @@ describe('whatever is thrown', () => {
     }
   })
 
+  test('by a platform that will not wait is told, and changes no answer', async () => {
+    const waitUntil = () => {
+      throw new Error('the request is over')
+    }
+    const quick = start()
+    const request = { ...(await sender.request()), waitUntil }
+    const answer = await quick.receive(request, (_event, context) => context.waitUntil(Promise.resolve()))
+    assert.equal(answer.status, 200)
+    assert.match(String(quick.errors), /is over/)
+    const slow = start(IMPATIENT)
+    const { status } = await slow.receive(request, (_event, { signal }) => once(signal, 'abort'))
+    assert.equal(status, 503)
+    assert.match(String(slow.errors), /is over/)
+  })
+
+  test('by a response that something else has a hand in ends nothing', async t => {
+    const told = t.mock.method(console, 'error', () => {})
+    let destroyed = 0
+    const response = {
+      writeHead: () => {
+        throw new Error('a hook failed')
+      },
+      end: () => {},
+      destroy: () => (destroyed += 1),
+    }
+    const { authorization, body } = await sender.request()
+    const request = { method: 'POST', headers: { authorization }, rawBody: body, on() {}, off() {}, pause() {} }
+    await expressReceiver(options, () => {})(request, response)
+    assert.deepEqual([destroyed, told.mock.callCount()], [1, 1])
+  })
+
   test('while the body is read is a 503', async () => {
     const { receive } = start()
     const { authorization } = await sender.request()
@@ -164,7 +218,7 @@ describe('whatever is thrown', () => {
 
 describe('a handler that is slow', () => {
   test('is answered for in time, told to stop, and counts when it ends well', async () => {
-    const { receive, refusals, handled } = start({ handlerTimeoutMs: 50 })
+    const { receive, refusals, handled, errors } = start(IMPATIENT)
     const eventId = randomUUID()
     const going = Promise.withResolvers<void>()
     let signal: AbortSignal | undefined
@@ -176,7 +230,9 @@ describe('a handler that is slow', () => {
     assert.deepEqual([answer.status, answer.fault], [503, 'timeout'])
     assert.equal(signal!.aborted, true)
     assert.deepEqual([refusals[0]!.code, refusals[0]!.eventId], ['timeout', eventId])
+    const before = errors.length
     assert.equal((await receive(request, () => assert.fail('twice'))).fault, 'in_progress')
+    assert.equal(errors.length, before, 'nothing has failed')
     going.resolve()
     await until('the late end counts', () => handled.length === 1)
     assert.equal(handled[0]!.isLate, true)
@@ -184,7 +240,7 @@ describe('a handler that is slow', () => {
   })
 
   test('and fails late gets the event again, and is told', async () => {
-    const { receive, errors } = start({ handlerTimeoutMs: 50 })
+    const { receive, errors } = start(IMPATIENT)
     const request = await sender.request()
     const answer = await receive(request, (_event, { signal }) => once(signal, 'abort').then(() => assert.fail('late')))
     assert.equal(answer.status, 503)
@@ -196,15 +252,17 @@ describe('a handler that is slow', () => {
     const store = memoryReplayStore()
     const going = Promise.withResolvers<void>()
     const { receive } = start({
-      handlerTimeoutMs: 50,
+      ...IMPATIENT,
       replayStore: { ...store, claim: (key, seconds) => going.promise.then(() => store.claim(key, seconds)) },
     })
     const request = await sender.request()
-    assert.equal((await receive(request, () => assert.fail('begun'))).fault, 'timeout')
+    let begun = 0
+    assert.equal((await receive(request, () => (begun += 1))).fault, 'timeout')
     going.resolve()
     let answer = await receive(request, () => {})
     while (answer.fault === 'in_progress') answer = await receive(request, () => {})
     assert.equal(answer.status, 200)
+    assert.equal(begun, 0)
   })
 
   test('knows which attempt it is at, and whose token it has', async () => {
@@ -232,6 +290,26 @@ describe('a handler that is slow', () => {
     await kept[0]
     assert.match(String(errors[0]), /afterwards/)
   })
+})
+
+test('a claim is taken for a minute, and what was handled is remembered for as long as it may come again', async () => {
+  const store = memoryReplayStore()
+  const seconds: number[] = []
+  const { receive } = start({
+    replayStore: {
+      ...store,
+      claim: (key, forSeconds) => {
+        seconds.push(forSeconds)
+        return store.claim(key, forSeconds)
+      },
+      record: (key, owner, receipt, forSeconds) => {
+        seconds.push(forSeconds)
+        return store.record(key, owner, receipt, forSeconds)
+      },
+    },
+  })
+  await receive(await sender.request(), () => {})
+  assert.deepEqual(seconds, [60, 96 * 3600])
 })
 
 describe('a delivery of an event that was handled', () => {
@@ -263,6 +341,23 @@ describe('a delivery of an event that was handled', () => {
 })
 
 describe('the receiver’s owner', () => {
+  test('is told of no ping as of an event that was handled', async () => {
+    const { receive, handled } = start()
+    assert.equal((await receive(await sender.request({ eventType: 'ping' }), () => assert.fail('given'))).status, 200)
+    assert.equal((await receive(await sender.request(), () => {})).status, 200)
+    assert.deepEqual(
+      handled.map(({ event }) => event.eventType),
+      ['project_report_quarterly_overdue'],
+    )
+  })
+
+  test('lets in by nothing less than true', async () => {
+    for (const given of [{ audience: () => 'yes' }, { webhookId: () => 1 }]) {
+      const { receive } = start(given as never)
+      assert.equal((await receive(await sender.request(), () => {})).status, 401)
+    }
+  })
+
   test('is told why a request was refused, with what was expected and found', async () => {
     const { receive, refusals, errors } = start()
     const eventId = randomUUID()
@@ -399,6 +494,7 @@ describe('a connection', () => {
     slow.write('{')
     const [response] = await once(slow, 'response')
     assert.equal(response.statusCode, 503)
+    assert.equal(((await json(response)) as { error: string }).error, 'body_incomplete')
     slow.destroy()
   })
 
@@ -406,17 +502,37 @@ describe('a connection', () => {
     const { port } = await serve()
     const socket = connect(port, '127.0.0.1')
     socket.write('POST /hooks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer x\r\ntransfer-encoding: chunked\r\n\r\n')
-    const chunk = `10000\r\n${'x'.repeat(65_536)}\r\n`
-    let sent = 0
-    const pump = () => {
-      while (sent < 64e6 && socket.write(chunk)) sent += 65_536
-    }
-    socket.on('drain', pump).on('error', () => {})
-    pump()
+    // As much as is read of it and one byte: nothing lies unread when it is closed, which would lose the answer.
+    socket.write(`800000\r\n${'x'.repeat(0x800000)}\r\n1\r\nx\r\n`)
     const [answer] = await once(socket.setEncoding('utf8'), 'data')
     assert.match(answer, /^HTTP\/1\.1 413 .*\r\nconnection: close/is)
-    assert.ok(sent < 32e6, `${sent} bytes were read`)
+    await once(socket, 'close')
+  })
+
+  test('that brings too much is read on for a while, so that its sender comes to read the answer', async () => {
+    const { port } = await serve()
+    const socket = connect(port, '127.0.0.1')
+    socket.write('POST /hooks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer x\r\ncontent-length: 4194304\r\n\r\n')
+    for (let sent = 0; sent < 4_194_304; sent += 65_536) {
+      await new Promise<void>((resolve, reject) => {
+        socket.write('x'.repeat(65_536), error => (error ? reject(error) : resolve()))
+      })
+    }
+    const [answer] = await once(socket.setEncoding('utf8'), 'data')
+    assert.match(answer, /^HTTP\/1\.1 413 /)
     socket.destroy()
+  })
+
+  test('that fails after the body’s end ends nothing', async () => {
+    const request = Object.assign(new EventEmitter(), { method: 'POST', headers: {}, pause: () => {} })
+    let status = 0
+    const response = { writeHead: (given: number) => (status = given), end: () => {} }
+    const received = expressReceiver(options, () => {})(request, response)
+    request.emit('data', Buffer.from('{}'))
+    request.emit('end')
+    await received
+    assert.equal(status, 401)
+    request.emit('error', new Error('read ECONNRESET'))
   })
 
   test('that was refused early carries the next request', async () => {
@@ -465,6 +581,19 @@ describe('a key set', () => {
     assert.ok(performance.now() - startedAt < 1000)
     await until('one request', () => issuer.requests === 2)
     assert.deepEqual(new Set(await Promise.all(strangers)), new Set(['refused']))
+    assert.equal(issuer.requests, 2)
+  })
+
+  test('is fetched again in the background, which a runtime is asked to wait for', async () => {
+    const issuer = await publish()
+    issuer.answer = response => response.end(set)
+    let nowMs = 0
+    const keys = remoteKeys(issuer.url, { now: () => nowMs })
+    await keys(kid)
+    nowMs += 250_000
+    const kept: Promise<unknown>[] = []
+    assert.equal((await keys(kid, { waitUntil: promise => kept.push(promise) })).length, 1)
+    await kept[0]
     assert.equal(issuer.requests, 2)
   })
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { createServer, type IncomingHttpHeaders, type IncomingMessage } from 'node:http'
+import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, beforeEach, describe, test } from 'node:test'
 import { expressReceiver, type Handler, RetryLater, type TidingsEvent } from '../../receiver/index.ts'
@@ -24,6 +24,8 @@ describe('a receiver of a Tidings server', () => {
   let events: TidingsEvent[]
   const errors: unknown[] = []
   let headers: IncomingHttpHeaders = {}
+  /** In place of the receiver, where another is to be played. */
+  let answering: ((response: ServerResponse) => void) | undefined
   const listener = createServer()
   let quarter = 0
 
@@ -39,7 +41,7 @@ describe('a receiver of a Tidings server', () => {
     )
     listener.on('request', (request, response) => {
       headers = request.headers
-      return receive(request, response)
+      return answering ? answering(response) : receive(request, response)
     })
     const { errors: refused } = await server.graphql('mutation ($url: String!) { createWebhook(url: $url) { id } }', {
       url,
@@ -149,6 +151,21 @@ describe('a receiver of a Tidings server', () => {
     assert.equal(delivery.handledBefore, true)
     assert.equal(await recover(delivery), 0)
     assert.equal(events.length, 1)
+  })
+
+  test('that failed, and takes the retry for a replay, has lost the event: a recovery sends it again', async () => {
+    const answers = [500, 401]
+    answering = response => {
+      response.writeHead(answers.shift() ?? 200, {
+        'www-authenticate': 'Bearer error="invalid_token", error_description="replay"',
+      })
+      response.end()
+    }
+    const delivery = await deliver()
+    assert.deepEqual(codes(delivery), [500, 401])
+    assert.deepEqual([delivery.status, delivery.handledBefore], ['rejected', false])
+    assert.equal(await recover(delivery), 1)
+    answering = undefined
   })
 
   test('that refuses a delivery at once is given it again by a recovery', async () => {

@@ -67,3 +67,9 @@ export const addWebhooks = async (sql: Sql, given: readonly GivenWebhook[]): Pro
 /** Stores one webhook, and returns its id. */
 export const addWebhook = async (sql: Sql, given: GivenWebhook): Promise<string> =>
   (await addWebhooks(sql, [given]))[0]!
+
+/** What `leaveActive` is told to disable an active webhook. */
+export const DISABLING = {
+  from: { status: 'active' },
+  to: { status: 'disabled', reason: null },
+} as const

@@ -28,9 +28,13 @@ export const resumable = <Args extends object, Outcome>(
   answer: (outcome: Outcome, context: Context) => unknown,
 ): Resolver<unknown, never> =>
   needs(permission, async (_root, args: object, context, info) => {
+    const { outcomes, isMade, claim } = context
+    const name = String(info.path.key)
+    if (isMade) return answer(outcomes[name] as Outcome, context)
     context.forget()
-    const earlier = context.claim?.enter(String(info.path.key)) as Outcome | undefined
-    return answer(await work(given(args) as Args, context, earlier), context)
+    const outcome = await work(given(args) as Args, context, claim?.enter(name) as Outcome | undefined)
+    outcomes[name] = outcome
+    return answer(outcome, context)
   })
 
 const given = (args: object): object =>

@@ -1,13 +1,18 @@
-import { approveProjectReport, submitProjectReport } from '../../domain/project-reports.ts'
+import {
+  type Approval,
+  approveProjectReport,
+  besideApproval,
+  besideSubmission,
+  type Submission,
+  submitProjectReport,
+} from '../../domain/project-reports.ts'
 import { type Mutations, mutation } from './mutation.ts'
 
 export const projectReportMutations: Mutations = {
-  submitProjectReport: mutation<{ projectId: string; quarter: string; submitterId: string }>(
-    'reports',
-    (args, context) => context.change(change => submitProjectReport(change, args, context.reportDueDays)),
+  submitProjectReport: mutation<Submission>('reports', (args, { change, reportDueDays }) =>
+    change((held, row) => submitProjectReport(held, args, row, reportDueDays), besideSubmission(args)),
   ),
-  approveProjectReport: mutation<{ id: string; approverId: string; approvedDate?: string }>(
-    'reports',
-    (args, context) => context.change(change => approveProjectReport(change, args)),
+  approveProjectReport: mutation<Approval>('reports', (args, { change }) =>
+    change((held, row) => approveProjectReport(held, args, row), besideApproval(args)),
   ),
 }

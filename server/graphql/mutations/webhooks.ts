@@ -45,9 +45,9 @@ export const webhookMutations: Mutations = {
   ),
   recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string }, Recovery>(
     'webhooks',
-    ({ webhookId, since, until }, { database, tools: { clock }, change }, earlier) => {
+    ({ webhookId, since, until }, { database, tools: { clock }, change, look }, earlier) => {
       const span = { since: timeArgument(since)!, until: timeArgument(until) }
-      return recoverDeliveries({ database, clock, change }, webhookId, span, earlier)
+      return recoverDeliveries({ database, clock, change, look }, webhookId, span, earlier)
     },
     ({ webhookId, queued, isComplete, after }) => ({
       webhookId,

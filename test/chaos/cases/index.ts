@@ -1,4 +1,5 @@
 import { answerCases } from './answers.ts'
+import { betweenCases } from './between.ts'
 import type { Case } from './case.ts'
 import { decidedCases } from './decided.ts'
 import { machineryCases } from './machinery.ts'
@@ -14,6 +15,7 @@ export const cases: readonly Case[] = [
   ...waitingCases,
   ...planCases,
   ...recoveryCases,
+  ...betweenCases,
   ...decidedCases,
   ...machineryCases,
   ...raceCases,

@@ -1,13 +1,19 @@
 import { setTimeout as wait } from 'node:timers/promises'
+import { connect, type Database } from '../../../server/database/connect.ts'
+import { createLog } from '../../../server/log.ts'
+import { runSchedule } from '../../../server/scheduler/scheduler.ts'
 import { seeded } from '../random.ts'
-import { type Answer, type Client, done } from '../stage/client.ts'
+import { type Answer, type Client, type Credentials, clientOf, done } from '../stage/client.ts'
 import type { Endpoint, Reply } from '../stage/endpoint.ts'
+import type { Server } from '../stage/processes.ts'
 import {
   APPROVE,
   CREATE_WEBHOOK,
+  createToken,
   PING,
   RECOVER,
   REDELIVER,
+  REVOKE,
   type Stage,
   times,
   UPSERT_ORGANISATION,
@@ -24,9 +30,17 @@ import { ALL, type Case } from './case.ts'
 const WEBHOOKS = 8
 const AT_ONCE = 12
 const SAMPLE_MS = 500
+/** Where operations take long, so many are made as can be in that time. */
+const LONGEST_MS = 8 * 60_000
 /** How far a request may begin after the end of its delivery, and the machine's clocks lie apart. */
 const STOPPED_WITHIN_MS = 1_000
 const CLOCKS_MS = 250
+const DAY_MS = 24 * 3_600_000
+/** Tokens that act beside the one that may do everything: in all, and at a time. */
+const ACTORS = 40
+const LIVE_ACTORS = 4
+/** Of what is purged, the checks at the end need nothing. */
+const PURGED = "'ping', 'project_report_quarterly_approved'"
 
 /** What must hold, as statements that count what offends it. Each is read in one snapshot. */
 const ALWAYS: Readonly<Record<string, string>> = {
@@ -45,6 +59,9 @@ const ALWAYS: Readonly<Record<string, string>> = {
     SELECT COUNT(*) FROM deliveries WHERE (status = 'pending') <> (next_attempt_at IS NOT NULL)`,
   'no delivery is finished before it was created': `
     SELECT COUNT(*) FROM deliveries WHERE finished_at < created_at`,
+  'no webhook is stored in the name of a token that was revoked before': `
+    SELECT COUNT(*) FROM webhooks w JOIN access_tokens t ON t.id = w.access_token_id
+    WHERE w.created_at > t.revoked_at + ${CLOCKS_MS}`,
   'no attempt begins before its delivery was created': `
     SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
     WHERE a.started_at < d.created_at - ${CLOCKS_MS}`,
@@ -78,8 +95,21 @@ const AT_THE_END: Readonly<Record<string, string>> = {
 }
 
 type Done = { what: string; answer: Answer }
-type Submit = { projectId: string; reportId: string; sentAt: number; answeredAt: number }
+type Submit = { projectId: string; reportId: string; sentAt: number; answeredAt: number; by?: Actor }
 type Move = { projectId: string; organisationId: string; sentAt: number; answeredAt: number }
+
+/** A token that sees two organisations, what it has done, and when it lost what. */
+type Actor = {
+  token: Credentials
+  organisationIds: string[]
+  endpoint: Endpoint
+  hasWebhook: boolean
+  /** When the last of it was begun that was done. */
+  lastDoneSentAt: number
+  revokedAt: number
+  /** The organisation that it sees no more, and since when. */
+  lost: { organisationId: string; at: number } | undefined
+}
 
 /** Codes that a client must never see, whatever happens at the same time. */
 const isMachinery = ({ code }: Answer): boolean =>
@@ -118,7 +148,11 @@ const races: Case = {
     const moves: Move[] = world.projects.map(project => ({ ...project, sentAt: 0, answeredAt: 0 }))
     const submits: Submit[] = []
     const history: Done[] = []
-    const operations = operationsOf({ stage, world, endpoints, webhookIds, moves, submits, choose, random })
+    const actors: Actor[] = []
+    const database = await connect(stage.databaseUrl, { poolSize: 2 })
+    stage.after(database.close)
+    const given = { stage, world, endpoints, webhookIds, moves, submits, actors, database, servers, choose, random }
+    const operations = operationsOf(given)
     const since = Date.now()
 
     const offended = new Map<string, number>()
@@ -133,9 +167,12 @@ const races: Case = {
       }
     })()
     const count = stage.size(2_000)
+    let made = 0
     await times(
       count,
       async n => {
+        if (Date.now() > since + LONGEST_MS) return
+        made += 1
         const [what, operate] = choose(operations)
         const answer = await operate(choose(clients))
         if (answer) history.push({ what, answer })
@@ -143,7 +180,7 @@ const races: Case = {
       },
       AT_ONCE,
     )
-    stage.say(`${count} operations in ${Math.round((Date.now() - since) / 1000)} s`)
+    stage.say(`${made} operations in ${Math.round((Date.now() - since) / 1000)} s`)
     await untilSettled(stage, 120_000)
     await wait(1_500)
     isOver = true
@@ -158,8 +195,10 @@ const races: Case = {
       const wrong = await stage.sql.number(statement)
       stage.expect(sentence, wrong === 0, wrong === 0 ? 'all' : `not: ${sentence}: ${wrong}`)
     }
-    await expectTruth(stage, endpoints)
+    await expectTruth(stage, [...endpoints, ...actors.map(({ endpoint }) => endpoint)])
     await expectHome(stage, submits, moves)
+    await expectNothingOfRevoked(stage, actors, submits)
+    await expectNothingUnseen(stage, actors)
     const machinery = Map.groupBy(
       history.filter(({ answer }) => isMachinery(answer)),
       ({ what, answer }) => `${what} ${answer.code}`,
@@ -168,7 +207,7 @@ const races: Case = {
       'no client sees the machinery',
       machinery.size === 0,
       machinery.size === 0
-        ? `${history.length} answers`
+        ? `${history.length} answers to ${made} operations`
         : [...machinery].map(([what, list]) => `${list.length} × ${what}`).join(', '),
     )
   },
@@ -182,31 +221,105 @@ const operationsOf = (given: {
   webhookIds: string[]
   moves: Move[]
   submits: Submit[]
+  actors: Actor[]
+  database: Database
+  servers: Server[]
   choose: <T>(list: readonly T[]) => T
   random: () => number
 }) => {
-  const { stage, world, endpoints, webhookIds, moves, submits, choose, random } = given
+  const { stage, world, endpoints, webhookIds, moves, submits, actors, choose, random } = given
   const approvable: string[] = []
   type Operate = (client: Client) => Promise<Answer | undefined>
   const upsert = (client: Client, change: object) => client(UPSERT_WEBHOOK, { id: choose(webhookIds), ...change })
+  const submit = async (client: Client, by?: Actor): Promise<Answer> => {
+    const project = Math.floor(random() * world.projects.length)
+    const answer = await world.submit(client, project)
+    const reportId = answer.data?.submitProjectReport?.id
+    if (reportId) {
+      const { sentAt, answeredAt } = answer
+      submits.push({
+        ...{ projectId: world.projects[project]!.projectId, reportId, sentAt, answeredAt },
+        ...(by && { by }),
+      })
+      approvable.push(reportId)
+    }
+    return answer
+  }
+  const live = () => actors.filter(({ revokedAt }) => revokedAt === Number.POSITIVE_INFINITY)
   const operations: [name: string, weight: number, operate: Operate][] = [
+    ['submit', 40, client => submit(client)],
     [
-      'submit',
-      40,
+      'token',
+      1,
       async client => {
-        const project = Math.floor(random() * world.projects.length)
-        const answer = await world.submit(client, project)
-        const reportId = answer.data?.submitProjectReport?.id
-        if (reportId) {
-          submits.push({
-            projectId: world.projects[project]!.projectId,
-            reportId,
-            sentAt: answer.sentAt,
-            answeredAt: answer.answeredAt,
-          })
-          approvable.push(reportId)
-        }
+        if (actors.length >= ACTORS || live().length >= LIVE_ACTORS) return undefined
+        const organisationIds = [...new Set([choose(world.projects), choose(world.projects)])].map(
+          project => project.organisationId,
+        )
+        const endpoint = await stage.endpoint(() => replyOf(random()))
+        const token = await createToken(client, 'an actor', ['webhooks', 'reports'], organisationIds)
+        actors.push({
+          ...{ token, organisationIds, endpoint, hasWebhook: false },
+          ...{ lastDoneSentAt: 0, revokedAt: Number.POSITIVE_INFINITY, lost: undefined },
+        })
+        return undefined
+      },
+    ],
+    [
+      'act',
+      8,
+      async () => {
+        if (actors.length === 0) return undefined
+        const actor = random() < 0.8 && live().length > 0 ? choose(live()) : choose(actors)
+        const client = clientOf(choose(given.servers).url, actor.token)
+        const makes = !actor.hasWebhook
+        actor.hasWebhook = true
+        const answer = makes ? await client(CREATE_WEBHOOK, { url: actor.endpoint.url }) : await submit(client, actor)
+        if (answer.code === undefined) actor.lastDoneSentAt = Math.max(actor.lastDoneSentAt, answer.sentAt)
         return answer
+      },
+    ],
+    [
+      'revoke',
+      1,
+      async client => {
+        if (live().length < LIVE_ACTORS) return undefined
+        const actor = choose(live())
+        const answer = await client(REVOKE, { id: actor.token.id })
+        if (answer.code === undefined) actor.revokedAt = Math.min(actor.revokedAt, answer.answeredAt)
+        return answer
+      },
+    ],
+    [
+      'narrow',
+      1,
+      async () => {
+        const actor = live().find(({ lost, organisationIds }) => lost === undefined && organisationIds.length > 1)
+        if (!actor) return undefined
+        const [organisationId] = actor.organisationIds
+        actor.lost = { organisationId: organisationId!, at: Number.POSITIVE_INFINITY }
+        const values = [actor.token.id, organisationId!]
+        await stage.sql.run(
+          'DELETE FROM access_token_organisations WHERE access_token_id = ? AND organisation_id = ?',
+          values,
+        )
+        actor.lost.at = Date.now()
+        return undefined
+      },
+    ],
+    [
+      'purge',
+      1,
+      async () => {
+        await stage.sql.run(`UPDATE events SET created_at = ? WHERE type IN (${PURGED}) AND created_at < ?`, [
+          Date.now() - 2 * DAY_MS,
+          Date.now() - 2_000,
+        ])
+        const { database } = given
+        const clock = { now: () => Date.now() }
+        const told = { log: createLog('silent'), onEvents: () => {} }
+        await runSchedule({ database, clock, ...told, reportDueDays: 30, retentionDays: 1 })
+        return undefined
       },
     ],
     [
@@ -325,6 +438,45 @@ const expectHome = async (stage: Stage, submits: Submit[], moves: Move[]): Promi
     'an event belongs to the organisation that its project was in',
     elsewhere === 0,
     `${elsewhere} of ${submits.length} events in an organisation that the project was not in`,
+  )
+}
+
+const expectNothingOfRevoked = async (stage: Stage, actors: Actor[], submits: Submit[]): Promise<void> => {
+  const revoked = actors.filter(({ revokedAt }) => revokedAt !== Number.POSITIVE_INFINITY)
+  const events = await stage.sql.rows<{ payload: string; created_at: number }>(
+    "SELECT payload, created_at FROM events WHERE type = 'project_report_quarterly_submitted'",
+  )
+  const times = new Map(events.map(event => [JSON.parse(event.payload).projectReport.id as string, event.created_at]))
+  const late = submits.filter(({ by, reportId }) => by && (times.get(reportId) ?? 0) > by.revokedAt + CLOCKS_MS)
+  const begun = revoked.filter(({ lastDoneSentAt, revokedAt }) => lastDoneSentAt > revokedAt)
+  stage.expect(
+    'nothing is done in the name of a token after its revocation was acknowledged',
+    late.length === 0 && begun.length === 0,
+    `${late.length + begun.length} by ${revoked.length} tokens that were revoked`,
+  )
+}
+
+/** Of an organisation that a token sees no more, nothing is sent to what it has made. */
+const expectNothingUnseen = async (stage: Stage, actors: Actor[]): Promise<void> => {
+  const narrowed = actors.filter(({ lost }) => lost !== undefined)
+  const events = new Map(
+    (
+      await stage.sql.rows<{ id: string; organisation_id: string | null }>(
+        'SELECT d.id, e.organisation_id FROM deliveries d JOIN events e ON e.id = d.event_id',
+      )
+    ).map(({ id, organisation_id }) => [id, organisation_id]),
+  )
+  let unseen = 0
+  for (const { lost, endpoint } of narrowed) {
+    const { organisationId, at: lostAt } = lost!
+    unseen += endpoint.arrivals.filter(
+      ({ id, at }) => at > lostAt + STOPPED_WITHIN_MS && events.get(id) === organisationId,
+    ).length
+  }
+  stage.expect(
+    'nothing is sent more than 1 s after the token of its webhook sees it no more',
+    unseen === 0,
+    `${unseen} to ${narrowed.length} that see less`,
   )
 }
 

@@ -258,6 +258,7 @@ const terminated: Case = {
   engines: ALL,
   async run(stage) {
     type Broken = { by: DatabaseProxy | undefined; server: Server; webhookId: string }
+    const ends: (() => Promise<void>)[] = []
     const faults: Record<string, (broken: Broken) => unknown> = {
       'no fault': () => {},
       'endpoint does not answer': () => {},
@@ -268,9 +269,13 @@ const terminated: Case = {
         'database cannot be written': ({ by }: Broken) => {
           by!.fail(/^\s*(INSERT|UPDATE|DELETE)/i, { errno: 1290, sqlState: 'HY000', message: 'read-only' })
         },
+        'row locked, and asked to wait': async ({ webhookId }: Broken) => {
+          const { end } = await stage.sql.hold('SELECT * FROM webhooks WHERE id = ? FOR UPDATE', [webhookId])
+          ends.push(end)
+        },
         'row locked': async ({ webhookId }: Broken) => {
           const { end } = await stage.sql.hold('SELECT * FROM webhooks WHERE id = ? FOR UPDATE', [webhookId])
-          setTimeout(end, 40_000).unref()
+          ends.push(end)
         },
         'stood still': async ({ server }: Broken) => {
           server.signal('SIGSTOP')
@@ -283,9 +288,14 @@ const terminated: Case = {
       const server = await stage.server({ ...(by && { by }), env: { TIDINGS_LOG_LEVEL: 'info' } })
       const client = stage.client(server)
       const world = await stage.world(client)
+      const isThrottled = name.endsWith('asked to wait')
       const isHanging = name === 'endpoint does not answer'
       const endpoint = await stage.endpoint((_arrival, before) =>
-        isHanging && before === 0 ? 'hang' : { status: 200, afterMs: 1_000 },
+        before === 0 && isHanging
+          ? 'hang'
+          : before === 0 && isThrottled
+            ? { status: 429, headers: { 'retry-after': '1' }, afterMs: 1_000 }
+            : { status: 200, afterMs: 1_000 },
       )
       const { id } = await done(
         client(CREATE_WEBHOOK, { url: endpoint.url, projectIds: [world.projects[0]!.projectId] }),
@@ -302,6 +312,7 @@ const terminated: Case = {
       const tookMs = Date.now() - asked
       await mutation
       by?.mend()
+      for (const end of ends.splice(0)) await end()
       const next = await stage.server()
       await untilSettled(stage, 120_000)
       next.signal('SIGTERM')

@@ -1,0 +1,69 @@
+import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
+import type { Socket } from 'node:net'
+import type { Config } from '../config.ts'
+import { type Log, logSeldom } from '../log.ts'
+import { SHARED_PORT } from '../processes.ts'
+import { unlessClosing } from './unread.ts'
+
+/** The head of a request has so long to arrive, and all of it so long, body included. */
+const HEAD_MS = 10_000
+const REQUEST_MS = 30_000
+const LOOK_EACH_MS = 5_000
+/** Longer than a proxy keeps the connections that it has to us, so that it is not us who closes the one it sends on. */
+const KEEP_ALIVE_MS = 75_000
+/** Connections that the kernel takes while this process does something else; net.core.somaxconn may say less. */
+const BACKLOG = 4_096
+/** What is answered that is no HTTP goes on for so long, and is then cut off. */
+const FAREWELL_MS = 2_000
+
+/** Listens where the configuration says. */
+export const listen = (handler: RequestListener, { host, port }: Config, log: Log): Promise<Server> => {
+  const serve = unlessClosing(handler)
+  const server = createServer(
+    {
+      headersTimeout: HEAD_MS,
+      requestTimeout: REQUEST_MS,
+      connectionsCheckingInterval: LOOK_EACH_MS,
+      keepAliveTimeout: KEEP_ALIVE_MS,
+    },
+    serve,
+  )
+  // Whoever waits to be asked for the body is asked when the head has been judged.
+  server.on('checkContinue', serve)
+  server.on('clientError', refuseJunk(log))
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen({ port, host, backlog: BACKLOG, ...SHARED_PORT }, () => resolve(server))
+  })
+}
+
+const STATUSES: Record<string, number> = {
+  HPE_HEADER_OVERFLOW: 431,
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: 413,
+  ERR_HTTP_REQUEST_TIMEOUT: 408,
+}
+
+/**
+ * Answers what is no request, or does not become one in time. The bytes that came hang on the error; neither they nor
+ * the error go any further.
+ */
+const refuseJunk = (log: Log) => {
+  const answered = new WeakSet<object>()
+  return (error: NodeJS.ErrnoException, stream: import('node:stream').Duplex): void => {
+    const socket = stream as Socket
+    const { code = 'unknown' } = error
+    if (code !== 'ECONNRESET' && code !== 'EPIPE') {
+      logSeldom(log, 'warn', 'no request', { code }, 'what came on a connection is no request')
+    }
+    if (!socket.writable || answered.has(socket) || code === 'ECONNRESET') return void socket.destroy()
+    answered.add(socket)
+    const status = STATUSES[code] ?? 400
+    const phrase = STATUS_CODES[status]!
+    const body = JSON.stringify({ errors: [{ message: `${phrase}.`, extensions: { code: 'BAD_USER_INPUT' } }] })
+    socket.end(
+      `HTTP/1.1 ${status} ${phrase}\r\nContent-Type: application/json; charset=utf-8\r\n` +
+        `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+    )
+    socket.setTimeout(FAREWELL_MS, () => socket.destroy())
+  }
+}

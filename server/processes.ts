@@ -1,0 +1,176 @@
+import cluster, { type Worker } from 'node:cluster'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue, type Registry } from 'prom-client'
+import type { Log } from './log.ts'
+
+// One parent and several processes of one server, which share its port. The parent has no part in a request: whatever a
+// process does, it stays able to start another.
+
+type Metrics = MetricObjectWithValues<MetricValue<string>>[]
+
+/** What parent and processes say to each other. */
+type Message =
+  | { kind: 'ready' }
+  /** Of one process: what all of them have counted, please. */
+  | { kind: 'metrics of all'; request: number }
+  | { kind: 'metrics of all are'; request: number; text: string }
+  /** Of the parent: what have you counted? */
+  | { kind: 'metrics'; round: number }
+  | { kind: 'metrics are'; round: number; metrics: Metrics }
+
+const FIRST_REST_MS = 1_000
+const LONGEST_REST_MS = 30_000
+/** A process that served for so long and ended then is started again as if for the first time. */
+const WELL_MS = 60_000
+/** A process ends within 28 s of SIGTERM by itself. */
+const SHUTDOWN_LIMIT_MS = 29_000
+/** Who says nothing for so long is left out of the metrics. */
+const METRICS_MS = 2_000
+
+/**
+ * Starts this very program `count` times, and again whenever one of them ends: at first after 1 s, later after up to
+ * 30 s. The first is alone until it is ready: what keeps one from starting keeps all. Resolves when all have
+ * ended after SIGTERM or SIGINT, which are handed to all; with false, if the first could not start.
+ */
+export const runProcesses = async (count: number, log: Log): Promise<boolean> => {
+  const stopping = new AbortController()
+  const stop = () => {
+    if (!stopping.signal.aborted) log.info('shutting down')
+    stopping.abort()
+  }
+  process.on('SIGTERM', stop)
+  process.on('SIGINT', stop)
+  answerForAll()
+  const { signal } = stopping
+  const { promise: firstIsReady, resolve: onReady } = Promise.withResolvers<true>()
+  const first = keepRunning(log, signal, onReady)
+  const hasStarted = await Promise.race([firstIsReady, first])
+  if (!hasStarted) return false
+  await Promise.all([first, ...Array.from({ length: count - 1 }, () => keepRunning(log, signal, () => {}))])
+  return true
+}
+
+/**
+ * Keeps one process running until `stopping`.
+ *
+ * @param onReady called when it is ready
+ * @returns false if it ended with an error and had not been ready ever
+ */
+const keepRunning = async (log: Log, stopping: AbortSignal, onReady: (isReady: true) => void): Promise<boolean> => {
+  let wasReady = false
+  for (let restMs = FIRST_REST_MS; !stopping.aborted; restMs = Math.min(2 * restMs, LONGEST_REST_MS)) {
+    const worker = cluster.fork()
+    const startedAt = performance.now()
+    worker.on('message', (message: Message) => {
+      if (message.kind !== 'ready') return
+      wasReady = true
+      onReady(true)
+    })
+    const { code, signal } = await ended(worker, stopping)
+    if (stopping.aborted) return true
+    if (!wasReady && code !== null && code !== 0) return false
+    if (performance.now() - startedAt > WELL_MS) restMs = FIRST_REST_MS
+    log.error({ process: worker.id, pid: worker.process.pid, code, signal, restMs }, 'a process has ended')
+    await sleep(restMs, undefined, { signal: stopping }).catch(() => {})
+  }
+  return true
+}
+
+/** How a process ends, which is told to when `stopping`. */
+const ended = async (worker: Worker, stopping: AbortSignal) => {
+  let limit: NodeJS.Timeout | undefined
+  const end = () => {
+    worker.process.kill('SIGTERM')
+    limit = setTimeout(() => worker.process.kill('SIGKILL'), SHUTDOWN_LIMIT_MS)
+  }
+  stopping.addEventListener('abort', end)
+  const exit = await new Promise<{ code: number | null; signal: string | null }>(resolve =>
+    worker.once('exit', (code, signal) => resolve({ code, signal })),
+  )
+  stopping.removeEventListener('abort', end)
+  clearTimeout(limit)
+  return exit
+}
+
+/** In the parent: tells each process that asks what all have counted. */
+const answerForAll = (): void => {
+  const told = new Map<number, { metrics: Metrics[]; awaited: Set<number>; done: () => void }>()
+  let round = 0
+
+  const gather = async (): Promise<string> => {
+    const number = ++round
+    const workers = Object.values(cluster.workers ?? {}).filter(worker => worker?.isConnected())
+    const metrics: Metrics[] = []
+    const { promise: all, resolve: done } = Promise.withResolvers<void>()
+    told.set(number, { metrics, awaited: new Set(workers.map(worker => worker!.id)), done })
+    for (const worker of workers) tell(worker!, { kind: 'metrics', round: number })
+    const late = setTimeout(done, METRICS_MS)
+    await all
+    clearTimeout(late)
+    told.delete(number)
+    return AggregatorRegistry.aggregate(metrics).metrics()
+  }
+
+  cluster.on('message', (worker, message: Message) => {
+    if (message.kind === 'metrics of all') {
+      const { request } = message
+      gather().then(text => tell(worker, { kind: 'metrics of all are', request, text }))
+    }
+    if (message.kind === 'metrics are') {
+      const waiting = told.get(message.round)
+      if (!waiting?.awaited.delete(worker.id)) return
+      waiting.metrics.push(message.metrics)
+      if (waiting.awaited.size === 0) waiting.done()
+    }
+  })
+}
+
+/** One that ends at this moment hears nothing any more. */
+const tell = (to: Pick<Worker, 'send'>, message: Message): void => {
+  to.send(message, () => {})
+}
+
+/** Whether this is one of several processes. */
+export const isOneOfSeveral = cluster.isWorker
+
+/**
+ * How a process listens. On Linux the kernel hands connections to the processes that listen, and ends those of one that
+ * dies. Elsewhere the parent hands them on: one that it gives to a process which dies at that moment hears nothing.
+ */
+export const SHARED_PORT = { reusePort: isOneOfSeveral && process.platform === 'linux' }
+
+/** Its number, which a process that is started in its place does not have. */
+export const processNumber = (): number | undefined => cluster.worker?.id
+
+/** Tells the parent that this process serves. */
+export const tellReady = (): void => {
+  if (cluster.worker) tell(cluster.worker, { kind: 'ready' })
+}
+
+/** Lets this process end when it has nothing more to do. */
+export const leaveParent = (): void => {
+  cluster.worker?.disconnect()
+}
+
+/** What this process has counted, or all of several together, in Prometheus' text format. */
+export const createExposition = (registry: Registry): (() => Promise<string>) => {
+  const own = cluster.worker
+  if (!own) return () => registry.metrics()
+  const asked = new Map<number, (text: string) => void>()
+  let requests = 0
+  process.on('message', async (message: Message) => {
+    if (message.kind === 'metrics') {
+      tell(own, { kind: 'metrics are', round: message.round, metrics: await registry.getMetricsAsJSON() })
+    }
+    if (message.kind === 'metrics of all are') {
+      asked.get(message.request)?.(message.text)
+      asked.delete(message.request)
+    }
+  })
+  return () =>
+    new Promise(resolve => {
+      const request = ++requests
+      asked.set(request, resolve)
+      tell(own, { kind: 'metrics of all', request })
+    })
+}

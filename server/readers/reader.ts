@@ -1,0 +1,101 @@
+import { connectToRead, type Database } from '../database/connect.ts'
+import { answerGraphql, hungUp, NOT_HERE } from '../graphql/answer.ts'
+import { BUDGET, Budget } from '../graphql/budget.ts'
+import type { Service } from '../graphql/context.ts'
+import { createDocuments } from '../graphql/documents.ts'
+import { createSchema } from '../graphql/schema.ts'
+import { createLog } from '../log.ts'
+import type { FromReader, ToReader } from './messages.ts'
+
+// A process that answers queries and changes nothing. Whatever it does, it can be ended at once.
+
+type Start = Extract<ToReader, { kind: 'start' }>
+type Ask = Extract<ToReader, { kind: 'ask' }>
+
+/** A connection that one request at a time has to itself. */
+type Session = { database: Database; budget: Budget; connectionId?: number }
+
+/** After the budget has ended the request, so that it is the budget that says so. */
+const STATEMENT_MS = BUDGET.timeMs + 1_000
+/** Of a body, so that who takes it is not held by its size. */
+const PART_BYTES = 512 * 1024
+
+const tell = (message: FromReader): void => void process.send?.(message)
+
+const openSession = ({ databaseUrl, engine }: Start): Session => {
+  const database = connectToRead(databaseUrl, engine, {
+    statementMs: STATEMENT_MS,
+    onConnect: connectionId => {
+      tell({ kind: 'connection', connectionId, before: session.connectionId })
+      session.connectionId = connectionId
+    },
+  })
+  const session: Session = { database, budget: new Budget() }
+  // What one request has begun in a row ends with it.
+  database.knex.on('query', () => session.budget.proceed())
+  return session
+}
+
+/** Ends a session with the statement that runs on it. The server's process can do so even when this one is ended. */
+const endSession = ({ database, connectionId }: Session): Promise<void> => {
+  if (connectionId !== undefined) tell({ kind: 'end', connectionId })
+  return database.close()
+}
+
+const start = (message: Start): void => {
+  const log = createLog(message.logLevel)
+  const schema = createSchema()
+  const documents = createDocuments(schema)
+  const idle: Session[] = []
+  const running = new Map<number, AbortController>()
+
+  const answer = async ({ id, request, now, patienceMs, made }: Ask): Promise<void> => {
+    const budget = new Budget()
+    const gone = new AbortController()
+    running.set(id, gone)
+    const session = idle.pop() ?? openSession(message)
+    session.budget = budget
+    let isMutation = false
+    const answered = await answerGraphql(request, {
+      schema,
+      // Queries ask for no more of the service than this.
+      service: { database: session.database, tools: { clock: { now: () => now } } } as unknown as Service,
+      log,
+      documents,
+      budget,
+      giveUpAt: performance.now() + patienceMs,
+      gone: gone.signal,
+      made,
+      async admit({ operation }) {
+        isMutation = !made && operation?.operation === 'mutation' && request.method === 'POST'
+        return isMutation ? NOT_HERE : {}
+      },
+    })
+    running.delete(id)
+    if (budget.isOver) endSession(session).catch(error => log.warn({ err: error }, 'a connection was not closed'))
+    else idle.push(session)
+    if (!answered) return tell({ kind: 'mutation', id })
+    const body = Buffer.from(answered.body ?? '')
+    for (let from = 0; from < body.length; from += PART_BYTES) {
+      tell({ kind: 'part', id, bytes: body.subarray(from, from + PART_BYTES) })
+    }
+    tell({ kind: 'answer', id, status: answered.status, headers: answered.headers, codes: answered.codes })
+  }
+
+  process.on('message', (told: ToReader) => {
+    if (told.kind === 'gone') running.get(told.id)?.abort(hungUp())
+    if (told.kind !== 'ask') return
+    answer(told).catch(error => {
+      log.error({ err: error }, 'a reader failed')
+      process.exit(1)
+    })
+  })
+  tell({ kind: 'ready' })
+}
+
+// A terminal sends these to the whole group of processes: the server decides when it is over.
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
+process.on('disconnect', () => process.exit())
+process.once('message', (message: ToReader) => {
+  if (message.kind === 'start') start(message)
+})

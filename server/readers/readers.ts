@@ -1,0 +1,290 @@
+import { type ChildProcess, fork } from 'node:child_process'
+import { getCompileCacheDir } from 'node:module'
+import { availableParallelism, setPriority } from 'node:os'
+import { dirname, extname } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { TidingsError } from '../../shared/errors.ts'
+import type { Database } from '../database/connect.ts'
+import { RETRY_AFTER_S } from '../database/patience.ts'
+import { type GraphqlAnswer, type GraphqlRequest, hungUp } from '../graphql/answer.ts'
+import { BUDGET, overspent } from '../graphql/budget.ts'
+import type { Outcomes } from '../graphql/context.ts'
+import type { Log } from '../log.ts'
+import type { FromReader, ToReader } from './messages.ts'
+
+/** Two at least, so that one which is held leaves one. */
+const MOST_READERS = Math.max(2, Math.min(4, availableParallelism()))
+/** Requests that one works on at once: their statements run in a database's server, or else in the reader itself. */
+const PLACES = { embedded: 1, server: 4 }
+/** Megabytes of a reader's heap. */
+const HEAP_MB = 160
+/** A reader that does not end a request so long after it should is held by it, and is ended itself. */
+const HELD_MS = 2_000
+/** While the others are busy, one has to wait so long before a further reader is started for it. */
+const WORTH_A_READER_MS = 100
+/** The first is started so long after the server, which has enough to do until then. */
+const WARM_MS = 1_000
+/** Readers that end before they are ready are not started again at once. */
+const RESTART_MS = 500
+/** Characters of requests that wait, each with what goes with it; of one token's, half. */
+const MOST_WAITING = 32_000_000
+const BESIDE_BODY = 10_000
+
+export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & { body: Buffer; codes: Set<unknown> }
+
+type Told = ReaderAnswer | 'mutation' | Error
+
+/**
+ * When a request was made, how long it may wait, and whether anybody still waits for its answer; of a mutation that is
+ * made, what its fields have come to.
+ */
+export type Terms = { now: number; giveUpAt: number; gone: AbortSignal; made?: Outcomes | undefined }
+
+type Job = Terms & {
+  id: number
+  request: GraphqlRequest
+  /** How often it was under way when its reader ended. */
+  ended: number
+  isOver: boolean
+  askedAt: number
+  parts: Uint8Array[]
+  timer?: NodeJS.Timeout
+  settle(told: Told): void
+}
+
+type Reader = { process: ChildProcess; isReady: boolean; running: Map<number, Job>; connectionIds: Set<number> }
+
+export type Readers = {
+  /**
+   * Answers a query in another process, which holds up nobody here; 'mutation' says of a request that it is one, and
+   * its document valid. Throws UNAVAILABLE when none had a place for it in time, and what ended it.
+   */
+  ask(request: GraphqlRequest, terms: Terms): Promise<ReaderAnswer | 'mutation'>
+  /** Starts the first soon, so that no query has to wait for it. */
+  warm(): void
+  stop(): void
+}
+
+/** Starts processes that answer queries, as they are needed. */
+export const createReaders = (databaseUrl: string, { knex, dialect }: Database, log: Log): Readers => {
+  const { engine } = dialect
+  const places = dialect.isEmbedded ? PLACES.embedded : PLACES.server
+  const readers = new Set<Reader>()
+  const waiting: Job[] = []
+  let lastId = 0
+  let isStopping = false
+  let startAfter = 0
+
+  const startReader = (): void => {
+    const child = fork(fileURLToPath(new URL(`./reader${extname(import.meta.url)}`, import.meta.url)), {
+      env: { ...process.env, ...compileCache() },
+      execArgv: [`--max-old-space-size=${HEAP_MB}`, '--disable-warning=ExperimentalWarning'],
+      serialization: 'advanced',
+      // Standard output belongs to what a command prints.
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+    })
+    const reader: Reader = { process: child, isReady: false, running: new Map(), connectionIds: new Set() }
+    child.unref()
+    child.channel?.unref()
+    readers.add(reader)
+    child.on('error', error => log.error({ err: error }, 'a reader failed'))
+    child.on('message', (message: FromReader) => heard(reader, message))
+    child.on('exit', () => ended(reader))
+    send(reader, { kind: 'start', databaseUrl, engine, logLevel: log.level, places })
+  }
+
+  // It may have ended already: its end is heard of by itself.
+  const send = ({ process }: Reader, message: ToReader): void => void process.send(message, () => {})
+
+  /** Ends connections of a reader, and the statements that run on them. One that has ended already is none. */
+  const end = (reader: Reader, connectionIds: Iterable<number>): void => {
+    for (const connectionId of connectionIds) {
+      reader.connectionIds.delete(connectionId)
+      knex.raw(`KILL ${connectionId}`).catch(error => log.debug({ err: error }, 'a connection was not ended'))
+    }
+  }
+
+  const heard = (reader: Reader, message: FromReader): void => {
+    if (message.kind === 'ready') {
+      reader.isReady = true
+      yieldToOthers(reader.process.pid!)
+    } else if (message.kind === 'connection') {
+      if (message.before !== undefined) reader.connectionIds.delete(message.before)
+      reader.connectionIds.add(message.connectionId)
+    } else if (message.kind === 'end') {
+      end(reader, [message.connectionId])
+    } else {
+      const job = reader.running.get(message.id)!
+      if (message.kind === 'part') return void job.parts.push(message.bytes)
+      reader.running.delete(message.id)
+      clearTimeout(job.timer)
+      const { parts } = job
+      job.settle(
+        message.kind === 'mutation'
+          ? 'mutation'
+          : { status: message.status, headers: message.headers, codes: message.codes, body: Buffer.concat(parts) },
+      )
+    }
+    dispatch()
+  }
+
+  const ended = (reader: Reader): void => {
+    readers.delete(reader)
+    if (isStopping) return
+    end(reader, reader.connectionIds)
+    if (!reader.isReady) startAfter = performance.now() + RESTART_MS
+    const requestIds = [...reader.running.values()].map(({ request }) => request.requestId)
+    if (requestIds.length > 0) log.warn({ requestIds }, 'a reader was ended in the middle of its work')
+    for (const job of reader.running.values()) {
+      clearTimeout(job.timer)
+      job.ended += 1
+      job.parts = []
+      // Whose fault it was is not known where there were several: each is tried once more, by itself.
+      if (job.gone.aborted) job.settle(hungUp())
+      else if (job.isOver) job.settle(overspent('timeMs'))
+      else if (job.ended > 1 || reader.running.size === 1) job.settle(outOfMemory())
+      else waiting.unshift(job)
+    }
+    dispatch()
+  }
+
+  const isAlone = ({ running }: Reader): boolean => [...running.values()].some(job => job.ended > 0)
+
+  const roomFor = (job: Job): Reader | undefined => {
+    const most = job.ended > 0 ? 1 : places
+    const free = [...readers].filter(reader => reader.isReady && reader.running.size < most && !isAlone(reader))
+    return free.sort((a, b) => a.running.size - b.running.size)[0]
+  }
+
+  const isOf =
+    ({ request }: Job) =>
+    (other: Job): boolean =>
+      other.request.token.id === request.token.id
+
+  /** One token has half of the places at most, so that there are some for others. */
+  const mayHaveMore = (job: Job): boolean => {
+    const running = [...readers].flatMap(reader => [...reader.running.values()])
+    return running.filter(isOf(job)).length < (places * MOST_READERS) / 2
+  }
+
+  const dispatch = (): void => {
+    if (isStopping) return
+    for (const job of [...waiting]) {
+      const reader = mayHaveMore(job) ? roomFor(job) : undefined
+      if (!reader) continue
+      waiting.splice(waiting.indexOf(job), 1)
+      run(reader, job)
+    }
+    if (![...readers].every(({ isReady }) => isReady) || readers.size >= MOST_READERS) return
+    const first = waiting.find(mayHaveMore)
+    if (!first) return
+    const startAt = readers.size === 0 ? startAfter : Math.max(startAfter, first.askedAt + WORTH_A_READER_MS)
+    if (performance.now() >= startAt) startReader()
+    else setTimeout(dispatch, startAt - performance.now() + 1).unref()
+  }
+
+  const run = (reader: Reader, job: Job): void => {
+    reader.running.set(job.id, job)
+    job.timer = endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
+    const { id, request, now, giveUpAt, made } = job
+    send(reader, { kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now(), made })
+  }
+
+  const endIfHeld = ({ process }: Reader, job: Job, afterMs: number): NodeJS.Timeout => {
+    clearTimeout(job.timer)
+    return setTimeout(() => {
+      job.isOver = true
+      process.kill('SIGKILL')
+    }, afterMs)
+  }
+
+  /** Ends a job that waits; whether it did. */
+  const giveUp = (job: Job, reason: Error): boolean => {
+    const index = waiting.indexOf(job)
+    if (index < 0) return false
+    waiting.splice(index, 1)
+    job.settle(reason)
+    return true
+  }
+
+  const forget = (job: Job): void => {
+    if (giveUp(job, hungUp())) return
+    const reader = [...readers].find(({ running }) => running.get(job.id) === job)
+    if (!reader) return
+    send(reader, { kind: 'gone', id: job.id })
+    job.timer = endIfHeld(reader, job, HELD_MS)
+  }
+
+  const isTooMuch = (job: Job): boolean => {
+    const weight = (jobs: Job[]) => jobs.reduce((sum, { request }) => sum + request.body.length + BESIDE_BODY, 0)
+    return weight(waiting) > MOST_WAITING || weight(waiting.filter(isOf(job))) > MOST_WAITING / 2
+  }
+
+  return {
+    async ask(request, terms) {
+      const settled = Promise.withResolvers<Told>()
+      lastId += 1
+      const job: Job = {
+        ...terms,
+        id: lastId,
+        request,
+        ended: 0,
+        isOver: false,
+        parts: [],
+        settle: settled.resolve,
+        askedAt: performance.now(),
+      }
+      if (isTooMuch(job)) throw noPlace()
+      job.gone.addEventListener('abort', () => forget(job), { once: true })
+      waiting.push(job)
+      dispatch()
+      const late = setTimeout(() => giveUp(job, noPlace()), job.giveUpAt - performance.now())
+      const told = await settled.promise
+      clearTimeout(late)
+      if (told instanceof Error) throw told
+      return told
+    },
+    warm() {
+      const startFirst = () => {
+        if (!isStopping && readers.size === 0) startReader()
+      }
+      setTimeout(startFirst, WARM_MS).unref()
+    },
+    stop() {
+      isStopping = true
+      for (const { process } of readers) process.kill('SIGKILL')
+    },
+  }
+}
+
+/** Where this process keeps what it has compiled: a reader starts in half the time with it. */
+const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
+  const folder = getCompileCacheDir()
+  // A folder of this version of Node, in the one that is asked for.
+  return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder) }
+}
+
+/** A third of the time of what is not as patient, where there is not enough for both: deliveries go before. */
+const NICENESS = 5
+
+const yieldToOthers = (pid: number): void => {
+  try {
+    setPriority(pid, NICENESS)
+  } catch {
+    // It has ended already.
+  }
+}
+
+const noPlace = (): TidingsError<'UNAVAILABLE'> =>
+  new TidingsError(
+    'UNAVAILABLE',
+    `More queries than can be answered at once are under way. Nothing was done. Try again in ${RETRY_AFTER_S} s.`,
+    { retryAfterSeconds: RETRY_AFTER_S },
+  )
+
+const outOfMemory = (): TidingsError =>
+  new TidingsError(
+    'RESULT_TOO_LARGE',
+    `The request takes more than ${HEAP_MB} MB of memory. Give its lists smaller limits, or ask for fewer fields.`,
+    { limit: HEAP_MB, budget: 'memoryMb' },
+  )

@@ -1,0 +1,149 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { readdirSync, readFileSync } from 'node:fs'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
+import { after, before, it } from 'node:test'
+import { rows } from '../../server/database/connect.ts'
+import { type Credentials, signRequest } from '../../shared/hmac.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
+import { startTestServer, type TestServer } from '../support/server.ts'
+
+const ENV = { TIDINGS_ROLES: 'api', TIDINGS_RATE_LIMIT: '0', TIDINGS_LOG_LEVEL: 'silent' }
+const USERS = 60_000
+/** Beside other work on the machine; what is looked for takes seconds. */
+const HELD_MS = 300
+
+/** Takes many seconds, in the database. */
+const SLOW = {
+  query: 'query($s: MangoSelector) { users(query: {selector: $s, sort: [{name: "desc"}], limit: 10}) { id } }',
+  variables: { s: { $or: Array.from({ length: 450 }, (_, n) => ({ name: { $regex: `j${n}!` } })) } },
+}
+/** Takes no time, and is not known to. */
+const QUICK = '{ organisations(query: {sort: ["name"], limit: 3}) { id projects { id } } }'
+
+/** The processes that this one has started to answer queries. */
+const readers = (): number[] =>
+  readdirSync('/proc')
+    .filter(name => /^\d+$/.test(name))
+    .map(Number)
+    .filter(pid => {
+      try {
+        const parent = Number(/\) \w (\d+)/.exec(readFileSync(`/proc/${pid}/stat`, 'latin1'))?.[1])
+        return parent === process.pid && readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('readers/reader.ts')
+      } catch {
+        return false
+      }
+    })
+
+describeEachEngine('a query that is not small runs in a process of its own', engine => {
+  let server: TestServer
+  before(async () => {
+    server = await startTestServer(engine, { env: ENV })
+    const users = Array.from({ length: USERS }, (_, n) => ({
+      id: randomUUID(),
+      name: `${'abcdefghij'.repeat(20)}${n}`,
+      created_at: 1,
+      updated_at: 1,
+    }))
+    await server.database.knex.batchInsert('users', users, 200)
+    await server.graphql(QUICK)
+  })
+  after(() => server.stop())
+
+  const ask = async (
+    as: Credentials,
+    { query, variables }: { query: string; variables?: object },
+    signal?: AbortSignal,
+  ) => {
+    const url = new URL('/graphql', server.url)
+    const body = JSON.stringify({ query, variables })
+    const signed = signRequest({ method: 'POST', url, body, credentials: as, at: new Date(), nonce: randomUUID() })
+    const headers = { ...signed, 'content-type': 'application/json' }
+    const response = await fetch(url, { method: 'POST', headers, body, ...(signal && { signal }) })
+    return { status: response.status, retryAfter: response.headers.get('retry-after'), body: await response.text() }
+  }
+  /** Asks for what takes long, so many times at once; returns what lets its clients go. */
+  const slowly = (as: Credentials, times: number) => {
+    const gone = new AbortController()
+    const asked = Array.from({ length: times }, () => ask(as, SLOW, gone.signal).catch(() => undefined))
+    return {
+      asked,
+      async leave() {
+        gone.abort()
+        await Promise.all(asked)
+      },
+    }
+  }
+  /** The statements that run for what takes long; on an embedded engine they run in a reader. */
+  const statements = async (): Promise<number> => {
+    const found = await rows<{ id: number }>(
+      server.database.knex,
+      `SELECT id FROM information_schema.processlist
+       WHERE command <> 'Sleep' AND info LIKE '%j449!%' AND id <> CONNECTION_ID()`,
+    )
+    return found.length
+  }
+
+  it('and nothing else in the server waits for it', { timeout: 60_000 }, async () => {
+    const slow = slowly(await server.token(), 2)
+    const held = monitorEventLoopDelay({ resolution: 5 })
+    held.enable()
+    for (let n = 0; n < 20; n++) assert.equal((await server.graphql('{ viewer { id } }')).errors, undefined)
+    held.disable()
+    await slow.leave()
+    assert.ok(held.max / 1e6 < HELD_MS, `the server was held for ${Math.round(held.max / 1e6)} ms`)
+  })
+
+  it('and ends, with its statement, when its client hangs up', { timeout: 60_000 }, async () => {
+    const as = await server.token()
+    const slow = slowly(as, 1)
+    const { isEmbedded } = server.database.dialect
+    if (!isEmbedded) await eventually('the statement to run', statements, count => count > 0)
+    await slow.leave()
+    if (!isEmbedded) await eventually('the statement to end', statements, count => count === 0, { timeoutMs: 5_000 })
+    // What it had is free for the next.
+    const startedAt = performance.now()
+    assert.equal((await server.graphql(QUICK, {}, as)).errors, undefined)
+    assert.ok(performance.now() - startedAt < 8_000)
+  })
+
+  it('of which one token has some places, and others have the rest', { timeout: 60_000 }, async () => {
+    const slow = slowly(await server.token(), 20)
+    for (let n = 0; n < 3; n++) {
+      const startedAt = performance.now()
+      assert.equal((await server.graphql(QUICK)).errors, undefined)
+      assert.ok(performance.now() - startedAt < 8_000, 'it waited for what another token asks')
+    }
+    await slow.leave()
+  })
+
+  it('and is refused, when it was to be done again, if there was no place for it in time', {
+    timeout: 60_000,
+  }, async () => {
+    const slow = slowly(await server.token(), 20)
+    const first = await Promise.race(slow.asked)
+    await slow.leave()
+    assert.equal(first?.status, 503, first?.body)
+    assert.equal(first.retryAfter, '5')
+    assert.match(first.body, /"code":"UNAVAILABLE"/)
+    assert.match(first.body, /under way/)
+  })
+
+  it('and one that has ended is followed by another', { timeout: 60_000 }, async () => {
+    assert.notEqual(readers().length, 0)
+    for (const pid of readers()) process.kill(pid, 'SIGKILL')
+    assert.equal((await server.graphql(QUICK)).errors, undefined)
+  })
+
+  it('where a mutation answers from what it has come to, if it answers much', async () => {
+    const upsert = 'mutation M($name: String!) { a: upsertOrganisation(name: $name) { ...o } }'
+    const { data, errors } = await server.graphql(`${upsert} fragment o on Organisation { id name projects { id } }`, {
+      name: 'Alpha',
+    })
+    assert.equal(errors, undefined)
+    assert.deepEqual([data.a.name, data.a.projects], ['Alpha', []])
+    const found = await server.graphql('{ organisations(query: {selector: {name: {_in: ["Alpha"]}}}) { id } }')
+    assert.equal(found.data.organisations.length, 1)
+  })
+})
