@@ -141,7 +141,6 @@ const OF_THE_COMMAND_LINE = [
   'TIDINGS_API_SECRET_FILE',
   'TIDINGS_PROFILE',
   'TIDINGS_CA_FILE',
-  'TIDINGS_CA_FILE',
 ]
 
 /** Names that nothing reads: a misspelt setting would be left at its default without a word. */
