@@ -181,6 +181,17 @@ test('with lambda what is left for later is done before the answer, since nothin
   assert.equal(isDone, true)
 })
 
+test('with lambda a handler that does not end is answered for', async () => {
+  const audience = 'https://x.example'
+  const keys = sender.issuer.keys.map(key => ({ ...key }))
+  const invoke = lambdaReceiver(
+    { issuer: sender.issuer.url, audience, keys, handlerTimeoutMs: 200 },
+    () => new Promise(() => {}),
+  )
+  const { authorization, body } = await sender.request({ audience })
+  assert.equal((await invoke({ headers: { authorization }, body })).statusCode, 503)
+})
+
 for (const [name, serve] of Object.entries({ koa, 'node:http': expressReceiver, fastify, fetch: fetchApi })) {
   test(`with ${name} another method is answered 405`, async () => {
     const { url } = await start(serve)

@@ -421,7 +421,11 @@ describe('a webhook', () => {
 
   test('is learned at its first ping', async () => {
     let kept: string | undefined
-    const webhookId = learnedWebhook({ load: () => kept, save: id => (kept = id) })
+    const save = async (id: string) => {
+      await new Promise(resolve => setTimeout(resolve, 20))
+      kept = id
+    }
+    const webhookId = learnedWebhook({ load: async () => kept, save })
     const { receive } = start({ webhookId })
     assert.equal((await receive(await sender.request({ webhookId: own }), () => {})).fault, 'webhook')
     assert.equal(kept, undefined)
