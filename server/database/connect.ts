@@ -171,9 +171,13 @@ const ask = async (sql: Sql, query: Query): Promise<unknown> => {
   }
 }
 
+/** Lets the process do what else there is: an embedded engine answers before anything else can run. */
+export const otherWork = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
+
 /** Inserts any number of rows, none included. */
 export const insertMany = async (sql: Sql, table: string, values: object[]): Promise<void> => {
   for (let from = 0; from < values.length; from += STATEMENT_LIMITS.selects) {
+    if (from > 0) await otherWork()
     await sql(table).insert(values.slice(from, from + STATEMENT_LIMITS.selects))
   }
 }

@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import { notFound } from '../../shared/errors.ts'
-import type { Sql } from '../database/connect.ts'
+import { otherWork, type Sql } from '../database/connect.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
 import { type AccessToken, may } from './permissions.ts'
 import {
@@ -29,6 +29,9 @@ export const visibleTo =
 
 const everything: Visible = () => {}
 
+/** To look up more would hold up the process. */
+const IDS_AT_ONCE = 2_000
+
 /** The rows of `resource` with these ids; throws NOT_FOUND with those that the token does not see. */
 export const requireVisible = async <Row extends { id: string }>(
   sql: Sql,
@@ -38,8 +41,14 @@ export const requireVisible = async <Row extends { id: string }>(
 ): Promise<Row[]> => {
   if (ids.length === 0) return []
   const { table, singular } = resource
-  const query = sql(table).select(`${table}.*`).whereIn(`${table}.id`, ids)
-  const found = (await query.modify(visibleTo(token)(resource))) as Row[]
+  const found: Row[] = []
+  for (let from = 0; from < ids.length; from += IDS_AT_ONCE) {
+    if (from > 0) await otherWork()
+    const query = sql(table)
+      .select(`${table}.*`)
+      .whereIn(`${table}.id`, ids.slice(from, from + IDS_AT_ONCE))
+    for (const row of (await query.modify(visibleTo(token)(resource))) as Row[]) found.push(row)
+  }
   const seen = new Set(found.map(row => row.id))
   const missing = ids.filter(id => !seen.has(id))
   if (missing.length > 0) throw notFound(singular, missing)

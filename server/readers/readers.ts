@@ -264,8 +264,8 @@ const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
   return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder) }
 }
 
-/** A third of the time of what is not as patient, where there is not enough for both: deliveries go before. */
-const NICENESS = 5
+/** Half of the time of what is not as patient, where there is not enough for both: deliveries go before. */
+const NICENESS = 3
 
 const yieldToOthers = (pid: number): void => {
   try {
