@@ -5,6 +5,7 @@ import type { Database } from '../database/connect.ts'
 import type { Service } from '../graphql/context.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { type Log, logSeldom } from '../log.ts'
+import { admit } from './admission.ts'
 import { authenticate } from './authenticate.ts'
 import { docs } from './docs.ts'
 import { graphqlOverHttp } from './graphql.ts'
@@ -47,6 +48,7 @@ const api = ({ config, log }: { config: Config; log: Log }) => {
     const { clock } = tools
     return inOrder(
       authenticate({ database, sealer, clock, signedAs: config.behindProxy ? new URL(config.baseUrl) : undefined }),
+      admit(),
       rateLimit({ database, clock, limit: config.rateLimit, log }),
       graphqlOverHttp(schema, service, log),
     )

@@ -4,7 +4,11 @@ import { extensionsOf, internalError, TidingsError } from '../../shared/errors.t
 import { type Log, logSeldom } from '../log.ts'
 
 /** What every request carries through the middleware. */
-export type RequestState = { requestId: string }
+export type RequestState = {
+  requestId: string
+  /** When it was first seen, by `performance.now()`. */
+  arrivedAt: number
+}
 
 /** Gives each request an id, in its answer and in its log line, and turns what is thrown below into an answer. */
 export const requestId =
@@ -12,6 +16,7 @@ export const requestId =
   async (ctx, next) => {
     const startedMs = performance.now()
     ctx.state.requestId = uuid()
+    ctx.state.arrivedAt = startedMs
     ctx.set('X-Request-Id', ctx.state.requestId)
     try {
       await next()
