@@ -182,7 +182,8 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
   }
   if (isTrue(result.data?.TIDINGS_BEHIND_PROXY) && !given.TIDINGS_BASE_URL) {
     faults.push(
-      'TIDINGS_BASE_URL is missing, the address that clients use; TIDINGS_BEHIND_PROXY has signatures checked against it',
+      'TIDINGS_BASE_URL is missing, the address that clients use; ' +
+        'TIDINGS_BEHIND_PROXY has signatures checked against it',
     )
   }
   if (faults.length > 0 || !result.data) throw new ConfigError(faults)

@@ -285,9 +285,10 @@ const brief = (text: string, most: number): string => (text.length > most ? `${t
 const describeFailure = (checks: Check[]): string =>
   checks
     .filter(check => check.status === 'failed')
-    .map(({ name, expected, found, advice }) =>
-      `${name}: ${expected ? `expected ${expected}, found ${brief(String(found), LONGEST_FOUND)}. ` : ''}${advice ?? ''}`.trim(),
-    )
+    .map(({ name, expected, found, advice }) => {
+      const compared = expected ? `expected ${expected}, found ${brief(String(found), LONGEST_FOUND)}. ` : ''
+      return `${name}: ${compared}${advice ?? ''}`.trim()
+    })
     .join(' ')
 
 const listen = (server: ReturnType<typeof createServer>, port: number): Promise<void> =>

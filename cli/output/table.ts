@@ -24,9 +24,10 @@ const LEAST_WIDTH = 64
 const ID_END = 8
 
 /**
- * Rows as aligned columns under their titles, or as a block of lines each on a narrow terminal. Cells may carry colour codes, and must otherwise be free of control
- * characters. Where `width` (terminal columns) is given, the table is made to fit: ids are cut to their ends, optional
- * columns are left out, those without content first, then those that may shrink are cut with `…`, URLs last.
+ * Rows as aligned columns under their titles, or as a block of lines each on a narrow terminal. Cells may carry colour
+ * codes, and must otherwise be free of control characters. Where `width` (terminal columns) is given, the table is made
+ * to fit: ids are cut to their ends, optional columns are left out, those without content first, then those that may
+ * shrink are cut with `…`, URLs last.
  */
 export const renderTable = (
   columns: Column[],

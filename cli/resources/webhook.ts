@@ -123,13 +123,11 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
   session.output.one(webhook, colours => {
     const time = (iso: string) => `${cellText(iso)}  ${colours.dim(relativeIso(iso, nowMs))}`
     const reason = webhook.statusReason ? `  ${cellText(webhook.statusReason)}` : ''
+    const silence = onlyFails(webhook.health) ? ', and nothing has arrived in 24 hours' : ''
     const lines: WebhookLines = {
       id: ['ID', cellText(webhook.id)],
       url: ['URL', cellText(webhook.url)],
-      status: [
-        'Status',
-        `${webhookStatusCell(webhook, colours)}${onlyFails(webhook.health) ? ', and nothing has arrived in 24 hours' : ''}${reason}`,
-      ],
+      status: ['Status', webhookStatusCell(webhook, colours) + silence + reason],
       statusReason: undefined,
       events: ['Events', listed(webhook.events, 'all')],
       organisationIds: [

@@ -1,8 +1,9 @@
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 
-// The count that all processes share has what each has taken of a window. Used or not, what is taken counts; what a
-// process does not use it gives back when another finds nothing left. A count of one beyond the limit says that one has.
+// The count that all processes share has what each has taken of a window. Used
+// or not, what is taken counts; what a process does not use it gives back when
+// another finds nothing left. A count of one beyond the limit says that one has.
 
 /** What a process has got of a token's window, and where the count stands. */
 export type Taken = { got: number; windowStart: number; taken: number }

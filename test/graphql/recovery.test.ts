@@ -282,7 +282,9 @@ describeEachEngine('recovering deliveries', engine => {
     const { knex } = server.database
     await knex('webhooks').where({ id: webhookId }).update({ epoch: 1, ended_epoch: 1, sweeping: 1 })
     const token = await server.token({ permissions: ['webhooks'], organisationIds: [borealis.organisationId] })
-    const document = `mutation { recoverDeliveries(webhookId: "${webhookId}", since: "2026-01-01T00:00:00Z") { queued } }`
+    const document = `mutation {
+      recoverDeliveries(webhookId: "${webhookId}", since: "2026-01-01T00:00:00Z") { queued }
+    }`
     const { errors } = await server.graphql(document, {}, token)
     assert.equal(errors![0]!.extensions.code, 'NOT_FOUND')
     assert.equal((await owed(webhookId)).length, 1)
