@@ -46,7 +46,7 @@ const startCommand = () =>
     .option(
       '--processes <count>',
       'so many processes, or "auto" for one a core: they share the port, and one that dies is started again; ' +
-        'each has its own TIDINGS_CONCURRENCY. MySQL or MariaDB only',
+        'each has its own TIDINGS_CONCURRENCY and database connections. MySQL or MariaDB only',
       processCount,
       1,
     )

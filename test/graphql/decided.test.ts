@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
-import { after, before, describe, it } from 'node:test'
+import { after, before, describe, it, type TestContext } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { connect } from '../../server/database/connect.ts'
 import { createLog } from '../../server/log.ts'
@@ -49,8 +49,8 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       await two?.stop()
     })
     const sql = () => two.stopped.database.knex
-    const held = <A, B>(pattern: RegExp, act: () => Promise<A>, meanwhile: () => Promise<B>) =>
-      heldAt(two.proxy, pattern, act, meanwhile)
+    const held = <A, B>(pattern: RegExp, act: () => Promise<A>, meanwhile: () => Promise<B>, options = {}) =>
+      heldAt(two.proxy, pattern, act, meanwhile, options)
     const webhook = async (input: object): Promise<string> =>
       done(await two.byOther(UPSERT_WEBHOOK, { url: receiver.url, ...input })).upsertWebhook.id
 
@@ -242,32 +242,33 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       await database.close()
     }
 
-    const narrowed = async () => {
+    const narrowed = async (test: TestContext) => {
       const kept = await addProject(two.stopped.database)
       const left = await addProject(two.stopped.database)
       const next = await startReceiver()
+      test.after(() => next.close())
       const id = await webhook({ organisationIds: [kept.organisationId, left.organisationId] })
       const input = { id, url: next.url, organisationIds: [kept.organisationId] }
       const submission = { projectId: left.projectId, quarter: '2026-3', submitterId: left.userId }
       const owed = () => sql()('deliveries').where({ webhook_id: id }).whereNot('event_type', 'ping')
-      return { input, submission, next, owed }
+      return { input, submission, owed }
     }
 
-    it('is which event a webhook gets that is narrowed and turned to another url', async () => {
-      const { input, submission, next, owed } = await narrowed()
+    it('is which event a webhook gets that is narrowed and turned to another url', async test => {
+      const { input, submission, owed } = await narrowed(test)
       const { acted, hadHappened } = await held(
         /STRAIGHT_JOIN webhooks .*LOCK IN SHARE MODE/s,
         () => two.byStopped(SUBMIT, submission),
         async () => done(await two.byOther(UPSERT_WEBHOOK, input)),
+        { withinMs: 10_000 },
       )
       done(acted)
       assert.ok(hadHappened)
       assert.deepEqual(await owed(), [])
-      await next.close()
     })
 
-    it('is which event a webhook gets that is being narrowed while the event waits for it', async () => {
-      const { input, submission, next, owed } = await narrowed()
+    it('is which event a webhook gets that is being narrowed while the event waits for it', async test => {
+      const { input, submission, owed } = await narrowed(test)
       const { acted, happened, hadHappened } = await held(
         /UPDATE webhooks SET\s+all_events = CASE/,
         () => two.byStopped(UPSERT_WEBHOOK, input),
@@ -277,7 +278,6 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       done(happened)
       assert.ok(!hadHappened)
       assert.deepEqual(await owed(), [])
-      await next.close()
     })
 
     const DAY_MS = 24 * 3_600_000

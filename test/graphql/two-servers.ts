@@ -57,6 +57,7 @@ const MEANWHILE_MS = 700
 /**
  * Makes `act` stand still at its first statement that matches while something else happens.
  *
+ * @param options.withinMs for what waits for nothing that stands still, and only takes its time
  * @returns `hadHappened`: whether that was done before `act` went on, and did not have to wait for it
  */
 export const heldAt = async <A, B>(
@@ -64,6 +65,7 @@ export const heldAt = async <A, B>(
   pattern: Pattern,
   act: () => Promise<A>,
   meanwhile: () => Promise<B>,
+  { withinMs = MEANWHILE_MS }: { withinMs?: number } = {},
 ): Promise<{ acted: A; happened: B; hadHappened: boolean }> => {
   const hold = proxy.hold(pattern)
   try {
@@ -71,7 +73,7 @@ export const heldAt = async <A, B>(
     const held = await Promise.race([hold.caught, acting.then(() => undefined)])
     assert.ok(held, `no statement came that matches ${pattern}`)
     const happening = meanwhile()
-    const hadHappened = await Promise.race([happening.then(() => true), wait(MEANWHILE_MS, false)])
+    const hadHappened = await Promise.race([happening.then(() => true), wait(withinMs, false)])
     hold.end()
     const [acted, happened] = await Promise.all([acting, happening])
     return { acted, happened, hadHappened }
