@@ -2,7 +2,7 @@ import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '
 import pc from 'picocolors'
 import { addCommands, entries } from './commands/index.ts'
 import { CliError, type ExitCode, exitCodes, Finished, fileFault, isFileFault, usageError } from './errors.ts'
-import { neutralise, safeJson } from './output/neutralise.ts'
+import { neutralise, plain, printable, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
 import { asStarted } from './output/program.ts'
 import { fold } from './output/wrap.ts'
@@ -191,7 +191,8 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
     return report(new CliError(exitCodes.failed, 'FILE', message, hint), argv)
   }
   const unexpected = error instanceof Error ? error : new Error(String(error))
-  if (argv.includes('--verbose') || argv.includes('-v')) process.stderr.write(`${unexpected.stack}\n`)
+  if (argv.includes('--verbose') || argv.includes('-v'))
+    process.stderr.write(`${printable(String(unexpected.stack))}\n`)
   return report(
     new CliError(
       exitCodes.failed,
@@ -216,7 +217,7 @@ const report = (error: CliError, argv: string[]): number => {
     return exitCode
   }
   const { messageColours: colours } = new Output({ color: askedColour(argv) })
-  const text = `${colours.red('Error:')} ${message}\n${hint ? `${hint}\n` : ''}`
+  const text = `${colours.red('Error:')} ${plain(message)}\n${hint ? `${plain(hint)}\n` : ''}`
   process.stderr.write(fold(text, columnsOf(process.stderr)))
   return exitCode
 }

@@ -14,6 +14,8 @@ export type Role = (typeof roles)[number]
 export type Config = {
   databaseUrl: string
   baseUrl: string
+  /** A reverse proxy stands in front: what clients sign is `baseUrl`, whatever host and path it passes on. */
+  behindProxy: boolean
   issuerUrl: string
   host: string
   port: number
@@ -108,6 +110,7 @@ const environment = z.object({
   TIDINGS_HOST: z.string().default('127.0.0.1'),
   TIDINGS_PORT: integer(0, 65535).default(4100),
   TIDINGS_BASE_URL: url.optional(),
+  TIDINGS_BEHIND_PROXY: z.enum(['true', 'false', '1', '0'], 'is neither true nor false').default('false'),
   TIDINGS_ISSUER_URL: url.optional(),
   TIDINGS_MASTER_KEY: parsed(masterKeys),
   TIDINGS_ROLES: parsed(roleList).default([...roles]),
@@ -177,12 +180,19 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
       `${name} ${wrong}${missing || SECRETS.includes(name) ? '' : ` (found: ${JSON.stringify(given[name])})`}`,
     )
   }
+  if (isTrue(result.data?.TIDINGS_BEHIND_PROXY) && !given.TIDINGS_BASE_URL) {
+    faults.push(
+      'TIDINGS_BASE_URL is missing, the address that clients use; ' +
+        'TIDINGS_BEHIND_PROXY has signatures checked against it',
+    )
+  }
   if (faults.length > 0 || !result.data) throw new ConfigError(faults)
   const values = result.data
   const baseUrl = (values.TIDINGS_BASE_URL ?? ownUrl(values.TIDINGS_HOST, values.TIDINGS_PORT)).replace(/\/+$/, '')
   return {
     databaseUrl: values.TIDINGS_DATABASE_URL,
     baseUrl,
+    behindProxy: isTrue(values.TIDINGS_BEHIND_PROXY),
     issuerUrl: values.TIDINGS_ISSUER_URL ?? baseUrl,
     host: values.TIDINGS_HOST,
     port: values.TIDINGS_PORT,
@@ -190,7 +200,7 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     roles: values.TIDINGS_ROLES,
     home,
     allowNetworks: values.TIDINGS_ALLOW_NETWORKS,
-    requireHttps: ['true', '1'].includes(values.TIDINGS_REQUIRE_HTTPS),
+    requireHttps: isTrue(values.TIDINGS_REQUIRE_HTTPS),
     retryScheduleMs: values.TIDINGS_RETRY_SCHEDULE,
     rateLimit: values.TIDINGS_RATE_LIMIT,
     concurrency: values.TIDINGS_CONCURRENCY,
@@ -201,6 +211,8 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     logLevel: values.TIDINGS_LOG_LEVEL,
   }
 }
+
+const isTrue = (value: string | undefined): boolean => value === 'true' || value === '1'
 
 /** Where a server that listens on `host` is reached from its own machine. */
 const ownUrl = (host: string, port: number): string => {

@@ -13,7 +13,7 @@ import { listen } from './http/listen.ts'
 import { createMetrics, type Metrics } from './http/metrics.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
-import { type Log, logAllCounted } from './log.ts'
+import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 
@@ -104,6 +104,7 @@ const startRoles = async (
   const sender = createSender({
     guard: createNetworkGuard({ allow: config.allowNetworks }),
     maxConnectionsPerOrigin: 6 * config.concurrency,
+    onInside: (error, host) => logSeldom(log, 'warn', error.name, { host, reason: error.message }, 'nothing was sent'),
   })
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
     config

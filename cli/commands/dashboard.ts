@@ -5,9 +5,9 @@ import { Session } from '../connection/session.ts'
 import { exitCodes } from '../errors.ts'
 import { collect, dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
+import { existingId } from '../resources/ids.ts'
 import { knownStatuses } from '../resources/timeline.ts'
 import { askViewer } from '../resources/viewer.ts'
-import { findWebhook } from '../resources/webhook.ts'
 import type { Filters } from '../screens/dashboard/state.ts'
 
 export const dashboardCommand = () =>
@@ -36,12 +36,11 @@ export const dashboardCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const filters: Filters = {
-        webhookId: options.webhook,
+        webhookId: await existingId(session, 'webhooks', options.webhook),
         statuses: knownStatuses(options.status),
         eventType: options.eventType,
       }
       const { output } = session
-      if (options.webhook !== undefined && !session.dryRun) await findWebhook(session, options.webhook)
       const isScreen = process.stdin.isTTY && process.stdout.isTTY && process.env.TERM !== 'dumb'
       if (!isScreen || output.formGiven || session.dryRun) {
         const { printSnapshot } = await import('../screens/dashboard/snapshot.ts')

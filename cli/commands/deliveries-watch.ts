@@ -10,6 +10,7 @@ import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { DeliveryWatch } from '../resources/delivery-watch.ts'
+import { existingId } from '../resources/ids.ts'
 import { type DeliveryAtAGlance, describeState, knownStatuses, statusMark } from '../resources/timeline.ts'
 
 const INTERVAL_MS = 1000
@@ -42,11 +43,12 @@ export const watchCommand = () =>
       const session = new Session(command)
       const { output } = session
       const statuses = knownStatuses(options.status)
+      const webhookId = await existingId(session, 'webhooks', options.webhook)
       let hasBegun = false
       const ask: Ask = (document, variables) =>
         hasBegun ? session.look(document, variables) : session.graphql(document, variables)
       const watch = new DeliveryWatch(ask, {
-        ...(options.webhook && { webhookId: options.webhook }),
+        ...(webhookId && { webhookId }),
         ...(options.eventType && { eventType: options.eventType }),
       })
       const ending = new AbortController()

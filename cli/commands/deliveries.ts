@@ -6,6 +6,7 @@ import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
 import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
 import { watchCommand } from './deliveries-watch.ts'
@@ -55,7 +56,8 @@ const listDeliveriesCommand = () =>
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { webhook, status, eventType, since } = options
+      const { status, eventType, since } = options
+      const webhook = await existingId(session, 'webhooks', options.webhook)
       await list<ListedDelivery>(session, options, {
         resource: 'deliveries',
         noun: ['delivery', 'deliveries'],
@@ -86,8 +88,9 @@ const showCommand = () =>
         ['Its attempts, for a script', `tidings deliveries show ID --output json | jq '.attempts[].statusCode'`],
       ),
     )
-    .action(async (id, _options, command) => {
+    .action(async (given, _options, command) => {
       const session = new Session(command)
+      const id = await resolveId(session, 'deliveries', given)
       const { deliveries } = await session.graphql<{ deliveries: Delivery[] }>(
         `query ($query: MangoQuery) { deliveries(query: $query) { ${deliveryFields} } }`,
         { query: { selector: { id } } },
@@ -101,8 +104,35 @@ const showCommand = () =>
           'Give the eventId that the receiver saw. See those that there are with: tidings deliveries list',
         )
       }
-      session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
+      const heldBy = session.output.forPeople ? await findHolder(session, delivery) : undefined
+      session.output.one(delivery, colours => describeDelivery({ ...delivery, heldBy }, session.output.nowMs, colours))
     })
+
+/** So many of what waits for a webhook, the oldest first, are looked at for the one that made the others wait. */
+const LOOKED_AT = 50
+
+/** The delivery whose 429 keeps this one waiting, as far as it can be found. */
+const findHolder = async (
+  session: Session,
+  { id, webhookId, status, nextAttemptAt }: Delivery,
+): Promise<Delivery['heldBy']> => {
+  if (status !== 'pending' || nextAttemptAt === null || Date.parse(nextAttemptAt) < session.output.nowMs) return
+  const { deliveries } = await session.graphql<{ deliveries: Pick<Delivery, 'id' | 'attempts'>[] }>(
+    `query ($query: MangoQuery) { deliveries(query: $query) {
+      id attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { statusCode retryAfter } } }`,
+    {
+      query: {
+        selector: { webhookId, status: 'pending', attemptCount: { $gt: 0 } },
+        sort: [{ id: 'asc' }],
+        limit: LOOKED_AT,
+      },
+    },
+  )
+  const held = deliveries.flatMap(({ id: other, attempts: [last] }) =>
+    other !== id && last?.statusCode === 429 && last.retryAfter !== null ? [{ id: other, until: last.retryAfter }] : [],
+  )
+  return held.toSorted((a, b) => (a.until < b.until ? 1 : -1))[0]
+}
 
 const redeliverCommand = () =>
   new Command('redeliver')
@@ -124,8 +154,9 @@ const redeliverCommand = () =>
         ],
       ),
     )
-    .action(async (id, _options, command) => {
+    .action(async (given, _options, command) => {
       const session = new Session(command)
+      const id = await resolveId(session, 'deliveries', given)
       const { delivery } = await session.graphql<{ delivery: Delivery }>(
         `mutation ($id: UUID!) { delivery: redeliver(deliveryId: $id) { ${deliveryFields} } }`,
         { id },
@@ -139,15 +170,14 @@ const view = (nowMs: number): View<ListedDelivery> => ({
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
     // Types differ at their ends.
-    { title: 'EVENT', shrinks: 'start', cell: row => cellText(row.eventType) },
-    { title: 'WEBHOOK', shrinks: 'url', optional: true, cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    { title: 'EVENT', shrinks: 'start', optional: true, cell: row => cellText(row.eventType) },
+    { title: 'WEBHOOK', shrinks: 'url', cell: row => cellText(row.webhook?.url ?? row.webhookId) },
     {
       title: 'NEXT',
-      optional: true,
       cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),
     },
-    { title: 'ATTEMPTS', align: 'right', optional: true, cell: row => String(row.attemptCount) },
-    timeColumn('CREATED', row => row.createdAt, nowMs),
+    { title: 'TRIES', align: 'right', cell: row => String(row.attemptCount) },
+    { ...timeColumn<ListedDelivery>('CREATED', row => row.createdAt, nowMs), optional: true },
   ],
   empty: 'No deliveries. One is made for each webhook that an event concerns; try one with: tidings webhooks ping ID',
 })

@@ -7,6 +7,7 @@ import { cellText, describeFields, type View } from '../output/output.ts'
 import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
 import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface Event {
@@ -65,7 +66,9 @@ const listEventsCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { nowMs } = session.output
-      const { type, organisation, project, since } = options
+      const { type, since } = options
+      const organisation = await existingId(session, 'organisations', options.organisation)
+      const project = await existingId(session, 'projects', options.project)
       await list<Event>(session, options, {
         resource: 'events',
         noun: ['event', 'events'],
@@ -87,8 +90,9 @@ const showCommand = () =>
     .argument('<id>', 'the event’s id; that a receiver sees as eventId is a delivery’s')
     .addOption(dryRunOption())
     .addHelpText('after', examples(['Who was told, and what became of it?', 'tidings events show ID']))
-    .action(async (id, _options, command) => {
+    .action(async (given, _options, command) => {
       const session = new Session(command)
+      const id = await resolveId(session, 'events', given)
       const { output } = session
       const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
         `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook ` +
@@ -136,9 +140,9 @@ const showCommand = () =>
     })
 
 const SENT_COLUMNS = [
-  { title: 'DELIVERY' },
+  { title: 'DELIVERY', isId: true as const },
   { title: 'STATUS' },
-  { title: 'ATTEMPTS', align: 'right' as const, optional: true as const },
+  { title: 'TRIES', align: 'right' as const },
   { title: 'WEBHOOK', shrinks: 'url' as const },
 ]
 

@@ -3,6 +3,7 @@ import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { idColumn } from '../resources/cells.ts'
+import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface Project {
@@ -38,8 +39,10 @@ const listProjectsCommand = () =>
       ),
     )
     .action(async (options, command) => {
-      const { organisation, name } = options
-      await list<Project>(new Session(command), options, {
+      const session = new Session(command)
+      const { name } = options
+      const organisation = await existingId(session, 'organisations', options.organisation)
+      await list<Project>(session, options, {
         resource: 'projects',
         noun: ['project', 'projects'],
         fields: 'id name organisation { id name }',
@@ -85,7 +88,11 @@ const upsertCommand = () =>
             id name organisation { id name }
           }
         }`,
-        { ...(options.id !== undefined && { id: options.id }), organisationId: options.organisation, name },
+        {
+          ...(options.id !== undefined && { id: options.id }),
+          organisationId: await resolveId(session, 'organisations', options.organisation),
+          name,
+        },
       )
       session.output.one(project, colours =>
         describeFields(

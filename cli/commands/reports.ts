@@ -4,6 +4,7 @@ import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
 import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface ProjectReport {
@@ -53,7 +54,8 @@ const listReportsCommand = () =>
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { project, quarter, status } = options
+      const { quarter, status } = options
+      const project = await existingId(session, 'projects', options.project)
       await list<ProjectReport>(session, options, {
         resource: 'projectReports',
         noun: ['report', 'reports'],
@@ -100,7 +102,11 @@ const submitCommand = () =>
         `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
           report: submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { ${FIELDS} }
         }`,
-        { projectId: options.project, quarter: options.quarter, submitterId: options.submitter },
+        {
+          projectId: await resolveId(session, 'projects', options.project),
+          quarter: options.quarter,
+          submitterId: await resolveId(session, 'users', options.submitter),
+        },
       )
       session.output.message('Submitted. See who is told with: tidings deliveries list')
       print(session, report)
@@ -121,7 +127,11 @@ const approveCommand = () =>
         `mutation ($id: UUID!, $approverId: UUID!, $approvedDate: Date) {
           report: approveProjectReport(id: $id, approverId: $approverId, approvedDate: $approvedDate) { ${FIELDS} }
         }`,
-        { id, approverId: options.approver, ...(options.date && { approvedDate: options.date }) },
+        {
+          id: await resolveId(session, 'projectReports', id),
+          approverId: await resolveId(session, 'users', options.approver),
+          ...(options.date && { approvedDate: options.date }),
+        },
       )
       session.output.message('Approved. See who is told with: tidings deliveries list')
       print(session, report)

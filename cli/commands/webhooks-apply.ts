@@ -140,7 +140,7 @@ const make = async (session: Session, { entry, exists, changed }: Planned): Prom
 
 const viewOf = (results: Result[]): View<Result> => ({
   columns: [
-    { title: 'ID', cell: row => cellText(row.id) },
+    { title: 'ID', isId: true, cell: row => cellText(row.id) },
     {
       title: 'OUTCOME',
       cell: ({ outcome }, colours) =>

@@ -5,6 +5,7 @@ import { dryRunOption, examples, pastTime, yesOption } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
+import { resolveId } from '../resources/ids.ts'
 import { lookAtWebhook } from '../resources/webhook.ts'
 
 interface Recovery {
@@ -39,8 +40,9 @@ export const recoverCommand = () =>
         ],
       ),
     )
-    .action(async (id, options, command) => {
+    .action(async (given, options, command) => {
       const session = new Session(command)
+      const id = await resolveId(session, 'webhooks', given)
       const { output } = session
       const since = pastTime(options.since, '--since', output.nowMs)
       const until = options.until === undefined ? undefined : pastTime(options.until, '--until', output.nowMs)

@@ -5,7 +5,8 @@ import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, dryRunOption, examples, filterList, yesOption } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
-import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { idColumn, timeColumn, webhookStatusCell } from '../resources/cells.ts'
+import { resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 import { type Delivery, deliveryFields, describeAttempt } from '../resources/timeline.ts'
 import {
@@ -141,7 +142,7 @@ const showCommand = () =>
     .addHelpText('after', examples(['What it receives and how it is doing', 'tidings webhooks show ID']))
     .action(async (id, _options, command) => {
       const session = new Session(command)
-      printWebhook(session, await findWebhook(session, id))
+      printWebhook(session, await findWebhook(session, await resolveId(session, 'webhooks', id)))
     })
 
 const updateCommand = () =>
@@ -210,8 +211,9 @@ const pingCommand = () =>
     .argument('<id>', 'the webhook’s id')
     .addOption(dryRunOption())
     .addHelpText('after', examples(['Does the endpoint take our tokens?', 'tidings webhooks ping ID']))
-    .action(async (id, _options, command) => {
+    .action(async (given, _options, command) => {
       const session = new Session(command)
+      const id = await resolveId(session, 'webhooks', given)
       const { delivery } = await session.graphql<{ delivery: Delivery }>(
         `mutation ($id: UUID!) { delivery: pingWebhook(id: $id) { ${deliveryFields} } }`,
         { id },
@@ -224,12 +226,13 @@ const pingCommand = () =>
         exitCodes.failed,
         'PING_NOT_DELIVERED',
         `The ping was not delivered: it is ${cellText(delivery.status)}.`,
-        `See what was sent and what came back with: tidings deliveries show ${delivery.id}`,
+        `See what was sent and what came back with: tidings deliveries show ${cellText(delivery.id)}`,
       )
     })
 
 /** Changes a webhook, after asking if that would cancel what waits to be sent to it. */
-const change = async (session: Session, id: string, changes: Partial<WebhookInput>): Promise<void> => {
+const change = async (session: Session, named: string, changes: Partial<WebhookInput>): Promise<void> => {
+  const id = await resolveId(session, 'webhooks', named)
   let known: Webhook | undefined
   if (!session.dryRun) {
     // The API's upsert would create what it does not know; a change must be of something.
@@ -269,7 +272,7 @@ const filters = (options: {
 const view = (nowMs: number): View<Webhook> => ({
   columns: [
     idColumn,
-    { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
+    { title: 'STATUS', cell: webhookStatusCell },
     { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
     {
       title: 'EVENTS',

@@ -8,6 +8,7 @@ import { difference, serverVersion } from '../connection/server-version.ts'
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { count, duration, relativeIso } from '../output/time.ts'
+import { resolveId } from '../resources/ids.ts'
 import { type Attempt, describeAttempt, hasFailed } from '../resources/timeline.ts'
 import { askViewer, describeSight, type Viewer } from '../resources/viewer.ts'
 import { type Webhook, webhookFields } from '../resources/webhook.ts'
@@ -39,7 +40,9 @@ export const diagnoseClient = async (session: Session, webhookId: string | undef
     const connection = connect(settings)
     const viewer = await askViewer(document => session.output.waiting(url.host, graphql(connection, document)))
     findings.push(...diagnoseToken(viewer, session.output.nowMs))
-    if (webhookId !== undefined) findings.push(...(await diagnoseWebhook(session, webhookId)))
+    if (webhookId !== undefined) {
+      findings.push(...(await diagnoseWebhook(session, await resolveId(session, 'webhooks', webhookId))))
+    }
   } catch (error) {
     findings.push(
       error instanceof CliError && error.code === 'FORBIDDEN'

@@ -130,7 +130,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     options.onDelivery({
       receivedAtMs,
       method: request.method ?? '',
-      path: request.url ?? '',
+      path: brief(request.url ?? '', LONGEST_FOUND),
       headers: request.headers,
       body: body ?? '',
       verification,
@@ -267,7 +267,7 @@ const readAll = async (request: IncomingMessage): Promise<string | undefined> =>
 }
 
 const readBody = (body: string): { eventId: string | undefined; eventType: string | undefined } => {
-  const text = (value: unknown) => (typeof value === 'string' ? value : undefined)
+  const text = (value: unknown) => (typeof value === 'string' ? brief(value, LONGEST_NAME) : undefined)
   try {
     const content = JSON.parse(body)
     return { eventId: text(content?.eventId), eventType: text(content?.eventType) }
@@ -276,12 +276,19 @@ const readBody = (body: string): { eventId: string | undefined; eventType: strin
   }
 }
 
+/** Characters that are told of an id or a type, which anybody may send, and of what a check has found. */
+const LONGEST_NAME = 64
+const LONGEST_FOUND = 300
+
+const brief = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most)}…` : text)
+
 const describeFailure = (checks: Check[]): string =>
   checks
     .filter(check => check.status === 'failed')
-    .map(({ name, expected, found, advice }) =>
-      `${name}: ${expected ? `expected ${expected}, found ${found}. ` : ''}${advice ?? ''}`.trim(),
-    )
+    .map(({ name, expected, found, advice }) => {
+      const compared = expected ? `expected ${expected}, found ${brief(String(found), LONGEST_FOUND)}. ` : ''
+      return `${name}: ${compared}${advice ?? ''}`.trim()
+    })
     .join(' ')
 
 const listen = (server: ReturnType<typeof createServer>, port: number): Promise<void> =>

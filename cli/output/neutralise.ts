@@ -4,6 +4,17 @@
  */
 export const neutralise = (text: string): string => text.replace(ACTING, spelledOut)
 
+/**
+ * The last look at what is printed for people: colours, line ends and tabs act, and nothing else that slipped through.
+ */
+export const printable = (text: string): string =>
+  text.replace(COLOUR_OR_ACTING, found =>
+    found.length > 1 || found === '\n' || found === '\t' ? found : spelledOut(found),
+  )
+
+/** As `printable`, for text that has no colours: lines are all there is to it. */
+export const plain = (text: string): string => text.split('\n').map(neutralise).join('\n')
+
 /** JSON with the same characters escaped, which JSON itself leaves alone above U+001F. The value stays the same. */
 export const safeJson = (value: unknown, space?: number): string =>
   (JSON.stringify(value, null, space) ?? 'null').replace(ACTING_IN_JSON, unicodeEscape)
@@ -11,6 +22,8 @@ export const safeJson = (value: unknown, space?: number): string =>
 // biome-ignore lint/suspicious/noControlCharactersInRegex: finding them is the purpose
 const ACTING = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
 const ACTING_IN_JSON = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g
+
+const COLOUR_OR_ACTING = new RegExp(`\\u001b\\[[0-9;]*m|${ACTING.source}`, 'g')
 
 const unicodeEscape = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
 

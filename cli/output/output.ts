@@ -2,7 +2,7 @@ import { fstatSync, statSync, writeSync } from 'node:fs'
 import { devNull } from 'node:os'
 import pc from 'picocolors'
 import { CliError, exitCodes, fileFault, usageError } from '../errors.ts'
-import { neutralise, safeJson } from './neutralise.ts'
+import { neutralise, printable, safeJson } from './neutralise.ts'
 import { asStarted } from './program.ts'
 import { type Column, displayWidth, renderTable } from './table.ts'
 import { fold } from './wrap.ts'
@@ -104,15 +104,15 @@ export class Output {
       ? fold(describe(this.colours), columnsOf(process.stdout))
       : `${safeJson(row, this.form === 'json' ? 2 : undefined)}\n`
     try {
-      writeWhole(text)
+      writeWhole(printable(text))
     } catch (error) {
       throw secretLost(row.id, `Standard output cannot be written: ${fileFault(error)}.`, undo)
     }
   }
 
-  /** Text to stdout as it is. */
+  /** Text to stdout as it is, but for what would act on a terminal. */
   data(text: string): void {
-    process.stdout.write(text)
+    process.stdout.write(printable(text))
   }
 
   /** For people, on stderr; silent with --quiet. */
@@ -122,7 +122,7 @@ export class Output {
 
   /** A message without which the data would mislead: --quiet does not silence it. */
   notice(text: string): void {
-    process.stderr.write(`${fold(asStarted(text), columnsOf(process.stderr))}\n`)
+    process.stderr.write(`${fold(printable(asStarted(text)), columnsOf(process.stderr))}\n`)
   }
 
   warning(text: string): void {
@@ -145,7 +145,7 @@ export class Output {
 
   /** For people who want to know what happens underneath, with --verbose. */
   detail(text: string): void {
-    if (this.verbose) process.stderr.write(`${this.messageColours.dim(text)}\n`)
+    if (this.verbose) process.stderr.write(`${this.messageColours.dim(printable(text))}\n`)
   }
 }
 

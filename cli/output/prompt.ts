@@ -1,13 +1,14 @@
 import { createInterface } from 'node:readline'
 import { Writable } from 'node:stream'
 import { CliError, exitCodes, usageError } from '../errors.ts'
+import { printable } from './neutralise.ts'
 
 /** Questions go to stderr, so that they show even where stdout is piped. Both ends must be a terminal to ask. */
 export const canAsk = (): boolean => process.stdin.isTTY === true && process.stderr.isTTY === true
 
 /** Asks for a line of text; `fallback` is what an empty line means. */
 export const ask = async (question: string, fallback?: string): Promise<string> => {
-  const shown = fallback === undefined ? `${question}: ` : `${question} [${fallback}]: `
+  const shown = printable(fallback === undefined ? `${question}: ` : `${question} [${fallback}]: `)
   const answer = (await readLine(shown, process.stderr)).trim()
   return answer === '' && fallback !== undefined ? fallback : answer
 }

@@ -7,6 +7,8 @@ export interface Column {
    * May be cut at this end to make the table fit the terminal's width; a `url` loses its scheme first, then its middle.
    */
   shrinks?: 'start' | 'end' | 'url'
+  /** An id, of which the end is enough where all of it has no room. */
+  isId?: true
   /** Left out where the table would be too wide even so; of several such columns the last one goes first. */
   optional?: true
 }
@@ -14,21 +16,31 @@ export interface Column {
 const GAP = '  '
 /** A shrinking column keeps at least this many columns of the terminal, or its content's width if that is less. */
 const SHRUNK_WIDTH = 12
+/** Hosts and paths need some more. */
+const SHRUNK_URL_WIDTH = 14
+/** On a narrower terminal each row is a block of lines. */
+const LEAST_WIDTH = 64
+/** Of an id; commands take it for the whole one where no other ends so. */
+const ID_END = 8
 
 /**
- * Rows as aligned columns under their titles. Cells may carry colour codes, and must otherwise be free of control
- * characters. Where `width` (terminal columns) is given, the table is made to fit: optional columns are left out, then
- * those that may shrink are cut with `…`, the widest first. Ids and the like are never cut.
+ * Rows as aligned columns under their titles, or as a block of lines each on a narrow terminal. Cells may carry colour
+ * codes, and must otherwise be free of control characters. Where `width` (terminal columns) is given, the table is made
+ * to fit: ids are cut to their ends, optional columns are left out, those without content first, then those that may
+ * shrink are cut with `…`, URLs last.
  */
 export const renderTable = (
   columns: Column[],
-  rows: string[][],
+  whole: string[][],
   { width, title = (text: string) => text }: TableOptions = {},
 ): string => {
+  if (width !== undefined && width < LEAST_WIDTH) return renderBlocks(columns, whole, width, title)
+  const rows = fits(columns, whole, width) ? whole : whole.map(row => withIdEnds(columns, row))
   const natural = columns.map((column, index) =>
     Math.max(displayWidth(column.title), ...rows.map(row => displayWidth(row[index] ?? ''))),
   )
-  const { shown, widths } = fit(columns, natural, width)
+  const isEmpty = (index: number) => rows.every(row => (row[index] ?? '–') === '–')
+  const { shown, widths } = fit(columns, natural, isEmpty, width)
   const line = (cells: string[], style: (text: string) => string): string =>
     shown
       .map(index => {
@@ -43,25 +55,63 @@ export const renderTable = (
   return [line(titles, title), ...rows.map(row => line(row, text => text))].map(text => `${text}\n`).join('')
 }
 
+/** Each row's titles and values below one another, which people can read in a window of any width. */
+const renderBlocks = (columns: Column[], rows: string[][], width: number, title: (text: string) => string): string => {
+  const names = Math.max(...columns.map(column => displayWidth(column.title)))
+  const room = Math.max(SHRUNK_WIDTH, width - names - GAP.length)
+  const block = (row: string[]): string =>
+    columns
+      .map((column, index) => {
+        const cell = row[index] ?? ''
+        const fitted = column.isId && displayWidth(cell) > room ? cell.slice(-ID_END) : cut(cell, room, column.shrinks)
+        return `${title(column.title)}${' '.repeat(names - displayWidth(column.title))}${GAP}${fitted}`.trimEnd()
+      })
+      .map(line => `${line}\n`)
+      .join('')
+  return rows.map(block).join('\n')
+}
+
+const fits = (columns: Column[], rows: string[][], width = Number.POSITIVE_INFINITY): boolean =>
+  columns.reduce(
+    (sum, column, index) =>
+      sum + Math.max(displayWidth(column.title), ...rows.map(row => displayWidth(row[index] ?? ''))) + GAP.length,
+    -GAP.length,
+  ) <= width
+
+const withIdEnds = (columns: Column[], row: string[]): string[] =>
+  row.map((cell, index) => (columns[index]!.isId ? cell.slice(-ID_END) : cell))
+
 interface TableOptions {
   width?: number | undefined
   title?: (text: string) => string
 }
 
 /** Which columns are shown, by index, and how wide each is. */
-const fit = (columns: Column[], natural: number[], available = Number.POSITIVE_INFINITY) => {
+const fit = (
+  columns: Column[],
+  natural: number[],
+  isEmpty: (index: number) => boolean,
+  available = Number.POSITIVE_INFINITY,
+) => {
   const shown = columns.map((_, index) => index)
-  const least = (index: number) => (columns[index]!.shrinks ? Math.min(natural[index]!, SHRUNK_WIDTH) : natural[index]!)
+  const least = (index: number): number => {
+    const { shrinks } = columns[index]!
+    return shrinks ? Math.min(natural[index]!, shrinks === 'url' ? SHRUNK_URL_WIDTH : SHRUNK_WIDTH) : natural[index]!
+  }
   const total = (width: (index: number) => number) =>
     shown.reduce((sum, index) => sum + width(index), GAP.length * (shown.length - 1))
   while (total(least) > available) {
-    const last = shown.findLast(index => columns[index]!.optional)
+    const optional = shown.filter(index => columns[index]!.optional)
+    const last = optional.findLast(isEmpty) ?? optional.at(-1)
     if (last === undefined) break
     shown.splice(shown.indexOf(last), 1)
   }
   const widths = [...natural]
   while (total(index => widths[index]!) > available) {
-    const [widest] = shown.filter(index => widths[index]! > least(index)).sort((a, b) => widths[b]! - widths[a]!)
+    const isUrl = (index: number) => Number(columns[index]!.shrinks === 'url')
+    const [widest] = shown
+      .filter(index => widths[index]! > least(index))
+      .sort((a, b) => isUrl(a) - isUrl(b) || widths[b]! - widths[a]!)
     if (widest === undefined) break
     widths[widest]! -= 1
   }

@@ -1,4 +1,5 @@
 import { parseIso } from '../../shared/time.ts'
+import { neutralise } from './neutralise.ts'
 
 const UNITS = [
   { unit: 'd', ms: 86_400_000 },
@@ -31,11 +32,11 @@ export const duration = (ms: number): string => {
 export const count = (number: number, singular: string, plural = `${singular}s`): string =>
   `${number.toLocaleString('en-GB')} ${number === 1 ? singular : plural}`
 
-/** An ISO time relative to now; `–` for null, and the text itself if it is no time. */
+/** An ISO time relative to now; `–` for null, and the text itself, neutralised, if it is no time. */
 export const relativeIso = (iso: string | null | undefined, nowMs: number): string => {
   if (!iso) return '–'
   const at = parseIso(iso)
-  return at === undefined ? iso : relativeTime(at, nowMs)
+  return at === undefined ? neutralise(iso) : relativeTime(at, nowMs)
 }
 
 /** How far this machine's time is from UTC at a time (epoch milliseconds), in minutes; positive to the east. */

@@ -26,7 +26,17 @@ export const statusColour = (status: Status, colours: Colours): ((text: string) 
 
 export const statusCell = (status: Status, colours: Colours): string => statusColour(status, colours)(cellText(status))
 
-export const idColumn = { title: 'ID', cell: (row: { id: string }) => cellText(row.id) }
+/** A webhook that is active and only fails is as little well as one that is not active. */
+export const webhookStatusCell = (
+  { status, health }: { status: WebhookStatus; health: Partial<Record<DeliveryStatus, number>> },
+  colours: Colours,
+): string => (onlyFails(health) && status === 'active' ? colours.red(cellText(status)) : statusCell(status, colours))
+
+/** Whether nothing of the last 24 hours has arrived, and something was to. */
+export const onlyFails = ({ delivered = 0, rejected = 0, dropped = 0 }: Partial<Record<DeliveryStatus, number>>) =>
+  delivered === 0 && rejected + dropped > 0
+
+export const idColumn = { title: 'ID', isId: true as const, cell: (row: { id: string }) => cellText(row.id) }
 
 /** A column of times, told relative to now. */
 export const timeColumn = <Row>(

@@ -2,7 +2,7 @@ import { Command } from '@commander-js/extra-typings'
 import type { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
 import { dryRunOption, parseSelector, parseValues, wholeNumber } from '../options.ts'
-import { safeJson } from '../output/neutralise.ts'
+import { neutralise, safeJson } from '../output/neutralise.ts'
 import type { View } from '../output/output.ts'
 import { askForMore, canAsk } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
@@ -90,6 +90,13 @@ export const list = async <Row extends { id: string }>(
     const { rows } = await session.graphql<{ rows: Row[] }>(document, { query: { ...query, ...place } })
     const shown = rows.slice(0, shownLimit)
     total += shown.length
+    if (total === 0 && filtersOf(options) !== '') {
+      const empty = `No ${listing.noun[1]} with ${filtersOf(options)}.`
+      output.list([], { ...listing.view, empty })
+      // A program gets its empty list, and a person who reads it what was asked for.
+      if (!output.forPeople && !output.formGiven) output.message(empty)
+      return
+    }
     output.list(shown.map(withoutPlace), listing.view)
     if (shown.length === rows.length) return
     place = placeOf(shown.at(-1)!, sort)
@@ -100,6 +107,18 @@ export const list = async <Row extends { id: string }>(
     return
   }
 }
+
+const NO_FILTERS = ['sort', 'limit', 'after', 'afterValues', 'dryRun']
+
+/** The options that chose what is listed, as they were given: `--status rejected --since 2h`. */
+const filtersOf = (options: ListOptions): string =>
+  Object.entries(options)
+    .filter(([name, value]) => value !== undefined && !NO_FILTERS.includes(name))
+    .map(([name, value]) => {
+      const flag = `--${name.replaceAll(/[A-Z]/g, letter => `-${letter.toLowerCase()}`)}`
+      return value === true ? flag : `${flag} ${neutralise(String(value))}`
+    })
+    .join(' ')
 
 /** One word for a shell, whatever is in it. */
 const inShell = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`

@@ -39,6 +39,8 @@ export interface Delivery {
   createdAt: string
   finishedAt: string | null
   attempts: Attempt[]
+  /** Another delivery to the same webhook, whose 429 made all of them wait. */
+  heldBy?: { id: string; until: string } | undefined
 }
 
 /** What has become of a delivery in each status. Who looks for what failed looks for both ways to fail. */
@@ -85,7 +87,7 @@ const describeAnswer = (attempt: Attempt, colours: Colours): string => {
   const until = retryAfter === null ? undefined : parseIso(retryAfter)
   const answeredAt = (parseIso(startedAt) ?? 0) + (durationMs ?? 0)
   const asked = until === undefined ? '' : `, asked to wait ${duration(Math.max(0, until - answeredAt))}`
-  return colour(`answered ${statusCode}${asked}`)
+  return colour(`answered ${cellText(statusCode)}${asked}`)
 }
 
 /** What a line about a delivery needs; of its attempts the last one. */
@@ -194,14 +196,30 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
   return `${head}\n${lines.join('\n')}\n\n${next}\n\n${colours.dim('Payload')}\n${payload.join('\n')}\n`
 }
 
+/** Why it is not attempted before then, where that is not the schedule. */
+const whyThen = ({ attempts, heldBy }: Delivery, at: number, zone: number): string => {
+  const own = attempts.at(-1)
+  if (own?.statusCode === 429 && own.retryAfter !== null) return ' The endpoint asked to wait until then (429).'
+  if (!heldBy || (parseIso(heldBy.until) ?? 0) < at - HELD_TOLERANCE_MS) return ''
+  return (
+    ` It is held: the endpoint answered delivery ${cellText(heldBy.id)} with 429 and asked to wait until ` +
+    `${clock(heldBy.until, zone)}; until then nothing is sent to this webhook.`
+  )
+}
+
+/** Those that wait for one endpoint are spread a little. */
+const HELD_TOLERANCE_MS = 60_000
+
 /** What becomes of a delivery from here, and what a reader can do about it. */
 const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: number, colours: Colours) => string> = {
   pending: (delivery, nowMs, zone, colours) => {
     const number = delivery.attemptCount + 1
     const at = delivery.nextAttemptAt === null ? undefined : parseIso(delivery.nextAttemptAt)
     if (at === undefined) return `Next: attempt ${number}, now under way.`
-    if (at > nowMs)
-      return `Next: attempt ${number} ${relativeTime(at, nowMs)}, at ${clock(delivery.nextAttemptAt!, zone)}.`
+    if (at > nowMs) {
+      const next = `Next: attempt ${number} ${relativeTime(at, nowMs)}, at ${clock(delivery.nextAttemptAt!, zone)}.`
+      return `${next}${whyThen(delivery, at, zone)}`
+    }
     const line = `Next: attempt ${number}, due ${relativeTime(at, nowMs)}.`
     return nowMs - at < 20_000
       ? line

@@ -4,7 +4,7 @@ import { CliError, exitCodes } from '../errors.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
 import { wordsOf } from '../output/words.ts'
-import { statusCell } from './cells.ts'
+import { onlyFails, statusCell, webhookStatusCell } from './cells.ts'
 
 /** A webhook as the API shows it. Each field stands in FIELDS too; a test compares them with the API's own. */
 export interface Webhook {
@@ -123,10 +123,11 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
   session.output.one(webhook, colours => {
     const time = (iso: string) => `${cellText(iso)}  ${colours.dim(relativeIso(iso, nowMs))}`
     const reason = webhook.statusReason ? `  ${cellText(webhook.statusReason)}` : ''
+    const silence = onlyFails(webhook.health) ? ', and nothing has arrived in 24 hours' : ''
     const lines: WebhookLines = {
       id: ['ID', cellText(webhook.id)],
       url: ['URL', cellText(webhook.url)],
-      status: ['Status', `${statusCell(webhook.status, colours)}${reason}`],
+      status: ['Status', webhookStatusCell(webhook, colours) + silence + reason],
       statusReason: undefined,
       events: ['Events', listed(webhook.events, 'all')],
       organisationIds: [

@@ -25,6 +25,10 @@ type Mode = (typeof MODES)[number]
 /** What other drivers call `ssl-mode`. */
 const OTHER_NAMES = ['sslmode', 'ssl_mode', 'sslMode', 'ssl', 'tls', 'useSSL', 'requireSSL']
 
+const NOT_READABLE =
+  'is no URL such as mysql://user:password@host:3306/database; in a password write # as %23, / as %2F, ? as %3F, ' +
+  '@ as %40 and % as %25'
+
 /**
  * Reads `mysql://user:password@host:port/database?ssl-mode=…&ssl-ca=…&ssl-cert=…&ssl-key=…`, with MySQL's own options
  * for encrypted connections; the last three are paths of PEM files. With `ssl-ca` alone the mode is VERIFY_CA, with
@@ -34,7 +38,11 @@ const OTHER_NAMES = ['sslmode', 'ssl_mode', 'sslMode', 'ssl', 'tls', 'useSSL', '
 export const parseMysqlUrl = (text: string): MysqlAddress => {
   const url = URL.parse(text)
   if (url?.protocol !== 'mysql:' || !url.hostname) {
-    throw new Error('is no URL such as mysql://user:password@host:3306/database')
+    throw new Error(NOT_READABLE)
+  }
+  // A password that ends too early leaves the rest of it where names stand, which are shown.
+  if ([url.pathname, url.hash, ...url.searchParams.keys()].some(part => part.includes('@'))) {
+    throw new Error(NOT_READABLE)
   }
   const host = decodeURIComponent(url.hostname).replace(/^\[|\]$/g, '')
   const ssl = sslOf(url.searchParams, host)

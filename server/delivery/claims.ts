@@ -34,6 +34,8 @@ export type Claims = {
    * and places that become free are a reason to look.
    */
   readonly isCrowded: boolean
+  /** Says that something is due that there is no place for. */
+  crowd(): void
   /** Whether older deliveries of a webhook, in this epoch, are known to be due and left. */
   isBehind(webhook: { webhookId: string; epoch: number }, now: number): boolean
   /**
@@ -146,6 +148,9 @@ export const createClaims = ({
   return {
     get isCrowded() {
       return crowded
+    },
+    crowd() {
+      crowded = true
     },
     isBehind(webhook, now) {
       const head = crowded && heads.get(lineOf({ ...webhook, recovered: false }))

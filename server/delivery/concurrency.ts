@@ -235,6 +235,9 @@ export const createPlaces = ({
     return Math.max(webhook.held_until ?? 0, held && held.epoch === epoch ? held.until : 0)
   }
 
+  const hasRoom = (job: Job): boolean =>
+    mayTake('memory', claimableOf(job), conducts.isProbed(job.webhookId) ? newDraft() : undefined)
+
   const wait = (place: Place): void => {
     const { lane, job } = place
     ;(job.recovered ? lane.behind : lane.fresh).push(place)
@@ -415,11 +418,11 @@ export const createPlaces = ({
      * and tenant may have one more; until `fill` or `leave`.
      */
     reserve(job: Job, leaseEnd: number): Place | undefined {
-      if (heldUntil(job) > clock.now()) return undefined
-      const claimable = claimableOf(job)
-      const draft = conducts.isProbed(job.webhookId) ? newDraft() : undefined
-      return mayTake('memory', claimable, draft) ? enter(job, leaseEnd, 'reserved') : undefined
+      return heldUntil(job) <= clock.now() && hasRoom(job) ? enter(job, leaseEnd, 'reserved') : undefined
     },
+
+    /** Whether there is a place for one more such job. */
+    hasRoom,
 
     /**
      * A job whose place was reserved has been queued, and waits for its turn.

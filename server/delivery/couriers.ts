@@ -12,6 +12,7 @@ import type { Job } from './queue.ts'
  *
  * @param given.isTaking whether fresh deliveries of a webhook are sent from here at once
  * @param given.onCommitted called with what was taken, and when it was looked at, by `performance.now()`
+ * @param given.onLeft called with what is committed and was left to be claimed
  * @param given.onReleased called with each place that was kept for what was not committed
  * @param given.onDoubt called with jobs of which it is not known whether they were committed: none of them is sent
  */
@@ -21,25 +22,28 @@ export const createCouriers =
     places: Places
     isTaking: (webhook: { webhookId: string; epoch: number }) => boolean
     onCommitted: (places: Place[], lookedAt: number) => void
+    onLeft: (jobs: Job[]) => void
     onReleased: (place: Place) => void
     onDoubt: (jobs: Job[], leaseEnd: number) => void
   }) =>
   (trx: Knex.Transaction): Courier => {
-    const { clock, places, isTaking, onCommitted, onReleased, onDoubt } = given
+    const { clock, places, isTaking, onCommitted, onLeft, onReleased, onDoubt } = given
     const kept: Place[] = []
     let lookedAt = Number.POSITIVE_INFINITY
-    let left = 0
+    const left: Job[] = []
 
     const keep = (fresh: FreshDelivery, lease: Lease): boolean => {
       const job = jobOf(fresh, lease)
       const place = isTaking(job) ? places.reserve(job, lease.end) : undefined
       if (place) kept.push(place)
+      else left.push(job)
       return place !== undefined
     }
 
     trx.executionPromise.then(
       () => {
         if (kept.length > 0) onCommitted(kept, lookedAt)
+        if (left.length > 0) onLeft(left)
       },
       error => {
         for (const place of kept) onReleased(place)
@@ -57,11 +61,10 @@ export const createCouriers =
         const now = clock.now()
         const lease = { id: newLease(now), end: now + LEASE_MS }
         const taken = new Set(fresh.filter(one => keep(one, lease)).map(({ id }) => id))
-        left += fresh.length - taken.size
         return { lease, taken }
       },
-      get hasTakenAll() {
-        return kept.length > 0 && left === 0
+      get seesToAll() {
+        return kept.length + left.length > 0
       },
     }
   }

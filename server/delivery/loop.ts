@@ -305,6 +305,11 @@ export const startDeliveryLoop = (
       added()
       startWaiting()
     },
+    onLeft(jobs) {
+      // Else a place that becomes free is the reason to look.
+      if (jobs.some(places.hasRoom)) wake()
+      else claims.crowd()
+    },
     onReleased: leave,
     onDoubt: putBackDoubtful,
   })

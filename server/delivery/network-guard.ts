@@ -14,15 +14,18 @@ export type NetworkGuard = {
   isAllowed(address: string): boolean
 }
 
-/** The endpoint's address must not be sent to; `code` is a failure reason. */
+/** The endpoint's address must not be sent to; `code` is a failure reason. Its message is for who runs the server. */
 export class AddressNotAllowedError extends Error {
   readonly code = 'address_not_allowed'
+  /** What the endpoint's owner is told: what a name leads to inside is not for everybody. */
+  readonly told: string
 
   constructor(host: string, addresses: readonly string[]) {
     const at =
       addresses.length === 1 && addresses[0] === host ? host : `${host} (${addresses.join(', ') || 'no address'})`
     super(`${at} is not a public address; TIDINGS_ALLOW_NETWORKS opens networks by name, such as 10.1.0.0/16`)
     this.name = 'AddressNotAllowedError'
+    this.told = `${host} is not a public address`
   }
 }
 

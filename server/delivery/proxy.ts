@@ -2,7 +2,7 @@ import { request as httpRequest, type RequestOptions } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 import type { Socket } from 'node:net'
 
-/** The proxy did not open a way to the endpoint. */
+/** The proxy did not open a way to the endpoint. Its message is for who runs the server, and has the proxy's name. */
 export class ProxyError extends Error {
   /** As Node names what went wrong on the way to the proxy, or `proxy_refused`. */
   readonly code: string

@@ -15,7 +15,8 @@ import type { AttemptResult, Outcome } from './outcome.ts'
 //    `domain/deliveries.ts`.
 // 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the
 //    `lease` of those it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is
-//    simply due again, for any process. No transaction is open while sending.
+//    simply due again, for any process. No transaction is open while sending. What is fresh may be inserted as if the
+//    process that commits it had claimed it (`couriers.ts`).
 // 3. `attempt` grows with each claim, so no two attempts of a delivery have the same number, whoever makes them.
 //    The change itself asks whether the row is as it was read: locks only keep claims from meeting, and some engines
 //    have none to pass over.

@@ -2,8 +2,15 @@ import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { whenArrivedIsRead } from '../arrived.ts'
-import { createGuardedConnector, type Lookup, type NetworkGuard, type ProxyFor } from './network-guard.ts'
+import {
+  AddressNotAllowedError,
+  createGuardedConnector,
+  type Lookup,
+  type NetworkGuard,
+  type ProxyFor,
+} from './network-guard.ts'
 import type { AttemptResult } from './outcome.ts'
+import { ProxyError } from './proxy.ts'
 import { limitReading, TooLongAnswer } from './read-limit.ts'
 
 /** Bytes that an attempt reads at most, of whatever an answer is made of; then the connection is given up. */
@@ -52,6 +59,7 @@ export class NotBegun extends Error {
  * @param options.maxConnectionsPerOrigin further requests to the same origin wait for a free connection, within their
  *   own time
  * @param options.lookup in place of the system's name resolution
+ * @param options.onInside told why an attempt failed where the reason is for who runs the server, and no one else
  * @param options.proxyFor in place of what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in upper or lower case
  */
 export const createSender = ({
@@ -60,6 +68,7 @@ export const createSender = ({
   attemptTimeoutMs = 15_000,
   maxConnectionsPerOrigin = 64,
   lookup,
+  onInside = () => {},
   proxyFor = getProxyForUrl,
 }: {
   guard: NetworkGuard
@@ -67,6 +76,7 @@ export const createSender = ({
   attemptTimeoutMs?: number
   maxConnectionsPerOrigin?: number
   lookup?: Lookup
+  onInside?: (error: Error, host: string) => void
   proxyFor?: ProxyFor
 }): Sender => {
   const connect = createGuardedConnector(guard, { connectTimeoutMs, proxyFor, ...(lookup && { lookup }) })
@@ -87,14 +97,15 @@ export const createSender = ({
     send: ({ url, headers, body, mayBegin = () => true }) =>
       new Promise((resolve, reject) => {
         const startedMs = performance.now()
-        const attempt = new Attempt(mayBegin, result => {
+        const target = URL.parse(url)
+        const onResult = (result: AttemptResult | undefined): void => {
           clearTimeout(timer)
           if (result === undefined) reject(new NotBegun())
           else resolve({ ...result, durationMs: performance.now() - startedMs })
-        })
+        }
+        const attempt = new Attempt({ mayBegin, onResult, onInside: error => onInside(error, target?.host ?? '') })
         const timer = setTimeout(whenArrivedIsRead, attemptTimeoutMs, () => attempt.giveUp(attemptTimeoutMs))
 
-        const target = URL.parse(url)
         if (target === null || !/^https?:$/.test(target.protocol)) {
           return attempt.fail('invalid_url', 'The URL must begin with https:// or http://')
         }
@@ -115,16 +126,22 @@ const ENOUGH = new Error('The result is known.')
 class Attempt implements Dispatcher.DispatchHandler {
   readonly #mayBegin: () => boolean
   readonly #onResult: (result: AttemptResult | undefined) => void
+  readonly #onInside: (error: Error) => void
   #controller: Dispatcher.DispatchController | undefined
   #finished = false
   #head: { statusCode: number; retryAfter?: string; challenge?: string } | undefined
   #bytesRead = 0
   #kept: Buffer[] = []
 
-  /** @param onResult called once; with nothing if `mayBegin` has said no */
-  constructor(mayBegin: () => boolean, onResult: (result: AttemptResult | undefined) => void) {
-    this.#mayBegin = mayBegin
-    this.#onResult = onResult
+  /** @param given.onResult called once; with nothing if `mayBegin` has said no */
+  constructor(given: {
+    mayBegin: () => boolean
+    onResult: (result: AttemptResult | undefined) => void
+    onInside: (error: Error) => void
+  }) {
+    this.#mayBegin = given.mayBegin
+    this.#onResult = given.onResult
+    this.#onInside = given.onInside
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -159,7 +176,9 @@ class Attempt implements Dispatcher.DispatchHandler {
   }
 
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    this.#conclude(explain(error))
+    const cause = causeOf(error)
+    if (!this.#finished && isInside(cause)) this.#onInside(cause)
+    this.#conclude(explain(cause))
   }
 
   giveUp(afterMs: number): void {
@@ -212,8 +231,18 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
   EPROTO: 'tls_error',
   UND_ERR_HEADERS_OVERFLOW: 'malformed_response',
   UND_ERR_RES_CONTENT_LENGTH_MISMATCH: 'malformed_response',
-  address_not_allowed: 'address_not_allowed',
 }
+
+/** What failed on the way to an address, in words that do not have the address: it may be one inside. */
+const WORDS: Partial<Record<FailureReason, string>> = {
+  connection_refused: 'Nothing listens there, or it is kept from us',
+  connection_reset: 'Closed before an answer came',
+  connect_timeout: 'No connection in time',
+  unreachable: 'There is no way to its address',
+}
+
+const isInside = (error: Error): error is AddressNotAllowedError | ProxyError =>
+  error instanceof AddressNotAllowedError || error instanceof ProxyError
 
 /** What undici says of an answer that fits no request of ours. */
 const UNASKED: Readonly<Record<string, string>> = {
@@ -225,15 +254,22 @@ const UNASKED: Readonly<Record<string, string>> = {
 const TLS_CODE =
   /^(ERR_(TLS|SSL|OSSL)_|CERT_|CRL_|UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|ERROR_IN_|INVALID_|HOSTNAME_MISMATCH|PATH_LENGTH_)/
 
+/** Of a name's several addresses each failed in a way of its own; the first speaks for all. */
+const causeOf = (error: Error): Error =>
+  error instanceof AggregateError && error.errors[0] instanceof Error ? error.errors[0] : error
+
+/** What the owner of the endpoint is told of an error. */
 const explain = (error: Error): Failure => {
-  // Of a name's several addresses each failed in a way of its own; the first speaks for all.
-  const cause = error instanceof AggregateError && error.errors[0] instanceof Error ? error.errors[0] : error
-  const code = 'code' in cause && typeof cause.code === 'string' ? cause.code : ''
-  const detail = cause.message.replace(/\p{Cc}+/gu, ' ').slice(0, 300)
-  if (cause instanceof errors.HTTPParserError || cause instanceof TooLongAnswer)
+  if (error instanceof AddressNotAllowedError) return { reason: error.code, detail: error.told }
+  if (error instanceof ProxyError) return { reason: 'connection_failed', detail: 'No connection to it was to be had' }
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
+  const detail = error.message.replace(/\p{Cc}+/gu, ' ').slice(0, 300)
+  if (error instanceof errors.HTTPParserError || error instanceof TooLongAnswer)
     return { reason: 'malformed_response', detail }
-  const unasked = UNASKED[cause.message]
+  const unasked = UNASKED[error.message]
   if (unasked !== undefined) return { reason: 'malformed_response', detail: unasked }
   if (code === 'UND_ERR_SOCKET') return { reason: 'connection_reset', detail: 'Closed before an answer came' }
-  return { reason: REASONS[code] ?? (TLS_CODE.test(code) ? 'tls_error' : 'connection_failed'), detail }
+  const reason = REASONS[code] ?? (TLS_CODE.test(code) ? 'tls_error' : 'connection_failed')
+  // What we say ourselves has no address in it either.
+  return { reason, detail: (code.startsWith('UND_ERR') ? undefined : WORDS[reason]) ?? detail }
 }

@@ -28,8 +28,8 @@ export type Lease = { id: string; end: number }
 export type Courier = {
   /** Takes those that there are places for. */
   take(fresh: FreshDelivery[]): { lease: Lease; taken: ReadonlySet<string> }
-  /** Whether something was taken, and nothing was left to be claimed. */
-  readonly hasTakenAll: boolean
+  /** Whether it sees to all that was queued, what it has no place for included: nobody else need look for it. */
+  readonly seesToAll: boolean
 }
 
 /**

@@ -1,17 +1,22 @@
-import { type Database, rows, run } from '../database/connect.ts'
+import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 
+// The count that all processes share has what each has taken of a window. Used
+// or not, what is taken counts; what a process does not use it gives back when
+// another finds nothing left. A count of one beyond the limit says that one has.
+
+/** What a process has got of a token's window, and where the count stands. */
+export type Taken = { got: number; windowStart: number; taken: number }
+
 /**
- * Takes `portion` requests of a token's window in the count that all processes share, and answers how many have been
- * taken by all, these included. A process whose clock is behind takes from the next window, which others are in
- * already, and does not begin it again.
+ * Takes up to `wanted` requests of a token's window. A process whose clock is behind takes from the next window, which
+ * others are in already, and does not begin it again.
  */
 export const takeRequests = (
   database: Database,
   tokenId: string,
-  windowStart: number,
-  portion: number,
-): Promise<number> =>
+  { windowStart, wanted, limit }: { windowStart: number; wanted: number; limit: number },
+): Promise<Taken> =>
   database.transaction(async trx => {
     await run(
       trx,
@@ -19,10 +24,45 @@ export const takeRequests = (
        VALUES (?, ?, ?)${dialectOf(trx).onDuplicate(['access_token_id'])}
        taken = CASE WHEN window_start < ? THEN ? ELSE taken + ? END,
        window_start = CASE WHEN window_start < ? THEN ? ELSE window_start END`,
-      [tokenId, windowStart, portion, windowStart, portion, portion, windowStart, windowStart],
+      [tokenId, windowStart, wanted, windowStart, wanted, wanted, windowStart, windowStart],
     )
-    const [found] = await rows<{ taken: number }>(trx, 'SELECT taken FROM rate_limits WHERE access_token_id = ?', [
-      tokenId,
-    ])
-    return found!.taken
+    const [found] = await rows<{ taken: number; window_start: number }>(
+      trx,
+      'SELECT taken, window_start FROM rate_limits WHERE access_token_id = ?',
+      [tokenId],
+    )
+    const { taken, window_start } = found!
+    if (taken > limit) {
+      await run(trx, 'UPDATE rate_limits SET taken = ? WHERE access_token_id = ?', [limit + 1, tokenId])
+    }
+    const got = Math.max(0, Math.min(taken, limit) - (taken - wanted))
+    return { got, windowStart: Number(window_start), taken: Math.min(taken, limit) }
   })
+
+/** Which of these tokens somebody has found nothing left for. */
+export const wantedBack = async (
+  { knex }: Database,
+  tokenIds: readonly string[],
+  limit: number,
+): Promise<Set<string>> => {
+  const found = await rows<{ access_token_id: string }>(
+    knex,
+    `SELECT access_token_id FROM rate_limits WHERE access_token_id IN (${marks(tokenIds)}) AND taken > ?`,
+    [...tokenIds, limit],
+  )
+  return new Set(found.map(row => row.access_token_id))
+}
+
+/** Gives requests of a window back that were taken and are not used. */
+export const giveBackRequests = async (
+  { knex }: Database,
+  tokenId: string,
+  { windowStart, count, limit }: { windowStart: number; count: number; limit: number },
+): Promise<void> => {
+  await run(
+    knex,
+    `UPDATE rate_limits SET taken = CASE WHEN taken > ? THEN ? ELSE taken - ? END
+     WHERE access_token_id = ? AND window_start = ?`,
+    [limit, limit - count, count, tokenId, windowStart],
+  )
+}

@@ -4,6 +4,7 @@ import {
   type DocumentNode,
   type ExecutionArgs,
   type ExecutionResult,
+  type FieldNode,
   type GraphQLSchema,
   getOperationAST,
   Kind,
@@ -84,7 +85,8 @@ export const answerGraphql = async (
   let isNotHere = false
   let brought: Pick<Carried, 'claim' | 'carrying'> = {}
   let isAway = false
-  let isLarge = false
+  /** The field of a mutation whose answer is read elsewhere. */
+  let onlyMade: FieldNode | undefined
   let context: Context | undefined
   let unanswered: Outcomes | undefined
   let serialised: string | undefined
@@ -102,7 +104,7 @@ export const answerGraphql = async (
     // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
     execute: async args => {
       const isRead = made !== undefined || operationOf(args) === 'query'
-      const document = isLarge ? withoutAnswers(args.document) : args.document
+      const document = onlyMade ? withoutAnswer(args.document, onlyMade) : args.document
       const work = () => executeInTime({ ...args, document }, isRead, giveUpAt)
       try {
         // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
@@ -128,7 +130,8 @@ export const answerGraphql = async (
       const notGiven = variablesNotGiven(document, operation, variables)
       if (notGiven.length > 0) return notGiven
       if (!(await admitted(operation))) return NOTHING
-      isLarge = operation.operation === 'mutation' && !made && answersMuch(measured.get(operation)!)
+      const isChange = operation.operation === 'mutation' && !made
+      onlyMade = isChange && answersMuch(measured.get(operation)!) ? onlyFieldOf(operation) : undefined
       context = createContext(service, token, requestId, { ...brought, budget, made })
       return { schema, document, operationName, variableValues: variables, contextValue: context }
     },
@@ -137,7 +140,7 @@ export const answerGraphql = async (
         isAway = 'errors' in result && isUnavailable(result) && !context?.hasChanged
         return undefined
       }
-      if (isLarge) unanswered = context?.outcomes
+      if (onlyMade) unanswered = context?.outcomes
       // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
       const text = JSON.stringify(result)
       // What is escaped in it, and what is not ASCII, is longer than was counted.
@@ -193,26 +196,19 @@ const MOST_FIELDS = 2_000
 /** Whether the answer of a mutation has more than its rows and single ones that they name. */
 const answersMuch = ({ rows, fields }: Measure): boolean => rows > 0 || fields > MOST_FIELDS
 
-/** A document whose mutations are made, and answer nothing but the name of their type. */
-const withoutAnswers = (document: DocumentNode): DocumentNode => {
-  const cut = (set: SelectionSetNode): SelectionSetNode => ({
-    ...set,
-    selections: set.selections.map(selection => {
-      if (selection.kind === Kind.FIELD)
-        return selection.selectionSet ? { ...selection, selectionSet: TYPENAME } : selection
-      if (selection.kind === Kind.FRAGMENT_SPREAD) return selection
-      return { ...selection, selectionSet: cut(selection.selectionSet) }
-    }),
-  })
-  const definitions = document.definitions.map(definition => {
-    if (definition.kind === Kind.OPERATION_DEFINITION)
-      return { ...definition, selectionSet: cut(definition.selectionSet) }
-    if (definition.kind !== Kind.FRAGMENT_DEFINITION || definition.typeCondition.name.value !== 'Mutation')
-      return definition
-    return { ...definition, selectionSet: cut(definition.selectionSet) }
-  })
-  return { ...document, definitions }
-}
+/** The one field of a mutation. Where there are several, each is answered before the next one changes something. */
+const onlyFieldOf = ({ selectionSet: { selections } }: OperationDefinitionNode): FieldNode | undefined =>
+  selections.length === 1 && selections[0]!.kind === Kind.FIELD ? selections[0] : undefined
+
+/** A document whose mutation is made, and answers nothing but the name of its type. */
+const withoutAnswer = (document: DocumentNode, made: FieldNode): DocumentNode => ({
+  ...document,
+  definitions: document.definitions.map(definition =>
+    definition.kind === Kind.OPERATION_DEFINITION && definition.selectionSet.selections[0] === made
+      ? { ...definition, selectionSet: { ...TYPENAME, selections: [{ ...made, selectionSet: TYPENAME }] } }
+      : definition,
+  ),
+})
 
 const TYPENAME: SelectionSetNode = {
   kind: Kind.SELECTION_SET,

@@ -149,7 +149,7 @@ export const createContext = (
       let isSent = false
       const watched = async (change: Change, row: Row): Promise<T> => {
         const result = await work(change, row)
-        isSent = change.courier?.hasTakenAll === true
+        isSent = change.courier?.seesToAll === true
         return result
       }
       const result = await (claim ? changeNoting(claim, watched, beside) : context.look(watched, beside))

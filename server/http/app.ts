@@ -46,8 +46,8 @@ const api = ({ config, log }: { config: Config; log: Log }) => {
     const { database, sealer, tools } = service
     const { clock } = tools
     return inOrder(
-      authenticate({ database, sealer, clock }),
-      rateLimit({ database, clock, limit: config.rateLimit }),
+      authenticate({ database, sealer, clock, signedAs: config.behindProxy ? new URL(config.baseUrl) : undefined }),
+      rateLimit({ database, clock, limit: config.rateLimit, log }),
       graphqlOverHttp(schema, service, log),
     )
   }

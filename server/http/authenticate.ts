@@ -37,21 +37,25 @@ export const authenticate = ({
   database,
   sealer,
   clock,
+  signedAs,
 }: {
   database: Database
   sealer: Sealer
   clock: Clock
+  /** What clients sign host and path of, where a reverse proxy may pass on others. */
+  signedAs?: URL | undefined
 }): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
   const byApiKey = tokensByApiKey(database)
   const noteUse = noteUses(database)
   const bodies = new Bodies()
+  const prefix = signedAs?.pathname.replace(/\/+$/, '') ?? ''
 
   const judge = async (ctx: Context, signed: Signed): Promise<AccessToken | Refusal> => {
     const giveUpAt = performance.now() + REQUEST_MS
     const sealed = await patiently(() => byApiKey.load(signed.apiKey), giveUpAt)
     const apiSecret = sealed ? openApiSecret(sealer, sealed) : sealer.open(sealedNoSecret, NOBODY)
-    const covered = { method: ctx.method, pathAndQuery: ctx.url }
+    const covered = { method: ctx.method, pathAndQuery: prefix + ctx.url }
     const refusal = refusalOf(covered, signed, { token: sealed?.token, apiSecret }, clock.now())
     ctx.state.giveUpAt = giveUpAt
     return refusal ?? sealed!.token
@@ -59,7 +63,7 @@ export const authenticate = ({
 
   return async (ctx, next) => {
     if (isTooLarge(ctx.req)) return refuseBody(ctx)
-    const signed = readSigned(ctx.headers)
+    const signed = readSigned(signedAs ? { ...ctx.headers, host: signedAs.host } : ctx.headers)
     if ('reason' in signed) return refuse(ctx, signed)
     const judged = await judge(ctx, signed)
     if ('reason' in judged) return refuse(ctx, judged)

@@ -25,18 +25,18 @@ const PAGE = `<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Tidings webhooks</title>
-<link rel="icon" href="/docs/favicon-32x32.png">
-<link rel="stylesheet" href="/docs/swagger-ui.css">
+<link rel="icon" href="docs/favicon-32x32.png">
+<link rel="stylesheet" href="docs/swagger-ui.css">
 <!-- Tidings calls and is not called: nothing to authorize, and no operations besides the webhooks. -->
 <style>.swagger-ui .scheme-container, .swagger-ui h3:not([class]) { display: none }</style>
 ${receiversIndex}
 <div id="docs"></div>
-<script src="/docs/swagger-ui-bundle.js"></script>
-<script src="/docs/view.js"></script>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/view.js"></script>
 `
 
 const VIEW = `SwaggerUIBundle({
-  url: '/spec/webhooks.json', dom_id: '#docs', validatorUrl: null,
+  url: 'spec/webhooks.json', dom_id: '#docs', validatorUrl: null,
   supportedSubmitMethods: [], docExpansion: 'list', defaultModelExpandDepth: 5,
 })
 `

@@ -11,7 +11,7 @@ import {
   type GraphqlRequest,
   NOT_HERE,
 } from '../graphql/answer.ts'
-import { Budget } from '../graphql/budget.ts'
+import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
@@ -65,7 +65,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       return isSmall(operation, variables, token) ? {} : NOT_HERE
     }
     const answerHere = (isValid: boolean) => {
-      const budget = new Budget()
+      const budget = new Budget(BUDGET_HERE)
       const { signal } = gone
       return answerGraphql(request, {
         schema,

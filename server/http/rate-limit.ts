@@ -1,67 +1,183 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
 import { patiently } from '../database/patience.ts'
-import { takeRequests } from '../domain/rate-limits.ts'
+import { giveBackRequests, takeRequests, wantedBack } from '../domain/rate-limits.ts'
+import { type Log, logSeldom } from '../log.ts'
 import type { Authenticated } from './authenticate.ts'
 import { answerError } from './request-id.ts'
 
 const WINDOW_MS = 60_000
 /** A process takes its requests from the shared count in hundredths of the limit: one statement for many requests. */
 const SHARES = 100
+/** Beyond this part of the limit it takes what it needs and no more. */
+const STOCKED_PART = 0.9
+/** Who has taken what is not used looks so often whether another wants it. */
+const LOOK_MS = 400
+/** Who finds nothing left waits so long for what others give back, asking now and then, before it refuses. */
+const PATIENCE_MS = 1_000
+const ASK_AGAIN_MS = 100
+/** So long it refuses without asking again. */
+const REFUSE_MS = 1_000
 
-/** What this process has taken of a token's window and not used yet. */
-type Share = { windowStart: number; left: number; used: number }
+type Tools = { database: Database; clock: Clock; limit: number; log: Log }
 
 /**
  * Limits each access token to so many requests a minute, over all server processes together, and tells how many are
- * left in `RateLimit` headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded; with several
- * processes up to a hundredth of it a process may go unused.
+ * left in `RateLimit` headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded, and nothing is
+ * refused while a request of it is left in any process that lives.
  *
  * @param limit requests a minute a token; 0 for no limit
  */
-export const rateLimit = ({
-  database,
-  clock,
-  limit,
-}: {
-  database: Database
-  clock: Clock
-  limit: number
-}): Middleware<Authenticated> => {
+export const rateLimit = ({ database, clock, limit, log }: Tools): Middleware<Authenticated> => {
   if (limit === 0) return (_ctx, next) => next()
-  const portion = Math.max(1, Math.floor(limit / SHARES))
-  const shares = new Map<string, Share>()
-  let sweptAt = 0
-
-  const take = async (tokenId: string, windowStart: number, giveUpAt: number): Promise<Share> => {
-    if (sweptAt !== windowStart) {
-      sweptAt = windowStart
-      for (const [id, share] of shares) if (share.windowStart < windowStart) shares.delete(id)
-    }
-    const share = shares.get(tokenId) ?? { windowStart, left: 0, used: 0 }
-    shares.set(tokenId, share)
-    if (share.left > 0 || share.used >= limit) return share
-    share.used = await patiently(() => takeRequests(database, tokenId, windowStart, portion), giveUpAt)
-    share.left += Math.max(0, Math.min(portion, limit - (share.used - portion)))
-    return share
-  }
-
+  const shares = new Shares({ database, clock, limit, log })
   return async (ctx, next) => {
     const now = clock.now()
     const windowStart = now - (now % WINDOW_MS)
     const resetS = Math.ceil((windowStart + WINDOW_MS - now) / 1000)
-    const share = await take(ctx.state.token.id, windowStart, ctx.state.giveUpAt)
-    const allowed = share.left > 0
-    if (allowed) share.left -= 1
-    const remaining = Math.max(0, limit - share.used) + share.left
+    const { isLet, remaining } = await shares.use(ctx.state.token.id, windowStart, ctx.state.giveUpAt)
     ctx.set('RateLimit-Policy', `"default";q=${limit};w=${WINDOW_MS / 1000}`)
     ctx.set('RateLimit', `"default";r=${remaining};t=${resetS}`)
-    if (allowed) return next()
+    if (isLet) return next()
     ctx.set('Retry-After', String(resetS))
     const message = `This access token has made its ${limit} requests of this minute. Try again in ${resetS} s.`
     answerError(ctx, 429, new TidingsError('RATE_LIMITED', message, { limit, retryAfterSeconds: resetS }))
     return undefined
+  }
+}
+
+/** What this process has taken of a token's window. */
+type Share = {
+  windowStart: number
+  /** Taken, and not used yet. */
+  left: number
+  /** Of the shared count, as it was last seen. */
+  taken: number
+  /** Requests that wait for what is asked for. */
+  waiting: number
+  asking: Promise<void> | undefined
+  /** Since when nothing has been left, by `performance.now()`. */
+  emptySince: number | undefined
+  askedAt: number
+}
+
+class Shares {
+  readonly #database: Database
+  readonly #clock: Clock
+  readonly #limit: number
+  readonly #portion: number
+  readonly #log: Log
+  readonly #byToken = new Map<string, Share>()
+  #sweptAt = 0
+  #looking: NodeJS.Timeout | undefined
+
+  constructor({ database, clock, limit, log }: Tools) {
+    this.#database = database
+    this.#clock = clock
+    this.#limit = limit
+    this.#portion = Math.max(1, Math.floor(limit / SHARES))
+    this.#log = log
+  }
+
+  /** Uses one request of a token's window if there is one left anywhere. */
+  async use(tokenId: string, windowStart: number, giveUpAt: number) {
+    const share = this.#shareOf(tokenId, windowStart)
+    const told = (isLet: boolean) => ({ isLet, remaining: this.#limit - share.taken + share.left })
+    for (;;) {
+      // Looked at and taken in one turn: what is awaited between the two, others take.
+      if (share.left > 0) {
+        share.left -= 1
+        return told(true)
+      }
+      if (this.#isEmpty(share)) return told(false)
+      share.waiting += 1
+      try {
+        share.asking ??= this.#ask(tokenId, share, giveUpAt).finally(() => {
+          share.asking = undefined
+        })
+        await share.asking
+      } finally {
+        share.waiting -= 1
+      }
+    }
+  }
+
+  /** Whether nothing is left, here and elsewhere, by what was heard a moment ago. */
+  #isEmpty({ emptySince, askedAt }: Share): boolean {
+    if (emptySince === undefined || performance.now() - askedAt >= REFUSE_MS) return false
+    // With portions of one, nobody has what is not used.
+    return this.#portion === 1 || askedAt - emptySince >= PATIENCE_MS
+  }
+
+  #shareOf(tokenId: string, windowStart: number): Share {
+    if (this.#sweptAt !== windowStart) {
+      this.#sweptAt = windowStart
+      for (const [id, share] of this.#byToken) if (share.windowStart < windowStart) this.#byToken.delete(id)
+    }
+    const known = this.#byToken.get(tokenId)
+    if (known) return known
+    const share: Share = {
+      windowStart,
+      left: 0,
+      taken: 0,
+      waiting: 0,
+      asking: undefined,
+      emptySince: undefined,
+      askedAt: 0,
+    }
+    this.#byToken.set(tokenId, share)
+    return share
+  }
+
+  async #ask(tokenId: string, share: Share, giveUpAt: number): Promise<void> {
+    // Whoever comes in this turn is asked for too.
+    await (share.emptySince === undefined ? undefined : sleep(ASK_AGAIN_MS))
+    const { windowStart } = share
+    const limit = this.#limit
+    const stock = share.taken < STOCKED_PART * limit && share.emptySince === undefined ? this.#portion : 1
+    const wanted = Math.min(limit, Math.max(stock, share.waiting))
+    const taken = await patiently(() => takeRequests(this.#database, tokenId, { windowStart, wanted, limit }), giveUpAt)
+    share.windowStart = Math.max(windowStart, taken.windowStart)
+    share.taken = taken.taken
+    share.left += taken.got
+    share.askedAt = performance.now()
+    share.emptySince = taken.got > 0 ? undefined : (share.emptySince ?? share.askedAt)
+    if (share.left > share.waiting) this.#lookOut()
+  }
+
+  /** Gives back what another asks for, as long as there is something to give. */
+  #lookOut(): void {
+    this.#looking ??= setTimeout(async () => {
+      try {
+        await this.#giveBack()
+      } catch (error) {
+        logSeldom(this.#log, 'warn', 'give back', { err: error }, 'requests that are not used cannot be given back')
+      }
+      this.#looking = undefined
+      if (this.#holders().length > 0) this.#lookOut()
+    }, LOOK_MS).unref()
+  }
+
+  #holders(): string[] {
+    const now = this.#clock.now()
+    const isHolding = ({ left, windowStart }: Share) => left > 0 && windowStart + WINDOW_MS > now
+    return [...this.#byToken].flatMap(([id, share]) => (isHolding(share) ? [id] : []))
+  }
+
+  async #giveBack(): Promise<void> {
+    const holders = this.#holders()
+    if (holders.length === 0) return
+    for (const tokenId of await wantedBack(this.#database, holders, this.#limit)) {
+      const share = this.#byToken.get(tokenId)
+      if (!share || share.left === 0) continue
+      const { windowStart, left: count } = share
+      // From here on they are not this process's any more.
+      share.left = 0
+      share.taken = this.#limit
+      await giveBackRequests(this.#database, tokenId, { windowStart, count, limit: this.#limit })
+    }
   }
 }

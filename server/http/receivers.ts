@@ -40,8 +40,8 @@ export const receiversIndex = `<style>
 <section id="receivers">
 <strong>A receiver in your language</strong>, verified against the same test vectors:
 ${Object.entries(RECEIVERS)
-  .map(([name, { title }]) => `<a href="/docs/receivers/${name}">${title}</a>`)
-  .join(' · ')} · <a href="/docs/receivers/README">the rules, for any other</a>
+  .map(([name, { title }]) => `<a href="docs/receivers/${name}">${title}</a>`)
+  .join(' · ')} · <a href="docs/receivers/README">the rules, for any other</a>
 </section>`
 
 /** The page of a receiver, with its files below; undefined where there is none of this name. */
@@ -53,7 +53,7 @@ export const receiverPage = async (name: string): Promise<string | undefined> =>
   const sources = await Promise.all(files.map(file => readFile(join(root, 'examples', file), 'utf8')))
   const listings = files.map((file, index) => `<h2>${file}</h2><pre><code>${escaped(sources[index]!)}</code></pre>`)
   return `${HEAD}<title>${escaped(title)} · Tidings webhooks</title>
-<p><a href="/docs">Tidings webhooks</a></p>
+<p><a href="../../docs">Tidings webhooks</a></p>
 <pre>${escaped(page)}</pre>
 ${listings.join('\n')}
 `

@@ -100,3 +100,20 @@ test('doctor finds a port that another program has', async t => {
   assert.equal(code, 1)
   assert.match(check('port').found, /another program/)
 })
+
+test('a database URL that cannot be read is not repeated, since it has a password in it', async () => {
+  const home = temporaryFolder()
+  const key = randomBytes(32).toString('base64')
+  const urls = [
+    'root:s3cr#tword@127.0.0.1:1/db',
+    'root:12/s3crtword@127.0.0.1:1/db',
+    'root:12?s3crtword@127.0.0.1:1/db',
+  ]
+  for (const [n, command] of ['start', 'doctor', 'migrate'].entries()) {
+    const env = { TIDINGS_HOME: home, TIDINGS_DATABASE_URL: `mysql://${urls[n]}`, TIDINGS_MASTER_KEY: key }
+    const { code, stdout, stderr } = await tidings(['server', command], { home, env })
+    assert.equal(code, 1, stderr)
+    assert.match(stdout + stderr, /TIDINGS_DATABASE_URL is no URL such as .* write # as %23/s)
+    assert.doesNotMatch(stdout + stderr, /s3cr|tword/)
+  }
+})

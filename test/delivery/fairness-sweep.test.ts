@@ -84,6 +84,22 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     assert.equal(next.requests.length, MANY)
   })
 
+  it('takes what the old url was to be spared of to another at once', async () => {
+    const id = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit(3)
+    const { knex } = fixture.database
+    const later = clock.now() + 3_600_000
+    await knex('delivery_queue').where({ webhook_id: id }).update({ due_at: later })
+    await knex('deliveries').where({ webhook_id: id }).update({ next_attempt_at: later })
+    await update(id, { url: 'http://127.0.0.1:10/' })
+    const now = clock.now()
+    const due: { due_at: number; next_attempt_at: number; epoch: number }[] = await knex('delivery_queue')
+      .join('deliveries', 'id', 'delivery_id')
+      .where('delivery_queue.webhook_id', id)
+    assert.equal(due.length, 3)
+    assert.ok(due.every(row => row.epoch === 1 && row.due_at <= now && row.next_attempt_at === row.due_at))
+  })
+
   it('does not keep what is new once it is active again waiting', async () => {
     const { url, requests, waitFor } = await receiver()
     const id = await fixture.webhook(url)

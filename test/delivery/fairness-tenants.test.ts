@@ -166,6 +166,19 @@ describe('the shares of tenants', () => {
     assert.ok(mayHave() > 1)
   })
 
+  it('leave a webhook alone for as long as its url asked for, and no url that comes after', () => {
+    const places = createPlaces({ clock, concurrency: 64 })
+    const of = (epoch: number) => ({ ...job('asked', 'asked'), epoch })
+    const place = places.startNow(of(1), clock.now() + 30_000)
+    places.add(of(1), clock.now() + 30_000)
+    places.add(of(2), clock.now() + 30_000)
+    assert.deepEqual(
+      places.holdWebhook(place, clock.now() + 60_000).map(waiting => waiting.job.epoch),
+      [1],
+    )
+    assert.deepEqual([places.triage([of(1)]).take.length, places.triage([of(2)]).take.length], [0, 1])
+  })
+
   it('probe no more than a quarter of the places together', () => {
     const places = createPlaces({ clock, concurrency: 64 })
     const ids = Array.from({ length: 100 }, (_, n) => `hanging-${n}`)

@@ -56,7 +56,10 @@ const startReceiver = (t: TestContext): Promise<number> =>
 
 const toLoopback: Lookup = (_host, _options, callback) => callback(null, [{ address: '127.0.0.1', family: 4 }])
 
-const senderFor = (t: TestContext, options: { lookup?: Lookup; connectTimeoutMs?: number; allow?: string[] } = {}) => {
+const senderFor = (
+  t: TestContext,
+  options: { lookup?: Lookup; connectTimeoutMs?: number; allow?: string[]; onInside?: (error: Error) => void } = {},
+) => {
   const { allow = ['127.0.0.0/8'], ...rest } = options
   const sender = createSender({ guard: createNetworkGuard({ allow }), ...rest })
   t.after(() => sender.close())
@@ -130,17 +133,23 @@ describe('with a proxy in the environment', () => {
   it('a user name and password in its URL are its own, and stand in no failure', async t => {
     const proxy = await startProxy(t, 407)
     setProxies(t, { HTTP_PROXY: proxy.url.replace('//', '//ops:s%40cret@') })
-    const { reason, detail } = await senderFor(t)('http://127.0.0.1:9/')
+    const told: string[] = []
+    const send = senderFor(t, { onInside: ({ message }) => told.push(message) })
+    const { reason, detail } = await send('http://127.0.0.1:9/')
     assert.equal(proxy.asked[0]!.authorization, `Basic ${Buffer.from('ops:s@cret').toString('base64')}`)
     assert.equal(reason, 'connection_failed')
-    assert.equal(detail, `By way of the proxy ${new URL(proxy.url).host}: it answered 407 to CONNECT 127.0.0.1:9`)
+    assert.equal(detail, 'No connection to it was to be had')
+    assert.deepEqual(told, [`By way of the proxy ${new URL(proxy.url).host}: it answered 407 to CONNECT 127.0.0.1:9`])
   })
 
-  it('one that is not there is named in the failure', async t => {
+  it('one that is not there is named to who runs the server, and not in the failure', async t => {
     setProxies(t, { HTTP_PROXY: 'http://127.0.0.1:1' })
-    const { reason, detail } = await senderFor(t)('http://127.0.0.1:9/')
-    assert.equal(reason, 'connection_refused')
-    assert.match(detail!, /^By way of the proxy 127\.0\.0\.1:1: /)
+    const told: string[] = []
+    const send = senderFor(t, { onInside: ({ message }) => told.push(message) })
+    const { reason, detail } = await send('http://127.0.0.1:9/')
+    assert.equal(reason, 'connection_failed')
+    assert.equal(detail, 'No connection to it was to be had')
+    assert.match(told.join('\n'), /^By way of the proxy 127\.0\.0\.1:1: .*ECONNREFUSED/)
   })
 
   it('one that never answers takes no longer than a connection may take', async t => {

@@ -5,7 +5,15 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { connect, type Database, insertMany, rows } from '../../server/database/connect.ts'
 import { extendLeases, LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { AttemptResult, Outcome } from '../../server/delivery/outcome.ts'
-import { claim, headOfEach, type Job, putBack, type Settlement, type Triage } from '../../server/delivery/queue.ts'
+import {
+  claim,
+  forgetClaim,
+  headOfEach,
+  type Job,
+  putBack,
+  type Settlement,
+  type Triage,
+} from '../../server/delivery/queue.ts'
 import { settle } from '../../server/delivery/settle.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
@@ -324,6 +332,17 @@ describeEachEngine('the queue', engine => {
     assert.equal((await queued())!.due_at, due_at)
     await extendLeases(fixture.database, [heir!], clock.now() + 5 * LEASE_MS)
     assert.equal((await queued())!.due_at, clock.now() + 5 * LEASE_MS)
+  })
+
+  it('gives back what was claimed when nobody was told', async () => {
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    await claimAs('frozen')
+    const end = clock.now() + LEASE_MS
+    await forgetClaim(fixture.database, { lease: leases.heir!, end, now: clock.now() })
+    assert.equal((await queued())!.lease, leases.frozen)
+    await forgetClaim(fixture.database, { lease: leases.frozen!, end, now: clock.now() })
+    assert.deepEqual({ ...(await queued()) }, { lease: null, due_at: clock.now(), attempt: 0, failure_count: 0 })
   })
 
   it('gives a claim back as if it had never been made, unless it is another’s by now', async () => {

@@ -303,7 +303,11 @@ describe('names and addresses', () => {
         null,
         addresses.map(address => ({ address, family: address.includes(':') ? 6 : 4 })),
       )
-  const sending = async (t: TestContext, url: string, options: { guard?: NetworkGuard; lookup?: Lookup }) => {
+  const sending = async (
+    t: TestContext,
+    url: string,
+    options: { guard?: NetworkGuard; lookup?: Lookup; onInside?: (error: Error) => void },
+  ) => {
     const sender = createSender({ guard: loopback, attemptTimeoutMs: 1000, connectTimeoutMs: 200, ...options })
     t.after(() => sender.close())
     const answer = await send(url, sender)
@@ -332,24 +336,34 @@ describe('names and addresses', () => {
       const { port, connections } = await receiver(t)
       const { reason, detail } = await sending(t, `http://${host}:${port}/`, { guard: closed })
       assert.equal(reason, 'address_not_allowed')
-      assert.match(detail, /is not a public address; TIDINGS_ALLOW_NETWORKS/)
+      assert.equal(detail, `${new URL(`http://${host}`).hostname.replace(/^\[|\]$/g, '')} is not a public address`)
       assert.equal(connections(), 0)
     })
   }
 
-  it('a name that leads to this machine is refused, and host and address are named', async t => {
+  it('a name that leads to this machine is refused, and who runs the server is told its address', async t => {
     const { port, connections } = await receiver(t)
-    const { reason, detail } = await sending(t, `http://localhost:${port}/`, { guard: closed })
+    const told: string[] = []
+    const onInside = ({ message }: Error) => told.push(message)
+    const { reason, detail } = await sending(t, `http://localhost:${port}/`, { guard: closed, onInside })
     assert.equal(reason, 'address_not_allowed')
-    assert.match(detail, /^localhost \((127\.0\.0\.1|::1)/)
+    assert.equal(detail, 'localhost is not a public address')
+    assert.match(told.join('\n'), /^localhost \((127\.0\.0\.1|::1).*TIDINGS_ALLOW_NETWORKS[^\n]*$/)
     assert.equal(connections(), 0)
+  })
+
+  it('a failure has no address that a name leads to, however it came to it', async t => {
+    const lookup = answering(['127.0.0.1'])
+    const { reason, detail } = await sending(t, 'http://inside.example:1/', { lookup })
+    assert.equal(reason, 'connection_refused')
+    assert.doesNotMatch(detail, /127|inside/)
   })
 
   it('a name is refused under https as well', async t => {
     const lookup = answering(['10.0.0.7'])
     const { reason, detail } = await sending(t, 'https://inside.example/', { guard: closed, lookup })
     assert.equal(reason, 'address_not_allowed')
-    assert.match(detail, /^inside\.example \(10\.0\.0\.7\)/)
+    assert.equal(detail, 'inside.example is not a public address')
   })
 
   it('of a name’s addresses only the allowed are connected to', async t => {

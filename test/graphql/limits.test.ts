@@ -54,6 +54,8 @@ describe('the limits of a document', () => {
     server = await startTestServer('sqlite', { env: ENV })
     credentials = await server.token({ name: 'ci' })
     await addProject(server.database)
+    // What comes first waits for the process that answers it to start.
+    await server.graphql('{ __schema { queryType { name } } }')
   })
   after(() => server.stop())
 
@@ -297,6 +299,7 @@ describeEachEngine('a pattern that takes others exponential time', engine => {
       ...times,
     }))
     await server.database.knex.batchInsert('users', users, 100)
+    await server.graphql('{ __schema { queryType { name } } }')
   })
   after(() => server.stop())
 

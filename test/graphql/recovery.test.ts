@@ -244,6 +244,52 @@ describeEachEngine('recovering deliveries', engine => {
       .delete()
   })
 
+  it('finds what was missed behind thousands that were not', async () => {
+    const webhookId = await createWebhook({ organisationIds: [acme.organisationId] })
+    const since = clock.now()
+    clock.advance(1_000)
+    const { knex } = server.database
+    const all = Array.from({ length: 5_400 }, (_, n) => ({ id: uuid(), created_at: since + 1 + Math.floor(n / 100) }))
+    const ofAcme = { organisation_id: acme.organisationId, project_id: acme.projectId }
+    const type = 'project_report_quarterly_overdue'
+    await knex.batchInsert(
+      'events',
+      all.map(event => ({ ...event, ...ofAcme, type, payload: '{}' })),
+      200,
+    )
+    const missed = [all[3]!.id, all[5_100]!.id, all.at(-1)!.id]
+    const had = all.filter(({ id }) => !missed.includes(id))
+    await knex.batchInsert(
+      'deliveries',
+      had.map(({ id, created_at }) => ({
+        id: uuid(),
+        event_id: id,
+        event_type: type,
+        webhook_id: webhookId,
+        status: 'delivered',
+        created_at,
+      })),
+      200,
+    )
+    assert.equal(await recover(webhookId, since), missed.length)
+    assert.deepEqual(await owed(webhookId), missed)
+    await knex('events').where('created_at', '>', since).where({ type }).delete()
+  })
+
+  it('does nothing at all for a token that does not see the webhook', async () => {
+    const webhookId = await createWebhook({ organisationIds: [acme.organisationId] })
+    await submit(acme)
+    const { knex } = server.database
+    await knex('webhooks').where({ id: webhookId }).update({ epoch: 1, ended_epoch: 1, sweeping: 1 })
+    const token = await server.token({ permissions: ['webhooks'], organisationIds: [borealis.organisationId] })
+    const document = `mutation {
+      recoverDeliveries(webhookId: "${webhookId}", since: "2026-01-01T00:00:00Z") { queued }
+    }`
+    const { errors } = await server.graphql(document, {}, token)
+    assert.equal(errors![0]!.extensions.code, 'NOT_FOUND')
+    assert.equal((await owed(webhookId)).length, 1)
+  })
+
   it('is refused for a webhook that is not active, and for one that there is not', async () => {
     const webhookId = await createWebhook()
     await setStatus(webhookId, 'disabled')

@@ -167,6 +167,20 @@ test('with lambda whatever a function is invoked with is answered', async () => 
   }
 })
 
+test('with lambda what is left for later is done before the answer, since nothing is after it', async () => {
+  const audience = 'https://x.example'
+  let isDone = false
+  const later = async () => {
+    await new Promise(resolve => setTimeout(resolve, 50))
+    isDone = true
+  }
+  const invoke = lambdaReceiver({ issuer: sender.issuer.url, audience }, (_event, { waitUntil }) => waitUntil(later()))
+  const { authorization, body } = await sender.request({ audience })
+  const encoded = { body: Buffer.from(body).toString('base64'), isBase64Encoded: true }
+  assert.equal((await invoke({ headers: { authorization }, ...encoded })).statusCode, 200)
+  assert.equal(isDone, true)
+})
+
 for (const [name, serve] of Object.entries({ koa, 'node:http': expressReceiver, fastify, fetch: fetchApi })) {
   test(`with ${name} another method is answered 405`, async () => {
     const { url } = await start(serve)

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import { createServer, request as send } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { json } from 'node:stream/consumers'
@@ -42,6 +42,9 @@ const start = (more: Partial<ReceiverOptions> = {}) => {
   })
   return { receive, ...told }
 }
+
+/** Soon out of time, and without a key set to fetch: that takes longer than so on a machine that has much to do. */
+const IMPATIENT = { handlerTimeoutMs: 250, keys: sender.issuer.keys.map(key => ({ ...key })) }
 
 /** Resolves once a condition holds. */
 const until = async (what: string, holds: () => boolean): Promise<void> => {
@@ -182,7 +185,7 @@ describe('whatever is thrown', () => {
     const answer = await quick.receive(request, (_event, context) => context.waitUntil(Promise.resolve()))
     assert.equal(answer.status, 200)
     assert.match(String(quick.errors), /is over/)
-    const slow = start({ handlerTimeoutMs: 100 })
+    const slow = start(IMPATIENT)
     const { status } = await slow.receive(request, (_event, { signal }) => once(signal, 'abort'))
     assert.equal(status, 503)
     assert.match(String(slow.errors), /is over/)
@@ -215,7 +218,7 @@ describe('whatever is thrown', () => {
 
 describe('a handler that is slow', () => {
   test('is answered for in time, told to stop, and counts when it ends well', async () => {
-    const { receive, refusals, handled, errors } = start({ handlerTimeoutMs: 50 })
+    const { receive, refusals, handled, errors } = start(IMPATIENT)
     const eventId = randomUUID()
     const going = Promise.withResolvers<void>()
     let signal: AbortSignal | undefined
@@ -237,7 +240,7 @@ describe('a handler that is slow', () => {
   })
 
   test('and fails late gets the event again, and is told', async () => {
-    const { receive, errors } = start({ handlerTimeoutMs: 50 })
+    const { receive, errors } = start(IMPATIENT)
     const request = await sender.request()
     const answer = await receive(request, (_event, { signal }) => once(signal, 'abort').then(() => assert.fail('late')))
     assert.equal(answer.status, 503)
@@ -249,7 +252,7 @@ describe('a handler that is slow', () => {
     const store = memoryReplayStore()
     const going = Promise.withResolvers<void>()
     const { receive } = start({
-      handlerTimeoutMs: 50,
+      ...IMPATIENT,
       replayStore: { ...store, claim: (key, seconds) => going.promise.then(() => store.claim(key, seconds)) },
     })
     const request = await sender.request()
@@ -506,6 +509,32 @@ describe('a connection', () => {
     await once(socket, 'close')
   })
 
+  test('that brings too much is read on for a while, so that its sender comes to read the answer', async () => {
+    const { port } = await serve()
+    const socket = connect(port, '127.0.0.1')
+    socket.write('POST /hooks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer x\r\ncontent-length: 4194304\r\n\r\n')
+    for (let sent = 0; sent < 4_194_304; sent += 65_536) {
+      await new Promise<void>((resolve, reject) => {
+        socket.write('x'.repeat(65_536), error => (error ? reject(error) : resolve()))
+      })
+    }
+    const [answer] = await once(socket.setEncoding('utf8'), 'data')
+    assert.match(answer, /^HTTP\/1\.1 413 /)
+    socket.destroy()
+  })
+
+  test('that fails after the body’s end ends nothing', async () => {
+    const request = Object.assign(new EventEmitter(), { method: 'POST', headers: {}, pause: () => {} })
+    let status = 0
+    const response = { writeHead: (given: number) => (status = given), end: () => {} }
+    const received = expressReceiver(options, () => {})(request, response)
+    request.emit('data', Buffer.from('{}'))
+    request.emit('end')
+    await received
+    assert.equal(status, 401)
+    request.emit('error', new Error('read ECONNRESET'))
+  })
+
   test('that was refused early carries the next request', async () => {
     const { port } = await serve()
     const socket = connect(port, '127.0.0.1').setEncoding('utf8')
@@ -552,6 +581,19 @@ describe('a key set', () => {
     assert.ok(performance.now() - startedAt < 1000)
     await until('one request', () => issuer.requests === 2)
     assert.deepEqual(new Set(await Promise.all(strangers)), new Set(['refused']))
+    assert.equal(issuer.requests, 2)
+  })
+
+  test('is fetched again in the background, which a runtime is asked to wait for', async () => {
+    const issuer = await publish()
+    issuer.answer = response => response.end(set)
+    let nowMs = 0
+    const keys = remoteKeys(issuer.url, { now: () => nowMs })
+    await keys(kid)
+    nowMs += 250_000
+    const kept: Promise<unknown>[] = []
+    assert.equal((await keys(kid, { waitUntil: promise => kept.push(promise) })).length, 1)
+    await kept[0]
     assert.equal(issuer.requests, 2)
   })
 

@@ -2,7 +2,7 @@ import { stripVTControlCharacters } from 'node:util'
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
-import { statusCell } from '../../resources/cells.ts'
+import { webhookStatusCell } from '../../resources/cells.ts'
 import { describeDelivery, describeState } from '../../resources/timeline.ts'
 import { describeHealth, type Webhook, type WebhookLines } from '../../resources/webhook.ts'
 import type { Layout } from './layout.ts'
@@ -70,7 +70,7 @@ const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): str
   const lines: WebhookLines = {
     id: ['Webhook', cellText(webhook.id)],
     url: ['URL', cellText(webhook.url)],
-    status: ['Status', statusCell(webhook.status, colours)],
+    status: ['Status', webhookStatusCell(webhook, colours)],
     statusReason: webhook.statusReason ? ['', cellText(webhook.statusReason)] : undefined,
     health: ['Last 24 hours', describeHealth(webhook.health, colours)],
     lastDeliveryAt: ['Last delivery', webhook.lastDeliveryAt ? time(webhook.lastDeliveryAt) : '–'],

@@ -2,7 +2,7 @@ import type { DeliveryStatus } from '../../../shared/vocabulary.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { asStarted } from '../../output/program.ts'
 import { relativeIso, timeOfDay } from '../../output/time.ts'
-import { statusColour } from '../../resources/cells.ts'
+import { onlyFails, statusColour } from '../../resources/cells.ts'
 import type { Webhook } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
 import { firstShown, type Layout } from './layout.ts'
@@ -100,7 +100,10 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
     // What waits for a person is as red as what has failed.
     status: {
       text: cellText(status),
-      colour: status === 'inactive' ? colours.red : statusColour(status, colours),
+      colour:
+        status === 'inactive' || (status === 'active' && onlyFails(health))
+          ? colours.red
+          : statusColour(status, colours),
     },
     url: cellText(withoutScheme(url)),
     delivered: { text: short(delivered) },

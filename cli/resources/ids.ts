@@ -1,0 +1,74 @@
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { cellText } from '../output/output.ts'
+
+/** What has ids, by the API's name of its list. */
+type Resource = 'webhooks' | 'deliveries' | 'events' | 'organisations' | 'projects' | 'users' | 'projectReports'
+
+const NOUNS: Record<Resource, string> = {
+  webhooks: 'webhook',
+  deliveries: 'delivery',
+  events: 'event',
+  organisations: 'organisation',
+  projects: 'project',
+  users: 'user',
+  projectReports: 'report',
+}
+
+const WHOLE = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
+const END = /^(?=.{4,35}$)[0-9a-f]*(-[0-9a-f]+)*$/i
+
+/**
+ * The id that is meant by one, by the end of one that no other has, or by a webhook's URL. What is none of these is
+ * left to the server. Throws a CliError: exit code 3 where there is none, 2 where several are meant.
+ */
+export const resolveId = async (session: Session, resource: Resource, given: string): Promise<string> => {
+  if (WHOLE.test(given) || session.dryRun) return given
+  const selector = selectorFor(resource, given)
+  if (!selector) return given
+  const { rows } = await session.graphql<{ rows: { id: string }[] }>(
+    `query ($query: MangoQuery) { rows: ${resource}(query: $query) { id } }`,
+    { query: { selector, limit: 5 } },
+  )
+  const [found, ...others] = rows
+  if (!found) throw nobodys(resource, given)
+  if (others.length === 0) return found.id
+  throw new CliError(
+    exitCodes.usage,
+    'AMBIGUOUS',
+    `${cellText(given)} may be more than one ${NOUNS[resource]}: ${rows.map(({ id }) => cellText(id)).join(', ')}.`,
+    'Give more of the id of the one that is meant.',
+  )
+}
+
+/** As resolveId, for a filter, which would find nothing in silence. Undefined where none is given. */
+export const existingId = async <Given extends string | undefined>(
+  session: Session,
+  resource: Resource,
+  given: Given,
+): Promise<Given | string> => {
+  if (given === undefined || session.dryRun) return given
+  if (!WHOLE.test(given)) return resolveId(session, resource, given)
+  const { rows } = await session.graphql<{ rows: { id: string }[] }>(
+    `query ($query: MangoQuery) { rows: ${resource}(query: $query) { id } }`,
+    { query: { selector: { id: given }, limit: 1 } },
+  )
+  if (rows.length === 0) throw nobodys(resource, given)
+  return given
+}
+
+const selectorFor = (resource: Resource, given: string): Record<string, unknown> | undefined => {
+  if (END.test(given)) return { id: { $regex: `${given.toLowerCase()}$` } }
+  if (resource !== 'webhooks') return undefined
+  if (/^https?:\/\//.test(given)) return { url: given }
+  // As lists show it, without its scheme.
+  return /[.:]/.test(given) ? { url: { $in: [`https://${given}`, `http://${given}`] } } : undefined
+}
+
+const nobodys = (resource: Resource, given: string): CliError =>
+  new CliError(
+    exitCodes.notFound,
+    'NOT_FOUND',
+    `No ${NOUNS[resource]} ${cellText(given)} is visible to this access token.`,
+    `See those that are with: tidings ${resource === 'projectReports' ? 'reports' : resource} list`,
+  )
