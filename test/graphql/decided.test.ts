@@ -67,8 +67,8 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
           () => two.byOther(REVOKE, { id: token.id }),
         )
         done(happened)
-        if (hadHappened) assert.equal(acted.errors?.[0]?.extensions.reason, 'revoked')
-        else done(acted)
+        // A revocation that was slow to be acknowledged may have come before, or after.
+        if (hadHappened || acted.errors) assert.equal(acted.errors?.[0]?.extensions.reason, 'revoked')
       })
     }
 
@@ -118,8 +118,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
               }),
             ),
         )
-        if (hadHappened) assert.equal(codeOf(acted), 'NOT_FOUND')
-        else done(acted)
+        if (hadHappened || acted.errors) assert.equal(codeOf(acted), 'NOT_FOUND')
         assert.ok(codeOf(await two.byStopped(document, { id }, limited)), 'it sees it no more')
       })
     }
