@@ -167,6 +167,16 @@ test('another path is 404 and another method 405, and both are told of', async (
   )
 })
 
+test('of what nobody has vouched for a little is told, however long it is', async () => {
+  const { url, arrivals } = await start()
+  const long = 'x'.repeat(200_000)
+  const body = JSON.stringify({ eventId: long, eventType: long })
+  await fetch(url, { method: 'POST', body, headers: { authorization: 'Bearer abc.def.ghi' } })
+  const [{ eventId, eventType, reason }] = arrivals as [Arrival]
+  assert.deepEqual([eventId, eventType], [`${'x'.repeat(64)}…`, `${'x'.repeat(64)}…`])
+  assert.ok((reason ?? '').length < 5_000)
+})
+
 test('a body beyond 1 MiB is answered 413', async () => {
   const { url } = await start()
   const response = await fetch(url, { method: 'POST', body: 'x'.repeat(1024 * 1024 + 1) })
