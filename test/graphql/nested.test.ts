@@ -281,17 +281,12 @@ describeEachEngine('nested fields', engine => {
         `p${skip}: projects(query: { selector: { name: ` +
         `{ _beginsWith: "Large" } }, limit: 10000, skip: ${skip} }) { ...with }`,
     )
-    for (const [below, expected] of [
-      ['organisation { name }', { organisation: { name: 'Large' } }],
-      ['projectReports { id }', { projectReports: [] }],
-    ]) {
-      const { data } = await run(`{ ${pages.join(' ')} } fragment with on Project { ${below} }`)
-      assert.deepEqual(
-        Object.values(data as Record<string, unknown[]>).map(list => list.length),
-        [10_000, 10_000, 10_000, 4_000],
-      )
-      assert.deepEqual(data.p30000[3_999], expected)
-    }
+    const { data } = await run(`{ ${pages.join(' ')} } fragment with on Project { projectReports { id } }`)
+    assert.deepEqual(
+      Object.values(data as Record<string, unknown[]>).map(list => list.length),
+      [10_000, 10_000, 10_000, 4_000],
+    )
+    assert.deepEqual(data.p30000[3_999], { projectReports: [] })
   })
 
   it('lead both ways between a thing and what it belongs to', async () => {
