@@ -3,9 +3,9 @@ import { spawn, spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { before, suite, test } from 'node:test'
+import { after, before, suite, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
-import { startSandbox } from './sandbox-server.ts'
+import { launchSandbox } from './sandbox-server.ts'
 import { temporaryFolder } from './tidings.ts'
 
 // The README's commands, as people paste them into whichever shell they have.
@@ -39,7 +39,11 @@ suite('the five minutes of an integrator', { timeout: 170_000 }, () => {
   mkdirSync(bin)
   const program = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
   writeFileSync(join(bin, 'npx'), `#!/bin/sh\nshift\nexec '${process.execPath}' '${program}' "$@"\n`, { mode: 0o755 })
-  before(() => startSandbox(home))
+  let sandbox: Awaited<ReturnType<typeof launchSandbox>>
+  before(async () => {
+    sandbox = await launchSandbox(home)
+  })
+  after(() => sandbox.stop())
   const script = join(home, 'paste')
   // A port of its own, so that whoever listens here already is left alone.
   writeFileSync(script, integrator.replace('listen --register', 'listen --port 0 --register'))
