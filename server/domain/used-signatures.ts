@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
 import { isDuplicate, marks, rows, run, type Sql } from '../database/connect.ts'
-import { patiently, unavailable } from '../database/patience.ts'
+import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../database/patience.ts'
 
 export const REPLAYED = {
   reason: 'replayed',
@@ -15,7 +15,7 @@ export const REPLAYED = {
 export const useSignature = async (sql: Sql, signature: string, expiresAt: number): Promise<boolean> => {
   try {
     await run(sql, 'INSERT INTO used_signatures (signature_hash, expires_at) VALUES (?, ?)', [
-      createHash('sha256').update(signature).digest('base64'),
+      hashOf(signature),
       expiresAt,
     ])
     return true
@@ -65,7 +65,7 @@ export class CarryingSignature {
   /**
    * Does `work` in a transaction that `transact` makes, marking the signature before. What `work` refuses by a rule,
    * having written nothing, is committed with the mark, and thrown then: nobody can slip in between. Throws REPLAYED if
-   * another request has marked it.
+   * another request has marked it, and CommitInDoubt where it cannot be found out in time whether the mark is there.
    */
   async carry<T>(
     transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
@@ -74,22 +74,37 @@ export class CarryingSignature {
     if (this.#isReplayed) throw replayed()
     if (this.#isMarked) return transact(work)
     this.#isTried = true
-    const ended = await transact(async trx => {
-      if (!(await useSignature(trx, this.#signature, this.#expiresAt))) {
-        this.#isReplayed = true
-        throw replayed()
-      }
-      const hasWritten = watchWrites(trx)
-      try {
-        return { result: await work(trx) }
-      } catch (error) {
-        if (!(error instanceof TidingsError) || hasWritten()) throw error
-        return { refusal: error }
-      }
-    })
+    const { result, refusal } = await this.#mark(transact, work)
     this.#isMarked = true
-    if (ended.refusal) throw ended.refusal
-    return ended.result
+    if (refusal) throw refusal
+    return result as T
+  }
+
+  async #mark<T>(
+    transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
+    work: (trx: Knex.Transaction) => Promise<T>,
+  ): Promise<Ended<T>> {
+    const giveUpAt = performance.now() + REQUEST_MS
+    /** What was being committed when the connection broke: the mark says whether it was. */
+    const doubt: { latest?: Ended<T>; error?: CommitInDoubt | undefined } = {}
+    for (;;) {
+      try {
+        return await transact(async trx => {
+          if (await useSignature(trx, this.#signature, this.#expiresAt)) {
+            doubt.error = undefined
+            doubt.latest = await endOf(trx, work)
+            return doubt.latest
+          }
+          if (doubt.error && (await isMarkedUntil(trx, this.#signature, this.#expiresAt))) return doubt.latest!
+          this.#isReplayed = true
+          throw replayed()
+        })
+      } catch (error) {
+        if (error instanceof CommitInDoubt) doubt.error = error
+        else if (!doubt.error || this.#isReplayed) throw error
+        if (performance.now() > giveUpAt) throw doubt.error
+      }
+    }
   }
 
   /** Marks what has not been marked yet, as far as the database can be had; false if another request has. */
@@ -103,6 +118,30 @@ export class CarryingSignature {
     return isFirst || this.#isTried
   }
 }
+
+/** What a transaction has come to. */
+type Ended<T> = { result?: T; refusal?: TidingsError }
+
+const endOf = async <T>(trx: Knex.Transaction, work: (trx: Knex.Transaction) => Promise<T>): Promise<Ended<T>> => {
+  const hasWritten = watchWrites(trx)
+  try {
+    return { result: await work(trx) }
+  } catch (error) {
+    if (!(error instanceof TidingsError) || hasWritten()) throw error
+    return { refusal: error }
+  }
+}
+
+/** Whether a signature is marked by the request that meant to mark it until then, to the millisecond. */
+const isMarkedUntil = async (sql: Sql, signature: string, expiresAt: number): Promise<boolean> => {
+  const marked = await rows(sql, 'SELECT 1 FROM used_signatures WHERE signature_hash = ? AND expires_at = ?', [
+    hashOf(signature),
+    expiresAt,
+  ])
+  return marked.length > 0
+}
+
+const hashOf = (signature: string): string => createHash('sha256').update(signature).digest('base64')
 
 const replayed = (): TidingsError => new TidingsError('UNAUTHENTICATED', REPLAYED.message, { reason: REPLAYED.reason })
 

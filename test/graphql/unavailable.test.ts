@@ -150,13 +150,36 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       assert.equal(status, 200)
     })
 
-    it('nobody is told that nothing was done where the connection breaks at the commit', async () => {
+    for (const [where, answer, quarter] of [
+      ['before the commit has arrived', false, '2024-1'],
+      ['before the commit is answered', true, '2024-2'],
+    ] as const) {
+      it(`a mutation whose connection breaks ${where} is done once, and answered`, async () => {
+        const hold = two.proxy.hold(/^COMMIT/i, { answer })
+        const asking = two.byStopped(SUBMIT, submitting(quarter))
+        await hold.caught
+        two.proxy.cut()
+        hold.end()
+        const { data, errors } = await asking
+        assert.equal(errors, undefined)
+        const found = await two.stopped.database.knex('project_reports').where({ quarter })
+        assert.deepEqual(
+          found.map(({ id, status }) => ({ id, status })),
+          [{ id: data.submitProjectReport.id, status: 'submitted' }],
+        )
+        assert.equal((await two.stopped.database.knex('events').where('payload', 'like', `%"${quarter}"%`)).length, 1)
+      })
+    }
+
+    it('nobody is told that nothing was done where the connection breaks at the commit, for good', async () => {
       const hold = two.proxy.hold(/^COMMIT/i, { answer: true })
       const asking = two.byStopped(SUBMIT, submitting('2025-1'))
       await hold.caught
+      two.proxy.refuse()
       two.proxy.cut()
       hold.end()
       const { status, errors } = await asking
+      two.proxy.mend()
       assert.equal(errors?.[0]?.extensions.code, 'INTERNAL_SERVER_ERROR')
       assert.match(errors![0]!.message, /whether it was done is not known/)
       assert.equal(status, 200)
