@@ -109,6 +109,7 @@ export const answerGraphql = async (
       try {
         // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
         if (!isRead) return await budget.within(work)
+        if (gone.aborted) throw hungUp()
         gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
         return await budget.within(work, BUDGET.timeMs)
       } catch (error) {

@@ -38,6 +38,8 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const request = { url, method, headers: { accept, 'content-type': type }, body, token, requestId }
     const gone = new AbortController()
     ctx.res.once('close', () => gone.abort())
+    // It may have hung up while it was being authenticated.
+    if (ctx.res.closed) gone.abort()
     const state: {
       /** Answers without anything having been executed. */
       instead?: () => void

@@ -234,6 +234,7 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
         settle: settled.resolve,
         askedAt: performance.now(),
       }
+      if (job.gone.aborted) throw hungUp()
       if (isTooMuch(job)) throw noPlace()
       job.gone.addEventListener('abort', () => forget(job), { once: true })
       waiting.push(job)

@@ -97,8 +97,9 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
 
   it('and ends, with its statement, when its client hangs up', { timeout: 60_000 }, async () => {
     const as = await server.token()
-    const slow = slowly(as, 1)
     const { isEmbedded } = server.database.dialect
+    if (!isEmbedded) await eventually('what was left to end', statements, count => count === 0)
+    const slow = slowly(as, 1)
     if (!isEmbedded) await eventually('the statement to run', statements, count => count > 0)
     await slow.leave()
     if (!isEmbedded) await eventually('the statement to end', statements, count => count === 0, { timeoutMs: 5_000 })

@@ -119,7 +119,9 @@ const darkClaim: Case = {
       isClaiming ||= /UPDATE\s+delivery_queue\s+SET\s+lease/i.test(text)
       return isClaiming && /^\s*COMMIT/i.test(text)
     })
-    await done(world.submit(client))
+    // What a process queues itself it sends without a claim.
+    const other = await stage.server({ roles: 'api' })
+    await done(world.submit(stage.client(other)))
     await hold.caught
     await goDark(dark, by)
     const darkAt = Date.now()
