@@ -45,7 +45,13 @@ const slowCommit: Case = {
     const slowly = [0, 1].map(() => world.submit(slow))
     await until('two commits are slow', () => hold.count() === 2)
     const released = wait(10_000).then(hold.end)
-    const enabled = await client(UPSERT_WEBHOOK, { id, status: 'active' })
+    // It waits for them as long as a request may, and is then to be made again.
+    const enabled = await eventually(
+      'an enabling that nothing stands in the way of',
+      () => client(UPSERT_WEBHOOK, { id, status: 'active' }),
+      ({ code }) => code !== 'UNAVAILABLE',
+      { timeoutMs: 120_000, everyMs: 500 },
+    )
     stage.say(`two commits are slow; enabled: ${enabled.code ?? 'done'}`)
     // One that is refused for what stands in its way is made again.
     const recovered = await eventually(
