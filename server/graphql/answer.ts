@@ -12,30 +12,18 @@ import {
   type SelectionSetNode,
 } from 'graphql'
 import { createHandler, parseRequestParams } from 'graphql-http'
-import { badInput, TidingsError } from '../../shared/errors.ts'
+import { badInput, type TidingsError } from '../../shared/errors.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
-import type { AccessToken } from '../domain/permissions.ts'
 import type { Log } from '../log.ts'
 import { checkJson } from './body-limits.ts'
 import { BUDGET, type Budget, overspent } from './budget.ts'
-import { type Carried, type Context, createContext, type Outcomes, type Service } from './context.ts'
+import { type Carried, type Context, createContext, type Service } from './context.ts'
 import type { Documents } from './documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from './errors.ts'
 import type { Measure } from './limits.ts'
+import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from './request.ts'
 import { variablesNotGiven } from './variables.ts'
-
-/** A request over HTTP, authenticated. */
-export type GraphqlRequest = {
-  url: string
-  method: string
-  headers: { accept?: string | undefined; 'content-type'?: string | undefined }
-  body: string
-  token: AccessToken
-  requestId: string
-}
-
-export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | Buffer | null }
 
 /** As it was answered, and what goes with it. */
 export type Answered = GraphqlAnswer & {
@@ -175,8 +163,6 @@ export const answerGraphql = async (
 }
 
 const NOTHING: [null, { status: number; statusText: string }] = [null, { status: 200, statusText: 'OK' }]
-
-export const hungUp = (): TidingsError => new TidingsError('QUERY_TOO_COMPLEX', 'The client has hung up.')
 
 const FIRST_REST_MS = 50
 const LONGEST_REST_MS = 1_000

@@ -17,6 +17,7 @@ import type { Resource, Visible } from '../mango/resource.ts'
 import type { Readers } from '../readers/readers.ts'
 import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
+import type { Outcomes } from './request.ts'
 
 type Query = MangoQuery | null | undefined
 
@@ -37,8 +38,6 @@ type Transact = <T, Row extends object = object>(
   work: (change: Change, row: Row) => Promise<T>,
   beside?: Beside<Row>,
 ) => Promise<T>
-
-export type Outcomes = Record<string, unknown>
 
 /** One request: who asks, and what it has loaded already. */
 export type Context = Service & {

@@ -3,18 +3,12 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { REQUEST_MS } from '../database/patience.ts'
 import { CarryingSignature, useSignatureOnce } from '../domain/used-signatures.ts'
-import {
-  type Admitted,
-  type Answered,
-  type Asked,
-  answerGraphql,
-  type GraphqlRequest,
-  NOT_HERE,
-} from '../graphql/answer.ts'
+import { type Admitted, type Answered, type Asked, answerGraphql, NOT_HERE } from '../graphql/answer.ts'
 import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
+import type { GraphqlRequest } from '../graphql/request.ts'
 import { isSmall } from '../graphql/small.ts'
 import type { Log } from '../log.ts'
 import type { ReaderAnswer, Terms } from '../readers/readers.ts'

@@ -1,6 +1,5 @@
 import type { Dialect } from '../database/dialect.ts'
-import type { GraphqlRequest } from '../graphql/answer.ts'
-import type { Outcomes } from '../graphql/context.ts'
+import type { GraphqlRequest, Outcomes } from '../graphql/request.ts'
 
 // What the server's process and those that answer its queries tell each other.
 

@@ -1,0 +1,21 @@
+import { TidingsError } from '../../shared/errors.ts'
+import type { AccessToken } from '../domain/permissions.ts'
+
+// What goes to a process that answers queries, and comes back from it.
+
+/** A request over HTTP, authenticated. */
+export type GraphqlRequest = {
+  url: string
+  method: string
+  headers: { accept?: string | undefined; 'content-type'?: string | undefined }
+  body: string
+  token: AccessToken
+  requestId: string
+}
+
+export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | Buffer | null }
+
+/** What the fields of a mutation have come to, by their names in the answer. */
+export type Outcomes = Record<string, unknown>
+
+export const hungUp = (): TidingsError => new TidingsError('QUERY_TOO_COMPLEX', 'The client has hung up.')
