@@ -21,7 +21,8 @@ const STATEMENT_MS = BUDGET.timeMs + 1_000
 /** Of a body, so that who takes it is not held by its size. */
 const PART_BYTES = 512 * 1024
 
-const tell = (message: FromReader): void => void process.send?.(message)
+/** To a server that may have ended: this process ends when it hears of that. */
+const tell = (message: FromReader): void => void process.send?.(message, () => {})
 
 const openSession = ({ databaseUrl, engine }: Start): Session => {
   const database = connectToRead(databaseUrl, engine, {

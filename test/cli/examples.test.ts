@@ -28,7 +28,8 @@ const bin = join(folder, 'bin')
 mkdirSync(bin)
 mkdirSync(join(folder, 'received'))
 for (const name of ['tidings', 'curl', 'jq', 'install', 'npx']) {
-  const note = `#!/bin/sh\n[ ${name} = tidings ] && { printf '%s\\037' "$@"; echo; } >> "$CALLS"\n`
+  // Written at once: both ends of a pipe begin together.
+  const note = `#!/bin/sh\n[ ${name} = tidings ] && call=$(printf '%s\\037' "$@") && printf '%s\\n' "$call" >> "$CALLS"\n`
   writeFileSync(join(bin, name), `${note}[ -p /dev/stdin ] && cat > /dev/null\necho ID\n`, { mode: 0o755 })
 }
 for (const file of [

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { after, before, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
 import { rows } from '../../server/database/connect.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -142,4 +144,16 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     const found = await server.graphql('{ organisations(query: {selector: {name: {_in: ["Alpha"]}}}) { id } }')
     assert.equal(found.data.organisations.length, 1)
   })
+})
+
+it('a reader whose server dies ends without a word', () => {
+  // The server is killed in the turn after it has started the reader, which can tell it nothing any more.
+  const reader = fileURLToPath(new URL('../../server/readers/reader.ts', import.meta.url))
+  const start = { kind: 'start', databaseUrl: 'sqlite::memory:', engine: 'sqlite', logLevel: 'silent', places: 1 }
+  const server = `
+    const child = require('node:child_process').fork(${JSON.stringify(reader)}, { serialization: 'advanced' })
+    child.send(${JSON.stringify(start)}, () => process.kill(process.pid, 'SIGKILL'))`
+  // Ends when the reader has let go of its standard error, too.
+  const { signal, stderr } = spawnSync(process.execPath, ['-e', server], { encoding: 'utf8' })
+  assert.deepEqual({ signal, stderr }, { signal: 'SIGKILL', stderr: '' })
 })
