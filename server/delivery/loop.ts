@@ -224,6 +224,8 @@ export const startDeliveryLoop = (
       await record(settlement)
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
+      // It has handed its turn on.
+      else if (place.job.line !== null) wake()
       await (following ?? keeper.follow(settlement))
       if (outcome.status === 'cancelled') sweeper?.look()
       return settlement

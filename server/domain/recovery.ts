@@ -4,7 +4,7 @@ import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { enqueue } from './deliveries.ts'
+import { enqueue, enqueueRecovered } from './deliveries.ts'
 import { MAY_HAVE } from './events.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
@@ -96,6 +96,8 @@ export const recoverDeliveries = async (
   return recovery
 }
 
+type MissedRow = { id: string; type: EventType; created_at: number; project_id: string | null }
+
 /** Queues the next page of a recovery, and returns how far it has come by then. */
 const recoverPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
   const { trx, token } = held
@@ -105,7 +107,7 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
     id: after.time >= webhook.created_at ? after.id : '',
   }
   const edge = await edgeOf(trx, from, end)
-  const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, missedOf(trx), [
+  const missed = await rows<MissedRow>(trx, missedOf(trx), [
     from.time,
     from.time,
     from.id,
@@ -116,11 +118,11 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
     BATCH,
   ])
   const there = await holdEvents(trx, missed)
-  await enqueue(
+  await enqueueRecovered(
     trx,
-    there.map(event => ({ event, webhook })),
-    held.now(),
-    { recovered: true },
+    there.map(({ id, type, created_at, project_id }) => ({ id, type, createdAt: created_at, projectId: project_id })),
+    webhook,
+    held.now,
   )
   const last = missed.at(-1)
   const isLooked = missed.length < BATCH
@@ -164,7 +166,7 @@ const AFTER = 'e.created_at >= ? AND (e.created_at > ? OR e.id > ?)'
  * those that it has a delivery of. A join and not NOT EXISTS, which MariaDB makes a list of all deliveries for.
  */
 const missedOf = (trx: Sql): string => `
-  SELECT e.id, e.type, e.created_at FROM events e ${dialectOf(trx).useIndex('events_by_time')}
+  SELECT e.id, e.type, e.created_at, e.project_id FROM events e ${dialectOf(trx).useIndex('events_by_time')}
   JOIN webhooks w ON 1 = 1
   JOIN access_tokens t ON t.id = w.access_token_id
   LEFT JOIN deliveries d ${dialectOf(trx).useIndex('deliveries_by_event')}

@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import { badInput, TidingsError } from '../../shared/errors.ts'
-import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
+import { type EventType, eventTypes, type WebhookOrdering, type WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { takeTurns } from './access-tokens.ts'
@@ -16,6 +16,7 @@ export type WebhookInput = {
   events?: EventType[] | undefined
   organisationIds?: string[] | undefined
   projectIds?: string[] | undefined
+  ordering?: WebhookOrdering | undefined
   status?: WebhookStatus | undefined
 }
 
@@ -111,6 +112,7 @@ export const insertWebhook = async (
     access_token_id: token.id,
     url: input.url,
     status: input.status ?? 'active',
+    ordering: input.ordering ?? 'none',
     all_events: 1,
     all_organisations_and_projects: 1,
     created_at: time,
@@ -143,7 +145,7 @@ export const updateWebhook = async (
   const { trx, token, now } = change
   const { id } = seen
   const before = await lockWebhook(change, id, 'forUpdate', input.projectIds)
-  const { url, status, organisationIds, projectIds } = input
+  const { url, ordering, status, organisationIds, projectIds } = input
   const isOf = (given: unknown, was: unknown, is: unknown) => given !== undefined && was !== is && given !== is
   if (isOf(url, seen.url, before.url) || (status === 'active' && wasDisabled(seen, before))) {
     throw new TidingsError('CONFLICT', 'The webhook was changed at the same moment. Look at it, and try again.', {
@@ -159,7 +161,11 @@ export const updateWebhook = async (
   const time = Math.max(now(), before.updated_at + 1)
   await trx('webhooks')
     .where({ id })
-    .update({ updated_at: time, ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }) })
+    .update({
+      updated_at: time,
+      ...(ordering !== undefined && ordering !== before.ordering && { ordering, ordered_since: time }),
+      ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }),
+    })
   await writeLists(trx, id, input)
   if (status === 'disabled' && before.status !== 'disabled') {
     const to = { status: 'disabled', reason: null } as const

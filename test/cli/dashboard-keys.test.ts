@@ -33,6 +33,7 @@ const webhook = (given: Partial<Webhook> = {}): Webhook => ({
   events: [],
   organisationIds: [],
   projectIds: [],
+  ordering: 'none',
   status: 'active',
   statusReason: null,
   createdAt: '',

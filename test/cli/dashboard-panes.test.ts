@@ -55,6 +55,7 @@ const webhooks = Array.from(
     events: ['ping'],
     organisationIds: [],
     projectIds: [],
+    ordering: 'none',
     status: webhookStatuses[number % 3]!,
     statusReason: 'It answered 429 without a Retry-After.',
     createdAt: '2026-11-21T00:30:00.000+00:00',
