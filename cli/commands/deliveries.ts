@@ -5,7 +5,7 @@ import { CliError, exitCodes } from '../errors.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
 import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 import { forEach, givenIds } from '../resources/many.ts'
@@ -16,7 +16,7 @@ type ListedDelivery = Pick<
   Delivery,
   'id' | 'webhookId' | 'eventType' | 'status' | 'attemptCount' | 'nextAttemptAt' | 'createdAt' | 'finishedAt'
 > & {
-  webhook: { url: string } | null
+  webhook: { url: string; name: string | null } | null
 }
 
 export const deliveriesCommand = () =>
@@ -62,7 +62,7 @@ const listDeliveriesCommand = () =>
       await list<ListedDelivery>(session, options, {
         resource: 'deliveries',
         noun: ['delivery', 'deliveries'],
-        fields: 'id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt',
+        fields: 'id webhookId webhook { url name } eventType status attemptCount nextAttemptAt createdAt finishedAt',
         view: view(session.output.nowMs),
         conditions: [
           ...(webhook ? [{ webhookId: webhook }] : []),
@@ -183,7 +183,7 @@ const view = (nowMs: number): View<ListedDelivery> => ({
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
     // Types differ at their ends.
     { title: 'EVENT', shrinks: 'start', optional: true, cell: row => cellText(row.eventType) },
-    { title: 'WEBHOOK', shrinks: 'url', cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    { title: 'WEBHOOK', shrinks: 'url', cell: row => calledWebhook(row.webhook, row.webhookId) },
     {
       title: 'NEXT',
       cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),

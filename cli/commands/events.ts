@@ -6,7 +6,7 @@ import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, describeFields, type View } from '../output/output.ts'
 import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
 import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
@@ -24,7 +24,7 @@ interface Event {
 interface EventDelivery {
   id: string
   webhookId: string
-  webhook: { url: string } | null
+  webhook: { url: string; name: string | null } | null
   status: DeliveryStatus
   attemptCount: number
   finishedAt: string | null
@@ -96,7 +96,7 @@ const showCommand = () =>
       const { output } = session
       const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
         `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook ` +
-          '{ url } status attemptCount finishedAt } } }',
+          '{ url name } status attemptCount finishedAt } } }',
         { query: { selector: { id } } },
       )
       const [event] = events
@@ -126,7 +126,7 @@ const showCommand = () =>
           cellText(each.id),
           statusCell(each.status, colours),
           String(each.attemptCount),
-          cellText(each.webhook?.url ?? each.webhookId),
+          calledWebhook(each.webhook, each.webhookId),
         ])
         const width = process.stdout.isTTY ? process.stdout.columns : undefined
         return `${head}\n${renderTable(SENT_COLUMNS, rows, { width, title: colours.bold })}`

@@ -17,7 +17,7 @@ const operation = 'For operators:'
 export const entries: Entry[] = [
   {
     name: 'webhooks',
-    summary: 'create, list, change, enable, disable, ping and recover webhooks',
+    summary: 'create, list, change, enable, disable, delete, ping and recover webhooks',
     group: webhooks,
     load: async () => (await import('./webhooks.ts')).webhooksCommand(),
   },

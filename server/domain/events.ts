@@ -100,7 +100,8 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
      ) named
      JOIN webhooks w ON w.id = named.id
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
+     WHERE w.deleted_at IS NULL
+       AND (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
        AND (t.sees_all_organisations = 1 OR EXISTS (
          SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))`,
     [...ids, ...(projectId === undefined ? [] : [projectId]), type, ...ids],

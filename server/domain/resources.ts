@@ -76,6 +76,8 @@ export const webhooks = {
   fields: {
     id: { kind: 'column', column: 'id', type: 'uuid' },
     url: { kind: 'column', column: 'url', type: 'string' },
+    name: { kind: 'column', column: 'name', type: 'string', nullable: true },
+    labels: { kind: 'json', column: 'labels' },
     events: {
       kind: 'list',
       table: 'webhook_events',
@@ -104,6 +106,7 @@ export const webhooks = {
     statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },
     updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
+    deletedAt: { kind: 'column', column: 'deleted_at', type: 'time', nullable: true },
     lastDeliveryAt: lastDeliveryOf((): Entity => deliveries),
     health: healthOf((): Entity => deliveries),
   },

@@ -3,7 +3,7 @@ import { createWebhook, pingWebhook, type Stored, upsertWebhook } from '../../de
 import type { Change } from '../../domain/change.ts'
 import { type Recovery, recoverDeliveries } from '../../domain/recovery.ts'
 import { deliveries, type WebhookRow, webhooks } from '../../domain/resources.ts'
-import type { WebhookInput } from '../../domain/webhooks.ts'
+import { deleteWebhook, type WebhookInput } from '../../domain/webhooks.ts'
 import type { Json } from '../../mango/selector.ts'
 import type { Context } from '../context.ts'
 import { createLoaders } from '../loaders.ts'
@@ -37,6 +37,12 @@ export const webhookMutations: Mutations = {
     'webhooks',
     ({ id, ...input }, context) => upsertWebhook(context, id, input, told(context)),
     answer,
+  ),
+  deleteWebhook: mutation<{ id: string }, string>('webhooks', ({ id }, { change }) =>
+    change(async held => {
+      await deleteWebhook(held, id)
+      return id
+    }),
   ),
   pingWebhook: mutation<{ id: string }, { deliveryId: string }>(
     'webhooks',
