@@ -8,8 +8,8 @@ import { relativeIso } from '../output/time.ts'
 import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
 import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
-import { forEach, givenIds } from '../resources/many.ts'
 import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
+import { redeliverCommand } from './deliveries-redeliver.ts'
 import { watchCommand } from './deliveries-watch.ts'
 
 type ListedDelivery = Pick<
@@ -134,48 +134,6 @@ const findHolder = async (
   )
   return held.toSorted((a, b) => (a.until < b.until ? 1 : -1))[0]
 }
-
-const redeliverCommand = () =>
-  new Command('redeliver')
-    .summary('send the event of a delivery again')
-    .description(
-      'Sends the event of a delivery to its webhook again: a new delivery of the same event, ' +
-        'whose receiver sees a new eventId. The webhook must be active.',
-    )
-    .argument('<ids...>', 'ids of deliveries; - reads them from standard input, one a line')
-    .addOption(dryRunOption())
-    .addHelpText(
-      'after',
-      examples(
-        ['Once its receiver is mended', 'tidings deliveries redeliver ID'],
-        [
-          'Everything that one webhook refused today',
-          'tidings deliveries list --webhook ID --status rejected --since 1d --all --output id | ' +
-            'tidings deliveries redeliver -',
-        ],
-      ),
-    )
-    .action(async (given, _options, command) => {
-      const session = new Session(command)
-      const ids = givenIds(given)
-      const redeliver = async (one: string): Promise<Delivery> => {
-        const { delivery } = await session.graphql<{ delivery: Delivery }>(
-          `mutation ($id: UUID!) { delivery: redeliver(deliveryId: $id) { ${deliveryFields} } }`,
-          { id: await resolveId(session, 'deliveries', one) },
-        )
-        return delivery
-      }
-      const isOne = ids.length === 1 && !given.includes('-')
-      if (!isOne && !session.dryRun) {
-        return forEach(session, ids, ['delivery', 'deliveries'], async one => ({
-          id: (await redeliver(one)).id,
-          outcome: 'queued again',
-        }))
-      }
-      const delivery = await redeliver(ids[0]!)
-      session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
-      session.output.message(`Queued. See what comes of it with: tidings deliveries show ${cellText(delivery.id)}`)
-    })
 
 const view = (nowMs: number): View<ListedDelivery> => ({
   columns: [

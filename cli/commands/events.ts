@@ -3,7 +3,7 @@ import { type DeliveryStatus, eventTypes } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
-import { cellText, describeFields, type View } from '../output/output.ts'
+import { type Colours, cellText, describeFields, type View } from '../output/output.ts'
 import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
 import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
@@ -19,6 +19,8 @@ interface Event {
   project: { name: string } | null
   payload: unknown
   time: string
+  /** It did not happen, but was sent on demand. */
+  example: boolean
 }
 
 interface EventDelivery {
@@ -30,7 +32,7 @@ interface EventDelivery {
   finishedAt: string | null
 }
 
-const FIELDS = 'id type organisationId organisation { name } projectId project { name } payload time'
+const FIELDS = 'id type organisationId organisation { name } projectId project { name } payload time example'
 
 export const eventsCommand = () =>
   new Command('events')
@@ -113,7 +115,7 @@ const showCommand = () =>
         const head = describeFields(
           [
             ['ID', cellText(event.id)],
-            ['Type', cellText(event.type)],
+            ['Type', typeCell(event, colours)],
             ['Time', `${cellText(event.time)}  ${colours.dim(relativeIso(event.time, output.nowMs))}`],
             ['Organisation', named(event.organisation, event.organisationId)],
             ['Project', named(event.project, event.projectId)],
@@ -146,13 +148,16 @@ const SENT_COLUMNS = [
   { title: 'WEBHOOK', shrinks: 'url' as const },
 ]
 
+const typeCell = ({ type, example }: Event, colours: Colours): string =>
+  example ? `${colours.dim('example of ')}${cellText(type)}` : cellText(type)
+
 const named = (found: { name: string } | null, id: string | null): string =>
   found && id ? `${cellText(found.name)}  ${cellText(id)}` : cellText(id)
 
 const view = (nowMs: number): View<Event> => ({
   columns: [
     idColumn,
-    { title: 'TYPE', shrinks: 'start', cell: row => cellText(row.type) },
+    { title: 'TYPE', shrinks: 'start', cell: typeCell },
     { title: 'PROJECT', shrinks: 'end', optional: true, cell: row => cellText(row.project?.name) },
     { title: 'ORGANISATION', shrinks: 'end', optional: true, cell: row => cellText(row.organisation?.name) },
     timeColumn('TIME', row => row.time, nowMs),

@@ -46,6 +46,12 @@ export const entries: Entry[] = [
     load: async () => (await import('./listen.ts')).listenCommand(),
   },
   {
+    name: 'trigger',
+    summary: 'send an example of any event to a webhook',
+    group: receivers,
+    load: async () => (await import('./trigger.ts')).triggerCommand(),
+  },
+  {
     name: 'verify',
     summary: 'check a delivery token and show every check',
     group: receivers,

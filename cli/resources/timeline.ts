@@ -37,7 +37,7 @@ export interface Delivery {
     deletedAt?: string | null
   } | null
   eventType: string
-  event: { id: string; payload: unknown } | null
+  event: { id: string; payload: unknown; example?: boolean } | null
   status: DeliveryStatus
   /** The receiver had handled it at an earlier attempt, whose answer was late or lost. */
   handledBefore?: boolean
@@ -74,7 +74,7 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
 
 /** GraphQL selection of everything that a delivery's timeline is told from. */
 export const deliveryFields = `id webhookId webhook { id url name status statusReason deletedAt }
-  eventType event { id payload } status handledBefore attemptCount nextAttemptAt createdAt finishedAt
+  eventType event { id payload example } status handledBefore attemptCount nextAttemptAt createdAt finishedAt
   attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
 /** One attempt on one line: what came back, and how long it took. */
@@ -173,7 +173,7 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
   const head = describeFields(
     [
       ['Delivery', `${cellText(delivery.id)}  ${statusCell(delivery.status, colours)}`],
-      ['Event', cellText(delivery.eventType)],
+      ['Event', `${cellText(delivery.eventType)}${event?.example ? `  ${colours.dim('example')}` : ''}`],
       ['Webhook', `${calledWebhook(webhook, delivery.webhookId)}${state && `  ${state}`}`],
       ...(webhook?.name ? [['', cellText(webhook.url)] as [string, string]] : []),
       ['', cellText(delivery.webhookId)],

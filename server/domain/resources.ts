@@ -126,6 +126,7 @@ export const events = {
     project: { kind: 'related', column: 'project_id', resource: (): Entity => projects },
     payload: { kind: 'json', column: 'payload' },
     time: { kind: 'column', column: 'created_at', type: 'time' },
+    example: { kind: 'column', column: 'example', type: 'boolean' },
   },
   lists: { deliveries: { resource: (): Entity => deliveries, key: 'event_id' } },
 } as const satisfies Entity
@@ -225,7 +226,7 @@ export type WebhookRow = RowOf<typeof webhooks> & {
   epoch: number
   ended_epoch: number
 }
-export type EventRow = RowOf<typeof events> & { all_organisations: number }
+export type EventRow = RowOf<typeof events> & { all_organisations: number; about_webhook_id: string | null }
 export type DeliveryRow = RowOf<typeof deliveries>
 export type AttemptRow = RowOf<typeof attempts> & { delivery_id: string }
 export type AccessTokenRow = RowOf<typeof accessTokens> & { secret_sealed: string }

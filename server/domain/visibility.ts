@@ -109,7 +109,7 @@ const visibleProjectReports: Rule = token => builder => {
   })
 }
 
-/** An event belongs to one organisation, to several, or to all; a ping to none. */
+/** An event belongs to one organisation, to several, or to all; what is sent on demand to none. */
 const visibleEvents: Rule = token => builder => {
   if (token.seesAllOrganisations) return
   builder.where(some => {
@@ -119,15 +119,17 @@ const visibleEvents: Rule = token => builder => {
       whereOrganisationVisible(shared, token, 'event_organisations.organisation_id')
     })
     some.orWhere(all => all.where('events.all_organisations', 1).whereExists(organisationIdsOf([token.id])))
-    some.orWhere(ping =>
-      ping.where('events.type', 'ping').whereIn('events.id', sent =>
-        sent
-          .select('event_id')
-          .from('deliveries')
-          .whereIn('webhook_id', webhook => {
-            webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-          }),
-      ),
+    some.orWhere(onDemand =>
+      onDemand
+        .where(one => one.where('events.type', 'ping').orWhere('events.example', 1))
+        .whereIn('events.id', sent =>
+          sent
+            .select('event_id')
+            .from('deliveries')
+            .whereIn('webhook_id', webhook => {
+              webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
+            }),
+        ),
     )
   })
 }

@@ -35,7 +35,7 @@ test('a webhook is made with a name and labels, and found by its name wherever o
   assert.equal(await done(...ofTeam), `${made.id}\n`)
 })
 
-test('labels given to an update take the place of those there were; none, and an empty name, take them away', async () => {
+test('labels given to an update take the place of others; none, and an empty name, take them away', async () => {
   const { id } = await create('--name', 'Books', '--label', 'team=payments')
   const update = async (...args: string[]) => {
     const { name, labels } = JSON.parse(await done('webhooks', 'update', id, ...args))

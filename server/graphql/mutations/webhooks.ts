@@ -1,6 +1,8 @@
 import { toIso } from '../../../shared/time.ts'
+import type { EventType } from '../../../shared/vocabulary.ts'
 import { createWebhook, pingWebhook, type Stored, upsertWebhook } from '../../delivery/registration.ts'
 import type { Change } from '../../domain/change.ts'
+import { sendExample } from '../../domain/examples.ts'
 import { type Recovery, recoverDeliveries } from '../../domain/recovery.ts'
 import { deliveries, type WebhookRow, webhooks } from '../../domain/resources.ts'
 import { deleteWebhook, type WebhookInput } from '../../domain/webhooks.ts'
@@ -49,6 +51,11 @@ export const webhookMutations: Mutations = {
     ({ id }, context) => pingWebhook(context, id),
     ({ deliveryId }, { loaders }) => loaders.row(deliveries).load(deliveryId),
   ),
+  sendExample: mutation<{ webhookId: string; eventType: EventType; payload?: unknown }, string>(
+    'webhooks',
+    (args, { change }) => change(held => sendExample(held, args)),
+    (id, { loaders }) => loaders.row(deliveries).load(id),
+  ),
   recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string }, Recovery>(
     'webhooks',
     ({ webhookId, since, until }, { database, tools: { clock }, change, look }, earlier) => {
@@ -59,6 +66,7 @@ export const webhookMutations: Mutations = {
       webhookId,
       queued,
       resumeSince: isComplete ? null : toIso(after.time),
+      resumeAfter: null,
     }),
   ),
 }
