@@ -50,6 +50,9 @@ ${again(retryScheduleMs)} An attempt takes at most 15 s. Any other 4XX ends the 
 
 There will be more types of events, and more in a payload: acknowledge what you do not know.
 
+An example that is sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered as a real event. The ids in its
+payload are those of the examples here, which no row has: \`${exampleIds.projectReport}\` and so on.
+
 Receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and all rules for any other language:
 ${baseUrl}/docs.
 `
