@@ -100,6 +100,12 @@ export const entries: Entry[] = [
     load: async () => (await import('./sign.ts')).signCommand(),
   },
   {
+    name: 'proxy',
+    summary: 'sign the requests of other programs on this machine',
+    group: data,
+    load: async () => (await import('./proxy.ts')).proxyCommand(),
+  },
+  {
     name: 'login',
     summary: 'save a server and an access token as a profile',
     group: connection,
