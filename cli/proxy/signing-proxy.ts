@@ -86,7 +86,9 @@ const strangerIn = ({ headers, socket }: IncomingMessage, allowOrigin: string | 
   if (!names.includes(headers.host ?? '')) return `The Host is to be ${names[0]}.`
   const { origin, 'sec-fetch-site': site } = headers
   if (allowOrigin !== undefined && origin === allowOrigin) return undefined
-  if (origin !== undefined || (site !== undefined && site !== 'none')) {
+  // The server's own pages, which come through here.
+  const isOwn = origin === undefined || origin === `http://${headers.host}`
+  if (!isOwn || (site !== undefined && site !== 'none' && site !== 'same-origin')) {
     return 'Web pages are not let in. One origin is, with: tidings proxy --allow-origin ORIGIN'
   }
   return undefined

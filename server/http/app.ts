@@ -8,6 +8,7 @@ import { type Log, logSeldom } from '../log.ts'
 import { admit } from './admission.ts'
 import { authenticate } from './authenticate.ts'
 import { docs } from './docs.ts'
+import { explorer } from './explorer.ts'
 import { graphqlOverHttp } from './graphql.ts'
 import { health } from './health.ts'
 import { indexPage } from './index-page.ts'
@@ -40,6 +41,7 @@ export const createApp = (tools: { config: Config; log: Log; metrics: Metrics; s
   app.use(health({ database: () => state.database, keyring, isStopping: () => state.isStopping }))
   app.use(metricsRoute(metrics))
   app.use(docs(webhookSpec(config)))
+  if (config.roles.includes('api')) app.use(explorer())
   app.use(indexPage(config))
   app.use(nothingHere)
   app.on('error', error => logSeldom(log, 'warn', 'connection', { err: error }, 'a connection failed'))

@@ -26,6 +26,7 @@ type Place = { path: string; text: string }
 
 const API: Record<string, Place> = {
   graphql: { path: '/graphql', text: 'The GraphQL API, by signed requests.' },
+  explorer: { path: '/explorer', text: 'The API in the browser, which signs there.' },
 }
 const ALWAYS: Record<string, Place> = {
   docs: { path: '/docs', text: 'How to receive deliveries, with receivers in seven languages.' },

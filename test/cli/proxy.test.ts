@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { request } from 'node:http'
 import { createInterface } from 'node:readline'
 import { text } from 'node:stream/consumers'
@@ -83,4 +84,14 @@ test('a server that is away is a 502 that says so', async () => {
 
 test('a body too large is refused before it is signed', async () => {
   assert.equal((await send(url, {}, { body: 'x'.repeat(1024 * 1024 + 1) })).status, 413)
+})
+
+test('explore prints where the explorer is, and signs what that page asks', async () => {
+  const child = startTidings(['explore', '--no-open'], { home, env: connectedTo(server) })
+  after(() => child.kill())
+  const [line] = (await once(createInterface(child.stdout), 'line')) as string[]
+  assert.match(line!, /^http:\/\/127\.0\.0\.1:\d+\/explorer#signed$/)
+  const { origin } = new URL(line!)
+  assert.equal((await send(origin, { origin, 'sec-fetch-site': 'same-origin' })).status, 200)
+  assert.equal((await send(origin, { origin: 'https://evil.example', 'sec-fetch-site': 'cross-site' })).status, 403)
 })
