@@ -70,7 +70,8 @@ const createCommand = () =>
     .addHelpText(
       'after',
       `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and ` +
-        'when asked for; it cannot be chosen.',
+        'when asked for; it cannot be chosen. webhook_inactive and delivery_dropped tell of other webhooks, and are ' +
+        'sent only where they are named.',
     )
     .addHelpText(
       'after',

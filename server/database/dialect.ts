@@ -24,6 +24,8 @@ export type Dialect = {
   forUpdateSkipLocked: string
   /** Ends a SELECT whose rows must not change until this transaction ends; empty where nobody else can write. */
   forShare: string
+  /** As `forShare`, but passes over rows that another transaction is changing. */
+  forShareSkipLocked: string
 
   /** A SELECT that ends with an error (contention) after so long, also while it waits for a lock. */
   within(ms: number, select: string): string
@@ -142,6 +144,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forUpdate: ' FOR UPDATE',
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
     forShare: ' LOCK IN SHARE MODE',
+    forShareSkipLocked: ' FOR SHARE SKIP LOCKED',
     useIndex: name => `FORCE INDEX (${name})`,
     leastOfEach: (table, keys, value, index) => ({
       sql: `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
@@ -211,6 +214,7 @@ const tidb: Dialect = {
   version: "SUBSTRING_INDEX(VERSION(), 'TiDB-v', -1)",
   forUpdateSkipLocked: mysql.forUpdate,
   forShare: mysql.forUpdate,
+  forShareSkipLocked: mysql.forUpdate,
 }
 
 const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) > 0`, bindings: [part] })
@@ -236,6 +240,7 @@ const sqlite: Dialect = {
   forUpdate: '',
   forUpdateSkipLocked: '',
   forShare: '',
+  forShareSkipLocked: '',
   useIndex: name => `INDEXED BY ${name}`,
   leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
