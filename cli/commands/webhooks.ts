@@ -130,6 +130,7 @@ const listWebhooksCommand = () =>
       examples(
         ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
         ['Those of one team', `tidings webhooks list --selector '{"labels.team":"payments"}' --sort name`],
+        ['How many each team has', 'tidings webhooks list --count --by labels.team'],
         ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),

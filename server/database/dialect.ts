@@ -121,6 +121,7 @@ type Own =
   | 'engine'
   | 'name'
   | 'oldestVersion'
+  | 'forShareSkipLocked'
   | 'explain'
   | 'within'
   | 'readingWithin'
@@ -144,7 +145,6 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forUpdate: ' FOR UPDATE',
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
     forShare: ' LOCK IN SHARE MODE',
-    forShareSkipLocked: ' FOR SHARE SKIP LOCKED',
     useIndex: name => `FORCE INDEX (${name})`,
     leastOfEach: (table, keys, value, index) => ({
       sql: `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
@@ -181,6 +181,7 @@ const mysql = mysqlFamily('utf8mb4_0900_bin', contains => ({
   engine: 'mysql',
   name: 'MySQL',
   oldestVersion: [8, 4],
+  forShareSkipLocked: ' FOR SHARE SKIP LOCKED',
   explain: 'EXPLAIN FORMAT=TRADITIONAL ',
   within: (ms, select) => select.replace(/^SELECT/, `SELECT /*+ MAX_EXECUTION_TIME(${ms}) */`),
   readingWithin: ms => `SET SESSION transaction_read_only = 1, SESSION max_execution_time = ${ms}`,
@@ -192,6 +193,7 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   engine: 'mariadb',
   name: 'MariaDB',
   oldestVersion: [10, 11],
+  forShareSkipLocked: ' LOCK IN SHARE MODE SKIP LOCKED',
   explain: 'EXPLAIN ',
   within: (ms, select) => `SET STATEMENT max_statement_time = ${ms / 1000} FOR ${select}`,
   readingWithin: ms => `SET SESSION tx_read_only = 1, SESSION max_statement_time = ${ms / 1000}`,
