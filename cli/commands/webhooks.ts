@@ -69,9 +69,9 @@ const createCommand = () =>
     .addOption(dryRunOption())
     .addHelpText(
       'after',
-      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and ` +
-        'when asked for; it cannot be chosen. webhook_inactive and delivery_dropped tell of other webhooks, and are ' +
-        'sent only where they are named.',
+      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\n` +
+        'A ping is sent on registration and when asked for; it cannot be chosen.\n' +
+        'The last two tell of other webhooks, and are sent only where they are named.',
     )
     .addHelpText(
       'after',

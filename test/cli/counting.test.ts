@@ -21,7 +21,7 @@ const stub = await startStubServer(() => ({
 }))
 const run = (...args: string[]) => tidings(args, { home, env: connectedTo(stub) })
 
-test('a list is counted by its filters, by fields, and by what is related under the name that people know', async () => {
+test('a list is counted by its filters and by fields, what is related under the name that people know', async () => {
   const line = ['deliveries', 'list', '--status', 'dropped', '--count', '--by', 'status,webhook', '--output', 'table']
   const { code, stdout } = await run(...line)
   assert.equal(code, 0)
