@@ -172,3 +172,9 @@ const isoTime = (text: string, flag: string, relativeMs: number | undefined, rel
     `Give ${relative}, a date (2026-11-21), or a time with its offset (2026-11-21T08:00:00Z).`,
   )
 }
+
+/** 0 takes any free one. */
+export const portNumber = (value: string): number => {
+  if (/^\d{1,5}$/.test(value) && Number(value) < 65_536) return Number(value)
+  throw new InvalidArgumentError('Give a number from 0 to 65535.')
+}

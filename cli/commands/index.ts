@@ -100,6 +100,18 @@ export const entries: Entry[] = [
     load: async () => (await import('./sign.ts')).signCommand(),
   },
   {
+    name: 'proxy',
+    summary: 'sign the requests of other programs on this machine',
+    group: data,
+    load: async () => (await import('./proxy.ts')).proxyCommand(),
+  },
+  {
+    name: 'explore',
+    summary: 'open the API in a browser',
+    group: data,
+    load: async () => (await import('./explore.ts')).exploreCommand(),
+  },
+  {
     name: 'login',
     summary: 'save a server and an access token as a profile',
     group: connection,
