@@ -70,8 +70,9 @@ const createCommand = () =>
     .addOption(dryRunOption())
     .addHelpText(
       'after',
-      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and ` +
-        'when asked for; it cannot be chosen.',
+      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\n` +
+        'A ping is sent on registration and when asked for; it cannot be chosen.\n' +
+        'The last two tell of other webhooks, and are sent only where they are named.',
     )
     .addHelpText(
       'after',
@@ -134,6 +135,7 @@ const listWebhooksCommand = () =>
       examples(
         ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
         ['Those of one team', `tidings webhooks list --selector '{"labels.team":"payments"}' --sort name`],
+        ['How many each team has', 'tidings webhooks list --count --by labels.team'],
         ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),
