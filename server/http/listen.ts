@@ -40,14 +40,14 @@ export const listen = (handler: RequestListener, { host, port }: Config, log: Lo
   server.on('checkContinue', serve)
   server.on('checkExpectation', serve)
   server.on('clientError', refuseJunk(log))
-  const silent = new Set<Socket>()
+  const open = new Set<Socket>()
   server.on('connection', (socket: Socket) => {
-    silent.add(socket)
-    socket.once('close', () => silent.delete(socket))
+    open.add(socket)
+    socket.once('close', () => open.delete(socket))
   })
   const closeUnused = (): void => {
     server.closeIdleConnections()
-    for (const socket of silent) if (socket.bytesRead === 0) socket.destroy()
+    for (const socket of open) if (socket.bytesRead === 0) socket.destroy()
   }
   return new Promise((resolve, reject) => {
     server.once('error', reject)
