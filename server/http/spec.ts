@@ -85,6 +85,9 @@ In this order; answer 401 when one fails.
 An attempt takes at most 15 s, connecting included. What takes longer belongs in a queue of your own. A delivery may come
 twice: when your answer was lost on its way, it comes again with the same \`eventId\`.
 
+An example that is sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered as a real event. The ids in its
+payload are those of the examples here, which no row has: \`${exampleIds.projectReport}\` and so on.
+
 Receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and all rules for any other language:
 ${baseUrl}/docs.
 `
