@@ -14,6 +14,10 @@ export const printArrival = (output: Output, arrival: Arrival, full: boolean): v
   else output.data(`${safeJson(asData(arrival, full))}\n`)
 }
 
+/** The whole of a delivery, for people. */
+export const printDetails = (output: Output, arrival: Arrival): void =>
+  output.data(`${describe(arrival, output.colours)}${describeFully(arrival, output.colours)}\n`)
+
 /** One line, cut to the terminal: the id, to go on with, is never cut, and types differ at their ends. */
 const describe = (
   { verification, receivedAtMs, eventType, eventId, answered, reason, durationMs, method, path }: Arrival,

@@ -30,6 +30,10 @@ export interface LocalReceiverOptions {
   scriptPings?: boolean
   /** Milliseconds before a verified delivery is answered. */
   delayMs?: number
+  /** What the next verified delivery is answered, whatever else is to be; taken when it is asked for. */
+  nextResponse?: () => ScriptedResponse | undefined
+  /** Whether a verified delivery is one of those looked for; any other is answered 200, and told to nobody. */
+  isWanted?: (deliveryId: string) => Promise<boolean>
   /** Verified deliveries are sent on to this URL, and its answers passed back. */
   forward?: URL
   /** Whatever certificate is shown there. */
@@ -82,9 +86,8 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   let url = ''
 
   const nextResponse = (eventType: string | undefined): ScriptedResponse => {
-    const fine: ScriptedResponse = { kind: 'status', statusCode: 200 }
-    if (script.length === 0 || (eventType === 'ping' && !options.scriptPings)) return fine
-    return (script.length > 1 ? script.shift() : script[0]) ?? fine
+    if (script.length === 0 || (eventType === 'ping' && !options.scriptPings)) return FINE
+    return (script.length > 1 ? script.shift() : script[0]) ?? FINE
   }
 
   const receive = async (request: IncomingMessage, body: string): Promise<Decision> => {
@@ -110,10 +113,15 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     })
     const failed = verification.checks.find(({ status }) => status === 'failed')
     if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
+    const { eventId, eventType } = readBody(body)
+    const isPassedOver = eventType !== 'ping' && eventId !== undefined && (await options.isWanted?.(eventId)) === false
+    if (isPassedOver) return { ...scriptedResponse(FINE), verification, isPassedOver }
     if (options.delayMs) await delay(options.delayMs)
-    const answer = options.forward
-      ? await forward(options.forward, request, body, options.insecure ?? false)
-      : scriptedResponse(nextResponse(readBody(body).eventType))
+    const chosen = eventType === 'ping' ? undefined : options.nextResponse?.()
+    const answer =
+      options.forward && !chosen
+        ? await forward(options.forward, request, body, options.insecure ?? false)
+        : scriptedResponse(chosen ?? nextResponse(eventType))
     return { ...answer, verification }
   }
 
@@ -127,6 +135,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     if (verification?.ok && typeof answered === 'number' && answered < 300)
       handled.add(String(verification.claims?.jti))
     answer(request, response, decision)
+    if (decision.isPassedOver) return
     options.onDelivery({
       receivedAtMs,
       method: request.method ?? '',
@@ -166,7 +175,10 @@ interface Decision {
   body: Buffer | string
   reason: string | undefined
   verification: Verification | undefined
+  isPassedOver?: boolean
 }
+
+const FINE: ScriptedResponse = { kind: 'status', statusCode: 200 }
 
 const refused = (statusCode: number, reason: string, check?: CheckName): Decision => ({
   answered: statusCode,
