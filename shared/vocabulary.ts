@@ -23,6 +23,10 @@ export type DeliveryStatus = (typeof deliveryStatuses)[number]
 export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
 export type WebhookStatus = (typeof webhookStatuses)[number]
 
+/** What a webhook's deliveries keep the order of. */
+export const webhookOrderings = ['none', 'project'] as const
+export type WebhookOrdering = (typeof webhookOrderings)[number]
+
 export const reportStatuses = ['open', 'submitted', 'approved'] as const
 export type ReportStatus = (typeof reportStatuses)[number]
 

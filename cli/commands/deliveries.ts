@@ -148,7 +148,10 @@ const view = (nowMs: number): View<ListedDelivery> => ({
     { title: 'WEBHOOK', shrinks: 'url', cell: row => calledWebhook(row.webhook, row.webhookId) },
     {
       title: 'NEXT',
-      cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),
+      cell: row =>
+        row.status === 'pending' && row.nextAttemptAt === null
+          ? 'in turn'
+          : cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),
     },
     { title: 'TRIES', align: 'right', cell: row => String(row.attemptCount) },
     { ...timeColumn<ListedDelivery>('CREATED', row => row.createdAt, nowMs), optional: true },

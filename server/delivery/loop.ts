@@ -228,6 +228,8 @@ export const startDeliveryLoop = (
       await (outcome.status === 'dropped' ? recordDropped : record)(settlement)
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
+      // It has handed its turn on.
+      else if (place.job.line !== null) wake()
       await (following ?? keeper.follow(settlement))
       if (outcome.status === 'cancelled') sweeper?.look()
       // Somebody may have to be told of it.

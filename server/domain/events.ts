@@ -5,6 +5,7 @@ import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
+import { holdLines } from './lines.ts'
 import { SEES_WEBHOOK } from './visibility.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
@@ -42,7 +43,8 @@ export const ON_DEMAND = "(e.type = 'ping' OR e.example = 1)"
  * Writes an event, and for each webhook that is to have it a delivery with its place in the queue: all in the caller's
  * transaction, with the change that caused it, so that none of them is ever there without the others.
  *
- * @param now asked when the webhooks are held: what one of them had before its last change is older than this
+ * @param now asked when the webhooks are held: what one of them had before its last change is older than this. Where
+ *   webhooks keep the order of the project, the event is later than all that they are to have before it
  * @param courier takes what it can send when the transaction is committed
  */
 export const recordEvent = async <Type extends EventType>(
@@ -51,10 +53,14 @@ export const recordEvent = async <Type extends EventType>(
   now: () => number,
   courier?: Courier,
 ): Promise<void> => {
-  const { type, organisationIds, projectId } = event
+  const { type, organisationIds, projectId = null } = event
   // Without an organisation nobody sees it.
   const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, event)
-  const time = now()
+  const { lines, time } = await holdLines(
+    trx,
+    webhooks.map(webhook => ({ webhook, projectId })),
+    now,
+  )
   const id = newId(time)
   const payload = JSON.stringify(event.payload)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
@@ -62,16 +68,17 @@ export const recordEvent = async <Type extends EventType>(
     trx,
     'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
       'VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, payload, time],
+    [id, type, single, projectId, organisationIds === 'all' ? 1 : 0, payload, time],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await enqueueFresh(trx, { id, type, createdAt: time, payload }, webhooks, courier)
+  await enqueueFresh(trx, { id, type, createdAt: time, payload, projectId }, webhooks, { lines, courier })
 }
 
-const MATCHED = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'
+const MATCHED =
+  'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at, w.ordering, w.ordered_since'
 
 /** A webhook as it is, and when it was changed last before it was found to match: later after each change. */
 type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
