@@ -31,6 +31,8 @@ export const webhookSpec = (installation: Installation) => ({
   },
 })
 
+const THROTTLE_H = LONGEST_THROTTLE_MS / 3_600_000
+
 const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
 Each event comes to your endpoint as a POST with a JSON body and a signed token (JWT) in the Authorization header. Check
 the token, handle the event once, and answer in time. There will be more types of events, and more in a payload:
@@ -77,7 +79,7 @@ In this order; answer 401 when one fails.
 | You answer | What follows |
 |---|---|
 | 2XX | Delivered. A ping at registration must be answered with exactly 200. |
-| 429 with \`Retry-After\` | It comes again then, and so does all else: at most ${LONGEST_THROTTLE_MS / 3_600_000} h ahead. |
+| 429 with \`Retry-After\` | It comes again then, and so does all else: at most ${THROTTLE_H} h ahead. |
 | 429 without | The webhook becomes inactive: \`tidings webhooks enable ID\` when it can receive again. |
 | any other 4XX | Rejected. It does not come again. |
 | 5XX, a redirect, no usable answer | When something fails on your side: ${again(retryScheduleMs)} |
