@@ -4,6 +4,7 @@ import * as receipts from './0002_receipts.ts'
 import * as epochs from './0003_epochs.ts'
 import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
+import * as traces from './0012_traces.ts'
 
 export type Migration = {
   up(knex: Knex): Promise<void>
@@ -17,4 +18,5 @@ export const migrations: Record<string, Migration> = {
   '0003_epochs': epochs,
   '0004_idempotency_keys': idempotencyKeys,
   '0005_named_organisations': namedOrganisations,
+  '0012_traces': traces,
 }

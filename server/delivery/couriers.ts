@@ -84,4 +84,5 @@ const jobOf = ({ id, event, webhook }: FreshDelivery, lease: Lease): Job => ({
   eventType: event.type,
   eventTime: event.createdAt,
   payload: event.payload,
+  traceparent: event.traceparent,
 })

@@ -4,6 +4,7 @@ import { type Database, isContention, isRefusal, rows } from '../database/connec
 import type { Log } from '../log.ts'
 import type { Settlement } from './queue.ts'
 import { settle } from './settle.ts'
+import type { DeliveryWatch } from './watch.ts'
 
 /** Settlements of one transaction: enough that the database's commit is shared, few enough that it is short. */
 const BATCH = 256
@@ -24,7 +25,17 @@ type Waiting = { settlement: Settlement; recorded: () => void }
  * had. Nothing but the end of the process loses what waits here: what the database
  * says is believed to be the settlement's own fault only if it refuses a value.
  */
-export const createRecorder = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Recorder => {
+export const createRecorder = ({
+  database,
+  clock,
+  log,
+  watch,
+}: {
+  database: Database
+  clock: Clock
+  log: Log
+  watch?: DeliveryWatch | undefined
+}): Recorder => {
   const waiting: Waiting[] = []
   let isRecording = false
 
@@ -44,6 +55,7 @@ export const createRecorder = ({ database, clock, log }: { database: Database; c
       const startedAt = performance.now()
       const batch = waiting.splice(0, BATCH)
       const held = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
+      watch?.recorded((performance.now() - startedAt) / 1000)
       for (const one of batch) {
         if (held.has(one.settlement)) setTimeout(put, HELD_MS, one)
         else one.recorded()

@@ -4,6 +4,7 @@ import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
+import { currentTrace, startSpan } from '../tracing/tracing.ts'
 import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
@@ -16,7 +17,11 @@ export type NewEvent<Type extends EventType = EventType> = {
 
 /** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
 export const recordPing = async (trx: Sql, now: number, id: string = newId(now)): Promise<string> => {
-  await run(trx, "INSERT INTO events (id, type, payload, created_at) VALUES (?, 'ping', '{}', ?)", [id, now])
+  await run(trx, "INSERT INTO events (id, type, payload, created_at, traceparent) VALUES (?, 'ping', '{}', ?, ?)", [
+    id,
+    now,
+    currentTrace() ?? null,
+  ])
   return id
 }
 
@@ -39,18 +44,30 @@ export const recordEvent = async <Type extends EventType>(
   const time = now()
   const id = newId(time)
   const payload = JSON.stringify(event.payload)
+  const traceparent = traceOf(trx, id, type)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
-    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
-      'VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, payload, time],
+    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at, traceparent) ' +
+      'VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, payload, time, traceparent],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await enqueueFresh(trx, { id, type, createdAt: time, payload }, webhooks, courier)
+  await enqueueFresh(trx, { id, type, createdAt: time, payload, traceparent }, webhooks, courier)
+}
+
+/** The trace of an event: a span of its own, which there has been once the transaction is committed. */
+const traceOf = (trx: Knex.Transaction, id: string, type: EventType): string | null => {
+  const span = startSpan(`event ${type}`, 'producer', { 'tidings.event.id': id, 'tidings.event.type': type })
+  if (!span) return currentTrace() ?? null
+  trx.executionPromise.then(
+    () => span.end(),
+    () => {},
+  )
+  return span.traceparent
 }
 
 const MATCHED = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'

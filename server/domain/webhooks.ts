@@ -271,7 +271,7 @@ type Leaving = {
  *
  * @param change.from nothing is done if it is in another status by now, or in another epoch than one given
  */
-export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<void> => {
+export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<boolean> => {
   const [ofEpoch, epochs] = from.epoch === undefined ? ['', []] : [' AND epoch = ?', [from.epoch]]
   const left = await run(
     trx,
@@ -281,6 +281,7 @@ export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, n
     [to.status, to.reason, now, now, id, from.status, ...epochs],
   )
   if (left > 0) await sweepAfterChange(trx, id, now)
+  return left > 0
 }
 
 /**
