@@ -19,7 +19,7 @@ const FAREWELL_MS = 2_000
 const CLOSE_IDLE_EACH_MS = 50
 
 export type Door = {
-  /** Listens, unless it does already. */
+  /** Listens, unless it does already, or has been closed. */
   open(): Promise<void>
   /**
    * Listens no more, and resolves when the last connection has ended.
@@ -35,13 +35,16 @@ export type Door = {
 export const createDoor = (handler: RequestListener, at: Address, log: Log): Door => {
   let opening: Promise<Server> | undefined
   let opened: Server | undefined
+  let isClosed = false
   return {
     async open() {
+      if (isClosed) return
       opening ??= listen(handler, at, log)
       opened = await opening
     },
     async close(idleMs) {
-      const server = opened
+      isClosed = true
+      const server = await opening?.catch(() => undefined)
       if (!server) return
       // Connections that have come by now have been taken: one that is not is reset with the socket.
       await whenAccepted()
