@@ -9,10 +9,14 @@ import type { Metrics } from '../metrics/metrics.ts'
 import { admit } from './admission.ts'
 import { authenticate } from './authenticate.ts'
 import { docs } from './docs.ts'
+import { explorer } from './explorer.ts'
 import { graphqlOverHttp } from './graphql.ts'
 import { health } from './health.ts'
+import { indexPage } from './index-page.ts'
 import { keySet } from './key-set.ts'
+import { refuseMalformed } from './malformed.ts'
 import { metricsRoute } from './metrics.ts'
+import { nothingHere, onlyMethods } from './nothing-here.ts'
 import { rateLimit } from './rate-limit.ts'
 import { whenReady } from './ready.ts'
 import { requestId } from './request-id.ts'
@@ -30,18 +34,24 @@ export const createApp = (tools: Tools): Koa => {
   const { config, state } = tools
   const service = () => state.service
   const app = appWith(tools)
+  app.use(refuseMalformed)
   // First, since it is where nearly all requests go; the others have paths of their own.
-  if (config.roles.includes('api')) app.use(at('/graphql', whenReady(service, api(tools))))
+  if (config.roles.includes('api')) app.use(at('/graphql', onlyMethods('GET', 'POST'), whenReady(service, api(tools))))
   app.use(keySet(() => state.service?.tools.keyring))
   if (!config.operations) serveOperations(app, tools)
   app.use(docs(webhookSpec(config)))
+  if (config.roles.includes('api')) app.use(explorer())
+  app.use(indexPage(config))
+  app.use(nothingHere)
   return app
 }
 
 /** What an address for those who run the server serves. */
 export const createOperationsApp = (tools: Tools): Koa => {
   const app = appWith(tools)
+  app.use(refuseMalformed)
   serveOperations(app, tools)
+  app.use(nothingHere)
   return app
 }
 

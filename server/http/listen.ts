@@ -1,6 +1,7 @@
 import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
 import { Server as NetServer, type Socket } from 'node:net'
 import { setTimeout as sleep, setImmediate as whenAccepted } from 'node:timers/promises'
+import { v7 as uuid } from 'uuid'
 import { type Log, logSeldom } from '../log.ts'
 import { SHARED_PORT } from '../processes.ts'
 import { unlessClosing } from './unread.ts'
@@ -71,11 +72,14 @@ const listen = (handler: RequestListener, { host, port }: Address, log: Log): Pr
       requestTimeout: REQUEST_MS,
       connectionsCheckingInterval: LOOK_EACH_MS,
       keepAliveTimeout: KEEP_ALIVE_MS,
+      // Refused further on, with a request id.
+      requireHostHeader: false,
     },
     serve,
   )
   // Whoever waits to be asked for the body is asked when the head has been judged.
   server.on('checkContinue', serve)
+  server.on('checkExpectation', serve)
   server.on('clientError', refuseJunk(log))
   return new Promise((resolve, reject) => {
     server.once('error', reject)
@@ -98,16 +102,19 @@ const refuseJunk = (log: Log) => {
   return (error: NodeJS.ErrnoException, stream: import('node:stream').Duplex): void => {
     const socket = stream as Socket
     const { code = 'unknown' } = error
+    const requestId = uuid()
     if (code !== 'ECONNRESET' && code !== 'EPIPE') {
-      logSeldom(log, 'warn', 'no request', { code }, 'what came on a connection is no request')
+      logSeldom(log, 'warn', 'no request', { code, requestId }, 'what came on a connection is no request')
     }
     if (!socket.writable || answered.has(socket) || code === 'ECONNRESET') return void socket.destroy()
     answered.add(socket)
     const status = STATUSES[code] ?? 400
     const phrase = STATUS_CODES[status]!
-    const body = JSON.stringify({ errors: [{ message: `${phrase}.`, extensions: { code: 'BAD_USER_INPUT' } }] })
+    const extensions = { code: 'BAD_USER_INPUT', requestId }
+    const body = JSON.stringify({ errors: [{ message: `${phrase}.`, extensions }] })
     socket.end(
       `HTTP/1.1 ${status} ${phrase}\r\nContent-Type: application/json; charset=utf-8\r\n` +
+        `X-Request-Id: ${requestId}\r\n` +
         `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
     )
     socket.setTimeout(FAREWELL_MS, () => socket.destroy())

@@ -51,12 +51,6 @@ export const requestId = ({
     ctx.set('X-Request-Id', ctx.state.requestId)
     try {
       await next()
-      if (ctx.status === 404 && !ctx.body)
-        answerError(
-          ctx,
-          404,
-          new TidingsError('NOT_FOUND', `There is nothing at ${ctx.method} ${ctx.path}; the API is at POST /graphql.`),
-        )
     } catch (error) {
       if (error instanceof TidingsError && error.code === 'UNAVAILABLE') {
         answerUnavailable(ctx, error as TidingsError<'UNAVAILABLE'>)
@@ -113,13 +107,23 @@ const addressOf = (ctx: Asked, behindProxy: boolean): string | undefined => {
   return isIP(told) ? told : ctx.req.socket.remoteAddress
 }
 
-export type Answerable = { status: number; body: unknown; state: RequestState }
+export type Answerable = {
+  status: number
+  body: unknown
+  state: RequestState
+  set(name: string, value: string): void
+  accepts(...types: string[]): string | string[] | false
+}
+
+const GRAPHQL_RESPONSE = 'application/graphql-response+json; charset=utf-8'
+const JSON_TYPE = 'application/json; charset=utf-8'
+
+/** The media type that a client would have an answer of the API in, by its weights; undefined if neither will do. */
+export const mediaTypeFor = (ctx: Pick<Answerable, 'accepts'>): string | undefined =>
+  [ctx.accepts(JSON_TYPE, GRAPHQL_RESPONSE) || undefined].flat()[0]
 
 /** Answers that nothing was done, and when to try again. */
-export const answerUnavailable = (
-  ctx: Answerable & { set(name: string, value: string): void },
-  error: TidingsError<'UNAVAILABLE'>,
-): void => {
+export const answerUnavailable = (ctx: Answerable, error: TidingsError<'UNAVAILABLE'>): void => {
   ctx.set('Retry-After', String(error.details.retryAfterSeconds))
   answerError(ctx, 503, error)
 }
@@ -130,4 +134,5 @@ export const answerError = (ctx: Answerable, status: number, error: TidingsError
   const { reason } = error.details as { reason?: string }
   ctx.state.told = { code: error.code, reason }
   ctx.body = { errors: [{ message: error.message, extensions: extensionsOf(error, ctx.state.requestId) }] }
+  ctx.set('Content-Type', mediaTypeFor(ctx) ?? JSON_TYPE)
 }

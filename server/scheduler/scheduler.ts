@@ -9,6 +9,7 @@ import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
 import type { ProjectReportRow } from '../domain/resources.ts'
 import { deleteExpiredSignatures } from '../domain/used-signatures.ts'
+import { purgeWebhooks } from '../domain/webhooks.ts'
 import type { Log } from '../log.ts'
 
 const EVERY_MS = 30_000
@@ -55,7 +56,15 @@ export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
 
 /** All steps once. One that fails is tried again in the next round, and keeps none of the others back. */
 export const runSchedule = async (tools: Tools, isStopping: () => boolean = () => false): Promise<void> => {
-  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, deleteKeys, purge]) {
+  for (const step of [
+    openReportsOfQuarter,
+    findOverdue,
+    findExpired,
+    deleteSignatures,
+    deleteKeys,
+    purge,
+    purgeDeleted,
+  ]) {
     try {
       await step(tools, isStopping)
       tools.onStep?.(step.name, true)
@@ -195,6 +204,15 @@ const purge: Step = async ({ database, clock, retentionDays }, isStopping) => {
       if (isStopping()) return
       await database.transaction(trx => purgeEvents(trx, ids))
     }
+  }
+}
+
+/** Ends webhooks that were deleted, once all deliveries to them are past their retention. */
+const purgeDeleted: Step = async ({ database, clock, retentionDays }, isStopping) => {
+  const before = clock.now() - retentionDays * DAY_MS
+  while (!isStopping()) {
+    const ended = await database.transaction(trx => purgeWebhooks(trx, before, BATCH))
+    if (ended === 0) return
   }
 }
 
