@@ -32,9 +32,9 @@ type Running = { service: Service; stop(answered: Promise<void>): Promise<void> 
 
 /**
  * Starts a process with the roles that its configuration names. It becomes ready when the database does: one that is
- * down, or not migrated yet, is waited for. It listens when it is ready, so that whoever it refuses asks another; health
- * and metrics, where they have an address of their own, at once. Where they have none, it listens as soon as it has
- * something to wait for, and says what.
+ * down, or not migrated yet, is waited for. It listens when it is ready, so that whoever it refuses asks another;
+ * health and metrics, where they have an address of their own, at once. Where they have none, it listens as soon as it
+ * has something to wait for, and says what.
  *
  * @param given.clock in place of the database's clock
  */

@@ -60,6 +60,7 @@ const startCommand = () =>
             'tidings server start',
         ],
         ['On all cores of this machine', 'tidings server start --processes auto'],
+        ['Metrics and health at a port of their own', 'TIDINGS_METRICS_PORT=9400 tidings server start'],
         ['The delivery loop alone, on a machine of its own', 'TIDINGS_ROLES=delivery tidings server start'],
       ),
     )

@@ -158,7 +158,8 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
   gauge('tidings_queue_depth', `Deliveries that are pending, due or not. ${atMost}`, facts => facts.queued)
   gauge(
     'tidings_queue_webhooks_behind',
-    `Webhooks that have had a delivery due for more than ${BEHIND_MS / 1000} s: many where the servers are behind, few where endpoints are.`,
+    `Webhooks that have had a delivery due for more than ${BEHIND_MS / 1000} s: many where the servers are behind, ` +
+      'few where endpoints are.',
     facts => facts.webhooksBehind,
   )
   gauge(

@@ -21,8 +21,9 @@ const KINDS: Record<SpanKind, Kind> = {
 }
 
 /**
- * Makes spans and sends them by OTLP over HTTP. Where to, how many of them and under which name is said by OpenTelemetry's own
- * variables: `OTEL_EXPORTER_OTLP_…`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_…`.
+ * Makes spans and sends them by OTLP over HTTP. Where to, how many of them and under which name is said by
+ * OpenTelemetry's own variables: `OTEL_EXPORTER_OTLP_…`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`,
+ * `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_…`.
  */
 export const createTracer = (env: NodeJS.ProcessEnv): Tracer => {
   const resource = defaultResource()
