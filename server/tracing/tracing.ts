@@ -1,8 +1,8 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 
-// Which trace what is done belongs to (W3C Trace Context). A caller's `traceparent` goes on to the events of its request
-// and to the receivers of those, whether spans are made here or not; they are, by OpenTelemetry, where its variables ask
-// for it.
+// Which trace what is done belongs to (W3C Trace Context). A caller's `traceparent` goes on to the events of its
+// request and to the receivers of those, whether spans are made here or not; they are, by OpenTelemetry, where its
+// variables ask for it.
 
 /** Strings, numbers and booleans that a span tells of itself. */
 export type Attributes = Record<string, string | number | boolean>
