@@ -6,6 +6,7 @@ import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
 import * as webhookNames from './0007_webhook_names.ts'
 import * as examplesAndNotices from './0008_examples_and_notices.ts'
+import * as ordering from './0009_ordering.ts'
 import * as traces from './0012_traces.ts'
 
 export type Migration = {
@@ -22,5 +23,6 @@ export const migrations: Record<string, Migration> = {
   '0005_named_organisations': namedOrganisations,
   '0007_webhook_names': webhookNames,
   '0008_examples_and_notices': examplesAndNotices,
+  '0009_ordering': ordering,
   '0012_traces': traces,
 }

@@ -12,6 +12,7 @@ import { createApp, createOperationsApp, type ServerState } from './http/app.ts'
 import { createDoor } from './http/listen.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
+import { createLive } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createMetrics, type Metrics } from './metrics/metrics.ts'
 import { createReaders } from './readers/readers.ts'
@@ -134,13 +135,20 @@ const startRoles = async (
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
     config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
+  const live = createLive({ database, clock, log })
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,
     log,
     concurrency,
     claims: config.roles.includes('delivery'),
-    watch: metrics.delivery,
+    watch: {
+      ...metrics.delivery,
+      attempted(settlement) {
+        metrics.delivery.attempted(settlement)
+        live.hurry(settlement.job.deliveryId)
+      },
+    },
   })
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({
@@ -156,8 +164,9 @@ const startRoles = async (
   const readers = createReaders(config.databaseUrl, database, log)
   if (config.roles.includes('api')) readers.warm()
   return {
-    service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
+    service: { database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
+      live.stop()
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
       readers.stop()

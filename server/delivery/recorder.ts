@@ -30,11 +30,13 @@ export const createRecorder = ({
   clock,
   log,
   watch,
+  batchSize = BATCH,
 }: {
   database: Database
   clock: Clock
   log: Log
   watch?: DeliveryWatch | undefined
+  batchSize?: number
 }): Recorder => {
   const waiting: Waiting[] = []
   let isRecording = false
@@ -53,7 +55,7 @@ export const createRecorder = ({
     while (waiting.length > 0) {
       await othersTurn()
       const startedAt = performance.now()
-      const batch = waiting.splice(0, BATCH)
+      const batch = waiting.splice(0, batchSize)
       const held = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
       watch?.recorded((performance.now() - startedAt) / 1000)
       for (const one of batch) {

@@ -34,8 +34,8 @@ export type Door = {
 
 /** An address that is listened on from when it is opened until it is closed. */
 export const createDoor = (handler: RequestListener, at: Address, log: Log): Door => {
-  let opening: Promise<Server> | undefined
-  let opened: Server | undefined
+  let opening: Promise<Listening> | undefined
+  let opened: Listening | undefined
   let isClosed = false
   return {
     async open() {
@@ -54,7 +54,7 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
       NetServer.prototype.close.call(server)
       await Promise.race([closed, sleep(idleMs, undefined, { ref: false })])
       server.close()
-      const closing = setInterval(() => server.closeIdleConnections(), CLOSE_IDLE_EACH_MS)
+      const closing = setInterval(() => server.closeUnused(), CLOSE_IDLE_EACH_MS)
       await closed
       clearInterval(closing)
     },
@@ -62,9 +62,14 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
   }
 }
 
+type Listening = Server & {
+  /** Closes connections that wait for nothing: those that are kept, and those that have never sent a byte. */
+  closeUnused(): void
+}
+
 type Address = { host: string; port: number }
 
-const listen = (handler: RequestListener, { host, port }: Address, log: Log): Promise<Server> => {
+const listen = (handler: RequestListener, { host, port }: Address, log: Log): Promise<Listening> => {
   const serve = unlessClosing(handler)
   const server = createServer(
     {
@@ -81,9 +86,20 @@ const listen = (handler: RequestListener, { host, port }: Address, log: Log): Pr
   server.on('checkContinue', serve)
   server.on('checkExpectation', serve)
   server.on('clientError', refuseJunk(log))
+  const open = new Set<Socket>()
+  server.on('connection', (socket: Socket) => {
+    open.add(socket)
+    socket.once('close', () => open.delete(socket))
+  })
+  const closeUnused = (): void => {
+    server.closeIdleConnections()
+    for (const socket of open) if (socket.bytesRead === 0) socket.destroy()
+  }
   return new Promise((resolve, reject) => {
     server.once('error', reject)
-    server.listen({ port, host, backlog: BACKLOG, ...SHARED_PORT }, () => resolve(server))
+    server.listen({ port, host, backlog: BACKLOG, ...SHARED_PORT }, () =>
+      resolve(Object.assign(server, { closeUnused })),
+    )
   })
 }
 

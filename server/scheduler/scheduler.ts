@@ -4,6 +4,7 @@ import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { recordEvent } from '../domain/events.ts'
 import { deleteExpiredKeys } from '../domain/idempotency.ts'
+import { deleteIdleLines } from '../domain/lines.ts'
 import { openReports } from '../domain/project-reports.ts'
 import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
@@ -62,6 +63,7 @@ export const runSchedule = async (tools: Tools, isStopping: () => boolean = () =
     findExpired,
     deleteSignatures,
     deleteKeys,
+    deleteLines,
     purge,
     purgeDeleted,
   ]) {
@@ -186,6 +188,12 @@ const deleteSignatures: Step = async ({ database, clock }, isStopping) => {
 /** Deletes idempotency keys whose time is over. */
 const deleteKeys: Step = async ({ database, clock }, isStopping) => {
   while (!isStopping() && (await deleteExpiredKeys(database.knex, clock.now(), BATCH)) > 0);
+}
+
+/** Deletes the lines of ordered deliveries that nobody has stood in for long. */
+const deleteLines: Step = async ({ database, clock, retentionDays }, isStopping) => {
+  const before = clock.now() - retentionDays * DAY_MS
+  while (!isStopping() && (await deleteIdleLines(database.knex, before, BATCH)) > 0);
 }
 
 /** Deletes events past their retention with their deliveries, except where one is still owed. */
