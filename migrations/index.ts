@@ -7,6 +7,7 @@ import * as namedOrganisations from './0005_named_organisations.ts'
 import * as webhookNames from './0007_webhook_names.ts'
 import * as examplesAndNotices from './0008_examples_and_notices.ts'
 import * as ordering from './0009_ordering.ts'
+import * as traces from './0012_traces.ts'
 
 export type Migration = {
   up(knex: Knex): Promise<void>
@@ -23,4 +24,5 @@ export const migrations: Record<string, Migration> = {
   '0007_webhook_names': webhookNames,
   '0008_examples_and_notices': examplesAndNotices,
   '0009_ordering': ordering,
+  '0012_traces': traces,
 }

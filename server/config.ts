@@ -36,6 +36,8 @@ export type Config = {
   retentionDays: number
   reportDueDays: number
   logLevel: string
+  /** Where `/metrics` and the health routes are served, if not where all else is. */
+  operations: { host: string; port: number } | undefined
 }
 
 /** Every fault of the environment at once. */
@@ -125,6 +127,8 @@ const environment = z.object({
   TIDINGS_WEBHOOKS_PER_TOKEN: integer(1, 1_000_000).default(10_000),
   TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30),
   TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30),
+  TIDINGS_METRICS_PORT: integer(1, 65535).optional(),
+  TIDINGS_METRICS_HOST: z.string().default('127.0.0.1'),
   TIDINGS_LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
 })
 
@@ -186,6 +190,12 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
         'TIDINGS_BEHIND_PROXY has signatures checked against it',
     )
   }
+  if (given.TIDINGS_METRICS_HOST && !given.TIDINGS_METRICS_PORT) {
+    faults.push('TIDINGS_METRICS_HOST is given, and TIDINGS_METRICS_PORT is missing, which it belongs to')
+  }
+  if (result.data && result.data.TIDINGS_METRICS_PORT === result.data.TIDINGS_PORT) {
+    faults.push('TIDINGS_METRICS_PORT is TIDINGS_PORT as well; give it a port of its own, or leave it out')
+  }
   if (faults.length > 0 || !result.data) throw new ConfigError(faults)
   const values = result.data
   const baseUrl = (values.TIDINGS_BASE_URL ?? ownUrl(values.TIDINGS_HOST, values.TIDINGS_PORT)).replace(/\/+$/, '')
@@ -209,13 +219,16 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     retentionDays: values.TIDINGS_RETENTION_DAYS,
     reportDueDays: values.TIDINGS_REPORT_DUE_DAYS,
     logLevel: values.TIDINGS_LOG_LEVEL,
+    operations: values.TIDINGS_METRICS_PORT
+      ? { host: values.TIDINGS_METRICS_HOST, port: values.TIDINGS_METRICS_PORT }
+      : undefined,
   }
 }
 
 const isTrue = (value: string | undefined): boolean => value === 'true' || value === '1'
 
 /** Where a server that listens on `host` is reached from its own machine. */
-const ownUrl = (host: string, port: number): string => {
+export const ownUrl = (host: string, port: number): string => {
   const shown = host === '0.0.0.0' || host === '::' ? 'localhost' : host
   return `http://${isIPv6(shown) ? `[${shown}]` : shown}:${port}`
 }

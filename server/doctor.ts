@@ -2,7 +2,7 @@ import { lookup } from 'node:dns/promises'
 import { existsSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { isIP } from 'node:net'
-import { type Config, ConfigError, type Role, readConfig } from './config.ts'
+import { type Config, ConfigError, ownUrl, type Role, readConfig } from './config.ts'
 import { connect, type Database, rows } from './database/connect.ts'
 import { pendingMigrations } from './database/migrate.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
@@ -247,15 +247,15 @@ const addressesOf = async (url: URL): Promise<string[]> => {
   return (await lookup(host, { all: true }).catch(() => [])).map(({ address }) => address)
 }
 
-const inspectPort = async ({ host, port }: Config): Promise<PortFacts> => {
+const inspectPort = async ({ host, port, operations }: Config): Promise<PortFacts> => {
   const fault = await new Promise<NodeJS.ErrnoException | undefined>(resolve => {
     const server = createServer().once('error', resolve)
     server.listen(port, host, () => server.close(() => resolve(undefined)))
   })
   if (fault === undefined) return { host, port, state: 'free' }
   if (fault.code !== 'EADDRINUSE') return { host, port, state: 'not to be had', message: fault.message }
-  const asked = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
-  const { status, reason } = await readiness(`http://${asked.includes(':') ? `[${asked}]` : asked}:${port}`)
+  const asked = operations ?? { host, port }
+  const { status, reason } = await readiness(ownUrl(asked.host, asked.port))
   if (status === 'ready') return { host, port, state: 'ready' }
   if (status === 'not ready') return { host, port, state: 'not ready', reason: String(reason) }
   return { host, port, state: 'of another program' }

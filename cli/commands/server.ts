@@ -60,6 +60,7 @@ const startCommand = () =>
             'tidings server start',
         ],
         ['On all cores of this machine', 'tidings server start --processes auto'],
+        ['Metrics and health at a port of their own', 'TIDINGS_METRICS_PORT=9400 tidings server start'],
         ['The delivery loop alone, on a machine of its own', 'TIDINGS_ROLES=delivery tidings server start'],
       ),
     )
@@ -146,7 +147,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
   const number = processNumber()
   const log = number === undefined ? createLog(config.logLevel) : createLog(config.logLevel).child({ process: number })
   const server = await startServer(config, log).catch(error => {
-    throw listenFault(error, config)
+    throw listenFault(error) ?? error
   })
   const stopped = new Promise<void>(resolve => {
     let isStopping = false
@@ -169,36 +170,39 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
     await Promise.race([server.ready.then(() => onReady(server.url)).then(tellReady), stopped])
   } catch (error) {
     await server.stop()
-    throw new CliError(
-      exitCodes.failed,
-      'CANNOT_START',
-      `The server cannot start: ${(error as Error).message}.`,
-      /master key/.test((error as Error).message)
-        ? 'Give the key that this database was set up with, or both while you replace it: TIDINGS_MASTER_KEY=new,old'
-        : 'The log above tells more.',
+    throw (
+      listenFault(error) ??
+      new CliError(
+        exitCodes.failed,
+        'CANNOT_START',
+        `The server cannot start: ${(error as Error).message}.`,
+        /master key/.test((error as Error).message)
+          ? 'Give the key that this database was set up with, or both while you replace it: TIDINGS_MASTER_KEY=new,old'
+          : 'The log above tells more.',
+      )
     )
   }
   await stopped
 }
 
-const listenFault = (error: NodeJS.ErrnoException, { host, port }: Config): Error => {
-  if (error.code === 'EADDRINUSE') {
+/** What a process is told that cannot listen where it should; undefined for another error. */
+const listenFault = (error: unknown): CliError | undefined => {
+  const { code, syscall, address, port, message } = error as NodeJS.ErrnoException & { address?: string; port?: number }
+  if (syscall !== 'listen' && syscall !== 'bind' && syscall !== 'getaddrinfo') return undefined
+  if (code === 'EADDRINUSE') {
     return new CliError(
       exitCodes.failed,
       'PORT_IN_USE',
-      `Another process listens on ${host}:${port} already.`,
-      `Stop it, or choose another port: TIDINGS_PORT=${port + 1} …`,
+      `Another process listens on ${address}:${port} already.`,
+      `Stop it, or choose another port: TIDINGS_PORT=${port! + 1} …`,
     )
   }
-  if (error.code === 'EACCES' || error.code === 'EADDRNOTAVAIL') {
-    return new CliError(
-      exitCodes.failed,
-      'CANNOT_LISTEN',
-      `The server cannot listen on ${host}:${port}: ${error.message}.`,
-      'Set TIDINGS_HOST and TIDINGS_PORT to an address of this machine.',
-    )
-  }
-  return error
+  return new CliError(
+    exitCodes.failed,
+    'CANNOT_LISTEN',
+    `The server cannot listen: ${message}.`,
+    'Set TIDINGS_HOST and TIDINGS_PORT (and TIDINGS_METRICS_HOST) to addresses of this machine.',
+  )
 }
 
 const migrateCommand = () =>

@@ -85,4 +85,5 @@ const jobOf = ({ id, event, webhook, line }: FreshDelivery, lease: Lease): Job =
   eventType: event.type,
   eventTime: event.createdAt,
   payload: event.payload,
+  traceparent: event.traceparent,
 })

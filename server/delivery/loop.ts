@@ -4,7 +4,8 @@ import { timeOfId } from '../../shared/time.ts'
 import { checkWritable, type Database, isOutage } from '../database/connect.ts'
 import { REQUEST_MS } from '../database/patience.ts'
 import type { Courier } from '../domain/deliveries.ts'
-import type { Log } from '../log.ts'
+import { type Log, logSeldom } from '../log.ts'
+import { inTrace } from '../tracing/tracing.ts'
 import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
@@ -18,6 +19,7 @@ import { BELIEVED_MS, createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
 import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
+import type { DeliveryWatch } from './watch.ts'
 
 /** How late this process finds what another has queued. What it has queued itself wakes it at once. */
 const POLL_MS = 1_000
@@ -65,7 +67,7 @@ export const startDeliveryLoop = (
     log: Log
     concurrency: number
     claims: boolean
-    onSettled?: (settlement: Settlement) => void
+    watch?: DeliveryWatch | undefined
   },
 ): DeliveryLoop => {
   const { database, clock, log } = tools
@@ -77,7 +79,7 @@ export const startDeliveryLoop = (
     },
     onStuck: stuck => giveBack(stuck, clock.now()),
   })
-  const claims = createClaims({ database, places, onPast: () => sweeper?.look() })
+  const claims = createClaims({ database, places, onPast: () => sweeper?.look(), watch: tools.watch })
   const record = createRecorder(tools)
   // Others are told of what is given up, which may take longer: the rest does not wait behind it.
   const recordDropped = createRecorder({ ...tools, batchSize: DROPPED_AT_ONCE })
@@ -118,7 +120,7 @@ export const startDeliveryLoop = (
 
   const lookSoon = (): void => {
     if (stopping || !tools.claims) return
-    looking ??= look()
+    looking ??= inTrace(undefined, look)
       .catch(lookFailed)
       .then(lookIn)
       .finally(() => {
@@ -203,12 +205,15 @@ export const startDeliveryLoop = (
       const { job } = place
       make(place).catch(error =>
         // Its lease runs out, and it is due again.
-        log.error({ err: error, deliveryId: job.deliveryId }, 'an attempt could not be made'),
+        logSeldom(log, 'error', 'attempt', { err: error, deliveryId: job.deliveryId }, 'an attempt could not be made'),
       )
     }
   }
 
-  const make = async (place: Place): Promise<Settlement | undefined> => {
+  /** Outside of the trace of the request that has an attempt begin: that is one of its own event, or none. */
+  const make = (place: Place): Promise<Settlement | undefined> => inTrace(undefined, () => makeAlone(place))
+
+  const makeAlone = async (place: Place): Promise<Settlement | undefined> => {
     begun.add(place)
     try {
       const settlement = await attempt(place.job, tools, () => mayBegin(place)).catch(error => {
@@ -226,7 +231,8 @@ export const startDeliveryLoop = (
       // Others are told at once that a webhook is to be left alone; that it is inactive, when its log says why.
       const following = outcome.status === 'pending' ? keeper.follow(settlement) : undefined
       await (outcome.status === 'dropped' ? recordDropped : record)(settlement)
-      tools.onSettled?.(settlement)
+      tools.watch?.attempted(settlement)
+      if (outcome.status === 'dropped') logDropped(settlement, outcome.reason)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
       // It has handed its turn on.
       else if (place.job.line !== null) wake()
@@ -242,6 +248,13 @@ export const startDeliveryLoop = (
     } finally {
       leave(place)
     }
+  }
+
+  const logDropped = ({ job, result }: Settlement, reason: string): void => {
+    const { deliveryId, eventId, webhookId, eventType, attempt } = job
+    const last = result.kind === 'response' ? { statusCode: result.statusCode } : { failure: result.reason }
+    const line = { deliveryId, eventId, webhookId, eventType, attempt, reason, ...last }
+    logSeldom(log, 'warn', 'dropped', line, 'a delivery was dropped')
   }
 
   const mayBegin = (place: Place): boolean => {
@@ -282,7 +295,7 @@ export const startDeliveryLoop = (
   const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
     putBack(database, jobs, { dueAt, now: clock.now() }).catch(error => {
       if (isOutage(error)) unsent.push(...jobs)
-      log.warn({ err: error }, 'claims cannot be given back; their lease runs out')
+      logSeldom(log, 'warn', 'give back claims', { err: error }, 'claims cannot be given back; their lease runs out')
     })
 
   /** What may have been committed when the connection broke does not wait for its lease: nobody else knows of it. */

@@ -6,6 +6,7 @@ import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
 import { lockActive } from '../domain/webhooks.ts'
 import { newId } from '../ids.ts'
+import { currentTrace } from '../tracing/tracing.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
@@ -29,7 +30,16 @@ export const pingBeforeStoring = async (
   const eventTime = tools.clock.now()
   const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
   const { startedAt, durationMs, result } = await sendOnce(
-    { deliveryId, eventId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
+    {
+      deliveryId,
+      eventId,
+      webhookId,
+      url,
+      eventType: 'ping',
+      eventTime,
+      payload: '{}',
+      traceparent: currentTrace() ?? null,
+    },
     tools,
   )
   if (result.kind === 'response' && result.statusCode === 200) {

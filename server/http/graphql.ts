@@ -15,6 +15,7 @@ import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
+import { nameOfOperation } from '../graphql/operation-name.ts'
 import type { GraphqlRequest } from '../graphql/request.ts'
 import { isSmall } from '../graphql/small.ts'
 import type { Log } from '../log.ts'
@@ -73,6 +74,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     }
     const admit = async ({ operation, variables }: Asked): Promise<Admitted> => {
       if (!operation) return NOT_HERE
+      ctx.state.operation = nameOfOperation(operation)
       if (operation.operation === 'mutation') return method === 'POST' ? admitMutation() : {}
       return isSmall(operation, variables, token) ? {} : NOT_HERE
     }
@@ -117,6 +119,9 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     if (state.instead) return state.instead()
     const answer = first!.made ? await answerMade(first!) : first!
     const { status, headers, codes, claim } = answer
+    ctx.state.operation = answer.operation ?? ctx.state.operation
+    const [code] = codes
+    if (code) ctx.state.told = { code: String(code), reason: answer.reason }
     for (const [name, value] of Object.entries(headers)) ctx.set(name, value)
     const refusal = REFUSALS[status]
     if (refusal) return answerError(ctx, status, new TidingsError('BAD_USER_INPUT', refusal))

@@ -28,6 +28,8 @@ type Tools = {
   retentionDays: number
   /** Told when events have been written. */
   onEvents: () => void
+  /** Told of each step that was done, or has failed. */
+  onStep?: (name: string, isDone: boolean) => void
 }
 
 /**
@@ -67,7 +69,9 @@ export const runSchedule = async (tools: Tools, isStopping: () => boolean = () =
   ]) {
     try {
       await step(tools, isStopping)
+      tools.onStep?.(step.name, true)
     } catch (error) {
+      tools.onStep?.(step.name, false)
       tools.log.error({ err: error, step: step.name }, 'the schedule could not be kept; trying again')
     }
   }

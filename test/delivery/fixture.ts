@@ -107,7 +107,9 @@ export const startFixture = async (
         log: options.log ?? createLog('silent'),
         concurrency,
         claims: true,
-        ...(options.onSettled && { onSettled: options.onSettled }),
+        ...(options.onSettled && {
+          watch: { attempted: options.onSettled, claimed: () => {}, recorded: () => {} },
+        }),
       })
       let stopped: Promise<void> | undefined
       const stop = () => (stopped ??= loop.stop().then(() => sender.close()))

@@ -383,7 +383,7 @@ describeEachEngine('a signed request', engine => {
       },
     }
     const app = new Koa()
-    app.use(requestId(log))
+    app.use(requestId({ log }))
     app.use(authenticate({ database, sealer: counting, clock }))
     const listening = app.listen(0, '127.0.0.1')
     await once(listening, 'listening')
