@@ -4,10 +4,18 @@ import * as receipts from './0002_receipts.ts'
 import * as epochs from './0003_epochs.ts'
 import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
+import * as keys from './0010_keys.ts'
 
 export type Migration = {
+  /** Each statement's work is there before or after it, so that a run that was killed is gone on with by the next. */
   up(knex: Knex): Promise<void>
   down(knex: Knex): Promise<void>
+  /**
+   * Of a migration that takes away what earlier versions use: the migration that a version has to know to run on the
+   * schema after this one. One without it only adds, so that processes of the version before run beside it: each of its
+   * columns may be null or has a default.
+   */
+  needs?: string
 }
 
 /** Every migration by its name, in order. A name that has been released never changes, nor does what it does. */
@@ -17,4 +25,5 @@ export const migrations: Record<string, Migration> = {
   '0003_epochs': epochs,
   '0004_idempotency_keys': idempotencyKeys,
   '0005_named_organisations': namedOrganisations,
+  '0010_keys': keys,
 }

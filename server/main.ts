@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import pRetry from 'p-retry'
+import pRetry, { AbortError } from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database, isOutage } from './database/connect.ts'
-import { pendingMigrations } from './database/migrate.ts'
+import { newerSchema, schemaState } from './database/migrate.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
@@ -11,6 +11,7 @@ import type { Service } from './graphql/context.ts'
 import { createApp, type ServerState } from './http/app.ts'
 import { listen } from './http/listen.ts'
 import { createMetrics, type Metrics } from './http/metrics.ts'
+import { joinProcesses, KeyOrderError, type Membership } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
@@ -39,6 +40,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   const state: ServerState = { isStopping: false }
   const isStopping = () => state.isStopping
   let running: Running | undefined
+  let membership: Membership | undefined
   const app = createApp({ config, log, metrics, state })
   const http = await listen(app.callback(), config, log)
 
@@ -47,6 +49,9 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     state.database = database
     await schemaIsCurrent(database, log, isStopping)
     if (isStopping()) return
+    membership = await joinPatiently(config, database, log, state)
+    if (!membership) return
+    state.fault = membership.fault
     const roles = () => startRoles(config, database, log, metrics, given.clock)
     running = await pRetry(roles, {
       ...PATIENCE,
@@ -73,6 +78,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
       const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
       await ready.catch(() => {})
       await running?.stop(answered)
+      await membership?.leave()
       http.closeAllConnections()
       await closed
       clearInterval(closing)
@@ -97,7 +103,7 @@ const startRoles = async (
   metrics.compareWith(clock)
   const keyring = await orElse(
     () => Promise.all([own?.close(), ownClock?.stop()]),
-    openKeyring(database, sealer, clock),
+    openKeyring(database, sealer, clock, fault => log.error({ fault }, 'this process is not ready')),
   )
   const clockWatch = ownClock && watchMachineClock(clock, log)
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
@@ -164,6 +170,27 @@ const deliveryConnections = ({ connections }: Config) => ({
   lockWaitS: 1,
 })
 
+/** Waits until this process fits the others: what keeps it out for now is told by `state.fault`. */
+const joinPatiently = (
+  config: Config,
+  database: Database,
+  log: Log,
+  state: ServerState,
+): Promise<Membership | undefined> => {
+  const join = async (): Promise<Membership | undefined> =>
+    state.isStopping ? undefined : joinProcesses(database, { ...config, log })
+  return pRetry(join, {
+    ...PATIENCE,
+    shouldRetry: ({ error }) => (error instanceof KeyOrderError ? error.mayPass : isOutage(error)),
+    onFailedAttempt: ({ error, attemptNumber }) => {
+      state.fault = () => error.message
+      if (attemptNumber % 30 !== 1) return
+      const hint = error instanceof KeyOrderError ? error.hint : undefined
+      log.error({ reason: error.message, hint }, 'not let in among the other processes; trying again')
+    },
+  })
+}
+
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
   pRetry(() => connect(config.databaseUrl, { poolSize: config.connections.api, silenceMs: SILENCE_MS }), {
     ...PATIENCE,
@@ -176,7 +203,8 @@ const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): 
 const schemaIsCurrent = (database: Database, log: Log, isStopping: () => boolean): Promise<void> =>
   pRetry(
     async () => {
-      const pending = await pendingMigrations(database)
+      const { pending, tooNew } = await schemaState(database)
+      if (tooNew.length > 0) throw new AbortError(newerSchema(tooNew))
       if (pending.length > 0) throw new Error(`the schema lacks ${pending.join(', ')}`)
     },
     {

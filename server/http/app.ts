@@ -19,7 +19,13 @@ import { webhookSpec } from './spec.ts'
 import { closeUnread, dropStalled } from './unread.ts'
 
 /** What the middleware serves from, as far as the server has come: it listens before its database answers. */
-export type ServerState = { database?: Database; service?: Service; isStopping: boolean }
+export type ServerState = {
+  database?: Database
+  service?: Service
+  isStopping: boolean
+  /** Why this process does not fit the others. */
+  fault?: () => string | undefined
+}
 
 /** The server's middleware, in order. What each does is said in its own file. */
 export const createApp = (tools: { config: Config; log: Log; metrics: Metrics; state: ServerState }): Koa => {
@@ -33,7 +39,14 @@ export const createApp = (tools: { config: Config; log: Log; metrics: Metrics; s
   // First, since it is where nearly all requests go; the others have paths of their own.
   if (config.roles.includes('api')) app.use(at('/graphql', whenReady(service, api(tools))))
   app.use(keySet(keyring))
-  app.use(health({ database: () => state.database, keyring, isStopping: () => state.isStopping }))
+  app.use(
+    health({
+      database: () => state.database,
+      keyring,
+      isStopping: () => state.isStopping,
+      fault: () => state.fault?.(),
+    }),
+  )
   app.use(metricsRoute(metrics))
   app.use(docs(webhookSpec(config)))
   app.on('error', error => logSeldom(log, 'warn', 'connection', { err: error }, 'a connection failed'))

@@ -1,7 +1,7 @@
 import Router from '@koa/router'
 import type { Context } from 'koa'
 import { checkWritable, type Database } from '../database/connect.ts'
-import { pendingMigrations } from '../database/migrate.ts'
+import { schemaFault } from '../database/migrate.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
 import type { RequestState } from './request-id.ts'
 
@@ -16,10 +16,12 @@ export const health = ({
   database,
   keyring,
   isStopping,
+  fault,
 }: {
   database: () => Database | undefined
   keyring: () => Keyring | undefined
   isStopping: () => boolean
+  fault: () => string | undefined
 }) => {
   const router = new Router<RequestState>()
   let asked: { at: number; isWritable: Promise<boolean> } | undefined
@@ -44,13 +46,14 @@ export const health = ({
     const connected = database()
     if (!connected) return notReady(ctx, 'the database does not answer')
     try {
-      const pending = await pendingMigrations(connected)
-      if (pending.length > 0)
-        return notReady(ctx, `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`)
+      const fault = await schemaFault(connected)
+      if (fault) return notReady(ctx, fault)
     } catch {
       return notReady(ctx, 'the database does not answer')
     }
     if (!(await isWritable(connected))) return notReady(ctx, 'the database cannot be written')
+    const unfit = fault() ?? keyring()?.fault()
+    if (unfit) return notReady(ctx, unfit)
     if (!keyring()) return notReady(ctx, 'the signing keys are not loaded yet')
     ctx.body = { status: 'ready' }
   })

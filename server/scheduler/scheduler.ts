@@ -9,6 +9,8 @@ import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
 import type { ProjectReportRow } from '../domain/resources.ts'
 import { deleteExpiredSignatures } from '../domain/used-signatures.ts'
+import { forgetProcesses } from '../keys/master-keys.ts'
+import { deleteRetiredKeys } from '../keys/signing-keys.ts'
 import type { Log } from '../log.ts'
 
 const EVERY_MS = 30_000
@@ -53,7 +55,7 @@ export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
 
 /** All steps once. One that fails is tried again in the next round, and keeps none of the others back. */
 export const runSchedule = async (tools: Tools, isStopping: () => boolean = () => false): Promise<void> => {
-  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, deleteKeys, purge]) {
+  for (const step of [openReportsOfQuarter, findOverdue, findExpired, deleteSignatures, deleteKeys, tidyKeys, purge]) {
     try {
       await step(tools, isStopping)
     } catch (error) {
@@ -173,6 +175,12 @@ const deleteSignatures: Step = async ({ database, clock }, isStopping) => {
 /** Deletes idempotency keys whose time is over. */
 const deleteKeys: Step = async ({ database, clock }, isStopping) => {
   while (!isStopping() && (await deleteExpiredKeys(database.knex, clock.now(), BATCH)) > 0);
+}
+
+/** Deletes signing keys that no receiver needs, and what dead processes have said of themselves. */
+const tidyKeys: Step = async ({ database, clock }) => {
+  await deleteRetiredKeys(database.knex, clock.now())
+  await forgetProcesses(database.knex)
 }
 
 /** Deletes events past their retention with their deliveries, except where one is still owed. */
