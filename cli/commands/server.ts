@@ -9,6 +9,7 @@ import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, permissionList, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
+import { backupCommand, restoreCommand, restoredCommand, revocationsCommand } from './server-backup.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
 
@@ -26,6 +27,10 @@ export const serverCommand = () =>
     .addCommand(tokenCommand())
     .addCommand(seedCommand())
     .addCommand(keysCommand())
+    .addCommand(backupCommand())
+    .addCommand(restoreCommand())
+    .addCommand(revocationsCommand())
+    .addCommand(restoredCommand())
     .addCommand(serverDoctorCommand())
     .addHelpText(
       'after',

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import { type Migration, migrations as ours } from '../../migrations/index.ts'
+import { RUNNING_GRANTS } from '../../shared/vocabulary.ts'
 import { type Database, isContention, isDuplicate, isMissingTable, rows, run, type Sql } from './connect.ts'
 import { passingOver } from './resuming.ts'
 
@@ -263,9 +264,12 @@ const locked = (): MigrationError =>
 /** May not, of the table, of the database, of a column, and of what only an administrator may. */
 const DENIED = [1142, 1044, 1143, 1227]
 
+/** Whether the database's user may not do what a statement does. */
+export const isDenied = (error: unknown): boolean => DENIED.includes((error as { errno?: number }).errno ?? 0)
+
 const grantFault = (error: unknown): MigrationError | undefined => {
-  const { errno, sqlMessage = '' } = error as { errno?: number; sqlMessage?: string }
-  if (!DENIED.includes(errno ?? 0)) return undefined
+  if (!isDenied(error)) return undefined
+  const { sqlMessage = '' } = error as { sqlMessage?: string }
   const [, user] = /to user ('[^']*'@'[^']*')|for user ('[^']*'@'[^']*')/.exec(sqlMessage)?.filter(Boolean) ?? []
   return new MigrationError(
     'GRANT_MISSING',
@@ -275,6 +279,5 @@ const grantFault = (error: unknown): MigrationError | undefined => {
   )
 }
 
-/** What running takes, and what migrating takes beside it. */
-export const RUNNING_GRANTS = ['SELECT', 'INSERT', 'UPDATE', 'DELETE'] as const
-export const MIGRATION_GRANTS = [...RUNNING_GRANTS, 'CREATE', 'ALTER', 'DROP', 'INDEX', 'REFERENCES'] as const
+/** What migrating takes beside what running does. */
+const MIGRATION_GRANTS = [...RUNNING_GRANTS, 'CREATE', 'ALTER', 'DROP', 'INDEX', 'REFERENCES'] as const
