@@ -5,6 +5,7 @@ import * as epochs from './0003_epochs.ts'
 import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
 import * as keys from './0010_keys.ts'
+import * as auditLog from './0011_audit_log.ts'
 
 export type Migration = {
   /** Each statement's work is there before or after it, so that a run that was killed is gone on with by the next. */
@@ -26,4 +27,5 @@ export const migrations: Record<string, Migration> = {
   '0004_idempotency_keys': idempotencyKeys,
   '0005_named_organisations': namedOrganisations,
   '0010_keys': keys,
+  '0011_audit_log': auditLog,
 }

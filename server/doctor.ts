@@ -181,7 +181,7 @@ const lackingGrants = async ({ knex, dialect }: Database): Promise<string[]> => 
 
 /** All that a server reads and writes. */
 export const TABLES = [
-  ...['access_token_organisations', 'access_token_permissions', 'access_tokens', 'attempts', 'deliveries'],
+  ...['access_token_organisations', 'access_token_permissions', 'access_tokens', 'attempts', 'audit_log', 'deliveries'],
   ...['delivery_queue', 'event_organisations', 'events', 'idempotency_keys', 'knex_migrations', 'master_keys'],
   ...['organisations', 'processes', 'project_reports', 'projects', 'rate_limits', 'signing_keys', 'used_signatures'],
   ...['users', 'webhook_events', 'webhook_organisations', 'webhook_projects', 'webhooks'],

@@ -3,7 +3,7 @@ import pRetry, { AbortError } from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database, isOutage } from './database/connect.ts'
-import { newerSchema, schemaState } from './database/migrate.ts'
+import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
@@ -112,8 +112,16 @@ const startRoles = async (
     maxConnectionsPerOrigin: 6 * config.concurrency,
     onInside: (error, host) => logSeldom(log, 'warn', error.name, { host, reason: error.message }, 'nothing was sent'),
   })
-  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
-    config
+  const {
+    issuerUrl,
+    retryScheduleMs,
+    concurrency,
+    requireHttps,
+    webhooksPerToken,
+    reportDueDays,
+    retentionDays,
+    auditDays,
+  } = config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
   const loop = startDeliveryLoop({
     ...tools,
@@ -124,12 +132,23 @@ const startRoles = async (
     onSettled: metrics.settled,
   })
   const scheduler = config.roles.includes('scheduler')
-    ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
+    ? startScheduler({
+        database: own ?? database,
+        clock,
+        log,
+        reportDueDays,
+        retentionDays,
+        auditDays,
+        onEvents: loop.wake,
+      })
     : undefined
   const readers = createReaders(config.databaseUrl, database, log)
   if (config.roles.includes('api')) readers.warm()
   return {
-    service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
+    service: {
+      ...{ database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
+      sideBySideUntil: await sideBySideUntil(database, '0011_audit_log'),
+    },
     async stop(answered) {
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])

@@ -3,6 +3,7 @@ import { type Clock, databaseClock } from './clock.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/connect.ts'
 import { type Credentials, createAccessToken, type NewAccessToken } from './domain/access-tokens.ts'
+import { auditOperator } from './domain/audit.ts'
 import { namesOf, requireMasterKeys } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { type Keyring, openKeyring, revokeKey, type SigningKey } from './keys/signing-keys.ts'
@@ -18,7 +19,9 @@ export const createToken = (database: Database, { masterKeys }: Config, token: N
     if (unknown !== undefined) throw new TidingsError('NOT_FOUND', `There is no organisation with id ${unknown}.`)
     return database.transaction(async trx => {
       await requireMasterKeys(trx, namesOf(masterKeys))
-      return createAccessToken(trx, createSealer(masterKeys), token, clock.now())
+      const made = await createAccessToken(trx, createSealer(masterKeys), token, clock.now())
+      await auditOperator(trx, { operation: 'server token', args: token, subjectId: made.id, now: clock.now() })
+      return made
     })
   })
 
@@ -59,7 +62,11 @@ export const listSigningKeys = async (database: Database, config: Config): Promi
 /** Makes the next signing key, which running servers publish within 15 s. */
 export const rotateSigningKey = async (database: Database, config: Config): Promise<SigningKey> => {
   await database.transaction(trx => requireMasterKeys(trx, namesOf(config.masterKeys)))
-  return withKeyring(database, config, keyring => keyring.rotate())
+  return withKeyring(database, config, async (keyring, clock) => {
+    const made = await keyring.rotate()
+    await auditOperator(database.knex, { operation: 'server keys rotate', subjectId: made.kid, now: clock.now() })
+    return made
+  })
 }
 
 /** Takes a signing key out of use at once. Throws NOT_FOUND for one that there is not. */
@@ -73,6 +80,7 @@ export const revokeSigningKey = async (
     const now = clock.now()
     const revoked = await revokeKey(database, createSealer(config.masterKeys), kid, now)
     if (!revoked) throw new TidingsError('NOT_FOUND', `There is no signing key with id ${kid}.`)
+    await auditOperator(database.knex, { operation: 'server keys revoke', args: { kid }, subjectId: kid, now })
     return { ...revoked, now }
   })
 }

@@ -4,6 +4,7 @@ import type { Clock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database, marks, rows, run } from './database/connect.ts'
 import { migrate } from './database/migrate.ts'
+import { auditOperator } from './domain/audit.ts'
 import { liveProcesses, named, namesOf, requireMasterKeys } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { revokeKey } from './keys/signing-keys.ts'
@@ -80,6 +81,7 @@ export const afterRestore = async (
   if ('keep' in wanted) {
     const revokedTokens = good.filter(id => !wanted.keep.includes(id))
     await revokeTokens(database, revokedTokens, now)
+    await auditOperator(database.knex, { operation: 'server restored', args: wanted, now })
     return { revokedTokens, revokedKeys: [], unknown: wanted.keep.filter(id => !good.includes(id)) }
   }
   const done: Restored = { revokedTokens: [], revokedKeys: [], unknown: [] }
@@ -99,6 +101,7 @@ export const afterRestore = async (
     } else if (!keys.has(id)) done.unknown.push(id)
   }
   await revokeTokens(database, done.revokedTokens, now)
+  await auditOperator(database.knex, { operation: 'server restored', args: done, now })
   return done
 }
 

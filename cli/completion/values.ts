@@ -69,6 +69,8 @@ export const idsFrom: Record<string, Listed> = {
   events: { query: 'events', fields: 'id type time', text: row => `${row.type} ${row.time}` },
   tokens,
   '--keep': tokens,
+  '--token': tokens,
+  '--subject': webhooks,
   reports: { query: 'projectReports', fields: 'id quarter status', text: row => `${row.quarter} ${row.status}` },
 }
 

@@ -15,6 +15,8 @@ const LOOK_AGAIN_MS = 250
 /** A release that had knex migrate holds a mark, and not a lock: whether it lives is not known. */
 const MARK_WAIT_MS = 60_000
 
+export const migrationFaults = ['LOCKED', 'GRANT_MISSING', 'NEWER_SCHEMA'] as const
+
 /**
  * A fault of migrating, with what to do: LOCKED: an earlier release has marked the schema as being migrated;
  * GRANT_MISSING: the database's user may not do what the step needs; NEWER_SCHEMA: the schema is made for a later
@@ -22,7 +24,7 @@ const MARK_WAIT_MS = 60_000
  */
 export class MigrationError extends Error {
   override name = 'MigrationError'
-  readonly code: 'LOCKED' | 'GRANT_MISSING' | 'NEWER_SCHEMA'
+  readonly code: (typeof migrationFaults)[number]
   readonly hint: string
   constructor(code: MigrationError['code'], message: string, hint: string, cause?: unknown) {
     super(message, { cause })
@@ -84,6 +86,19 @@ export type DoneMigration = { name: string; batch: number; needs?: string | null
 const doneMigrations = async (sql: Sql): Promise<DoneMigration[]> => {
   const done = await rows<DoneMigration>(sql, `SELECT * FROM ${DONE}`)
   return done.sort((a, b) => (a.name < b.name ? -1 : 1))
+}
+
+const UPGRADE_MS = 24 * 3600 * 1000
+
+/**
+ * Until when, in epoch milliseconds, processes that do not know a migration may run beside this one: an upgrade is a
+ * matter of a day. 0 where there never were any, in a database that has had it from the beginning.
+ */
+export const sideBySideUntil = async ({ knex }: Database, name: string): Promise<number> => {
+  const done = await doneMigrations(knex)
+  const found = done.find(each => each.name === name)
+  if (!found || found.batch === Math.min(...done.map(each => each.batch))) return 0
+  return Number(found.migrated_at ?? 0) + UPGRADE_MS
 }
 
 export type SchemaState = {

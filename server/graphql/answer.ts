@@ -60,7 +60,7 @@ type Answering = {
 export const NOT_HERE = Symbol('not here')
 
 /** What an operation brings with it, or that it is not executed here. */
-export type Admitted = Pick<Carried, 'claim' | 'carrying'> | typeof NOT_HERE
+export type Admitted = Pick<Carried, 'claim' | 'markId' | 'carrying'> | typeof NOT_HERE
 
 /** Answers a request as GraphQL over HTTP has it, within its budget; undefined for one that is not admitted. */
 export const answerGraphql = async (
@@ -71,7 +71,7 @@ export const answerGraphql = async (
   const codes = new Set<unknown>()
   const present = presentError(requestId, log)
   let isNotHere = false
-  let brought: Pick<Carried, 'claim' | 'carrying'> = {}
+  let brought: Pick<Carried, 'claim' | 'markId' | 'carrying'> = {}
   let isAway = false
   /** The field of a mutation whose answer is read elsewhere. */
   let onlyMade: FieldNode | undefined

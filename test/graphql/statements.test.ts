@@ -17,7 +17,7 @@ const done = (answer: GraphqlAnswer) => {
   return answer.data
 }
 
-const AROUND = ['SELECT access_tokens', 'BEGIN', 'INSERT used_signatures', 'SELECT access_tokens']
+const AROUND = ['SELECT access_tokens', 'BEGIN', 'INSERT audit_log', 'SELECT access_tokens']
 const EVENT = ['SELECT webhooks', 'INSERT events', 'INSERT deliveries', 'INSERT delivery_queue', 'COMMIT']
 
 for (const engine of engines.filter(name => name !== 'sqlite')) {

@@ -21,6 +21,7 @@ export const accessTokenMutations: Mutations = {
       apiKey,
       secret: apiSecret,
     }),
+    ({ id }) => id,
   ),
   revokeAccessToken: mutation<{ id: string }, string>(
     'admin',

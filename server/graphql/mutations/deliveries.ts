@@ -7,5 +7,6 @@ export const deliveryMutations: Mutations = {
     'webhooks',
     ({ deliveryId }, { change }) => change(held => redeliver(held, deliveryId)),
     (id, { loaders }) => loaders.row(deliveries).load(id),
+    id => id,
   ),
 }

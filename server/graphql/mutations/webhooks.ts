@@ -32,16 +32,19 @@ export const webhookMutations: Mutations = {
     'webhooks',
     (input, context) => createWebhook(context, input, told(context)),
     answer,
+    ({ told }) => told.webhook.id,
   ),
   upsertWebhook: mutation<WebhookInput & { id?: string }, Stored<Told>>(
     'webhooks',
     ({ id, ...input }, context) => upsertWebhook(context, id, input, told(context)),
     answer,
+    ({ told }) => told.webhook.id,
   ),
   pingWebhook: mutation<{ id: string }, { deliveryId: string }>(
     'webhooks',
     ({ id }, context) => pingWebhook(context, id),
     ({ deliveryId }, { loaders }) => loaders.row(deliveries).load(deliveryId),
+    ({ deliveryId }) => deliveryId,
   ),
   recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string }, Recovery>(
     'webhooks',
