@@ -47,7 +47,7 @@ export const errorMeanings: Record<ErrorCode, Meaning> = {
   UNAVAILABLE: {
     status: 503,
     means: 'The database, or a row of it, could not be had in time. Nothing was done, unless the message says what.',
-    doThis: 'Send it again after `Retry-After`. If it lasts: [the database is away](../runbooks/database-away.md).',
+    doThis: 'Send it again after `Retry-After`. If it lasts: [not ready](../runbooks/not-ready.md).',
   },
   INTERNAL_SERVER_ERROR: {
     status: 500,

@@ -4,7 +4,7 @@ import { readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
-import { connect } from '../../server/database/connect.ts'
+import { connect, otherWork } from '../../server/database/connect.ts'
 import { eventually } from '../support/eventually.ts'
 import { freePort } from '../support/ports.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
@@ -51,6 +51,7 @@ test('a backup is made while a server writes, is whole, and is its owner’s alo
   let isWriting = true
   const writing = (async () => {
     for (let n = 0; isWriting; n += 1) {
+      await otherWork()
       await database
         .knex('users')
         .insert({ id: String(n).padStart(36, '0'), name: 'x'.repeat(200), created_at: n, updated_at: n })

