@@ -4,6 +4,8 @@ import * as receipts from './0002_receipts.ts'
 import * as epochs from './0003_epochs.ts'
 import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
+import * as webhookNames from './0007_webhook_names.ts'
+import * as examplesAndNotices from './0008_examples_and_notices.ts'
 import * as keys from './0010_keys.ts'
 import * as auditLog from './0011_audit_log.ts'
 
@@ -26,6 +28,8 @@ export const migrations: Record<string, Migration> = {
   '0003_epochs': epochs,
   '0004_idempotency_keys': idempotencyKeys,
   '0005_named_organisations': namedOrganisations,
+  '0007_webhook_names': webhookNames,
+  '0008_examples_and_notices': examplesAndNotices,
   '0010_keys': keys,
   '0011_audit_log': auditLog,
 }

@@ -30,6 +30,18 @@ export const visibleTo =
 
 const everything: Visible = () => {}
 
+/**
+ * The rows that lists and ids show a token. A webhook that was deleted is in no list: only the deliveries that were
+ * made to it still lead to it.
+ */
+export const listedTo =
+  (token: AccessToken) =>
+  (resource: Resource): Visible =>
+  builder => {
+    builder.modify(visibleTo(token)(resource))
+    if (resource === webhooks) builder.whereNull('webhooks.deleted_at')
+  }
+
 /** To look up more would hold up the process. */
 const IDS_AT_ONCE = 2_000
 
@@ -48,7 +60,7 @@ export const requireVisible = async <Row extends { id: string }>(
     const query = sql(table)
       .select(`${table}.*`)
       .whereIn(`${table}.id`, ids.slice(from, from + IDS_AT_ONCE))
-    for (const row of (await query.modify(visibleTo(token)(resource))) as Row[]) found.push(row)
+    for (const row of (await query.modify(listedTo(token)(resource))) as Row[]) found.push(row)
   }
   const seen = new Set(found.map(row => row.id))
   const missing = ids.filter(id => !seen.has(id))
@@ -65,7 +77,7 @@ export const findVisible = async <Row>(
 ): Promise<Row | undefined> => {
   const { table } = resource
   const query = sql(table).select(`${table}.*`).where(`${table}.id`, id)
-  return query.modify(visibleTo(token)(resource)).first()
+  return query.modify(listedTo(token)(resource)).first()
 }
 
 /** The ids of the organisations that some tokens were created with; of one that sees all there are none. */
@@ -98,7 +110,7 @@ const visibleProjectReports: Rule = token => builder => {
   })
 }
 
-/** An event belongs to one organisation, to several, or to all; a ping to none. */
+/** An event belongs to one organisation, to several, or to all; what is sent on demand to none. */
 const visibleEvents: Rule = token => builder => {
   if (token.seesAllOrganisations) return
   builder.where(some => {
@@ -108,15 +120,17 @@ const visibleEvents: Rule = token => builder => {
       whereOrganisationVisible(shared, token, 'event_organisations.organisation_id')
     })
     some.orWhere(all => all.where('events.all_organisations', 1).whereExists(organisationIdsOf([token.id])))
-    some.orWhere(ping =>
-      ping.where('events.type', 'ping').whereIn('events.id', sent =>
-        sent
-          .select('event_id')
-          .from('deliveries')
-          .whereIn('webhook_id', webhook => {
-            webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-          }),
-      ),
+    some.orWhere(onDemand =>
+      onDemand
+        .where(one => one.where('events.type', 'ping').orWhere('events.example', 1))
+        .whereIn('events.id', sent =>
+          sent
+            .select('event_id')
+            .from('deliveries')
+            .whereIn('webhook_id', webhook => {
+              webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
+            }),
+        ),
     )
   })
 }

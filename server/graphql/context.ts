@@ -9,7 +9,7 @@ import type { Beside, Change } from '../domain/change.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { CarryingSignature } from '../domain/used-signatures.ts'
-import { visibleTo } from '../domain/visibility.ts'
+import { listedTo, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Row } from '../mango/documents.ts'
 import { type Count, count, find } from '../mango/find.ts'
@@ -103,6 +103,7 @@ export const createContext = (
   const { database, tools, loop } = service
   const { knex } = database
   const related = visibleTo(token)
+  const listed = listedTo(token)
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
   const loaders = () => createLoaders(database, tools.clock, token, budget)
@@ -165,15 +166,15 @@ export const createContext = (
     budget,
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
-      const visible: Visible = builder => builder.modify(related(resource)).modify(among)
+      const visible: Visible = builder => builder.modify(listed(resource)).modify(among)
       const { rows } = await find(knex, resource, query, visible, options())
       return rows
     },
     count(resource, selector, by) {
-      return count(knex, resource, { selector, by }, related(resource), options())
+      return count(knex, resource, { selector, by }, listed(resource), options())
     },
     async explain(resource, query) {
-      const { explain } = await find(knex, resource, query, related(resource), { ...options(), explain: true })
+      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), explain: true })
       return explain
     },
     async change<T, Row extends object>(

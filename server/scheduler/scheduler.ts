@@ -10,6 +10,7 @@ import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
 import type { ProjectReportRow } from '../domain/resources.ts'
 import { deleteExpiredSignatures, forgetSignatures } from '../domain/used-signatures.ts'
+import { purgeWebhooks } from '../domain/webhooks.ts'
 import { forgetProcesses } from '../keys/master-keys.ts'
 import { deleteRetiredKeys } from '../keys/signing-keys.ts'
 import type { Log } from '../log.ts'
@@ -67,6 +68,7 @@ export const runSchedule = async (tools: Tools, isStopping: () => boolean = () =
     tidyKeys,
     purgeAuditLog,
     purge,
+    purgeDeleted,
   ]) {
     try {
       await step(tools, isStopping)
@@ -217,6 +219,15 @@ const purge: Step = async ({ database, clock, retentionDays }, isStopping) => {
       if (isStopping()) return
       await database.transaction(trx => purgeEvents(trx, ids))
     }
+  }
+}
+
+/** Ends webhooks that were deleted, once all deliveries to them are past their retention. */
+const purgeDeleted: Step = async ({ database, clock, retentionDays }, isStopping) => {
+  const before = clock.now() - retentionDays * DAY_MS
+  while (!isStopping()) {
+    const ended = await database.transaction(trx => purgeWebhooks(trx, before, BATCH))
+    if (ended === 0) return
   }
 }
 
