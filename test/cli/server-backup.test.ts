@@ -82,18 +82,18 @@ test('a backup overwrites nothing', async () => {
 test('a restore is refused while a server runs, and when the file is none of ours', async () => {
   const running = startTidings(['server', 'start'], { home, env })
   const ended = new Promise(resolve => running.once('close', resolve))
-  await eventually(
-    'the server to be ready',
-    async () => (await fetch(`http://127.0.0.1:${port}/readyz`)).status,
-    status => status === 200,
-  )
-  const { code, error } = await server('restore', backup, '--yes')
-  assert.equal(code, 1)
-  assert.match(error.message, /process \d+ on .* runs on this database/)
-  running.kill('SIGTERM')
-  await ended
+  try {
+    const ready = async () => (await fetch(`http://127.0.0.1:${port}/readyz`)).status
+    await eventually('the server to be ready', ready, status => status === 200, { timeoutMs: 60_000 })
+    const { code, error } = await server('restore', backup, '--yes')
+    assert.equal(code, 1)
+    assert.match(error.message, /process \d+ on .* runs on this database/)
+  } finally {
+    running.kill('SIGTERM')
+    await ended
+  }
   const other = join(home, 'other')
-  writeFileSync(other, 'not a database, but a text that is long enough to be read as the head of one'.repeat(99))
+  writeFileSync(other, 'not a database'.repeat(999))
   assert.match((await server('restore', other, '--yes')).error.message, /is no database/)
 })
 
