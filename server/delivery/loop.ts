@@ -150,7 +150,10 @@ export const startDeliveryLoop = (
     stale = false
     mayBeDue ||= claims.isCrowded
     for (let claimedAt = Number.NEGATIVE_INFINITY; !stopping; ) {
-      if (!canSign()) return POLL_MS
+      if (!canSign()) {
+        mayBeDue = false
+        return POLL_MS
+      }
       if (mayBeDue) {
         mayBeDue = false
         claimedAt = clock.now()

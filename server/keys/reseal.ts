@@ -1,5 +1,6 @@
 import { type Database, otherWork, rows, run } from '../database/connect.ts'
 import { tokenSealContext } from '../domain/access-tokens.ts'
+import { auditOperator } from '../domain/audit.ts'
 import { answerSealContext, outcomesSealContext } from '../domain/idempotency.ts'
 import { KeyOrderError, liveProcesses, named, namesOf, requireMasterKeys } from './master-keys.ts'
 import { createSealer } from './seal.ts'
@@ -90,6 +91,11 @@ export const reseal = async (database: Database, masterKeys: Buffer[]): Promise<
       [key],
     )
   })
+  const [{ now } = { now: Date.now() }] = await rows<{ now: number }>(
+    database.knex,
+    `SELECT ${database.dialect.nowMs} AS now`,
+  )
+  await auditOperator(database.knex, { operation: 'server keys reseal', args: { resealed }, now: Number(now) })
   return { resealed, key }
 }
 
