@@ -1,5 +1,5 @@
-// node scripts/reference.ts: writes docs/reference/ from the sources of settings and error codes. A test says when it has
-// to be made again.
+// node scripts/reference.ts: writes docs/reference/ from the sources of settings and error codes. A test says when it
+// has to be made again.
 import { globSync, readFileSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { exitCodes } from '../cli/errors.ts'

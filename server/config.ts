@@ -110,7 +110,8 @@ const databaseUrl = (text: string): string => {
 /** Written down in docs/reference/settings.md by scripts/reference.ts: `describe` is what it says there. */
 const environment = z.object({
   TIDINGS_DATABASE_URL: parsed(databaseUrl).describe(
-    '`sqlite:PATH` or `mysql://user:password@host:port/database`; encrypted with `?ssl-mode=REQUIRED`, `VERIFY_CA` or `VERIFY_IDENTITY`, and files in `ssl-ca`, `ssl-cert`, `ssl-key`',
+    '`sqlite:PATH` or `mysql://user:password@host:port/database`; encrypted with `?ssl-mode=REQUIRED`, ' +
+      '`VERIFY_CA` or `VERIFY_IDENTITY`, and files in `ssl-ca`, `ssl-cert`, `ssl-key`',
   ),
   TIDINGS_HOST: z
     .string()
@@ -122,11 +123,13 @@ const environment = z.object({
     .enum(['true', 'false', '1', '0'], 'is neither true nor false')
     .default('false')
     .describe(
-      '`true` where a reverse proxy stands in front: signatures are checked against host and path of `TIDINGS_BASE_URL`',
+      '`true` where a reverse proxy stands in front: signatures are checked against host and path of ' +
+        '`TIDINGS_BASE_URL`',
     ),
   TIDINGS_ISSUER_URL: url.optional().describe('`iss` of delivery tokens; the base URL unless given'),
   TIDINGS_MASTER_KEY: parsed(masterKeys).describe(
-    '32 bytes in base64: `openssl rand -base64 32`. Encrypts secrets and private keys at rest. Several with commas while one replaces the other: the first seals, all open',
+    '32 bytes in base64: `openssl rand -base64 32`. Encrypts secrets and private keys at rest. Several with commas ' +
+      'while one replaces the other: the first seals, all open',
   ),
   TIDINGS_ROLES: parsed(roleList)
     .default([...roles])

@@ -60,7 +60,7 @@ export type ContentFacts = {
   signingKeys: { number: number; closedKids: string[] }
   /** `admins` are neither revoked nor expired. */
   accessTokens: { admins: number; allOpen: boolean }
-  /** Names of master keys: those of this environment, the first of which seals, and those that something is sealed with. */
+  /** Names of master keys: those of this environment, of which the first seals, and those in use. */
   masterKeys: { own: string[]; used: string[] }
   processes: LiveProcess[]
   /** Deliveries that have been due for a minute. */

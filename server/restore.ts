@@ -9,8 +9,8 @@ import { liveProcesses, named, namesOf, requireMasterKeys } from './keys/master-
 import { createSealer } from './keys/seal.ts'
 import { revokeKey } from './keys/signing-keys.ts'
 
-// Backups of SQLite, and what is to be done to any database that was put back to an earlier time: what was revoked since
-// then would be good again.
+// Backups of SQLite, and what is to be done to any database that was put back to an earlier time: what was revoked
+// since then would be good again.
 
 /** Why a file cannot be written, or put in the database's place. */
 export class BackupError extends Error {
@@ -25,8 +25,8 @@ export class BackupError extends Error {
 const OWNER_ONLY = 0o600
 
 /**
- * Writes the database as it is at one moment into a new file, while servers go on (https://www.sqlite.org/lang_vacuum.html
- * §3). The file is there when it is whole, and not before.
+ * Writes the database as it is at one moment into a new file, while servers go on: section 3 of
+ * https://www.sqlite.org/lang_vacuum.html. The file is there when it is whole, and not before.
  */
 export const backUp = (path: string, to: string): void => {
   if (existsSync(to)) throw new BackupError(`${to} exists already`, 'Give the name of a file that does not.')

@@ -39,9 +39,9 @@ export const restoreCommand = () =>
     .summary('put a backup in the place of a SQLite database')
     .description(
       'Puts a file that `tidings server backup` wrote in the place of the database, and keeps the present one beside ' +
-        'it. Access tokens and signing keys that are revoked in the present one are revoked in the backup too, and its ' +
-        'schema is brought up to date. Refused while a server runs on it. What was pending in the backup is sent ' +
-        '(again). For MySQL and MariaDB: docs/operations.md, and `tidings server restored`.',
+        'it. Access tokens and signing keys that are revoked in the present one are revoked in the backup too, ' +
+        'and its schema is brought up to date. Refused while a server runs on it. What was pending in the backup ' +
+        'is sent (again). For MySQL and MariaDB: docs/operations.md, and `tidings server restored`.',
     )
     .argument('<path>', 'the backup')
     .option('-y, --yes', 'do not ask for confirmation')

@@ -141,7 +141,8 @@ const resealCommand = () =>
     .description(
       'Seals the secrets of access tokens, the signing keys and what is kept under Idempotency-Keys again with the ' +
         'first key of TIDINGS_MASTER_KEY, while servers run. The master key is replaced in four steps: ' +
-        '1. old,new for every process. 2. new,old for every process. 3. This, with new,old. 4. new for every process. ' +
+        '1. old,new for every process. 2. new,old for every process. 3. This, with new,old. ' +
+        '4. new for every process. ' +
         'Each step is refused until the one before it is done everywhere.',
     )
     .addHelpText(

@@ -141,11 +141,13 @@ const diagnoseFile = ({ openFileMode, url }: ReachedDatabaseFacts & { url: strin
 const diagnoseGrants = ({ engine, lacking, url }: ReachedDatabaseFacts & { url: string }): Finding[] => {
   if (engine === 'SQLite') return []
   if (lacking.length === 0) return [ok('grants', 'all that running takes')]
+  const others = lacking.length > 6 ? ` and ${lacking.length - 6} more` : ''
+  const database = new URL(url).pathname.slice(1)
   return [
     problem(
       'grants',
-      `the database’s user lacks ${lacking.slice(0, 6).join(', ')}${lacking.length > 6 ? ` and ${lacking.length - 6} more` : ''}`,
-      `As the database’s administrator: GRANT ${RUNNING_GRANTS.join(', ')} ON ${new URL(url).pathname.slice(1)}.* TO USER`,
+      `the database’s user lacks ${lacking.slice(0, 6).join(', ')}${others}`,
+      `As the database’s administrator: GRANT ${RUNNING_GRANTS.join(', ')} ON ${database}.* TO USER`,
     ),
   ]
 }

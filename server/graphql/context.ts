@@ -123,7 +123,7 @@ export const createContext = (
   const markRow = carrying?.mark.id ?? markId
   /** The row of the mark says of no field yet what it has done. */
   let isMarkBlank = markRow !== undefined
-  /** Says in the audit log what a change has come to; `isThere`: it is in the row of the mark, which was just written. */
+  /** Says in the audit log what a change has come to; `isThere`: in the row of the mark, which was just written. */
   const audit = async ({ trx, now }: Change, entry: Audited, result: unknown, isThere: boolean): Promise<void> => {
     const subjectId = entry.madeBy?.(result)
     if (isThere) {

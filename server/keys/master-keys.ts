@@ -95,7 +95,8 @@ export const requireMasterKeys = async (
   if (closed.length > 0) {
     const list = closed.map(({ name }) => name).join(', ')
     throw new KeyOrderError(
-      `secrets are sealed with master key ${list}, which TIDINGS_MASTER_KEY does not name (it names ${names.join(', ')})`,
+      `secrets are sealed with master key ${list}, which TIDINGS_MASTER_KEY does not name ` +
+        `(it names ${names.join(', ')})`,
       'Name it as well: TIDINGS_MASTER_KEY=new,old. It can be left out once `tidings server keys reseal` has been run.',
       { mayPass: false },
     )

@@ -139,7 +139,8 @@ describeEachEngine('the audit log', engine => {
     const users = ids.map((id, n) => ({ id, name: `u${n}`, created_at: 1, updated_at: 1 }))
     await server.database.knex('organisations').insert(users.slice(0, 100))
     const document =
-      'mutation ($ids: [UUID!]) { createAccessToken(name: "many", permissions: [read], organisationIds: $ids) { secret } }'
+      'mutation ($ids: [UUID!]) { ' +
+      'createAccessToken(name: "many", permissions: [read], organisationIds: $ids) { secret } }'
     done(await server.graphql(document, { ids: ids.slice(0, 100) }, token))
     const [, entry] = await entries({ accessTokenId: token.id })
     assert.equal(entry.arguments.organisationIds.length, 51)

@@ -165,7 +165,7 @@ describeEachEngine('signing keys', engine => {
     assert.notEqual(keyring.current().kid, first.kid)
   })
 
-  it('that is revoked is published no more, and signs nothing; the next signs when caches have turned over', async () => {
+  it('that is revoked is published no more and signs nothing; the next one signs when caches are over', async () => {
     const { database } = fresh
     const keyring = await open()
     const leaked = keyring.current()
@@ -214,7 +214,7 @@ describeEachEngine('signing keys', engine => {
     assert.equal(keyring.current().kid, another.kid)
   })
 
-  it('that a process cannot open is published by it all the same; it signs nothing from then on, and says why', async t => {
+  it('that a process cannot open is published by it all the same; it signs nothing then, and says why', async t => {
     t.mock.timers.enable({ apis: ['setInterval'] })
     const { database } = fresh
     const faults: string[] = []
