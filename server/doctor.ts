@@ -4,7 +4,7 @@ import { createServer } from 'node:http'
 import { isIP } from 'node:net'
 import { type Config, ConfigError, type Role, readConfig } from './config.ts'
 import { connect, type Database, rows } from './database/connect.ts'
-import { isDenied, newerSchema, type SchemaState, schemaState } from './database/migrate.ts'
+import { isDenied, migrate, newerSchema, type SchemaState, schemaState } from './database/migrate.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
 import { type LiveProcess, liveProcesses, namesOf } from './keys/master-keys.ts'
@@ -162,7 +162,7 @@ const openModeOf = (path: string): number | undefined => {
 const lackingGrants = async ({ knex, dialect }: Database): Promise<string[]> => {
   if (dialect.isEmbedded) return []
   const lacking: string[] = []
-  for (const table of TABLES) {
+  for (const table of await tablesOfSchema()) {
     for (const [grant, statement] of [
       ['SELECT', `SELECT 1 FROM ${table} LIMIT 0`],
       ['INSERT', `INSERT INTO ${table} SELECT * FROM ${table} WHERE 1 = 0`],
@@ -179,13 +179,21 @@ const lackingGrants = async ({ knex, dialect }: Database): Promise<string[]> => 
   return lacking
 }
 
-/** All that a server reads and writes. */
-export const TABLES = [
-  ...['access_token_organisations', 'access_token_permissions', 'access_tokens', 'attempts', 'audit_log', 'deliveries'],
-  ...['delivery_queue', 'event_organisations', 'events', 'idempotency_keys', 'knex_migrations', 'master_keys'],
-  ...['organisations', 'processes', 'project_reports', 'projects', 'rate_limits', 'signing_keys', 'used_signatures'],
-  ...['users', 'webhook_events', 'webhook_organisations', 'webhook_projects', 'webhooks'],
-]
+/** All that a server reads and writes: what the migrations make. Of what a user may not see, no database tells it. */
+const tablesOfSchema = async (): Promise<string[]> => {
+  const database = await connect('sqlite::memory:')
+  try {
+    await migrate(database)
+    const found = await rows<{ name: string }>(
+      database.knex,
+      `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> 'knex_migrations_lock'
+       ORDER BY name`,
+    )
+    return found.map(({ name }) => name)
+  } finally {
+    await database.close()
+  }
+}
 
 const withoutPassword = (url: string): string => {
   const { username, host, pathname } = URL.parse(url) ?? { username: '', host: 'the database', pathname: '' }

@@ -22,7 +22,7 @@ class NodeSqliteClient extends BetterSqlite3Client {
   override async acquireRawConnection() {
     const { filename, readOnly } = this.connectionSettings as { filename: string; readOnly: boolean }
     // Its log and index are made with the rights of the file.
-    if (!readOnly && !existsSync(filename)) closeSync(openSync(filename, 'a', OWNER_ONLY))
+    if (!readOnly && filename !== ':memory:' && !existsSync(filename)) closeSync(openSync(filename, 'a', OWNER_ONLY))
     const connection = new DatabaseSync(filename, { timeout: BUSY_MS, readOnly })
     if (readOnly) return connection
     connection.exec(

@@ -126,7 +126,8 @@ describeEachEngine('migrations', engine => {
       const added = names.slice(until).filter(name => !migrations[name]!.needs)
       await migrate(database, { migrations: only([...names.slice(0, until), ...added]) })
       const after = await partsOf(database)
-      const missing = [...before.keys()].filter(part => !after.has(part))
+      const isNeeded = (part: string) => !/\bindex\b/.test(part) || NAMED_INDEXES.some(name => part.includes(name))
+      const missing = [...before.keys()].filter(part => isNeeded(part) && !after.has(part))
       assert.deepEqual(missing, [], 'is gone, or is another')
       const tables = new Set([...before.keys()].map(part => part.split(' ')[0]))
       const demanded = [...after].filter(
@@ -156,6 +157,13 @@ describeEachEngine('migrations', engine => {
 
 /** The last migration of the release before this one. */
 const RELEASED = '0005_named_organisations'
+
+/** The indexes that it names in statements, or that are unique. Another may be replaced by a better one. */
+const NAMED_INDEXES = [
+  ...['attempts', 'deliveries_by_event', 'deliveries_by_webhook', 'delivery_queue_by_due_time'],
+  ...['delivery_queue_by_webhook', 'events_by_time', 'webhooks_by_sweeping', 'access_tokens_by_api_key'],
+  ...['project_reports_by_project_and_quarter', 'signing_keys_by_generation', 'PRIMARY', 'autoindex'],
+]
 
 const only = (names: string[]): Record<string, Migration> =>
   Object.fromEntries(names.map(name => [name, migrations[name]!]))
@@ -207,13 +215,13 @@ const partsOf = async ({ knex, dialect }: Database): Promise<Map<string, boolean
       ? `SELECT m.name || ' ' || c.name || ' ' || c.type AS part, c."notnull" AND c.dflt_value IS NULL AS demanded
          FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'
          UNION ALL
-         SELECT m.name || ' ' || i.name || ' ' || (SELECT GROUP_CONCAT(name) FROM pragma_index_info(i.name)), 0
+         SELECT m.name || ' index ' || i.name || ' ' || (SELECT GROUP_CONCAT(name) FROM pragma_index_info(i.name)), 0
          FROM sqlite_master m JOIN pragma_index_list(m.name) i WHERE m.type = 'table'`
       : `SELECT CONCAT_WS(' ', table_name, column_name, column_type) AS part,
            is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' AS demanded
          FROM information_schema.columns WHERE table_schema = DATABASE()
          UNION ALL
-         SELECT CONCAT_WS(' ', table_name, index_name, GROUP_CONCAT(column_name ORDER BY seq_in_index)), 0
+         SELECT CONCAT_WS(' ', table_name, 'index', index_name, GROUP_CONCAT(column_name ORDER BY seq_in_index)), 0
          FROM information_schema.statistics WHERE table_schema = DATABASE() GROUP BY table_name, index_name`
   const found = await rows<Part>(knex, statement)
   return new Map(found.map(({ part, demanded }) => [part, Number(demanded) === 1]))
