@@ -6,6 +6,7 @@ import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
 import * as webhookNames from './0007_webhook_names.ts'
 import * as examplesAndNotices from './0008_examples_and_notices.ts'
+import * as ordering from './0009_ordering.ts'
 import * as keys from './0010_keys.ts'
 import * as auditLog from './0011_audit_log.ts'
 
@@ -30,6 +31,7 @@ export const migrations: Record<string, Migration> = {
   '0005_named_organisations': namedOrganisations,
   '0007_webhook_names': webhookNames,
   '0008_examples_and_notices': examplesAndNotices,
+  '0009_ordering': ordering,
   '0010_keys': keys,
   '0011_audit_log': auditLog,
 }

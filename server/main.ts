@@ -14,6 +14,7 @@ import { createMetrics, type Metrics } from './http/metrics.ts'
 import { joinProcesses, KeyOrderError, type Membership } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
+import { createLive } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
@@ -74,7 +75,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     async stop() {
       state.isStopping = true
       const closed = new Promise<void>(resolve => http.close(() => resolve()))
-      const closing = setInterval(() => http.closeIdleConnections(), 50)
+      const closing = setInterval(() => http.closeUnused(), 50)
       const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
       await ready.catch(() => {})
       await running?.stop(answered)
@@ -123,13 +124,17 @@ const startRoles = async (
     auditDays,
   } = config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
+  const live = createLive({ database, clock, log })
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,
     log,
     concurrency,
     claims: config.roles.includes('delivery'),
-    onSettled: metrics.settled,
+    onSettled: settlement => {
+      metrics.settled(settlement)
+      live.hurry(settlement.job.deliveryId)
+    },
   })
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({
@@ -146,10 +151,11 @@ const startRoles = async (
   if (config.roles.includes('api')) readers.warm()
   return {
     service: {
-      ...{ database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
+      ...{ database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
       sideBySideUntil: await sideBySideUntil(database, '0011_audit_log'),
     },
     async stop(answered) {
+      live.stop()
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
       readers.stop()

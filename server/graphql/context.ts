@@ -11,6 +11,7 @@ import type { AccessToken } from '../domain/permissions.ts'
 import type { CarryingSignature } from '../domain/used-signatures.ts'
 import { listedTo, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
+import type { Live } from '../live/live.ts'
 import type { Row } from '../mango/documents.ts'
 import { type Count, count, find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
@@ -29,6 +30,7 @@ export type Service = {
   tools: AttemptTools
   loop: DeliveryLoop
   readers: Readers
+  live: Live
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number
@@ -199,6 +201,7 @@ export const createContext = (
       }
       context.hasChanged = true
       if (!isSent) loop.wake()
+      service.live.hurry()
       return result
     },
     look: (work, beside) => hold(work, beside),

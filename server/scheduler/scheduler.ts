@@ -5,6 +5,7 @@ import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { deleteEntriesBefore } from '../domain/audit.ts'
 import { recordEvent } from '../domain/events.ts'
 import { deleteExpiredKeys } from '../domain/idempotency.ts'
+import { deleteIdleLines } from '../domain/lines.ts'
 import { openReports } from '../domain/project-reports.ts'
 import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
@@ -67,6 +68,7 @@ export const runSchedule = async (tools: Tools, isStopping: () => boolean = () =
     deleteKeys,
     tidyKeys,
     purgeAuditLog,
+    deleteLines,
     purge,
     purgeDeleted,
   ]) {
@@ -201,6 +203,12 @@ const purgeAuditLog: Step = async ({ database, clock, auditDays = 90 }, isStoppi
 const tidyKeys: Step = async ({ database, clock }) => {
   await deleteRetiredKeys(database.knex, clock.now())
   await forgetProcesses(database.knex)
+}
+
+/** Deletes the lines of ordered deliveries that nobody has stood in for long. */
+const deleteLines: Step = async ({ database, clock, retentionDays }, isStopping) => {
+  const before = clock.now() - retentionDays * DAY_MS
+  while (!isStopping() && (await deleteIdleLines(database.knex, before, BATCH)) > 0);
 }
 
 /** Deletes events past their retention with their deliveries, except where one is still owed. */
