@@ -186,8 +186,8 @@ const tablesOfSchema = async (): Promise<string[]> => {
     await migrate(database)
     const found = await rows<{ name: string }>(
       database.knex,
-      `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> 'knex_migrations_lock'
-       ORDER BY name`,
+      `SELECT name FROM sqlite_master
+       WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> 'knex_migrations_lock' ORDER BY name`,
     )
     return found.map(({ name }) => name)
   } finally {
