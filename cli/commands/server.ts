@@ -9,6 +9,7 @@ import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, permissionList, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
+import { backupCommand, restoreCommand, restoredCommand, revocationsCommand } from './server-backup.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
 
@@ -26,6 +27,10 @@ export const serverCommand = () =>
     .addCommand(tokenCommand())
     .addCommand(seedCommand())
     .addCommand(keysCommand())
+    .addCommand(backupCommand())
+    .addCommand(restoreCommand())
+    .addCommand(revocationsCommand())
+    .addCommand(restoredCommand())
     .addCommand(serverDoctorCommand())
     .addHelpText(
       'after',
@@ -176,9 +181,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
         exitCodes.failed,
         'CANNOT_START',
         `The server cannot start: ${(error as Error).message}.`,
-        /master key/.test((error as Error).message)
-          ? 'Give the key that this database was set up with, or both while you replace it: TIDINGS_MASTER_KEY=new,old'
-          : 'The log above tells more.',
+        (error as { hint?: string }).hint ?? 'The log above tells more.',
       )
     )
   }
@@ -208,14 +211,28 @@ const listenFault = (error: unknown): CliError | undefined => {
 const migrateCommand = () =>
   new Command('migrate')
     .summary('bring the database schema up to date')
-    .description('Brings the schema of the database up to date. Waits while another process does the same.')
+    .description(
+      'Brings the schema of the database up to date. Waits while another process does the same. Killed half-way, it ' +
+        'is run again, and goes on from there. Servers of the version before may run meanwhile. The database’s user ' +
+        'needs more than one that a server runs as: CREATE, ALTER, DROP, INDEX and REFERENCES.',
+    )
     .option('--down', 'take back the latest batch of migrations instead, with the data in its tables')
-    .option('--force-unlock', 'first release the lock that a killed migration has left')
+    .option('--force-unlock', 'first release the mark that a killed migration of an earlier release has left')
     .option('-y, --yes', 'do not ask for confirmation')
-    .addHelpText('after', examples(['Before the first start, and with each new version', 'tidings server migrate']))
+    .addHelpText(
+      'after',
+      examples(
+        ['Before the first start, and with each new version', 'tidings server migrate'],
+        [
+          'As a user of the database’s own that may change the schema',
+          'TIDINGS_DATABASE_URL_FILE=/run/secrets/migration-url tidings server migrate',
+        ],
+      ),
+    )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { forceUnlock, migrate, rollback } = await import('../../server/database/migrate.ts')
+      const { forceUnlock, MigrationError, migrate, rollback } = await import('../../server/database/migrate.ts')
+      const onWait = () => session.output.message('Another process migrates this database; waiting for it.')
       if (options.down) {
         const { confirm } = await import('../output/prompt.ts')
         await confirm(
@@ -225,7 +242,10 @@ const migrateCommand = () =>
       }
       await withDatabase(async database => {
         if (options.forceUnlock) await forceUnlock(database)
-        const names = await (options.down ? rollback : migrate)(database)
+        const names = await (options.down ? rollback : migrate)(database, { onWait }).catch(error => {
+          if (!(error instanceof MigrationError)) throw error
+          throw new CliError(exitCodes.failed, error.code, `Nothing is migrated: ${error.message}.`, error.hint)
+        })
         const done = options.down ? 'Took back' : 'Migrated'
         session.output.one({ migrated: options.down ? [] : names, takenBack: options.down ? names : [] }, () => '')
         session.output.message(

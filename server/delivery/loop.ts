@@ -143,6 +143,9 @@ export const startDeliveryLoop = (
     else lookSoon()
   })
 
+  /** A key may have been revoked, and the next one not be known to all receivers yet. */
+  const canSign = (): boolean => tools.keyring.signsFrom() <= clock.now()
+
   const lookIn = (ms: number): void => alarm.setIn(Math.min(POLL_MS, ms))
 
   /** Claims until nothing is due that there is a place for, and says in how many milliseconds to look again. */
@@ -153,6 +156,10 @@ export const startDeliveryLoop = (
     stale = false
     mayBeDue ||= claims.isCrowded
     for (let claimedAt = Number.NEGATIVE_INFINITY; !stopping; ) {
+      if (!canSign()) {
+        mayBeDue = false
+        return POLL_MS
+      }
       if (mayBeDue) {
         mayBeDue = false
         claimedAt = clock.now()
@@ -314,7 +321,7 @@ export const startDeliveryLoop = (
   const couriers = createCouriers({
     clock,
     places,
-    isTaking: webhook => tools.claims && !stopping && !claims.isBehind(webhook, clock.now()),
+    isTaking: webhook => tools.claims && !stopping && canSign() && !claims.isBehind(webhook, clock.now()),
     onCommitted(committed, lookedAt) {
       const added = recheck.adding(lookedAt)
       const now = clock.now()

@@ -5,6 +5,7 @@ import type { Resource, Visible } from '../mango/resource.ts'
 import { type AccessToken, may } from './permissions.ts'
 import {
   accessTokens,
+  auditLog,
   deliveries,
   type Entity,
   events,
@@ -237,6 +238,13 @@ export const visibleWebhooks: Rule = token => builder => {
   )
 }
 
+/** An admin that sees all organisations sees what everyone has changed; nobody else sees any of it. */
+const visibleAuditLog: Rule = token => builder => {
+  // A row without an operation only marks a signature.
+  builder.whereNot('audit_log.operation', '')
+  if (!may(token, 'admin') || !token.seesAllOrganisations) builder.whereRaw('1 = 0')
+}
+
 const SEEN = 'SELECT s.organisation_id FROM access_token_organisations s WHERE s.access_token_id = t.id'
 
 /** The rule of `visibleWebhooks` in SQL: whether the token `t`, which does not see all, sees the webhook `about`. */
@@ -256,6 +264,7 @@ export const SEES_WEBHOOK = `
 
 const rules = new Map<Resource, Rule>([
   [accessTokens, visibleAccessTokens],
+  [auditLog, visibleAuditLog],
   [deliveries, visibleDeliveries],
   [events, visibleEvents],
   [organisations, visibleOrganisations],

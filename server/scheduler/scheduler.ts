@@ -2,6 +2,7 @@ import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import { deleteEntriesBefore } from '../domain/audit.ts'
 import { recordEvent } from '../domain/events.ts'
 import { deleteExpiredKeys } from '../domain/idempotency.ts'
 import { deleteIdleLines } from '../domain/lines.ts'
@@ -9,8 +10,10 @@ import { openReports } from '../domain/project-reports.ts'
 import { lockProject } from '../domain/projects.ts'
 import { dateOf, quarterBefore } from '../domain/quarters.ts'
 import type { ProjectReportRow } from '../domain/resources.ts'
-import { deleteExpiredSignatures } from '../domain/used-signatures.ts'
+import { deleteExpiredSignatures, forgetSignatures } from '../domain/used-signatures.ts'
 import { purgeWebhooks } from '../domain/webhooks.ts'
+import { forgetProcesses } from '../keys/master-keys.ts'
+import { deleteRetiredKeys } from '../keys/signing-keys.ts'
 import type { Log } from '../log.ts'
 
 const EVERY_MS = 30_000
@@ -26,6 +29,8 @@ type Tools = {
   log: Log
   reportDueDays: number
   retentionDays: number
+  /** 90 unless given. */
+  auditDays?: number
   /** Told when events have been written. */
   onEvents: () => void
   /** Told of each step that was done, or has failed. */
@@ -63,6 +68,8 @@ export const runSchedule = async (tools: Tools, isStopping: () => boolean = () =
     findExpired,
     deleteSignatures,
     deleteKeys,
+    tidyKeys,
+    purgeAuditLog,
     deleteLines,
     purge,
     purgeDeleted,
@@ -180,14 +187,26 @@ const findExpired: Step = async ({ database, clock, onEvents }, isStopping) => {
   }
 }
 
-/** Deletes signatures that the clock window keeps out by now. */
+/** Forgets signatures that the clock window keeps out by now. */
 const deleteSignatures: Step = async ({ database, clock }, isStopping) => {
+  while (!isStopping() && (await forgetSignatures(database.knex, clock.now(), BATCH)) > 0);
   while (!isStopping() && (await deleteExpiredSignatures(database.knex, clock.now(), BATCH)) > 0);
 }
 
 /** Deletes idempotency keys whose time is over. */
 const deleteKeys: Step = async ({ database, clock }, isStopping) => {
   while (!isStopping() && (await deleteExpiredKeys(database.knex, clock.now(), BATCH)) > 0);
+}
+
+const purgeAuditLog: Step = async ({ database, clock, auditDays = 90 }, isStopping) => {
+  const before = clock.now() - auditDays * DAY_MS
+  while (!isStopping() && (await deleteEntriesBefore(database.knex, before, BATCH)) > 0);
+}
+
+/** Deletes signing keys that no receiver needs, and what dead processes have said of themselves. */
+const tidyKeys: Step = async ({ database, clock }) => {
+  await deleteRetiredKeys(database.knex, clock.now())
+  await forgetProcesses(database.knex)
 }
 
 /** Deletes the lines of ordered deliveries that nobody has stood in for long. */

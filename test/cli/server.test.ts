@@ -73,6 +73,38 @@ test('keys are rotated: the next one signs in ten minutes, the one before until 
   )
 })
 
+test('a key that is revoked is listed as such, and one that is not there is told apart', async () => {
+  const { data: before } = await server(['keys', 'list'])
+  const signing = before.find(({ status }: { status: string }) => status === 'signing')
+  assert.equal((await server(['keys', 'revoke', signing.kid])).code, 2, 'without a terminal it takes --yes')
+  const { code, data } = await server(['keys', 'revoke', signing.kid, '--yes'])
+  assert.equal(code, 0)
+  assert.ok(Date.parse(data.deliveriesFrom) > Date.now())
+  const { data: keys } = await server(['keys', 'list'])
+  assert.deepEqual(
+    keys.map(({ status }: { status: string }) => status),
+    ['next', 'revoked'],
+  )
+  assert.equal((await server(['keys', 'revoke', 'none', '--yes'])).code, 3)
+})
+
+test('the master key is replaced in steps, and a step that was left out is refused in words', async () => {
+  const next = randomBytes(32).toString('base64')
+  const old = env.TIDINGS_MASTER_KEY!
+  assert.equal((await server(['token', '--name', 'sealed', '--permissions', 'read'])).code, 0)
+  const early = await server(['keys', 'rotate', '--output', 'json'], { TIDINGS_MASTER_KEY: next })
+  assert.equal(early.code, 1)
+  assert.match(JSON.parse(early.stderr).error.hint, /TIDINGS_MASTER_KEY=new,old/)
+  const { code, data } = await server(['keys', 'reseal'], { TIDINGS_MASTER_KEY: `${next},${old}` })
+  assert.equal(code, 0)
+  assert.ok(data.resealed >= 2)
+  env.TIDINGS_MASTER_KEY = next
+  const { check } = await doctor()
+  assert.equal(check('signing keys').status, 'ok')
+  assert.notEqual(check('access tokens').status, 'problem')
+  assert.equal(check('master key').status, 'ok')
+})
+
 test('doctor finds keys and secrets that the master key does not open, and takes both keys', async () => {
   await server(['token', '--name', 'ci', '--permissions', 'admin'])
   const other = randomBytes(32).toString('base64')

@@ -55,7 +55,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       done(await two.byOther(UPSERT_WEBHOOK, { url: receiver.url, ...input })).upsertWebhook.id
 
     for (const [where, pattern] of [
-      ['before it begins', /INSERT INTO used_signatures/],
+      ['before it begins', /INSERT INTO audit_log/],
       ['in the middle', /INSERT INTO project_reports/],
     ] as const) {
       it(`is nothing of a token that is revoked ${where}`, async () => {
