@@ -1,0 +1,18 @@
+import type { Knex } from 'knex'
+
+// What support asks of the deliveries, each in the order of time: those of one webhook, and those of one status.
+
+const INDEXES = [
+  ['webhook_id', 'deliveries_of_webhook_by_time'],
+  ['status', 'deliveries_of_status_by_time'],
+] as const
+
+export const up = async (knex: Knex): Promise<void> => {
+  for (const [column, name] of INDEXES) {
+    await knex.schema.alterTable('deliveries', t => t.index([column, 'created_at', 'id'], name))
+  }
+}
+
+export const down = async (knex: Knex): Promise<void> => {
+  for (const [, name] of INDEXES) await knex.schema.alterTable('deliveries', t => t.dropIndex([], name))
+}
