@@ -1,5 +1,8 @@
 import { toIso } from '../../shared/time.ts'
 import { type DeliveryStatus, deliveryStatuses } from '../../shared/vocabulary.ts'
+import { rows } from '../database/connect.ts'
+import { STATEMENT_LIMITS } from '../database/dialect.ts'
+import type { Fragment } from '../database/fragment.ts'
 import type { Field, Resource } from '../mango/resource.ts'
 
 type Derived = Extract<Field, { kind: 'derived' }>
@@ -20,16 +23,23 @@ export const healthOf = (deliveries: () => Resource): Derived => ({
     ),
   },
   load: async (source, webhookIds) => {
-    // One range of the index on (webhook_id, status, finished_at) for each webhook and status.
+    // One range of the index on (webhook_id, status, finished_at) for each webhook and status: what is pending has not
+    // come to an end, and what has is of the last day.
+    const ended = deliveryStatuses.filter(status => status !== 'pending')
     const found: { webhook_id: string; status: DeliveryStatus; deliveries: number }[] = await source
       .connection('deliveries')
-      .select('webhook_id', 'status')
+      .select('deliveries.webhook_id', 'deliveries.status')
       .count({ deliveries: '*' })
-      .whereIn('webhook_id', webhookIds)
-      .whereIn('status', deliveryStatuses)
-      .where(recent => recent.where('status', 'pending').orWhere('finished_at', '>=', source.now - DAY_MS))
+      .whereIn('deliveries.webhook_id', webhookIds)
+      .where(either =>
+        either
+          .where(owed => owed.where('deliveries.status', 'pending').whereNull('deliveries.finished_at'))
+          .orWhere(recent =>
+            recent.whereIn('deliveries.status', ended).where('deliveries.finished_at', '>=', source.now - DAY_MS),
+          ),
+      )
       .modify(source.seen(deliveries()))
-      .groupBy('webhook_id', 'status')
+      .groupBy('deliveries.webhook_id', 'deliveries.status')
     const counts = new Map(found.map(row => [`${row.webhook_id} ${row.status}`, Number(row.deliveries)]))
     const health = (id: string) =>
       Object.fromEntries(deliveryStatuses.map(status => [status, counts.get(`${id} ${status}`) ?? 0]))
@@ -41,16 +51,31 @@ export const healthOf = (deliveries: () => Resource): Derived => ({
 export const lastDeliveryOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   load: async (source, webhookIds) => {
-    const found: { webhook_id: string; last: number | null }[] = await source
-      .connection('deliveries')
-      .select('webhook_id')
-      .max({ last: 'finished_at' })
-      .whereIn('webhook_id', webhookIds)
-      .modify(source.seen(deliveries()))
-      .groupBy('webhook_id', 'status')
     const last = new Map<string, number>()
-    for (const { webhook_id, last: time } of found) {
-      if (time !== null) last.set(webhook_id, Math.max(Number(time), last.get(webhook_id) ?? 0))
+    // Of each webhook and status one row: the end of a range of the index on (webhook_id, status, finished_at).
+    const ended = deliveryStatuses.filter(status => status !== 'pending')
+    const ends = webhookIds.flatMap(id => ended.map(status => ({ id, status })))
+    for (let from = 0; from < ends.length; from += STATEMENT_LIMITS.selects) {
+      const selects = ends.slice(from, from + STATEMENT_LIMITS.selects).map(({ id, status }, index) => {
+        const newest = source
+          .connection('deliveries')
+          .select('deliveries.webhook_id', 'deliveries.finished_at')
+          .where({ 'deliveries.webhook_id': id, 'deliveries.status': status })
+          .whereNotNull('deliveries.finished_at')
+          .modify(source.seen(deliveries()))
+          .orderBy('deliveries.finished_at', 'desc')
+          .limit(1)
+          .toSQL()
+        return { sql: `SELECT * FROM (${newest.sql}) e${index}`, bindings: newest.bindings as Fragment['bindings'] }
+      })
+      const found = await rows<{ webhook_id: string; finished_at: number }>(
+        source.connection,
+        selects.map(({ sql }) => sql).join(' UNION ALL '),
+        selects.flatMap(({ bindings }) => bindings),
+      )
+      for (const { webhook_id, finished_at } of found) {
+        last.set(webhook_id, Math.max(Number(finished_at), last.get(webhook_id) ?? 0))
+      }
     }
     return new Map([...last].map(([id, time]) => [id, toIso(time)]))
   },

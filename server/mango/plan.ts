@@ -1,8 +1,8 @@
 import type { Dialect } from '../database/dialect.ts'
 import { all, either, type Fragment, sql } from '../database/fragment.ts'
 import { fieldOf } from './bind.ts'
-import { among, beginsWith, type Comparable, comparison, isText, sampleOf } from './columns.ts'
-import { isPlainJson, textIn } from './json-text.ts'
+import { among, beginsWith, type Comparable, comparison, isText, sampleOf, timeBeginsWith } from './columns.ts'
+import { lastKey, textIn } from './json-text.ts'
 import { satisfies } from './matcher.ts'
 import {
   atMost,
@@ -218,16 +218,30 @@ class Planner {
       key: `${alias}.${field.key} = ${from.alias}.id`,
       element,
       visible,
+      isRowByRow: true,
     })
   }
 
   /** A condition on rows of another table as a list. */
   #many(
     node: FieldNode,
-    rows: { table: string; alias: string; key: string; element: TableRef | ColumnRef; visible?: Fragment | undefined },
+    rows: {
+      table: string
+      alias: string
+      key: string
+      element: TableRef | ColumnRef
+      visible?: Fragment | undefined
+      /** No index leads to them but by what they belong to. */
+      isRowByRow?: boolean
+    },
   ): Predicate {
-    const { table, alias, key, element, visible } = rows
-    const some = (inner: Predicate) => this.#exists(table, alias, key, inner, visible)
+    const { table, alias, key, element, visible, isRowByRow = false } = rows
+    const some = (inner: Predicate): Predicate => {
+      const exists = this.#exists(table, alias, key, inner, visible)
+      // Said in this way, no engine makes a join of it that begins at the other end.
+      if (!isRowByRow || typeof exists.sql === 'boolean') return exists
+      return { ...exists, sql: sql('CASE WHEN # THEN 1 ELSE 0 END = 1', exists.sql) }
+    }
     const { condition } = node
     switch (condition.operator) {
       case '$elemMatch':
@@ -302,8 +316,8 @@ class Planner {
         if (type !== 'integer') return exactly(false)
         return exactly({ sql: `${column} % ? = ?`, bindings: [condition.divisor, condition.remainder] })
       case '$beginsWith':
-        if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
-        return exactly(beginsWith(comparable, condition.value))
+        if (type === 'time') return exactly(timeBeginsWith(column, condition.value))
+        return exactly(isText(type) && beginsWith(comparable, condition.value))
       case '$regex':
         if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
         return this.#regex(comparable, condition.pattern.prefilter)
@@ -324,6 +338,7 @@ class Planner {
   #containsOne(column: Comparable, literals: Literal[]): Predicate {
     return disjunction(
       literals.map(({ text, at, ignoreCase, complete }) => {
+        if (at === 'whole') return exactly(comparison(column, '$eq', text))
         if (text === '') return { sql: true, exact: complete }
         if (ignoreCase) return atMost(this.#dialect.containsIgnoringCase(column.column, text))
         const found = at === 'start' ? beginsWith(column, text) : this.#dialect.contains(column.column, text)
@@ -354,7 +369,7 @@ class Planner {
         ),
       )
     }
-    const key = path.findLast(name => isPlainJson(name) && !/^[+-]?\d+$/.test(name))
+    const key = lastKey(path)
     return key === undefined ? UNKNOWN : atMost(this.#dialect.contains(column, `"${key}"`))
   }
 }

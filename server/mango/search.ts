@@ -21,6 +21,10 @@ const LONGEST_HOLD_MS = 10
 const ROWS_BETWEEN_LOOKS = 16
 /** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
 const BATCH_SIZES = [500, 5_000]
+/** Of a list that ends soon no more rows are read at first than it has, or so many. */
+const FEWEST = 50
+/** Rows that may be selected of all parts of what is visible, to find the first of them. */
+const MOST_OF_PARTS = 20_000
 
 /** `by`: rows are counted by these fields, and not listed. */
 type Key = { unique: string; parent?: string; by?: readonly string[] }
@@ -39,6 +43,7 @@ export class Search {
   readonly #visible: Visible
   readonly #source: Source
   readonly #asked: boolean
+  readonly #divide: () => Promise<Visible[] | undefined>
   readonly #plan: Plan
   readonly #keys: SortKey[]
   /** The order of a pass over everything: by what the rows are stored or indexed by. */
@@ -51,6 +56,8 @@ export class Search {
   readonly #place: Values | undefined
   /** The first statement that selected rows. Compiling it once more is left to who asks to see it. */
   #first: (() => Fragment) | undefined
+  /** What is visible, in parts. */
+  #parts: Visible[] | undefined
   #statements = 0
   #rowsExamined = 0
   #yieldedAt = performance.now()
@@ -68,6 +75,7 @@ export class Search {
     this.#visible = visible
     this.#source = sourceOf(db, options)
     this.#asked = options.explain ?? false
+    this.#divide = options.parts ?? (async () => undefined)
     this.#plan = plan(
       bind(parseSelector(query.selector, this.#source.meter), resource),
       resource,
@@ -104,6 +112,8 @@ export class Search {
   async all(): Promise<Row[]> {
     const start = await this.#start()
     if (this.#selectsNothing) return []
+    this.#parts = await this.#divide()
+    if (this.#parts?.length === 0) return []
     if (this.#inSql) return this.#checked(await this.#ordered(start, this.#wanted, this.#page.skip))
     const hits = this.#sortedInSql ? await this.#inOrder(start) : await this.#inAnyOrder(start)
     return this.#checked(hits.slice(this.#page.skip, this.#page.skip + this.#wanted).map(hit => hit.row))
@@ -121,30 +131,34 @@ export class Search {
 
   async #groups(): Promise<Group[]> {
     if (this.#plan.where === false) return []
+    if (this.#inSql) this.#parts = await this.#divide()
     return this.#inSql ? this.#groupsInSql() : this.#groupsOf(this.#pass(undefined))
   }
 
   async #groupsInSql(): Promise<Group[]> {
     const columns = this.#keys.map(({ column }) => column!.sql)
-    const builder = this.#builder(undefined).clearSelect().select(this.#db.raw('COUNT(*) AS number'))
-    for (const [index, column] of columns.entries()) builder.select(`${column} as mango_by_${index}`)
-    if (columns.length > 0) builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1)
-    const rows = await this.#run(builder)
-    if (rows.length > MAX_ROWS) throw tooManyGroups()
-    return rows.map(row => ({
-      values: columns.map((_, index) => row[`mango_by_${index}`] as Json),
-      count: Number(row.number),
-    }))
+    const counted = (visible: Visible): Knex.QueryBuilder => {
+      const builder = this.#builder(undefined, visible).clearSelect().select(this.#db.raw('COUNT(*) AS number'))
+      for (const [index, column] of columns.entries()) builder.select(`${column} as mango_by_${index}`)
+      return columns.length > 0 ? builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1) : builder
+    }
+    const rows = this.#parts
+      ? await this.#select(union(this.#parts.map(part => fragmentOf(counted(part)))))
+      : await this.#run(counted(this.#visible))
+    const groups = new Map<string, Group>()
+    for (const row of rows) {
+      const values = columns.map((_, index) => row[`mango_by_${index}`] as Json)
+      addTo(groups, values, Number(row.number))
+    }
+    if (groups.size > MAX_ROWS) throw tooManyGroups()
+    return [...groups.values()]
   }
 
   async #groupsOf(batches: AsyncIterable<Row[]>): Promise<Group[]> {
     const groups = new Map<string, Group>()
     for await (const rows of batches) {
       for (const { values } of await this.#matching(rows)) {
-        const key = JSON.stringify(values)
-        const group = groups.get(key) ?? { values, count: 0 }
-        group.count += 1
-        groups.set(key, group)
+        addTo(groups, values, 1)
       }
       if (groups.size > MAX_ROWS) throw tooManyGroups()
     }
@@ -204,15 +218,16 @@ export class Search {
   /** Rows in order, if TypeScript has to match and SQL can sort. */
   async #inOrder(start: Values | undefined): Promise<Hit[]> {
     const need = this.#page.skip + this.#wanted
+    const sizes = need < BATCH_SIZES[0]! / 2 ? [Math.max(need, FEWEST), ...BATCH_SIZES] : BATCH_SIZES
     const hits: Hit[] = []
     let position = start
     for (let batch = 0; ; batch++) {
-      // No index may be in the order of the sort, and then each batch sorts the whole table. After two of them one pass
-      // in the order of the table costs less.
-      if (batch === BATCH_SIZES.length && this.#keys.length > 1) {
+      // No index may be in the order of the sort, and then each batch sorts the whole table. After a few of them one
+      // pass in the order of the table costs less.
+      if (batch === sizes.length && this.#keys.length > 1) {
         return [...hits, ...(await this.#top(position, need - hits.length, this.#pass(position)))]
       }
-      const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
+      const size = sizes[batch] ?? sizes.at(-1)!
       const rows = await this.#ordered(position, size, 0)
       for (const hit of await this.#matching(rows)) hits.push(hit)
       if (hits.length >= need || rows.length < size) return hits
@@ -258,11 +273,39 @@ export class Search {
   }
 
   #ordered(start: Values | undefined, count: number, skip: number): Promise<Row[]> {
-    return this.#run(this.#orderedBuilder(start, count, skip))
+    const parts = this.#parts
+    const isOwn = this.#keys.every(({ column }) => column?.own)
+    if (!parts || !isOwn || parts.length * (skip + count) > MOST_OF_PARTS) {
+      return this.#run(this.#orderedBuilder(start, count, skip))
+    }
+    if (parts.length === 1) return this.#run(this.#orderedBuilder(start, count, skip, parts[0]))
+    return this.#select(this.#firstOfParts(parts, start, count, skip))
   }
 
-  #orderedBuilder(start: Values | undefined, count: number, skip: number): Knex.QueryBuilder {
-    const builder = this.#builder(start).orderByRaw(orderBy(this.#keys)).limit(count)
+  /** The first of each part by id and sort columns, of these the first, and then their rows. */
+  #firstOfParts(parts: Visible[], start: Values | undefined, count: number, skip: number): Fragment {
+    const { table } = this.#resource
+    const columns = [...new Set(['id', ...this.#keys.map(({ column }) => column!.property)])]
+    const firsts = parts.map(part =>
+      fragmentOf(
+        this.#orderedBuilder(start, skip + count, 0, part)
+          .clearSelect()
+          .select(columns.map(column => `${table}.${column}`)),
+      ),
+    )
+    const order = this.#keys
+      .map(({ column, direction }) => `${column!.property}${direction === 'desc' ? ' DESC' : ''}`)
+      .join(', ')
+    const { sql, bindings } = union(firsts)
+    return {
+      sql: `SELECT ${table}.* FROM (SELECT id FROM (${sql}) parts ORDER BY ${order} LIMIT ${count} OFFSET ${skip}) first
+        JOIN ${table} ON ${table}.id = first.id ORDER BY ${orderBy(this.#keys)}`,
+      bindings,
+    }
+  }
+
+  #orderedBuilder(start: Values | undefined, count: number, skip: number, visible = this.#visible): Knex.QueryBuilder {
+    const builder = this.#builder(start, visible).orderByRaw(orderBy(this.#keys)).limit(count)
     return skip > 0 ? builder.offset(skip) : builder
   }
 
@@ -274,9 +317,7 @@ export class Search {
   /** A list of its own for each parent, in one statement. Few parents are looked up one by one in the index. */
   async #cutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
     const statement = this.#oneByOne(start, ids) ?? this.#ranked(start, ids)
-    this.#note(() => statement)
-    const found = await select<Row>(this.#db, statement.sql, statement.bindings)
-    this.#rowsExamined += found.length
+    const found = await this.#select(statement)
     for (const row of found) delete row.mango_rank
     return found.sort((a, b) => this.#compare(this.#rawValues(a), this.#rawValues(b)))
   }
@@ -334,15 +375,15 @@ export class Search {
   }
 
   /** What SQL says of the rows. */
-  #builder(start: Values | undefined): Knex.QueryBuilder {
-    const builder = this.#visibleBuilder(true)
+  #builder(start: Values | undefined, visible = this.#visible): Knex.QueryBuilder {
+    const builder = this.#visibleBuilder(true, visible)
     if (typeof this.#plan.where !== 'boolean') where(builder, this.#plan.where)
     if (start && this.#sortedInSql) where(builder, beyond(this.#keys, start as SortValue[], this.#text))
     return builder
   }
 
   /** Rows that the caller may see, with the columns to sort by; `selected`: those with the relations selected on. */
-  #visibleBuilder(selected: boolean): Knex.QueryBuilder {
+  #visibleBuilder(selected: boolean, visible = this.#visible): Knex.QueryBuilder {
     const { table } = this.#resource
     const builder = this.#db(table).select(`${table}.*`)
     for (const { column } of this.#keys)
@@ -353,15 +394,19 @@ export class Search {
         on.bindings as never,
       )
     }
-    this.#visible(builder)
+    visible(builder)
     return builder
   }
 
+  async #select(statement: Fragment): Promise<Row[]> {
+    this.#note(() => statement)
+    const found = await select<Row>(this.#db, statement.sql, statement.bindings)
+    this.#rowsExamined += found.length
+    return found
+  }
+
   async #run(builder: Knex.QueryBuilder): Promise<Row[]> {
-    this.#note(() => {
-      const { sql, bindings } = builder.toSQL()
-      return { sql, bindings: bindings as Fragment['bindings'] }
-    })
+    this.#note(() => fragmentOf(builder))
     const rows: Row[] = await builder
     this.#rowsExamined += rows.length
     return rows
@@ -453,6 +498,24 @@ export class Search {
     return [...new Set(steps.flatMap(indexesIn))]
   }
 }
+
+const addTo = (groups: Map<string, Group>, values: Json[], count: number): void => {
+  const key = JSON.stringify(values)
+  const group = groups.get(key) ?? { values, count: 0 }
+  group.count += count
+  groups.set(key, group)
+}
+
+const fragmentOf = (builder: Knex.QueryBuilder): Fragment => {
+  const { sql, bindings } = builder.toSQL()
+  return { sql, bindings: bindings as Fragment['bindings'] }
+}
+
+/** The rows of all: as none of them has those of another, none is looked for twice. */
+const union = (selects: Fragment[]): Fragment => ({
+  sql: selects.map(({ sql }, index) => `SELECT * FROM (${sql}) p${index}`).join(' UNION ALL '),
+  bindings: selects.flatMap(({ bindings }) => bindings),
+})
 
 const tooManyGroups = (): MangoError => {
   const tooMany = `There are more than ${MAX_ROWS.toLocaleString('en')} keys to count by.`
