@@ -47,6 +47,7 @@ const quarterToOpen = async ({ database, clock }: Tools): Promise<string | undef
   if (last && last.quarter >= ended) return undefined
   const next = last ? quartersAfter(last.quarter, 1) : await firstQuarter(database.knex, now)
   // None was there before the end of the last one: from the next on there is something to do.
+  if (next > ended && now < endOfQuarter(ended) + SETTLED_MS) return undefined
   const row = next > ended ? [ended, now] : [next, null]
   const insert = run(database.knex, 'INSERT INTO report_quarters (quarter, completed_at) VALUES (?, ?)', row)
   await insertedFirst(insert)

@@ -6,14 +6,14 @@ import { purge } from './purge.ts'
 import { openOwedReports } from './reports.ts'
 import type { Step, Tools } from './step.ts'
 
-const steps: readonly Step[] = [openOwedReports, emitOverdue, expireTokens, deleteSignatures, deleteKeys, purge]
+const allSteps: readonly Step[] = [openOwedReports, emitOverdue, expireTokens, deleteSignatures, deleteKeys, purge]
 
 /**
  * What happens because time passes. Each step has a timer of its own, and any number of processes do it at once: what a
  * batch changes, and the events of that, are one transaction that holds its rows. Batches of this process take turns, so
  * that the schedule has one connection at most, and after each its step rests: deliveries come first.
  */
-export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
+export const startScheduler = (tools: Tools, steps = allSteps): { stop(): Promise<void> } => {
   const stopping = new AbortController()
   const { signal } = stopping
   const inTurn = turns()
@@ -42,7 +42,7 @@ export const startScheduler = (tools: Tools): { stop(): Promise<void> } => {
 
 /** All steps once, without a rest, until nothing is left. */
 export const runSchedule = async (tools: Tools): Promise<void> => {
-  for (const step of steps) await round(step, tools, batch => batch())
+  for (const step of allSteps) await round(step, tools, batch => batch())
 }
 
 type Batch = () => Promise<boolean>
