@@ -32,8 +32,11 @@ export type Plan = {
   columnAt(path: readonly string[]): string | undefined
 }
 
-/** `required`: what is selected has this relation. */
-export type Join = { table: string; alias: string; on: Fragment; required: boolean }
+/**
+ * `required`: what is selected has this relation. `isSearched`: nothing but the text of its documents is asked about, to
+ * which no index leads.
+ */
+export type Join = { table: string; alias: string; on: Fragment; required: boolean; isSearched: boolean }
 
 /** Plans a bound selector over `resource`, whose table goes by its own name. */
 export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: VisibleRows): Plan => {
@@ -49,6 +52,27 @@ export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: 
     residual:
       residual.length === 0 ? undefined : residual.length === 1 ? residual[0] : { kind: 'and', nodes: residual },
   }
+}
+
+/** More would make a statement of their own long. */
+const MOST_ALTERNATIVES = 8
+
+/**
+ * What `node` is the disjunction of, where fields of a relation stand beside others: an index leads to the rows of each
+ * by itself, and none to those of all. Empty where it is no such thing.
+ */
+export const alternativesOf = (node: Node, resource: Resource): Node[] => {
+  const conjuncts = conjunctsOf(node)
+  const mixed = conjuncts.find(
+    conjunct =>
+      conjunct.kind === 'or' &&
+      conjunct.nodes.length <= MOST_ALTERNATIVES &&
+      relatedTo(conjunct, resource) === undefined &&
+      conjunct.nodes.some(inner => relatedTo(inner, resource) !== undefined),
+  )
+  if (mixed?.kind !== 'or') return []
+  const others = conjuncts.filter(conjunct => conjunct !== mixed)
+  return mixed.nodes.map(inner => ({ kind: 'and', nodes: [...others, inner] }))
 }
 
 const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
@@ -126,6 +150,8 @@ class Planner {
       return this.#existsRelated(field, from, this.predicate(inner, { resource: field.resource(), alias }), alias)
     }
     const related = this.#join(from, from.joined, name, true)
+    const join = this.joins.find(({ alias }) => alias === related.alias)!
+    if (!isAboutJson(inner, related.resource)) join.isSearched = false
     return conjunction(conjunctsOf(inner).map(conjunct => this.predicate(conjunct, related)))
   }
 
@@ -148,7 +174,7 @@ class Planner {
     const key: Fragment = { sql: `${related.alias}.id = ${from.alias}.${field.column}`, bindings: [] }
     const visible = this.#visible(resource, related.alias)
     const on = visible ? all([key, visible]) : key
-    this.joins.push({ table: resource.table, alias: related.alias, on, required })
+    this.joins.push({ table: resource.table, alias: related.alias, on, required, isSearched: required })
     return related
   }
 
@@ -372,6 +398,12 @@ class Planner {
     const key = lastKey(path)
     return key === undefined ? UNKNOWN : atMost(this.#dialect.contains(column, `"${key}"`))
   }
+}
+
+/** Whether all conditions of a node lead into a document. */
+const isAboutJson = (node: Node, resource: Resource): boolean => {
+  if (node.kind === 'field') return node.path.length > 1 && resource.fields[node.path[0]!]?.kind === 'json'
+  return (node.kind === 'and' || node.kind === 'or') && node.nodes.every(inner => isAboutJson(inner, resource))
 }
 
 const anObject = { id: '' }

@@ -7,7 +7,7 @@ import { addNeedsOf, addPath, compareRaw, documentsOf, fromColumn, type Needs, t
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
-import { type Plan, plan } from './plan.ts'
+import { alternativesOf, type Join, type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
 import type { Resource, Source, Visible } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
@@ -21,13 +21,17 @@ const LONGEST_HOLD_MS = 10
 const ROWS_BETWEEN_LOOKS = 16
 /** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
 const BATCH_SIZES = [500, 5_000]
+/** So many rows are looked through before all others. */
+const NEAR = 1_000
 /** Of a list that ends soon no more rows are read at first than it has, or so many. */
 const FEWEST = 50
-/** Rows that may be selected of all parts of what is visible, to find the first of them. */
-const MOST_OF_PARTS = 20_000
+/** Ids that may be selected of all pieces of a query, to find the first of them. */
+const MOST_OF_PIECES = 100_000
 
 /** `by`: rows are counted by these fields, and not listed. */
 type Key = { unique: string; parent?: string; by?: readonly string[] }
+/** `isFirst`: the rows of the statement are looked up for those of the relation. */
+type Joined = Join & { isFirst?: true }
 /** How many rows have the same values in the fields that they are counted by. */
 export type Group = { values: Json[]; count: number }
 type Values = Json[]
@@ -45,6 +49,8 @@ export class Search {
   readonly #asked: boolean
   readonly #divide: () => Promise<Visible[] | undefined>
   readonly #plan: Plan
+  /** Plans for parts of the selector, which together select what it does; none where it is in one piece. */
+  readonly #alternatives: Plan[]
   readonly #keys: SortKey[]
   /** The order of a pass over everything: by what the rows are stored or indexed by. */
   readonly #scanKeys: SortKey[]
@@ -76,12 +82,10 @@ export class Search {
     this.#source = sourceOf(db, options)
     this.#asked = options.explain ?? false
     this.#divide = options.parts ?? (async () => undefined)
-    this.#plan = plan(
-      bind(parseSelector(query.selector, this.#source.meter), resource),
-      resource,
-      dialectOf(db),
-      this.#source.visible,
-    )
+    const node = bind(parseSelector(query.selector, this.#source.meter), resource)
+    const planOf = (node: Node) => plan(node, resource, dialectOf(db), this.#source.visible)
+    this.#plan = planOf(node)
+    this.#alternatives = alternativesOf(node, resource).map(planOf)
     const { columnAt } = this.#plan
     this.#keys = by ? parseKeys(by, 'by', resource, columnAt) : parseSort(query.sort, resource, unique, columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
@@ -143,7 +147,12 @@ export class Search {
       return columns.length > 0 ? builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1) : builder
     }
     const rows = this.#parts
-      ? await this.#select(union(this.#parts.map(part => fragmentOf(counted(part)))))
+      ? await this.#select(
+          union(
+            this.#parts.map(part => fragmentOf(counted(part))),
+            'UNION ALL',
+          ),
+        )
       : await this.#run(counted(this.#visible))
     const groups = new Map<string, Group>()
     for (const row of rows) {
@@ -218,7 +227,14 @@ export class Search {
   /** Rows in order, if TypeScript has to match and SQL can sort. */
   async #inOrder(start: Values | undefined): Promise<Hit[]> {
     const need = this.#page.skip + this.#wanted
-    const sizes = need < BATCH_SIZES[0]! / 2 ? [Math.max(need, FEWEST), ...BATCH_SIZES] : BATCH_SIZES
+    const searched = this.#searched
+    const near = searched && (await this.#near(searched, start, need))
+    if (near) return near
+    const sizes = searched
+      ? BATCH_SIZES.slice(-1)
+      : need < BATCH_SIZES[0]! / 2
+        ? [Math.max(need, FEWEST), ...BATCH_SIZES]
+        : BATCH_SIZES
     const hits: Hit[] = []
     let position = start
     for (let batch = 0; ; batch++) {
@@ -228,11 +244,43 @@ export class Search {
         return [...hits, ...(await this.#top(position, need - hits.length, this.#pass(position)))]
       }
       const size = sizes[batch] ?? sizes.at(-1)!
-      const rows = await this.#ordered(position, size, 0)
+      const rows = await (searched
+        ? this.#run(this.#orderedBuilder(position, size, 0, this.#visible, { ...this.#plan, joins: [searched] }))
+        : this.#ordered(position, size, 0))
       for (const hit of await this.#matching(rows)) hits.push(hit)
       if (hits.length >= need || rows.length < size) return hits
       position = this.#rawValues(rows.at(-1)!)
     }
+  }
+
+  /** The relation whose documents are searched, as the table to begin with, if that is all that is joined. */
+  get #searched(): Joined | undefined {
+    const [join, ...others] = this.#plan.joins
+    return join?.isSearched && others.length === 0 ? { ...join, isFirst: true } : undefined
+  }
+
+  /**
+   * What is found among the first rows in order, where the documents of a relation are searched: what many rows have is
+   * among them, and to search all documents costs the same for any limit. Undefined if that is too little.
+   */
+  async #near(searched: Join, start: Values | undefined, need: number): Promise<Hit[] | undefined> {
+    if (need > NEAR / 4 || !this.#keys.every(({ column }) => column?.own)) return undefined
+    const first = fragmentOf(
+      this.#visibleBuilder(true, this.#visible, { ...this.#plan, joins: [] })
+        .modify(builder => {
+          if (start) where(builder, beyond(this.#keys, start as SortValue[], this.#text))
+        })
+        .orderByRaw(orderBy(this.#keys))
+        .limit(NEAR),
+    )
+    const { table } = this.#resource
+    const { table: joined, alias, on } = searched
+    const inOrder = `(${first.sql}) ${table} ${dialectOf(this.#db).joinInOrder} ${joined} ${alias} ON ${on.sql}`
+    const builder = this.#builder(undefined, () => {}, { ...this.#plan, joins: [] })
+      .from(this.#db.raw(inOrder, [...first.bindings, ...on.bindings]))
+      .orderByRaw(orderBy(this.#keys))
+    const hits = await this.#matching(await this.#run(builder))
+    return hits.length >= need ? hits : undefined
   }
 
   /** Rows in order, if TypeScript has to sort. */
@@ -273,22 +321,30 @@ export class Search {
   }
 
   #ordered(start: Values | undefined, count: number, skip: number): Promise<Row[]> {
-    const parts = this.#parts
+    const pieces = this.#pieces()
     const isOwn = this.#keys.every(({ column }) => column?.own)
-    if (!parts || !isOwn || parts.length * (skip + count) > MOST_OF_PARTS) {
-      return this.#run(this.#orderedBuilder(start, count, skip))
+    if (pieces.length === 1 || !isOwn || pieces.length * (skip + count) > MOST_OF_PIECES) {
+      const [visible] = pieces.length === 1 ? pieces[0]! : []
+      return this.#run(this.#orderedBuilder(start, count, skip, visible))
     }
-    if (parts.length === 1) return this.#run(this.#orderedBuilder(start, count, skip, parts[0]))
-    return this.#select(this.#firstOfParts(parts, start, count, skip))
+    return this.#select(this.#firstOfPieces(pieces, start, count, skip))
   }
 
-  /** The first of each part by id and sort columns, of these the first, and then their rows. */
-  #firstOfParts(parts: Visible[], start: Values | undefined, count: number, skip: number): Fragment {
+  /** Each part of what is visible with each alternative of the selector. */
+  #pieces(): [visible: Visible, plan: Plan][] {
+    const parts = this.#parts ?? [this.#visible]
+    const canDivide = this.#alternatives.every(({ residual }) => residual === undefined)
+    const plans = canDivide ? this.#alternatives.filter(({ where }) => where !== false) : []
+    return parts.flatMap(part => (plans.length > 0 ? plans : [this.#plan]).map((plan): [Visible, Plan] => [part, plan]))
+  }
+
+  /** The first of each piece by id and sort columns, of these the first, and then their rows. */
+  #firstOfPieces(pieces: [Visible, Plan][], start: Values | undefined, count: number, skip: number): Fragment {
     const { table } = this.#resource
     const columns = [...new Set(['id', ...this.#keys.map(({ column }) => column!.property)])]
-    const firsts = parts.map(part =>
+    const firsts = pieces.map(([visible, plan]) =>
       fragmentOf(
-        this.#orderedBuilder(start, skip + count, 0, part)
+        this.#orderedBuilder(start, skip + count, 0, visible, plan)
           .clearSelect()
           .select(columns.map(column => `${table}.${column}`)),
       ),
@@ -296,16 +352,22 @@ export class Search {
     const order = this.#keys
       .map(({ column, direction }) => `${column!.property}${direction === 'desc' ? ' DESC' : ''}`)
       .join(', ')
-    const { sql, bindings } = union(firsts)
+    const { sql, bindings } = union(firsts, this.#alternatives.length > 0 ? 'UNION' : 'UNION ALL')
     return {
-      sql: `SELECT ${table}.* FROM (SELECT id FROM (${sql}) parts ORDER BY ${order} LIMIT ${count} OFFSET ${skip}) first
+      sql: `SELECT ${table}.* FROM (SELECT id FROM (${sql}) pieces ORDER BY ${order} LIMIT ${count} OFFSET ${skip}) first
         JOIN ${table} ON ${table}.id = first.id ORDER BY ${orderBy(this.#keys)}`,
       bindings,
     }
   }
 
-  #orderedBuilder(start: Values | undefined, count: number, skip: number, visible = this.#visible): Knex.QueryBuilder {
-    const builder = this.#builder(start, visible).orderByRaw(orderBy(this.#keys)).limit(count)
+  #orderedBuilder(
+    start: Values | undefined,
+    count: number,
+    skip: number,
+    visible = this.#visible,
+    plan = this.#plan,
+  ): Knex.QueryBuilder {
+    const builder = this.#builder(start, visible, plan).orderByRaw(orderBy(this.#keys)).limit(count)
     return skip > 0 ? builder.offset(skip) : builder
   }
 
@@ -375,20 +437,25 @@ export class Search {
   }
 
   /** What SQL says of the rows. */
-  #builder(start: Values | undefined, visible = this.#visible): Knex.QueryBuilder {
-    const builder = this.#visibleBuilder(true, visible)
-    if (typeof this.#plan.where !== 'boolean') where(builder, this.#plan.where)
+  #builder(start: Values | undefined, visible = this.#visible, plan = this.#plan): Knex.QueryBuilder {
+    const builder = this.#visibleBuilder(true, visible, plan)
+    if (typeof plan.where !== 'boolean') where(builder, plan.where)
     if (start && this.#sortedInSql) where(builder, beyond(this.#keys, start as SortValue[], this.#text))
     return builder
   }
 
   /** Rows that the caller may see, with the columns to sort by; `selected`: those with the relations selected on. */
-  #visibleBuilder(selected: boolean, visible = this.#visible): Knex.QueryBuilder {
+  #visibleBuilder(selected: boolean, visible = this.#visible, { joins } = this.#plan): Knex.QueryBuilder {
     const { table } = this.#resource
     const builder = this.#db(table).select(`${table}.*`)
     for (const { column } of this.#keys)
       if (column && !column.own) builder.select(`${column.sql} as ${column.property}`)
-    for (const { table: joined, alias, on, required } of this.#plan.joins) {
+    for (const { table: joined, alias, on, required, isFirst } of joins as Joined[]) {
+      if (isFirst) {
+        const inOrder = `${joined} ${alias} ${dialectOf(this.#db).joinInOrder} ${table} ON ${on.sql}`
+        builder.from(this.#db.raw(inOrder, on.bindings))
+        continue
+      }
       builder.joinRaw(
         `${selected && required ? 'INNER' : 'LEFT'} JOIN ${joined} ${alias} ON ${on.sql}`,
         on.bindings as never,
@@ -511,9 +578,8 @@ const fragmentOf = (builder: Knex.QueryBuilder): Fragment => {
   return { sql, bindings: bindings as Fragment['bindings'] }
 }
 
-/** The rows of all: as none of them has those of another, none is looked for twice. */
-const union = (selects: Fragment[]): Fragment => ({
-  sql: selects.map(({ sql }, index) => `SELECT * FROM (${sql}) p${index}`).join(' UNION ALL '),
+const union = (selects: Fragment[], word: 'UNION' | 'UNION ALL'): Fragment => ({
+  sql: selects.map(({ sql }, index) => `SELECT * FROM (${sql}) p${index}`).join(` ${word} `),
   bindings: selects.flatMap(({ bindings }) => bindings),
 })
 
