@@ -1,4 +1,5 @@
 import type { Knex } from 'knex'
+import { addIndex, dropIndex } from './indexes.ts'
 
 // What support asks of the deliveries, each in the order of time: those of one webhook, and those of one status.
 
@@ -8,11 +9,9 @@ const INDEXES = [
 ] as const
 
 export const up = async (knex: Knex): Promise<void> => {
-  for (const [column, name] of INDEXES) {
-    await knex.schema.alterTable('deliveries', t => t.index([column, 'created_at', 'id'], name))
-  }
+  for (const [column, name] of INDEXES) await addIndex(knex, 'deliveries', name, [column, 'created_at', 'id'])
 }
 
 export const down = async (knex: Knex): Promise<void> => {
-  for (const [, name] of INDEXES) await knex.schema.alterTable('deliveries', t => t.dropIndex([], name))
+  for (const [, name] of INDEXES) await dropIndex(knex, 'deliveries', name)
 }

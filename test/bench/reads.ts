@@ -14,6 +14,7 @@ import { sourceOf } from '../../server/mango/source.ts'
 import { seedMany } from '../../server/seed.ts'
 import { seedHistory } from '../../server/seed-history.ts'
 import { engines, freshDatabase } from '../support/databases.ts'
+import { rowsRead } from '../support/rows-read.ts'
 import { median, show } from './figures.ts'
 
 // What support asks of many deliveries, as an admin and as a token that sees few organisations, beside SQL by hand:
@@ -117,13 +118,6 @@ const timed = async (database: Database, work: Asked) => {
     times.push(performance.now() - startedAt)
   }
   return { found: found.length, read, ms: median(times) }
-}
-
-/** What this connection has read so far, by the engine's own count; SQLite has none. */
-export const rowsRead = async ({ knex, dialect }: Database): Promise<number> => {
-  if (dialect.isEmbedded) return 0
-  const found = await rows<{ Value: string }>(knex, "SHOW SESSION STATUS LIKE 'Handler_read%'")
-  return found.reduce((sum, { Value }) => sum + Number(Value), 0)
 }
 
 type Callers = {
