@@ -46,6 +46,21 @@ export const collect = (value: string, before: string[] | undefined): string[] =
     .filter(part => part !== ''),
 ]
 
+/** For an option that may be repeated, whose values may have commas in them. */
+export const gather = (value: string, before: string[] | undefined): string[] => [...(before ?? []), value]
+
+/** What `--label KEY=VALUE` gives, together; `none` stands alone, for none. Throws a CliError, exit code 2. */
+export const labelsOf = (given: string[] | undefined): Record<string, string> | undefined => {
+  if (given === undefined) return undefined
+  if (given.length === 1 && given[0] === 'none') return {}
+  const labels = given.map((text): [string, string] => {
+    const [key, ...value] = text.split('=')
+    if (key && value.length > 0) return [key, value.join('=')]
+    throw usageError(`${JSON.stringify(text)} is no label.`, 'Such as: --label team=payments. For none: --label none')
+  })
+  return Object.fromEntries(labels)
+}
+
 /** `all` in a filter means that it filters nothing, which the API writes as an empty list. */
 export const filterList = (values: string[] | undefined): string[] | undefined => {
   if (values === undefined) return undefined
@@ -156,4 +171,10 @@ const isoTime = (text: string, flag: string, relativeMs: number | undefined, rel
     `${JSON.stringify(text)} is no time for ${flag}.`,
     `Give ${relative}, a date (2026-11-21), or a time with its offset (2026-11-21T08:00:00Z).`,
   )
+}
+
+/** 0 takes any free one. */
+export const portNumber = (value: string): number => {
+  if (/^\d{1,5}$/.test(value) && Number(value) < 65_536) return Number(value)
+  throw new InvalidArgumentError('Give a number from 0 to 65535.')
 }

@@ -4,6 +4,8 @@ import * as receipts from './0002_receipts.ts'
 import * as epochs from './0003_epochs.ts'
 import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
+import * as webhookNames from './0007_webhook_names.ts'
+import * as examplesAndNotices from './0008_examples_and_notices.ts'
 import * as schedule from './0013_schedule.ts'
 import * as reads from './0014_reads.ts'
 
@@ -19,6 +21,8 @@ export const migrations: Record<string, Migration> = {
   '0003_epochs': epochs,
   '0004_idempotency_keys': idempotencyKeys,
   '0005_named_organisations': namedOrganisations,
+  '0007_webhook_names': webhookNames,
+  '0008_examples_and_notices': examplesAndNotices,
   '0013_schedule': schedule,
   '0014_reads': reads,
 }

@@ -6,6 +6,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { aftercare } from './aftercare.js'
+import { buildPages } from './build-pages.js'
 import { startThrowAwayDatabase } from './throw-away-database.js'
 
 const TEST_TIMEOUT_MS = 180_000
@@ -20,6 +21,7 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => s
 
 const main = async () => {
   const { urls, isSqliteOnly } = wantedDatabases()
+  await buildPages()
   const server =
     isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase(undefined, { stopping: stopping.signal })
   try {

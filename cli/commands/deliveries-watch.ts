@@ -9,6 +9,7 @@ import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
+import { calledWebhook } from '../resources/cells.ts'
 import { DeliveryWatch } from '../resources/delivery-watch.ts'
 import { existingId } from '../resources/ids.ts'
 import { type DeliveryAtAGlance, describeState, knownStatuses, statusMark } from '../resources/timeline.ts'
@@ -106,7 +107,7 @@ const describe = (delivery: DeliveryAtAGlance, colours: Colours): string => {
   const time = timeOfDay(now)
   const text =
     `${describeState(delivery, now)}  ${cellText(delivery.eventType)}  ` +
-    `${cellText(delivery.webhook?.url ?? delivery.webhookId)}`
+    `${calledWebhook(delivery.webhook, delivery.webhookId)}`
   const { columns } = process.stdout
   const room = process.stdout.isTTY && columns ? columns - time.length - delivery.id.length - 7 : text.length
   return (

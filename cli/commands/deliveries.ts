@@ -5,18 +5,18 @@ import { CliError, exitCodes } from '../errors.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
 import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
-import { forEach, givenIds } from '../resources/many.ts'
 import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
+import { redeliverCommand } from './deliveries-redeliver.ts'
 import { watchCommand } from './deliveries-watch.ts'
 
 type ListedDelivery = Pick<
   Delivery,
   'id' | 'webhookId' | 'eventType' | 'status' | 'attemptCount' | 'nextAttemptAt' | 'createdAt' | 'finishedAt'
 > & {
-  webhook: { url: string } | null
+  webhook: { url: string; name: string | null } | null
 }
 
 export const deliveriesCommand = () =>
@@ -62,7 +62,7 @@ const listDeliveriesCommand = () =>
       await list<ListedDelivery>(session, options, {
         resource: 'deliveries',
         noun: ['delivery', 'deliveries'],
-        fields: 'id webhookId webhook { url } eventType status attemptCount nextAttemptAt createdAt finishedAt',
+        fields: 'id webhookId webhook { url name } eventType status attemptCount nextAttemptAt createdAt finishedAt',
         view: view(session.output.nowMs),
         conditions: [
           ...(webhook ? [{ webhookId: webhook }] : []),
@@ -135,55 +135,13 @@ const findHolder = async (
   return held.toSorted((a, b) => (a.until < b.until ? 1 : -1))[0]
 }
 
-const redeliverCommand = () =>
-  new Command('redeliver')
-    .summary('send the event of a delivery again')
-    .description(
-      'Sends the event of a delivery to its webhook again: a new delivery of the same event, ' +
-        'whose receiver sees a new eventId. The webhook must be active.',
-    )
-    .argument('<ids...>', 'ids of deliveries; - reads them from standard input, one a line')
-    .addOption(dryRunOption())
-    .addHelpText(
-      'after',
-      examples(
-        ['Once its receiver is mended', 'tidings deliveries redeliver ID'],
-        [
-          'Everything that one webhook refused today',
-          'tidings deliveries list --webhook ID --status rejected --since 1d --all --output id | ' +
-            'tidings deliveries redeliver -',
-        ],
-      ),
-    )
-    .action(async (given, _options, command) => {
-      const session = new Session(command)
-      const ids = givenIds(given)
-      const redeliver = async (one: string): Promise<Delivery> => {
-        const { delivery } = await session.graphql<{ delivery: Delivery }>(
-          `mutation ($id: UUID!) { delivery: redeliver(deliveryId: $id) { ${deliveryFields} } }`,
-          { id: await resolveId(session, 'deliveries', one) },
-        )
-        return delivery
-      }
-      const isOne = ids.length === 1 && !given.includes('-')
-      if (!isOne && !session.dryRun) {
-        return forEach(session, ids, ['delivery', 'deliveries'], async one => ({
-          id: (await redeliver(one)).id,
-          outcome: 'queued again',
-        }))
-      }
-      const delivery = await redeliver(ids[0]!)
-      session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
-      session.output.message(`Queued. See what comes of it with: tidings deliveries show ${cellText(delivery.id)}`)
-    })
-
 const view = (nowMs: number): View<ListedDelivery> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
     // Types differ at their ends.
     { title: 'EVENT', shrinks: 'start', optional: true, cell: row => cellText(row.eventType) },
-    { title: 'WEBHOOK', shrinks: 'url', cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    { title: 'WEBHOOK', shrinks: 'url', cell: row => calledWebhook(row.webhook, row.webhookId) },
     {
       title: 'NEXT',
       cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),

@@ -3,10 +3,10 @@ import { type DeliveryStatus, eventTypes } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { dryRunOption, examples, pastTime } from '../options.ts'
-import { cellText, describeFields, type View } from '../output/output.ts'
+import { type Colours, cellText, describeFields, type View } from '../output/output.ts'
 import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
-import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
+import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
 import { existingId, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
@@ -19,18 +19,20 @@ interface Event {
   project: { name: string } | null
   payload: unknown
   time: string
+  /** It did not happen, but was sent on demand. */
+  example: boolean
 }
 
 interface EventDelivery {
   id: string
   webhookId: string
-  webhook: { url: string } | null
+  webhook: { url: string; name: string | null } | null
   status: DeliveryStatus
   attemptCount: number
   finishedAt: string | null
 }
 
-const FIELDS = 'id type organisationId organisation { name } projectId project { name } payload time'
+const FIELDS = 'id type organisationId organisation { name } projectId project { name } payload time example'
 
 export const eventsCommand = () =>
   new Command('events')
@@ -96,7 +98,7 @@ const showCommand = () =>
       const { output } = session
       const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
         `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook ` +
-          '{ url } status attemptCount finishedAt } } }',
+          '{ url name } status attemptCount finishedAt } } }',
         { query: { selector: { id } } },
       )
       const [event] = events
@@ -113,7 +115,7 @@ const showCommand = () =>
         const head = describeFields(
           [
             ['ID', cellText(event.id)],
-            ['Type', cellText(event.type)],
+            ['Type', typeCell(event, colours)],
             ['Time', `${cellText(event.time)}  ${colours.dim(relativeIso(event.time, output.nowMs))}`],
             ['Organisation', named(event.organisation, event.organisationId)],
             ['Project', named(event.project, event.projectId)],
@@ -126,7 +128,7 @@ const showCommand = () =>
           cellText(each.id),
           statusCell(each.status, colours),
           String(each.attemptCount),
-          cellText(each.webhook?.url ?? each.webhookId),
+          calledWebhook(each.webhook, each.webhookId),
         ])
         const width = process.stdout.isTTY ? process.stdout.columns : undefined
         return `${head}\n${renderTable(SENT_COLUMNS, rows, { width, title: colours.bold })}`
@@ -146,13 +148,16 @@ const SENT_COLUMNS = [
   { title: 'WEBHOOK', shrinks: 'url' as const },
 ]
 
+const typeCell = ({ type, example }: Event, colours: Colours): string =>
+  example ? `${colours.dim('example of ')}${cellText(type)}` : cellText(type)
+
 const named = (found: { name: string } | null, id: string | null): string =>
   found && id ? `${cellText(found.name)}  ${cellText(id)}` : cellText(id)
 
 const view = (nowMs: number): View<Event> => ({
   columns: [
     idColumn,
-    { title: 'TYPE', shrinks: 'start', cell: row => cellText(row.type) },
+    { title: 'TYPE', shrinks: 'start', cell: typeCell },
     { title: 'PROJECT', shrinks: 'end', optional: true, cell: row => cellText(row.project?.name) },
     { title: 'ORGANISATION', shrinks: 'end', optional: true, cell: row => cellText(row.organisation?.name) },
     timeColumn('TIME', row => row.time, nowMs),

@@ -17,7 +17,7 @@ const operation = 'For operators:'
 export const entries: Entry[] = [
   {
     name: 'webhooks',
-    summary: 'create, list, change, enable, disable, ping and recover webhooks',
+    summary: 'create, list, change, enable, disable, delete, ping and recover webhooks',
     group: webhooks,
     load: async () => (await import('./webhooks.ts')).webhooksCommand(),
   },
@@ -44,6 +44,12 @@ export const entries: Entry[] = [
     summary: 'receive deliveries on this machine, verify, forward and rehearse failures',
     group: receivers,
     load: async () => (await import('./listen.ts')).listenCommand(),
+  },
+  {
+    name: 'trigger',
+    summary: 'send an example of any event to a webhook',
+    group: receivers,
+    load: async () => (await import('./trigger.ts')).triggerCommand(),
   },
   {
     name: 'verify',
@@ -92,6 +98,18 @@ export const entries: Entry[] = [
     summary: 'print the headers of a signed request, for curl',
     group: data,
     load: async () => (await import('./sign.ts')).signCommand(),
+  },
+  {
+    name: 'proxy',
+    summary: 'sign the requests of other programs on this machine',
+    group: data,
+    load: async () => (await import('./proxy.ts')).proxyCommand(),
+  },
+  {
+    name: 'explore',
+    summary: 'open the API in a browser',
+    group: data,
+    load: async () => (await import('./explore.ts')).exploreCommand(),
   },
   {
     name: 'login',

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { Command, InvalidArgumentError } from '@commander-js/extra-typings'
+import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { printArrival } from '../listen/arrival-output.ts'
@@ -8,7 +8,7 @@ import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
 import { type RunningCommand, startCommand } from '../listen/run-command.ts'
 import { parseScriptedResponses, type ScriptedResponse } from '../listen/scripted-responses.ts'
-import { collect, examples, wholeNumber } from '../options.ts'
+import { collect, examples, portNumber, wholeNumber } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { count, zoneAt, zoneName } from '../output/time.ts'
 import { idForUrl, unlessForbidden } from '../resources/webhook.ts'
@@ -207,11 +207,6 @@ const httpUrl = (text: string, suchAs: string): URL => {
   const url = URL.parse(text)
   if (url && /^https?:$/.test(url.protocol)) return url
   throw usageError(`${JSON.stringify(text)} is no http or https URL.`, `Such as: ${suchAs}`)
-}
-
-const portNumber = (value: string): number => {
-  if (/^\d{1,5}$/.test(value) && Number(value) < 65_536) return Number(value)
-  throw new InvalidArgumentError('Give a number from 0 to 65535.')
 }
 
 /** The webhook of this URL from an earlier run is taken up again, so that runs do not leave one each. */

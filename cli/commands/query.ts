@@ -78,8 +78,8 @@ interface Explanation {
   sql: string | null
   bindings: number
   indexes: string[] | null
-  matchedInTypeScript: string[]
-  sortedInTypeScript: string[]
+  matchedRowByRow: string[]
+  sortedAfterwards: string[]
   statements: number
   rowsExamined: number
 }
@@ -89,26 +89,26 @@ const explain = async (session: Session, resource: string, options: ListOptions)
   const { explanation } = await session.graphql<{ explanation: Explanation }>(
     `query ($resource: Resource!, $query: MangoQuery) {
       explanation: explain(resource: $resource, query: $query) {
-        sql bindings indexes matchedInTypeScript sortedInTypeScript statements rowsExamined
+        sql bindings indexes matchedRowByRow sortedAfterwards statements rowsExamined
       }
     }`,
     { resource, query: mangoQuery(options, output).query },
   )
-  const { sql, indexes, matchedInTypeScript, sortedInTypeScript, statements, rowsExamined } = explanation
+  const { sql, indexes, matchedRowByRow, sortedAfterwards, statements, rowsExamined } = explanation
   const listed = (values: string[]) => (values.length === 0 ? 'none' : cellText(values.join(', ')))
   output.one(explanation, colours =>
     describeFields(
       [
-        ['SQL', sql === null ? 'none: nothing can match' : cellText(sql)],
-        ['Indexes', indexes === null ? 'not told by this database' : listed(indexes)],
-        ['Matched row by row', listed(matchedInTypeScript)],
-        ['Sorted afterwards by', listed(sortedInTypeScript)],
+        ['SQL', sql === null ? (statements === 0 ? 'none: nothing can match' : 'told to admins only') : cellText(sql)],
+        ['Indexes', indexes === null ? (sql === null ? 'none told' : 'not told by this database') : listed(indexes)],
+        ['Matched row by row', listed(matchedRowByRow)],
+        ['Sorted afterwards by', listed(sortedAfterwards)],
         ['Rows examined', `${rowsExamined.toLocaleString('en-GB')} in ${count(statements, 'statement')}`],
       ],
       colours,
     ),
   )
-  if (indexes?.length === 0 || matchedInTypeScript.length > 0) {
+  if (indexes?.length === 0 || matchedRowByRow.length > 0) {
     output.message('It may be slow on much data. Add a condition that SQL can decide, on an id or a time for instance.')
   }
 }

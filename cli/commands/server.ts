@@ -126,6 +126,7 @@ In another terminal, in this folder:
   ${colours.bold('npx tidings demo')}                 see the whole job end to end
   ${colours.bold('npx tidings listen --register')}    receive events on this machine, verified
   ${colours.bold('npx tidings organisations list')}   what the samples hold
+  ${colours.bold('npx tidings explore')}              the API in a browser, ready to ask
   ${colours.bold('npx tidings --help')}               everything else
 
 ctrl-C stops it; the data stays.`)

@@ -5,6 +5,7 @@ import { dryRunOption, examples, pastTime, yesOption } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
+import { calledWebhook } from '../resources/cells.ts'
 import { resolveId } from '../resources/ids.ts'
 import { lookAtWebhook } from '../resources/webhook.ts'
 
@@ -50,7 +51,7 @@ export const recoverCommand = () =>
       if (session.dryRun) return void (await session.graphql(RECOVER, variables))
       const webhook = await lookAtWebhook(session, id)
       if (webhook && webhook.status !== 'active') throw notActive(id, webhook.status, options.since)
-      const shown = cellText(webhook?.url ?? id)
+      const shown = calledWebhook(webhook, id)
       const span = `since ${toTheSecond(since)}${until === undefined ? '' : ` until ${toTheSecond(until)}`}`
       await confirm(`Send ${shown} again what it has not acknowledged ${span}?`, session)
       output.message(`Looking for what ${shown} has not acknowledged ${span}.`)

@@ -2,11 +2,11 @@ import { Command, Option } from '@commander-js/extra-typings'
 import { eventTypes, webhookStatuses } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { collect, dryRunOption, examples, filterList, yesOption } from '../options.ts'
+import { collect, dryRunOption, examples, filterList, gather, labelsOf, yesOption } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
-import { idColumn, timeColumn, webhookStatusCell } from '../resources/cells.ts'
+import { calledWebhook, idColumn, labelsCell, timeColumn, webhookStatusCell } from '../resources/cells.ts'
 import { resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 import { forEach, givenIds } from '../resources/many.ts'
@@ -37,6 +37,7 @@ export const webhooksCommand = () =>
     .addCommand(updateCommand())
     .addCommand(enableCommand())
     .addCommand(disableCommand())
+    .addCommand(deleteCommand())
     .addCommand(pingCommand())
     .addCommand(recoverCommand())
     .addHelpText(
@@ -59,6 +60,8 @@ const createCommand = () =>
     )
     .argument('[url]', 'the endpoint, as deliveries will name it in their token’s audience')
     .option('-f, --file <path>', 'webhooks as a JSON array, or one a line; - for standard input')
+    .option('--name <name>', 'what people know it by')
+    .option('--label <key=value>', 'find it by this, such as team=payments (repeatable)', gather)
     .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'or of this project (repeatable)', collect)
@@ -78,6 +81,10 @@ const createCommand = () =>
           'tidings webhooks create https://example.com/hooks --events ' +
             'project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
         ],
+        [
+          'With a name, and a label to find it by',
+          'tidings webhooks create https://example.com/hooks --name Ledger --label team=payments',
+        ],
         ['Keep its id', 'tidings webhooks create https://example.com/hooks --output id > webhook.id'],
         [
           'All those of a file; --dry-run shows first what would be done',
@@ -92,10 +99,11 @@ const createCommand = () =>
     .action(async (url, options, command) => {
       const session = new Session(command)
       if (options.file !== undefined) {
-        if (url !== undefined || options.events || options.organisation || options.project) {
+        const { name, label, events, organisation, project } = options
+        if ([url, name, label, events, organisation, project].some(each => each !== undefined)) {
           throw usageError(
             '--file says all there is to say.',
-            'Leave out the URL, --events, --organisation and --project.',
+            'Leave out the URL, --name, --label, --events, --organisation and --project.',
           )
         }
         const { applyWebhookFile } = await import('./webhooks-apply.ts')
@@ -105,7 +113,7 @@ const createCommand = () =>
         throw usageError('No endpoint is given.', 'Give its URL, or name a file of them with --file.')
       const { webhook } = await session.graphql<{ webhook: Webhook }>(
         createWebhook,
-        given({ url, ...filters(options) } satisfies Omit<GivenInput, 'status'>),
+        given({ url, ...named(options), ...filters(options) } satisfies Omit<GivenInput, 'status'>),
       )
       session.output.message('The endpoint answered its ping with 200 and is registered.')
       printWebhook(session, webhook)
@@ -120,6 +128,7 @@ const listWebhooksCommand = () =>
       'after',
       examples(
         ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
+        ['Those of one team', `tidings webhooks list --selector '{"labels.team":"payments"}' --sort name`],
         ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),
@@ -155,6 +164,8 @@ const updateCommand = () =>
     )
     .argument('<id>', 'the webhook’s id')
     .option('--endpoint <url>', 'send to this URL from now on')
+    .option('--name <name>', 'what people know it by; empty for no name')
+    .option('--label <key=value>', 'these labels (repeatable) in place of those it has, or: none', gather)
     .option('-e, --events <types>', 'only these event types, or: all', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable), or: all', collect)
     .option('--project <id>', 'or of this project (repeatable), or: all', collect)
@@ -165,16 +176,22 @@ const updateCommand = () =>
       'after',
       examples(
         ['Move it', 'tidings webhooks update ID --endpoint https://example.com/new'],
+        ['Call it something', 'tidings webhooks update ID --name Ledger --label team=payments --label env=live'],
         ['Take the limit on event types away', 'tidings webhooks update ID --events all'],
       ),
     )
     .action(async (id, options, command) => {
       const { endpoint, status } = options
-      const changes = given({ url: endpoint || undefined, ...filters(options), status } satisfies GivenInput)
+      const changes = given({
+        url: endpoint || undefined,
+        ...named(options),
+        ...filters(options),
+        status,
+      } satisfies GivenInput)
       if (Object.keys(changes).length === 0) {
         throw usageError(
           'Nothing to change is given.',
-          'Name at least one of --endpoint, --events, --organisation, --project, --status.',
+          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --status.',
         )
       }
       await change(new Session(command), id, changes)
@@ -212,6 +229,61 @@ const disableCommand = () =>
       ),
     )
     .action(async (given, _options, command) => changeStatus(new Session(command), given, 'disabled'))
+
+const DELETE = 'mutation ($id: UUID!) { id: deleteWebhook(id: $id) }'
+
+const deleteCommand = () =>
+  new Command('delete')
+    .summary('delete a webhook that is disabled')
+    .description(
+      'Deletes a webhook for good. It must be disabled before. What was sent to it stays to be looked at until its ' +
+        'retention ends.',
+    )
+    .argument('<ids...>', 'ids of webhooks; - reads them from standard input, one a line')
+    .addOption(yesOption())
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['One that is not needed any more', 'tidings webhooks disable ID && tidings webhooks delete ID'],
+        [
+          'All that are disabled',
+          'tidings webhooks list --status disabled --output id | tidings webhooks delete - --yes',
+        ],
+      ),
+    )
+    .action(async (given, _options, command) => {
+      const session = new Session(command)
+      const ids = givenIds(given)
+      if (session.dryRun) return void (await session.graphql(DELETE, { id: ids[0] }))
+      const [first] = ids
+      const isOne = ids.length === 1 && !given.includes('-')
+      if (!isOne) await confirm(`Delete ${count(ids.length, 'webhook')} for good?`, session)
+      const remove = async (one: string): Promise<{ id: string }> => {
+        const id = await resolveId(session, 'webhooks', one)
+        const known = isOne ? await lookAtWebhook(session, id) : undefined
+        if (isOne) await confirm(`Delete ${calledWebhook(known, id)} for good?`, session)
+        return session.graphql<{ id: string }>(DELETE, { id }).catch(error => {
+          throw isNotDisabled(error)
+            ? new CliError(error.exitCode, error.code, error.message, DISABLE_FIRST(id))
+            : error
+        })
+      }
+      if (!isOne) {
+        return forEach(session, ids, ['webhook', 'webhooks'], async one => ({
+          ...(await remove(one)),
+          outcome: 'deleted',
+        }))
+      }
+      const { id } = await remove(first!)
+      session.output.one({ id }, () => '')
+      session.output.message(
+        `The webhook is deleted. What was sent to it: tidings deliveries list --selector '{"webhookId":"${id}"}'`,
+      )
+    })
+
+const isNotDisabled = (error: unknown): error is CliError => error instanceof CliError && error.code === 'CONFLICT'
+const DISABLE_FIRST = (id: string): string => `Disable it first: tidings webhooks disable ${id}`
 
 const pingCommand = () =>
   new Command('ping')
@@ -261,7 +333,7 @@ const change = async (session: Session, named: string, changes: Partial<WebhookI
     // The API's upsert would create what it does not know; a change must be of something.
     known = await lookAtWebhook(session, id)
     if (changes.status === 'disabled') {
-      await confirm(`Disable ${cellText(known?.url ?? id)} and cancel what is waiting to be sent to it?`, session)
+      await confirm(`Disable ${calledWebhook(known, id)} and cancel what is waiting to be sent to it?`, session)
     }
   }
   const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, ...changes })
@@ -282,6 +354,11 @@ type GivenInput = { [Name in Exclude<keyof WebhookInput, 'id'>]: WebhookInput[Na
 const given = (input: Partial<GivenInput>): Partial<WebhookInput> =>
   Object.fromEntries(Object.entries(input).filter(([, value]) => value !== undefined))
 
+const named = ({ name, label }: { name?: string | undefined; label?: string[] | undefined }) => ({
+  name,
+  labels: labelsOf(label),
+})
+
 const filters = (options: {
   events?: string[] | undefined
   organisation?: string[] | undefined
@@ -296,6 +373,7 @@ const view = (nowMs: number): View<Webhook> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: webhookStatusCell },
+    { title: 'NAME', shrinks: 'end', optional: true, cell: row => cellText(row.name || null) },
     { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
     {
       title: 'EVENTS',
@@ -305,6 +383,7 @@ const view = (nowMs: number): View<Webhook> => ({
     },
     { ...timeColumn<Webhook>('LAST DELIVERY', row => row.lastDeliveryAt, nowMs), optional: true },
     { title: 'LAST 24 H', shrinks: 'end', cell: (row, colours) => describeHealth(row.health, colours) },
+    { title: 'LABELS', shrinks: 'end', optional: true, cell: row => labelsCell(row.labels ?? {}) },
   ],
   empty:
     'No webhooks. Register an endpoint with: tidings webhooks create URL. Or receive on this machine with: ' +

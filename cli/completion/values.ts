@@ -54,7 +54,11 @@ interface Listed {
 const organisations: Listed = { query: 'organisations', fields: 'id name', text: row => row.name! }
 const projects: Listed = { query: 'projects', fields: 'id name', text: row => row.name! }
 const users: Listed = { query: 'users', fields: 'id name', text: row => row.name! }
-const webhooks: Listed = { query: 'webhooks', fields: 'id url status', text: row => `${row.url} ${row.status}` }
+const webhooks: Listed = {
+  query: 'webhooks',
+  fields: 'id name url status',
+  text: row => `${row.name || row.url} ${row.status}`,
+}
 
 /** By the noun whose `<id>` it is, or by the option. */
 export const idsFrom: Record<string, Listed> = {

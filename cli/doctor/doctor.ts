@@ -199,7 +199,7 @@ const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]>
   const url = URL.parse(webhook.url)
   return [
     webhook.status === 'active'
-      ? ok('webhook', `active; ${events}, of ${scope}`)
+      ? ok('webhook', `${webhook.name ? `${webhook.name}, ` : ''}active; ${events}, of ${scope}`)
       : problem(
           'webhook',
           `${webhook.status}${webhook.statusReason ? `: ${webhook.statusReason}` : ''}`,

@@ -4,8 +4,8 @@ import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/pro
 import { MAX_BODY_BYTES } from '../../receiver/body.ts'
 import { bearerToken } from '../../receiver/verify.ts'
 import { type Check, type CheckName, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
-import { CliError, exitCodes } from '../errors.ts'
 import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
+import { listenHere } from './here.ts'
 import type { ScriptedResponse } from './scripted-responses.ts'
 
 /** As long as the service waits for an answer. */
@@ -147,7 +147,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
       if (!request.errored) throw error
     })
   })
-  await listen(server, options.port)
+  await listenHere(server, options.port)
   url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${options.path}`
   return {
     url,
@@ -290,20 +290,3 @@ const describeFailure = (checks: Check[]): string =>
       return `${name}: ${compared}${advice ?? ''}`.trim()
     })
     .join(' ')
-
-const listen = (server: ReturnType<typeof createServer>, port: number): Promise<void> =>
-  new Promise((resolve, reject) => {
-    server.once('error', (error: NodeJS.ErrnoException) => {
-      if (error.code !== 'EADDRINUSE' && error.code !== 'EACCES') return reject(error)
-      const why = error.code === 'EADDRINUSE' ? 'is taken by another program' : 'may not be used by this user'
-      reject(
-        new CliError(
-          exitCodes.failed,
-          'PORT_UNAVAILABLE',
-          `Port ${port} ${why}.`,
-          'Choose another with --port; --port 0 takes any free one.',
-        ),
-      )
-    })
-    server.listen(port, '127.0.0.1', resolve)
-  })

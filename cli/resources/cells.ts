@@ -36,6 +36,21 @@ export const webhookStatusCell = (
 export const onlyFails = ({ delivered = 0, rejected = 0, dropped = 0 }: Partial<Record<DeliveryStatus, number>>) =>
   delivered === 0 && rejected + dropped > 0
 
+/** A webhook as others tell of it; some fields of it, or none where it may not be read. */
+type NamedWebhook = { name?: string | null; url?: string } | null | undefined
+
+/** What people know a webhook by: its name, or else its URL; its id where neither may be read. */
+export const calledWebhook = (webhook: NamedWebhook, id: string): string =>
+  cellText(webhook?.name || webhook?.url || id)
+
+/** `team=payments, env=live`. */
+export const labelsCell = (labels: Record<string, string>): string =>
+  cellText(
+    Object.entries(labels)
+      .map(([key, value]) => `${key}=${value}`)
+      .join(', '),
+  )
+
 export const idColumn = { title: 'ID', isId: true as const, cell: (row: { id: string }) => cellText(row.id) }
 
 /** A column of times, told relative to now. */

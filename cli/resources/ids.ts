@@ -19,8 +19,8 @@ const WHOLE = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const END = /^(?=.{4,35}$)[0-9a-f]*(-[0-9a-f]+)*$/i
 
 /**
- * The id that is meant by one, by the end of one that no other has, or by a webhook's URL. What is none of these is
- * left to the server. Throws a CliError: exit code 3 where there is none, 2 where several are meant.
+ * The id that is meant by one, by the end of one that no other has, or by a webhook's name or URL. What is none of
+ * these is left to the server. Throws a CliError: exit code 3 where there is none, 2 where several are meant.
  */
 export const resolveId = async (session: Session, resource: Resource, given: string): Promise<string> => {
   if (WHOLE.test(given) || session.dryRun) return given
@@ -58,11 +58,11 @@ export const existingId = async <Given extends string | undefined>(
 }
 
 const selectorFor = (resource: Resource, given: string): Record<string, unknown> | undefined => {
-  if (END.test(given)) return { id: { $regex: `${given.toLowerCase()}$` } }
-  if (resource !== 'webhooks') return undefined
-  if (/^https?:\/\//.test(given)) return { url: given }
-  // As lists show it, without its scheme.
-  return /[.:]/.test(given) ? { url: { $in: [`https://${given}`, `http://${given}`] } } : undefined
+  const ofId = END.test(given) ? [{ id: { $regex: `${given.toLowerCase()}$` } }] : []
+  if (resource !== 'webhooks') return ofId[0]
+  // As lists show it, with its scheme or without.
+  const urls = /[.:]/.test(given) ? [{ url: { $in: [given, `https://${given}`, `http://${given}`] } }] : []
+  return { $or: [...ofId, { name: given }, ...urls] }
 }
 
 const nobodys = (resource: Resource, given: string): CliError =>

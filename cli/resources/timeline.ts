@@ -12,7 +12,7 @@ import { type Colours, cellText, describeFields } from '../output/output.ts'
 import { asStarted } from '../output/program.ts'
 import { count, dateAndTime, duration, relativeIso, relativeTime, zoneAt, zoneName } from '../output/time.ts'
 import { entryFor } from '../output/words.ts'
-import { statusCell } from './cells.ts'
+import { calledWebhook, statusCell } from './cells.ts'
 
 export interface Attempt {
   number: number
@@ -28,9 +28,16 @@ export interface Attempt {
 export interface Delivery {
   id: string
   webhookId: string
-  webhook: { id: string; url: string; status: WebhookStatus; statusReason: string | null } | null
+  webhook: {
+    id: string
+    url: string
+    name?: string | null
+    status: WebhookStatus
+    statusReason: string | null
+    deletedAt?: string | null
+  } | null
   eventType: string
-  event: { id: string; payload: unknown } | null
+  event: { id: string; payload: unknown; example?: boolean } | null
   status: DeliveryStatus
   /** The receiver had handled it at an earlier attempt, whose answer was late or lost. */
   handledBefore?: boolean
@@ -66,8 +73,8 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
   })
 
 /** GraphQL selection of everything that a delivery's timeline is told from. */
-export const deliveryFields = `id webhookId webhook { id url status statusReason } eventType event { id payload }
-  status handledBefore attemptCount nextAttemptAt createdAt finishedAt
+export const deliveryFields = `id webhookId webhook { id url name status statusReason deletedAt }
+  eventType event { id payload example } status handledBefore attemptCount nextAttemptAt createdAt finishedAt
   attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
 /** One attempt on one line: what came back, and how long it took. */
@@ -103,7 +110,7 @@ export type DeliveryAtAGlance = Pick<
   | 'createdAt'
   | 'finishedAt'
 > & {
-  webhook: { url: string } | null
+  webhook: { url: string; name?: string | null } | null
   attempts: Pick<Attempt, 'number' | 'startedAt' | 'durationMs' | 'statusCode' | 'failure' | 'retryAfter'>[]
 }
 
@@ -114,7 +121,7 @@ export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
 })
 
 /** GraphQL selection of DeliveryAtAGlance. */
-export const glanceFields = `id webhookId webhook { url } eventType
+export const glanceFields = `id webhookId webhook { url name } eventType
   status handledBefore attemptCount nextAttemptAt createdAt finishedAt
   attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
     number startedAt durationMs statusCode failure retryAfter }`
@@ -162,14 +169,13 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
   const { webhook, event } = delivery
   const queuedAt = parseIso(delivery.createdAt)
   const zone = zoneAt(queuedAt ?? nowMs)
+  const state = webhook?.deletedAt ? colours.dim('deleted') : webhook ? statusCell(webhook.status, colours) : ''
   const head = describeFields(
     [
       ['Delivery', `${cellText(delivery.id)}  ${statusCell(delivery.status, colours)}`],
-      ['Event', cellText(delivery.eventType)],
-      [
-        'Webhook',
-        webhook ? `${cellText(webhook.url)}  ${statusCell(webhook.status, colours)}` : cellText(delivery.webhookId),
-      ],
+      ['Event', `${cellText(delivery.eventType)}${event?.example ? `  ${colours.dim('example')}` : ''}`],
+      ['Webhook', `${calledWebhook(webhook, delivery.webhookId)}${state && `  ${state}`}`],
+      ...(webhook?.name ? [['', cellText(webhook.url)] as [string, string]] : []),
       ['', cellText(delivery.webhookId)],
       ['Times', `${zoneName(zone)}, as on this machine`],
     ],

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util'
 import { usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { wordsOf } from '../output/words.ts'
@@ -22,6 +23,12 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
     isLeftOut(value) || (typeof value === 'string' && UUID.test(value))
       ? undefined
       : `its id is ${shown(value)}; it is to be a UUID, or left out`,
+  name: value =>
+    isLeftOut(value) || typeof value === 'string' ? undefined : `its name is ${shown(value)}; it is to be a text`,
+  labels: value =>
+    isLeftOut(value) || isTexts(value)
+      ? undefined
+      : `its labels are ${shown(value)}; a text for each key is wanted, such as {"team":"payments"}`,
   events: value => faultOfList('events', value),
   organisationIds: value => faultOfList('organisationIds', value),
   projectIds: value => faultOfList('projectIds', value),
@@ -57,11 +64,22 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
 export const differences = (entry: WebhookEntry, webhook: Webhook): (keyof WebhookEntry)[] =>
   KNOWN.filter(name => name !== 'id' && entry[name] !== undefined && !isSame(entry[name], webhook[name]))
 
-/** Lists are sets here: their order says nothing. */
-const isSame = (one: string | string[], other: string | string[]): boolean =>
-  Array.isArray(one) && Array.isArray(other)
-    ? new Set(one).size === new Set(other).size && one.every(value => other.includes(value))
-    : one === other
+type Value = Webhook[keyof WebhookInput]
+
+/** Lists are sets here: their order says nothing, nor does that of labels. No name is an empty one. */
+const isSame = (one: Value, other: Value): boolean => {
+  if (Array.isArray(one) && Array.isArray(other)) {
+    return new Set(one).size === new Set(other).size && one.every(value => other.includes(value))
+  }
+  if (isTexts(one) && isTexts(other)) return isDeepStrictEqual({ ...one }, { ...other })
+  return (one ?? '') === (other ?? '')
+}
+
+const isTexts = (value: unknown): value is Record<string, string> =>
+  typeof value === 'object' &&
+  value !== null &&
+  !Array.isArray(value) &&
+  Object.values(value).every(each => typeof each === 'string')
 
 const parse = (text: string, source: string): unknown[] => {
   if (text.trim() === '') throw usageError(`${source} is empty.`, 'It holds a JSON array of webhooks, or one a line.')

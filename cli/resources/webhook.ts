@@ -4,12 +4,15 @@ import { CliError, exitCodes } from '../errors.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
 import { wordsOf } from '../output/words.ts'
-import { onlyFails, statusCell, webhookStatusCell } from './cells.ts'
+import { labelsCell, onlyFails, statusCell, webhookStatusCell } from './cells.ts'
 
 /** A webhook as the API shows it. Each field stands in FIELDS too; a test compares them with the API's own. */
 export interface Webhook {
   id: string
   url: string
+  /** Null where it was given none. */
+  name: string | null
+  labels: Record<string, string>
   events: string[]
   organisationIds: string[]
   projectIds: string[]
@@ -17,6 +20,8 @@ export interface Webhook {
   statusReason: string | null
   createdAt: string
   updatedAt: string
+  /** Null but for one that only its deliveries still lead to. */
+  deletedAt: string | null
   lastDeliveryAt: string | null
   health: Record<DeliveryStatus, number>
 }
@@ -31,6 +36,8 @@ const HEALTH = wordsOf<DeliveryStatus>({ rejected: 1, dropped: 1, pending: 1, ca
 const FIELDS = {
   id: { argument: 'UUID!' },
   url: { argument: 'String' },
+  name: { argument: 'String' },
+  labels: { argument: 'JSON' },
   events: { argument: '[EventType!]' },
   organisationIds: { argument: '[UUID!]' },
   projectIds: { argument: '[UUID!]' },
@@ -38,6 +45,7 @@ const FIELDS = {
   statusReason: {},
   createdAt: {},
   updatedAt: {},
+  deletedAt: {},
   lastDeliveryAt: {},
   health: { selection: `health { ${HEALTH.join(' ')} }` },
 } as const satisfies Record<keyof Webhook, { argument?: string; selection?: string }>
@@ -126,7 +134,9 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
     const silence = onlyFails(webhook.health) ? ', and nothing has arrived in 24 hours' : ''
     const lines: WebhookLines = {
       id: ['ID', cellText(webhook.id)],
+      name: webhook.name ? ['Name', cellText(webhook.name)] : undefined,
       url: ['URL', cellText(webhook.url)],
+      labels: Object.keys(webhook.labels ?? {}).length > 0 ? ['Labels', labelsCell(webhook.labels)] : undefined,
       status: ['Status', webhookStatusCell(webhook, colours) + silence + reason],
       statusReason: undefined,
       events: ['Events', listed(webhook.events, 'all')],
@@ -143,6 +153,7 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
       ],
       createdAt: ['Created', time(webhook.createdAt)],
       updatedAt: undefined,
+      deletedAt: undefined,
       lastDeliveryAt: ['Last delivery', webhook.lastDeliveryAt ? time(webhook.lastDeliveryAt) : '–'],
       health: ['Last 24 hours', describeHealth(webhook.health, colours)],
     }

@@ -73,7 +73,7 @@ const database = (knex: Knex, dialect: Dialect): Database => {
     knex,
     dialect,
     transaction: (work, { againForMs = CONTENTION_MS } = {}) =>
-      pRetry(() => knex.transaction(work), {
+      pRetry(() => knex.transaction(dialect.isEmbedded ? inTurn(work) : work), {
         retries: againForMs === 0 ? 0 : 8,
         minTimeout: 5,
         maxTimeout: 500,
@@ -173,6 +173,24 @@ const ask = async (sql: Sql, query: Query): Promise<unknown> => {
 
 /** Lets the process do what else there is: an embedded engine answers before anything else can run. */
 export const otherWork = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
+
+/** How long transactions of an embedded engine hold the process at most, beside the last of them. */
+const TURN_MS = 8
+let turnBeganAt = 0
+
+/**
+ * Transactions of an embedded engine wait for nothing but each other: they would go on from one to the next while
+ * connections wait to be accepted, some of them for seconds.
+ */
+const inTurn =
+  <T>(work: (trx: Knex.Transaction) => Promise<T>) =>
+  async (trx: Knex.Transaction): Promise<T> => {
+    if (performance.now() - turnBeganAt >= TURN_MS) {
+      await otherWork()
+      turnBeganAt = performance.now()
+    }
+    return work(trx)
+  }
 
 /** Inserts any number of rows, none included. */
 export const insertMany = async (sql: Sql, table: string, values: object[]): Promise<void> => {

@@ -94,7 +94,7 @@ const look = async (
   await checkWebhookInput(trx, token, input, { requireHttps })
   // An id that is taken by a webhook out of sight answers as one that never was. What has come since it was looked for
   // is of the same upsert, made twice at once.
-  if (!seen && (await isTaken(trx, id))) {
+  if (!seen && (await isTaken(trx, token, id))) {
     const come = await findWebhook(trx, token, id)
     if (!come) throw notFound('webhook', [id])
     return come

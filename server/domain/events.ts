@@ -15,10 +15,27 @@ export type NewEvent<Type extends EventType = EventType> = {
 }
 
 /** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
-export const recordPing = async (trx: Sql, now: number, id: string = newId(now)): Promise<string> => {
-  await run(trx, "INSERT INTO events (id, type, payload, created_at) VALUES (?, 'ping', '{}', ?)", [id, now])
+export const recordPing = (trx: Sql, now: number, id?: string): Promise<string> =>
+  recordOnDemand(trx, now, { type: 'ping', payload: {}, isExample: false, ...(id !== undefined && { id }) })
+
+/** Writes what is sent to one webhook on demand, a ping or an example: it belongs to no organisation. */
+export const recordOnDemand = async (
+  trx: Sql,
+  now: number,
+  { type, payload, isExample, id = newId(now) }: { type: EventType; payload: object; isExample: boolean; id?: string },
+): Promise<string> => {
+  await run(trx, 'INSERT INTO events (id, type, payload, example, created_at) VALUES (?, ?, ?, ?, ?)', [
+    id,
+    type,
+    JSON.stringify(payload),
+    isExample ? 1 : 0,
+    now,
+  ])
   return id
 }
+
+/** Whether the event `e` belongs to no organisation, and is seen by those who see the webhook that it was sent to. */
+export const ON_DEMAND = "(e.type = 'ping' OR e.example = 1)"
 
 /**
  * Writes an event, and for each webhook that is to have it a delivery with its place in the queue: all in the caller's
@@ -100,7 +117,8 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
      ) named
      JOIN webhooks w ON w.id = named.id
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
+     WHERE w.deleted_at IS NULL
+       AND (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
        AND (t.sees_all_organisations = 1 OR EXISTS (
          SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))`,
     [...ids, ...(projectId === undefined ? [] : [projectId]), type, ...ids],
@@ -108,8 +126,8 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
 }
 
 /**
- * Whether the token `t` sees the event `e`: one of its organisations, and the one that its project is in by now. A ping
- * belongs to none, and is not asked about.
+ * Whether the token `t` sees the event `e`: one of its organisations, and the one that its project is in by now. What
+ * is on demand belongs to none, and is not asked about.
  */
 export const SEES = `
   (t.sees_all_organisations = 1

@@ -67,7 +67,10 @@ const beside = (
 /** What a submission is decided on. */
 export const besideSubmission = ({ projectId, quarter, submitterId }: Submission): Beside<BesideReport> => {
   if (!isQuarter(quarter))
-    throw badInput('quarter', `"${quarter}" is not a quarter; write year and quarter, such as 2026-3`)
+    throw badInput(
+      'quarter',
+      `"${quarter}" is not a quarter from 1900-1 to 9998-4; write year and quarter, such as 2026-3`,
+    )
   const bindings = { ofReport: [projectId, quarter], ofProject: [projectId], userId: submitterId }
   return beside({ report: OF_QUARTER, project: '?' }, bindings)
 }

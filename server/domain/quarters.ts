@@ -1,6 +1,11 @@
 // Quarters are written `<year>-<1…4>`, which sorts as they follow each other, and dates `YYYY-MM-DD`, both in UTC.
 
-export const isQuarter = (text: string): boolean => /^\d{4}-[1-4]$/.test(text)
+/** Years whose quarters, and the due dates of their reports, every engine and client can write as a date. */
+const FIRST_YEAR = 1900
+const LAST_YEAR = 9998
+
+export const isQuarter = (text: string): boolean =>
+  /^\d{4}-[1-4]$/.test(text) && Number(text.slice(0, 4)) >= FIRST_YEAR && Number(text.slice(0, 4)) <= LAST_YEAR
 
 export const dateOf = (ms: number): string => new Date(ms).toISOString().slice(0, 10)
 

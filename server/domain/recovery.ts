@@ -5,7 +5,7 @@ import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue } from './deliveries.ts'
-import { MAY_HAVE } from './events.ts'
+import { MAY_HAVE, ON_DEMAND } from './events.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
 import { sweepUntil } from './sweep.ts'
@@ -51,7 +51,7 @@ export const redeliver = async (change: Change, deliveryId: string): Promise<str
 }
 
 /** Those of some events that are still there, held so that they are not purged before they are queued. */
-const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[]): Promise<Event[]> => {
+export const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[]): Promise<Event[]> => {
   const { forShare } = dialectOf(trx)
   if (events.length === 0) return []
   const held = await rows<{ id: string }>(
@@ -171,7 +171,7 @@ const missedOf = (trx: Sql): string => `
     ON d.event_id = e.id AND d.webhook_id = w.id AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1)
   WHERE ${AFTER} AND e.created_at <= ? AND (e.created_at < ? OR e.id <= ?)
     AND w.id = ?
-    AND e.type <> 'ping'
+    AND NOT ${ON_DEMAND}
     AND (w.all_events = 1
       OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))
     AND ${MAY_HAVE}

@@ -76,6 +76,8 @@ export const webhooks = {
   fields: {
     id: { kind: 'column', column: 'id', type: 'uuid' },
     url: { kind: 'column', column: 'url', type: 'string' },
+    name: { kind: 'column', column: 'name', type: 'string', nullable: true },
+    labels: { kind: 'json', column: 'labels' },
     events: {
       kind: 'list',
       table: 'webhook_events',
@@ -104,6 +106,7 @@ export const webhooks = {
     statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },
     updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
+    deletedAt: { kind: 'column', column: 'deleted_at', type: 'time', nullable: true },
     lastDeliveryAt: lastDeliveryOf((): Entity => deliveries),
     health: healthOf((): Entity => deliveries),
   },
@@ -123,6 +126,7 @@ export const events = {
     project: { kind: 'related', column: 'project_id', resource: (): Entity => projects },
     payload: { kind: 'json', column: 'payload' },
     time: { kind: 'column', column: 'created_at', type: 'time' },
+    example: { kind: 'column', column: 'example', type: 'boolean' },
   },
   lists: { deliveries: { resource: (): Entity => deliveries, key: 'event_id' } },
 } as const satisfies Entity
@@ -222,7 +226,7 @@ export type WebhookRow = RowOf<typeof webhooks> & {
   epoch: number
   ended_epoch: number
 }
-export type EventRow = RowOf<typeof events> & { all_organisations: number }
+export type EventRow = RowOf<typeof events> & { all_organisations: number; about_webhook_id: string | null }
 export type DeliveryRow = RowOf<typeof deliveries>
 export type AttemptRow = RowOf<typeof attempts> & { delivery_id: string }
 export type AccessTokenRow = RowOf<typeof accessTokens> & { secret_sealed: string }

@@ -1,6 +1,6 @@
 import { marks, rows, type Sql } from '../database/connect.ts'
 import { STATEMENT_LIMITS } from '../database/dialect.ts'
-import { SEES } from './events.ts'
+import { ON_DEMAND, SEES } from './events.ts'
 
 /** An event, and the token of a webhook that is to have it. */
 export type Sight = { accessTokenId: string; seesAllOrganisations: boolean; eventId: string }
@@ -35,4 +35,4 @@ export const outOfSight = async <T>(sql: Sql, owed: T[], sightOf: (one: T) => Si
 
 const unseenOf = (eventIds: string[]): string =>
   `SELECT t.id AS token_id, e.id AS event_id FROM access_tokens t JOIN events e
-   WHERE t.id = ? AND e.id IN (${marks(eventIds)}) AND e.type <> 'ping' AND NOT ${SEES}`
+   WHERE t.id = ? AND e.id IN (${marks(eventIds)}) AND NOT ${ON_DEMAND} AND NOT ${SEES}`

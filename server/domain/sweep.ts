@@ -3,7 +3,7 @@ import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { cancel, type OwedRow } from './deliveries.ts'
-import { MAY_HAVE } from './events.ts'
+import { MAY_HAVE, ON_DEMAND } from './events.ts'
 
 // A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over
 // what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
@@ -102,7 +102,7 @@ const dueTo = async (trx: Sql, webhookId: string, eventIds: string[]): Promise<S
     `SELECT e.id FROM events e
      JOIN webhooks w ON w.id = ?
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE e.id IN (${marks(eventIds)}) AND (e.type = 'ping' OR (${MAY_HAVE}))`,
+     WHERE e.id IN (${marks(eventIds)}) AND (${ON_DEMAND} OR (${MAY_HAVE}))`,
     [webhookId, ...eventIds],
   )
   return new Set(found.map(row => row.id))

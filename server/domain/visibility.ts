@@ -29,6 +29,18 @@ export const visibleTo =
 
 const everything: Visible = () => {}
 
+/**
+ * The rows that lists and ids show a token. A webhook that was deleted is in no list: only the deliveries that were
+ * made to it still lead to it.
+ */
+export const listedTo =
+  (token: AccessToken) =>
+  (resource: Resource): Visible =>
+  builder => {
+    builder.modify(visibleTo(token)(resource))
+    if (resource === webhooks) builder.whereNull('webhooks.deleted_at')
+  }
+
 /** To look up more would hold up the process. */
 const IDS_AT_ONCE = 2_000
 
@@ -47,7 +59,7 @@ export const requireVisible = async <Row extends { id: string }>(
     const query = sql(table)
       .select(`${table}.*`)
       .whereIn(`${table}.id`, ids.slice(from, from + IDS_AT_ONCE))
-    for (const row of (await query.modify(visibleTo(token)(resource))) as Row[]) found.push(row)
+    for (const row of (await query.modify(listedTo(token)(resource))) as Row[]) found.push(row)
   }
   const seen = new Set(found.map(row => row.id))
   const missing = ids.filter(id => !seen.has(id))
@@ -64,7 +76,7 @@ export const findVisible = async <Row>(
 ): Promise<Row | undefined> => {
   const { table } = resource
   const query = sql(table).select(`${table}.*`).where(`${table}.id`, id)
-  return query.modify(visibleTo(token)(resource)).first()
+  return query.modify(listedTo(token)(resource)).first()
 }
 
 /** The ids of the organisations that some tokens were created with; of one that sees all there are none. */
@@ -97,7 +109,7 @@ const visibleProjectReports: Rule = token => builder => {
   })
 }
 
-/** An event belongs to one organisation, to several, or to all; a ping to none. */
+/** An event belongs to one organisation, to several, or to all; what is sent on demand to none. */
 const visibleEvents: Rule = token => builder => {
   if (token.seesAllOrganisations) return
   builder.where(some => {
@@ -111,16 +123,18 @@ const whereVisibleThoughOfNoneAlone = (builder: Knex.QueryBuilder, token: Access
   builder.whereNull('events.organisation_id').where(some => {
     some.where(all => all.where('events.all_organisations', 1).whereExists(organisationIdsOf([token.id])))
     some.orWhereRaw(`EXISTS (${IS_SHARED_WITH})`, [token.id])
-    some.orWhere(ping =>
-      ping.where('events.type', 'ping').whereExists(sent =>
-        sent
-          .select('sent.event_id')
-          .from('deliveries as sent')
-          .whereRaw('sent.event_id = events.id')
-          .whereIn('sent.webhook_id', webhook => {
-            webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-          }),
-      ),
+    some.orWhere(onDemand =>
+      onDemand
+        .where(one => one.where('events.type', 'ping').orWhere('events.example', 1))
+        .whereExists(sent =>
+          sent
+            .select('sent.event_id')
+            .from('deliveries as sent')
+            .whereRaw('sent.event_id = events.id')
+            .whereIn('sent.webhook_id', webhook => {
+              webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
+            }),
+        ),
     )
   })
 }
@@ -149,12 +163,12 @@ const visibleDeliveries: Rule = token => builder => {
   whereEventVisible(builder, token)
 }
 
-/** Of deliveries whose webhook a token sees, those whose event it sees: a ping is one that its webhook was sent. */
+/** Of deliveries whose webhook a token sees, those whose event it sees: what is sent on demand was sent to it. */
 const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): void => {
   rowByRow(
     builder,
     `SELECT 1 FROM events WHERE events.id = deliveries.event_id AND (
-       events.type = 'ping'
+       events.type = 'ping' OR events.example = 1
        OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = ?
          AND (s.organisation_id = events.organisation_id OR events.all_organisations = 1))
        OR EXISTS (${IS_SHARED_WITH}))`,

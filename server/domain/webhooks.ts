@@ -5,14 +5,20 @@ import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { takeTurns } from './access-tokens.ts'
 import type { Change } from './change.ts'
+import { checkLabels, type Labels, labelsText } from './labels.ts'
+import { checkName } from './names.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
 import { sweepAfterChange } from './sweep.ts'
-import { findVisible, requireVisible, visibleWebhooks } from './visibility.ts'
+import { findVisible, requireVisible, visibleTo, visibleWebhooks } from './visibility.ts'
 
 /** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
 export type WebhookInput = {
   url?: string | undefined
+  /** Empty for none. */
+  name?: string | undefined
+  /** All that it is to have. */
+  labels?: Labels | undefined
   events?: EventType[] | undefined
   organisationIds?: string[] | undefined
   projectIds?: string[] | undefined
@@ -29,6 +35,8 @@ export const checkWebhookInput = async (
   { requireHttps }: { requireHttps: boolean },
 ): Promise<void> => {
   if (input.url !== undefined) checkUrl(input.url, requireHttps)
+  if (input.name) checkName(input.name)
+  if (input.labels !== undefined) checkLabels(input.labels)
   if (input.events?.includes('ping')) {
     const others = eventTypes.filter(type => type !== 'ping').join(', ')
     throw badInput(
@@ -75,15 +83,23 @@ export const webhookNow = async (trx: Sql, id: string): Promise<WebhookRow> => {
   return webhook!
 }
 
-/** Whether a webhook has this id, seen or not. */
-export const isTaken = async (sql: Sql, id: string): Promise<boolean> =>
-  (await sql('webhooks').where({ id }).first('id')) !== undefined
+/** Whether a webhook that the token cannot make anew has this id, seen or not. */
+export const isTaken = async (sql: Sql, token: AccessToken, id: string): Promise<boolean> =>
+  (await sql('webhooks').where({ id }).first('id')) !== undefined && !(await isRenewable(sql, token, id))
+
+/** Whether a webhook with this id was deleted, and the token saw it: it may be created again. */
+const isRenewable = async (sql: Sql, token: AccessToken, id: string): Promise<boolean> => {
+  const deleted = sql('webhooks').where('webhooks.id', id).whereNotNull('webhooks.deleted_at')
+  return (await deleted.modify(visibleTo(token)(webhooks)).first('webhooks.id')) !== undefined
+}
 
 /** CONFLICT when a token has made as many webhooks as it may. */
 export const requireRoom = async (sql: Sql, token: AccessToken, most: number): Promise<void> => {
-  const [found] = await rows<{ made: number }>(sql, 'SELECT COUNT(*) AS made FROM webhooks WHERE access_token_id = ?', [
-    token.id,
-  ])
+  const [found] = await rows<{ made: number }>(
+    sql,
+    'SELECT COUNT(*) AS made FROM webhooks WHERE access_token_id = ? AND deleted_at IS NULL',
+    [token.id],
+  )
   if (Number(found!.made) < most) return
   throw new TidingsError(
     'CONFLICT',
@@ -93,7 +109,10 @@ export const requireRoom = async (sql: Sql, token: AccessToken, most: number): P
   )
 }
 
-/** Stores a webhook whose endpoint has answered its ping. */
+/**
+ * Stores a webhook whose endpoint has answered its ping; in the place of one that was deleted, if that had this id.
+ * Throws the database's error for a duplicate if there is one that was not.
+ */
 export const insertWebhook = async (
   { trx, token, now }: Change,
   id: string,
@@ -106,17 +125,59 @@ export const insertWebhook = async (
   await holdProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])
   const time = now()
-  await trx('webhooks').insert({
-    id,
+  const stored = {
     access_token_id: token.id,
     url: input.url,
+    name: input.name || null,
+    labels: labelsText(input.labels ?? {}),
     status: input.status ?? 'active',
     all_events: 1,
     all_organisations_and_projects: 1,
     created_at: time,
     updated_at: time,
-  })
+  }
+  if (await isRenewable(trx, token, id)) {
+    const anew = { ...stored, status_reason: null, held_until: null, deleted_at: null }
+    const renewed = await trx('webhooks').where({ id }).whereNotNull('deleted_at').update(anew)
+    if (renewed > 0) {
+      await run(trx, `UPDATE webhooks SET ${END_EPOCH} WHERE id = ?`, [id])
+      return writeLists(trx, id, { events: [], organisationIds: [], projectIds: [], ...input })
+    }
+  }
+  await trx('webhooks').insert({ id, ...stored })
   await writeLists(trx, id, input)
+}
+
+/**
+ * Deletes a webhook that is disabled. Its row stays for as long as there are deliveries to it, and is in no list.
+ */
+export const deleteWebhook = async (change: Change, id: string): Promise<void> => {
+  const { trx, now } = change
+  const { status, updated_at } = await lockWebhook(change, id, 'forUpdate')
+  if (status !== 'disabled') {
+    const message = `The webhook is ${status}. Disable it first, which cancels what is waiting to be sent to it.`
+    throw new TidingsError('CONFLICT', message, { webhookId: id, status })
+  }
+  const time = Math.max(now(), updated_at + 1)
+  await run(trx, 'UPDATE webhooks SET deleted_at = ?, updated_at = ? WHERE id = ?', [time, time, id])
+}
+
+/** Ends webhooks that were deleted before a time, and to which there are no deliveries any more; returns how many. */
+export const purgeWebhooks = async (trx: Sql, before: number, limit: number): Promise<number> => {
+  const gone = await rows<{ id: string }>(
+    trx,
+    `SELECT id FROM webhooks WHERE deleted_at < ?
+       AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.webhook_id = webhooks.id)
+     LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
+    [before, limit],
+  )
+  if (gone.length === 0) return 0
+  const ids = gone.map(({ id }) => id)
+  for (const table of ['webhook_events', 'webhook_organisations', 'webhook_projects']) {
+    await run(trx, `DELETE FROM ${table} WHERE webhook_id IN (${marks(ids)})`, ids)
+  }
+  await run(trx, `DELETE FROM webhooks WHERE id IN (${marks(ids)})`, ids)
+  return ids.length
 }
 
 /** What an update of a webhook was prepared on: how it was when it was looked at, and the url that answered a ping. */
@@ -159,7 +220,12 @@ export const updateWebhook = async (
   const time = Math.max(now(), before.updated_at + 1)
   await trx('webhooks')
     .where({ id })
-    .update({ updated_at: time, ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }) })
+    .update({
+      updated_at: time,
+      ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }),
+      ...(input.name !== undefined && { name: input.name || null }),
+      ...(input.labels !== undefined && { labels: labelsText(input.labels) }),
+    })
   await writeLists(trx, id, input)
   if (status === 'disabled' && before.status !== 'disabled') {
     const to = { status: 'disabled', reason: null } as const

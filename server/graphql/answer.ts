@@ -73,6 +73,7 @@ export const answerGraphql = async (
   let isNotHere = false
   let brought: Pick<Carried, 'claim' | 'carrying'> = {}
   let isAway = false
+  let hasData = true
   /** The field of a mutation whose answer is read elsewhere. */
   let onlyMade: FieldNode | undefined
   let context: Context | undefined
@@ -126,6 +127,7 @@ export const answerGraphql = async (
     },
     onOperation: (_request, _args, result) => {
       if (!('data' in result) || result.errors) {
+        hasData = 'data' in result && result.data !== undefined
         isAway = 'errors' in result && isUnavailable(result) && !context?.hasChanged
         return undefined
       }
@@ -153,7 +155,7 @@ export const answerGraphql = async (
   if (isNotHere) return undefined
   const retryAfter: Record<string, string> = isAway ? { 'retry-after': String(RETRY_AFTER_S) } : {}
   return {
-    status: isAway ? 503 : init.status,
+    status: isAway ? 503 : hasData ? init.status : statusWithoutData(headers.accept, codes),
     headers: { ...init.headers, ...retryAfter },
     body: serialised ?? answer,
     codes,
@@ -161,6 +163,10 @@ export const answerGraphql = async (
     made: unanswered,
   }
 }
+
+/** The status of an answer that has no `data`, by GraphQL over HTTP: with `application/json` it says nothing. */
+export const statusWithoutData = (accept: string | undefined, codes: Set<unknown>): number =>
+  accept?.includes('graphql-response') ? (codes.has('INTERNAL_SERVER_ERROR') ? 500 : 400) : 200
 
 const NOTHING: [null, { status: number; statusText: string }] = [null, { status: 200, statusText: 'OK' }]
 

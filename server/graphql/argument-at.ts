@@ -4,7 +4,9 @@ import { type GraphQLError, Kind, parse, visit } from 'graphql'
  * The name of the argument in whose value a fault of a document lies, or which takes the variable that is at fault.
  * Undefined where it lies elsewhere.
  */
-export const argumentAt = ({ nodes, source }: GraphQLError): string | undefined => {
+export const argumentAt = ({ nodes, source, message }: GraphQLError): string | undefined => {
+  const missing = NOT_PROVIDED.exec(message)
+  if (missing) return missing[1]
   const node = nodes?.[0]
   const at = node?.loc
   if (!at || !source) return undefined
@@ -27,3 +29,6 @@ export const argumentAt = ({ nodes, source }: GraphQLError): string | undefined 
   })
   return found
 }
+
+/** A required argument that is missing is nowhere in the document: graphql names it in its message alone. */
+const NOT_PROVIDED = /^Argument "[^"(]*\((\w+):\)" of type "[^"]*" is required/

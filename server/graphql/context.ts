@@ -8,7 +8,7 @@ import type { Beside, Change } from '../domain/change.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { CarryingSignature } from '../domain/used-signatures.ts'
-import { partsOf, visibleTo } from '../domain/visibility.ts'
+import { listedTo, partsOf, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Row } from '../mango/documents.ts'
 import { type Count, count, find } from '../mango/find.ts'
@@ -93,6 +93,7 @@ export const createContext = (
   const { database, tools, loop } = service
   const { knex } = database
   const related = visibleTo(token)
+  const listed = listedTo(token)
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
   const loaders = () => createLoaders(database, tools.clock, token, budget)
@@ -130,7 +131,7 @@ export const createContext = (
     budget,
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
-      const visible: Visible = builder => builder.modify(related(resource)).modify(among)
+      const visible: Visible = builder => builder.modify(listed(resource)).modify(among)
       const parts = async () => {
         const all = await partsOf(knex, token, resource)
         return all?.map(
@@ -144,11 +145,11 @@ export const createContext = (
     },
     count(resource, selector, by) {
       const parts = () => partsOf(knex, token, resource)
-      return count(knex, resource, { selector, by }, related(resource), { ...options(), parts })
+      return count(knex, resource, { selector, by }, listed(resource), { ...options(), parts })
     },
     async explain(resource, query) {
       const parts = () => partsOf(knex, token, resource)
-      const { explain } = await find(knex, resource, query, related(resource), { ...options(), parts, explain: true })
+      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), parts, explain: true })
       return explain
     },
     async change<T, Row extends object>(

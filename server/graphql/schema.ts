@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { buildSchema, type GraphQLSchema, isObjectType } from 'graphql'
 import { accessTokens, resources } from '../domain/resources.ts'
-import type { MangoQuery } from '../mango/query.ts'
+import type { Explain, MangoQuery } from '../mango/query.ts'
 import { needs, type Resolver, resolve, resolveResources } from './fields.ts'
 import { accessTokenMutations } from './mutations/access-tokens.ts'
 import { deliveryMutations } from './mutations/deliveries.ts'
@@ -22,6 +22,12 @@ const explain: Resolver<unknown, { resource: string; query?: MangoQuery | null }
   context,
 ) => context.explain(resources[resource]!, query)
 
+/** How the database is laid out is for those to know who run it. */
+const toldToAdmins =
+  (name: 'sql' | 'indexes'): Resolver<Explain, unknown> =>
+  (explained, _args, { token }) =>
+    token.permissions.includes('admin') ? explained[name] : null
+
 type Counting = { resource: string; selector?: unknown; by?: string[] | null }
 
 const counts: Resolver<unknown, Counting> = (_root, { resource, selector, by }, context, info) =>
@@ -39,7 +45,10 @@ export const createSchema = (): GraphQLSchema => {
   const token = resolve(query, 'viewer', needs('read', viewer))
   if (isObjectType(token)) resolve(token, 'organisations', needs('read', tokenOrganisations))
   resolve(query, 'counts', needs('read', counts))
-  resolve(query, 'explain', needs('read', explain))
+  const explanation = resolve(query, 'explain', needs('read', explain))
+  if (isObjectType(explanation)) {
+    for (const name of ['sql', 'indexes'] as const) resolve(explanation, name, toldToAdmins(name))
+  }
   const mutations = {
     ...accessTokenMutations,
     ...deliveryMutations,

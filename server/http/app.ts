@@ -8,10 +8,14 @@ import { type Log, logSeldom } from '../log.ts'
 import { admit } from './admission.ts'
 import { authenticate } from './authenticate.ts'
 import { docs } from './docs.ts'
+import { explorer } from './explorer.ts'
 import { graphqlOverHttp } from './graphql.ts'
 import { health } from './health.ts'
+import { indexPage } from './index-page.ts'
 import { keySet } from './key-set.ts'
+import { refuseMalformed } from './malformed.ts'
 import { type Metrics, metricsRoute } from './metrics.ts'
+import { nothingHere, onlyMethods } from './nothing-here.ts'
 import { rateLimit } from './rate-limit.ts'
 import { whenReady } from './ready.ts'
 import { requestId } from './request-id.ts'
@@ -30,12 +34,16 @@ export const createApp = (tools: { config: Config; log: Log; metrics: Metrics; s
   app.use(dropStalled(log))
   app.use(closeUnread())
   app.use(requestId(log))
+  app.use(refuseMalformed)
   // First, since it is where nearly all requests go; the others have paths of their own.
-  if (config.roles.includes('api')) app.use(at('/graphql', whenReady(service, api(tools))))
+  if (config.roles.includes('api')) app.use(at('/graphql', onlyMethods('GET', 'POST'), whenReady(service, api(tools))))
   app.use(keySet(keyring))
   app.use(health({ database: () => state.database, keyring, isStopping: () => state.isStopping }))
   app.use(metricsRoute(metrics))
   app.use(docs(webhookSpec(config)))
+  if (config.roles.includes('api')) app.use(explorer())
+  app.use(indexPage(config))
+  app.use(nothingHere)
   app.on('error', error => logSeldom(log, 'warn', 'connection', { err: error }, 'a connection failed'))
   return app
 }

@@ -10,7 +10,7 @@ import { REPLAYED } from '../domain/used-signatures.ts'
 import type { Sealer } from '../keys/seal.ts'
 import { Bodies, isTooLarge, refuseBody, type WithBody } from './body.ts'
 import { bodyRefusalOf, type Refusal, readSigned, refusalOf, type Signed } from './hmac.ts'
-import { answerError, type RequestState } from './request-id.ts'
+import { type Answerable, answerError } from './request-id.ts'
 
 /** What the middleware after this one finds: who calls, and with which signature. */
 export type Authenticated = WithBody & {
@@ -106,10 +106,7 @@ const LOOKUPS_A_STATEMENT = 100
 
 export const refuseReplay = (ctx: Parameters<typeof refuse>[0]): void => refuse(ctx, REPLAYED)
 
-const refuse = (
-  ctx: { status: number; body: unknown; state: RequestState; set(name: string, value: string): void },
-  { message, ...details }: Refusal,
-): void => {
+const refuse = (ctx: Answerable, { message, ...details }: Refusal): void => {
   const description = message.replaceAll(/["\\]/g, "'").replaceAll(/[^\x20-\x7e]/g, '?')
   ctx.set('WWW-Authenticate', `HMAC-SHA256 error="${details.reason}", error_description="${description}"`)
   answerError(ctx, 401, new TidingsError('UNAUTHENTICATED', message, details))

@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { TidingsError } from '../../shared/errors.ts'
 import { type Answerable, answerError, answerUnavailable, type RequestState } from './request-id.ts'
@@ -80,10 +81,7 @@ const read = (request: IncomingMessage, take: (bytes: number) => boolean): Promi
   })
 
 /** Answers a request whose body was not read to its end. */
-export const refuseBody = (
-  ctx: Answerable & { set(name: string, value: string): void },
-  fault: BodyFault = 'too large',
-): void => {
+export const refuseBody = (ctx: Answerable, fault: BodyFault = 'too large'): void => {
   if (fault === 'no room') {
     const message = 'Too many large requests are on their way at once. Nothing was done. Try again in 1 s.'
     answerUnavailable(ctx, new TidingsError('UNAVAILABLE', message, { retryAfterSeconds: 1 }))
@@ -97,4 +95,18 @@ const ANSWERS: Record<Exclude<BodyFault, 'no room'>, [status: number, message: s
   'too large': [413, `The body is larger than ${BODY_LIMIT_BYTES} bytes (1 MiB).`],
   'too slow': [408, `The body has not arrived within ${BODY_MS / 1000} s.`],
   gone: [400, 'The body was cut off.'],
+}
+
+/** A body as text; undefined where it is none, which is then answered: nothing is guessed, and nothing replaced. */
+export const readText = (ctx: Answerable & { get(name: string): string }, body: Buffer): string | undefined => {
+  const encoding = ctx.get('content-encoding')
+  if (encoding !== '' && !/^identity$/i.test(encoding)) {
+    ctx.set('Accept-Encoding', 'identity')
+    const message = `A body that is compressed (Content-Encoding: ${encoding}) is not read: send it as it is.`
+    answerError(ctx, 415, new TidingsError('BAD_USER_INPUT', message, { argument: 'body' }))
+    return undefined
+  }
+  if (isUtf8(body)) return body.toString('utf8')
+  answerError(ctx, 400, new TidingsError('BAD_USER_INPUT', 'The body is not UTF-8.', { argument: 'body' }))
+  return undefined
 }

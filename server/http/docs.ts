@@ -1,49 +1,39 @@
-import { createReadStream } from 'node:fs'
-import { createRequire } from 'node:module'
-import { dirname, join } from 'node:path'
 import Router from '@koa/router'
+import { marked } from 'marked'
 import { schemaText } from '../graphql/schema.ts'
+import { link, pageOf, policyOf, servePageFiles } from './page-files.ts'
 import { PUBLIC } from './public.ts'
 import { receiverPage, receiversIndex } from './receivers.ts'
 import type { RequestState } from './request-id.ts'
 
-const assets = dirname(createRequire(import.meta.url).resolve('swagger-ui-dist/package.json'))
+const POLICY = policyOf({})
 
-const FILES: Record<string, string> = {
-  'swagger-ui.css': 'text/css',
-  'swagger-ui-bundle.js': 'text/javascript',
-  'favicon-32x32.png': 'image/png',
-}
+type Described = { info: { title: string; summary: string; description: string } }
 
-/** Whatever the view would ask of another host, the browser refuses. */
-const POLICY =
-  "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; " +
-  "font-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+/** For the author of a receiver: what comes and what to do, a receiver to copy, and each event as it is described. */
+const docsPage = ({ info }: Described): string =>
+  pageOf({
+    title: info.title,
+    body: `<nav><a href=".">This server</a><a href="#receivers">Receivers</a><a href="#every-event">Events</a>
+<a href="spec/webhooks.json">OpenAPI</a></nav>
+<main>
+<div class="prose">
+<h1>${info.title}</h1>
+${marked.parse(info.description, { async: false })}
+<h2 id="receivers">Receivers</h2>
+${receiversIndex()}
+<h2 id="every-event">Events</h2>
+</div>
+<div id="events"></div>
+</main>
+<script type="module" src="${link('docs/view.js')}"></script>
+`,
+  })
 
-const PAGE = `<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Tidings webhooks</title>
-<link rel="icon" href="docs/favicon-32x32.png">
-<link rel="stylesheet" href="docs/swagger-ui.css">
-<!-- Tidings calls and is not called: nothing to authorize, and no operations besides the webhooks. -->
-<style>.swagger-ui .scheme-container, .swagger-ui h3:not([class]) { display: none }</style>
-${receiversIndex}
-<div id="docs"></div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script src="docs/view.js"></script>
-`
-
-const VIEW = `SwaggerUIBundle({
-  url: 'spec/webhooks.json', dom_id: '#docs', validatorUrl: null,
-  supportedSubmitMethods: [], docExpansion: 'list', defaultModelExpandDepth: 5,
-})
-`
-
-/** The descriptions of both APIs, and a page of this package's own files that shows the one of webhooks. */
-export const docs = (spec: object) => {
+/** The descriptions of both APIs, and pages of this package's own files that show the one of webhooks. */
+export const docs = (spec: Described) => {
   const router = new Router<RequestState>()
+  const page = docsPage(spec)
   router.get('/spec/webhooks.json', ctx => {
     ctx.set(PUBLIC)
     ctx.body = spec
@@ -57,25 +47,15 @@ export const docs = (spec: object) => {
   router.get('/docs', ctx => {
     ctx.set('Content-Security-Policy', POLICY)
     ctx.type = 'html'
-    ctx.body = PAGE
-  })
-  router.get('/docs/receivers/:name', async (ctx, next) => {
-    const page = await receiverPage(ctx.params.name!)
-    if (page === undefined) return next()
-    ctx.set('Content-Security-Policy', POLICY)
-    ctx.type = 'html'
     ctx.body = page
   })
-  router.get('/docs/view.js', ctx => {
-    ctx.type = 'text/javascript'
-    ctx.body = VIEW
+  router.get('/docs/receivers/:name', async (ctx, next) => {
+    const found = await receiverPage(ctx.params.name!)
+    if (found === undefined) return next()
+    ctx.set('Content-Security-Policy', POLICY)
+    ctx.type = 'html'
+    ctx.body = found
   })
-  for (const [file, type] of Object.entries(FILES)) {
-    router.get(`/docs/${file}`, ctx => {
-      ctx.set('Cache-Control', 'public, max-age=86400')
-      ctx.type = type
-      ctx.body = createReadStream(join(assets, file))
-    })
-  }
+  servePageFiles(router, 'docs', ['view.js', 'style.css'])
   return router.routes()
 }

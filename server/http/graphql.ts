@@ -3,7 +3,14 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { REQUEST_MS } from '../database/patience.ts'
 import { CarryingSignature, useSignatureOnce } from '../domain/used-signatures.ts'
-import { type Admitted, type Answered, type Asked, answerGraphql, NOT_HERE } from '../graphql/answer.ts'
+import {
+  type Admitted,
+  type Answered,
+  type Asked,
+  answerGraphql,
+  NOT_HERE,
+  statusWithoutData,
+} from '../graphql/answer.ts'
 import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
@@ -13,9 +20,10 @@ import { isSmall } from '../graphql/small.ts'
 import type { Log } from '../log.ts'
 import type { ReaderAnswer, Terms } from '../readers/readers.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
+import { readText } from './body.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
 import { claimOf, endClaim } from './idempotency-key.ts'
-import { answerError } from './request-id.ts'
+import { answerError, mediaTypeFor } from './request-id.ts'
 
 /**
  * Serves GraphQL over HTTP to an authenticated request. Mutations and small queries run here, everything else where it
@@ -27,8 +35,12 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
   return async ctx => {
     const { token, requestId, rawBody, signature, giveUpAt } = ctx.state
     const { url, method } = ctx
-    const { accept, 'content-type': type } = ctx.headers
-    const body = rawBody.toString('utf8')
+    const body = readText(ctx, rawBody)
+    if (body === undefined) return
+    const accept = mediaTypeFor(ctx)
+    if (!accept) return answerError(ctx, 406, new TidingsError('BAD_USER_INPUT', REFUSALS[406]!))
+    // A charset in quotes is the same charset.
+    const type = ctx.headers['content-type']?.replace(/(charset=)"([^"]*)"/i, '$1$2')
     const request = { url, method, headers: { accept, 'content-type': type }, body, token, requestId }
     const gone = new AbortController()
     ctx.res.once('close', () => gone.abort())
@@ -120,12 +132,13 @@ const notRead = (): TidingsError =>
   )
 
 /** What ended a query as a whole, as it is answered. */
-const told = ({ requestId }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => {
+const told = ({ requestId, headers }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => {
   const shown = presentError(requestId, log)(asGraphqlError(error))
+  const codes = new Set([shown.extensions.code])
   return {
-    status: 200,
-    headers: { 'content-type': 'application/json; charset=utf-8' },
-    codes: new Set([shown.extensions.code]),
+    status: statusWithoutData(headers.accept, codes),
+    headers: { 'content-type': headers.accept! },
+    codes,
     body: Buffer.from(JSON.stringify({ errors: [shown] })),
   }
 }

@@ -8,7 +8,6 @@ import { answerError } from './request-id.ts'
 type Answerable = Parameters<typeof answerError>[0] & {
   state: Authenticated
   req: { headersDistinct: Record<string, string[] | undefined> }
-  set(name: string, value: string): void
 }
 
 /**

@@ -1,5 +1,6 @@
 import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
+import { v7 as uuid } from 'uuid'
 import type { Config } from '../config.ts'
 import { type Log, logSeldom } from '../log.ts'
 import { SHARED_PORT } from '../processes.ts'
@@ -25,11 +26,14 @@ export const listen = (handler: RequestListener, { host, port }: Config, log: Lo
       requestTimeout: REQUEST_MS,
       connectionsCheckingInterval: LOOK_EACH_MS,
       keepAliveTimeout: KEEP_ALIVE_MS,
+      // Refused further on, with a request id.
+      requireHostHeader: false,
     },
     serve,
   )
   // Whoever waits to be asked for the body is asked when the head has been judged.
   server.on('checkContinue', serve)
+  server.on('checkExpectation', serve)
   server.on('clientError', refuseJunk(log))
   return new Promise((resolve, reject) => {
     server.once('error', reject)
@@ -52,16 +56,19 @@ const refuseJunk = (log: Log) => {
   return (error: NodeJS.ErrnoException, stream: import('node:stream').Duplex): void => {
     const socket = stream as Socket
     const { code = 'unknown' } = error
+    const requestId = uuid()
     if (code !== 'ECONNRESET' && code !== 'EPIPE') {
-      logSeldom(log, 'warn', 'no request', { code }, 'what came on a connection is no request')
+      logSeldom(log, 'warn', 'no request', { code, requestId }, 'what came on a connection is no request')
     }
     if (!socket.writable || answered.has(socket) || code === 'ECONNRESET') return void socket.destroy()
     answered.add(socket)
     const status = STATUSES[code] ?? 400
     const phrase = STATUS_CODES[status]!
-    const body = JSON.stringify({ errors: [{ message: `${phrase}.`, extensions: { code: 'BAD_USER_INPUT' } }] })
+    const extensions = { code: 'BAD_USER_INPUT', requestId }
+    const body = JSON.stringify({ errors: [{ message: `${phrase}.`, extensions }] })
     socket.end(
       `HTTP/1.1 ${status} ${phrase}\r\nContent-Type: application/json; charset=utf-8\r\n` +
+        `X-Request-Id: ${requestId}\r\n` +
         `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
     )
     socket.setTimeout(FAREWELL_MS, () => socket.destroy())

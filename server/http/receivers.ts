@@ -1,62 +1,78 @@
+import { readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
-import { findPackageJSON } from 'node:module'
-import { dirname, join } from 'node:path'
-
-/** The package's own folder, from source and from the built package alike. */
-const root = dirname(findPackageJSON(import.meta.url)!)
+import { join } from 'node:path'
+import { marked } from 'marked'
+import { escaped, pageOf, root } from './page-files.ts'
 
 /**
- * Receivers in this package, by the name of the page that tells how each is used: its title, and its files, the first
- * of which is all there is to copy.
+ * Receivers in this package, by the name of the page that tells how each is used: its title, its files, and of these
+ * the one that shows how little it takes.
  */
-const RECEIVERS: Record<string, { title: string; files: string[] }> = {
+const RECEIVERS: Record<string, { title: string; files: string[]; shown: string }> = {
   javascript: {
     title: 'TypeScript and JavaScript',
     files: ['koa.ts', 'express.ts', 'fastify.ts', 'fetch.ts', 'lambda.ts', 'worker.ts'],
+    shown: 'koa.ts',
   },
-  python: { title: 'Python', files: ['python/tidings_receiver.py', 'python/main.py'] },
-  go: { title: 'Go', files: ['go/tidings/receiver.go', 'go/main.go'] },
-  java: { title: 'Java', files: ['java/TidingsReceiver.java', 'java/Main.java'] },
-  csharp: { title: 'C# (not run)', files: ['csharp/TidingsReceiver.cs'] },
-  php: { title: 'PHP', files: ['php/TidingsReceiver.php', 'php/index.php'] },
-  ruby: { title: 'Ruby', files: ['ruby/tidings_receiver.rb', 'ruby/main.rb'] },
+  python: { title: 'Python', files: ['python/tidings_receiver.py', 'python/main.py'], shown: 'python/main.py' },
+  go: { title: 'Go', files: ['go/tidings/receiver.go', 'go/main.go'], shown: 'go/main.go' },
+  java: { title: 'Java', files: ['java/TidingsReceiver.java', 'java/Main.java'], shown: 'java/Main.java' },
+  csharp: { title: 'C# (not run)', files: ['csharp/TidingsReceiver.cs'], shown: 'csharp/TidingsReceiver.cs' },
+  php: { title: 'PHP', files: ['php/TidingsReceiver.php', 'php/index.php'], shown: 'php/index.php' },
+  ruby: { title: 'Ruby', files: ['ruby/tidings_receiver.rb', 'ruby/main.rb'], shown: 'ruby/main.rb' },
 }
 
-const HEAD = `<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-  :root { color-scheme: light dark }
-  body { font: 1rem/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem }
-  pre { font-size: .85rem; overflow-x: auto; white-space: pre-wrap }
-</style>
-`
+const listing = (source: string): string => `<pre><code>${escaped(source)}</code></pre>`
 
-/** What the docs page says of receivers: each language, and where to read it. */
-export const receiversIndex = `<style>
-  #receivers { font: 1rem/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 1420px; padding: 1rem 20px }
-</style>
-<section id="receivers">
-<strong>A receiver in your language</strong>, verified against the same test vectors:
+/** What the docs page says of receivers: each language's, and where to read the whole of it. */
+export const receiversIndex = (): string => `<p>A receiver in your language, tried with the same 180 deliveries:</p>
 ${Object.entries(RECEIVERS)
-  .map(([name, { title }]) => `<a href="docs/receivers/${name}">${title}</a>`)
-  .join(' · ')} · <a href="docs/receivers/README">the rules, for any other</a>
-</section>`
+  .map(
+    ([name, { title, shown }]) => `<details><summary>${escaped(title)}</summary>
+<p><a href="docs/receivers/${name}">How it is used, and its files</a></p>
+${listing(readFileSync(join(root, 'examples', shown), 'utf8'))}</details>`,
+  )
+  .join('\n')}
+<p>For any other language: <a href="docs/receivers/README">all the rules, step by step</a>.</p>`
 
 /** The page of a receiver, with its files below; undefined where there is none of this name. */
 export const receiverPage = async (name: string): Promise<string | undefined> => {
   const known = Object.hasOwn(RECEIVERS, name) ? RECEIVERS[name] : undefined
   if (!known && name !== 'README') return undefined
   const { title, files } = known ?? { title: 'Receiving deliveries', files: [] }
-  const page = await readFile(join(root, 'docs/receivers', `${name}.md`), 'utf8')
+  const text = await readFile(join(root, 'docs/receivers', `${name}.md`), 'utf8')
   const sources = await Promise.all(files.map(file => readFile(join(root, 'examples', file), 'utf8')))
-  const listings = files.map((file, index) => `<h2>${file}</h2><pre><code>${escaped(sources[index]!)}</code></pre>`)
-  return `${HEAD}<title>${escaped(title)} · Tidings webhooks</title>
-<p><a href="../../docs">Tidings webhooks</a></p>
-<pre>${escaped(page)}</pre>
+  const listings = files.map((file, index) => `<h2 id="${file}">${file}</h2>${listing(sources[index]!)}`)
+  return pageOf({
+    title: `${title} · Tidings webhooks`,
+    base: '../../',
+    body: `<nav><a href="../../docs">Tidings webhooks</a></nav>
+<main class="prose">
+${linkedHere(await marked.parse(text))}
 ${listings.join('\n')}
-`
+</main>
+`,
+  })
 }
 
-const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+/** Links of the repository's pages, as they are on this server: to other pages, to the files below, or nowhere. */
+const linkedHere = (html: string): string =>
+  html
+    .replaceAll(
+      /<h([2-6])>([^<]*)<\/h\1>/g,
+      (_all, level, text) => `<h${level} id="${slugOf(text)}">${text}</h${level}>`,
+    )
+    .replaceAll(/<a href="([^"]*)">(.*?)<\/a>/g, (whole, href: string, text: string) => {
+      if (/^(https?:|#)/.test(href)) return whole
+      const page = /^(\w+)\.md(#.*)?$/.exec(href)
+      if (page) return `<a href="${page[1]}${page[2] ?? ''}">${text}</a>`
+      const file = /^\.\.\/\.\.\/examples\/(.+)$/.exec(href)?.[1]
+      const isBelow = file !== undefined && Object.values(RECEIVERS).some(({ files }) => files.includes(file))
+      return isBelow ? `<a href="#${file}">${text}</a>` : text
+    })
+
+const slugOf = (text: string): string =>
+  text
+    .toLowerCase()
+    .replaceAll(/&[^;]+;|[^\p{L}\p{N} _-]/gu, '')
+    .replaceAll(' ', '-')

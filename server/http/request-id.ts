@@ -20,12 +20,6 @@ export const requestId =
     ctx.set('X-Request-Id', ctx.state.requestId)
     try {
       await next()
-      if (ctx.status === 404 && !ctx.body)
-        answerError(
-          ctx,
-          404,
-          new TidingsError('NOT_FOUND', `There is nothing at ${ctx.method} ${ctx.path}; the API is at POST /graphql.`),
-        )
     } catch (error) {
       if (error instanceof TidingsError && error.code === 'UNAVAILABLE') {
         answerUnavailable(ctx, error as TidingsError<'UNAVAILABLE'>)
@@ -48,13 +42,23 @@ const LONGEST_PATH = 200
 const isStrangers = ({ status, state }: { status: number; state: object }): boolean =>
   status >= 400 && status < 500 && !('token' in state)
 
-export type Answerable = { status: number; body: unknown; state: RequestState }
+export type Answerable = {
+  status: number
+  body: unknown
+  state: RequestState
+  set(name: string, value: string): void
+  accepts(...types: string[]): string | string[] | false
+}
+
+const GRAPHQL_RESPONSE = 'application/graphql-response+json; charset=utf-8'
+const JSON_TYPE = 'application/json; charset=utf-8'
+
+/** The media type that a client would have an answer of the API in, by its weights; undefined if neither will do. */
+export const mediaTypeFor = (ctx: Pick<Answerable, 'accepts'>): string | undefined =>
+  [ctx.accepts(JSON_TYPE, GRAPHQL_RESPONSE) || undefined].flat()[0]
 
 /** Answers that nothing was done, and when to try again. */
-export const answerUnavailable = (
-  ctx: Answerable & { set(name: string, value: string): void },
-  error: TidingsError<'UNAVAILABLE'>,
-): void => {
+export const answerUnavailable = (ctx: Answerable, error: TidingsError<'UNAVAILABLE'>): void => {
   ctx.set('Retry-After', String(error.details.retryAfterSeconds))
   answerError(ctx, 503, error)
 }
@@ -63,4 +67,5 @@ export const answerUnavailable = (
 export const answerError = (ctx: Answerable, status: number, error: TidingsError): void => {
   ctx.status = status
   ctx.body = { errors: [{ message: error.message, extensions: extensionsOf(error, ctx.state.requestId) }] }
+  ctx.set('Content-Type', mediaTypeFor(ctx) ?? JSON_TYPE)
 }

@@ -32,9 +32,36 @@ export const webhookSpec = (installation: Installation) => ({
 })
 
 const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
-Each event comes as a POST with a JSON body and a JWT in the Authorization header.
+Each event comes to your endpoint as a POST with a JSON body and a signed token (JWT) in the Authorization header. Check the
+token, handle the event once, and answer in time. There will be more types of events, and more in a payload: acknowledge
+what you do not know.
 
-Check, in this order, and answer 401 when one fails:
+## What comes
+
+\`\`\`http
+POST /hooks HTTP/1.1
+Content-Type: application/json
+Content-Digest: ${contentDigest.example}
+Authorization: Bearer eyJhbGciOiJFZERTQSIsImtpZCI6…
+User-Agent: Tidings/${version}
+
+${JSON.stringify(exampleOf('project_report_quarterly_overdue'), null, 2)}
+\`\`\`
+
+The token is signed by a key of ${baseUrl}/.well-known/jwks.json. It says:
+
+| Claim | |
+|---|---|
+| \`iss\` | \`${issuerUrl}\` |
+| \`aud\` | the endpoint's URL as it was registered |
+| \`sub\` | the event's id: the same over retries, redeliveries, recoveries and webhooks |
+| \`jti\` | the delivery's id, \`eventId\` in the body: the same at every attempt |
+| \`iat\`, \`exp\` | when this token was made, and ${TOKEN_LIFETIME_SECONDS} s later; every attempt carries a fresh one |
+| \`body_sha256\` | the SHA-256 of the body, in base64url |
+
+## What to check
+
+In this order; answer 401 when one fails.
 
 1. The token's \`alg\` is \`EdDSA\`.
 2. Its \`kid\` is that of an Ed25519 key at ${baseUrl}/.well-known/jwks.json, and the signature is that key's.
@@ -45,10 +72,21 @@ Check, in this order, and answer 401 when one fails:
 7. \`webhookId\` is one of yours.
 8. \`jti\` was not handled before. Record it once its event is handled.
 
-Answer 2XX when the event is handled, 429 with Retry-After to have it later, and 5XX when something fails on your side:
-${again(retryScheduleMs)} An attempt takes at most 15 s. Any other 4XX ends the delivery.
+## What your answer leads to
 
-There will be more types of events, and more in a payload: acknowledge what you do not know.
+| You answer | What follows |
+|---|---|
+| 2XX | Delivered. A ping at registration must be answered with exactly 200. |
+| 429 with \`Retry-After\` | It comes again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h ahead, and so does all else for the webhook. |
+| 429 without | The webhook becomes inactive: \`tidings webhooks enable ID\` when it can receive again. |
+| any other 4XX | Rejected. It does not come again. |
+| 5XX, a redirect, no usable answer | When something fails on your side: ${again(retryScheduleMs)} |
+
+An attempt takes at most 15 s, connecting included. What takes longer belongs in a queue of your own. A delivery may come
+twice: when your answer was lost on its way, it comes again with the same \`eventId\`.
+
+An example that is sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered as a real event. The ids in its
+payload are those of the examples here, which no row has: \`${exampleIds.projectReport}\` and so on.
 
 Receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and all rules for any other language:
 ${baseUrl}/docs.

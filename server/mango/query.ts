@@ -44,9 +44,9 @@ export type Explain = {
   /** `table.index` for each index that the database uses, if it was asked. */
   indexes: string[] | null
   /** The conditions that SQL could not decide. */
-  matchedInTypeScript: string[]
+  matchedRowByRow: string[]
   /** The sort fields that SQL could not order by. */
-  sortedInTypeScript: string[]
+  sortedAfterwards: string[]
   /** How many statements selected rows; those that read what the rows refer to are not counted. */
   statements: number
   /** Rows that those statements returned. */

@@ -552,8 +552,8 @@ export class Search {
       sql: first?.sql ?? null,
       bindings: first?.bindings.length ?? 0,
       indexes: first ? await this.#indexes(first) : null,
-      matchedInTypeScript: describe(this.#plan.residual),
-      sortedInTypeScript: this.#keys.filter(key => !key.column).map(key => key.path.join('.')),
+      matchedRowByRow: describe(this.#plan.residual),
+      sortedAfterwards: this.#keys.filter(key => !key.column).map(key => key.path.join('.')),
       statements: this.#statements,
       rowsExamined: this.#rowsExamined,
     }

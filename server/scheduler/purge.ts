@@ -1,12 +1,14 @@
 import type { Knex } from 'knex'
 import { marks, rows, run } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import { purgeWebhooks } from '../domain/webhooks.ts'
 import type { Step } from './step.ts'
 
 const DAY_MS = 24 * 3600 * 1000
 /** Events of one transaction, and their deliveries unless one event alone has more: few milliseconds of work. */
 const EVENTS = 200
 const DELIVERIES = 500
+const WEBHOOKS = 200
 
 /**
  * Deletes events past their retention with their deliveries, except where one is still owed. Processes share the work:
@@ -26,6 +28,19 @@ export const purge: Step = {
       return found !== undefined
     }
   },
+}
+
+/** Ends webhooks that were deleted, once all deliveries to them are past their retention. */
+export const endDeleted: Step = {
+  name: 'end deleted webhooks',
+  everyMs: 600_000,
+  largestPart: 1 / 10,
+  begin:
+    ({ database, clock, retentionDays }) =>
+    async () => {
+      const before = clock.now() - retentionDays * DAY_MS
+      return (await database.transaction(trx => purgeWebhooks(trx, before, WEBHOOKS))) > 0
+    },
 }
 
 type OldEvent = { id: string; created_at: number }

@@ -2,11 +2,19 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { expireTokens } from './expiry.ts'
 import { deleteKeys, deleteSignatures } from './leftovers.ts'
 import { emitOverdue } from './overdue.ts'
-import { purge } from './purge.ts'
+import { endDeleted, purge } from './purge.ts'
 import { openOwedReports } from './reports.ts'
 import type { Step, Tools } from './step.ts'
 
-const allSteps: readonly Step[] = [openOwedReports, emitOverdue, expireTokens, deleteSignatures, deleteKeys, purge]
+const allSteps: readonly Step[] = [
+  openOwedReports,
+  emitOverdue,
+  expireTokens,
+  deleteSignatures,
+  deleteKeys,
+  purge,
+  endDeleted,
+]
 
 /**
  * What happens because time passes. Each step has a timer of its own, and any number of processes do it at once: what a

@@ -19,8 +19,10 @@ export const planFaults = (given: {
   durationMs: number
   servers: number
   withDatabase: boolean
+  /** Server processes are killed and started again every few seconds, and nothing else happens. */
+  onlyKills?: boolean
 }): Fault[] => {
-  const { seed, durationMs, servers, withDatabase } = given
+  const { seed, durationMs, servers, withDatabase, onlyKills = false } = given
   const random = seeded(seed)
   const between = (least: number, most: number) => Math.round(least + random() * (most - least))
   const inTurn = (next: () => { pauseMs: number } & Omit<Fault, 'atMs'>): Fault[] => {
@@ -35,6 +37,10 @@ export const planFaults = (given: {
   }
   const ofServer = (target: number) =>
     inTurn(() => {
+      if (onlyKills) {
+        const pauseMs = between(2 * SECOND_MS, 10 * SECOND_MS)
+        return { pauseMs, target, kind: 'kill', forMs: between(0, 2 * SECOND_MS) }
+      }
       const pauseMs = between(4 * SECOND_MS, 25 * SECOND_MS)
       const dice = random()
       if (dice < 0.5) return { pauseMs, target, kind: 'kill', forMs: between(0, 5 * SECOND_MS) }
@@ -51,5 +57,5 @@ export const planFaults = (given: {
       return { pauseMs, target: 'database', kind, forMs }
     })
   const faults = Array.from({ length: servers }, (_, index) => ofServer(index)).flat()
-  return [...faults, ...(withDatabase ? ofDatabase() : [])].toSorted((a, b) => a.atMs - b.atMs)
+  return [...faults, ...(withDatabase && !onlyKills ? ofDatabase() : [])].toSorted((a, b) => a.atMs - b.atMs)
 }

@@ -19,6 +19,7 @@ anything was.
   --minutes N         how long the load lasts (2)
   --servers N         server processes (3; on SQLite 1)
   --rate N            mutations a second (100)
+  --kills             server processes are killed every few seconds, and nothing else happens
   --seed N            of the faults, to have the same again (by the time)
   --database WHERE    a private server is started, ended and frozen: the one found on this machine, or the mariadbd
                       or mysqld at a path; mysql://… is a running one, that is left alone; sqlite is a file
@@ -41,6 +42,7 @@ const { values } = parseArgs({
     minutes: { type: 'string', default: '2' },
     servers: { type: 'string' },
     rate: { type: 'string', default: '100' },
+    kills: { type: 'boolean', default: false },
     seed: { type: 'string', default: String(Date.now() % 1_000_000) },
     database: { type: 'string', default: '' },
     help: { type: 'boolean', default: false },
@@ -67,7 +69,8 @@ const main = async (): Promise<number> => {
     const seed = Number(values.seed)
     const loadMs = Number(values.minutes) * 60_000
     const servers = isSqlite ? 1 : Number(values.servers ?? 3)
-    const faults = planFaults({ seed, durationMs: loadMs, servers, withDatabase: isPrivate })
+    const onlyKills = values.kills
+    const faults = planFaults({ seed, durationMs: loadMs, servers, withDatabase: isPrivate, onlyKills })
     const chaos: Chaos = {
       databaseUrl: isSqlite
         ? `sqlite:${path.join(folder, 'tidings.sqlite')}`

@@ -29,8 +29,9 @@ mkdirSync(bin)
 mkdirSync(join(folder, 'received'))
 for (const name of ['tidings', 'curl', 'jq', 'install', 'npx']) {
   // Written at once: both ends of a pipe begin together.
-  const note = `#!/bin/sh\n[ ${name} = tidings ] && call=$(printf '%s\\037' "$@") && printf '%s\\n' "$call" >> "$CALLS"\n`
-  writeFileSync(join(bin, name), `${note}[ -p /dev/stdin ] && cat > /dev/null\necho ID\n`, { mode: 0o755 })
+  const note = `call=$(printf '%s\\037' "$@") && printf '%s\\n' "$call" >> "$CALLS"`
+  const noted = `#!/bin/sh\n[ ${name} = tidings ] && ${note}\n`
+  writeFileSync(join(bin, name), `${noted}[ -p /dev/stdin ] && cat > /dev/null\necho ID\n`, { mode: 0o755 })
 }
 for (const file of [
   'secret.txt',

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { inspect } from 'node:util'
+import type { Knex } from 'knex'
 import { databaseClock } from '../../server/clock.ts'
 import { connect, type Database, isDuplicate, isMissingTable, marks, rows, run } from '../../server/database/connect.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
@@ -106,6 +107,23 @@ describeEachEngine('a database', engine => {
     } finally {
       await second.close()
     }
+  })
+
+  it('lets the process do other work between transactions that follow each other', async () => {
+    let turns = 0
+    let isOver = false
+    const turn = (): void => {
+      turns += 1
+      if (!isOver) setImmediate(turn)
+    }
+    setImmediate(turn)
+    const busy = (trx: Knex.Transaction) => {
+      for (const end = performance.now() + 1; performance.now() < end; );
+      return run(trx, 'UPDATE users SET updated_at = 1 WHERE id = ?', [randomUUID()])
+    }
+    await Promise.all(Array.from({ length: 100 }, () => database.transaction(busy)))
+    isOver = true
+    assert.ok(turns >= 5, `${turns} turns of the event loop in 100 ms`)
   })
 
   it('tells a duplicate and a missing table from other faults', async () => {

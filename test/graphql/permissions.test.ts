@@ -29,7 +29,10 @@ const operations: Record<'query' | 'mutation', Record<string, [needs: Permission
     createWebhook: ['webhooks', 'createWebhook(url: "nowhere") { id }'],
     upsertWebhook: ['webhooks', 'upsertWebhook(url: "nowhere") { id }'],
     pingWebhook: ['webhooks', `pingWebhook(id: "${id}") { id }`],
+    deleteWebhook: ['webhooks', `deleteWebhook(id: "${id}")`],
     redeliver: ['webhooks', `redeliver(deliveryId: "${id}") { id }`],
+    redeliverMany: ['webhooks', `redeliverMany(webhookId: "${id}", query: {}) { queued }`],
+    sendExample: ['webhooks', `sendExample(webhookId: "${id}", eventType: ping) { id }`],
     recoverDeliveries: ['webhooks', `recoverDeliveries(webhookId: "${id}", since: "2026-11-21T00:00:00Z") { queued }`],
     submitProjectReport: [
       'reports',

@@ -45,7 +45,7 @@ const notShown: Record<string, string[]> = {
     'ended_epoch',
     'sweeping',
   ],
-  events: ['all_organisations'],
+  events: ['all_organisations', 'about_webhook_id'],
   deliveries: [],
   attempts: ['delivery_id'],
   access_tokens: ['expiry_event_at', 'secret_sealed', 'updated_at'],

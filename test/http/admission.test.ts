@@ -18,7 +18,9 @@ const start = ({ isBusy = false } = {}) => {
       const id = asked++
       const ctx = {
         state: { requestId: '', arrivedAt: time },
-        set: (_name: string, value: string) => Object.assign(answers[id]!, { retryAfter: value }),
+        accepts: (...types: string[]) => types[0],
+        set: (name: string, value: string) =>
+          name === 'Retry-After' && Object.assign(answers[id]!, { retryAfter: value }),
       }
       answers[id] = {}
       const next = () =>

@@ -416,7 +416,7 @@ describeEachEngine('find', engine => {
     })
     assert.match(explain.sql!, /things\.name = \?/)
     assert.deepEqual(explain.indexes, ['things.things_by_name'])
-    assert.deepEqual(explain.matchedInTypeScript, [])
+    assert.deepEqual(explain.matchedRowByRow, [])
     assert.deepEqual([explain.statements, explain.rowsExamined], [1, 1])
   })
 
@@ -425,13 +425,13 @@ describeEachEngine('find', engine => {
     await insertWorld(database, { makers: [], things: world })
     const explained = async (query: MangoQuery) => (await find(database.knex, things, query, () => {})).explain
     const pattern = await explained({ selector: { name: { $regex: '(?i)^thing 7$' } }, sort: ['payload.a.b'] })
-    assert.deepEqual(pattern.matchedInTypeScript, ['name $regex'])
-    assert.deepEqual(pattern.sortedInTypeScript, ['payload.a.b'])
+    assert.deepEqual(pattern.matchedRowByRow, ['name $regex'])
+    assert.deepEqual(pattern.sortedAfterwards, ['payload.a.b'])
     assert.ok(pattern.rowsExamined < 120, String(pattern.rowsExamined))
     const payload = await explained({ selector: { 'payload.a.b': 'v123' } })
-    assert.deepEqual(payload.matchedInTypeScript, ['payload.a.b $eq'])
+    assert.deepEqual(payload.matchedRowByRow, ['payload.a.b $eq'])
     assert.equal(payload.rowsExamined, 1)
-    assert.equal((await explained({ selector: { name: { $regex: '^Thing 7' } } })).matchedInTypeScript.length, 0)
+    assert.equal((await explained({ selector: { name: { $regex: '^Thing 7' } } })).matchedRowByRow.length, 0)
   })
 
   test('a pattern of fixed length is left to a database that has regular expressions', async () => {
@@ -445,7 +445,7 @@ describeEachEngine('find', engine => {
       rows.map(row => row.name),
       ['ab12'],
     )
-    assert.deepEqual(explain.matchedInTypeScript, database.dialect.engine === 'sqlite' ? ['name $regex'] : [])
+    assert.deepEqual(explain.matchedRowByRow, database.dialect.engine === 'sqlite' ? ['name $regex'] : [])
   })
 
   test('a selector that nothing can match asks the database nothing', async () => {

@@ -2,6 +2,7 @@ import { toIso } from '../../../shared/time.ts'
 import type { Ask } from '../../connection/client.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { count, dateAndTime, zoneAt, zoneName } from '../../output/time.ts'
+import { calledWebhook } from '../../resources/cells.ts'
 import { type Delivery, deliveryFields, describeAttempt } from '../../resources/timeline.ts'
 import { cutMiddle } from './lines.ts'
 import type { Action, Target } from './state.ts'
@@ -15,28 +16,30 @@ export interface Outcome {
 }
 
 /** Short enough for a question to be seen whole; URLs of real endpoints are shorter. */
-export const shownUrl = (url: string): string => cutMiddle(cellText(url), 100)
+export const shownWebhook = (webhook: { id: string; name?: string | null; url?: string }): string =>
+  cutMiddle(calledWebhook(webhook, webhook.id), 100)
 
 /** What exactly will happen, as a question. */
 export const questionOf = (action: Action): string => {
   switch (action.kind) {
     case 'redeliver': {
       const { eventType, webhook, webhookId } = action.delivery
-      return `Send ${cellText(eventType)} to ${shownUrl(webhook?.url ?? webhookId)} again, as a new delivery?`
+      const to = shownWebhook({ ...webhook, id: webhookId })
+      return `Send ${cellText(eventType)} to ${to} again, as a new delivery?`
     }
     case 'ping':
-      return `Send a ping to ${shownUrl(action.webhook.url)} now?`
+      return `Send a ping to ${shownWebhook(action.webhook)} now?`
     case 'disable': {
       const waiting = action.pending
         ? ` and cancel ${count(action.pending, 'delivery', 'deliveries')} that wait for it`
         : ''
-      return `Disable ${shownUrl(action.webhook.url)}${waiting}? It receives nothing until it is enabled again.`
+      return `Disable ${shownWebhook(action.webhook)}${waiting}? It receives nothing until it is enabled again.`
     }
     case 'enable':
-      return `Make ${shownUrl(action.webhook.url)} active? It is pinged first, and must answer 200.`
+      return `Make ${shownWebhook(action.webhook)} active? It is pinged first, and must answer 200.`
     case 'recover':
       return (
-        `Send ${shownUrl(action.webhook.url)} again all that it has not acknowledged since ` +
+        `Send ${shownWebhook(action.webhook)} again all that it has not acknowledged since ` +
         `${dateAndTime(action.sinceMs)} ${zoneName(zoneAt(action.sinceMs))}?`
       )
   }
@@ -48,13 +51,13 @@ export const progressOf = (action: Action): string => {
     case 'redeliver':
       return 'Queueing it again …'
     case 'ping':
-      return `Pinging ${shownUrl(action.webhook.url)}, which may take 15 s …`
+      return `Pinging ${shownWebhook(action.webhook)}, which may take 15 s …`
     case 'disable':
-      return `Disabling ${shownUrl(action.webhook.url)} …`
+      return `Disabling ${shownWebhook(action.webhook)} …`
     case 'enable':
-      return `Pinging ${shownUrl(action.webhook.url)} and making it active …`
+      return `Pinging ${shownWebhook(action.webhook)} and making it active …`
     case 'recover':
-      return `Queueing what ${shownUrl(action.webhook.url)} has missed …`
+      return `Queueing what ${shownWebhook(action.webhook)} has missed …`
   }
 }
 
@@ -84,7 +87,7 @@ export const perform = async (ask: Ask, action: Action, colours: Colours): Promi
         { id: action.webhook.id, status: action.kind === 'enable' ? 'active' : 'disabled' },
       )
       const next = action.kind === 'enable' ? ' What it missed meanwhile is sent with c.' : ''
-      return { text: `${shownUrl(action.webhook.url)} is ${cellText(webhook.status)}.${next}`, good: true }
+      return { text: `${shownWebhook(action.webhook)} is ${cellText(webhook.status)}.${next}`, good: true }
     }
     case 'recover':
       return recover(ask, action.webhook, action.sinceMs)

@@ -1,6 +1,7 @@
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { timeOfDay, zoneAt } from '../../output/time.ts'
+import { calledWebhook } from '../../resources/cells.ts'
 import { type DeliveryAtAGlance, describeState, hasFailed, statusMark } from '../../resources/timeline.ts'
 import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
@@ -39,7 +40,7 @@ export const deliveriesPane = (state: State, layout: Layout, colours: Colours): 
 const limitsOf = (state: State): string => {
   const { webhookId, statuses, eventType, search } = state
   const limits = [
-    webhookId !== undefined && withoutScheme(selectedWebhook(state)?.url ?? webhookId),
+    webhookId !== undefined && withoutScheme(calledWebhook(selectedWebhook(state), webhookId)),
     statuses.join(' or '),
     eventType,
     search.deliveries !== '' && `“${search.deliveries}”`,
@@ -81,7 +82,7 @@ const valuesOf = (delivery: DeliveryAtAGlance, nowMs: number, colours: Colours):
   time: timeOf(delivery.createdAt, nowMs),
   what: describeState(delivery, nowMs),
   event: cellText(delivery.eventType),
-  webhook: cellText(withoutScheme(delivery.webhook?.url ?? delivery.webhookId)),
+  webhook: withoutScheme(calledWebhook(delivery.webhook, delivery.webhookId)),
   ...(hasFailed(delivery.status) && { colour: colours.red }),
 })
 

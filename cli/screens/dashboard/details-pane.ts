@@ -2,7 +2,7 @@ import { stripVTControlCharacters } from 'node:util'
 import { parseIso } from '../../../shared/time.ts'
 import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
-import { webhookStatusCell } from '../../resources/cells.ts'
+import { labelsCell, webhookStatusCell } from '../../resources/cells.ts'
 import { describeDelivery, describeState } from '../../resources/timeline.ts'
 import { describeHealth, type Webhook, type WebhookLines } from '../../resources/webhook.ts'
 import type { Layout } from './layout.ts'
@@ -69,7 +69,9 @@ const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): str
   const limited = webhook.organisationIds.length + webhook.projectIds.length > 0
   const lines: WebhookLines = {
     id: ['Webhook', cellText(webhook.id)],
+    name: webhook.name ? ['Name', cellText(webhook.name)] : undefined,
     url: ['URL', cellText(webhook.url)],
+    labels: Object.keys(webhook.labels ?? {}).length > 0 ? ['Labels', labelsCell(webhook.labels)] : undefined,
     status: ['Status', webhookStatusCell(webhook, colours)],
     statusReason: webhook.statusReason ? ['', cellText(webhook.statusReason)] : undefined,
     health: ['Last 24 hours', describeHealth(webhook.health, colours)],
@@ -82,6 +84,7 @@ const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): str
     projectIds: ['Projects', listed(webhook.projectIds, limited ? 'none' : 'all that its access token sees')],
     createdAt: ['Created', time(webhook.createdAt)],
     updatedAt: ['Changed', time(webhook.updatedAt)],
+    deletedAt: undefined,
   }
   const told = Object.values(lines).filter(line => line !== undefined)
   return describeFields([...told, ['Times', `${zoneName(zone)}, as on this machine`]], colours)

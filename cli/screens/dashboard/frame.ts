@@ -2,7 +2,7 @@ import { type Colours, cellText } from '../../output/output.ts'
 import { asStarted } from '../../output/program.ts'
 import { displayWidth } from '../../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../../output/time.ts'
-import { questionOf, shownUrl } from './actions.ts'
+import { questionOf, shownWebhook } from './actions.ts'
 import { bothEnds, wrapLine } from './lines.ts'
 import { listInFocus, type State } from './state.ts'
 
@@ -68,12 +68,14 @@ const askedFor = ({ mode, notice }: State, colours: Colours): string[] => {
   switch (mode.kind) {
     case 'search': {
       const what =
-        mode.list === 'webhooks' ? 'a URL or an id' : 'an id, its beginning, or text in a URL or an event type'
+        mode.list === 'webhooks'
+          ? 'a name, a URL or an id'
+          : 'an id, its beginning, or text in a name, a URL or an event type'
       return [`${colours.bold('Find')} (${what}): ${cellTyped(mode.text)}█`, '  enter finds, esc leaves']
     }
     case 'since':
       return [
-        `${colours.bold('Send again')} to ${shownUrl(mode.webhook.url)} what it has not acknowledged since: ` +
+        `${colours.bold('Send again')} to ${shownWebhook(mode.webhook)} what it has not acknowledged since: ` +
           `${cellTyped(mode.text)}█`,
         mode.fault === ''
           ? '  so long ago as 90s, 15m, 2h, 7d, or a date or time; enter goes on, esc leaves'

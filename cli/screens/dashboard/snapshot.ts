@@ -2,7 +2,7 @@ import type { Session } from '../../connection/session.ts'
 import { usageError } from '../../errors.ts'
 import { type Colours, cellText, type View } from '../../output/output.ts'
 import { relativeIso } from '../../output/time.ts'
-import { idColumn, webhookStatusCell } from '../../resources/cells.ts'
+import { calledWebhook, idColumn, webhookStatusCell } from '../../resources/cells.ts'
 import { type DeliveryAtAGlance, describeState, glanceFields, statusMark } from '../../resources/timeline.ts'
 import { describeHealth, type Webhook, webhookFields } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
@@ -43,7 +43,7 @@ const webhookView = (nowMs: number): View<Webhook> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: webhookStatusCell },
-    { title: 'URL', shrinks: 'end', cell: row => cellText(row.url) },
+    { title: 'WEBHOOK', shrinks: 'url', cell: row => calledWebhook(row, row.id) },
     { title: 'LAST DELIVERY', optional: true, cell: row => cellText(relativeIso(row.lastDeliveryAt, nowMs)) },
     { title: 'LAST 24 H', cell: (row, colours) => describeHealth(row.health, colours) },
   ],
@@ -58,7 +58,7 @@ const deliveryView = (nowMs: number): View<DeliveryAtAGlance> => ({
       cell: (row, colours: Colours) => `${statusMark(row, colours)} ${describeState(row, nowMs)}`,
     },
     { title: 'EVENT', shrinks: 'start', cell: row => cellText(row.eventType) },
-    { title: 'WEBHOOK', shrinks: 'url', cell: row => cellText(row.webhook?.url ?? row.webhookId) },
+    { title: 'WEBHOOK', shrinks: 'url', cell: row => calledWebhook(row.webhook, row.webhookId) },
     { title: 'CREATED', cell: row => cellText(relativeIso(row.createdAt, nowMs)) },
   ],
   empty: 'No deliveries. One is made for each webhook that an event concerns.',

@@ -21,7 +21,7 @@ export type Mode =
   | { kind: 'confirm'; action: Action }
 
 /** A webhook that something is to be done with. */
-export type Target = Pick<Webhook, 'id' | 'url'>
+export type Target = Pick<Webhook, 'id'> & Partial<Pick<Webhook, 'url' | 'name'>>
 
 /** Something that is done on the server, after it has been confirmed. */
 export type Action =
@@ -123,9 +123,12 @@ export const eventTypeChoices: (string | undefined)[] = [undefined, ...eventType
 /** Those that match what was searched for, in the order of who needs attention first. */
 export const listedWebhooks = ({ webhooks = [], search }: State): Webhook[] => {
   const text = search.webhooks.toLowerCase()
-  const found = text === '' ? webhooks : webhooks.filter(({ id, url }) => `${id} ${url}`.toLowerCase().includes(text))
-  return found.toSorted(byUrgency)
+  return webhooks.filter(webhook => isFound(webhook, text)).toSorted(byUrgency)
 }
+
+/** By its id, its URL, its name and its labels. */
+const isFound = ({ id, url, name, labels }: Webhook, text: string): boolean =>
+  `${id} ${url} ${name ?? ''} ${Object.values(labels ?? {}).join(' ')}`.toLowerCase().includes(text)
 
 export const byUrgency = (a: Webhook, b: Webhook): number => urgency(b) - urgency(a) || (a.url < b.url ? -1 : 1)
 
@@ -153,7 +156,7 @@ export const targetWebhook = (state: State): Target | undefined => {
   if (listInFocus(state) === 'webhooks') return selectedWebhook(state)
   const delivery = selectedDelivery(state)
   if (!delivery) return selectedWebhook(state)
-  return { id: delivery.webhookId, url: delivery.webhook?.url ?? delivery.webhookId }
+  return { ...delivery.webhook, id: delivery.webhookId }
 }
 
 export const listInFocus = ({ focus, detailsOf }: State): 'webhooks' | 'deliveries' =>
@@ -171,8 +174,8 @@ const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/
 
 /**
  * The condition for the list of deliveries; undefined if nothing can match. A search is for an id, whole or its
- * beginning, or else for text in the webhook's URL or the event's type: both are resolved here, so that the server need
- * not read every row.
+ * beginning, or else for text in what the webhook is known by or the event's type: both are resolved here, so that the
+ * server need not read every row.
  */
 export const selectorOf = (state: State): Record<string, unknown> | undefined => {
   const search = searchOf(state)
@@ -197,10 +200,10 @@ const searchOf = (state: State): Record<string, unknown> | undefined => {
   }
   if (PART_OF_ID.test(text)) return { id: { $gte: filled(text, '0'), $lte: filled(text, 'f') } }
   if (text === '') return {}
-  const urls = (state.webhooks ?? []).filter(({ url }) => url.toLowerCase().includes(text)).map(({ id }) => id)
+  const webhookIds = (state.webhooks ?? []).filter(webhook => isFound(webhook, text)).map(({ id }) => id)
   const types = eventTypes.filter(type => type.includes(text))
   const either = [
-    ...(urls.length > 0 ? [{ webhookId: { $in: urls } }] : []),
+    ...(webhookIds.length > 0 ? [{ webhookId: { $in: webhookIds } }] : []),
     ...(types.length > 0 ? [{ eventType: { $in: types } }] : []),
   ]
   return either.length === 0 ? undefined : { $or: either }

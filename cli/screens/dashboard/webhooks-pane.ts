@@ -2,7 +2,7 @@ import type { DeliveryStatus } from '../../../shared/vocabulary.ts'
 import { type Colours, cellText } from '../../output/output.ts'
 import { asStarted } from '../../output/program.ts'
 import { relativeIso, timeOfDay } from '../../output/time.ts'
-import { onlyFails, statusColour } from '../../resources/cells.ts'
+import { calledWebhook, onlyFails, statusColour } from '../../resources/cells.ts'
 import type { Webhook } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
 import { firstShown, type Layout } from './layout.ts'
@@ -48,7 +48,7 @@ const NONE = asStarted(
 
 interface WebhookCells {
   status: Value
-  url: string
+  webhook: string
   delivered: Value
   rejected: Value
   dropped: Value
@@ -76,14 +76,14 @@ const cellsOf = (values: WebhookCells, width: number): Cell[] => {
   const taken = rest.reduce((sum, cell) => sum + cell.width + 2, 2 + 8 + 2)
   return [
     { ...values.status, width: 8 },
-    { text: values.url, width: Math.max(8, width - taken), shrinks: 'middle' },
+    { text: values.webhook, width: Math.max(8, width - taken), shrinks: 'middle' },
     ...rest,
   ]
 }
 
 const HEADS: WebhookCells = {
   status: { text: 'STATUS' },
-  url: 'URL',
+  webhook: 'WEBHOOK',
   delivered: { text: 'DELIVERED' },
   rejected: { text: 'REJECTED' },
   dropped: { text: 'DROPPED' },
@@ -92,7 +92,8 @@ const HEADS: WebhookCells = {
   last: 'LAST DELIVERY',
 }
 
-const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: number, colours: Colours): WebhookCells => {
+const valuesOf = (webhook: Webhook, nowMs: number, colours: Colours): WebhookCells => {
+  const { status, health, lastDeliveryAt } = webhook
   const { delivered = 0, rejected = 0, dropped = 0, pending = 0 } = health
   const bad = (number: number): Value =>
     number > 0 ? { text: short(number), colour: colours.red } : { text: short(number) }
@@ -105,7 +106,7 @@ const valuesOf = ({ status, url, health, lastDeliveryAt }: Webhook, nowMs: numbe
           ? colours.red
           : statusColour(status, colours),
     },
-    url: cellText(withoutScheme(url)),
+    webhook: withoutScheme(calledWebhook(webhook, webhook.id)),
     delivered: { text: short(delivered) },
     rejected: bad(rejected),
     dropped: bad(dropped),
@@ -123,7 +124,7 @@ const totals = (webhooks: Webhook[]): WebhookCells => {
   })
   return {
     status: { text: 'all' },
-    url: webhooks.length === 1 ? 'the one webhook' : `all ${webhooks.length} webhooks`,
+    webhook: webhooks.length === 1 ? 'the one webhook' : `all ${webhooks.length} webhooks`,
     delivered: sum('delivered'),
     rejected: sum('rejected'),
     dropped: sum('dropped'),

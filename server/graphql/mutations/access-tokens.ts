@@ -1,3 +1,4 @@
+import { badInput } from '../../../shared/errors.ts'
 import {
   type Credentials,
   grantAccessToken,
@@ -5,23 +6,34 @@ import {
   revokeAccessToken,
 } from '../../domain/access-tokens.ts'
 import { accessTokens } from '../../domain/resources.ts'
+import type { Resolver } from '../fields.ts'
 import { type Mutations, mutation, timeArgument } from './mutation.ts'
 
 type CreateArguments = Omit<NewAccessToken, 'expiresAt'> & { expiresAt?: string }
 
+const createAccessToken = mutation<CreateArguments, Credentials>(
+  'admin',
+  ({ expiresAt, ...wanted }, context) =>
+    context.change(change =>
+      grantAccessToken(change, context.sealer, { ...wanted, expiresAt: timeArgument(expiresAt) }),
+    ),
+  async ({ id, apiKey, apiSecret }, { loaders }) => ({
+    accessToken: await loaders.row(accessTokens).load(id),
+    apiKey,
+    secret: apiSecret,
+  }),
+)
+
+/** A variable that was not filled in must not make a token that sees everything. */
+const unlessNull: Resolver<unknown, { organisationIds?: string[] | null }> = (root, args, context, info) => {
+  if (args.organisationIds === null) {
+    throw badInput('organisationIds', 'null names none; name some, or leave it out for a token that sees all')
+  }
+  return createAccessToken(root, args as never, context, info)
+}
+
 export const accessTokenMutations: Mutations = {
-  createAccessToken: mutation<CreateArguments, Credentials>(
-    'admin',
-    ({ expiresAt, ...wanted }, context) =>
-      context.change(change =>
-        grantAccessToken(change, context.sealer, { ...wanted, expiresAt: timeArgument(expiresAt) }),
-      ),
-    async ({ id, apiKey, apiSecret }, { loaders }) => ({
-      accessToken: await loaders.row(accessTokens).load(id),
-      apiKey,
-      secret: apiSecret,
-    }),
-  ),
+  createAccessToken: unlessNull,
   revokeAccessToken: mutation<{ id: string }, string>(
     'admin',
     ({ id }, { change }) =>

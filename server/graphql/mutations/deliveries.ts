@@ -1,11 +1,32 @@
+import { toIso } from '../../../shared/time.ts'
 import { redeliver } from '../../domain/recovery.ts'
+import { type Redelivery, redeliverMany } from '../../domain/redelivery.ts'
 import { deliveries } from '../../domain/resources.ts'
-import { type Mutations, mutation } from './mutation.ts'
+import type { MangoQuery } from '../../mango/query.ts'
+import { BUDGET, Budget } from '../budget.ts'
+import { type Mutations, mutation, resumable } from './mutation.ts'
+
+/** Each search of many may spend what a request may: what it finds is queued, and not kept. */
+const bounded = <T>(search: (budget: Budget) => Promise<T>): Promise<T> => {
+  const budget = new Budget()
+  return budget.within(() => search(budget), BUDGET.timeMs)
+}
 
 export const deliveryMutations: Mutations = {
   redeliver: mutation<{ deliveryId: string }, string>(
     'webhooks',
     ({ deliveryId }, { change }) => change(held => redeliver(held, deliveryId)),
     (id, { loaders }) => loaders.row(deliveries).load(id),
+  ),
+  redeliverMany: resumable<{ webhookId: string; query: MangoQuery; dryRun?: boolean }, Redelivery>(
+    'webhooks',
+    (asked, { database, tools: { clock }, token, change, look }, earlier) =>
+      redeliverMany({ database, clock, token, change, look, bounded }, asked, earlier),
+    ({ webhookId, queued, isComplete, last }) => ({
+      webhookId,
+      queued,
+      resumeSince: isComplete || !last ? null : toIso(last.createdAt),
+      resumeAfter: isComplete || !last ? null : last.id,
+    }),
   ),
 }

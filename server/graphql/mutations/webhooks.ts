@@ -1,9 +1,11 @@
 import { toIso } from '../../../shared/time.ts'
+import type { EventType } from '../../../shared/vocabulary.ts'
 import { createWebhook, pingWebhook, type Stored, upsertWebhook } from '../../delivery/registration.ts'
 import type { Change } from '../../domain/change.ts'
+import { sendExample } from '../../domain/examples.ts'
 import { type Recovery, recoverDeliveries } from '../../domain/recovery.ts'
 import { deliveries, type WebhookRow, webhooks } from '../../domain/resources.ts'
-import type { WebhookInput } from '../../domain/webhooks.ts'
+import { deleteWebhook, type WebhookInput } from '../../domain/webhooks.ts'
 import type { Json } from '../../mango/selector.ts'
 import type { Context } from '../context.ts'
 import { createLoaders } from '../loaders.ts'
@@ -38,10 +40,21 @@ export const webhookMutations: Mutations = {
     ({ id, ...input }, context) => upsertWebhook(context, id, input, told(context)),
     answer,
   ),
+  deleteWebhook: mutation<{ id: string }, string>('webhooks', ({ id }, { change }) =>
+    change(async held => {
+      await deleteWebhook(held, id)
+      return id
+    }),
+  ),
   pingWebhook: mutation<{ id: string }, { deliveryId: string }>(
     'webhooks',
     ({ id }, context) => pingWebhook(context, id),
     ({ deliveryId }, { loaders }) => loaders.row(deliveries).load(deliveryId),
+  ),
+  sendExample: mutation<{ webhookId: string; eventType: EventType; payload?: unknown }, string>(
+    'webhooks',
+    (args, { change }) => change(held => sendExample(held, args)),
+    (id, { loaders }) => loaders.row(deliveries).load(id),
   ),
   recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string }, Recovery>(
     'webhooks',
@@ -53,6 +66,7 @@ export const webhookMutations: Mutations = {
       webhookId,
       queued,
       resumeSince: isComplete ? null : toIso(after.time),
+      resumeAfter: null,
     }),
   ),
 }

@@ -1,0 +1,166 @@
+import { Command, Option } from '@commander-js/extra-typings'
+import { deliveryStatuses } from '../../shared/vocabulary.ts'
+import { Session } from '../connection/session.ts'
+import { usageError } from '../errors.ts'
+import { dryRunOption, examples, parseSelector, pastTime, wholeNumber, yesOption } from '../options.ts'
+import { cellText } from '../output/output.ts'
+import { confirm } from '../output/prompt.ts'
+import { count } from '../output/time.ts'
+import { calledWebhook } from '../resources/cells.ts'
+import { resolveId } from '../resources/ids.ts'
+import { allOf, type MangoQuery } from '../resources/mango-query.ts'
+import { forEach, givenIds } from '../resources/many.ts'
+import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
+import { lookAtWebhook } from '../resources/webhook.ts'
+
+interface Recovery {
+  queued: number
+  resumeAfter: string | null
+}
+
+const REDELIVER_MANY = `mutation ($webhookId: UUID!, $query: MangoQuery!, $dryRun: Boolean) {
+  recovery: redeliverMany(webhookId: $webhookId, query: $query, dryRun: $dryRun) { queued resumeAfter }
+}`
+
+export const redeliverCommand = () =>
+  new Command('redeliver')
+    .summary('send the events of deliveries again')
+    .description(
+      'Sends the event of a delivery to its webhook again: a new delivery of the same event, ' +
+        'whose receiver sees a new eventId. With --webhook it does so for all those of one webhook that match, ' +
+        'each event once, also where they were acknowledged; they go behind what is new. The webhook must be active.',
+    )
+    .argument('[ids...]', 'ids of deliveries; - reads them from standard input, one a line')
+    .option('--webhook <id>', 'those to this webhook that match what else is given')
+    .option('--selector <json>', 'with --webhook: only what this Mango selector matches')
+    .addOption(new Option('--status <status>', 'with --webhook: only those in this status').choices(deliveryStatuses))
+    .option('--event-type <type>', 'with --webhook: only of this type')
+    .option(
+      '--since <time>',
+      'with --webhook: only those made since: so long ago as 90s, 15m, 2h, 7d, a date or a time',
+    )
+    .option('--until <time>', 'with --webhook: only those made until then')
+    .option('--limit <number>', 'with --webhook: at most so many', wholeNumber)
+    .addOption(yesOption())
+    .addOption(dryRunOption())
+    .addHelpText(
+      'after',
+      examples(
+        ['Once its receiver is mended', 'tidings deliveries redeliver ID'],
+        [
+          'What a receiver has acknowledged, and lost',
+          'tidings deliveries redeliver --webhook ID --status delivered --since 2026-11-20 --until 2026-11-21',
+        ],
+        [
+          'Of one quarter, in a script',
+          'tidings deliveries redeliver --webhook ID --yes --selector ' +
+            `'{"event.payload.projectReport.quarter":"2026-3"}'`,
+        ],
+        [
+          'Everything that was refused today, whoever refused it',
+          'tidings deliveries list --status rejected --since 1d --all --output id | tidings deliveries redeliver -',
+        ],
+      ),
+    )
+    .action(async (given, options, command) => {
+      const session = new Session(command)
+      const { webhook, yes: _yes, dryRun: _dryRun, ...filters } = options
+      const isFiltered = Object.values(filters).some(each => each !== undefined)
+      if (webhook !== undefined) {
+        if (given.length > 0)
+          throw usageError('Ids stand beside --webhook.', 'Give the ids, or say which with options.')
+        return redeliverMatching(session, webhook, queryOf(filters, session.output.nowMs))
+      }
+      if (isFiltered) throw usageError('Whose deliveries is not said.', 'Name the webhook with --webhook.')
+      if (given.length === 0) throw usageError('No delivery is given.', 'Give ids, or name a webhook with --webhook.')
+      return redeliverGiven(session, given)
+    })
+
+const redeliverGiven = async (session: Session, given: string[]): Promise<void> => {
+  const ids = givenIds(given)
+  const redeliver = async (one: string): Promise<Delivery> => {
+    const { delivery } = await session.graphql<{ delivery: Delivery }>(
+      `mutation ($id: UUID!) { delivery: redeliver(deliveryId: $id) { ${deliveryFields} } }`,
+      { id: await resolveId(session, 'deliveries', one) },
+    )
+    return delivery
+  }
+  const isOne = ids.length === 1 && !given.includes('-')
+  if (!isOne && !session.dryRun) {
+    return forEach(session, ids, ['delivery', 'deliveries'], async one => ({
+      id: (await redeliver(one)).id,
+      outcome: 'queued again',
+    }))
+  }
+  const delivery = await redeliver(ids[0]!)
+  session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
+  session.output.message(`Queued. See what comes of it with: tidings deliveries show ${cellText(delivery.id)}`)
+}
+
+interface Filters {
+  selector?: string | undefined
+  status?: string | undefined
+  eventType?: string | undefined
+  since?: string | undefined
+  until?: string | undefined
+  limit?: number | undefined
+}
+
+const queryOf = ({ selector, status, eventType, since, until, limit }: Filters, nowMs: number): MangoQuery => {
+  const conditions = allOf([
+    ...(status ? [{ status }] : []),
+    ...(eventType ? [{ eventType }] : []),
+    ...(since ? [{ createdAt: { $gte: pastTime(since, '--since', nowMs) } }] : []),
+    ...(until ? [{ createdAt: { $lte: pastTime(until, '--until', nowMs) } }] : []),
+    ...(selector ? [parseSelector(selector)] : []),
+  ])
+  return { ...(conditions && { selector: conditions }), ...(limit !== undefined && { limit }) }
+}
+
+/** Counts first, and asks. */
+const redeliverMatching = async (session: Session, named: string, query: MangoQuery): Promise<void> => {
+  const { output } = session
+  const webhookId = await resolveId(session, 'webhooks', named)
+  if (session.dryRun) return void (await session.graphql(REDELIVER_MANY, { webhookId, query }))
+  const shown = calledWebhook(await lookAtWebhook(session, webhookId), webhookId)
+  const found = await walk(session, { webhookId, query, dryRun: true })
+  if (found > 0) {
+    await confirm(`Send ${count(found, 'event')} to ${shown} again?`, session)
+    output.message(`Queueing ${count(found, 'event')} for ${shown}.`)
+  }
+  const queued = found === 0 ? 0 : await walk(session, { webhookId, query })
+  output.one({ id: webhookId, queued }, () =>
+    queued === 0 ? 'Nothing to send: no delivery matches.\n' : `Queued ${count(queued, 'delivery', 'deliveries')}.\n`,
+  )
+  if (queued > 0) output.message(`See them arrive with: tidings deliveries watch --webhook ${cellText(webhookId)}`)
+}
+
+/** Asks until there is nothing left; each request is bounded by the server, and tells where to go on. */
+const walk = async (
+  session: Session,
+  { query, ...asked }: { webhookId: string; query: MangoQuery; dryRun?: boolean },
+): Promise<number> => {
+  let queued = 0
+  for (let after: string | undefined; ; ) {
+    const left = query.limit === undefined ? {} : { limit: query.limit - queued }
+    try {
+      const { recovery } = await session.graphql<{ recovery: Recovery }>(REDELIVER_MANY, {
+        ...asked,
+        query: { ...query, ...left, ...(after !== undefined && { after }) },
+      })
+      queued += recovery.queued
+      if (recovery.resumeAfter === null) return queued
+      after = recovery.resumeAfter
+      const done = asked.dryRun ? 'Counted' : 'Queued'
+      session.output.message(`${done} ${count(queued, 'delivery', 'deliveries')} so far …`)
+    } catch (error) {
+      if (queued > 0 && !asked.dryRun) {
+        session.output.message(
+          `${count(queued, 'delivery is', 'deliveries are')} queued, of those up to ${cellText(after)}. ` +
+            `Once they are sent, --selector '{"id":{"$gt":"${cellText(after)}"}}' leaves them out.`,
+        )
+      }
+      throw error
+    }
+  }
+}

@@ -1,0 +1,142 @@
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { sign } from '../connection/client.ts'
+import type { Connection } from '../connection/connection.ts'
+import { listenHere } from '../listen/here.ts'
+
+/** As much as the server takes. */
+const MOST_BODY_BYTES = 1024 * 1024
+const HERE = '127.0.0.1'
+
+/** A request that was passed on, or refused here. */
+export type Passed = { method: string; path: string; status: number; durationMs: number; refused?: string }
+
+export type SigningProxy = { url: string; close(): Promise<void> }
+
+/**
+ * Signs what comes from this machine, and passes it on. Whoever reaches it acts with the access token: it listens on
+ * loopback alone, and lets in no web page, by which any site that is visited here would reach it.
+ *
+ * @param options.port 0 takes any free one
+ * @param options.allowOrigin the one origin whose pages are let in
+ * @throws CliError when the port is taken
+ */
+export const startSigningProxy = async (
+  connection: Connection,
+  { port, allowOrigin, onPassed }: { port: number; allowOrigin?: string; onPassed: (passed: Passed) => void },
+): Promise<SigningProxy> => {
+  const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+    const startedAt = performance.now()
+    const { method = 'GET', url: path = '/' } = request
+    const passed = (status: number, refused?: string) => {
+      const durationMs = Math.round(performance.now() - startedAt)
+      onPassed({ method, path: path.split('?')[0]!, status, durationMs, ...(refused && { refused }) })
+    }
+    const refuse = (status: number, message: string): void => {
+      response.writeHead(status, { 'content-type': 'application/json; charset=utf-8', connection: 'close' })
+      response.end(JSON.stringify({ errors: [{ message, extensions: { code: 'PROXY' } }] }))
+      passed(status, message)
+    }
+    const stranger = strangerIn(request, allowOrigin)
+    if (stranger) return refuse(403, stranger)
+    if (allowOrigin !== undefined && request.headers.origin === allowOrigin) allow(request, response, allowOrigin)
+    if (method === 'OPTIONS' && request.headers['access-control-request-method']) {
+      response.writeHead(204).end()
+      return
+    }
+    const body = await readBody(request)
+    if (body === undefined) return refuse(413, `The body is larger than ${MOST_BODY_BYTES} bytes.`)
+    const gone = new AbortController()
+    response.once('close', () => gone.abort())
+    let answer: Response
+    try {
+      answer = await send(connection, { method, path, body, headers: request.headers, signal: gone.signal })
+    } catch (error) {
+      if (gone.signal.aborted) return
+      const { message, cause } = error as Error
+      return refuse(
+        502,
+        `${connection.url.origin} was not reached: ${cause instanceof Error ? cause.message : message}.`,
+      )
+    }
+    passed(answer.status)
+    for (const [name, value] of answer.headers) if (!NOT_PASSED.has(name)) response.setHeader(name, value)
+    response.writeHead(answer.status)
+    // What comes bit by bit is passed on so, and ends when either side ends.
+    await pipeline(answer.body ? Readable.fromWeb(answer.body as never) : Readable.from([]), response).catch(() => {})
+  }
+  const server = createServer((request, response) => void handle(request, response).catch(() => response.destroy()))
+  await listenHere(server, port)
+  return {
+    url: `http://${HERE}:${(server.address() as AddressInfo).port}`,
+    async close() {
+      const closed = new Promise<void>(resolve => server.close(() => resolve()))
+      server.closeAllConnections()
+      await closed
+    },
+  }
+}
+
+/** Why a request is not let in; undefined if it is. */
+const strangerIn = ({ headers, socket }: IncomingMessage, allowOrigin: string | undefined): string | undefined => {
+  // A name that was made to lead here is that of a web page's own site.
+  const names = [HERE, 'localhost', '[::1]'].map(name => `${name}:${socket.localPort}`)
+  if (!names.includes(headers.host ?? '')) return `The Host is to be ${names[0]}.`
+  const { origin, 'sec-fetch-site': site } = headers
+  if (allowOrigin !== undefined && origin === allowOrigin) return undefined
+  // The server's own pages, which come through here.
+  const isOwn = origin === undefined || origin === `http://${headers.host}`
+  if (!isOwn || (site !== undefined && site !== 'none' && site !== 'same-origin')) {
+    return 'Web pages are not let in. One origin is, with: tidings proxy --allow-origin ORIGIN'
+  }
+  return undefined
+}
+
+const allow = (request: IncomingMessage, response: ServerResponse, origin: string): void => {
+  response.setHeader('access-control-allow-origin', origin)
+  response.setHeader('access-control-allow-methods', 'GET, POST')
+  response.setHeader('access-control-allow-headers', request.headers['access-control-request-headers'] ?? '*')
+  response.setHeader('vary', 'Origin')
+}
+
+const readBody = async (request: IncomingMessage): Promise<Buffer | undefined> => {
+  const chunks: Buffer[] = []
+  let length = 0
+  for await (const chunk of request) {
+    length += chunk.length
+    if (length > MOST_BODY_BYTES) return undefined
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks)
+}
+
+type Outgoing = {
+  method: string
+  path: string
+  body: Buffer
+  headers: IncomingMessage['headers']
+  signal: AbortSignal
+}
+
+const send = ({ url: base, apiKey, apiSecret }: Connection, sent: Outgoing): Promise<Response> => {
+  const { method, path, body, headers, signal } = sent
+  const url = new URL(base.href.replace(/\/$/, '') + path)
+  const key = headers['idempotency-key']
+  const idempotencyKey = typeof key === 'string' ? key : undefined
+  const { host: _, ...signed } = sign({ method, url, body, credentials: { apiKey, apiSecret }, idempotencyKey })
+  const own = Object.fromEntries(PASSED_ON.flatMap(name => (headers[name] ? [[name, String(headers[name])]] : [])))
+  return fetch(url, {
+    method,
+    headers: { ...own, ...signed, 'accept-encoding': 'identity' },
+    ...(method === 'GET' || method === 'HEAD' ? {} : { body }),
+    redirect: 'manual',
+    signal,
+  })
+}
+
+/** What of a client's headers means something to the server. */
+const PASSED_ON = ['accept', 'content-type', 'content-encoding', 'idempotency-key', 'last-event-id']
+/** What is between two machines, and not for the next. */
+const NOT_PASSED = new Set(['connection', 'keep-alive', 'transfer-encoding', 'content-length', 'content-encoding'])

@@ -1,0 +1,55 @@
+// Builds dist/pages: scripts and styles of /docs and /explorer, made of packages that only the build needs. Each is kept
+// compressed, as it is sent.
+import { createHash } from 'node:crypto'
+import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { gzipSync } from 'node:zlib'
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+const folder = path.join(root, 'dist', 'pages')
+const stamp = path.join(folder, 'stamp')
+
+/** What the pages are made of, as a hash: of the same, they are not built again. */
+const sources = () => {
+  const hash = createHash('sha256')
+  for (const file of [...globSync('pages/*', { cwd: root }).sort(), 'package-lock.json', 'scripts/build-pages.js'])
+    hash.update(readFileSync(path.join(root, file)))
+  return hash.digest('hex')
+}
+
+/** Builds the pages unless they are there already, made of what there is now. */
+export const buildPages = async () => {
+  const made = sources()
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === made) return
+  const { build } = await import('esbuild')
+  const { outputFiles } = await build({
+    absWorkingDir: root,
+    entryPoints: {
+      'docs/view': 'pages/docs.ts',
+      'docs/style': 'pages/docs.css',
+      'explorer/view': 'pages/explorer.ts',
+      'explorer/editor.worker': 'monaco-editor/esm/vs/editor/editor.worker.js',
+      'explorer/json.worker': 'monaco-editor/esm/vs/language/json/json.worker.js',
+      'explorer/graphql.worker': 'monaco-graphql/esm/graphql.worker.js',
+    },
+    outdir: folder,
+    bundle: true,
+    minify: true,
+    format: 'esm',
+    target: 'es2022',
+    loader: { '.ttf': 'dataurl', '.svg': 'dataurl' },
+    define: { 'process.env.NODE_ENV': '"production"' },
+    legalComments: 'none',
+    logLevel: 'warning',
+    write: false,
+  })
+  rmSync(folder, { recursive: true, force: true })
+  for (const { path: file, contents } of outputFiles) {
+    mkdirSync(path.dirname(file), { recursive: true })
+    writeFileSync(`${file}.gz`, gzipSync(contents, { level: 9 }))
+  }
+  writeFileSync(stamp, made)
+}
+
+if (import.meta.main) await buildPages()

@@ -1,0 +1,63 @@
+import { badInput } from '../../shared/errors.ts'
+import { events, exampleIds } from '../../shared/events.ts'
+import type { EventType } from '../../shared/vocabulary.ts'
+import type { Change } from './change.ts'
+import { enqueue } from './deliveries.ts'
+import { recordOnDemand } from './events.ts'
+import { lockActive } from './webhooks.ts'
+
+type Json = Record<string, unknown>
+
+const MOST_BYTES = 8_192
+const fixed = new Set<unknown>(Object.values(exampleIds))
+
+/**
+ * Queues an example of an event to one webhook, whatever it is limited to, and returns the delivery's id. From then on
+ * it is a delivery like any other.
+ *
+ * @param given.payload what of the payload is not to be as in the example; its ids stay
+ */
+export const sendExample = async (
+  change: Change,
+  given: { webhookId: string; eventType: EventType; payload?: unknown },
+): Promise<string> => {
+  const { webhookId, eventType: type } = given
+  const payload = examplePayload(type, given.payload)
+  const webhook = await lockActive(change, webhookId)
+  const now = change.now()
+  const id = await recordOnDemand(change.trx, now, { type, payload, isExample: true })
+  const [deliveryId] = await enqueue(change.trx, [{ event: { id, type }, webhook }], now)
+  return deliveryId!
+}
+
+const examplePayload = (type: EventType, given: unknown = {}): Json => {
+  const { payload, example } = events[type]
+  const merged = merge(example, given, '')
+  const checked = payload.safeParse(merged)
+  const [issue] = checked.error?.issues ?? []
+  if (issue) {
+    const at = issue.path.length > 0 ? `${issue.path.join('.')}: ` : ''
+    throw badInput('payload', `${at}${issue.message}; the example is ${JSON.stringify(example)}`)
+  }
+  if (Buffer.byteLength(JSON.stringify(merged)) > MOST_BYTES) {
+    throw badInput('payload', `makes more than ${MOST_BYTES} bytes of JSON`)
+  }
+  return merged
+}
+
+/** What is given in place of what the example has, but for its ids: by them a receiver can tell what is one. */
+const merge = (example: Json, given: unknown, at: string): Json => {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) {
+    const what = at === '' ? 'is' : `${at.slice(0, -1)} is`
+    throw badInput('payload', `${what} to be an object, with what is to differ from ${JSON.stringify(example)}`)
+  }
+  const changed = Object.entries(given).map(([name, value]) => {
+    const was = Object.hasOwn(example, name) ? example[name] : undefined
+    if (fixed.has(was) && value !== was) {
+      throw badInput('payload', `${at}${name} is the same in every example: receivers tell one by it`)
+    }
+    const isObject = typeof was === 'object' && was !== null && !Array.isArray(was)
+    return [name, isObject ? merge(was as Json, value, `${at}${name}.`) : value]
+  })
+  return { ...example, ...Object.fromEntries(changed) }
+}

@@ -1,0 +1,155 @@
+import { TidingsError } from '../../shared/errors.ts'
+import type { Clock } from '../clock.ts'
+import { type Database, marks, rows, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { find } from '../mango/find.ts'
+import type { Meter } from '../mango/meter.ts'
+import type { MangoQuery } from '../mango/query.ts'
+import type { Visible } from '../mango/resource.ts'
+import type { Change } from './change.ts'
+import { enqueue } from './deliveries.ts'
+import type { AccessToken } from './permissions.ts'
+import { holdEvents } from './recovery.ts'
+import { type DeliveryRow, deliveries } from './resources.ts'
+import { visibleTo } from './visibility.ts'
+import { lockActive } from './webhooks.ts'
+
+/** Deliveries of one transaction. */
+const BATCH = 500
+/** What takes longer answers with where to go on. */
+const BUDGET_MS = 15_000
+
+/** How far it has come: how many deliveries it has queued, of those up to the last one that it looked at. */
+export type Redelivery = {
+  webhookId: string
+  queued: number
+  last: { id: string; createdAt: number } | null
+  isComplete: boolean
+}
+
+type Transact = <T>(work: (change: Change) => Promise<T>) => Promise<T>
+
+type Tools = {
+  database: Database
+  clock: Clock
+  token: AccessToken
+  change: Transact
+  look: Transact
+  /** Runs a search within what one may spend. */
+  bounded: <T>(search: (meter: Meter) => Promise<T>) => Promise<T>
+}
+
+/** `query.limit`: so many are queued at most. `dryRun`: none is, and it is counted how many would be. */
+type Asked = { webhookId: string; query: MangoQuery; dryRun?: boolean }
+
+/**
+ * Sends the events of deliveries to one webhook again, pings and what is pending aside, behind what is new. Each event
+ * is sent once, at the oldest of its deliveries that match: what this queues may match too, and is not sent once more,
+ * not even by whoever goes on where this ended. A page a transaction, each under the webhook's lock.
+ *
+ * @param earlier what it has come to already; it goes on from there
+ */
+export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redelivery): Promise<Redelivery> => {
+  const deadline = performance.now() + BUDGET_MS
+  let done = earlier ?? { webhookId: asked.webhookId, queued: 0, last: null, isComplete: false }
+  // It is not looked for long for what cannot be sent.
+  if (!earlier) await tools.look(held => lockActive(held, asked.webhookId))
+  for (let hasBegun = earlier !== undefined; !done.isComplete; hasBegun = true) {
+    const soFar = done
+    try {
+      const page = await pageOf(tools, asked, soFar)
+      done = await tools.change(held => queuePage(held, page, asked, soFar))
+    } catch (error) {
+      // What was queued stays so: it is answered, with where to go on.
+      if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
+      throw error
+    }
+    if (performance.now() > deadline) break
+  }
+  return done
+}
+
+/** `firsts`: those of them that are the oldest of their event. */
+type Page = { firsts: DeliveryRow[]; last: DeliveryRow | undefined; isLast: boolean }
+
+/** The next deliveries that match. */
+const pageOf = async (
+  { database: { knex }, clock, token, bounded }: Tools,
+  { webhookId, query }: Asked,
+  { last }: Redelivery,
+): Promise<Page> => {
+  const seen = visibleTo(token)
+  const search = (asked: MangoQuery, among: Visible = () => {}): Promise<DeliveryRow[]> =>
+    bounded(async meter => {
+      const visible: Visible = builder =>
+        builder
+          .modify(seen(deliveries))
+          .where('deliveries.webhook_id', webhookId)
+          .whereNot('deliveries.event_type', 'ping')
+          .modify(among)
+      const { rows } = await find(knex, deliveries, asked, visible, { related: seen, now: clock.now(), meter })
+      return rows as DeliveryRow[]
+    })
+  const limit = Math.min(BATCH, query.limit ?? BATCH)
+  const place = last ? { after: last.id, afterValues: null, skip: null } : {}
+  const found = await search({ ...query, ...place, limit })
+  const eventIds = [...new Set(found.map(row => row.event_id))]
+  const { selector } = query
+  const alike =
+    eventIds.length === 0 ? [] : await search({ selector }, all => all.whereIn('deliveries.event_id', eventIds))
+  const first = new Map<string, string>()
+  for (const { event_id, id } of alike) {
+    const known = first.get(event_id)
+    if (known === undefined || id < known) first.set(event_id, id)
+  }
+  return {
+    firsts: found.filter(row => first.get(row.event_id) === row.id),
+    last: found.at(-1),
+    isLast: found.length < limit || limit === 0,
+  }
+}
+
+/** Queues a page, and returns how far it has come by then. What has changed since it was found is looked at again. */
+const queuePage = async (
+  held: Change,
+  { firsts, last, isLast }: Page,
+  { webhookId, query, dryRun = false }: Asked,
+  soFar: Redelivery,
+): Promise<Redelivery> => {
+  const { trx, token } = held
+  const webhook = await lockActive(held, webhookId, 'forUpdate')
+  const events = firsts.map(({ event_id, event_type }) => ({ id: event_id, type: event_type }))
+  const there = new Set((await holdEvents(trx, events)).map(({ id }) => id))
+  const seen = new Set(await seenOf(trx, token, firsts))
+  const owed = await pendingOf(trx, webhookId, events)
+  const room = (query.limit ?? Number.POSITIVE_INFINITY) - soFar.queued
+  const chosen = firsts
+    .filter(({ id, event_id }) => seen.has(id) && there.has(event_id) && !owed.has(event_id))
+    .slice(0, room)
+    .map(({ event_id, event_type }) => ({ event: { id: event_id, type: event_type }, webhook }))
+  if (!dryRun) await enqueue(trx, chosen, held.now(), { recovered: true })
+  return {
+    webhookId,
+    queued: soFar.queued + chosen.length,
+    last: last ? { id: last.id, createdAt: last.created_at } : soFar.last,
+    isComplete: isLast || chosen.length >= room,
+  }
+}
+
+const seenOf = async (trx: Sql, token: AccessToken, found: DeliveryRow[]): Promise<string[]> => {
+  if (found.length === 0) return []
+  const ids = found.map(({ id }) => id)
+  return trx('deliveries').whereIn('deliveries.id', ids).modify(visibleTo(token)(deliveries)).pluck('deliveries.id')
+}
+
+/** Those of some events that the webhook is about to have anyway. */
+const pendingOf = async (trx: Sql, webhookId: string, events: { id: string }[]): Promise<Set<string>> => {
+  if (events.length === 0) return new Set()
+  const found = await rows<{ event_id: string }>(
+    trx,
+    `SELECT event_id FROM deliveries ${dialectOf(trx).useIndex('deliveries_by_event')}
+     WHERE event_id IN (${marks(events)}) AND webhook_id = ? AND status = 'pending'`,
+    [...events.map(({ id }) => id), webhookId],
+  )
+  return new Set(found.map(({ event_id }) => event_id))
+}

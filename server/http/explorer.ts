@@ -1,0 +1,30 @@
+import Router from '@koa/router'
+import { link, policyOf, servePageFiles } from './page-files.ts'
+import type { RequestState } from './request-id.ts'
+
+/** The editor makes styles as it goes, and works in workers. */
+const POLICY = policyOf({ 'style-src': "'self' 'unsafe-inline'", 'worker-src': "'self'" })
+
+const PAGE = `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Tidings explorer</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="${link('explorer/view.css')}">
+<div id="explorer"></div>
+<script type="module" src="${link('explorer/view.js')}"></script>
+`
+
+/** GraphiQL, which signs in the browser: nothing of a token is sent or kept. */
+export const explorer = () => {
+  const router = new Router<RequestState>()
+  router.get('/explorer', ctx => {
+    ctx.set('Content-Security-Policy', POLICY)
+    ctx.type = 'html'
+    ctx.body = PAGE
+  })
+  const workers = ['editor', 'json', 'graphql'].map(name => `${name}.worker.js`)
+  servePageFiles(router, 'explorer', ['view.js', 'view.css', ...workers])
+  return router.routes()
+}

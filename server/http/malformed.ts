@@ -1,0 +1,15 @@
+import type { Middleware } from 'koa'
+import { TidingsError } from '../../shared/errors.ts'
+import { answerError, type RequestState } from './request-id.ts'
+
+/** Refuses what Node would refuse without a word and without a request id, were it not told to let it through. */
+export const refuseMalformed: Middleware<RequestState> = (ctx, next) => {
+  const { host, expect } = ctx.headers
+  if (host === undefined && ctx.req.httpVersion === '1.1') {
+    return answerError(ctx, 400, new TidingsError('BAD_USER_INPUT', 'A request in HTTP/1.1 has a Host header.'))
+  }
+  if (expect !== undefined && !/^100-continue$/i.test(expect)) {
+    return answerError(ctx, 417, new TidingsError('BAD_USER_INPUT', 'Expect can be 100-continue, and nothing else.'))
+  }
+  return next()
+}

@@ -1,0 +1,72 @@
+import { createReadStream, existsSync } from 'node:fs'
+import { findPackageJSON } from 'node:module'
+import { dirname, join } from 'node:path'
+import { createGunzip } from 'node:zlib'
+import type Router from '@koa/router'
+import { version } from '../../shared/version.ts'
+import type { RequestState } from './request-id.ts'
+
+// What scripts/build-pages.js has made of packages that this one does not bring along.
+
+/** The package's own folder, from source and from the built package alike. */
+export const root = dirname(findPackageJSON(import.meta.url)!)
+
+const TYPES: Record<string, string> = { js: 'text/javascript', css: 'text/css' }
+
+/** Serves scripts and styles below a page's path, compressed as they are kept, to whoever takes that. */
+export const servePageFiles = (router: Router<RequestState>, page: string, files: readonly string[]): void => {
+  for (const file of files) {
+    const path = join(root, 'dist/pages', page, `${file}.gz`)
+    router.get(`/${page}/${file}`, (ctx, next) => {
+      if (!existsSync(path)) return next()
+      ctx.vary('Accept-Encoding')
+      ctx.set('Cache-Control', 'public, max-age=86400')
+      ctx.set('X-Content-Type-Options', 'nosniff')
+      ctx.type = TYPES[file.split('.').at(-1)!]!
+      const isTaken = ctx.acceptsEncodings('gzip', 'identity') === 'gzip'
+      if (isTaken) ctx.set('Content-Encoding', 'gzip')
+      ctx.body = isTaken ? createReadStream(path) : createReadStream(path).pipe(createGunzip())
+    })
+  }
+}
+
+/** Whatever a page would ask of another host, the browser refuses. */
+export const policyOf = (more: Record<string, string>): string =>
+  Object.entries({
+    'default-src': "'none'",
+    'script-src': "'self'",
+    'style-src': "'self'",
+    'img-src': "'self' data:",
+    'font-src': 'data:',
+    'connect-src': "'self'",
+    'base-uri': "'none'",
+    'form-action': "'none'",
+    'frame-ancestors': "'none'",
+    ...more,
+  })
+    .map(([name, value]) => `${name} ${value}`)
+    .join('; ')
+
+/** Another version's files are other files. */
+export const link = (path: string): string => `${path}?v=${encodeURIComponent(version)}`
+
+export const escaped = (text: string): string =>
+  text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+
+/** A page in the looks of the docs. */
+export const pageOf = ({
+  title,
+  base = '',
+  body,
+}: {
+  title: string
+  base?: string
+  body: string
+}): string => `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>${escaped(title)}</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="${base}${link('docs/style.css')}">
+${body}`

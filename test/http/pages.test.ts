@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict'
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { after, before, describe, it } from 'node:test'
+import { gunzipSync } from 'node:zlib'
+import { chromium, type Page, startBrowser } from '../support/browser.ts'
+import { startTestServer, type TestServer } from '../support/server.ts'
+import { send } from './signed-client.ts'
+
+const SCREENS = [
+  { name: 'desktop-light', width: 1280, height: 900, dark: false },
+  { name: 'desktop-dark', width: 1280, height: 900, dark: true },
+  { name: 'phone-light', width: 390, height: 844, dark: false },
+  { name: 'phone-dark', width: 390, height: 844, dark: true },
+]
+/** Where a person who looks at the pages has them written to. */
+const { TIDINGS_WALKS: folder } = process.env
+
+describe('the pages', () => {
+  let server: TestServer
+  let admin: Awaited<ReturnType<TestServer['token']>>
+  before(async () => {
+    server = await startTestServer('sqlite')
+    admin = await server.token({ name: 'ada' })
+  })
+  after(() => server.stop())
+
+  it('send their scripts compressed to whoever takes that, and plain to all others', async () => {
+    for (const path of ['/docs/view.js', '/docs/style.css', '/explorer/view.js', '/explorer/editor.worker.js']) {
+      const plain = await send(server.url, { method: 'GET', path })
+      assert.deepEqual([plain.status, plain.headers['content-encoding']], [200, undefined], path)
+      const packed = await fetch(new URL(path, server.url), { headers: { 'accept-encoding': 'gzip' } })
+      assert.equal(packed.headers.get('content-encoding'), 'gzip', path)
+      assert.equal(await packed.text(), plain.text, path)
+      const { body } = await fetch(new URL(path, server.url), { headers: { 'accept-encoding': 'br' } })
+      assert.throws(() => gunzipSync(Buffer.from(plain.text)))
+      await body?.cancel()
+    }
+  })
+
+  it('lead to nothing but what this server has', async () => {
+    for (const path of ['/docs', '/docs/receivers/python', '/docs/receivers/README', '/explorer', '/']) {
+      const { text, headers } = await send(server.url, { method: 'GET', path, headers: { accept: 'text/html' } })
+      assert.match(String(headers['content-security-policy']), /default-src 'none'/)
+      assert.doesNotMatch(String(headers['content-security-policy']), /https?:|\*/)
+      for (const [, link] of text.matchAll(/(?:src|href)="([^"]+)"/g)) {
+        if (/^(data:|https:)/.test(link!)) continue
+        const at = new URL(link!, new URL(path, server.url))
+        const found = await send(server.url, { method: 'GET', path: at.pathname, headers: { accept: 'text/html' } })
+        assert.ok(found.status === 200 || at.pathname === '/graphql', `${path}: ${link}`)
+        const anchor = decodeURIComponent(at.hash.slice(1))
+        if (anchor) assert.ok(found.text.includes(`id="${anchor}"`), `${path}: ${link}`)
+      }
+    }
+  })
+
+  describe('in a browser', () => {
+    if (!chromium) {
+      it('are not looked at', t => t.diagnostic('No Chromium is to be found on PATH.'))
+      return
+    }
+    let browser: Awaited<ReturnType<typeof startBrowser>>
+    before(async () => {
+      browser = await startBrowser(chromium!)
+    })
+    after(() => browser.stop())
+
+    const keep = async (page: Page, name: string): Promise<void> => {
+      if (!folder) return
+      mkdirSync(folder, { recursive: true })
+      writeFileSync(join(folder, `${name}.png`), await page.screenshot())
+    }
+    /** Nothing went to another host, nothing was forbidden, and nothing is wider than the screen. */
+    const assertWell = async ({ requests, complaints, evaluate }: Page): Promise<void> => {
+      const elsewhere = requests.filter(url => !url.startsWith(server.url) && !/^(data|blob|about):/.test(url))
+      assert.deepEqual([elsewhere, complaints], [[], []])
+      assert.equal(await evaluate('document.documentElement.scrollWidth <= innerWidth'), true, 'it fits the screen')
+    }
+    const isDark = `(() => {
+      const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number)
+      const { colorScheme } = getComputedStyle(document.documentElement)
+      return r + g + b < 300 && getComputedStyle(document.body).backgroundColor !== 'rgba(0, 0, 0, 0)' ||
+        colorScheme === 'light dark' && matchMedia('(prefers-color-scheme: dark)').matches && r + g + b === 0
+    })()`
+
+    for (const { name, ...screen } of SCREENS) {
+      it(`/docs tells what comes, what to check and what follows, and shows each event: ${name}`, async () => {
+        const page = await browser.open(`${server.url}/docs`, screen)
+        await page.until('the events', `document.querySelectorAll('.opblock').length >= 5`)
+        const text = await page.evaluate('document.body.innerText')
+        for (const expected of [
+          /What comes/,
+          /What to check/,
+          /What your answer leads to/,
+          /0\.2, 0\.4, 0\.8 s/,
+          /Python/,
+        ])
+          assert.match(text, expected)
+        assert.doesNotMatch(text, /Authorize/)
+        assert.equal(await page.evaluate(isDark), screen.dark)
+        await keep(page, `docs-${name}`)
+        await page.evaluate(`document.querySelectorAll('.opblock-summary-control')[3].click()`)
+        await page.until('an example', `/"quarter": ?"2026-3"/.test(document.querySelector('#events').innerText)`)
+        await page.evaluate(`document.querySelectorAll('.opblock')[3].scrollIntoView()`)
+        await keep(page, `docs-event-${name}`)
+        await assertWell(page)
+        await page.close()
+      })
+
+      it(`/explorer runs a query that it has signed: ${name}`, async () => {
+        const page = await browser.open(`${server.url}/explorer`, screen)
+        await page.until('the form', `document.querySelector('input[name=apiSecret]') !== null`)
+        await page.evaluate(`document.querySelector('input[name=apiKey]').focus()`)
+        await page.type(admin.apiKey)
+        await page.evaluate(`document.querySelector('input[name=apiSecret]').focus()`)
+        await page.type(admin.apiSecret)
+        await page.evaluate(`document.querySelector('form.signing button').click()`)
+        await page.until('to sign', `/Signs as/.test(document.querySelector('.signing').innerText)`)
+        await page.until('the editor', `document.querySelector('.graphiql-execute-button:not([disabled])') !== null`)
+        await page.until(
+          'its text',
+          `/viewer/.test(document.querySelector('.graphiql-query-editor, .graphiql-editor').innerText)`,
+        )
+        await page.evaluate(`document.querySelector('.graphiql-execute-button').click()`)
+        await page.until(
+          'the answer',
+          `/"ada"/.test(document.querySelector('.result-window, .graphiql-response').innerText)`,
+        )
+        await keep(page, `explorer-${name}`)
+        await assertWell(page)
+        const kept = await page.evaluate(
+          `JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])`,
+        )
+        assert.ok(!kept.includes(admin.apiSecret) && !kept.includes(admin.apiKey), 'nothing of it is kept')
+        assert.ok(!page.requests.some(url => url.includes(admin.apiSecret)))
+        await page.close()
+      })
+    }
+
+    it('a secret that is none is said to be none, and no request is made', async () => {
+      const page = await browser.open(`${server.url}/explorer`)
+      await page.until('the form', `document.querySelector('input[name=apiSecret]') !== null`)
+      await page.evaluate(`document.querySelector('input[name=apiKey]').focus()`)
+      await page.type('tk_1')
+      await page.evaluate(`document.querySelector('input[name=apiSecret]').focus()`)
+      await page.type('no base64!')
+      await page.evaluate(`document.querySelector('form.signing button').click()`)
+      await page.until('what is wrong', `/not base64/.test(document.querySelector('[role=alert]').innerText)`)
+      assert.ok(!page.requests.some(url => url.endsWith('/graphql')))
+      await page.close()
+    })
+  })
+})
