@@ -131,6 +131,7 @@ const NEWEST = { sort: [{ createdAt: 'desc' }], limit: 50 }
 
 const questionsOf = async (database: Database, { admin, one, three, named }: Callers): Promise<Question[]> => {
   const { knex } = database
+  const { useIndex } = database.dialect
   const now = Date.now()
   const ask =
     (token: AccessToken, resource: Entity, query: MangoQuery): Asked =>
@@ -223,9 +224,9 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       name: 'health: admin',
       asked: derived(admin, 'health'),
       byHand: {
-        sql: `SELECT webhook_id, status, COUNT(*) FROM deliveries
-          WHERE (status = 'pending' AND finished_at IS NULL)
-            OR (status IN ('delivered', 'rejected', 'dropped', 'cancelled') AND finished_at >= ?)
+        sql: `SELECT webhook_id, status, COUNT(*) FROM deliveries ${useIndex('deliveries_by_webhook')}
+          WHERE webhook_id IN (SELECT id FROM webhooks) AND ((status = 'pending' AND finished_at IS NULL)
+            OR (status IN ('delivered', 'rejected', 'dropped', 'cancelled') AND finished_at >= ?))
           GROUP BY webhook_id, status`,
         bindings: [now - 24 * 3600 * 1000],
       },
