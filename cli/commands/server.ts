@@ -309,7 +309,8 @@ const seedCommand = () =>
         ['A million organisations', 'tidings server seed --organisations 1000000'],
         [
           'A month of a busy installation',
-          'tidings server seed --organisations 1000 --projects 5000 --webhooks 100 --events 1000000 --deliveries 5000000',
+          'tidings server seed --organisations 1000 --projects 5000 --webhooks 100 ' +
+            '--events 1000000 --deliveries 5000000',
         ],
       ),
     )

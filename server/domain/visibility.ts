@@ -180,8 +180,8 @@ const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): voi
 const MOST_PARTS = 100
 
 /**
- * What a token sees of a resource in parts that share no row: events by their organisation, deliveries by their webhook.
- * Undefined where that is one part or too many.
+ * What a token sees of a resource in parts that share no row: events by their organisation, deliveries by their
+ * webhook. Undefined where that is one part or too many.
  */
 export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource): Promise<Visible[] | undefined> => {
   if (token.seesAllOrganisations) return undefined

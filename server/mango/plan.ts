@@ -33,8 +33,8 @@ export type Plan = {
 }
 
 /**
- * `required`: what is selected has this relation. `isSearched`: nothing but the text of its documents is asked about, to
- * which no index leads.
+ * `required`: what is selected has this relation. `isSearched`: nothing but the text of its documents is asked about,
+ * to which no index leads.
  */
 export type Join = { table: string; alias: string; on: Fragment; required: boolean; isSearched: boolean }
 

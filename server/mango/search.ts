@@ -353,8 +353,9 @@ export class Search {
       .map(({ column, direction }) => `${column!.property}${direction === 'desc' ? ' DESC' : ''}`)
       .join(', ')
     const { sql, bindings } = union(firsts, this.#alternatives.length > 0 ? 'UNION' : 'UNION ALL')
+    const ids = `SELECT id FROM (${sql}) pieces ORDER BY ${order} LIMIT ${count} OFFSET ${skip}`
     return {
-      sql: `SELECT ${table}.* FROM (SELECT id FROM (${sql}) pieces ORDER BY ${order} LIMIT ${count} OFFSET ${skip}) first
+      sql: `SELECT ${table}.* FROM (${ids}) first
         JOIN ${table} ON ${table}.id = first.id ORDER BY ${orderBy(this.#keys)}`,
       bindings,
     }

@@ -17,9 +17,9 @@ const allSteps: readonly Step[] = [
 ]
 
 /**
- * What happens because time passes. Each step has a timer of its own, and any number of processes do it at once: what a
- * batch changes, and the events of that, are one transaction that holds its rows. Batches of this process take turns, so
- * that the schedule has one connection at most, and after each its step rests: deliveries come first.
+ * What happens because time passes. Each step has a timer of its own, and any number of processes do it at once: what
+ * a batch changes, and the events of that, are one transaction that holds its rows. Batches of this process take turns,
+ * so that the schedule has one connection at most, and after each its step rests: deliveries come first.
  */
 export const startScheduler = (tools: Tools, steps = allSteps): { stop(): Promise<void> } => {
   const stopping = new AbortController()
