@@ -6,6 +6,7 @@ import * as idempotencyKeys from './0004_idempotency_keys.ts'
 import * as namedOrganisations from './0005_named_organisations.ts'
 import * as webhookNames from './0007_webhook_names.ts'
 import * as examplesAndNotices from './0008_examples_and_notices.ts'
+import * as ordering from './0009_ordering.ts'
 import * as schedule from './0013_schedule.ts'
 import * as reads from './0014_reads.ts'
 
@@ -23,6 +24,7 @@ export const migrations: Record<string, Migration> = {
   '0005_named_organisations': namedOrganisations,
   '0007_webhook_names': webhookNames,
   '0008_examples_and_notices': examplesAndNotices,
+  '0009_ordering': ordering,
   '0013_schedule': schedule,
   '0014_reads': reads,
 }

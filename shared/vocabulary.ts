@@ -8,14 +8,24 @@ export const eventTypes = [
   'project_report_quarterly_approved',
   'project_report_quarterly_overdue',
   'token_expired',
+  'webhook_inactive',
+  'delivery_dropped',
 ] as const
 export type EventType = (typeof eventTypes)[number]
+
+/** Events about a webhook: they go only to webhooks that name them, and never to that one. */
+export const noticeTypes = ['webhook_inactive', 'delivery_dropped'] as const satisfies EventType[]
+export type NoticeType = (typeof noticeTypes)[number]
 
 export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
 export type DeliveryStatus = (typeof deliveryStatuses)[number]
 
 export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
 export type WebhookStatus = (typeof webhookStatuses)[number]
+
+/** What a webhook's deliveries keep the order of. */
+export const webhookOrderings = ['none', 'project'] as const
+export type WebhookOrdering = (typeof webhookOrderings)[number]
 
 export const reportStatuses = ['open', 'submitted', 'approved'] as const
 export type ReportStatus = (typeof reportStatuses)[number]

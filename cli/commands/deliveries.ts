@@ -48,6 +48,10 @@ const listDeliveriesCommand = () =>
       examples(
         ['What a receiver refused', 'tidings deliveries list --status rejected'],
         ['What happened to one webhook in the last two hours', 'tidings deliveries list --webhook ID --since 2h'],
+        [
+          'How many since nine, by status and webhook',
+          'tidings deliveries list --since 9h --count --by status,webhook',
+        ],
         ['About one project report', `tidings deliveries list --selector '{"event.payload.projectReport.id":"ID"}'`],
         [
           'The story of each that failed',
@@ -144,7 +148,10 @@ const view = (nowMs: number): View<ListedDelivery> => ({
     { title: 'WEBHOOK', shrinks: 'url', cell: row => calledWebhook(row.webhook, row.webhookId) },
     {
       title: 'NEXT',
-      cell: row => cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),
+      cell: row =>
+        row.status === 'pending' && row.nextAttemptAt === null
+          ? 'in turn'
+          : cellText(row.nextAttemptAt && relativeIso(row.nextAttemptAt, nowMs)),
     },
     { title: 'TRIES', align: 'right', cell: row => String(row.attemptCount) },
     { ...timeColumn<ListedDelivery>('CREATED', row => row.createdAt, nowMs), optional: true },

@@ -4,11 +4,12 @@ import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { printArrival } from '../listen/arrival-output.ts'
 import { makeFolder, save, saving } from '../listen/keep.ts'
+import { listenForKeys } from '../listen/keys.ts'
 import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
 import { type RunningCommand, startCommand } from '../listen/run-command.ts'
 import { parseScriptedResponses, type ScriptedResponse } from '../listen/scripted-responses.ts'
-import { collect, examples, portNumber, wholeNumber } from '../options.ts'
+import { collect, examples, parseSelector, portNumber, wholeNumber } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { count, zoneAt, zoneName } from '../output/time.ts'
 import { idForUrl, unlessForbidden } from '../resources/webhook.ts'
@@ -20,7 +21,8 @@ export const listenCommand = () =>
       'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, ' +
         'with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. ' +
         'With --register it also says when what the server sends does not come here. ' +
-        'A server that is away is waited for. Ctrl-C ends it.',
+        'A server that is away is waited for. In a terminal it takes keys: send the last one again, show it whole, ' +
+        'choose the next answer. Ctrl-C ends it.',
     )
     .option('--port <number>', 'port to listen on; 0 takes any free one', portNumber, 4200)
     .option('--path <path>', 'path to receive at', '/hooks')
@@ -38,6 +40,7 @@ export const listenCommand = () =>
     .option('--delay <ms>', 'milliseconds before each answer', wholeNumber)
     .option('--reset', 'rehearse: break every connection off')
     .option('--hang', 'rehearse: never answer')
+    .option('--filter <json>', 'only deliveries that this Mango selector matches; others get 200, and are not shown')
     .option('--save <folder>', 'keep each request in a file there, for tidings verify --request')
     .option('--full', 'print the whole of each delivery')
     .option('--once', 'end after one delivery')
@@ -64,6 +67,7 @@ export const listenCommand = () =>
           'tidings listen --register --once --forward http://127.0.0.1:8080/hooks ' +
             `--run 'tidings webhooks ping "$WEBHOOK_ID"'`,
         ],
+        ['Only what concerns one project', `tidings listen --register --filter '{"event.projectId":"ID"}'`],
         ['Through a tunnel', 'tidings listen --register --public-url https://abc.example.net/hooks'],
       ),
     )
@@ -82,6 +86,8 @@ export const listenCommand = () =>
       let received = 0
       let invalid = 0
       const arrivals = new Map<string, number>()
+      let last: Arrival | undefined
+      const isWanted = options.filter === undefined ? undefined : await filterBy(session, options.filter)
       let isWebhookTold = false
       const tellWebhook = ({ verification, eventType, body }: Arrival): void => {
         if (isWebhookTold || eventType !== 'ping' || !verification?.ok) return
@@ -103,6 +109,7 @@ export const listenCommand = () =>
         },
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
         ...(options.webhookId !== undefined && { webhookIds: options.webhookId }),
+        ...(isWanted && { isWanted }),
         ...(options.delay !== undefined && { delayMs: options.delay }),
         ...(options.forward !== undefined && {
           forward: httpUrl(options.forward, '--forward http://127.0.0.1:8080/hooks'),
@@ -112,6 +119,7 @@ export const listenCommand = () =>
           if (eventId !== undefined) arrivals.set(eventId, (arrivals.get(eventId) ?? 0) + 1)
         },
         onDelivery: arrival => {
+          last = arrival
           printArrival(output, arrival, options.full ?? false)
           if (!options.register && options.webhookId === undefined) tellWebhook(arrival)
           if (options.save !== undefined) saving(output, () => save(options.save!, arrival, url))
@@ -127,6 +135,7 @@ export const listenCommand = () =>
       let webhookId: string | undefined
       let reachability: ReachabilityWatch | undefined
       let command: RunningCommand | undefined
+      let stopKeys = () => {}
       try {
         output.message(
           `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. ` +
@@ -151,6 +160,8 @@ export const listenCommand = () =>
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
         }
         counting = true
+        // A command that is run has the keyboard.
+        if (options.run === undefined) stopKeys = listenForKeys(session, { receiver, last: () => last, end: stop })
         if (options.run !== undefined) {
           command = startCommand(options.run, { webhookId, url, profile: session.profileFlag })
           command.ended.catch(ending.reject)
@@ -159,6 +170,7 @@ export const listenCommand = () =>
         // What it was waiting for has come just now.
         if (command) await Promise.race([command.ended, delay(GRACE_MS, undefined, { ref: false })])
       } finally {
+        stopKeys()
         command?.stop()
         reachability?.stop()
         if (webhookId !== undefined) await disable(session, webhookId)
@@ -175,6 +187,22 @@ export const listenCommand = () =>
         )
       }
     })
+
+/** Which deliveries a selector matches, asked of the server. Throws a CliError where it cannot be asked. */
+const filterBy = async (session: Session, filter: string): Promise<(eventId: string) => Promise<boolean>> => {
+  const selector = parseSelector(filter)
+  const document = 'query ($query: MangoQuery) { deliveries(query: $query) { id } }'
+  await session.graphql(document, { query: { selector, limit: 0 } })
+  return async id => {
+    const query = { selector: { $and: [{ id }, selector] }, limit: 1 }
+    try {
+      return (await session.graphql<{ deliveries: unknown[] }>(document, { query })).deliveries.length > 0
+    } catch (error) {
+      session.output.warning(`Whether the filter matches ${id} is not known: ${(error as Error).message}`)
+      return true
+    }
+  }
+}
 
 /** For a command of --run to end by itself, once all has been received. */
 const GRACE_MS = 2_000

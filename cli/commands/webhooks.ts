@@ -1,5 +1,5 @@
 import { Command, Option } from '@commander-js/extra-typings'
-import { eventTypes, webhookStatuses } from '../../shared/vocabulary.ts'
+import { eventTypes, webhookOrderings, webhookStatuses } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, dryRunOption, examples, filterList, gather, labelsOf, yesOption } from '../options.ts'
@@ -65,12 +65,14 @@ const createCommand = () =>
     .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'or of this project (repeatable)', collect)
+    .addOption(orderingOption())
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
       'after',
-      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and ` +
-        'when asked for; it cannot be chosen.',
+      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\n` +
+        'A ping is sent on registration and when asked for; it cannot be chosen.\n' +
+        'The last two tell of other webhooks, and are sent only where they are named.',
     )
     .addHelpText(
       'after',
@@ -81,6 +83,7 @@ const createCommand = () =>
           'tidings webhooks create https://example.com/hooks --events ' +
             'project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
         ],
+        ['In the order of each project', 'tidings webhooks create https://example.com/hooks --ordering project'],
         [
           'With a name, and a label to find it by',
           'tidings webhooks create https://example.com/hooks --name Ledger --label team=payments',
@@ -99,11 +102,11 @@ const createCommand = () =>
     .action(async (url, options, command) => {
       const session = new Session(command)
       if (options.file !== undefined) {
-        const { name, label, events, organisation, project } = options
-        if ([url, name, label, events, organisation, project].some(each => each !== undefined)) {
+        const { name, label, events, organisation, project, ordering } = options
+        if ([url, name, label, events, organisation, project, ordering].some(each => each !== undefined)) {
           throw usageError(
             '--file says all there is to say.',
-            'Leave out the URL, --name, --label, --events, --organisation and --project.',
+            'Leave out the URL, --name, --label, --events, --organisation, --project and --ordering.',
           )
         }
         const { applyWebhookFile } = await import('./webhooks-apply.ts')
@@ -113,7 +116,10 @@ const createCommand = () =>
         throw usageError('No endpoint is given.', 'Give its URL, or name a file of them with --file.')
       const { webhook } = await session.graphql<{ webhook: Webhook }>(
         createWebhook,
-        given({ url, ...named(options), ...filters(options) } satisfies Omit<GivenInput, 'status'>),
+        given({ url, ...named(options), ...filters(options), ordering: options.ordering } satisfies Omit<
+          GivenInput,
+          'status'
+        >),
       )
       session.output.message('The endpoint answered its ping with 200 and is registered.')
       printWebhook(session, webhook)
@@ -129,6 +135,7 @@ const listWebhooksCommand = () =>
       examples(
         ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
         ['Those of one team', `tidings webhooks list --selector '{"labels.team":"payments"}' --sort name`],
+        ['How many each team has', 'tidings webhooks list --count --by labels.team'],
         ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),
@@ -169,6 +176,7 @@ const updateCommand = () =>
     .option('-e, --events <types>', 'only these event types, or: all', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable), or: all', collect)
     .option('--project <id>', 'or of this project (repeatable), or: all', collect)
+    .addOption(orderingOption())
     .addOption(new Option('--status <status>', 'active, or disabled').choices(settableStatuses))
     .addOption(yesOption())
     .addOption(dryRunOption())
@@ -178,20 +186,22 @@ const updateCommand = () =>
         ['Move it', 'tidings webhooks update ID --endpoint https://example.com/new'],
         ['Call it something', 'tidings webhooks update ID --name Ledger --label team=payments --label env=live'],
         ['Take the limit on event types away', 'tidings webhooks update ID --events all'],
+        ['Send the events of each project in their order', 'tidings webhooks update ID --ordering project'],
       ),
     )
     .action(async (id, options, command) => {
-      const { endpoint, status } = options
+      const { endpoint, ordering, status } = options
       const changes = given({
         url: endpoint || undefined,
         ...named(options),
         ...filters(options),
+        ordering,
         status,
       } satisfies GivenInput)
       if (Object.keys(changes).length === 0) {
         throw usageError(
           'Nothing to change is given.',
-          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --status.',
+          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, --status.',
         )
       }
       await change(new Session(command), id, changes)
@@ -347,6 +357,12 @@ const change = async (session: Session, named: string, changes: Partial<WebhookI
   }
   printWebhook(session, webhook)
 }
+
+const orderingOption = () =>
+  new Option(
+    '--ordering <by>',
+    'project: the events of one project arrive in the order they happened, each after the one before has ended; or none',
+  ).choices(webhookOrderings)
 
 /** Each field that a client sets, as the options give it; undefined where they do not. */
 type GivenInput = { [Name in Exclude<keyof WebhookInput, 'id'>]: WebhookInput[Name] | undefined }

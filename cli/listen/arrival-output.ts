@@ -36,7 +36,8 @@ const describe = (
         .join('\n')}`
 }
 
-const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
+/** The whole of a delivery: its body and its checks. */
+export const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
   const checks = verification?.checks.map(check => `${check.name} ${check.status}`).join(', ') ?? 'none made'
   return `\n${prettyBody(body)}\n${colours.dim(fold(`checks: ${checks}`, columnsOf(process.stdout)))}\n`
 }

@@ -34,6 +34,8 @@ export interface LocalReceiverOptions {
   forward?: URL
   /** Whatever certificate is shown there. */
   insecure?: boolean
+  /** Whether a verified delivery is for this receiver; another is answered 200, and nobody is told of it. */
+  isWanted?: (eventId: string) => Promise<boolean>
   /** As soon as a request has come in, before it is verified or answered; what it says of itself may be false. */
   onRequest?: (eventId: string | undefined) => void
   onDelivery: (arrival: Arrival) => void
@@ -66,6 +68,8 @@ export interface Arrival {
 export interface LocalReceiver {
   /** Where it listens; what to register, unless `audience` was given. */
   url: string
+  /** Answers the next verified delivery so, whatever else was said; as usual where none is given. */
+  answerNext(answer: ScriptedResponse | undefined, onAnswered: () => void): void
   close(): Promise<void>
 }
 
@@ -79,12 +83,12 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   const keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
   const script = [...(options.responses ?? [])]
   const handled = new Set<string>()
+  let next: { answer: ScriptedResponse; onAnswered: () => void } | undefined
   let url = ''
 
   const nextResponse = (eventType: string | undefined): ScriptedResponse => {
-    const fine: ScriptedResponse = { kind: 'status', statusCode: 200 }
-    if (script.length === 0 || (eventType === 'ping' && !options.scriptPings)) return fine
-    return (script.length > 1 ? script.shift() : script[0]) ?? fine
+    if (script.length === 0 || (eventType === 'ping' && !options.scriptPings)) return FINE
+    return (script.length > 1 ? script.shift() : script[0]) ?? FINE
   }
 
   const receive = async (request: IncomingMessage, body: string): Promise<Decision> => {
@@ -110,10 +114,20 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     })
     const failed = verification.checks.find(({ status }) => status === 'failed')
     if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
+    const { eventId, eventType } = readBody(body)
+    if (options.isWanted && eventId !== undefined && !(await options.isWanted(eventId))) {
+      return { ...scriptedResponse(FINE), verification, isLeftOut: true }
+    }
     if (options.delayMs) await delay(options.delayMs)
+    if (next) {
+      const { answer, onAnswered } = next
+      next = undefined
+      onAnswered()
+      return { ...scriptedResponse(answer), verification }
+    }
     const answer = options.forward
       ? await forward(options.forward, request, body, options.insecure ?? false)
-      : scriptedResponse(nextResponse(readBody(body).eventType))
+      : scriptedResponse(nextResponse(eventType))
     return { ...answer, verification }
   }
 
@@ -127,6 +141,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     if (verification?.ok && typeof answered === 'number' && answered < 300)
       handled.add(String(verification.claims?.jti))
     answer(request, response, decision)
+    if (decision.isLeftOut) return
     options.onDelivery({
       receivedAtMs,
       method: request.method ?? '',
@@ -151,6 +166,9 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${options.path}`
   return {
     url,
+    answerNext(answer, onAnswered) {
+      next = answer && { answer, onAnswered }
+    },
     close: () =>
       new Promise(resolve => {
         server.close(() => resolve())
@@ -166,7 +184,10 @@ interface Decision {
   body: Buffer | string
   reason: string | undefined
   verification: Verification | undefined
+  isLeftOut?: true
 }
+
+const FINE: ScriptedResponse = { kind: 'status', statusCode: 200 }
 
 const refused = (statusCode: number, reason: string, check?: CheckName): Decision => ({
   answered: statusCode,

@@ -43,6 +43,8 @@ export interface Delivery {
   handledBefore?: boolean
   attemptCount: number
   nextAttemptAt: string | null
+  /** The one of its project that it waits for, where its webhook keeps their order. */
+  waitsFor?: { id: string; attemptCount: number; nextAttemptAt: string | null } | null
   createdAt: string
   finishedAt: string | null
   attempts: Attempt[]
@@ -74,7 +76,8 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
 
 /** GraphQL selection of everything that a delivery's timeline is told from. */
 export const deliveryFields = `id webhookId webhook { id url name status statusReason deletedAt }
-  eventType event { id payload example } status handledBefore attemptCount nextAttemptAt createdAt finishedAt
+  eventType event { id payload example } status handledBefore attemptCount nextAttemptAt
+  waitsFor { id attemptCount nextAttemptAt } createdAt finishedAt
   attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
 /** One attempt on one line: what came back, and how long it took. */
@@ -157,7 +160,7 @@ export const describeState = (
     const took = status === 'delivered' && attempt?.durationMs ? `, ${duration(attempt.durationMs)}` : ''
     return cellText(answer === undefined || status === 'cancelled' ? status : `${status} (${answer}${took})`)
   }
-  if (answer === undefined) return 'queued'
+  if (answer === undefined) return nextAttemptAt === null ? 'waits for its turn' : 'queued'
   return cellText(nextAttemptAt === null ? answer : `again ${relativeIso(nextAttemptAt, nowMs)} (${answer})`)
 }
 
@@ -213,6 +216,17 @@ const whyThen = ({ attempts, heldBy }: Delivery, at: number, zone: number): stri
   )
 }
 
+/** Which one has the turn, where the webhook keeps the order of its projects. */
+const whyItWaits = ({ waitsFor }: Delivery, zone: number): string => {
+  if (!waitsFor) return ''
+  const { id, attemptCount, nextAttemptAt } = waitsFor
+  const next = nextAttemptAt === null ? '' : `, at ${clock(nextAttemptAt, zone)}`
+  return (
+    ` It waits for delivery ${cellText(id)}, which is before it in the order of its project, to come to an end ` +
+    `(its next is attempt ${attemptCount + 1}${next}). See: tidings deliveries show ${cellText(id)}`
+  )
+}
+
 /** Those that wait for one endpoint are spread a little. */
 const HELD_TOLERANCE_MS = 60_000
 
@@ -221,7 +235,7 @@ const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: num
   pending: (delivery, nowMs, zone, colours) => {
     const number = delivery.attemptCount + 1
     const at = delivery.nextAttemptAt === null ? undefined : parseIso(delivery.nextAttemptAt)
-    if (at === undefined) return `Next: attempt ${number}, now under way.`
+    if (at === undefined) return `Next: attempt ${number}, when its turn comes.${whyItWaits(delivery, zone)}`
     if (at > nowMs) {
       const next = `Next: attempt ${number} ${relativeTime(at, nowMs)}, at ${clock(delivery.nextAttemptAt!, zone)}.`
       return `${next}${whyThen(delivery, at, zone)}`

@@ -1,4 +1,5 @@
 import { isDeepStrictEqual } from 'node:util'
+import { webhookOrderings } from '../../shared/vocabulary.ts'
 import { usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { wordsOf } from '../output/words.ts'
@@ -32,6 +33,10 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
   events: value => faultOfList('events', value),
   organisationIds: value => faultOfList('organisationIds', value),
   projectIds: value => faultOfList('projectIds', value),
+  ordering: value =>
+    isLeftOut(value) || webhookOrderings.some(ordering => ordering === value)
+      ? undefined
+      : `its ordering is ${shown(value)}; it is to be ${webhookOrderings.join(' or ')}`,
   status: value =>
     isLeftOut(value) || settableStatuses.some(status => status === value)
       ? undefined

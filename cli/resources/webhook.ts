@@ -1,4 +1,4 @@
-import type { DeliveryStatus, WebhookStatus } from '../../shared/vocabulary.ts'
+import type { DeliveryStatus, WebhookOrdering, WebhookStatus } from '../../shared/vocabulary.ts'
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
@@ -16,6 +16,7 @@ export interface Webhook {
   events: string[]
   organisationIds: string[]
   projectIds: string[]
+  ordering: WebhookOrdering
   status: WebhookStatus
   statusReason: string | null
   createdAt: string
@@ -41,6 +42,7 @@ const FIELDS = {
   events: { argument: '[EventType!]' },
   organisationIds: { argument: '[UUID!]' },
   projectIds: { argument: '[UUID!]' },
+  ordering: { argument: 'WebhookOrdering' },
   status: { argument: 'WebhookStatus' },
   statusReason: {},
   createdAt: {},
@@ -151,6 +153,7 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
           limited ? 'none besides those of the organisations' : 'all that its access token sees',
         ),
       ],
+      ordering: webhook.ordering === 'none' ? undefined : ['Ordering', `by ${cellText(webhook.ordering)}`],
       createdAt: ['Created', time(webhook.createdAt)],
       updatedAt: undefined,
       deletedAt: undefined,

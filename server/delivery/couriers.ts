@@ -69,7 +69,7 @@ export const createCouriers =
     }
   }
 
-const jobOf = ({ id, event, webhook }: FreshDelivery, lease: Lease): Job => ({
+const jobOf = ({ id, event, webhook, line }: FreshDelivery, lease: Lease): Job => ({
   deliveryId: id,
   eventId: event.id,
   webhookId: webhook.id,
@@ -79,6 +79,7 @@ const jobOf = ({ id, event, webhook }: FreshDelivery, lease: Lease): Job => ({
   attempt: 1,
   failureCount: 0,
   throttledSinceMs: null,
+  line,
   url: webhook.url,
   webhook,
   eventType: event.type,

@@ -90,10 +90,10 @@ export const pingStored = async (
     const lease = newLease(now)
     const eventId = await recordPing(trx, now)
     const owed = { event: { id: eventId, type: 'ping' as const }, webhook }
-    const [id] = await enqueue(trx, [owed], now, { lease: { id: lease, end: now + LEASE_MS } })
+    const [id] = await enqueue(trx, [owed], now, { id: lease, end: now + LEASE_MS })
     return { deliveryId: id!, eventId, epoch: webhook.epoch, lease }
   })
-  const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null }
+  const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null, line: null }
   const claimed = { deliveryId, eventId, webhookId, epoch, recovered: false, ...first }
   await loop.deliverNow(claimed)
   return { deliveryId }

@@ -25,6 +25,7 @@ import type { AttemptResult, Outcome } from './outcome.ts'
 //    meanwhile.
 // 5. Every attempt is logged, also one that no longer counts; a process that dies leaves a row that the next claim logs
 //    as lost.
+// 6. What waits for its turn in a line (`domain/lines.ts`) is never due, and under no lease.
 
 /** A claimed delivery: what is owed to whom, under which lease. */
 export type Claim = {
@@ -40,6 +41,8 @@ export type Claim = {
   attempt: number
   failureCount: number
   throttledSinceMs: number | null
+  /** In which it has its turn, where it keeps an order. */
+  line: string | null
 }
 
 /** A webhook as its claims need it. */
@@ -87,6 +90,7 @@ export type QueueRow = {
   attempt: number
   failure_count: number
   throttled_since: number | null
+  line: string | null
 }
 
 type HeadRow = Pick<QueueRow, 'webhook_id' | 'epoch' | 'recovered' | 'due_at'>
@@ -284,6 +288,7 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
   attempt: row.attempt + 1,
   failureCount: row.failure_count,
   throttledSinceMs: row.throttled_since,
+  line: row.line,
 })
 
 /**

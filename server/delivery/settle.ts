@@ -2,6 +2,8 @@ import type { Knex } from 'knex'
 import { type Database, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
+import { inHeldLines, leaveLines } from '../domain/lines.ts'
+import { type Dropped, tellOfDropped } from '../domain/notices.ts'
 import type { Outcome } from './outcome.ts'
 import { caseOf, type Job, type QueueRow, type Settlement } from './queue.ts'
 
@@ -19,7 +21,8 @@ const UNTIL_INACTIVE_MS = 5_000
  * mean for webhooks is written apart (`keeper.ts`): nothing here waits for a webhook's row.
  *
  * @param now asked when the deliveries are held
- * @returns those whose row of the queue another transaction holds at this moment: nothing of them was recorded
+ * @returns those whose row of the queue, or whose line, another transaction holds at this moment: nothing of them was
+ *   recorded
  */
 export const settle = async (
   database: Database,
@@ -32,26 +35,32 @@ export const settle = async (
     const { locked, held } = await lockRows(trx, sorted)
     const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
     if (free.length === 0) return sorted
-    const leases = new Map(locked.map(row => [row.delivery_id, row.lease]))
-    const isOwn = ({ job }: Settlement): boolean => leases.get(job.deliveryId) === job.lease
-    const own = await asOfNow(trx, free.filter(isOwn))
-    const late = await stillThere(
+    const queued = new Map(locked.map(row => [row.delivery_id, row]))
+    const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
+    const allOwn = await asOfNow(trx, free.filter(isOwn))
+    const allLate = await stillThere(
       trx,
       free.filter(settlement => !isOwn(settlement)),
     )
+    const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
+    const ended = await holdLines(trx, ending, queued, held)
+    const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
+    const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
     const time = now()
     await logAttempts(
       trx,
-      free.filter(settlement => isOwn(settlement) || late.includes(settlement)),
+      free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement))),
     )
     await retry(trx, own)
     await finish(trx, own, time)
+    await tellOfDropped(trx, own.flatMap(droppedOf), time)
     const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
     await logLost(
       trx,
       locked.filter(row => takenOver.has(row.delivery_id)),
     )
     await recordLate(trx, late, time)
+    await leaveLines(trx, ended, time)
     return sorted.filter(({ job }) => held.has(job.deliveryId))
   }, AGAIN)
 }
@@ -77,6 +86,24 @@ const lockRows = async (
     missing,
   )
   return { locked, held: new Set(held.map(row => row.delivery_id)) }
+}
+
+/**
+ * Holds the lines that deliveries stand in which come to an end. Those of a line that another holds join `held`.
+ *
+ * @returns the rows of the queue of the others
+ */
+const holdLines = async (
+  trx: Knex.Transaction,
+  ending: Settlement[],
+  queued: ReadonlyMap<string, QueueRow>,
+  held: Set<string>,
+): Promise<QueueRow[]> => {
+  const owed = ending.flatMap(({ job }) => queued.get(job.deliveryId) ?? [])
+  const ended = await inHeldLines(trx, owed)
+  const inHand = new Set(ended)
+  for (const row of owed) if (!inHand.has(row)) held.add(row.delivery_id)
+  return ended
 }
 
 /** Those whose deliveries have not been purged, which they are not now before this is committed. */
@@ -205,7 +232,7 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
 }
 
 const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
-  const finished = own.filter(({ outcome }) => outcome.status !== 'pending')
+  const finished = own.filter(isEnd)
   if (finished.length === 0) return
   const ended = await dequeue(trx, finished, leasesOf(finished))
   if (ended < finished.length) throw new Overtaken()
@@ -221,6 +248,9 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
     )
   }
 }
+
+const droppedOf = ({ job, outcome }: Settlement): Dropped[] =>
+  outcome.status === 'dropped' ? [{ deliveryId: job.deliveryId, attempts: job.attempt, reason: outcome.reason }] : []
 
 const wasHandled = (outcome: Outcome): boolean => outcome.status === 'rejected' && outcome.handledBefore === true
 
@@ -241,6 +271,8 @@ const dequeue = (trx: Knex.Transaction, finished: Settlement[], leases?: string[
 }
 
 const leasesOf = (settlements: { job: Job }[]): string[] => [...new Set(settlements.map(({ job }) => job.lease))]
+
+const isEnd = ({ outcome }: Settlement): boolean => outcome.status !== 'pending'
 
 const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
 

@@ -3,6 +3,16 @@ import type { EventType } from '../../shared/vocabulary.ts'
 import { marks, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
+import {
+  enterLines,
+  type HeldLines,
+  holdLines,
+  type InLine,
+  inHeldLines,
+  leaveLines,
+  NEVER,
+  type OrderedWebhook,
+} from './lines.ts'
 
 // A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, and nowhere
 // but here and in the settle (`delivery/queue.ts`), which records what attempts have come to.
@@ -10,7 +20,7 @@ import { newId } from '../ids.ts'
 const ROWS_A_STATEMENT = 500
 
 /** A webhook that may be sent to, as read under a lock that keeps it so until the transaction ends. */
-export type ActiveWebhook = { id: string; epoch: number }
+export type ActiveWebhook = OrderedWebhook & { epoch: number }
 
 /** An active webhook with all that is needed to send to it. */
 export type SendableWebhook = ActiveWebhook & { url: string; access_token_id: string; held_until: number | null }
@@ -20,6 +30,8 @@ export type FreshDelivery = {
   id: string
   event: { id: string; type: EventType; createdAt: number; payload: string }
   webhook: SendableWebhook
+  /** Where it keeps an order: it has its turn. */
+  line: string | null
 }
 
 export type Lease = { id: string; end: number }
@@ -33,32 +45,59 @@ export type Courier = {
 }
 
 /**
- * Writes pending deliveries, due now, and returns their ids in the order of `owed`.
+ * Writes pending deliveries, due now and in no line, and returns their ids in the order of `owed`.
  *
- * @param given.lease if given, the first attempt is claimed by the caller from the start, until `end`
- * @param given.recovered they go behind what is new
+ * @param lease if given, the first attempt is claimed by the caller from the start, until `end`
  */
 export const enqueue = async (
   trx: Sql,
-  owed: { event: { id: string; type: EventType }; webhook: ActiveWebhook }[],
+  owed: { event: { id: string; type: EventType }; webhook: { id: string; epoch: number } }[],
   now: number,
-  { lease, recovered = false }: { lease?: Lease; recovered?: boolean } = {},
+  lease?: Lease,
 ): Promise<string[]> => {
-  const added = owed.map(one => ({ id: newId(now), ...one, lease }))
-  await insertPending(trx, added, now, recovered)
+  const added = owed.map(one => ({ id: newId(now), ...one, lease, line: null, waits: false }))
+  await insertPending(trx, added, now, false)
   return added.map(delivery => delivery.id)
 }
 
-/** As `enqueue`, of one event; what `courier` takes is leased to it from the start. */
+/** An event that is queued again. */
+export type PastEvent = { id: string; type: EventType; createdAt: number; projectId: string | null }
+
+/** Writes pending deliveries of past events, which go behind what is new, and keep their order where one is kept. */
+export const enqueueRecovered = async (
+  trx: Sql,
+  events: PastEvent[],
+  webhook: ActiveWebhook,
+  now: () => number,
+): Promise<void> => {
+  const { lines } = await holdLines(
+    trx,
+    events.map(({ projectId }) => ({ webhook, projectId })),
+    now,
+  )
+  const time = now()
+  const added = events.map(event => ({ id: newId(time), event, webhook, lease: undefined }))
+  await insertPending(trx, await enterLines(trx, lines, added), time, true)
+}
+
+/**
+ * Writes pending deliveries of an event that happens now; what `courier` takes is leased to it from the start.
+ *
+ * @param lines those of the event's project that are to keep an order
+ */
 export const enqueueFresh = async (
   trx: Sql,
-  event: FreshDelivery['event'],
+  event: FreshDelivery['event'] & { projectId: string | null },
   webhooks: SendableWebhook[],
-  courier: Courier | undefined,
+  { lines, courier }: { lines: HeldLines; courier: Courier | undefined },
 ): Promise<void> => {
   const now = event.createdAt
-  const fresh = webhooks.map(webhook => ({ id: newId(now), event, webhook }))
-  const { lease, taken } = courier?.take(fresh) ?? {}
+  const fresh = await enterLines(
+    trx,
+    lines,
+    webhooks.map(webhook => ({ id: newId(now), event, webhook })),
+  )
+  const { lease, taken } = courier?.take(fresh.filter(({ waits }) => !waits)) ?? {}
   const added = fresh.map(delivery => ({ ...delivery, lease: taken?.has(delivery.id) ? lease : undefined }))
   await insertPending(trx, added, now, false)
 }
@@ -66,8 +105,11 @@ export const enqueueFresh = async (
 type Pending = {
   id: string
   event: { id: string; type: EventType }
-  webhook: ActiveWebhook
+  webhook: { id: string; epoch: number }
   lease: Lease | undefined
+  line: string | null
+  /** For its turn in the line. */
+  waits: boolean
 }
 
 const insertPending = async (trx: Sql, added: Pending[], now: number, recovered: boolean): Promise<void> => {
@@ -77,21 +119,22 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
       trx,
       `INSERT INTO deliveries (id, event_id, event_type, webhook_id, status, next_attempt_at, created_at)
        VALUES ${part.map(() => "(?, ?, ?, ?, 'pending', ?, ?)").join(', ')}`,
-      part.flatMap(({ id, event, webhook }) => [id, event.id, event.type, webhook.id, now, now]),
+      part.flatMap(({ id, event, webhook, waits }) => [id, event.id, event.type, webhook.id, waits ? null : now, now]),
     )
     await run(
       trx,
-      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, epoch, recovered, due_at, lease, attempt)
-       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
-      part.flatMap(({ id, event, webhook, lease }) => [
+      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, epoch, recovered, due_at, lease, attempt, line)
+       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
+      part.flatMap(({ id, event, webhook, lease, line, waits }) => [
         id,
         event.id,
         webhook.id,
         webhook.epoch,
         recovered ? 1 : 0,
-        lease?.end ?? now,
+        waits ? NEVER : (lease?.end ?? now),
         lease?.id ?? null,
         lease ? 1 : 0,
+        line,
       ]),
     )
   }
@@ -101,10 +144,14 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
 export const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
 
 /** A row of the queue, as far as its end is concerned. */
-export type OwedRow = { delivery_id: string; lease: string | null; attempt: number }
+export type OwedRow = InLine & { lease: string | null; attempt: number }
 
-/** Cancels deliveries whose rows of the queue this transaction has locked. */
-export const cancel = async (trx: Sql, owed: OwedRow[], now: number): Promise<void> => {
+/**
+ * Cancels deliveries whose rows of the queue this transaction has locked; those that stand in a line which another
+ * holds stay as they are.
+ */
+export const cancel = async (trx: Sql, given: OwedRow[], now: number): Promise<void> => {
+  const owed = await inHeldLines(trx, given)
   if (owed.length === 0) return
   const ids = owed.map(row => row.delivery_id)
   await logLost(trx, owed)
@@ -117,6 +164,7 @@ export const cancel = async (trx: Sql, owed: OwedRow[], now: number): Promise<vo
     [now, now, ...ids],
   )
   await run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})`, ids)
+  await leaveLines(trx, owed, now)
 }
 
 /** Logs the attempts of those that had these rows leased before and never said what came of it. */

@@ -5,6 +5,8 @@ import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
+import { holdLines } from './lines.ts'
+import { SEES_WEBHOOK } from './visibility.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -41,7 +43,8 @@ export const ON_DEMAND = "(e.type = 'ping' OR e.example = 1)"
  * Writes an event, and for each webhook that is to have it a delivery with its place in the queue: all in the caller's
  * transaction, with the change that caused it, so that none of them is ever there without the others.
  *
- * @param now asked when the webhooks are held: what one of them had before its last change is older than this
+ * @param now asked when the webhooks are held: what one of them had before its last change is older than this. Where
+ *   webhooks keep the order of the project, the event is later than all that they are to have before it
  * @param courier takes what it can send when the transaction is committed
  */
 export const recordEvent = async <Type extends EventType>(
@@ -50,10 +53,14 @@ export const recordEvent = async <Type extends EventType>(
   now: () => number,
   courier?: Courier,
 ): Promise<void> => {
-  const { type, organisationIds, projectId } = event
+  const { type, organisationIds, projectId = null } = event
   // Without an organisation nobody sees it.
   const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, event)
-  const time = now()
+  const { lines, time } = await holdLines(
+    trx,
+    webhooks.map(webhook => ({ webhook, projectId })),
+    now,
+  )
   const id = newId(time)
   const payload = JSON.stringify(event.payload)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
@@ -61,16 +68,17 @@ export const recordEvent = async <Type extends EventType>(
     trx,
     'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
       'VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId ?? null, organisationIds === 'all' ? 1 : 0, payload, time],
+    [id, type, single, projectId, organisationIds === 'all' ? 1 : 0, payload, time],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await enqueueFresh(trx, { id, type, createdAt: time, payload }, webhooks, courier)
+  await enqueueFresh(trx, { id, type, createdAt: time, payload, projectId }, webhooks, { lines, courier })
 }
 
-const MATCHED = 'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at'
+const MATCHED =
+  'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at, w.ordering, w.ordered_since'
 
 /** A webhook as it is, and when it was changed last before it was found to match: later after each change. */
 type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
@@ -127,11 +135,13 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
 
 /**
  * Whether the token `t` sees the event `e`: one of its organisations, and the one that its project is in by now. What
- * is on demand belongs to none, and is not asked about.
+ * is on demand belongs to none, and is not asked about. What is about a webhook is for those who see that as well.
  */
 export const SEES = `
   (t.sees_all_organisations = 1
-    OR (EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
+    OR ((e.about_webhook_id IS NULL
+        OR EXISTS (SELECT 1 FROM webhooks about WHERE about.id = e.about_webhook_id AND ${SEES_WEBHOOK}))
+      AND EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
         e.all_organisations = 1 OR s.organisation_id = e.organisation_id
         OR EXISTS (SELECT 1 FROM event_organisations eo
           WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id)))
@@ -150,4 +160,10 @@ export const MAY_HAVE = `
       OR EXISTS (SELECT 1 FROM event_organisations eo
         WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
     OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
+  AND (e.about_webhook_id IS NULL OR e.about_webhook_id <> w.id)
   AND ${SEES}`
+
+/** Whether the webhook `w` asked for the type of the event `e`: what is about webhooks it has to name. */
+export const ASKED_FOR = `
+  ((w.all_events = 1 AND e.about_webhook_id IS NULL)
+    OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))`

@@ -4,8 +4,8 @@ import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
-import { enqueue } from './deliveries.ts'
-import { MAY_HAVE, ON_DEMAND } from './events.ts'
+import { enqueue, enqueueRecovered, type PastEvent } from './deliveries.ts'
+import { ASKED_FOR, MAY_HAVE, ON_DEMAND } from './events.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
 import { sweepUntil } from './sweep.ts'
@@ -51,16 +51,19 @@ export const redeliver = async (change: Change, deliveryId: string): Promise<str
 }
 
 /** Those of some events that are still there, held so that they are not purged before they are queued. */
-export const holdEvents = async <Event extends { id: string }>(trx: Sql, events: Event[]): Promise<Event[]> => {
+export const holdEvents = async (trx: Sql, events: { id: string }[]): Promise<PastEvent[]> => {
   const { forShare } = dialectOf(trx)
   if (events.length === 0) return []
-  const held = await rows<{ id: string }>(
+  const held = await rows<{ id: string; type: EventType; created_at: number; project_id: string | null }>(
     trx,
-    `SELECT id FROM events WHERE id IN (${marks(events)}) ORDER BY id${forShare}`,
+    `SELECT id, type, created_at, project_id FROM events WHERE id IN (${marks(events)}) ORDER BY id${forShare}`,
     events.map(event => event.id),
   )
-  const ids = new Set(held.map(row => row.id))
-  return events.filter(event => ids.has(event.id))
+  return held.map(({ created_at, project_id, ...event }) => ({
+    ...event,
+    createdAt: created_at,
+    projectId: project_id,
+  }))
 }
 
 /**
@@ -105,7 +108,7 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
     id: after.time >= webhook.created_at ? after.id : '',
   }
   const edge = await edgeOf(trx, from, end)
-  const missed = await rows<{ id: string; type: EventType; created_at: number }>(trx, missedOf(trx), [
+  const missed = await rows<{ id: string; created_at: number }>(trx, missedOf(trx), [
     from.time,
     from.time,
     from.id,
@@ -116,12 +119,7 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
     BATCH,
   ])
   const there = await holdEvents(trx, missed)
-  await enqueue(
-    trx,
-    there.map(event => ({ event, webhook })),
-    held.now(),
-    { recovered: true },
-  )
+  await enqueueRecovered(trx, there, webhook, held.now)
   const last = missed.at(-1)
   const isLooked = missed.length < BATCH
   return {
@@ -164,7 +162,7 @@ const AFTER = 'e.created_at >= ? AND (e.created_at > ? OR e.id > ?)'
  * those that it has a delivery of. A join and not NOT EXISTS, which MariaDB makes a list of all deliveries for.
  */
 const missedOf = (trx: Sql): string => `
-  SELECT e.id, e.type, e.created_at FROM events e ${dialectOf(trx).useIndex('events_by_time')}
+  SELECT e.id, e.created_at FROM events e ${dialectOf(trx).useIndex('events_by_time')}
   JOIN webhooks w ON 1 = 1
   JOIN access_tokens t ON t.id = w.access_token_id
   LEFT JOIN deliveries d ${dialectOf(trx).useIndex('deliveries_by_event')}
@@ -172,8 +170,7 @@ const missedOf = (trx: Sql): string => `
   WHERE ${AFTER} AND e.created_at <= ? AND (e.created_at < ? OR e.id <= ?)
     AND w.id = ?
     AND NOT ${ON_DEMAND}
-    AND (w.all_events = 1
-      OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))
+    AND ${ASKED_FOR}
     AND ${MAY_HAVE}
     AND d.id IS NULL
   ORDER BY e.created_at, e.id LIMIT ?`

@@ -7,7 +7,7 @@ import type { Meter } from '../mango/meter.ts'
 import type { MangoQuery } from '../mango/query.ts'
 import type { Visible } from '../mango/resource.ts'
 import type { Change } from './change.ts'
-import { enqueue } from './deliveries.ts'
+import { enqueueRecovered } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 import { holdEvents } from './recovery.ts'
 import { type DeliveryRow, deliveries } from './resources.ts'
@@ -16,6 +16,8 @@ import { lockActive } from './webhooks.ts'
 
 /** Deliveries of one transaction. */
 const BATCH = 500
+/** Events whose deliveries are looked for at once: each may have been sent again often. */
+const ALIKE = 50
 /** What takes longer answers with where to go on. */
 const BUDGET_MS = 15_000
 
@@ -95,12 +97,13 @@ const pageOf = async (
   const found = await search({ ...query, ...place, limit })
   const eventIds = [...new Set(found.map(row => row.event_id))]
   const { selector } = query
-  const alike =
-    eventIds.length === 0 ? [] : await search({ selector }, all => all.whereIn('deliveries.event_id', eventIds))
   const first = new Map<string, string>()
-  for (const { event_id, id } of alike) {
-    const known = first.get(event_id)
-    if (known === undefined || id < known) first.set(event_id, id)
+  for (let from = 0; from < eventIds.length; from += ALIKE) {
+    const some = eventIds.slice(from, from + ALIKE)
+    for (const { event_id, id } of await search({ selector }, all => all.whereIn('deliveries.event_id', some))) {
+      const known = first.get(event_id)
+      if (known === undefined || id < known) first.set(event_id, id)
+    }
   }
   return {
     firsts: found.filter(row => first.get(row.event_id) === row.id),
@@ -118,16 +121,16 @@ const queuePage = async (
 ): Promise<Redelivery> => {
   const { trx, token } = held
   const webhook = await lockActive(held, webhookId, 'forUpdate')
-  const events = firsts.map(({ event_id, event_type }) => ({ id: event_id, type: event_type }))
-  const there = new Set((await holdEvents(trx, events)).map(({ id }) => id))
+  const events = firsts.map(({ event_id }) => ({ id: event_id }))
+  const there = new Map((await holdEvents(trx, events)).map(event => [event.id, event]))
   const seen = new Set(await seenOf(trx, token, firsts))
   const owed = await pendingOf(trx, webhookId, events)
   const room = (query.limit ?? Number.POSITIVE_INFINITY) - soFar.queued
   const chosen = firsts
-    .filter(({ id, event_id }) => seen.has(id) && there.has(event_id) && !owed.has(event_id))
+    .filter(({ id, event_id }) => seen.has(id) && !owed.has(event_id))
+    .flatMap(({ event_id }) => there.get(event_id) ?? [])
     .slice(0, room)
-    .map(({ event_id, event_type }) => ({ event: { id: event_id, type: event_type }, webhook }))
-  if (!dryRun) await enqueue(trx, chosen, held.now(), { recovered: true })
+  if (!dryRun) await enqueueRecovered(trx, chosen, webhook, held.now)
   return {
     webhookId,
     queued: soFar.queued + chosen.length,

@@ -1,5 +1,13 @@
-import { deliveryStatuses, eventTypes, permissions, reportStatuses, webhookStatuses } from '../../shared/vocabulary.ts'
+import {
+  deliveryStatuses,
+  eventTypes,
+  permissions,
+  reportStatuses,
+  webhookOrderings,
+  webhookStatuses,
+} from '../../shared/vocabulary.ts'
 import type { Resource } from '../mango/resource.ts'
+import { waitsForOf } from './waits-for.ts'
 import { healthOf, lastDeliveryOf } from './webhook-health.ts'
 
 // Everything that can be read, as data: selectors, GraphQL's fields and the types of rows are made from it. A new field
@@ -103,6 +111,7 @@ export const webhooks = {
       of: (): Entity => projects,
     },
     status: { kind: 'column', column: 'status', type: 'string', values: webhookStatuses },
+    ordering: { kind: 'column', column: 'ordering', type: 'string', values: webhookOrderings },
     statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },
     updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
@@ -162,6 +171,7 @@ export const deliveries = {
     handledBefore: { kind: 'column', column: 'handled_before', type: 'boolean' },
     attemptCount: { kind: 'column', column: 'attempt_count', type: 'integer' },
     nextAttemptAt: { kind: 'column', column: 'next_attempt_at', type: 'time', nullable: true },
+    waitsFor: waitsForOf((): Entity => deliveries),
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },
     finishedAt: { kind: 'column', column: 'finished_at', type: 'time', nullable: true },
     attempts: { kind: 'children', resource: (): Resource => attempts, key: 'delivery_id', orderBy: 'number' },
@@ -223,6 +233,7 @@ export type WebhookRow = RowOf<typeof webhooks> & {
   all_events: number
   all_organisations_and_projects: number
   held_until: number | null
+  ordered_since: number
   epoch: number
   ended_epoch: number
 }

@@ -4,6 +4,7 @@ import { type Database, marks, rows, run, type Sql } from '../database/connect.t
 import { dialectOf } from '../database/dialect.ts'
 import { cancel, type OwedRow } from './deliveries.ts'
 import { MAY_HAVE, ON_DEMAND } from './events.ts'
+import { NEVER } from './lines.ts'
 
 // A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over
 // what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
@@ -34,7 +35,7 @@ export const sweepAfterChange = async (trx: Sql, webhookId: string, now: number)
 const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number> => {
   const past = await rows<PastRow>(
     trx,
-    `SELECT delivery_id, event_id, lease, attempt, epoch, due_at FROM delivery_queue
+    `SELECT delivery_id, event_id, lease, attempt, epoch, due_at, line FROM delivery_queue
      ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
      WHERE webhook_id = ? AND epoch < ? LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
     [webhook.id, webhook.epoch, SWEEP],
@@ -69,12 +70,17 @@ export const sweepRows = async (
   )
 }
 
-/** What they were to wait for was the old url's: a pause that it asked for, or its recovery from a failure. */
+/**
+ * What they were to wait for was the old url's: a pause that it asked for, or its recovery from a failure. Their turn
+ * they wait for all the same.
+ */
 const moveOn = async (trx: Sql, moved: PastRow[], epoch: number, now: number): Promise<void> => {
   if (moved.length === 0) return
   const ids = moved.map(row => row.delivery_id)
   await run(trx, `UPDATE delivery_queue SET epoch = ? WHERE delivery_id IN (${marks(ids)})`, [epoch, ...ids])
-  const waiting = moved.filter(row => row.lease === null && row.due_at > now).map(row => row.delivery_id)
+  const waiting = moved
+    .filter(row => row.lease === null && row.due_at > now && row.due_at < NEVER)
+    .map(row => row.delivery_id)
   if (waiting.length === 0) return
   await run(trx, `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(waiting)}) AND lease IS NULL`, [
     now,

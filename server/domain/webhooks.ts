@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import { badInput, TidingsError } from '../../shared/errors.ts'
-import { type EventType, eventTypes, type WebhookStatus } from '../../shared/vocabulary.ts'
+import { type EventType, eventTypes, type WebhookOrdering, type WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { takeTurns } from './access-tokens.ts'
@@ -22,6 +22,7 @@ export type WebhookInput = {
   events?: EventType[] | undefined
   organisationIds?: string[] | undefined
   projectIds?: string[] | undefined
+  ordering?: WebhookOrdering | undefined
   status?: WebhookStatus | undefined
 }
 
@@ -131,6 +132,7 @@ export const insertWebhook = async (
     name: input.name || null,
     labels: labelsText(input.labels ?? {}),
     status: input.status ?? 'active',
+    ordering: input.ordering ?? 'none',
     all_events: 1,
     all_organisations_and_projects: 1,
     created_at: time,
@@ -204,7 +206,7 @@ export const updateWebhook = async (
   const { trx, token, now } = change
   const { id } = seen
   const before = await lockWebhook(change, id, 'forUpdate', input.projectIds)
-  const { url, status, organisationIds, projectIds } = input
+  const { url, ordering, status, organisationIds, projectIds } = input
   const isOf = (given: unknown, was: unknown, is: unknown) => given !== undefined && was !== is && given !== is
   if (isOf(url, seen.url, before.url) || (status === 'active' && wasDisabled(seen, before))) {
     throw new TidingsError('CONFLICT', 'The webhook was changed at the same moment. Look at it, and try again.', {
@@ -222,6 +224,7 @@ export const updateWebhook = async (
     .where({ id })
     .update({
       updated_at: time,
+      ...(ordering !== undefined && ordering !== before.ordering && { ordering, ordered_since: time }),
       ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }),
       ...(input.name !== undefined && { name: input.name || null }),
       ...(input.labels !== undefined && { labels: labelsText(input.labels) }),
@@ -336,8 +339,9 @@ type Leaving = {
  * being sent at this moment is finished, and counts as delivered if the receiver acknowledges it.
  *
  * @param change.from nothing is done if it is in another status by now, or in another epoch than one given
+ * @returns whether it has left
  */
-export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<void> => {
+export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<boolean> => {
   const [ofEpoch, epochs] = from.epoch === undefined ? ['', []] : [' AND epoch = ?', [from.epoch]]
   const left = await run(
     trx,
@@ -347,6 +351,7 @@ export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, n
     [to.status, to.reason, now, now, id, from.status, ...epochs],
   )
   if (left > 0) await sweepAfterChange(trx, id, now)
+  return left > 0
 }
 
 /**

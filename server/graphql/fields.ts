@@ -68,8 +68,14 @@ const resolverOf = (resource: Resource, field: Field): Resolver => {
       return ownText(field)
     case 'list':
       return (row, _args, { loaders, budget }) => budget.list(loaders.value(field).load(row.id as string))
-    case 'derived':
-      return (row, _args, { loaders }) => loaders.value(field).load(row.id as string)
+    case 'derived': {
+      const to = field.row?.()
+      if (!to) return (row, _args, { loaders }) => loaders.value(field).load(row.id as string)
+      return async (row, _args, { loaders }) => {
+        const id = await loaders.value(field).load(row.id as string)
+        return id === null ? null : loaders.seenRow(to).load(id as string)
+      }
+    }
     case 'related': {
       const { column } = field
       const to = field.resource()

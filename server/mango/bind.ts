@@ -99,7 +99,7 @@ const targetOf = (field: Field): Target => {
     case 'derived':
       return field.object
         ? { kind: 'object', resource: field.object }
-        : { kind: 'scalar', type: 'time', nullable: true }
+        : { kind: 'scalar', type: field.row ? 'uuid' : 'time', nullable: true }
   }
 }
 

@@ -42,9 +42,14 @@ export type Field =
   | { kind: 'children'; resource: () => Resource; key: string; orderBy: string }
   /**
    * Worked out from other tables, for the rows it is asked of: SQL neither selects on it nor orders by it. An object
-   * with the fields of `object`, or else a time, or null where `load` has none.
+   * with the fields of `object`, a row of `row` (to selectors its id), or else a time, or null where `load` has none.
    */
-  | { kind: 'derived'; object?: Resource; load: (source: Source, ids: string[]) => Promise<Map<string, Json>> }
+  | {
+      kind: 'derived'
+      object?: Resource
+      row?: () => Resource
+      load: (source: Source, ids: string[]) => Promise<Map<string, Json>>
+    }
 
 export type ScalarType = Extract<Field, { kind: 'column' }>['type']
 

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { expireTokens } from './expiry.ts'
-import { deleteKeys, deleteSignatures } from './leftovers.ts'
+import { deleteKeys, deleteLines, deleteSignatures } from './leftovers.ts'
 import { emitOverdue } from './overdue.ts'
 import { endDeleted, purge } from './purge.ts'
 import { openOwedReports } from './reports.ts'
@@ -12,6 +12,7 @@ const allSteps: readonly Step[] = [
   expireTokens,
   deleteSignatures,
   deleteKeys,
+  deleteLines,
   purge,
   endDeleted,
 ]

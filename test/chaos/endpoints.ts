@@ -1,4 +1,4 @@
-import type { EventType } from '../../shared/vocabulary.ts'
+import type { EventType, WebhookOrdering } from '../../shared/vocabulary.ts'
 import { portion } from './random.ts'
 
 // The endpoints of a run: what each is to have, and how it behaves. What an endpoint does with a delivery depends on
@@ -26,6 +26,8 @@ export type Endpoint = {
   events?: EventType[]
   organisations?: number[]
   projects?: number[]
+  /** Whether it is sent the events of each project in their order. */
+  ordering?: WebhookOrdering
 }
 
 /**
@@ -67,6 +69,9 @@ export const endpoints: readonly Endpoint[] = [
   { behaviour: 'throttling', projects: [11] },
   { behaviour: 'redirecting', projects: [12] },
   { behaviour: 'rejecting', projects: [13] },
+  // What comes one after the other must not come faster than it can be answered.
+  { behaviour: 'good', organisations: [3], ordering: 'project' },
+  { behaviour: 'resetting', events: ['project_report_quarterly_approved'], projects: [14, 15], ordering: 'project' },
 ]
 
 /** Whether the webhook of an endpoint should have an event. */

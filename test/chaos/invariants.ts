@@ -35,6 +35,7 @@ export const checkAll = async (given: Given): Promise<{ findings: Findings; figu
   await checkEvents(given, findings, figures)
   await checkDeliveries(given, findings, figures)
   checkHolds(given, findings)
+  await checkOrder(given, findings)
   checkRequests(given, findings)
   checkAnswers(given, findings, figures)
   checkServers(given, findings)
@@ -224,6 +225,40 @@ const checkHolds = ({ arrivals, disturbances }: Given, findings: Findings): void
           `${behaviour} (${index}) asked at ${time(endedAt)} for a pause until ${time(heldUntil)} (${jti}), ` +
             `and ${other} came at ${time(arrivedAt)}`,
         )
+      }
+    }
+  }
+}
+
+/** A line is read whole: it is one webhook's of one project. */
+const checkOrder = async ({ world, arrivals, disturbances }: Given, findings: Findings): Promise<void> => {
+  const wrong = finder(
+    findings,
+    'where a webhook keeps the order of projects, each event came after the end of the last',
+  )
+  for (const [index, { ordering, behaviour }] of endpoints.entries()) {
+    if (ordering === undefined) continue
+    const made = await rows<{ id: string; status: string; project_id: string; created_at: number }>(
+      world.database.knex,
+      `SELECT d.id, d.status, e.project_id, e.created_at FROM deliveries d JOIN events e ON e.id = d.event_id
+       WHERE d.webhook_id = ? ORDER BY e.created_at, e.id`,
+      [world.webhookIds[index]!],
+    )
+    for (const line of Map.groupBy(made, row => row.project_id).values()) {
+      const arrived = arrivals.of(line.map(({ id }) => id))
+      for (const [n, next] of line.slice(1).entries()) {
+        const before = line[n]!
+        const what = `${behaviour} (${index}): ${next.id}, after ${before.id} in its project,`
+        if (next.created_at <= before.created_at) wrong.push(`${what} has no later time`)
+        const first = arrived.get(next.id)?.[0]
+        if (!first) continue
+        const ended = arrived.get(before.id)?.filter(it => it.isWritten && it.endedAt! <= first.arrivedAt) ?? []
+        if (ended.length === 0) wrong.push(`${what} came at ${time(first.arrivedAt)}, before the last was answered`)
+        const late = arrived.get(before.id)?.find(it => it.arrivedAt > first.arrivedAt)
+        // One that stood still, or its connection, may have held a request in its hands that another has made since.
+        if (late && among(disturbances)(before.created_at, late.arrivedAt, 'freeze').length === 0) {
+          wrong.push(`${what} came at ${time(first.arrivedAt)}, and the last again at ${time(late.arrivedAt)}`)
+        }
       }
     }
   }

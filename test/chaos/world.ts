@@ -74,12 +74,13 @@ export const createWorld = async (
   keyring.stop()
   const webhookIds = await addWebhooks(
     knex,
-    endpoints.map(({ url, events = [], organisations = [], projects = [] }) => ({
+    endpoints.map(({ url, events = [], organisations = [], projects = [], ordering = 'none' }) => ({
       accessTokenId: credentials.id,
       url,
       events,
       organisationIds: organisations.map(number => organisationIds[number]!),
       projectIds: projects.map(number => projectIds[number]!),
+      ordering,
       createdAt: now,
     })),
   )

@@ -60,6 +60,20 @@ test('--output id prints nothing but the id', async () => {
   assert.equal(stdout, `${webhook.id}\n`)
 })
 
+test('the order of a webhook is sent where it is given, and shown where there is one', async () => {
+  const ordered = { ...webhook, ordering: 'project' }
+  const args = ['webhooks', 'create', webhook.url, '--ordering', 'project', '--output', 'table']
+  const { stdout } = await run(args, { data: { webhook: ordered } })
+  assert.deepEqual(server.received[0]!.variables, { url: webhook.url, ordering: 'project' })
+  assert.match(stdout, /Ordering +by project/)
+  const found = { data: { webhooks: [ordered] } }
+  await run(['webhooks', 'update', webhook.id, '--ordering', 'none'], found, { data: { webhook } })
+  assert.deepEqual(server.received.at(-1)!.variables, { id: webhook.id, ordering: 'none' })
+  const { code, stderr } = await run(['webhooks', 'create', webhook.url, '--ordering', 'event'])
+  assert.equal(code, 2)
+  assert.match(stderr, /none, project/)
+})
+
 test('--output ndjson prints a row a line', async () => {
   const { stdout } = await run(['webhooks', 'list', '-o', 'ndjson'], { data: { rows: [webhook, webhook] } })
   assert.deepEqual(

@@ -36,6 +36,7 @@ const webhook = (given: Partial<Webhook> = {}): Webhook => ({
   deletedAt: null,
   organisationIds: [],
   projectIds: [],
+  ordering: 'none',
   status: 'active',
   statusReason: null,
   createdAt: '',

@@ -29,6 +29,7 @@ const webhook: Webhook = {
   deletedAt: null,
   organisationIds: [],
   projectIds: [],
+  ordering: 'none',
   status: 'active',
   statusReason: null,
   createdAt: '2026-11-21T00:40:01.123+00:00',

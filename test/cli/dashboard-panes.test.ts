@@ -58,6 +58,7 @@ const webhooks = Array.from(
     deletedAt: null,
     organisationIds: [],
     projectIds: [],
+    ordering: 'none',
     status: webhookStatuses[number % 3]!,
     statusReason: 'It answered 429 without a Retry-After.',
     createdAt: '2026-11-21T00:30:00.000+00:00',

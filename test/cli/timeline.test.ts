@@ -34,3 +34,14 @@ test('the story of a delivery that was rejected says what to do', () => {
   const story = describeDelivery(delivery, Date.parse(at), colours)
   assert.match(story, /401 means that it did not accept the token.*tidings deliveries redeliver d1/)
 })
+
+test('the story of a delivery that waits for its turn says which one it waits for, and when that is sent next', () => {
+  const waiting = { ...delivery, status: 'pending' as const, attemptCount: 0, attempts: [], finishedAt: null }
+  const waitsFor = { id: 'd0', attemptCount: 2, nextAttemptAt: '2026-11-21T00:41:00.000+00:00' }
+  const story = describeDelivery({ ...waiting, waitsFor }, Date.parse(at), colours)
+  assert.match(story, /when its turn comes\. It waits for delivery d0, .*order of its project.*attempt 3, at .*00\)/s)
+  assert.match(story, /tidings deliveries show d0/)
+  assert.equal(describeState(waiting, Date.parse(at)), 'waits for its turn')
+  // Where the caller does not see the other one, or it has ended at this moment.
+  assert.match(describeDelivery({ ...waiting, waitsFor: null }, Date.parse(at), colours), /when its turn comes\.\n/)
+})

@@ -148,10 +148,10 @@ describeEachEngine('what is committed by a process that delivers', engine => {
       take: (fresh: { id: string }[]) => ({ lease, taken: new Set(fresh.map(({ id }) => id)) }),
       seesToAll: true,
     }
-    const given = { id: event.id, type: event.type, createdAt: clock.now(), payload: event.payload }
+    const given = { id: event.id, type: event.type, createdAt: clock.now(), payload: event.payload, projectId: null }
     const loop = engine === 'sqlite' ? undefined : await fixture.startLoop()
     await loop?.idle()
-    await fixture.database.transaction(trx => enqueueFresh(trx, given, [webhook], dying))
+    await fixture.database.transaction(trx => enqueueFresh(trx, given, [webhook], { lines: new Map(), courier: dying }))
     await loop?.idle()
     assert.equal(receiver.requests.length, 0)
     clock.advance(LEASE_MS)

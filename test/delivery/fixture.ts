@@ -12,6 +12,7 @@ import { createSealer } from '../../server/keys/seal.ts'
 import { openKeyring } from '../../server/keys/signing-keys.ts'
 import { createLog, type Log } from '../../server/log.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
+import type { WebhookOrdering } from '../../shared/vocabulary.ts'
 import { migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { addProject } from '../support/server.ts'
 import { addWebhook } from '../support/webhooks.ts'
@@ -24,12 +25,15 @@ export type Fixture = {
   /** Makes an access token that may do everything. */
   token(): Promise<Credentials>
   /** Stores an active webhook for all events. */
-  webhook(url: string): Promise<string>
+  webhook(url: string, given?: { ordering?: WebhookOrdering }): Promise<string>
+  /** Stores another project of the organisation that events are of. */
+  project(): Promise<string>
   /**
    * Emits so many events, each in a transaction with its deliveries, and returns the ids of their project reports.
    *
    * @param options.through sends what it has places for when it is committed
    * @param options.beforeCommit awaited in each transaction
+   * @param options.projectId of which project; of the first, if not given
    */
   emit(count?: number, options?: EmitOptions): Promise<string[]>
   delivery(webhookId: string): Promise<DeliveryRow>
@@ -47,7 +51,7 @@ export type Fixture = {
   stop(): Promise<void>
 }
 
-type EmitOptions = { through?: DeliveryLoop; beforeCommit?: () => Promise<void> }
+type EmitOptions = { through?: DeliveryLoop; beforeCommit?: () => Promise<void>; projectId?: string }
 
 type LoopOptions = {
   database?: Database
@@ -57,6 +61,8 @@ type LoopOptions = {
   log?: Log
   onSettled?: (settlement: Settlement) => void
 }
+
+const LINES = ['delivery_lines', 'ordered_deliveries']
 
 /** A database with what deliveries need, and delivery loops as a server starts them, on a clock that the test has. */
 export const startFixture = async (
@@ -73,7 +79,7 @@ export const startFixture = async (
       createAccessToken(trx, sealer, { name: 'fixture', permissions: ['admin'] }, clock.now()),
     )
   const { id: accessTokenId } = await token()
-  const { organisationId, projectId } = await addProject(database)
+  const { organisationId, projectId: first } = await addProject(database)
   const running: DeliveryLoop[] = []
   const deliveries = (webhookId?: string): Promise<DeliveryRow[]> =>
     database
@@ -110,8 +116,14 @@ export const startFixture = async (
       return started
     },
     token,
-    webhook: url => addWebhook(database.knex, { accessTokenId, url, createdAt: clock.now() }),
-    async emit(count = 1, { through, beforeCommit } = {}) {
+    webhook: (url, given) => addWebhook(database.knex, { ...given, accessTokenId, url, createdAt: clock.now() }),
+    async project() {
+      const id = randomUUID()
+      const times = { created_at: clock.now(), updated_at: clock.now() }
+      await database.knex('projects').insert({ id, organisation_id: organisationId, name: 'Springs', ...times })
+      return id
+    },
+    async emit(count = 1, { through, beforeCommit, projectId = first } = {}) {
       const emitOne = async () => {
         const id = randomUUID()
         await database.transaction(async trx => {
@@ -182,7 +194,7 @@ export const startFixture = async (
     },
     async reset() {
       for (const loop of running.splice(0)) await loop.stop()
-      for (const table of ['delivery_queue', 'attempts', 'deliveries', 'events', 'webhooks']) {
+      for (const table of [...LINES, 'delivery_queue', 'attempts', 'deliveries', 'events', 'webhooks']) {
         await database.knex(table).delete()
       }
     },

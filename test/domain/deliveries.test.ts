@@ -24,7 +24,7 @@ describeEachEngine('what is owed', engine => {
         trx,
         webhookIds.map(id => ({ event, webhook: { id, epoch: 0 } })),
         clock.now(),
-        lease && { lease },
+        lease,
       )
     })
   const statusOf = async (id: string) => (await fixture.deliveries()).find(delivery => delivery.id === id)!.status
@@ -60,7 +60,9 @@ describeEachEngine('what is owed', engine => {
     const [id] = await owe([await fixture.webhook('http://127.0.0.1:9/')])
     await fixture.database.knex('deliveries').update({ status: 'delivered', next_attempt_at: null })
     await fixture.database.knex('delivery_queue').delete()
-    await fixture.database.transaction(trx => cancel(trx, [{ delivery_id: id!, lease: null, attempt: 0 }], clock.now()))
+    await fixture.database.transaction(trx =>
+      cancel(trx, [{ delivery_id: id!, lease: null, attempt: 0, line: null }], clock.now()),
+    )
     assert.equal(await statusOf(id!), 'delivered')
   })
 })

@@ -6,7 +6,14 @@ import { Budget } from '../../server/graphql/budget.ts'
 import { isNullable } from '../../server/graphql/fields.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import type { Field, Resource } from '../../server/mango/resource.ts'
-import { deliveryStatuses, eventTypes, permissions, reportStatuses, webhookStatuses } from '../../shared/vocabulary.ts'
+import {
+  deliveryStatuses,
+  eventTypes,
+  permissions,
+  reportStatuses,
+  webhookOrderings,
+  webhookStatuses,
+} from '../../shared/vocabulary.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 
 // What can be read stands in three places: the tables, domain/resources.ts and schema.graphql. Here each is held
@@ -18,6 +25,7 @@ const queries = schema.getQueryType()!
 const enums: Record<string, readonly string[]> = {
   EventType: eventTypes,
   WebhookStatus: webhookStatuses,
+  WebhookOrdering: webhookOrderings,
   DeliveryStatus: deliveryStatuses,
   ReportStatus: reportStatuses,
   Permission: permissions,
@@ -41,6 +49,7 @@ const notShown: Record<string, string[]> = {
     'all_events',
     'all_organisations_and_projects',
     'held_until',
+    'ordered_since',
     'epoch',
     'ended_epoch',
     'sweeping',
@@ -88,6 +97,7 @@ const expected = (type: GraphQLObjectType, resource: Resource, name: string, fie
     case 'children':
       return `[${typeAt(type, name)}!]!`
     case 'derived':
+      if (field.row) return `${typeOf(field.row())}`
       return field.object ? `${typeAt(type, name)}!` : 'DateTime'
   }
 }

@@ -13,6 +13,7 @@ import {
   permissions,
   refusalReasons,
   reportStatuses,
+  webhookOrderings,
   webhookStatuses,
 } from '../../shared/vocabulary.ts'
 import { temporaryFolder, tidings } from '../cli/tidings.ts'
@@ -40,6 +41,7 @@ describe('a word that server and command line both speak', () => {
     EventType: eventTypes,
     DeliveryStatus: deliveryStatuses,
     WebhookStatus: webhookStatuses,
+    WebhookOrdering: webhookOrderings,
     ReportStatus: reportStatuses,
     Permission: permissions,
   })) {

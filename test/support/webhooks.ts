@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { insertMany, type Sql } from '../../server/database/connect.ts'
 import type { WebhookRow } from '../../server/domain/resources.ts'
-import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
+import type { EventType, WebhookOrdering, WebhookStatus } from '../../shared/vocabulary.ts'
 
 /** A webhook to store; what is not said is as createWebhook leaves it, and an empty or missing list means all. */
 export type GivenWebhook = {
@@ -13,6 +13,7 @@ export type GivenWebhook = {
   projectIds?: readonly string[]
   status?: WebhookStatus
   statusReason?: string | null
+  ordering?: WebhookOrdering
   /** Epoch milliseconds; now, if not given. */
   createdAt?: number
 }
@@ -27,6 +28,7 @@ export const webhookRows = ({
   projectIds = [],
   status = 'active',
   statusReason = null,
+  ordering = 'none',
   createdAt = Date.now(),
 }: GivenWebhook) => {
   const webhook: WebhookRow = {
@@ -38,6 +40,8 @@ export const webhookRows = ({
     deleted_at: null,
     status,
     status_reason: statusReason,
+    ordering,
+    ordered_since: 0,
     all_events: events.length === 0 ? 1 : 0,
     all_organisations_and_projects: organisationIds.length + projectIds.length === 0 ? 1 : 0,
     held_until: null,

@@ -82,6 +82,7 @@ const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): str
       listed(webhook.organisationIds, limited ? 'none' : 'all that its access token sees'),
     ],
     projectIds: ['Projects', listed(webhook.projectIds, limited ? 'none' : 'all that its access token sees')],
+    ordering: webhook.ordering === 'none' ? undefined : ['Ordering', `by ${cellText(webhook.ordering)}`],
     createdAt: ['Created', time(webhook.createdAt)],
     updatedAt: ['Changed', time(webhook.updatedAt)],
     deletedAt: undefined,

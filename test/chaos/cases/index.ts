@@ -3,6 +3,7 @@ import { betweenCases } from './between.ts'
 import type { Case } from './case.ts'
 import { decidedCases } from './decided.ts'
 import { machineryCases } from './machinery.ts'
+import { orderCases } from './order.ts'
 import { planCases } from './plans.ts'
 import { raceCases } from './races.ts'
 import { recoveryCases } from './recovery.ts'
@@ -14,6 +15,7 @@ export const cases: readonly Case[] = [
   ...answerCases,
   ...waitingCases,
   ...planCases,
+  ...orderCases,
   ...recoveryCases,
   ...betweenCases,
   ...decidedCases,

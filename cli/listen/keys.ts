@@ -1,0 +1,76 @@
+import type { Session } from '../connection/session.ts'
+import { cellText } from '../output/output.ts'
+import { describeFully } from './arrival-output.ts'
+import type { Arrival, LocalReceiver } from './receiver.ts'
+import type { ScriptedResponse } from './scripted-responses.ts'
+
+const HELP = 'Keys: r sends the last one again, d shows it whole, n chooses the next answer, q ends.'
+const INTERRUPT = '\u0003'
+
+/** What n offers, one after the other; the last is what was to be answered anyway. */
+const ANSWERS: [told: string, answer: ScriptedResponse | undefined][] = [
+  ['500', { kind: 'status', statusCode: 500 }],
+  ['400', { kind: 'status', statusCode: 400 }],
+  ['429, with Retry-After: 30', { kind: 'status', statusCode: 429, retryAfterSeconds: 30 }],
+  ['no answer: the connection is broken off', { kind: 'reset' }],
+  ['as usual', undefined],
+]
+
+/**
+ * What a person can do with keys while deliveries come. Nothing where there is no terminal to press them on.
+ *
+ * @param given.last the delivery that came last
+ * @returns what ends it, and leaves the terminal as it was
+ */
+export const listenForKeys = (
+  session: Session,
+  given: { receiver: LocalReceiver; last: () => Arrival | undefined; end: () => void },
+): (() => void) => {
+  const { stdin } = process
+  const { output } = session
+  if (!stdin.isTTY || !output.onTerminal) return () => {}
+  let chosen = ANSWERS.length - 1
+
+  const chooseNext = (): void => {
+    chosen = (chosen + 1) % ANSWERS.length
+    const [told, answer] = ANSWERS[chosen]!
+    given.receiver.answerNext(answer, () => {
+      chosen = ANSWERS.length - 1
+    })
+    output.message(`The next delivery is answered: ${told}.`)
+  }
+
+  const sendAgain = async (id: string): Promise<void> => {
+    try {
+      const { made } = await session.graphql<{ made: { id: string } }>(
+        'mutation ($id: UUID!) { made: redeliver(deliveryId: $id) { id } }',
+        { id },
+      )
+      output.message(`Queued again as ${cellText(made.id)}.`)
+    } catch (error) {
+      output.warning((error as Error).message)
+    }
+  }
+
+  const press = (pressed: Buffer): void => {
+    const key = pressed.toString().charAt(0)
+    if (key === INTERRUPT) process.kill(process.pid, 'SIGINT')
+    if (key === 'q') given.end()
+    if (key === '?') output.message(HELP)
+    if (key === 'n') chooseNext()
+    if (key !== 'r' && key !== 'd') return
+    const last = given.last()
+    if (!last) output.message('Nothing has come yet.')
+    else if (key === 'd') output.data(describeFully(last, output.colours))
+    else if (last.eventId !== undefined) sendAgain(last.eventId)
+  }
+
+  stdin.setRawMode(true)
+  stdin.on('data', press).resume()
+  output.message(HELP)
+  return () => {
+    stdin.off('data', press)
+    stdin.setRawMode(false)
+    stdin.pause()
+  }
+}

@@ -1,0 +1,233 @@
+import { createHash } from 'node:crypto'
+import type { WebhookOrdering } from '../../shared/vocabulary.ts'
+import { insertMany, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+
+// What keeps an order: the deliveries of one project's events to one webhook with `ordering: project` stand in a line,
+// in the order in which the events happened. What is sent again because somebody asked for it stands in none.
+//
+// Invariants
+// 1. A pending delivery that keeps an order has its line in `delivery_queue.line`, and a row in `ordered_deliveries`,
+//    until it comes to an end. Both are written in the transaction that queues it, and deleted in the one that ends it.
+// 2. In a line that is not empty, one has its turn, and the others wait: their rows of the queue fall due never, so that
+//    claims know nothing of lines. In the transaction that ends it, the turn goes on to the earliest event that waits.
+//    Only what was pending before the webhook was told to keep an order has a turn beside others.
+// 3. Whoever changes a line holds its row in `delivery_lines`, and writes it: of two changes at once, on engines that
+//    lock nothing for others too, one comes after the other.
+// 4. An event gets its time while its lines are held, later than any before in them: in a line, the order of events is
+//    the order in which their changes were committed.
+
+/** What waits for its turn is due then: never. The latest time that a JavaScript Date holds. */
+export const NEVER = 8_640_000_000_000_000
+
+/** A webhook as its lines need it, held until the transaction ends. */
+export type OrderedWebhook = { id: string; ordering: WebhookOrdering; ordered_since: number }
+
+/** A row of the queue, as far as its line is concerned. */
+export type InLine = { delivery_id: string; line: string | null }
+
+type Line = { id: string; webhook: OrderedWebhook; projectId: string }
+
+/** Lines that a transaction holds, by their ids, and whether somebody in one has the turn. */
+export type HeldLines = Map<string, { id: string; isTaken: boolean }>
+
+/** Where a delivery stands that is being queued, and whether it waits for its turn. */
+type Standing = { line: string | null; waits: boolean }
+
+const ROWS_A_STATEMENT = 500
+/** What was queued before a change of its webhook may have a later time, by so much at most. */
+const CLOCKS_APART_MS = 1_000
+
+const lineOf = (webhookId: string, projectId: string): string =>
+  createHash('sha256').update(`${webhookId} ${projectId}`).digest('base64url')
+
+/**
+ * Holds the lines of webhooks and projects, for what is to stand in them; waits for whoever has them. Of a webhook that
+ * keeps no order there is none.
+ *
+ * @param now asked when they are held
+ * @returns the lines by their ids, and the time of an event that is to stand in all of them: now, or later than the last
+ */
+export const holdLines = async (
+  trx: Sql,
+  wanted: { webhook: OrderedWebhook; projectId: string | null }[],
+  now: () => number,
+): Promise<{ lines: HeldLines; time: number }> => {
+  const lines = new Map<string, Line>()
+  for (const { webhook, projectId } of wanted) {
+    if (webhook.ordering === 'none' || projectId === null) continue
+    const id = lineOf(webhook.id, projectId)
+    lines.set(id, { id, webhook, projectId })
+  }
+  // In one order, whoever takes them.
+  const sorted = [...lines.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1))
+  const held: HeldLines = new Map()
+  let time = 0
+  for (let from = 0; from < sorted.length; from += ROWS_A_STATEMENT) {
+    for (const found of await hold(trx, sorted.slice(from, from + ROWS_A_STATEMENT))) {
+      time = Math.max(time, found.used_at + 1)
+      const line = lines.get(found.id)!
+      const isAdopted = found.ordered_since !== line.webhook.ordered_since && (await adopt(trx, line))
+      held.set(found.id, { id: found.id, isTaken: found.is_taken === 1 || isAdopted })
+    }
+  }
+  time = Math.max(time, now())
+  for (const part of partsOf(sorted.map(({ id }) => id))) {
+    await run(trx, `UPDATE delivery_lines SET used_at = ? WHERE id IN (${marks(part)})`, [time, ...part])
+  }
+  return { lines: held, time }
+}
+
+type LineRow = { id: string; ordered_since: number; used_at: number; is_taken: number }
+
+const hold = async (trx: Sql, lines: Line[]): Promise<LineRow[]> => {
+  await run(
+    trx,
+    `INSERT INTO delivery_lines (id, webhook_id, project_id) VALUES ${lines.map(() => '(?, ?, ?)').join(', ')}
+     ${dialectOf(trx).onDuplicate(['id'])} changes = changes + 1`,
+    lines.flatMap(({ id, webhook, projectId }) => [id, webhook.id, projectId]),
+  )
+  return rows(
+    trx,
+    `SELECT l.id, l.ordered_since, l.used_at,
+       CASE WHEN EXISTS (SELECT 1 FROM ordered_deliveries o WHERE o.line = l.id) THEN 1 ELSE 0 END AS is_taken
+     FROM delivery_lines l WHERE l.id IN (${marks(lines)})`,
+    lines.map(({ id }) => id),
+  )
+}
+
+/**
+ * Takes into a line what was pending of its project when the webhook was told to keep an order: that goes on as it is,
+ * and what comes waits for it. Returns whether there is any.
+ */
+const adopt = async (trx: Sql, { id, webhook, projectId }: Line): Promise<boolean> => {
+  const { useIndex, forUpdate } = dialectOf(trx)
+  const pending = await rows<{ delivery_id: string; event_id: string; event_at: number }>(
+    trx,
+    `SELECT d.id AS delivery_id, e.id AS event_id, e.created_at AS event_at
+     FROM events e ${useIndex('events_by_project')}
+     JOIN deliveries d ${useIndex('deliveries_by_event')} ON d.event_id = e.id
+     WHERE e.project_id = ? AND d.webhook_id = ? AND d.status = 'pending' AND d.created_at <= ?`,
+    [projectId, webhook.id, webhook.ordered_since + CLOCKS_APART_MS],
+  )
+  let adopted = 0
+  for (const part of partsOf(pending)) {
+    const ids = part.map(row => row.delivery_id)
+    const still = await rows<{ delivery_id: string }>(
+      trx,
+      `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) AND line IS NULL
+       ORDER BY delivery_id${forUpdate}`,
+      ids,
+    )
+    if (still.length === 0) continue
+    const found = still.map(row => row.delivery_id)
+    await run(trx, `UPDATE delivery_queue SET line = ? WHERE delivery_id IN (${marks(found)})`, [id, ...found])
+    const free = new Set(found)
+    const entering = part.filter(row => free.has(row.delivery_id)).map(row => ({ ...row, line: id, waits: 0 }))
+    await insertMany(trx, 'ordered_deliveries', entering)
+    adopted += found.length
+  }
+  await run(trx, 'UPDATE delivery_lines SET ordered_since = ? WHERE id = ?', [webhook.ordered_since, id])
+  return adopted > 0
+}
+
+/** A delivery that is being queued. */
+type Entering = {
+  id: string
+  webhook: { id: string }
+  event: { id: string; createdAt: number; projectId: string | null }
+}
+
+/** Puts deliveries into those of these lines that are theirs, in the order of their events. */
+export const enterLines = async <One extends Entering>(
+  trx: Sql,
+  lines: HeldLines,
+  deliveries: One[],
+): Promise<(One & Standing)[]> => {
+  if (lines.size === 0) return deliveries.map(delivery => ({ ...delivery, line: null, waits: false }))
+  const sorted = deliveries.toSorted(
+    ({ event: a }, { event: b }) => a.createdAt - b.createdAt || (a.id < b.id ? -1 : 1),
+  )
+  const standing = sorted.map(delivery => ({ ...delivery, ...standIn(lines, delivery) }))
+  const entered = standing.flatMap(({ id, line, waits, event }) =>
+    line === null ? [] : { delivery_id: id, line, waits: waits ? 1 : 0, event_at: event.createdAt, event_id: event.id },
+  )
+  await insertMany(trx, 'ordered_deliveries', entered)
+  return standing
+}
+
+const standIn = (lines: HeldLines, { webhook, event }: Entering): Standing => {
+  const line = event.projectId === null ? undefined : lines.get(lineOf(webhook.id, event.projectId))
+  if (!line) return { line: null, waits: false }
+  const waits = line.isTaken
+  line.isTaken = true
+  return { line: line.id, waits }
+}
+
+/**
+ * Holds the lines of rows that are to come to an end, passing over those that another transaction holds.
+ *
+ * @returns the rows that stand in none, or in one that is held now
+ */
+export const inHeldLines = async <Row extends InLine>(trx: Sql, ending: Row[]): Promise<Row[]> => {
+  const ids = [...new Set(ending.flatMap(row => row.line ?? []))].toSorted()
+  if (ids.length === 0) return ending
+  const held = await rows<{ id: string }>(
+    trx,
+    `SELECT id FROM delivery_lines WHERE id IN (${marks(ids)}) ORDER BY id${dialectOf(trx).forUpdateSkipLocked}`,
+    ids,
+  )
+  const free = new Set(held.map(({ id }) => id))
+  return ending.filter(({ line }) => line === null || free.has(line))
+}
+
+/** Takes deliveries that have come to an end out of lines that this transaction holds, and hands their turns on. */
+export const leaveLines = async (trx: Sql, ended: InLine[], now: number): Promise<void> => {
+  const left = ended.filter(({ line }) => line !== null)
+  if (left.length === 0) return
+  const ids = left.map(row => row.delivery_id)
+  await run(trx, `DELETE FROM ordered_deliveries WHERE delivery_id IN (${marks(ids)})`, ids)
+  const lines = [...new Set(left.map(({ line }) => line!))]
+  await run(trx, `UPDATE delivery_lines SET changes = changes + 1 WHERE id IN (${marks(lines)})`, lines)
+  const next = await firstOf(trx, lines)
+  if (next.length === 0) return
+  const given = await run(
+    trx,
+    `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(next)}) AND due_at = ${NEVER}`,
+    [now, ...next],
+  )
+  if (given < next.length) throw new Overtaken()
+  await run(trx, `UPDATE ordered_deliveries SET waits = 0 WHERE delivery_id IN (${marks(next)})`, next)
+  await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(next)})`, [now, ...next])
+}
+
+/** Of each line in which nobody has the turn, who waits for it first. */
+const firstOf = async (trx: Sql, lines: string[]): Promise<string[]> => {
+  const first = `SELECT delivery_id, waits FROM (
+    SELECT delivery_id, waits FROM ordered_deliveries ${dialectOf(trx).useIndex('ordered_deliveries_by_line')}
+    WHERE line = ? ORDER BY waits, event_at, event_id LIMIT 1) first_of_line`
+  const found: { delivery_id: string; waits: number }[] = []
+  for (const part of partsOf(lines, STATEMENT_LIMITS.selects)) {
+    found.push(...(await rows<(typeof found)[number]>(trx, part.map(() => first).join(' UNION ALL '), part)))
+  }
+  return found.filter(({ waits }) => waits === 1).map(row => row.delivery_id)
+}
+
+const partsOf = <T>(all: T[], size = ROWS_A_STATEMENT): T[][] =>
+  Array.from({ length: Math.ceil(all.length / size) }, (_, n) => all.slice(n * size, (n + 1) * size))
+
+/** Deletes lines in which nobody has stood since a time; returns how many. */
+export const deleteIdleLines = async (sql: Sql, before: number, limit: number): Promise<number> => {
+  const idle = await rows<{ id: string }>(
+    sql,
+    `SELECT l.id FROM delivery_lines l ${dialectOf(sql).useIndex('delivery_lines_by_use')} WHERE l.used_at < ?
+     AND NOT EXISTS (SELECT 1 FROM ordered_deliveries o WHERE o.line = l.id) LIMIT ?`,
+    [before, limit],
+  )
+  if (idle.length === 0) return 0
+  // Whoever comes to stand in one meanwhile has used it.
+  return run(sql, `DELETE FROM delivery_lines WHERE id IN (${marks(idle)}) AND used_at < ?`, [
+    ...idle.map(({ id }) => id),
+    before,
+  ])
+}
