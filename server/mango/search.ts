@@ -227,7 +227,8 @@ export class Search {
   /** Rows in order, if TypeScript has to match and SQL can sort. */
   async #inOrder(start: Values | undefined): Promise<Hit[]> {
     const need = this.#page.skip + this.#wanted
-    const searched = this.#searched
+    // Of few parts each is looked through in its own order.
+    const searched = this.#parts ? undefined : this.#searched
     const near = searched && (await this.#near(searched, start, need))
     if (near) return near
     const sizes = searched
