@@ -306,6 +306,14 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       },
     },
     {
+      name: 'event.payload, common: one',
+      asked: ask(one, deliveries, { ...NEWEST, selector: { 'event.payload.projectReport.quarter': '2026-3' } }),
+    },
+    {
+      name: 'event.payload, one of all: one',
+      asked: ask(one, deliveries, { ...NEWEST, selector: { 'event.payload.projectReport.id': reportId } }),
+    },
+    {
       name: 'event.payload, one of all: admin',
       asked: ask(admin, deliveries, { ...NEWEST, selector: { 'event.payload.projectReport.id': reportId } }),
       byHand: {
