@@ -10,6 +10,8 @@ import * as ordering from './0009_ordering.ts'
 import * as keys from './0010_keys.ts'
 import * as auditLog from './0011_audit_log.ts'
 import * as traces from './0012_traces.ts'
+import * as schedule from './0013_schedule.ts'
+import * as reads from './0014_reads.ts'
 
 export type Migration = {
   /** Each statement's work is there before or after it, so that a run that was killed is gone on with by the next. */
@@ -36,4 +38,6 @@ export const migrations: Record<string, Migration> = {
   '0010_keys': keys,
   '0011_audit_log': auditLog,
   '0012_traces': traces,
+  '0013_schedule': schedule,
+  '0014_reads': reads,
 }

@@ -32,7 +32,7 @@ interface ValueSlot {
 export const namedValues = async (place: ValueSlot): Promise<Values> => {
   const { name, option, noun } = place
   if (/^(path|file|folder)$/.test(name)) return FILES
-  if (option === '--events') return plain(eventTypes.filter(type => type !== 'ping'))
+  if (option === '--events' && name !== 'n') return plain(eventTypes.filter(type => type !== 'ping'))
   if (option === '--permissions') return plain(permissions)
   if (name === 'statuses') return plain(deliveryStatuses)
   if (option === '--profile' || option === '--save' || (noun === 'profiles' && name === 'name')) return profiles()

@@ -9,7 +9,7 @@ import type { Beside, Change } from '../domain/change.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { CarryingSignature } from '../domain/used-signatures.ts'
-import { listedTo, visibleTo } from '../domain/visibility.ts'
+import { listedTo, partsOf, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Live } from '../live/live.ts'
 import type { Row } from '../mango/documents.ts'
@@ -169,14 +169,24 @@ export const createContext = (
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(listed(resource)).modify(among)
-      const { rows } = await find(knex, resource, query, visible, options())
+      const parts = async () => {
+        const all = await partsOf(knex, token, resource)
+        return all?.map(
+          (part): Visible =>
+            builder =>
+              builder.modify(part).modify(among),
+        )
+      }
+      const { rows } = await find(knex, resource, query, visible, { ...options(), parts })
       return rows
     },
     count(resource, selector, by) {
-      return count(knex, resource, { selector, by }, listed(resource), options())
+      const parts = () => partsOf(knex, token, resource)
+      return count(knex, resource, { selector, by }, listed(resource), { ...options(), parts })
     },
     async explain(resource, query) {
-      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), explain: true })
+      const parts = () => partsOf(knex, token, resource)
+      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), parts, explain: true })
       return explain
     },
     async change<T, Row extends object>(

@@ -4,6 +4,7 @@ import { existsSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
 import { temporaryFolder, tidings } from './tidings.ts'
 
@@ -148,4 +149,28 @@ test('a database URL that cannot be read is not repeated, since it has a passwor
     assert.match(stdout + stderr, /TIDINGS_DATABASE_URL is no URL such as .* write # as %23/s)
     assert.doesNotMatch(stdout + stderr, /s3cr|tword/)
   }
+})
+
+test('seed fills an installation with a month of deliveries, and says what is missing for them', async () => {
+  const home = temporaryFolder()
+  const own = { TIDINGS_DATABASE_URL: `sqlite:${join(home, 'seeded.sqlite')}` }
+  assert.equal((await server(['migrate'], own)).code, 0)
+  const without = await server(['seed', '--deliveries', '10'], own)
+  assert.equal(without.code, 2)
+  assert.match(without.stderr, /--events/)
+  const nothing = await server(['seed', '--events', '10'], own)
+  assert.equal(nothing.code, 1)
+  assert.match(nothing.stderr, /--organisations and --projects/)
+  const counts = { organisations: 3, projects: 6, users: 0, webhooks: 5, events: 100, deliveries: 500 }
+  const flags = Object.entries(counts).flatMap(([name, count]) => [`--${name}`, String(count)])
+  const { code, data, stderr } = await server(['seed', ...flags], own)
+  assert.equal(code, 0, stderr)
+  assert.deepEqual(data, counts)
+  const database = new DatabaseSync(join(home, 'seeded.sqlite'), { readOnly: true })
+  const count = (sql: string) => (database.prepare(sql).get() as { n: number }).n
+  assert.equal(count('SELECT COUNT(*) AS n FROM deliveries'), 500)
+  assert.ok(count('SELECT COUNT(*) AS n FROM attempts') > 500)
+  const pending = count("SELECT COUNT(*) AS n FROM deliveries WHERE status = 'pending'")
+  assert.equal(count('SELECT COUNT(*) AS n FROM delivery_queue'), pending)
+  database.close()
 })
