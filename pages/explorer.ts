@@ -4,7 +4,7 @@ import { GraphiQL } from 'graphiql'
 import { buildSchema, type GraphQLSchema, Kind, parse } from 'graphql'
 import { createElement as h, type SubmitEvent, useEffect, useState } from 'react'
 import { createRoot } from 'react-dom/client'
-import { resultsOf } from './events.ts'
+import { resultsOf } from '../shared/server-sent-events.ts'
 import { type Signer, signedHeaders, signerOf } from './sign.ts'
 
 // The explorer of the GraphQL API. Key and secret are kept in this page's memory alone.
@@ -48,7 +48,7 @@ const fetcherFor = (signer: Signer | undefined) => async (asked: Asked) => {
     },
   })
   const isStream = response.headers.get('content-type')?.startsWith('text/event-stream')
-  return isStream ? resultsOf(response.body!) : response.json()
+  return isStream ? resultsOf(response.body!.getReader()) : response.json()
 }
 
 const isSubscription = ({ query, operationName }: Asked): boolean =>

@@ -13,7 +13,12 @@ const stamp = path.join(folder, 'stamp')
 /** What the pages are made of, as a hash: of the same, they are not built again. */
 const sources = () => {
   const hash = createHash('sha256')
-  for (const file of [...globSync('pages/*', { cwd: root }).sort(), 'package-lock.json', 'scripts/build-pages.js'])
+  for (const file of [
+    ...globSync('pages/*', { cwd: root }).sort(),
+    'shared/server-sent-events.ts',
+    'package-lock.json',
+    'scripts/build-pages.js',
+  ])
     hash.update(readFileSync(path.join(root, file)))
   return hash.digest('hex')
 }

@@ -7,7 +7,7 @@ import { z } from 'zod'
 import { events } from '../shared/events.ts'
 
 type Schema = {
-  type?: string
+  type?: string | string[]
   properties?: Record<string, Schema>
   required?: string[]
   items?: Schema
@@ -18,7 +18,7 @@ type Schema = {
 
 /** What of a schema a receiver holds a payload against: which members there are, and their types. */
 const shapeOf = ({ type, properties, required, items, anyOf }: Schema): Schema => ({
-  ...(type && { type }),
+  ...(Array.isArray(type) ? { anyOf: type.map(each => ({ type: each })) } : type && { type }),
   ...(properties && {
     properties: Object.fromEntries(Object.entries(properties).map(([name, schema]) => [name, shapeOf(schema)])),
     required: required ?? [],
@@ -38,6 +38,7 @@ const typeOf = (schema: Schema): string => {
     )
     return members.length === 0 ? 'Record<string, never>' : `{ ${members.join('; ')} }`
   }
+  if (Array.isArray(schema.type)) return schema.type.join(' | ')
   return schema.type === 'integer' ? 'number' : (schema.type ?? 'unknown')
 }
 

@@ -1,13 +1,20 @@
 // `npm start`. Plain JavaScript for any Node from 14 on.
+import { spawn } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { ensureInstalled } from './install.js'
 import { endWithNpm, runInPlace, withLocalPrograms } from './run.js'
 
 const tidings = fileURLToPath(new URL('../bin/tidings.js', import.meta.url))
 
+const pages = fileURLToPath(new URL('build-pages.js', import.meta.url))
+
 endWithNpm()
 try {
   const node = await ensureInstalled({ development: false })
+  // The sandbox does not wait for its pages.
+  spawn(node, [pages], { stdio: 'ignore', env: withLocalPrograms() })
+    .on('error', () => {})
+    .unref()
   const args = [tidings, 'server', 'start', '--sandbox', ...process.argv.slice(2)]
   process.exitCode = await runInPlace(node, args, withLocalPrograms())
 } catch (error) {

@@ -13,6 +13,7 @@ import { listen } from './http/listen.ts'
 import { createMetrics, type Metrics } from './http/metrics.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
+import { createLive } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
@@ -69,7 +70,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     async stop() {
       state.isStopping = true
       const closed = new Promise<void>(resolve => http.close(() => resolve()))
-      const closing = setInterval(() => http.closeIdleConnections(), 50)
+      const closing = setInterval(() => http.closeUnused(), 50)
       const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
       await ready.catch(() => {})
       await running?.stop(answered)
@@ -109,13 +110,17 @@ const startRoles = async (
   const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
     config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
+  const live = createLive({ database, clock, log })
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,
     log,
     concurrency,
     claims: config.roles.includes('delivery'),
-    onSettled: metrics.settled,
+    onSettled: settlement => {
+      metrics.settled(settlement)
+      live.hurry(settlement.job.deliveryId)
+    },
   })
   const scheduler = config.roles.includes('scheduler')
     ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
@@ -123,8 +128,9 @@ const startRoles = async (
   const readers = createReaders(config.databaseUrl, database, log)
   if (config.roles.includes('api')) readers.warm()
   return {
-    service: { database, sealer, tools, loop, readers, requireHttps, webhooksPerToken, reportDueDays },
+    service: { database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
     async stop(answered) {
+      live.stop()
       // A request may be in the middle of a ping, or of its transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
       readers.stop()

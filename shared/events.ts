@@ -20,6 +20,9 @@ export const exampleIds = {
   submitter: '00000000-0000-7000-8000-000000000005',
   approver: '00000000-0000-7000-8000-000000000006',
   accessToken: '00000000-0000-7000-8000-000000000007',
+  aboutWebhook: '00000000-0000-7000-8000-000000000008',
+  aboutDelivery: '00000000-0000-7000-8000-000000000009',
+  aboutEvent: '00000000-0000-7000-8000-00000000000a',
 } as const
 const exampleReport = { id: exampleIds.projectReport, projectId: exampleIds.project, quarter: '2026-3' }
 
@@ -75,6 +78,54 @@ export const events = {
     summary: 'An access token has expired.',
     payload: z.strictObject({ accessTokenId: id }),
     example: { accessTokenId: exampleIds.accessToken },
+  }),
+  webhook_inactive: define({
+    summary: 'Another webhook has become inactive. Only for webhooks that name this type.',
+    payload: z.strictObject({
+      webhook: z.strictObject({
+        id,
+        url: z.string(),
+        name: z.string().nullable().describe('What it is called; null if it was given no name.'),
+        statusReason: z.string().describe('Why, and what to do.'),
+      }),
+    }),
+    example: {
+      webhook: {
+        id: exampleIds.aboutWebhook,
+        url: 'https://example.com/hooks',
+        name: 'Ledger',
+        statusReason: 'The endpoint answered 429 without a readable Retry-After.',
+      },
+    },
+  }),
+  delivery_dropped: define({
+    summary: 'A delivery to another webhook was given up. Only for webhooks that name this type.',
+    payload: z.strictObject({
+      delivery: z.strictObject({
+        id,
+        eventId: id.describe('The id of the event itself, as `sub` in tokens.'),
+        eventType: z.string().describe('The type of the event that was to be delivered.'),
+        webhookId: id,
+        webhookUrl: z.string(),
+        webhookName: z.string().nullable().describe('What the webhook is called; null if it was given no name.'),
+        attemptCount: z.int(),
+        reason: z
+          .string()
+          .describe('`retries_exhausted`: the last retry failed; `throttled_too_long`: it was answered 429 for 72 h.'),
+      }),
+    }),
+    example: {
+      delivery: {
+        id: exampleIds.aboutDelivery,
+        eventId: exampleIds.aboutEvent,
+        eventType: 'project_report_quarterly_submitted',
+        webhookId: exampleIds.aboutWebhook,
+        webhookUrl: 'https://example.com/hooks',
+        webhookName: 'Ledger',
+        attemptCount: 11,
+        reason: 'retries_exhausted',
+      },
+    },
   }),
 } as const satisfies Record<EventType, EventDefinition>
 

@@ -8,8 +8,14 @@ export const eventTypes = [
   'project_report_quarterly_approved',
   'project_report_quarterly_overdue',
   'token_expired',
+  'webhook_inactive',
+  'delivery_dropped',
 ] as const
 export type EventType = (typeof eventTypes)[number]
+
+/** Events about a webhook: they go only to webhooks that name them, and never to that one. */
+export const noticeTypes = ['webhook_inactive', 'delivery_dropped'] as const satisfies EventType[]
+export type NoticeType = (typeof noticeTypes)[number]
 
 export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
 export type DeliveryStatus = (typeof deliveryStatuses)[number]

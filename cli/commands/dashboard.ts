@@ -1,6 +1,7 @@
 import { Command, Option } from '@commander-js/extra-typings'
 import { eventTypes } from '../../shared/vocabulary.ts'
 import { type Ask, graphql, LOOK_TIMEOUT_MS } from '../connection/client.ts'
+import { openLive } from '../connection/live.ts'
 import { Session } from '../connection/session.ts'
 import { exitCodes } from '../errors.ts'
 import { collect, dryRunOption, examples } from '../options.ts'
@@ -60,7 +61,8 @@ export const dashboardCommand = () =>
       const ask: Ask = (document, variables) => graphql(connection, document, variables)
       const look: Ask = (document, variables) =>
         graphql(connection, document, variables, { timeoutMs: LOOK_TIMEOUT_MS })
-      const dashboard = new Dashboard({ ask, look }, viewer, filters, colours)
+      const live = (signal: AbortSignal) => openLive(connection, 'subscription { deliveries { id } }', {}, signal)
+      const dashboard = new Dashboard({ ask, look, live }, viewer, filters, colours)
       await showDashboard({ dashboard, colours, place: { url: cellText(url?.value), profile: profile?.value } })
       // A look or a ping may still be under way, and nobody waits for it any more.
       process.exit(exitCodes.done)

@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { Command, Option } from '@commander-js/extra-typings'
 import { deliveryStatuses, eventTypes } from '../../shared/vocabulary.ts'
 import type { Ask } from '../connection/client.ts'
+import type { LiveStream } from '../connection/live.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { collect, examples } from '../options.ts'
@@ -10,7 +11,7 @@ import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
 import { duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { calledWebhook } from '../resources/cells.ts'
-import { DeliveryWatch } from '../resources/delivery-watch.ts'
+import { DeliveryWatch, LIVE_DELIVERIES } from '../resources/delivery-watch.ts'
 import { existingId } from '../resources/ids.ts'
 import { type DeliveryAtAGlance, describeState, knownStatuses, statusMark } from '../resources/timeline.ts'
 
@@ -48,10 +49,11 @@ export const watchCommand = () =>
       let hasBegun = false
       const ask: Ask = (document, variables) =>
         hasBegun ? session.look(document, variables) : session.graphql(document, variables)
-      const watch = new DeliveryWatch(ask, {
-        ...(webhookId && { webhookId }),
-        ...(options.eventType && { eventType: options.eventType }),
-      })
+      const selector = { ...(webhookId && { webhookId }), ...(options.eventType && { eventType: options.eventType }) }
+      const watch = new DeliveryWatch(ask, selector)
+      const tell = (delivery: DeliveryAtAGlance): void => {
+        if (statuses === undefined || statuses.includes(delivery.status)) print(output, delivery)
+      }
       const ending = new AbortController()
       for (const signal of SIGNALS) process.once(signal, () => ending.abort())
       await watch.begin()
@@ -59,18 +61,28 @@ export const watchCommand = () =>
       output.message(`Watching; times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
       let away = false
       let slowdown = 1
+      let isOffered = true
       while (!ending.signal.aborted) {
         const startedAt = performance.now()
         let restMs = 0
+        // Before it looks, so that nothing happens between the two.
+        const live: Told | 'not offered' | undefined = isOffered
+          ? await session.live<{ deliveries: DeliveryAtAGlance }>(LIVE_DELIVERIES, { selector }, ending.signal)
+          : 'not offered'
+        isOffered = live !== 'not offered'
         try {
           for await (const batch of watch.changes()) {
-            for (const delivery of batch) {
-              if (statuses === undefined || statuses.includes(delivery.status)) print(output, delivery)
-            }
+            batch.forEach(tell)
             if (ending.signal.aborted) return
           }
           if (away) output.message('The server is back.')
           away = false
+          if (live !== undefined && live !== 'not offered') {
+            output.detail('The server tells of deliveries by itself.')
+            for await (const { deliveries } of live) if (watch.note(deliveries)) tell(deliveries)
+            if (ending.signal.aborted) return
+            output.detail('It does not any more; looking for them.')
+          }
         } catch (error) {
           if (!(error instanceof CliError)) throw error
           if (error.code === 'RATE_LIMITED') {
@@ -91,6 +103,8 @@ export const watchCommand = () =>
         await delay(waitMs, undefined, { signal: ending.signal }).catch(() => {})
       }
     })
+
+type Told = LiveStream<{ deliveries: DeliveryAtAGlance }>
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 

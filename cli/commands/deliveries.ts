@@ -48,6 +48,10 @@ const listDeliveriesCommand = () =>
       examples(
         ['What a receiver refused', 'tidings deliveries list --status rejected'],
         ['What happened to one webhook in the last two hours', 'tidings deliveries list --webhook ID --since 2h'],
+        [
+          'How many since nine, by status and webhook',
+          'tidings deliveries list --since 9h --count --by status,webhook',
+        ],
         ['About one project report', `tidings deliveries list --selector '{"event.payload.projectReport.id":"ID"}'`],
         [
           'The story of each that failed',

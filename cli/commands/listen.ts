@@ -2,9 +2,9 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { printArrival, printDetails } from '../listen/arrival-output.ts'
+import { printArrival } from '../listen/arrival-output.ts'
 import { makeFolder, save, saving } from '../listen/keep.ts'
-import { followKeys, KEYS_HELP } from '../listen/keys.ts'
+import { listenForKeys } from '../listen/keys.ts'
 import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
 import { type RunningCommand, startCommand } from '../listen/run-command.ts'
@@ -22,8 +22,8 @@ export const listenCommand = () =>
       'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, ' +
         'with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. ' +
         'With --register it also says when what the server sends does not come here. ' +
-        'A server that is away is waited for. At a terminal keys send the last one again, show all of it, and ' +
-        'choose the next answer: ? says which. Ctrl-C ends it.',
+        'A server that is away is waited for. In a terminal it takes keys: send the last one again, show it whole, ' +
+        'choose the next answer. Ctrl-C ends it.',
     )
     .option('--port <number>', 'port to listen on; 0 takes any free one', portNumber, 4200)
     .option('--path <path>', 'path to receive at', '/hooks')
@@ -41,6 +41,7 @@ export const listenCommand = () =>
     .option('--delay <ms>', 'milliseconds before each answer', wholeNumber)
     .option('--reset', 'rehearse: break every connection off')
     .option('--hang', 'rehearse: never answer')
+    .option('--filter <json>', 'only deliveries that this Mango selector matches; others get 200, and are not shown')
     .option('--save <folder>', 'keep each request in a file there, for tidings verify --request')
     .option('--full', 'print the whole of each delivery')
     .option('--once', 'end after one delivery')
@@ -52,10 +53,6 @@ export const listenCommand = () =>
       '--webhook-id <ids>',
       'receive from these webhooks alone, by their ids; any that leads here unless given',
       collect,
-    )
-    .option(
-      '--filter <selector>',
-      'show, forward and count only deliveries that match, as in deliveries list --selector; others are answered 200',
     )
     .addHelpText(
       'after',
@@ -71,10 +68,7 @@ export const listenCommand = () =>
           'tidings listen --register --once --forward http://127.0.0.1:8080/hooks ' +
             `--run 'tidings webhooks ping "$WEBHOOK_ID"'`,
         ],
-        [
-          'Only what is about one quarter',
-          `tidings listen --register --filter '{"event.payload.projectReport.quarter":"2026-3"}'`,
-        ],
+        ['Only what concerns one project', `tidings listen --register --filter '{"event.projectId":"ID"}'`],
         ['Through a tunnel', 'tidings listen --register --public-url https://abc.example.net/hooks'],
       ),
     )
@@ -87,9 +81,6 @@ export const listenCommand = () =>
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
       if (options.save !== undefined) makeFolder(options.save)
 
-      const webhookIds = await resolveIds(session, 'webhooks', options.webhookId)
-      const isWanted = options.filter === undefined ? undefined : await filterBy(session, options.filter)
-
       const wanted = options.once ? 1 : options.count
       const ending = Promise.withResolvers<void>()
       let counting = !options.register
@@ -97,7 +88,8 @@ export const listenCommand = () =>
       let invalid = 0
       const arrivals = new Map<string, number>()
       let last: Arrival | undefined
-      let nextResponse: ScriptedResponse | undefined
+      const webhookIds = await resolveIds(session, 'webhooks', options.webhookId)
+      const isWanted = options.filter === undefined ? undefined : await filterBy(session, options.filter)
       let isWebhookTold = false
       const tellWebhook = ({ verification, eventType, body }: Arrival): void => {
         if (isWebhookTold || eventType !== 'ping' || !verification?.ok) return
@@ -118,13 +110,8 @@ export const listenCommand = () =>
           return counting && (options.answerPings ?? false)
         },
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
-        ...(webhookIds !== undefined && { webhookIds }),
+        ...(webhookIds && { webhookIds }),
         ...(isWanted && { isWanted }),
-        nextResponse() {
-          const chosen = nextResponse
-          nextResponse = undefined
-          return chosen
-        },
         ...(options.delay !== undefined && { delayMs: options.delay }),
         ...(options.forward !== undefined && {
           forward: httpUrl(options.forward, '--forward http://127.0.0.1:8080/hooks'),
@@ -150,7 +137,7 @@ export const listenCommand = () =>
       let webhookId: string | undefined
       let reachability: ReachabilityWatch | undefined
       let command: RunningCommand | undefined
-      let leaveKeys: (() => void) | undefined
+      let stopKeys = () => {}
       try {
         output.message(
           `Listening on ${receiver.url}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. ` +
@@ -175,28 +162,17 @@ export const listenCommand = () =>
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
         }
         counting = true
+        // A command that is run has the keyboard.
+        if (options.run === undefined) stopKeys = listenForKeys(session, { receiver, last: () => last, end: stop })
         if (options.run !== undefined) {
           command = startCommand(options.run, { webhookId, url, profile: session.profileFlag })
           command.ended.catch(ending.reject)
-        }
-        if (output.form === 'table' && process.stdin.isTTY && process.stdout.isTTY) {
-          output.message(KEYS_HELP)
-          leaveKeys = followKeys(process.stdin, {
-            redeliver: () => redeliver(session, last),
-            details: () => (last ? printDetails(output, last) : output.message('Nothing has come yet.')),
-            answerNext(response, says) {
-              nextResponse = response
-              output.message(`The next delivery is answered with ${says}.`)
-            },
-            help: () => output.message(KEYS_HELP),
-            end: stop,
-          })
         }
         await ending.promise
         // What it was waiting for has come just now.
         if (command) await Promise.race([command.ended, delay(GRACE_MS, undefined, { ref: false })])
       } finally {
-        leaveKeys?.()
+        stopKeys()
         command?.stop()
         reachability?.stop()
         if (webhookId !== undefined) await disable(session, webhookId)
@@ -214,44 +190,19 @@ export const listenCommand = () =>
       }
     })
 
-/**
- * Asks the server whether a delivery matches a selector, as `deliveries list` does. Throws at once for a selector that
- * is none. What cannot be asked for matches: nothing is to be missed.
- */
-const filterBy = async (session: Session, text: string): Promise<(deliveryId: string) => Promise<boolean>> => {
-  const selector = parseSelector(text)
-  const find = async (ask: Session['graphql'], condition: object): Promise<boolean> => {
-    const { deliveries } = await ask<{ deliveries: { id: string }[] }>(
-      'query ($query: MangoQuery) { deliveries(query: $query) { id } }',
-      { query: { selector: { $and: [condition, selector] }, limit: 1 } },
-    )
-    return deliveries.length > 0
-  }
-  await find((...asked) => session.graphql(...asked), {})
+/** Which deliveries a selector matches, asked of the server. Throws a CliError where it cannot be asked. */
+const filterBy = async (session: Session, filter: string): Promise<(eventId: string) => Promise<boolean>> => {
+  const selector = parseSelector(filter)
+  const document = 'query ($query: MangoQuery) { deliveries(query: $query) { id } }'
+  await session.graphql(document, { query: { selector, limit: 0 } })
   return async id => {
+    const query = { selector: { $and: [{ id }, selector] }, limit: 1 }
     try {
-      return await find((...asked) => session.look(...asked), { id })
+      return (await session.graphql<{ deliveries: unknown[] }>(document, { query })).deliveries.length > 0
     } catch (error) {
-      session.output.warning(`Whether ${cellText(id)} matches --filter cannot be asked: ${(error as Error).message}`)
+      session.output.warning(`Whether the filter matches ${id} is not known: ${(error as Error).message}`)
       return true
     }
-  }
-}
-
-const redeliver = async (session: Session, last: Arrival | undefined): Promise<void> => {
-  const { output } = session
-  if (!last?.verification?.ok) {
-    output.message('There is no delivery yet that could be sent again.')
-    return
-  }
-  try {
-    const { delivery } = await session.graphql<{ delivery: { id: string } }>(
-      'mutation ($id: UUID!) { delivery: redeliver(deliveryId: $id) { id } }',
-      { id: last.eventId },
-    )
-    output.message(`Queued again, as ${cellText(delivery.id)}.`)
-  } catch (error) {
-    output.warning(`It could not be queued again: ${(error as Error).message}`)
   }
 }
 

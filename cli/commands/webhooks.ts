@@ -70,8 +70,9 @@ const createCommand = () =>
     .addOption(dryRunOption())
     .addHelpText(
       'after',
-      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\nA ping is sent on registration and ` +
-        'when asked for; it cannot be chosen.',
+      `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\n` +
+        'A ping is sent on registration and when asked for; it cannot be chosen.\n' +
+        'The last two tell of other webhooks, and are sent only where they are named.',
     )
     .addHelpText(
       'after',
@@ -136,6 +137,7 @@ const listWebhooksCommand = () =>
       examples(
         ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
         ['Those of one team', `tidings webhooks list --selector '{"labels.team":"payments"}' --sort name`],
+        ['How many each team has', 'tidings webhooks list --count --by labels.team'],
         ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),
@@ -202,7 +204,8 @@ const updateCommand = () =>
       if (Object.keys(changes).length === 0) {
         throw usageError(
           'Nothing to change is given.',
-          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, --status.',
+          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, ' +
+            '--status.',
         )
       }
       await change(session, id, changes)
@@ -362,7 +365,8 @@ const change = async (session: Session, named: string, changes: Partial<WebhookI
 const orderingOption = () =>
   new Option(
     '--ordering <by>',
-    'project: the events of one project arrive in the order they happened, each after the one before has ended; or none',
+    'project: the events of one project arrive in the order they happened, each after the end of the one before; ' +
+      'or none',
   ).choices(webhookOrderings)
 
 /** Each field that a client sets, as the options give it; undefined where they do not. */

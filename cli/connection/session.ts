@@ -11,6 +11,7 @@ import {
   type Settings,
   serverUrl,
 } from './connection.ts'
+import { openLive } from './live.ts'
 import { caFileSetting } from './network.ts'
 import { type Profiles, readProfiles } from './profiles.ts'
 
@@ -109,6 +110,11 @@ export class Session {
   /** As graphql, for one look of many at what changes: it gives up sooner, and the caller says so. */
   async look<Data>(document: string, variables: object = {}): Promise<Data> {
     return this.#send(document, variables, LOOK_TIMEOUT_MS)
+  }
+
+  /** What a subscription brings as it happens, where the server offers that: see openLive. */
+  live<Data>(document: string, variables: object, signal: AbortSignal) {
+    return openLive<Data>(this.connection, document, variables, signal)
   }
 
   async #send<Data>(document: string, variables: object, timeoutMs?: number): Promise<Data> {

@@ -14,10 +14,6 @@ export const printArrival = (output: Output, arrival: Arrival, full: boolean): v
   else output.data(`${safeJson(asData(arrival, full))}\n`)
 }
 
-/** The whole of a delivery, for people. */
-export const printDetails = (output: Output, arrival: Arrival): void =>
-  output.data(`${describe(arrival, output.colours)}${describeFully(arrival, output.colours)}\n`)
-
 /** One line, cut to the terminal: the id, to go on with, is never cut, and types differ at their ends. */
 const describe = (
   { verification, receivedAtMs, eventType, eventId, answered, reason, durationMs, method, path }: Arrival,
@@ -40,7 +36,8 @@ const describe = (
         .join('\n')}`
 }
 
-const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
+/** The whole of a delivery: its body and its checks. */
+export const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
   const checks = verification?.checks.map(check => `${check.name} ${check.status}`).join(', ') ?? 'none made'
   return `\n${prettyBody(body)}\n${colours.dim(fold(`checks: ${checks}`, columnsOf(process.stdout)))}\n`
 }

@@ -1,55 +1,76 @@
-import type { ReadStream } from 'node:tty'
+import type { Session } from '../connection/session.ts'
+import { cellText } from '../output/output.ts'
+import { describeFully } from './arrival-output.ts'
+import type { Arrival, LocalReceiver } from './receiver.ts'
 import type { ScriptedResponse } from './scripted-responses.ts'
 
-// What `listen` does at a key, where a person sits at it.
+const HELP = 'Keys: r sends the last one again, d shows it whole, n chooses the next answer, q ends.'
+const INTERRUPT = '\u0003'
 
-/** What the next delivery is answered with. */
-const ANSWERS: Record<string, { response: ScriptedResponse; says: string }> = {
-  '2': { response: { kind: 'status', statusCode: 200 }, says: '200' },
-  '4': { response: { kind: 'status', statusCode: 400 }, says: '400' },
-  '5': { response: { kind: 'status', statusCode: 500 }, says: '500' },
-  '9': { response: { kind: 'status', statusCode: 429, retryAfterSeconds: 10 }, says: '429 with Retry-After: 10' },
-  x: { response: { kind: 'reset' }, says: 'a broken connection' },
-  h: { response: { kind: 'hang' }, says: 'nothing at all' },
-}
+/** What n offers, one after the other; the last is what was to be answered anyway. */
+const ANSWERS: [told: string, answer: ScriptedResponse | undefined][] = [
+  ['500', { kind: 'status', statusCode: 500 }],
+  ['400', { kind: 'status', statusCode: 400 }],
+  ['429, with Retry-After: 30', { kind: 'status', statusCode: 429, retryAfterSeconds: 30 }],
+  ['no answer: the connection is broken off', { kind: 'reset' }],
+  ['as usual', undefined],
+]
 
-export const KEYS_HELP =
-  'Keys: r sends the last delivery again, d shows all of it; 2 4 5 9 answer the next one 200, 400, 500 or 429, ' +
-  'x breaks it off, h leaves it waiting; q ends.'
+/**
+ * What a person can do with keys while deliveries come. Nothing where there is no terminal to press them on.
+ *
+ * @param given.last the delivery that came last
+ * @returns what ends it, and leaves the terminal as it was
+ */
+export const listenForKeys = (
+  session: Session,
+  given: { receiver: LocalReceiver; last: () => Arrival | undefined; end: () => void },
+): (() => void) => {
+  const { stdin } = process
+  const { output } = session
+  if (!stdin.isTTY || !output.onTerminal) return () => {}
+  let chosen = ANSWERS.length - 1
 
-export type KeyActions = {
-  redeliver(): void
-  details(): void
-  answerNext(response: ScriptedResponse, says: string): void
-  help(): void
-  end(): void
-}
-
-/** Does what keys say, until what it returns is called. In between Ctrl-C is a key, and no signal. */
-export const followKeys = (input: ReadStream, actions: KeyActions): (() => void) => {
-  const press = (key: string): void => {
-    const answer = ANSWERS[key]
-    if (answer) actions.answerNext(answer.response, answer.says)
-    else if (key === 'r') actions.redeliver()
-    else if (key === 'd') actions.details()
-    else if (key === 'q' || key === CTRL_C || key === CTRL_D) actions.end()
-    else if (key === '?') actions.help()
+  const chooseNext = (): void => {
+    chosen = (chosen + 1) % ANSWERS.length
+    const [told, answer] = ANSWERS[chosen]!
+    given.receiver.answerNext(answer, () => {
+      chosen = ANSWERS.length - 1
+    })
+    output.message(`The next delivery is answered: ${told}.`)
   }
-  const onData = (typed: Buffer): void => {
-    // An arrow is a sequence, and no key of these.
-    const text = typed.toString()
-    if (!text.startsWith(ESCAPE)) for (const key of text) press(key)
+
+  const sendAgain = async (id: string): Promise<void> => {
+    try {
+      const { made } = await session.graphql<{ made: { id: string } }>(
+        'mutation ($id: UUID!) { made: redeliver(deliveryId: $id) { id } }',
+        { id },
+      )
+      output.message(`Queued again as ${cellText(made.id)}.`)
+    } catch (error) {
+      output.warning((error as Error).message)
+    }
   }
-  input.setRawMode(true)
-  input.on('data', onData)
-  input.resume()
+
+  const press = (pressed: Buffer): void => {
+    const key = pressed.toString().charAt(0)
+    if (key === INTERRUPT) process.kill(process.pid, 'SIGINT')
+    if (key === 'q') given.end()
+    if (key === '?') output.message(HELP)
+    if (key === 'n') chooseNext()
+    if (key !== 'r' && key !== 'd') return
+    const last = given.last()
+    if (!last) output.message('Nothing has come yet.')
+    else if (key === 'd') output.data(describeFully(last, output.colours))
+    else if (last.eventId !== undefined) sendAgain(last.eventId)
+  }
+
+  stdin.setRawMode(true)
+  stdin.on('data', press).resume()
+  output.message(HELP)
   return () => {
-    input.off('data', onData)
-    input.setRawMode(false)
-    input.pause()
+    stdin.off('data', press)
+    stdin.setRawMode(false)
+    stdin.pause()
   }
 }
-
-const CTRL_C = '\u0003'
-const CTRL_D = '\u0004'
-const ESCAPE = '\u001b'

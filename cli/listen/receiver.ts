@@ -30,14 +30,12 @@ export interface LocalReceiverOptions {
   scriptPings?: boolean
   /** Milliseconds before a verified delivery is answered. */
   delayMs?: number
-  /** What the next verified delivery is answered, whatever else is to be; taken when it is asked for. */
-  nextResponse?: () => ScriptedResponse | undefined
-  /** Whether a verified delivery is one of those looked for; any other is answered 200, and told to nobody. */
-  isWanted?: (deliveryId: string) => Promise<boolean>
   /** Verified deliveries are sent on to this URL, and its answers passed back. */
   forward?: URL
   /** Whatever certificate is shown there. */
   insecure?: boolean
+  /** Whether a verified delivery is for this receiver; another is answered 200, and nobody is told of it. */
+  isWanted?: (eventId: string) => Promise<boolean>
   /** As soon as a request has come in, before it is verified or answered; what it says of itself may be false. */
   onRequest?: (eventId: string | undefined) => void
   onDelivery: (arrival: Arrival) => void
@@ -70,6 +68,8 @@ export interface Arrival {
 export interface LocalReceiver {
   /** Where it listens; what to register, unless `audience` was given. */
   url: string
+  /** Answers the next verified delivery so, whatever else was said; as usual where none is given. */
+  answerNext(answer: ScriptedResponse | undefined, onAnswered: () => void): void
   close(): Promise<void>
 }
 
@@ -83,6 +83,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   const keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
   const script = [...(options.responses ?? [])]
   const handled = new Set<string>()
+  let next: { answer: ScriptedResponse; onAnswered: () => void } | undefined
   let url = ''
 
   const nextResponse = (eventType: string | undefined): ScriptedResponse => {
@@ -114,14 +115,19 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     const failed = verification.checks.find(({ status }) => status === 'failed')
     if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
     const { eventId, eventType } = readBody(body)
-    const isPassedOver = eventType !== 'ping' && eventId !== undefined && (await options.isWanted?.(eventId)) === false
-    if (isPassedOver) return { ...scriptedResponse(FINE), verification, isPassedOver }
+    if (options.isWanted && eventId !== undefined && !(await options.isWanted(eventId))) {
+      return { ...scriptedResponse(FINE), verification, isLeftOut: true }
+    }
     if (options.delayMs) await delay(options.delayMs)
-    const chosen = eventType === 'ping' ? undefined : options.nextResponse?.()
-    const answer =
-      options.forward && !chosen
-        ? await forward(options.forward, request, body, options.insecure ?? false)
-        : scriptedResponse(chosen ?? nextResponse(eventType))
+    if (next) {
+      const { answer, onAnswered } = next
+      next = undefined
+      onAnswered()
+      return { ...scriptedResponse(answer), verification }
+    }
+    const answer = options.forward
+      ? await forward(options.forward, request, body, options.insecure ?? false)
+      : scriptedResponse(nextResponse(eventType))
     return { ...answer, verification }
   }
 
@@ -135,7 +141,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     if (verification?.ok && typeof answered === 'number' && answered < 300)
       handled.add(String(verification.claims?.jti))
     answer(request, response, decision)
-    if (decision.isPassedOver) return
+    if (decision.isLeftOut) return
     options.onDelivery({
       receivedAtMs,
       method: request.method ?? '',
@@ -160,6 +166,9 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${options.path}`
   return {
     url,
+    answerNext(answer, onAnswered) {
+      next = answer && { answer, onAnswered }
+    },
     close: () =>
       new Promise(resolve => {
         server.close(() => resolve())
@@ -175,7 +184,7 @@ interface Decision {
   body: Buffer | string
   reason: string | undefined
   verification: Verification | undefined
-  isPassedOver?: boolean
+  isLeftOut?: true
 }
 
 const FINE: ScriptedResponse = { kind: 'status', statusCode: 200 }

@@ -5,6 +5,9 @@ import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
 /** What tells whether a delivery has changed: an attempt counts, and so does an end. */
 type Mark = Pick<DeliveryAtAGlance, 'id' | 'status' | 'attemptCount'>
 
+/** What happens, as the server tells of it by itself. */
+export const LIVE_DELIVERIES = `subscription ($selector: MangoSelector) { deliveries(selector: $selector) { ${glanceFields} } }`
+
 const documentOf = (fields: string) => `query ($query: MangoQuery) { deliveries(query: $query) { ${fields} } }`
 const MARKS = documentOf('id status attemptCount')
 const DELIVERIES = documentOf(glanceFields)
@@ -74,6 +77,14 @@ export class DeliveryWatch {
       yield* this.#changed(page)
     }
     this.#forget()
+  }
+
+  /** Whether a delivery, as the server has told of it by itself, is not as it was told last. */
+  note(delivery: DeliveryAtAGlance): boolean {
+    const isChanged = this.#known.get(delivery.id)?.mark !== markOf(delivery)
+    this.#noteAll([delivery])
+    this.#forget()
+    return isChanged
   }
 
   /** Those of a page that are not as they were told last. */

@@ -1,11 +1,12 @@
 import { Command } from '@commander-js/extra-typings'
 import type { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
-import { dryRunOption, parseSelector, parseValues, wholeNumber } from '../options.ts'
+import { collect, dryRunOption, parseSelector, parseValues, wholeNumber } from '../options.ts'
 import { neutralise, safeJson } from '../output/neutralise.ts'
 import type { View } from '../output/output.ts'
 import { askForMore, canAsk } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
+import { countRows, isCounting } from './counting.ts'
 import { allOf, type MangoQuery } from './mango-query.ts'
 import { placeOf, selectPlace, withoutPlace } from './place.ts'
 
@@ -23,6 +24,8 @@ export interface ListOptions {
   after?: string | undefined
   afterValues?: string | undefined
   all?: boolean | undefined
+  count?: boolean | undefined
+  by?: string[] | undefined
 }
 
 /** A `list` command with the options of every list, to which its noun adds its own. */
@@ -38,6 +41,8 @@ export const listCommand = () =>
     .option('--all', 'all of them, page by page; a row a line unless --output says otherwise')
     .option('--after <id>', 'go on after this row, the last one of a page')
     .option('--after-values <json>', 'what that row had in the fields of --sort, should it change meanwhile')
+    .option('--count', 'only how many there are')
+    .option('--by <fields>', 'how many there are by these fields, such as status,webhook', collect)
     .addOption(dryRunOption())
 
 export interface Listing<Row> {
@@ -83,6 +88,10 @@ export const list = async <Row extends { id: string }>(
   listing: Listing<Row>,
 ): Promise<void> => {
   const { output } = session
+  if (isCounting(options)) {
+    const { selector } = mangoQuery({ selector: options.selector }, { onTerminal: false }, listing).query
+    return countRows(session, options, { resource: listing.resource, selector })
+  }
   if (options.all) {
     if (options.limit !== undefined) throw usageError('--all and --limit are both given.', 'Give one of them.')
     return listAll(session, mangoQuery(options, { onTerminal: false }, listing).query, listing)
@@ -149,7 +158,7 @@ const listAll = async <Row extends { id: string }>(
   if (form === 'json') output.list(kept, listing.view)
 }
 
-const NO_FILTERS = ['all', 'sort', 'limit', 'after', 'afterValues', 'dryRun']
+const NO_FILTERS = ['all', 'count', 'by', 'sort', 'limit', 'after', 'afterValues', 'dryRun']
 
 /** The options that chose what is listed, as they were given: `--status rejected --since 2h`. */
 const filtersOf = (options: ListOptions): string =>

@@ -24,6 +24,8 @@ export type Dialect = {
   forUpdateSkipLocked: string
   /** Ends a SELECT whose rows must not change until this transaction ends; empty where nobody else can write. */
   forShare: string
+  /** As `forShare`, but passes over rows that another transaction is changing. */
+  forShareSkipLocked: string
 
   /** A SELECT that ends with an error (contention) after so long, also while it waits for a lock. */
   within(ms: number, select: string): string
@@ -119,6 +121,7 @@ type Own =
   | 'engine'
   | 'name'
   | 'oldestVersion'
+  | 'forShareSkipLocked'
   | 'explain'
   | 'within'
   | 'readingWithin'
@@ -178,6 +181,7 @@ const mysql = mysqlFamily('utf8mb4_0900_bin', contains => ({
   engine: 'mysql',
   name: 'MySQL',
   oldestVersion: [8, 4],
+  forShareSkipLocked: ' FOR SHARE SKIP LOCKED',
   explain: 'EXPLAIN FORMAT=TRADITIONAL ',
   within: (ms, select) => select.replace(/^SELECT/, `SELECT /*+ MAX_EXECUTION_TIME(${ms}) */`),
   readingWithin: ms => `SET SESSION transaction_read_only = 1, SESSION max_execution_time = ${ms}`,
@@ -189,6 +193,7 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   engine: 'mariadb',
   name: 'MariaDB',
   oldestVersion: [10, 11],
+  forShareSkipLocked: ' LOCK IN SHARE MODE SKIP LOCKED',
   explain: 'EXPLAIN ',
   within: (ms, select) => `SET STATEMENT max_statement_time = ${ms / 1000} FOR ${select}`,
   readingWithin: ms => `SET SESSION tx_read_only = 1, SESSION max_statement_time = ${ms / 1000}`,
@@ -211,6 +216,7 @@ const tidb: Dialect = {
   version: "SUBSTRING_INDEX(VERSION(), 'TiDB-v', -1)",
   forUpdateSkipLocked: mysql.forUpdate,
   forShare: mysql.forUpdate,
+  forShareSkipLocked: mysql.forUpdate,
 }
 
 const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) > 0`, bindings: [part] })
@@ -236,6 +242,7 @@ const sqlite: Dialect = {
   forUpdate: '',
   forUpdateSkipLocked: '',
   forShare: '',
+  forShareSkipLocked: '',
   useIndex: name => `INDEXED BY ${name}`,
   leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')

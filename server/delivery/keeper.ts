@@ -3,6 +3,7 @@ import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { type Database, isContention, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { tellOfInactive } from '../domain/notices.ts'
 import { leaveActive } from '../domain/webhooks.ts'
 import type { Log } from '../log.ts'
 import type { Settlement } from './queue.ts'
@@ -105,7 +106,8 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
     database.transaction(async trx => {
       if ((await lock(trx, [id], isPatient)).size === 0) return isPatient
       const to = { status: 'inactive', reason: THROTTLED_WITHOUT_RETRY_AFTER } as const
-      await leaveActive(trx, id, { from: { status: 'active', epoch }, to }, clock.now())
+      const now = clock.now()
+      if (await leaveActive(trx, id, { from: { status: 'active', epoch }, to }, now)) await tellOfInactive(trx, id, now)
       return true
     }, ONE_TRY)
 

@@ -23,6 +23,8 @@ import { startSweeper } from './sweeper.ts'
 const POLL_MS = 1_000
 /** Places that become free are gathered for so long, so that a claim is worth its transaction. */
 const GATHER_MS = 10
+/** Deliveries that are given up, of one transaction. */
+const DROPPED_AT_ONCE = 32
 /** A webhook that is about to become inactive is left alone meanwhile. */
 const ENDING_MS = 1_000
 /** After an outage, each process has so long to record what it sent meanwhile. */
@@ -77,6 +79,8 @@ export const startDeliveryLoop = (
   })
   const claims = createClaims({ database, places, onPast: () => sweeper?.look() })
   const record = createRecorder(tools)
+  // Others are told of what is given up, which may take longer: the rest does not wait behind it.
+  const recordDropped = createRecorder({ ...tools, batchSize: DROPPED_AT_ONCE })
   const keeper = createKeeper(tools)
   const leases = keepExtending({ database, clock, log, places: places.all })
   /** Those whose turn has come, and of these, those whose request has begun. */
@@ -217,13 +221,15 @@ export const startDeliveryLoop = (
       startWaiting()
       // Others are told at once that a webhook is to be left alone; that it is inactive, when its log says why.
       const following = outcome.status === 'pending' ? keeper.follow(settlement) : undefined
-      await record(settlement)
+      await (outcome.status === 'dropped' ? recordDropped : record)(settlement)
       tools.onSettled?.(settlement)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
       // It has handed its turn on.
       else if (place.job.line !== null) wake()
       await (following ?? keeper.follow(settlement))
       if (outcome.status === 'cancelled') sweeper?.look()
+      // Somebody may have to be told of it.
+      if (outcome.status === 'cancelled' || outcome.status === 'dropped') wake()
       return settlement
     } catch (error) {
       if (!(error instanceof NotBegun)) throw error

@@ -24,7 +24,17 @@ type Waiting = { settlement: Settlement; recorded: () => void }
  * had. Nothing but the end of the process loses what waits here: what the database
  * says is believed to be the settlement's own fault only if it refuses a value.
  */
-export const createRecorder = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Recorder => {
+export const createRecorder = ({
+  database,
+  clock,
+  log,
+  batchSize = BATCH,
+}: {
+  database: Database
+  clock: Clock
+  log: Log
+  batchSize?: number
+}): Recorder => {
   const waiting: Waiting[] = []
   let isRecording = false
 
@@ -42,7 +52,7 @@ export const createRecorder = ({ database, clock, log }: { database: Database; c
     while (waiting.length > 0) {
       await othersTurn()
       const startedAt = performance.now()
-      const batch = waiting.splice(0, BATCH)
+      const batch = waiting.splice(0, batchSize)
       const held = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
       for (const one of batch) {
         if (held.has(one.settlement)) setTimeout(put, HELD_MS, one)

@@ -3,6 +3,7 @@ import { type Database, marks, Overtaken, rows, run } from '../database/connect.
 import { dialectOf } from '../database/dialect.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
 import { inHeldLines, leaveLines } from '../domain/lines.ts'
+import { type Dropped, tellOfDropped } from '../domain/notices.ts'
 import type { Outcome } from './outcome.ts'
 import { caseOf, type Job, type QueueRow, type Settlement } from './queue.ts'
 
@@ -52,6 +53,7 @@ export const settle = async (
     )
     await retry(trx, own)
     await finish(trx, own, time)
+    await tellOfDropped(trx, own.flatMap(droppedOf), time)
     const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
     await logLost(
       trx,
@@ -246,6 +248,9 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
     )
   }
 }
+
+const droppedOf = ({ job, outcome }: Settlement): Dropped[] =>
+  outcome.status === 'dropped' ? [{ deliveryId: job.deliveryId, attempts: job.attempt, reason: outcome.reason }] : []
 
 const wasHandled = (outcome: Outcome): boolean => outcome.status === 'rejected' && outcome.handledBefore === true
 

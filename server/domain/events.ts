@@ -6,6 +6,7 @@ import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
 import { holdLines } from './lines.ts'
+import { SEES_WEBHOOK } from './visibility.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
   type: Type
@@ -134,11 +135,13 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
 
 /**
  * Whether the token `t` sees the event `e`: one of its organisations, and the one that its project is in by now. What
- * is on demand belongs to none, and is not asked about.
+ * is on demand belongs to none, and is not asked about. What is about a webhook is for those who see that as well.
  */
 export const SEES = `
   (t.sees_all_organisations = 1
-    OR (EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
+    OR ((e.about_webhook_id IS NULL
+        OR EXISTS (SELECT 1 FROM webhooks about WHERE about.id = e.about_webhook_id AND ${SEES_WEBHOOK}))
+      AND EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND (
         e.all_organisations = 1 OR s.organisation_id = e.organisation_id
         OR EXISTS (SELECT 1 FROM event_organisations eo
           WHERE eo.event_id = e.id AND eo.organisation_id = s.organisation_id)))
@@ -157,4 +160,10 @@ export const MAY_HAVE = `
       OR EXISTS (SELECT 1 FROM event_organisations eo
         WHERE eo.event_id = e.id AND eo.organisation_id = wo.organisation_id)))
     OR EXISTS (SELECT 1 FROM webhook_projects wp WHERE wp.webhook_id = w.id AND wp.project_id = e.project_id))
+  AND (e.about_webhook_id IS NULL OR e.about_webhook_id <> w.id)
   AND ${SEES}`
+
+/** Whether the webhook `w` asked for the type of the event `e`: what is about webhooks it has to name. */
+export const ASKED_FOR = `
+  ((w.all_events = 1 AND e.about_webhook_id IS NULL)
+    OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))`

@@ -5,7 +5,7 @@ import { type Database, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue, enqueueRecovered, type PastEvent } from './deliveries.ts'
-import { MAY_HAVE, ON_DEMAND } from './events.ts'
+import { ASKED_FOR, MAY_HAVE, ON_DEMAND } from './events.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
 import { sweepUntil } from './sweep.ts'
@@ -170,8 +170,7 @@ const missedOf = (trx: Sql): string => `
   WHERE ${AFTER} AND e.created_at <= ? AND (e.created_at < ? OR e.id <= ?)
     AND w.id = ?
     AND NOT ${ON_DEMAND}
-    AND (w.all_events = 1
-      OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))
+    AND ${ASKED_FOR}
     AND ${MAY_HAVE}
     AND d.id IS NULL
   ORDER BY e.created_at, e.id LIMIT ?`

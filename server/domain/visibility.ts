@@ -112,6 +112,12 @@ const visibleProjectReports: Rule = token => builder => {
 /** An event belongs to one organisation, to several, or to all; what is sent on demand to none. */
 const visibleEvents: Rule = token => builder => {
   if (token.seesAllOrganisations) return
+  // What is about a webhook is for those who see that as well.
+  builder.where(about =>
+    about.whereNull('events.about_webhook_id').orWhereIn('events.about_webhook_id', seen => {
+      seen.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
+    }),
+  )
   builder.where(some => {
     some.where(one => whereOrganisationVisible(one, token, 'events.organisation_id'))
     some.orWhereIn('events.id', shared => {
@@ -230,6 +236,23 @@ export const visibleWebhooks: Rule = token => builder => {
       ),
   )
 }
+
+const SEEN = 'SELECT s.organisation_id FROM access_token_organisations s WHERE s.access_token_id = t.id'
+
+/** The rule of `visibleWebhooks` in SQL: whether the token `t`, which does not see all, sees the webhook `about`. */
+export const SEES_WEBHOOK = `
+  (about.access_token_id = t.id
+    OR (about.all_organisations_and_projects = 0
+      AND NOT EXISTS (SELECT 1 FROM webhook_organisations wo
+        WHERE wo.webhook_id = about.id AND wo.organisation_id NOT IN (${SEEN}))
+      AND NOT EXISTS (SELECT 1 FROM webhook_projects wp JOIN projects p ON p.id = wp.project_id
+        WHERE wp.webhook_id = about.id
+          AND (p.organisation_id NOT IN (${SEEN}) OR wp.organisation_id NOT IN (${SEEN}))))
+    OR (about.all_organisations_and_projects = 1 AND EXISTS (SELECT 1 FROM access_tokens maker
+      WHERE maker.id = about.access_token_id AND maker.sees_all_organisations = 0
+        AND EXISTS (SELECT 1 FROM access_token_organisations mo WHERE mo.access_token_id = maker.id)
+        AND NOT EXISTS (SELECT 1 FROM access_token_organisations mo
+          WHERE mo.access_token_id = maker.id AND mo.organisation_id NOT IN (${SEEN})))))`
 
 const rules = new Map<Resource, Rule>([
   [accessTokens, visibleAccessTokens],

@@ -339,8 +339,9 @@ type Leaving = {
  * being sent at this moment is finished, and counts as delivered if the receiver acknowledges it.
  *
  * @param change.from nothing is done if it is in another status by now, or in another epoch than one given
+ * @returns whether it has left
  */
-export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<void> => {
+export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<boolean> => {
   const [ofEpoch, epochs] = from.epoch === undefined ? ['', []] : [' AND epoch = ?', [from.epoch]]
   const left = await run(
     trx,
@@ -350,6 +351,7 @@ export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, n
     [to.status, to.reason, now, now, id, from.status, ...epochs],
   )
   if (left > 0) await sweepAfterChange(trx, id, now)
+  return left > 0
 }
 
 /**

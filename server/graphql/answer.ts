@@ -12,7 +12,7 @@ import {
   type SelectionSetNode,
 } from 'graphql'
 import { createHandler, parseRequestParams } from 'graphql-http'
-import { badInput, type TidingsError } from '../../shared/errors.ts'
+import { badInput, TidingsError } from '../../shared/errors.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { Log } from '../log.ts'
@@ -117,6 +117,7 @@ export const answerGraphql = async (
       if (faults) return faults
       const operation = getOperationAST(document, operationName)
       if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
+      if (operation.operation === 'subscription') return [asGraphqlError(onlyAsEvents())]
       const notGiven = variablesNotGiven(document, operation, variables)
       if (notGiven.length > 0) return notGiven
       if (!(await admitted(operation))) return NOTHING
@@ -210,6 +211,12 @@ const TYPENAME: SelectionSetNode = {
 
 const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>
   getOperationAST(document, operationName)?.operation
+
+const onlyAsEvents = (): TidingsError =>
+  new TidingsError(
+    'BAD_USER_INPUT',
+    'A subscription is answered as server-sent events: send it with “Accept: text/event-stream”, 8,000 characters at most.',
+  )
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {
   const names = document.definitions.flatMap(it =>

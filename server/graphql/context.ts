@@ -10,6 +10,7 @@ import type { AccessToken } from '../domain/permissions.ts'
 import type { CarryingSignature } from '../domain/used-signatures.ts'
 import { listedTo, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
+import type { Live } from '../live/live.ts'
 import type { Row } from '../mango/documents.ts'
 import { type Count, count, find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
@@ -28,6 +29,7 @@ export type Service = {
   tools: AttemptTools
   loop: DeliveryLoop
   readers: Readers
+  live: Live
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number
@@ -155,6 +157,7 @@ export const createContext = (
       const result = await (claim ? changeNoting(claim, watched, beside) : context.look(watched, beside))
       context.hasChanged = true
       if (!isSent) loop.wake()
+      service.live.hurry()
       return result
     },
     look(work, beside) {

@@ -33,6 +33,11 @@ type Counting = { resource: string; selector?: unknown; by?: string[] | null }
 const counts: Resolver<unknown, Counting> = (_root, { resource, selector, by }, context, info) =>
   context.budget.answer(info, context.count(resources[resource]!, selector, by ?? []))
 
+/** What a subscription was given, once: what it comes to is told by server/live. */
+async function* givenTo(_root: unknown, args: { selector?: unknown }): AsyncGenerator<{ selector: unknown }> {
+  yield { selector: args.selector }
+}
+
 /** The schema as it is written: what `/spec/schema.graphql` answers, and what the package exports. */
 export const schemaText = readFileSync(new URL('schema.graphql', import.meta.url), 'utf8')
 
@@ -49,6 +54,8 @@ export const createSchema = (): GraphQLSchema => {
   if (isObjectType(explanation)) {
     for (const name of ['sql', 'indexes'] as const) resolve(explanation, name, toldToAdmins(name))
   }
+  const live = schema.getSubscriptionType()!.getFields().deliveries!
+  live.subscribe = needs('read', givenTo) as NonNullable<typeof live.subscribe>
   const mutations = {
     ...accessTokenMutations,
     ...deliveryMutations,

@@ -1,7 +1,7 @@
 import Router from '@koa/router'
 import { marked } from 'marked'
 import { schemaText } from '../graphql/schema.ts'
-import { link, pageOf, policyOf, servePageFiles } from './page-files.ts'
+import { link, pageOf, policyOf, servePageFiles, unlessBuilt } from './page-files.ts'
 import { PUBLIC } from './public.ts'
 import { receiverPage, receiversIndex } from './receivers.ts'
 import type { RequestState } from './request-id.ts'
@@ -47,7 +47,7 @@ export const docs = (spec: Described) => {
   router.get('/docs', ctx => {
     ctx.set('Content-Security-Policy', POLICY)
     ctx.type = 'html'
-    ctx.body = page
+    ctx.body = page + unlessBuilt('docs')
   })
   router.get('/docs/receivers/:name', async (ctx, next) => {
     const found = await receiverPage(ctx.params.name!)

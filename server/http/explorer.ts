@@ -1,5 +1,5 @@
 import Router from '@koa/router'
-import { link, policyOf, servePageFiles } from './page-files.ts'
+import { link, policyOf, servePageFiles, unlessBuilt } from './page-files.ts'
 import type { RequestState } from './request-id.ts'
 
 /** The editor makes styles as it goes, and works in workers. */
@@ -22,7 +22,7 @@ export const explorer = () => {
   router.get('/explorer', ctx => {
     ctx.set('Content-Security-Policy', POLICY)
     ctx.type = 'html'
-    ctx.body = PAGE
+    ctx.body = PAGE + unlessBuilt('explorer')
   })
   const workers = ['editor', 'json', 'graphql'].map(name => `${name}.worker.js`)
   servePageFiles(router, 'explorer', ['view.js', 'view.css', ...workers])

@@ -23,7 +23,8 @@ import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { readText } from './body.ts'
 import { CLOCK_WINDOW_MS } from './hmac.ts'
 import { claimOf, endClaim } from './idempotency-key.ts'
-import { answerError, mediaTypeFor } from './request-id.ts'
+import { answerError, GRAPHQL_RESPONSE, mediaTypeFor } from './request-id.ts'
+import { subscribing, wantsEvents } from './subscribe.ts'
 
 /**
  * Serves GraphQL over HTTP to an authenticated request. Mutations and small queries run here, everything else where it
@@ -31,13 +32,15 @@ import { answerError, mediaTypeFor } from './request-id.ts'
  */
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
   const documents = createDocuments(schema)
+  const subscribe = subscribing(schema, documents, service, log)
   const { knex } = service.database
   return async ctx => {
     const { token, requestId, rawBody, signature, giveUpAt } = ctx.state
     const { url, method } = ctx
     const body = readText(ctx, rawBody)
     if (body === undefined) return
-    const accept = mediaTypeFor(ctx)
+    const isForEvents = wantsEvents(ctx)
+    const accept = mediaTypeFor(ctx) ?? (isForEvents ? GRAPHQL_RESPONSE : undefined)
     if (!accept) return answerError(ctx, 406, new TidingsError('BAD_USER_INPUT', REFUSALS[406]!))
     // A charset in quotes is the same charset.
     const type = ctx.headers['content-type']?.replace(/(charset=)"([^"]*)"/i, '$1$2')
@@ -46,6 +49,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     ctx.res.once('close', () => gone.abort())
     // It may have hung up while it was being authenticated.
     if (ctx.res.closed) gone.abort()
+    if (isForEvents && (await subscribe(ctx, request, gone.signal))) return
     const state: {
       /** Answers without anything having been executed. */
       instead?: () => void
@@ -117,7 +121,9 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const refusal = REFUSALS[status]
     if (refusal) return answerError(ctx, status, new TidingsError('BAD_USER_INPUT', refusal))
     ctx.status = status
-    ctx.body = answer.body
+    const isAllEvents = status === 200 && isForEvents && mediaTypeFor(ctx) === undefined
+    if (isAllEvents) ctx.set('Content-Type', 'text/event-stream; charset=utf-8')
+    ctx.body = isAllEvents ? `event: next\ndata: ${answer.body}\n\nevent: complete\ndata:\n\n` : answer.body
     if (!claim) return
     await endClaim(claim, codes, { status, contentType: headers['content-type'] ?? '', body: String(ctx.body) })
   }

@@ -17,8 +17,13 @@ const BACKLOG = 4_096
 /** What is answered that is no HTTP goes on for so long, and is then cut off. */
 const FAREWELL_MS = 2_000
 
+export type Listening = Server & {
+  /** Closes connections that wait for nothing: those that are kept, and those that have never sent a byte. */
+  closeUnused(): void
+}
+
 /** Listens where the configuration says. */
-export const listen = (handler: RequestListener, { host, port }: Config, log: Log): Promise<Server> => {
+export const listen = (handler: RequestListener, { host, port }: Config, log: Log): Promise<Listening> => {
   const serve = unlessClosing(handler)
   const server = createServer(
     {
@@ -35,9 +40,20 @@ export const listen = (handler: RequestListener, { host, port }: Config, log: Lo
   server.on('checkContinue', serve)
   server.on('checkExpectation', serve)
   server.on('clientError', refuseJunk(log))
+  const open = new Set<Socket>()
+  server.on('connection', (socket: Socket) => {
+    open.add(socket)
+    socket.once('close', () => open.delete(socket))
+  })
+  const closeUnused = (): void => {
+    server.closeIdleConnections()
+    for (const socket of open) if (socket.bytesRead === 0) socket.destroy()
+  }
   return new Promise((resolve, reject) => {
     server.once('error', reject)
-    server.listen({ port, host, backlog: BACKLOG, ...SHARED_PORT }, () => resolve(server))
+    server.listen({ port, host, backlog: BACKLOG, ...SHARED_PORT }, () =>
+      resolve(Object.assign(server, { closeUnused })),
+    )
   })
 }
 

@@ -13,10 +13,18 @@ export const root = dirname(findPackageJSON(import.meta.url)!)
 
 const TYPES: Record<string, string> = { js: 'text/javascript', css: 'text/css' }
 
+const pathOf = (page: string, file: string): string => join(root, 'dist/pages', page, `${file}.gz`)
+
+/** What a page says instead of nothing, in a checkout where its script has not been built yet. */
+export const unlessBuilt = (page: string): string =>
+  existsSync(pathOf(page, 'view.js'))
+    ? ''
+    : '<p>The rest of this page is not built yet: it is a few seconds after npm start, or by npm run build.</p>\n'
+
 /** Serves scripts and styles below a page's path, compressed as they are kept, to whoever takes that. */
 export const servePageFiles = (router: Router<RequestState>, page: string, files: readonly string[]): void => {
   for (const file of files) {
-    const path = join(root, 'dist/pages', page, `${file}.gz`)
+    const path = pathOf(page, file)
     router.get(`/${page}/${file}`, (ctx, next) => {
       if (!existsSync(path)) return next()
       ctx.vary('Accept-Encoding')

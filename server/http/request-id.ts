@@ -50,7 +50,7 @@ export type Answerable = {
   accepts(...types: string[]): string | string[] | false
 }
 
-const GRAPHQL_RESPONSE = 'application/graphql-response+json; charset=utf-8'
+export const GRAPHQL_RESPONSE = 'application/graphql-response+json; charset=utf-8'
 const JSON_TYPE = 'application/json; charset=utf-8'
 
 /** The media type that a client would have an answer of the API in, by its weights; undefined if neither will do. */

@@ -1,8 +1,13 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { createInterface } from 'node:readline'
+import { text } from 'node:stream/consumers'
 import { test } from 'node:test'
 import { DeliveryWatch } from '../../cli/resources/delivery-watch.ts'
 import type { DeliveryAtAGlance } from '../../cli/resources/timeline.ts'
+import { eventually } from '../support/eventually.ts'
 import { connectedTo, startStubServer } from './stub-server.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 
@@ -204,4 +209,60 @@ test('deliveries watch prints a JSON object a line, waits for a server that is a
   assert.match(String((await messages.next()).value), /back/)
   child.kill('SIGINT')
   assert.equal(await ended, 0)
+})
+
+test('watch has the server tell, and looks for itself once the server does not any more', async () => {
+  const streams: ServerResponse[] = []
+  let deliveries = [delivery(1)]
+  let asked = 0
+  const telling = createServer(async (request, response) => {
+    const { variables = {} } = JSON.parse(await text(request))
+    if (request.headers.accept === 'text/event-stream' && streams.length === 0) {
+      response.writeHead(200, { 'content-type': 'text/event-stream' })
+      response.write(':\n\n')
+      streams.push(response)
+      return
+    }
+    if (request.headers.accept === 'text/event-stream') return void response.writeHead(503).end()
+    asked += 1
+    response.end(JSON.stringify({ data: { deliveries: variables.query ? find(deliveries, variables.query) : [] } }))
+  })
+  telling.listen(0, '127.0.0.1')
+  await once(telling, 'listening')
+  const url = `http://127.0.0.1:${(telling.address() as AddressInfo).port}`
+  const child = startTidings(['deliveries', 'watch', '--output', 'ndjson'], {
+    home: temporaryFolder(),
+    env: connectedTo({ url }),
+  })
+  const lines: { id: string; status: string }[] = []
+  createInterface(child.stdout).on('line', line => lines.push(JSON.parse(line)))
+  try {
+    const untilTold = (count: number) =>
+      eventually(
+        `${count} lines`,
+        () => lines.map(({ status }) => status),
+        told => told.length >= count,
+      )
+    await eventually(
+      'it to subscribe',
+      () => streams.length,
+      count => count === 1,
+    )
+    const tell = (told: DeliveryAtAGlance) =>
+      streams[0]!.write(`event: next\nid: 1\ndata: ${JSON.stringify({ data: { deliveries: told } })}\n\n`)
+    const rejected = delivery(1, { status: 'rejected', attemptCount: 1, attempts: answered(400) })
+    tell(rejected)
+    await untilTold(1)
+    // What was told is known, and is not told again.
+    tell(rejected)
+    const before = asked
+    deliveries = [rejected, delivery(2)]
+    streams[0]!.destroy()
+    assert.deepEqual(await untilTold(2), ['rejected', 'pending'])
+    assert.ok(asked > before)
+  } finally {
+    child.kill()
+    telling.closeAllConnections()
+    telling.close()
+  }
 })

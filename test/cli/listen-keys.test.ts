@@ -1,80 +1,71 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { fileURLToPath } from 'node:url'
-import { startSandbox } from './sandbox-server.ts'
+import { startIssuer } from './issuer.ts'
+import { connectedTo, startStubServer } from './stub-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
-import { temporaryFolder, tidings } from './tidings.ts'
-
-// What a person does who sits at `listen`, and what it leaves out.
+import { startTidings, temporaryFolder } from './tidings.ts'
 
 const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
+const issuer = await startIssuer()
 const home = temporaryFolder()
-await startSandbox(home)
-const run = (...line: string[]) => tidings(line, { home })
-const lines = (stdout: string): Record<string, unknown>[] =>
-  stdout
-    .trim()
-    .split('\n')
-    .map(line => JSON.parse(line))
 
-test('listen --filter shows and counts only what matches, and takes everything else all the same', async () => {
-  const trigger = `'${process.execPath}' '${PROGRAM}' trigger`
-  const { stdout, code, stderr } = await run(
-    ...['listen', '--register', '--port', '0', '--path', '/filtered', '--count', '1'],
-    ...['--filter', '{"event.payload.projectReport":{"$exists":true}}'],
-    ...[
-      '--run',
-      `${trigger} token_expired --webhook "$WEBHOOK_ID" && ${trigger} project_report_quarterly_overdue --webhook "$WEBHOOK_ID"`,
-    ],
-  )
-  assert.equal(code, 0, stderr)
-  const shown = lines(stdout).map(line => line.eventType)
-  assert.deepEqual(shown, ['ping', 'project_report_quarterly_overdue'])
-  const [other] = JSON.parse(
-    (await run('deliveries', 'list', '--event-type', 'token_expired', '--output', 'json')).stdout,
-  )
-  assert.equal(other.status, 'delivered')
-})
-
-test('a filter that is no selector is wrong usage, before anything is registered', async () => {
-  for (const filter of ['nonsense', '{"nosuchfield":1}']) {
-    const { code, stderr } = await run('listen', '--register', '--port', '0', '--path', '/wrong', '--filter', filter)
-    assert.equal(code, 2, stderr)
-  }
-  const { stdout } = await run('webhooks', 'list', '--output', 'json')
-  assert.ok(!stdout.includes('/wrong'))
-})
-
-test('a webhook that listen receives from alone may be named by the end of its id', async () => {
-  const [webhook] = JSON.parse((await run('webhooks', 'list', '--output', 'json')).stdout)
-  const { code, stderr } = await run(
-    ...['listen', '--port', '0', '--webhook-id', webhook.id.slice(-8), '--count', '1', '--run', 'exit 9'],
-  )
-  assert.equal(code, 1, stderr)
-  const unknown = await run('listen', '--port', '0', '--webhook-id', 'ffffffff')
-  assert.equal(unknown.code, 3, unknown.stderr)
-})
-
-test('at a terminal keys choose the next answer, show the last delivery, and send it again', {
-  skip: noTerminal,
-  timeout: 120_000,
-}, async () => {
+test('keys send the last delivery again, show it whole, and choose the next answer', { skip: noTerminal }, async () => {
+  const stub = await startStubServer(() => ({ data: { made: { id: 'made-again' } } }))
   const terminal = await openTerminal(
-    [process.execPath, PROGRAM, 'listen', '--register', '--port', '0', '--path', '/keys'],
-    { env: { XDG_CONFIG_HOME: home, HOME: home }, columns: 160, rows: 50 },
+    [process.execPath, PROGRAM, 'listen', '--port', '0', '--issuer', issuer.url, '--no-color'],
+    { env: { ...connectedTo(stub), XDG_CONFIG_HOME: home }, columns: 120 },
   )
-  const shown = await terminal.waitForOutput(/Keys: r sends/)
-  const [, id] = /Registered as webhook ([0-9a-f-]{36})/.exec(shown)!
-  await terminal.type('r')
-  await terminal.type('5')
-  await terminal.waitForOutput(/The next delivery is answered with 500/)
-  assert.equal((await run('trigger', 'token_expired', '--webhook', id!)).code, 0)
-  await terminal.waitForOutput(/answered 500[\s\S]*answered 200/)
-  await terminal.type('d')
-  await terminal.waitForOutput(/"accessTokenId"[\s\S]*checks: /)
-  await terminal.type('r')
-  await terminal.waitForOutput(/Queued again, as [0-9a-f-]{36}/)
-  await terminal.waitForOutput(/(answered 200[\s\S]*){3}/)
-  await terminal.type('q')
-  await terminal.waitForOutput(/The webhook is disabled/)
+  const screen = await terminal.waitFor(/Keys: r sends/)
+  const url = /Listening on (\S+)\. /.exec(screen)![1]!
+  await terminal.press('r')
+  await terminal.waitFor('Nothing has come yet')
+  const eventId = '01930000-0000-7000-8000-0000000000aa'
+  await issuer.deliver(url, { eventType: 'token_expired', eventId })
+  await terminal.waitFor(eventId)
+  await terminal.press('d')
+  await terminal.waitFor(/"eventType": "token_expired"/)
+  await terminal.press('r')
+  await terminal.waitFor('Queued again as made-again')
+  assert.deepEqual(stub.received.at(-1)!.variables, { id: eventId })
+  await terminal.press('n')
+  await terminal.waitFor('The next delivery is answered: 500')
+  assert.equal((await issuer.deliver(url, { eventType: 'token_expired' })).status, 500)
+  assert.equal((await issuer.deliver(url, { eventType: 'token_expired' })).status, 200)
+  await terminal.press('q')
+  await terminal.waitFor(/Received 3 deliveries, 0 of them not valid/)
+})
+
+test('what a filter does not match is answered 200, and neither shown nor counted', async () => {
+  const wanted = '01930000-0000-7000-8000-0000000000bb'
+  const stub = await startStubServer(({ variables }) => {
+    const [first] = (variables.query as { selector: { $and?: { id: string }[] } }).selector.$and ?? []
+    return { data: { deliveries: first?.id === wanted ? [{ id: wanted }] : [] } }
+  })
+  const filter = '{"event.projectId":"p"}'
+  const line = ['listen', '--port', '0', '--issuer', issuer.url, '--filter', filter, '--once', '--answer', '503']
+  const child = startTidings(line, { home, env: connectedTo(stub) })
+  let told = ''
+  const url = await new Promise<string>(resolve =>
+    child.stderr.on('data', chunk => {
+      told += chunk
+      const found = /Listening on (\S+)\. /.exec(told)?.[1]
+      if (found) resolve(found)
+    }),
+  )
+  let shown = ''
+  child.stdout.on('data', chunk => {
+    shown += chunk
+  })
+  const ended = new Promise(resolve => child.once('close', resolve))
+  assert.equal((await issuer.deliver(url, { eventType: 'token_expired' })).status, 200)
+  assert.equal((await issuer.deliver(url, { eventType: 'token_expired', eventId: wanted })).status, 503)
+  await ended
+  assert.deepEqual(
+    shown
+      .trim()
+      .split('\n')
+      .map(row => JSON.parse(row).eventId),
+    [wanted],
+  )
 })

@@ -49,6 +49,8 @@ export const startStubServer = async (answer: (received: Received) => Answer = (
       )
       return
     }
+    // It is asked, as a server is that does not tell by itself.
+    if (request.headers.accept === 'text/event-stream') return void response.writeHead(406).end()
     const { query, variables = {} } = JSON.parse(body)
     const header = (name: string) => (typeof request.headers[name] === 'string' ? request.headers[name] : undefined)
     const one: Received = { query, variables, nonce: header('x-nonce'), idempotencyKey: header('idempotency-key') }

@@ -86,6 +86,7 @@ describeEachEngine('access tokens', engine => {
       [{ expiresAt: '2026-02-30T00:00:00Z' }, 'BAD_USER_INPUT'],
       [{ expiresAt: '2026-99-99T00:00:00Z' }, 'BAD_USER_INPUT'],
       [{ expiresAt: '2099-01-01' }, 'BAD_USER_INPUT'],
+      [{ organisationIds: null }, 'BAD_USER_INPUT'],
       [{ organisationIds: ['01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e12'] }, 'NOT_FOUND'],
     ]
     for (const [given, code] of wrong) assert.equal(await codeOf(given), code, JSON.stringify(given))

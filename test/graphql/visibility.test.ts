@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
+import { rows } from '../../server/database/connect.ts'
+import { SEES_WEBHOOK } from '../../server/domain/visibility.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
@@ -123,6 +125,21 @@ describeEachEngine('what a token sees', engine => {
     assert.deepEqual(listed.webhooks, Object.values(webhooks).sort())
     assert.deepEqual(listed.deliveries, await deliveriesTo(Object.values(webhooks)))
     assert.deepEqual(listed.accessTokens, [all.id])
+  })
+
+  it('is, of webhooks, the same by the rule in SQL that events about them are told by', async () => {
+    const { knex } = server.database
+    for (const token of [acmeOnly, acmeAdmin, acmeReader, borealisOnly]) {
+      const seen = await rows<{ id: string }>(
+        knex,
+        `SELECT about.id FROM webhooks about JOIN access_tokens t ON t.id = ? WHERE ${SEES_WEBHOOK} ORDER BY about.id`,
+        [token.id],
+      )
+      assert.deepEqual(
+        seen.map(({ id }) => id),
+        (await list(token)).webhooks,
+      )
+    }
   })
 
   it('is nothing outside its organisation for one that sees one', async () => {

@@ -207,6 +207,10 @@ test('a payload is typed by the type of its event', () => {
         return event.payload.projectReport.quarter
       case 'token_expired':
         return event.payload.accessTokenId
+      case 'webhook_inactive':
+        return event.payload.webhook.statusReason
+      case 'delivery_dropped':
+        return event.payload.delivery.reason
       case 'unknown':
         return event.unknownType
       default:

@@ -1,4 +1,6 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Ask } from '../../connection/client.ts'
+import type { openLive } from '../../connection/live.ts'
 import { CliError } from '../../errors.ts'
 import type { Colours } from '../../output/output.ts'
 import type { DeliveryAtAGlance } from '../../resources/timeline.ts'
@@ -14,9 +16,18 @@ import { type Action, type Filters, initialState, type Notice, type State, selec
 const BUSY = { deliveriesMs: 1_000, webhooksMs: 3_000 }
 /** And while nothing does: 24 requests a minute. */
 const QUIET = { deliveriesMs: 3_000, webhooksMs: 15_000 }
+/** And while the server tells by itself. */
+const TOLD_MS = 15_000
 const QUIET_AFTER_MS = 30_000
 /** Countdowns go by seconds. */
 const TICK_MS = 1_000
+
+/** After the server has stopped telling by itself. */
+const HEAR_AGAIN_MS = 5_000
+
+type Live = (signal: AbortSignal) => ReturnType<typeof openLive<unknown>>
+/** How the server is asked, and how it tells that something has happened. */
+type Asking = { ask: Ask; look: Ask; live: Live }
 
 /** The dashboard without its screen: what it knows, what keys do to it, and its looks at the server. */
 export class Dashboard {
@@ -25,6 +36,12 @@ export class Dashboard {
   readonly #ask: Ask
   /** For looks, which give up sooner. */
   readonly #look: Ask
+  readonly #live: Live
+  readonly #ending = new AbortController()
+  /** The server tells when something happens: looks between are for what it does not tell. */
+  #isLive = false
+  #soon: NodeJS.Timeout | undefined
+  #lookedAtMs = Number.NEGATIVE_INFINITY
   readonly #colours: Colours
   readonly #listeners = new Set<() => void>()
   readonly #deliveries: Poll
@@ -37,9 +54,10 @@ export class Dashboard {
   /** Set by `start`; called when a key asks to end. */
   #quit: () => void = () => {}
 
-  constructor({ ask, look }: { ask: Ask; look: Ask }, viewer: Viewer, filters: Filters, colours: Colours) {
+  constructor({ ask, look, live }: Asking, viewer: Viewer, filters: Filters, colours: Colours) {
     this.#ask = ask
     this.#look = look
+    this.#live = live
     this.#colours = colours
     this.#state = initialState(viewer, filters, Date.now())
     const restraint = new Restraint()
@@ -71,10 +89,13 @@ export class Dashboard {
     this.#quit = quit
     this.#deliveries.now()
     this.#webhooks.now()
+    void this.#hear()
     this.#ticking = setInterval(() => this.#set({ nowMs: Date.now() }), TICK_MS)
   }
 
   stop(): void {
+    this.#ending.abort()
+    clearTimeout(this.#soon)
     this.#deliveries.stop()
     this.#webhooks.stop()
     clearInterval(this.#ticking)
@@ -105,10 +126,39 @@ export class Dashboard {
   }
 
   get #pace(): typeof BUSY {
-    return Date.now() - this.#changedAtMs < QUIET_AFTER_MS ? BUSY : QUIET
+    const pace = Date.now() - this.#changedAtMs < QUIET_AFTER_MS ? BUSY : QUIET
+    return this.#isLive ? { ...pace, deliveriesMs: TOLD_MS } : pace
+  }
+
+  /** Looks when the server says that something has happened, as long as it does; otherwise at its own pace. */
+  async #hear(): Promise<void> {
+    const { signal } = this.#ending
+    while (!signal.aborted) {
+      const heard = await this.#live(signal)
+      if (heard === 'not offered') return
+      this.#isLive = heard !== undefined
+      this.#deliveries.now()
+      if (heard) {
+        for await (const _ of heard) {
+          // What comes close together is one look, no more of them than without being told.
+          this.#soon ??= setTimeout(() => {
+            this.#soon = undefined
+            this.#deliveries.now()
+          }, this.#soonMs())
+        }
+      }
+      this.#isLive = false
+      this.#deliveries.now()
+      await delay(HEAR_AGAIN_MS, undefined, { signal, ref: false }).catch(() => {})
+    }
+  }
+
+  #soonMs(): number {
+    return Math.max(0, this.#lookedAtMs + BUSY.deliveriesMs - performance.now())
   }
 
   async #lookAtDeliveries(): Promise<void> {
+    this.#lookedAtMs = performance.now()
     const asked = JSON.stringify(selectorOf(this.#state))
     const detailsShown = this.#sizes.wide || this.#state.focus === 'details'
     this.#set({ lookingSinceMs: Date.now() })

@@ -1,0 +1,205 @@
+import type { Knex } from 'knex'
+import type { EventPayload } from '../../shared/events.ts'
+import type { EventType, NoticeType } from '../../shared/vocabulary.ts'
+import { insertMany, marks, Overtaken, rows, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
+import { enqueue } from './deliveries.ts'
+import { MAY_HAVE } from './events.ts'
+
+// Events about a webhook: it has become inactive, or one of its deliveries was given up. They are written in the
+// transaction that makes it so, with their deliveries. That transaction holds what others wait for, so it waits for
+// none of the webhooks that are to be told: where one of them is held, it is made again.
+
+/** An event about a webhook that is to be written. */
+type Notice<Type extends NoticeType = NoticeType> = {
+  type: Type
+  payload: EventPayload<Type>
+  aboutWebhookId: string
+  /** The one that it belongs to, if it is one. */
+  organisationId: string | null
+  allOrganisations: boolean
+  /** Those that it belongs to, if there are several. */
+  organisationIds: string[]
+  projectId: string | null
+}
+
+type Subscriber = { event_id: string; id: string; updated_at: number; epoch: number }
+
+/**
+ * Writes events about webhooks, with a delivery to each webhook that names their type and may know of the webhook.
+ * Throws Overtaken where another transaction holds one of those.
+ */
+const tell = async (trx: Knex.Transaction, notices: Notice[], now: number): Promise<void> => {
+  if (notices.length === 0) return
+  const written = notices.map(notice => ({ id: newId(now), ...notice }))
+  await insertMany(
+    trx,
+    'events',
+    written.map(({ id, type, payload, aboutWebhookId, organisationId, allOrganisations, projectId }) => ({
+      id,
+      type,
+      organisation_id: organisationId,
+      project_id: projectId,
+      all_organisations: allOrganisations ? 1 : 0,
+      payload: JSON.stringify(payload),
+      about_webhook_id: aboutWebhookId,
+      created_at: now,
+    })),
+  )
+  const several = written.flatMap(({ id, organisationIds }) =>
+    organisationIds.map(organisation_id => ({ event_id: id, organisation_id })),
+  )
+  await insertMany(trx, 'event_organisations', several)
+  const types = new Map<string, EventType>(written.map(({ id, type }) => [id, type]))
+  const owed = (await subscribersTo(trx, [...types.keys()])).map(({ event_id, id, epoch }) => ({
+    event: { id: event_id, type: types.get(event_id)! },
+    webhook: { id, epoch },
+  }))
+  await enqueue(trx, owed, now)
+}
+
+/** The active webhooks that are to have some events about others, held until the transaction ends. */
+const subscribersTo = async (trx: Knex.Transaction, eventIds: string[]): Promise<Subscriber[]> => {
+  const found = await rows<Subscriber>(
+    trx,
+    `SELECT e.id AS event_id, w.id, w.updated_at, w.epoch FROM events e
+     JOIN webhook_events n ON n.event_type = e.type
+     JOIN webhooks w ON w.id = n.webhook_id
+     JOIN access_tokens t ON t.id = w.access_token_id
+     WHERE e.id IN (${marks(eventIds)}) AND w.deleted_at IS NULL AND ${MAY_HAVE} ORDER BY e.id, w.id`,
+    eventIds,
+  )
+  if (found.length === 0) return []
+  const ids = [...new Set(found.map(({ id }) => id))].toSorted()
+  const held = await rows<{ id: string; updated_at: number; status: string }>(
+    trx,
+    `SELECT id, updated_at, status FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id
+     ${dialectOf(trx).forShareSkipLocked}`,
+    ids,
+  )
+  const asHeld = new Map(held.map(row => [row.id, row]))
+  if (found.some(({ id, updated_at }) => asHeld.get(id)?.updated_at !== updated_at)) throw new Overtaken()
+  return found.filter(({ id }) => asHeld.get(id)!.status === 'active')
+}
+
+/** A delivery that was given up. */
+export type Dropped = {
+  deliveryId: string
+  attempts: number
+  reason: EventPayload<'delivery_dropped'>['delivery']['reason']
+}
+
+type DroppedRow = {
+  id: string
+  event_id: string
+  event_type: EventType
+  webhook_id: string
+  url: string
+  name: string | null
+  organisation_id: string | null
+  project_id: string | null
+  all_organisations: number
+}
+
+/**
+ * Tells of deliveries that this transaction has given up, of events that have happened: not of pings, examples and
+ * these notices, which would tell of one another for ever.
+ */
+export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], now: number): Promise<void> => {
+  if (dropped.length === 0) return
+  const known = new Map(dropped.map(one => [one.deliveryId, one]))
+  const found = await rows<DroppedRow>(
+    trx,
+    `SELECT d.id, d.event_id, d.event_type, d.webhook_id, w.url, w.name,
+       e.organisation_id, e.project_id, e.all_organisations
+     FROM deliveries d JOIN events e ON e.id = d.event_id JOIN webhooks w ON w.id = d.webhook_id
+     WHERE d.id IN (${marks(dropped)}) AND e.type <> 'ping' AND e.example = 0 AND e.about_webhook_id IS NULL
+     ORDER BY d.id`,
+    [...known.keys()],
+  )
+  const organisations = await organisationsOf(trx, found)
+  const notices = found.map((row): Notice<'delivery_dropped'> => {
+    const { attempts, reason } = known.get(row.id)!
+    return {
+      type: 'delivery_dropped',
+      payload: {
+        delivery: {
+          id: row.id,
+          eventId: row.event_id,
+          eventType: row.event_type,
+          webhookId: row.webhook_id,
+          webhookUrl: row.url,
+          webhookName: row.name,
+          attemptCount: attempts,
+          reason,
+        },
+      },
+      aboutWebhookId: row.webhook_id,
+      organisationId: row.organisation_id,
+      allOrganisations: row.all_organisations === 1,
+      organisationIds: organisations.get(row.event_id) ?? [],
+      projectId: row.project_id,
+    }
+  })
+  await tell(trx, notices, now)
+}
+
+/** The organisations of the events that belong to several, by event. */
+const organisationsOf = async (trx: Sql, found: DroppedRow[]): Promise<Map<string, string[]>> => {
+  const several = found.filter(row => row.organisation_id === null && row.all_organisations === 0)
+  if (several.length === 0) return new Map()
+  const named = await rows<{ event_id: string; organisation_id: string }>(
+    trx,
+    `SELECT event_id, organisation_id FROM event_organisations WHERE event_id IN (${marks(several)})`,
+    several.map(row => row.event_id),
+  )
+  const byEvent = Map.groupBy(named, row => row.event_id)
+  return new Map([...byEvent].map(([id, some]) => [id, some.map(row => row.organisation_id)]))
+}
+
+/** Tells of a webhook that this transaction has made inactive: in the organisations that it receives from. */
+export const tellOfInactive = async (trx: Knex.Transaction, webhookId: string, now: number): Promise<void> => {
+  const [webhook] = await rows<{ url: string; name: string | null; status_reason: string; sees_all: number }>(
+    trx,
+    `SELECT w.url, w.name, w.status_reason,
+       CASE WHEN w.all_organisations_and_projects = 1 AND t.sees_all_organisations = 1 THEN 1 ELSE 0 END AS sees_all
+     FROM webhooks w JOIN access_tokens t ON t.id = w.access_token_id WHERE w.id = ?`,
+    [webhookId],
+  )
+  const projects = await rows<{ project_id: string }>(
+    trx,
+    'SELECT project_id FROM webhook_projects WHERE webhook_id = ? LIMIT 2',
+    [webhookId],
+  )
+  const named = webhook!.sees_all === 1 ? [] : await rows<{ id: string }>(trx, RECEIVED_FROM, Array(4).fill(webhookId))
+  const organisationIds = named.map(({ id }) => id)
+  const [only] = organisationIds
+  const isOne = organisationIds.length === 1
+  const { url, name, status_reason: statusReason } = webhook!
+  await tell(
+    trx,
+    [
+      {
+        type: 'webhook_inactive',
+        payload: { webhook: { id: webhookId, url, name, statusReason } },
+        aboutWebhookId: webhookId,
+        organisationId: isOne ? only! : null,
+        allOrganisations: webhook!.sees_all === 1,
+        organisationIds: isOne ? [] : organisationIds,
+        projectId: projects.length === 1 ? projects[0]!.project_id : null,
+      },
+    ],
+    now,
+  )
+}
+
+/** The organisations that a webhook names, those of the projects it names, or else those that its token sees. */
+const RECEIVED_FROM = `
+  SELECT organisation_id AS id FROM webhook_organisations WHERE webhook_id = ?
+  UNION SELECT p.organisation_id FROM webhook_projects wp JOIN projects p ON p.id = wp.project_id
+    WHERE wp.webhook_id = ?
+  UNION SELECT s.organisation_id FROM webhooks w JOIN access_token_organisations s
+    ON s.access_token_id = w.access_token_id
+    WHERE w.id = ? AND NOT EXISTS (SELECT 1 FROM webhooks named WHERE named.id = ?
+      AND named.all_organisations_and_projects = 0)`

@@ -1,0 +1,137 @@
+import { timeOfId } from '../../shared/time.ts'
+import type { Clock } from '../clock.ts'
+import { marks, rows, type Sql } from '../database/connect.ts'
+
+/** What tells whether a delivery has changed: an attempt counts, and so does an end. */
+type Mark = { id: string; status: string; attempt_count: number; next_attempt_at: number | null }
+type Known = { mark: string; dueAt: number | undefined }
+
+const MARK = 'd.id, d.status, d.attempt_count, d.next_attempt_at'
+const PAGE = 5_000
+const KEYS_A_STATEMENT = 1_000
+/** Ids are made before the transaction that stores them ends: one may show up after others that are later. */
+const OVERLAP_MS = 2_000
+/** Some transactions are long, and some clocks behind; one look in so many goes back further. */
+const FAR_OVERLAP_MS = 30_000
+const FAR_EVERY = 10
+/** Pending ones that are there at the beginning are followed in the order they fall due. */
+const MOST_AT_FIRST = 20_000
+const MOST_KNOWN = 100_000
+/** Those that are not due can only be cancelled: so many are looked at, in turns, each so many looks. */
+const TURN = 1_000
+const TURN_EVERY = 5
+
+/**
+ * What changes among deliveries, whichever process changes it, found by keys alone: new ones by their ids, which are in
+ * the order of time (RFC 9562 section 5.7), pending ones when they are due or were settled here. A look that finds
+ * nothing is one range of the primary key.
+ */
+export class Changes {
+  readonly #sql: Sql
+  readonly #clock: Clock
+  /** As last told. Ended ones are forgotten once no look can find them again. */
+  readonly #known = new Map<string, Known>()
+  readonly #settledHere = new Set<string>()
+  /** The time of the newest id seen, in epoch milliseconds. */
+  #newestMs = 0
+  #looks = 0
+
+  constructor(sql: Sql, clock: Clock) {
+    this.#sql = sql
+    this.#clock = clock
+  }
+
+  /** Takes in what there is already, so that only what changes from here on is found. */
+  async begin(): Promise<void> {
+    const [newest] = await rows<{ id: string }>(this.#sql, 'SELECT id FROM deliveries ORDER BY id DESC LIMIT 1')
+    this.#newestMs = newest ? timeOfId(newest.id) : 0
+    const pending = await rows<Mark>(
+      this.#sql,
+      `SELECT ${MARK} FROM (SELECT delivery_id FROM delivery_queue ORDER BY due_at LIMIT ${MOST_AT_FIRST}) q
+       JOIN deliveries d ON d.id = q.delivery_id`,
+    )
+    this.#changed([...pending, ...(await this.#since(this.#newestMs - FAR_OVERLAP_MS))])
+  }
+
+  /** Has this delivery looked at next time, due or not. */
+  settled(id: string): void {
+    this.#settledHere.add(id)
+  }
+
+  /** The ids of those that have changed since the last look. One that throws has taken in nothing. */
+  async look(): Promise<string[]> {
+    const overlapMs = (this.#looks + 1) % FAR_EVERY === 0 ? FAR_OVERLAP_MS : OVERLAP_MS
+    const found = await this.#since(this.#newestMs - overlapMs)
+    const settledHere = [...this.#settledHere]
+    const ids = [...new Set([...settledHere, ...this.#worthALook()])]
+    for (let from = 0; from < ids.length; from += KEYS_A_STATEMENT) {
+      const some = ids.slice(from, from + KEYS_A_STATEMENT)
+      found.push(
+        ...(await rows<Mark>(this.#sql, `SELECT ${MARK} FROM deliveries d WHERE d.id IN (${marks(some)})`, some)),
+      )
+    }
+    this.#looks += 1
+    for (const id of settledHere) this.#settledHere.delete(id)
+    const changed = this.#changed(found)
+    this.#forget()
+    return changed
+  }
+
+  async #since(ms: number): Promise<Mark[]> {
+    const found: Mark[] = []
+    for (let after = leastIdAt(ms); ; after = found.at(-1)!.id) {
+      const page = await rows<Mark>(
+        this.#sql,
+        `SELECT ${MARK} FROM deliveries d WHERE d.id > ? ORDER BY d.id LIMIT ${PAGE}`,
+        [after],
+      )
+      found.push(...page)
+      if (page.length < PAGE) return found
+    }
+  }
+
+  *#worthALook(): Generator<string> {
+    const now = this.#clock.now()
+    let turns = this.#looks % TURN_EVERY === 0 ? TURN : 0
+    for (const [id, { dueAt }] of [...this.#known]) {
+      if (dueAt === undefined) continue
+      if (dueAt <= now) yield id
+      else if (turns > 0) {
+        turns -= 1
+        this.#toTheEnd(id)
+        yield id
+      }
+    }
+  }
+
+  /** Takes in what was found, and tells what of it is not as it was. */
+  #changed(found: Mark[]): string[] {
+    const changed = new Set<string>()
+    for (const { id, status, attempt_count, next_attempt_at } of found) {
+      const mark = `${status} ${attempt_count}`
+      this.#newestMs = Math.max(this.#newestMs, timeOfId(id))
+      if (this.#known.get(id)?.mark !== mark) changed.add(id)
+      this.#known.set(id, { mark, dueAt: status === 'pending' ? (next_attempt_at ?? 0) : undefined })
+    }
+    return [...changed].sort()
+  }
+
+  #toTheEnd(id: string): void {
+    const known = this.#known.get(id)!
+    this.#known.delete(id)
+    this.#known.set(id, known)
+  }
+
+  #forget(): void {
+    for (const [id, { dueAt }] of this.#known) {
+      const isPast = dueAt === undefined && timeOfId(id) < this.#newestMs - FAR_OVERLAP_MS
+      if (isPast || this.#known.size > MOST_KNOWN) this.#known.delete(id)
+    }
+  }
+}
+
+/** No UUID of version 7 from this time on is less. */
+export const leastIdAt = (ms: number): string => {
+  const hex = Math.max(0, ms).toString(16).padStart(12, '0')
+  return `${hex.slice(0, 8)}-${hex.slice(8)}-7000-8000-000000000000`
+}

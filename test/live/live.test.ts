@@ -1,0 +1,77 @@
+import assert from 'node:assert/strict'
+import { EventEmitter } from 'node:events'
+import type { ServerResponse } from 'node:http'
+import { it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
+import type { AccessToken } from '../../server/domain/permissions.ts'
+import { createLive } from '../../server/live/live.ts'
+import { Stream } from '../../server/live/stream.ts'
+import { createLog } from '../../server/log.ts'
+import { unmetered } from '../../server/mango/meter.ts'
+import { realClock } from '../support/clock.ts'
+import { describeEachEngine, migratedDatabase } from '../support/databases.ts'
+
+/** A client that reads, or does not. */
+const startResponse = ({ reads = true } = {}) => {
+  const response = Object.assign(new EventEmitter(), {
+    writableLength: 0,
+    writableEnded: false,
+    destroyed: false,
+    written: [] as string[],
+    writeHead() {},
+    write(text: string) {
+      response.written.push(text)
+      if (!reads) response.writableLength += text.length
+    },
+    end() {
+      response.writableEnded = true
+    },
+    destroy() {
+      response.destroyed = true
+      response.emit('close')
+    },
+  })
+  return { response, stream: new Stream(response as unknown as ServerResponse) }
+}
+
+it('a client that does not read is dropped before a mebibyte is kept for it', () => {
+  const { response, stream } = startResponse({ reads: false })
+  for (let n = 0; n < 2_000; n++) stream.next('x'.repeat(1_000), n)
+  assert.ok(response.destroyed)
+  assert.ok(response.writableLength <= 1024 * 1024)
+})
+
+describeEachEngine('subscribers', engine => {
+  it('cost the database the same, one or a thousand, and nothing once they are gone', async () => {
+    const fresh = await migratedDatabase(engine)
+    let statements = 0
+    fresh.database.knex.on('query', () => {
+      statements += 1
+    })
+    const live = createLive({ database: fresh.database, clock: realClock, log: createLog('silent') })
+    const token = { id: 'a', apiKey: 'tk_a', permissions: ['read'] } as unknown as AccessToken
+    const join = (count: number) =>
+      Array.from({ length: count }, (_, n) => {
+        const { response, stream } = startResponse()
+        const answering = () => ({ meter: unmetered, answer: async () => [] })
+        live.subscribe({ key: `${count} ${n}`, token, selector: null, answering, told: String, stream, missed: [] })
+        return response
+      })
+    const during = async (ms: number) => {
+      const before = statements
+      await wait(ms)
+      return statements - before
+    }
+    await live.ready('a', performance.now() + 10_000)
+    const [only] = join(1)
+    const ofOne = await during(3_000)
+    join(999)
+    const ofAll = await during(1_500)
+    assert.ok(ofOne >= 1 && ofOne <= 4, `one: ${ofOne}`)
+    assert.ok(ofAll <= 3, `a thousand: ${ofAll}`)
+    only!.destroy()
+    live.stop()
+    assert.equal(await during(1_500), 0)
+    await fresh.drop()
+  })
+})
