@@ -204,7 +204,8 @@ const updateCommand = () =>
       if (Object.keys(changes).length === 0) {
         throw usageError(
           'Nothing to change is given.',
-          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, --status.',
+          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, ' +
+            '--status.',
         )
       }
       await change(session, id, changes)
@@ -364,7 +365,8 @@ const change = async (session: Session, named: string, changes: Partial<WebhookI
 const orderingOption = () =>
   new Option(
     '--ordering <by>',
-    'project: the events of one project arrive in the order they happened, each after the one before has ended; or none',
+    'project: the events of one project arrive in the order they happened, each after the end of the one before; ' +
+      'or none',
   ).choices(webhookOrderings)
 
 /** Each field that a client sets, as the options give it; undefined where they do not. */

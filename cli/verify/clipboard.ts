@@ -18,7 +18,7 @@ const X11: Program[] = [
   ['xclip', '-selection', 'clipboard', '-out'],
 ]
 
-/** What prints the clipboard's text on this system: the first of them that does. The last is Windows’ own, under WSL. */
+/** What prints the clipboard's text on this system: the first of them that does. The last is for WSL. */
 const programs = (): Program[] => {
   if (process.platform === 'darwin') return [['pbpaste']]
   if (process.platform === 'win32') return [POWERSHELL]

@@ -59,6 +59,14 @@ test('the end of an id is taken for it by filters that are set, and by the end o
   assert.equal((await json('tokens', 'revoke', id.slice(-10), '--yes')).id, id)
 })
 
+test('listen takes the end of the id of the webhook that it receives from', async () => {
+  const listen = (id: string) => run('listen', '--port', '0', '--webhook-id', id, '--run', 'exit 9')
+  const { code, stderr } = await listen(webhook.id.slice(-8))
+  assert.equal(code, 1, stderr)
+  assert.match(stderr, /Listening on/)
+  assert.equal((await listen('ffffffff')).code, 3)
+})
+
 test('an end that several ids have is wrong usage, and names them', async () => {
   const stub = await startStubServer(() => ({ data: { rows: [{ id: 'one' }, { id: 'two' }] } }))
   const { code, stderr } = await tidings(['webhooks', 'show', 'c6d7'], { home, env: connectedTo(stub) })
