@@ -27,7 +27,7 @@ const sources = () => {
 export const buildPages = async () => {
   const made = sources()
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === made) return
-  const { build } = await import('esbuild')
+  const { build, stop } = await import('esbuild')
   const { outputFiles } = await build({
     absWorkingDir: root,
     entryPoints: {
@@ -49,6 +49,8 @@ export const buildPages = async () => {
     logLevel: 'warning',
     write: false,
   })
+  // Its own process would stay for as long as this one, with all that it has read.
+  await stop()
   rmSync(folder, { recursive: true, force: true })
   for (const { path: file, contents } of outputFiles) {
     mkdirSync(path.dirname(file), { recursive: true })
