@@ -38,7 +38,7 @@ export const planFaults = (given: {
   const ofServer = (target: number) =>
     inTurn(() => {
       if (onlyKills) {
-        const pauseMs = between(2 * SECOND_MS, 10 * SECOND_MS)
+        const pauseMs = between(6 * SECOND_MS, 14 * SECOND_MS)
         return { pauseMs, target, kind: 'kill', forMs: between(0, 2 * SECOND_MS) }
       }
       const pauseMs = between(4 * SECOND_MS, 25 * SECOND_MS)
