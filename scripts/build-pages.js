@@ -1,5 +1,5 @@
-// Builds dist/pages: scripts and styles of /docs and /explorer, made of packages that only the build needs. Each is kept
-// compressed, as it is sent.
+// Builds dist/pages: scripts and styles of /docs and /explorer, made of packages that only the build needs. Each is
+// kept compressed, as it is sent.
 import { createHash } from 'node:crypto'
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'

@@ -1,15 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import pRetry from 'p-retry'
+import pRetry, { AbortError } from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database, isOutage } from './database/connect.ts'
-import { pendingMigrations } from './database/migrate.ts'
+import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
 import type { Service } from './graphql/context.ts'
 import { createApp, createOperationsApp, type ServerState } from './http/app.ts'
 import { createDoor } from './http/listen.ts'
+import { joinProcesses, KeyOrderError, type Membership } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
 import { createLive } from './live/live.ts'
@@ -46,6 +47,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   const state: ServerState = { isOpen: false, isStopping: false }
   const isStopping = () => state.isStopping
   let running: Running | undefined
+  let membership: Membership | undefined
   const tools = { config, log, metrics, state }
   const door = createDoor(createApp(tools).callback(), config, log)
   const operations = config.operations && createDoor(createOperationsApp(tools).callback(), config.operations, log)
@@ -59,6 +61,9 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     state.database = database
     await schemaIsCurrent(database, log, isStopping, onWait)
     if (isStopping()) return
+    membership = await joinPatiently(config, database, log, state, onWait)
+    if (!membership) return
+    state.fault = membership.fault
     const roles = () => startRoles(config, database, log, metrics, given.clock)
     running = await pRetry(roles, {
       ...PATIENCE,
@@ -83,6 +88,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
     await ready.catch(() => {})
     await running?.stop(answered)
+    await membership?.leave()
     door.end()
     await closed
     await state.database?.close()
@@ -123,7 +129,7 @@ const startRoles = async (
   metrics.askOf(database, clock, config.retentionDays)
   const keyring = await orElse(
     () => Promise.all([own?.close(), ownClock?.stop()]),
-    openKeyring(database, sealer, clock),
+    openKeyring(database, sealer, clock, fault => log.error({ fault }, 'this process is not ready')),
   )
   const clockWatch = ownClock && watchMachineClock(clock, log)
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
@@ -132,8 +138,16 @@ const startRoles = async (
     maxConnectionsPerOrigin: 6 * config.concurrency,
     onInside: (error, host) => logSeldom(log, 'warn', error.name, { host, reason: error.message }, 'nothing was sent'),
   })
-  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
-    config
+  const {
+    issuerUrl,
+    retryScheduleMs,
+    concurrency,
+    requireHttps,
+    webhooksPerToken,
+    reportDueDays,
+    retentionDays,
+    auditDays,
+  } = config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
   const live = createLive({ database, clock, log })
   const loop = startDeliveryLoop({
@@ -157,6 +171,7 @@ const startRoles = async (
         log,
         reportDueDays,
         retentionDays,
+        auditDays,
         onEvents: loop.wake,
         onStep: metrics.stepDone,
       })
@@ -164,7 +179,10 @@ const startRoles = async (
   const readers = createReaders(config.databaseUrl, database, log)
   if (config.roles.includes('api')) readers.warm()
   return {
-    service: { database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
+    service: {
+      ...{ database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
+      sideBySideUntil: await sideBySideUntil(database, '0011_audit_log'),
+    },
     async stop(answered) {
       live.stop()
       // A request may be in the middle of a ping, or of its transaction.
@@ -212,6 +230,29 @@ const deliveryConnections = ({ connections }: Config) => ({
   lockWaitS: 1,
 })
 
+/** Waits until this process fits the others: what keeps it out for now is told by `state.fault`. */
+const joinPatiently = (
+  config: Config,
+  database: Database,
+  log: Log,
+  state: ServerState,
+  onWait: () => void,
+): Promise<Membership | undefined> => {
+  const join = async (): Promise<Membership | undefined> =>
+    state.isStopping ? undefined : joinProcesses(database, { ...config, log })
+  return pRetry(join, {
+    ...PATIENCE,
+    shouldRetry: ({ error }) => (error instanceof KeyOrderError ? error.mayPass : isOutage(error)),
+    onFailedAttempt: ({ error, attemptNumber }) => {
+      onWait()
+      state.fault = () => error.message
+      if (attemptNumber % 30 !== 1) return
+      const hint = error instanceof KeyOrderError ? error.hint : undefined
+      log.error({ reason: error.message, hint }, 'not let in among the other processes; trying again')
+    },
+  })
+}
+
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean, onWait: () => void): Promise<Database> =>
   pRetry(() => connect(config.databaseUrl, { poolSize: config.connections.api, silenceMs: SILENCE_MS }), {
     ...PATIENCE,
@@ -225,7 +266,8 @@ const connectPatiently = (config: Config, log: Log, isStopping: () => boolean, o
 const schemaIsCurrent = (database: Database, log: Log, isStopping: () => boolean, onWait: () => void): Promise<void> =>
   pRetry(
     async () => {
-      const pending = await pendingMigrations(database)
+      const { pending, tooNew } = await schemaState(database)
+      if (tooNew.length > 0) throw new AbortError(newerSchema(tooNew))
       if (pending.length > 0) throw new Error(`the schema lacks ${pending.join(', ')}`)
     },
     {

@@ -91,7 +91,8 @@ base64-decoded secret as key, over three lines joined by a line feed:
 x-content-sha256 is the base64 SHA-256 of the body, for an empty one too. The
 date may be 5 minutes off. A signature carries a mutation once: a signed x-nonce
 makes two alike differ, and an Idempotency-Key makes one that is sent again be
-done once. tidings sign prints the headers.
+done once. tidings sign prints the headers; tidings proxy signs for other
+programs of this machine.
 
 Deliveries carry
   Authorization: Bearer TOKEN

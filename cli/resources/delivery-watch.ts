@@ -6,7 +6,8 @@ import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
 type Mark = Pick<DeliveryAtAGlance, 'id' | 'status' | 'attemptCount'>
 
 /** What happens, as the server tells of it by itself. */
-export const LIVE_DELIVERIES = `subscription ($selector: MangoSelector) { deliveries(selector: $selector) { ${glanceFields} } }`
+export const LIVE_DELIVERIES = `subscription ($selector: MangoSelector) {
+  deliveries(selector: $selector) { ${glanceFields} } }`
 
 const documentOf = (fields: string) => `query ($query: MangoQuery) { deliveries(query: $query) { ${fields} } }`
 const MARKS = documentOf('id status attemptCount')

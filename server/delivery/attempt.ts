@@ -7,7 +7,7 @@ import type { Keyring } from '../keys/signing-keys.ts'
 import { type Span, startSpan } from '../tracing/tracing.ts'
 import { type AttemptResult, outcome } from './outcome.ts'
 import type { Job, Settlement } from './queue.ts'
-import type { Sender } from './send.ts'
+import { NotBegun, type Sender } from './send.ts'
 
 /** What every attempt is made with. */
 export type AttemptTools = {
@@ -37,6 +37,8 @@ export const sendOnce = async (
   { clock, keyring, sender, issuerUrl }: AttemptTools,
   mayBegin?: () => boolean,
 ) => {
+  // It has been revoked, and the next one is not known everywhere yet.
+  if (keyring.signsFrom() > clock.now()) throw new NotBegun()
   const { kid, key } = keyring.current()
   const body = bodyOf(message)
   const digest = createHash('sha256').update(body).digest()

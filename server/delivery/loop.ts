@@ -88,8 +88,6 @@ export const startDeliveryLoop = (
   /** Those whose turn has come, and of these, those whose request has begun. */
   const begun = new Set<Place>()
   const sent = new Set<Place>()
-  /** Not sent, and not given back for want of the database: whoever took them over could not know. */
-  const unsent: Job[] = []
   /** Those that must not begin although their turn has come. */
   const stoppedPlaces = new Set<Place>()
   const recheck = createRecheck({
@@ -143,6 +141,9 @@ export const startDeliveryLoop = (
     else lookSoon()
   })
 
+  /** A key may have been revoked, and the next one not be known to all receivers yet. */
+  const canSign = (): boolean => tools.keyring.signsFrom() <= clock.now()
+
   const lookIn = (ms: number): void => alarm.setIn(Math.min(POLL_MS, ms))
 
   /** Claims until nothing is due that there is a place for, and says in how many milliseconds to look again. */
@@ -153,6 +154,10 @@ export const startDeliveryLoop = (
     stale = false
     mayBeDue ||= claims.isCrowded
     for (let claimedAt = Number.NEGATIVE_INFINITY; !stopping; ) {
+      if (!canSign()) {
+        mayBeDue = false
+        return POLL_MS
+      }
       if (mayBeDue) {
         mayBeDue = false
         claimedAt = clock.now()
@@ -182,8 +187,6 @@ export const startDeliveryLoop = (
   const resume = async (): Promise<void> => {
     await checkWritable(database)
     await claims.forgetDoubtful(clock.now())
-    await putBack(database, unsent, { dueAt: clock.now(), now: clock.now() })
-    unsent.length = 0
     log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
@@ -294,16 +297,18 @@ export const startDeliveryLoop = (
   /** Unsent claims that cannot be given back now are so when the database is back, or their lease runs out. */
   const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
     putBack(database, jobs, { dueAt, now: clock.now() }).catch(error => {
-      if (isOutage(error)) unsent.push(...jobs)
       logSeldom(log, 'warn', 'give back claims', { err: error }, 'claims cannot be given back; their lease runs out')
+      if (isOutage(error)) putBackLater(jobs, dueAt)
     })
 
-  /** What may have been committed when the connection broke does not wait for its lease: nobody else knows of it. */
-  const putBackDoubtful = async (jobs: Job[], leaseEnd: number): Promise<void> => {
-    while (!stopping && clock.now() < leaseEnd) {
+  /**
+   * What is not sent, or may have been committed when the connection broke, does not wait for its lease: nobody else
+   * knows of it. It is given back when the database is there, before this process claims again.
+   */
+  const putBackLater = async (jobs: Job[], dueAt: number): Promise<void> => {
+    for (const until = clock.now() + LEASE_MS; !stopping && clock.now() < until; ) {
       await sleep(OUTAGE_MS)
-      const now = clock.now()
-      const isDone = await putBack(database, jobs, { dueAt: now, now }).then(
+      const isDone = await putBack(database, jobs, { dueAt, now: clock.now() }).then(
         () => true,
         () => false,
       )
@@ -314,7 +319,7 @@ export const startDeliveryLoop = (
   const couriers = createCouriers({
     clock,
     places,
-    isTaking: webhook => tools.claims && !stopping && !claims.isBehind(webhook, clock.now()),
+    isTaking: webhook => tools.claims && !stopping && canSign() && !claims.isBehind(webhook, clock.now()),
     onCommitted(committed, lookedAt) {
       const added = recheck.adding(lookedAt)
       const now = clock.now()
@@ -332,7 +337,7 @@ export const startDeliveryLoop = (
       else claims.crowd()
     },
     onReleased: leave,
-    onDoubt: putBackDoubtful,
+    onDoubt: jobs => putBackLater(jobs, clock.now()),
   })
 
   lookSoon()

@@ -66,7 +66,7 @@ type Answering = {
 export const NOT_HERE = Symbol('not here')
 
 /** What an operation brings with it, or that it is not executed here. */
-export type Admitted = Pick<Carried, 'claim' | 'carrying'> | typeof NOT_HERE
+export type Admitted = Pick<Carried, 'claim' | 'markId' | 'carrying'> | typeof NOT_HERE
 
 /** Answers a request as GraphQL over HTTP has it, within its budget; undefined for one that is not admitted. */
 export const answerGraphql = async (
@@ -78,7 +78,7 @@ export const answerGraphql = async (
   const present = presentError(requestId, log)
   let reason: string | undefined
   let isNotHere = false
-  let brought: Pick<Carried, 'claim' | 'carrying'> = {}
+  let brought: Pick<Carried, 'claim' | 'markId' | 'carrying'> = {}
   let isAway = false
   let hasData = true
   /** The field of a mutation whose answer is read elsewhere. */
@@ -228,7 +228,8 @@ const operationOf = ({ document, operationName }: ExecutionArgs): string | undef
 const onlyAsEvents = (): TidingsError =>
   new TidingsError(
     'BAD_USER_INPUT',
-    'A subscription is answered as server-sent events: send it with “Accept: text/event-stream”, 8,000 characters at most.',
+    'A subscription is answered as server-sent events: send it with “Accept: text/event-stream”, ' +
+      'in 8,000 characters at most.',
   )
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {

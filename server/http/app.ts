@@ -25,7 +25,14 @@ import { traced } from './trace.ts'
 import { closeUnread, dropStalled } from './unread.ts'
 
 /** What the middleware serves from, as far as the server has come: it may listen before its database answers. */
-export type ServerState = { database?: Database; service?: Service; isOpen: boolean; isStopping: boolean }
+export type ServerState = {
+  database?: Database
+  service?: Service
+  isOpen: boolean
+  isStopping: boolean
+  /** Why this process does not fit the others. */
+  fault?: () => string | undefined
+}
 
 type Tools = { config: Config; log: Log; metrics: Metrics; state: ServerState }
 

@@ -1,7 +1,7 @@
 import Router from '@koa/router'
 import type { Context } from 'koa'
 import { checkWritable, type Database } from '../database/connect.ts'
-import { pendingMigrations } from '../database/migrate.ts'
+import { schemaFault } from '../database/migrate.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
 import type { ServerState } from './app.ts'
 import type { RequestState } from './request-id.ts'
@@ -17,7 +17,7 @@ export const health = ({
   state,
   keyring,
 }: {
-  state: Pick<ServerState, 'database' | 'isOpen' | 'isStopping'>
+  state: Pick<ServerState, 'database' | 'isOpen' | 'isStopping' | 'fault'>
   keyring: () => Keyring | undefined
 }) => {
   const router = new Router<RequestState>()
@@ -43,13 +43,14 @@ export const health = ({
     const connected = state.database
     if (!connected) return notReady(ctx, 'the database does not answer')
     try {
-      const pending = await pendingMigrations(connected)
-      if (pending.length > 0)
-        return notReady(ctx, `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`)
+      const fault = await schemaFault(connected)
+      if (fault) return notReady(ctx, fault)
     } catch {
       return notReady(ctx, 'the database does not answer')
     }
     if (!(await isWritable(connected))) return notReady(ctx, 'the database cannot be written')
+    const unfit = state.fault?.() ?? keyring()?.fault()
+    if (unfit) return notReady(ctx, unfit)
     if (!keyring()) return notReady(ctx, 'the signing keys are not loaded yet')
     if (!state.isOpen) return notReady(ctx, 'it does not listen yet')
     ctx.body = { status: 'ready' }

@@ -31,10 +31,12 @@ export const webhookSpec = (installation: Installation) => ({
   },
 })
 
+const THROTTLE_H = LONGEST_THROTTLE_MS / 3_600_000
+
 const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
-Each event comes to your endpoint as a POST with a JSON body and a signed token (JWT) in the Authorization header. Check the
-token, handle the event once, and answer in time. There will be more types of events, and more in a payload: acknowledge
-what you do not know.
+Each event comes to your endpoint as a POST with a JSON body and a signed token (JWT) in the Authorization header. Check
+the token, handle the event once, and answer in time. There will be more types of events, and more in a payload:
+acknowledge what you do not know.
 
 ## What comes
 
@@ -56,7 +58,7 @@ The token is signed by a key of ${baseUrl}/.well-known/jwks.json. It says:
 | \`aud\` | the endpoint's URL as it was registered |
 | \`sub\` | the event's id: the same over retries, redeliveries, recoveries and webhooks |
 | \`jti\` | the delivery's id, \`eventId\` in the body: the same at every attempt |
-| \`iat\`, \`exp\` | when this token was made, and ${TOKEN_LIFETIME_SECONDS} s later; every attempt carries a fresh one |
+| \`iat\`, \`exp\` | when it was made, and ${TOKEN_LIFETIME_SECONDS} s later; every attempt carries a fresh token |
 | \`body_sha256\` | the SHA-256 of the body, in base64url |
 
 ## What to check
@@ -77,13 +79,13 @@ In this order; answer 401 when one fails.
 | You answer | What follows |
 |---|---|
 | 2XX | Delivered. A ping at registration must be answered with exactly 200. |
-| 429 with \`Retry-After\` | It comes again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h ahead, and so does all else for the webhook. |
+| 429 with \`Retry-After\` | It comes again then, and so does all else: at most ${THROTTLE_H} h ahead. |
 | 429 without | The webhook becomes inactive: \`tidings webhooks enable ID\` when it can receive again. |
 | any other 4XX | Rejected. It does not come again. |
 | 5XX, a redirect, no usable answer | When something fails on your side: ${again(retryScheduleMs)} |
 
-An attempt takes at most 15 s, connecting included. What takes longer belongs in a queue of your own. A delivery may come
-twice: when your answer was lost on its way, it comes again with the same \`eventId\`.
+An attempt takes at most 15 s, connecting included. What takes longer belongs in a queue of your own. A delivery may
+come twice: when your answer was lost on its way, it comes again with the same \`eventId\`.
 
 An example that is sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered as a real event. The ids in its
 payload are those of the examples here, which no row has: \`${exampleIds.projectReport}\` and so on.

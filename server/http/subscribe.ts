@@ -151,7 +151,7 @@ const missedSince = async (
   const at = /^\d{13}$/.test(lastEventId) ? Number(lastEventId) : Number.NaN
   if (Number.isNaN(at)) throw badInput('Last-Event-ID', 'is the id of an event of this stream, as it came')
   if (now - at > MISSED_MS) {
-    const message = `is from ${toIso(at)}, and only the last ${MISSED_MS / 60_000} min are told again: query what changed`
+    const message = `is from ${toIso(at)}; what was missed for ${MISSED_MS / 60_000} min is told: query the rest`
     throw badInput('Last-Event-ID', message)
   }
   const since = at - OVERLAP_MS

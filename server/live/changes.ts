@@ -17,6 +17,8 @@ const FAR_EVERY = 10
 /** Pending ones that are there at the beginning are followed in the order they fall due. */
 const MOST_AT_FIRST = 20_000
 const MOST_KNOWN = 100_000
+/** A backlog is due for long: so many of it are looked at each time, in turns. */
+const DUE_A_LOOK = 5_000
 /** Those that are not due can only be cancelled: so many are looked at, in turns, each so many looks. */
 const TURN = 1_000
 const TURN_EVERY = 5
@@ -92,15 +94,14 @@ export class Changes {
 
   *#worthALook(): Generator<string> {
     const now = this.#clock.now()
-    let turns = this.#looks % TURN_EVERY === 0 ? TURN : 0
+    const turns = { due: DUE_A_LOOK, later: this.#looks % TURN_EVERY === 0 ? TURN : 0 }
     for (const [id, { dueAt }] of [...this.#known]) {
       if (dueAt === undefined) continue
-      if (dueAt <= now) yield id
-      else if (turns > 0) {
-        turns -= 1
-        this.#toTheEnd(id)
-        yield id
-      }
+      const kind = dueAt <= now ? 'due' : 'later'
+      if (turns[kind] === 0) continue
+      turns[kind] -= 1
+      this.#toTheEnd(id)
+      yield id
     }
   }
 

@@ -69,6 +69,10 @@ describeEachEngine('subscribers', engine => {
     const ofAll = await during(1_500)
     assert.ok(ofOne >= 1 && ofOne <= 4, `one: ${ofOne}`)
     assert.ok(ofAll <= 3, `a thousand: ${ofAll}`)
+    // Half of all that a process has is one token's; the rest is for others.
+    join(24)
+    await assert.rejects(live.ready('a', performance.now() + 1_000), { code: 'UNAVAILABLE' })
+    await live.ready('b', performance.now() + 1_000)
     only!.destroy()
     live.stop()
     assert.equal(await during(1_500), 0)

@@ -44,8 +44,9 @@ describeEachEngine('a subscription to deliveries', engine => {
 
   const submit = async ({ projectId, userId }: typeof acme, by = sender) => {
     const { errors } = await by.graphql(
-      `mutation { submitProjectReport(projectId: "${projectId}", quarter: "${year++}-1", submitterId: "${userId}") { id } }`,
-      {},
+      `mutation ($quarter: String!) {
+        submitProjectReport(projectId: "${projectId}", quarter: $quarter, submitterId: "${userId}") { id } }`,
+      { quarter: `${year++}-1` },
       admin,
     )
     assert.equal(errors, undefined, JSON.stringify(errors))
