@@ -84,7 +84,9 @@ describe("a server's log", () => {
         path: '/graphql',
       },
     )
-    await ask('mutation { pingWebhook(id: "00000000-0000-7000-8000-000000000000") { id } }', { 'x-request-id': 'wrong' })
+    await ask('mutation { pingWebhook(id: "00000000-0000-7000-8000-000000000000") { id } }', {
+      'x-request-id': 'wrong',
+    })
     const wrong = await lineOf('its line', line => line.requestId === 'wrong')
     assert.deepEqual([wrong.operation, wrong.code], ['pingWebhook', 'NOT_FOUND'])
   })
