@@ -84,9 +84,11 @@ describe("a server's log", () => {
         path: '/graphql',
       },
     )
-    await ask('{ organisations(query: {selector: {colour: 1}}) { id } }', { 'x-request-id': 'wrong' })
+    await ask('mutation { pingWebhook(id: "00000000-0000-7000-8000-000000000000") { id } }', {
+      'x-request-id': 'wrong',
+    })
     const wrong = await lineOf('its line', line => line.requestId === 'wrong')
-    assert.deepEqual([wrong.operation, wrong.code], ['organisations', 'BAD_USER_INPUT'])
+    assert.deepEqual([wrong.operation, wrong.code], ['pingWebhook', 'NOT_FOUND'])
   })
 
   it('takes over no id of a request that could be mistaken for more than one', async () => {
