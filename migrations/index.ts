@@ -7,10 +7,22 @@ import * as namedOrganisations from './0005_named_organisations.ts'
 import * as webhookNames from './0007_webhook_names.ts'
 import * as examplesAndNotices from './0008_examples_and_notices.ts'
 import * as ordering from './0009_ordering.ts'
+import * as keys from './0010_keys.ts'
+import * as auditLog from './0011_audit_log.ts'
+import * as traces from './0012_traces.ts'
+import * as schedule from './0013_schedule.ts'
+import * as reads from './0014_reads.ts'
 
 export type Migration = {
+  /** Each statement's work is there before or after it, so that a run that was killed is gone on with by the next. */
   up(knex: Knex): Promise<void>
   down(knex: Knex): Promise<void>
+  /**
+   * Of a migration that takes away what earlier versions use: the migration that a version has to know to run on the
+   * schema after this one. One without it only adds, so that processes of the version before run beside it: each of its
+   * columns may be null or has a default.
+   */
+  needs?: string
 }
 
 /** Every migration by its name, in order. A name that has been released never changes, nor does what it does. */
@@ -23,4 +35,9 @@ export const migrations: Record<string, Migration> = {
   '0007_webhook_names': webhookNames,
   '0008_examples_and_notices': examplesAndNotices,
   '0009_ordering': ordering,
+  '0010_keys': keys,
+  '0011_audit_log': auditLog,
+  '0012_traces': traces,
+  '0013_schedule': schedule,
+  '0014_reads': reads,
 }

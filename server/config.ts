@@ -34,8 +34,12 @@ export type Config = {
   /** Webhooks that one access token may have made. */
   webhooksPerToken: number
   retentionDays: number
+  /** How long entries of the audit log are kept. */
+  auditDays: number
   reportDueDays: number
   logLevel: string
+  /** Where `/metrics` and the health routes are served, if not where all else is. */
+  operations: { host: string; port: number } | undefined
 }
 
 /** Every fault of the environment at once. */
@@ -105,28 +109,85 @@ const databaseUrl = (text: string): string => {
   return text
 }
 
+/** Written down in docs/reference/settings.md by scripts/reference.ts: `describe` is what it says there. */
 const environment = z.object({
-  TIDINGS_DATABASE_URL: parsed(databaseUrl),
-  TIDINGS_HOST: z.string().default('127.0.0.1'),
-  TIDINGS_PORT: integer(0, 65535).default(4100),
-  TIDINGS_BASE_URL: url.optional(),
-  TIDINGS_BEHIND_PROXY: z.enum(['true', 'false', '1', '0'], 'is neither true nor false').default('false'),
-  TIDINGS_ISSUER_URL: url.optional(),
-  TIDINGS_MASTER_KEY: parsed(masterKeys),
-  TIDINGS_ROLES: parsed(roleList).default([...roles]),
-  TIDINGS_HOME: z.string().default('.tidings'),
-  TIDINGS_ALLOW_NETWORKS: parsed(parseNetworks).default([]),
-  TIDINGS_REQUIRE_HTTPS: z.enum(['true', 'false', '1', '0'], 'is neither true nor false').default('false'),
-  TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule).default(RETRY_SCHEDULE_MS),
-  TIDINGS_RATE_LIMIT: integer(0, 10_000_000).default(60_000),
-  TIDINGS_CONCURRENCY: integer(1, 10_000).default(512),
-  TIDINGS_API_CONNECTIONS: integer(2, 1_000).default(12),
-  TIDINGS_DELIVERY_CONNECTIONS: integer(3, 1_000).default(6),
-  TIDINGS_WEBHOOKS_PER_TOKEN: integer(1, 1_000_000).default(10_000),
-  TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30),
-  TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30),
-  TIDINGS_LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
+  TIDINGS_DATABASE_URL: parsed(databaseUrl).describe(
+    '`sqlite:PATH` or `mysql://user:password@host:port/database`; encrypted with `?ssl-mode=REQUIRED`, ' +
+      '`VERIFY_CA` or `VERIFY_IDENTITY`, and files in `ssl-ca`, `ssl-cert`, `ssl-key`',
+  ),
+  TIDINGS_HOST: z
+    .string()
+    .default('127.0.0.1')
+    .describe('the address that it listens on; `0.0.0.0` or `::` for all of the machine’s'),
+  TIDINGS_PORT: integer(0, 65535).default(4100).describe('the port that it listens on'),
+  TIDINGS_BASE_URL: url.optional().describe('the address that clients use; from host and port unless given'),
+  TIDINGS_BEHIND_PROXY: z
+    .enum(['true', 'false', '1', '0'], 'is neither true nor false')
+    .default('false')
+    .describe(
+      '`true` where a reverse proxy stands in front: signatures are checked against host and path of ' +
+        '`TIDINGS_BASE_URL`',
+    ),
+  TIDINGS_ISSUER_URL: url.optional().describe('`iss` of delivery tokens; the base URL unless given'),
+  TIDINGS_MASTER_KEY: parsed(masterKeys).describe(
+    '32 bytes in base64: `openssl rand -base64 32`. Encrypts secrets and private keys at rest. Several with commas ' +
+      'while one replaces the other: the first seals, all open',
+  ),
+  TIDINGS_ROLES: parsed(roleList)
+    .default([...roles])
+    .describe('what the process does, with commas: `api`, `delivery`, `scheduler`'),
+  TIDINGS_HOME: z.string().default('.tidings').describe('the sandbox’s folder'),
+  TIDINGS_ALLOW_NETWORKS: parsed(parseNetworks)
+    .default([])
+    .describe('networks (CIDR, with commas) that may be sent to although they are not public'),
+  TIDINGS_REQUIRE_HTTPS: z
+    .enum(['true', 'false', '1', '0'], 'is neither true nor false')
+    .default('false')
+    .describe('`true`: webhooks that are not https are refused'),
+  TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule)
+    .default(RETRY_SCHEDULE_MS)
+    .describe('waits in seconds between the attempts at a delivery, with commas; for rehearsals'),
+  TIDINGS_RATE_LIMIT: integer(0, 10_000_000)
+    .default(60_000)
+    .describe('requests a minute an access token, over all processes; 0 for no limit'),
+  TIDINGS_CONCURRENCY: integer(1, 10_000).default(512).describe('attempts in flight at most, in each process'),
+  TIDINGS_API_CONNECTIONS: integer(2, 1_000)
+    .default(12)
+    .describe('connections to the database at most, for requests, in each process'),
+  TIDINGS_DELIVERY_CONNECTIONS: integer(3, 1_000)
+    .default(6)
+    .describe('connections to the database at most, for delivery and the scheduler, in each process'),
+  TIDINGS_WEBHOOKS_PER_TOKEN: integer(1, 1_000_000)
+    .default(10_000)
+    .describe('webhooks that one access token may have made'),
+  TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30).describe('how long events and their deliveries are kept'),
+  TIDINGS_AUDIT_DAYS: integer(1, 36_500).default(90).describe('how long it is kept who has changed what'),
+  TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30).describe('days from a quarter’s end to its reports’ due date'),
+  TIDINGS_METRICS_PORT: integer(1, 65535)
+    .optional()
+    .describe(
+      'the port of an address for operations: `/metrics` and the health routes are there, and not on the public port',
+    ),
+  TIDINGS_METRICS_HOST: z.string().default('127.0.0.1').describe('the address that `TIDINGS_METRICS_PORT` is of'),
+  TIDINGS_LOG_LEVEL: z
+    .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])
+    .default('info')
+    .describe('`trace`, `debug`, `info`, `warn`, `error`, `fatal` or `silent`'),
 })
+
+/** Every setting in words: `fallback` is what counts where it is not given. */
+export const settingsInWords = (): { name: string; fallback: string | undefined; means: string; isSecret: boolean }[] =>
+  Object.entries(environment.shape).map(([name, schema]) => {
+    const { data } = schema.safeParse(undefined)
+    const isSecret = SECRETS.includes(name)
+    return { name, fallback: inWords(name, data), means: schema.description ?? '', isSecret }
+  })
+
+const inWords = (name: string, value: unknown): string | undefined => {
+  if (value === undefined) return undefined
+  const list = name === 'TIDINGS_RETRY_SCHEDULE' ? RETRY_SCHEDULE_MS.map(ms => ms / 1000) : [value].flat()
+  return list.length === 0 ? undefined : list.join(',')
+}
 
 /** The names of all settings of the server. */
 export const settings = [...Object.keys(environment.shape), ...SECRETS.map(name => `${name}_FILE`)]
@@ -186,6 +247,12 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
         'TIDINGS_BEHIND_PROXY has signatures checked against it',
     )
   }
+  if (given.TIDINGS_METRICS_HOST && !given.TIDINGS_METRICS_PORT) {
+    faults.push('TIDINGS_METRICS_HOST is given, and TIDINGS_METRICS_PORT is missing, which it belongs to')
+  }
+  if (result.data && result.data.TIDINGS_METRICS_PORT === result.data.TIDINGS_PORT) {
+    faults.push('TIDINGS_METRICS_PORT is TIDINGS_PORT as well; give it a port of its own, or leave it out')
+  }
   if (faults.length > 0 || !result.data) throw new ConfigError(faults)
   const values = result.data
   const baseUrl = (values.TIDINGS_BASE_URL ?? ownUrl(values.TIDINGS_HOST, values.TIDINGS_PORT)).replace(/\/+$/, '')
@@ -207,15 +274,19 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     connections: { api: values.TIDINGS_API_CONNECTIONS, delivery: values.TIDINGS_DELIVERY_CONNECTIONS },
     webhooksPerToken: values.TIDINGS_WEBHOOKS_PER_TOKEN,
     retentionDays: values.TIDINGS_RETENTION_DAYS,
+    auditDays: values.TIDINGS_AUDIT_DAYS,
     reportDueDays: values.TIDINGS_REPORT_DUE_DAYS,
     logLevel: values.TIDINGS_LOG_LEVEL,
+    operations: values.TIDINGS_METRICS_PORT
+      ? { host: values.TIDINGS_METRICS_HOST, port: values.TIDINGS_METRICS_PORT }
+      : undefined,
   }
 }
 
 const isTrue = (value: string | undefined): boolean => value === 'true' || value === '1'
 
 /** Where a server that listens on `host` is reached from its own machine. */
-const ownUrl = (host: string, port: number): string => {
+export const ownUrl = (host: string, port: number): string => {
   const shown = host === '0.0.0.0' || host === '::' ? 'localhost' : host
   return `http://${isIPv6(shown) ? `[${shown}]` : shown}:${port}`
 }

@@ -1,12 +1,13 @@
 import { lookup } from 'node:dns/promises'
-import { existsSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { isIP } from 'node:net'
-import { type Config, ConfigError, type Role, readConfig } from './config.ts'
+import { type Config, ConfigError, ownUrl, type Role, readConfig } from './config.ts'
 import { connect, type Database, rows } from './database/connect.ts'
-import { pendingMigrations } from './database/migrate.ts'
+import { isDenied, migrate, newerSchema, type SchemaState, schemaState } from './database/migrate.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
+import { type LiveProcess, liveProcesses, namesOf } from './keys/master-keys.ts'
 import { createSealer, type Sealer } from './keys/seal.ts'
 
 // Facts about an installation, found out without changing it. What they mean to a person is the command line's to say.
@@ -42,6 +43,12 @@ export type ReachedDatabaseFacts = {
   /** Of the connection; empty where it is not encrypted, undefined where there is none. */
   cipher: string | undefined
   pendingMigrations: string[]
+  /** Why this version cannot run on the schema, which is for later ones. */
+  newerSchema: string | undefined
+  /** What the database's user may not do, and running takes: `INSERT on webhooks`. */
+  lacking: string[]
+  /** Of a file that others than its owner may read or write: its mode. */
+  openFileMode: number | undefined
   /** How far its clock is ahead of this machine's, in milliseconds. */
   clockAheadMs: number
   /** Undefined while migrations are pending. */
@@ -53,6 +60,9 @@ export type ContentFacts = {
   signingKeys: { number: number; closedKids: string[] }
   /** `admins` are neither revoked nor expired. */
   accessTokens: { admins: number; allOpen: boolean }
+  /** Names of master keys: those of this environment, of which the first seals, and those in use. */
+  masterKeys: { own: string[]; used: string[] }
+  processes: LiveProcess[]
   /** Deliveries that have been due for a minute. */
   overdue: { number: number; longestMs: number }
 }
@@ -116,7 +126,8 @@ const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
   try {
     const version = await versionOf(database)
     const { name: engine, oldestVersion } = database.dialect
-    const pending = await pendingMigrations(database)
+    const lacking = await lackingGrants(database)
+    const schema = lacking.length > 0 ? NOT_SEEN : await schemaState(database)
     return {
       url,
       state: 'reached',
@@ -125,10 +136,60 @@ const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
       oldestVersion,
       isSupported: isAtLeast(version, oldestVersion),
       cipher: await cipherOf(database),
-      pendingMigrations: pending,
+      pendingMigrations: schema.pending,
+      newerSchema: schema.tooNew.length > 0 ? newerSchema(schema.tooNew).message : undefined,
+      lacking,
+      openFileMode: isFile ? openModeOf(config.databaseUrl.slice('sqlite:'.length)) : undefined,
       clockAheadMs: await clockAhead(database),
-      contents: pending.length > 0 ? undefined : await inspectContents(database, createSealer(config.masterKeys)),
+      contents:
+        schema.pending.length + schema.tooNew.length + lacking.length > 0
+          ? undefined
+          : await inspectContents(database, config),
     }
+  } finally {
+    await database.close()
+  }
+}
+
+const NOT_SEEN: SchemaState = { pending: [], tooNew: [] }
+
+const openModeOf = (path: string): number | undefined => {
+  const mode = statSync(path).mode & 0o777
+  return (mode & 0o077) === 0 ? undefined : mode
+}
+
+/** By trying, with conditions that match nothing: grants may come by roles, or be on some tables only. */
+const lackingGrants = async ({ knex, dialect }: Database): Promise<string[]> => {
+  if (dialect.isEmbedded) return []
+  const lacking: string[] = []
+  for (const table of await tablesOfSchema()) {
+    for (const [grant, statement] of [
+      ['SELECT', `SELECT 1 FROM ${table} LIMIT 0`],
+      ['INSERT', `INSERT INTO ${table} SELECT * FROM ${table} WHERE 1 = 0`],
+      ['DELETE', `DELETE FROM ${table} WHERE 1 = 0`],
+    ] as const) {
+      await knex.raw(statement).catch(error => {
+        if (isDenied(error)) lacking.push(`${grant} on ${table}`)
+      })
+    }
+  }
+  await knex.raw('UPDATE rate_limits SET taken = taken WHERE 1 = 0').catch(error => {
+    if (isDenied(error)) lacking.push('UPDATE on rate_limits')
+  })
+  return lacking
+}
+
+/** All that a server reads and writes: what the migrations make. Of what a user may not see, no database tells it. */
+const tablesOfSchema = async (): Promise<string[]> => {
+  const database = await connect('sqlite::memory:')
+  try {
+    await migrate(database)
+    const found = await rows<{ name: string }>(
+      database.knex,
+      `SELECT name FROM sqlite_master
+       WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> 'knex_migrations_lock' ORDER BY name`,
+    )
+    return found.map(({ name }) => name)
   } finally {
     await database.close()
   }
@@ -161,16 +222,22 @@ const clockAhead = async (database: Database): Promise<number> => {
   return Number(found!.now) - (before + Date.now()) / 2
 }
 
-const inspectContents = async (database: Database, sealer: Sealer): Promise<ContentFacts> => ({
-  signingKeys: await inspectSigningKeys(database, sealer),
-  accessTokens: { admins: await countAdmins(database), allOpen: await allSecretsOpen(database, sealer) },
-  overdue: await inspectQueue(database),
-})
+const inspectContents = async (database: Database, { masterKeys }: Config): Promise<ContentFacts> => {
+  const sealer = createSealer(masterKeys)
+  const used = await database.knex('master_keys').whereNull('retired_at').orderBy('name').pluck<string[]>('name')
+  return {
+    signingKeys: await inspectSigningKeys(database, sealer),
+    accessTokens: { admins: await countAdmins(database), allOpen: await allSecretsOpen(database, sealer) },
+    masterKeys: { own: namesOf(masterKeys), used },
+    processes: await liveProcesses(database.knex),
+    overdue: await inspectQueue(database),
+  }
+}
 
 const inspectSigningKeys = async (database: Database, sealer: Sealer): Promise<ContentFacts['signingKeys']> => {
   const keys = await rows<{ kid: string; private_key_sealed: string }>(
     database.knex,
-    'SELECT kid, private_key_sealed FROM signing_keys ORDER BY generation',
+    'SELECT kid, private_key_sealed FROM signing_keys WHERE revoked_at IS NULL ORDER BY generation',
   )
   const closed = keys.filter(
     ({ kid, private_key_sealed }) => !opens(() => sealer.open(private_key_sealed, `signing key ${kid}`)),
@@ -247,15 +314,15 @@ const addressesOf = async (url: URL): Promise<string[]> => {
   return (await lookup(host, { all: true }).catch(() => [])).map(({ address }) => address)
 }
 
-const inspectPort = async ({ host, port }: Config): Promise<PortFacts> => {
+const inspectPort = async ({ host, port, operations }: Config): Promise<PortFacts> => {
   const fault = await new Promise<NodeJS.ErrnoException | undefined>(resolve => {
     const server = createServer().once('error', resolve)
     server.listen(port, host, () => server.close(() => resolve(undefined)))
   })
   if (fault === undefined) return { host, port, state: 'free' }
   if (fault.code !== 'EADDRINUSE') return { host, port, state: 'not to be had', message: fault.message }
-  const asked = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
-  const { status, reason } = await readiness(`http://${asked.includes(':') ? `[${asked}]` : asked}:${port}`)
+  const asked = operations ?? { host, port }
+  const { status, reason } = await readiness(ownUrl(asked.host, asked.port))
   if (status === 'ready') return { host, port, state: 'ready' }
   if (status === 'not ready') return { host, port, state: 'not ready', reason: String(reason) }
   return { host, port, state: 'of another program' }

@@ -20,3 +20,9 @@ export const newId = (now: number): string => {
     : { ms: now, sequence: randomBytes(4).readUInt32BE() >>> 1 }
   return v7({ msecs: latest.ms, seq: latest.sequence })
 }
+
+/** Sorts before every id of a time (epoch milliseconds), and after those of earlier ones. */
+export const firstIdAt = (time: number): string => {
+  const hex = Math.max(0, time).toString(16).padStart(12, '0')
+  return `${hex.slice(0, 8)}-${hex.slice(8)}`
+}

@@ -1,22 +1,25 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import pRetry from 'p-retry'
+import pRetry, { AbortError } from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database, isOutage } from './database/connect.ts'
-import { pendingMigrations } from './database/migrate.ts'
+import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
 import type { Service } from './graphql/context.ts'
-import { createApp, type ServerState } from './http/app.ts'
-import { listen } from './http/listen.ts'
-import { createMetrics, type Metrics } from './http/metrics.ts'
+import { createApp, createOperationsApp, type ServerState } from './http/app.ts'
+import { createDoor } from './http/listen.ts'
+import { joinProcesses, KeyOrderError, type Membership } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
 import { createLive } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
+import { createMetrics, type Metrics } from './metrics/metrics.ts'
 import { createReaders } from './readers/readers.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
+import { loadTracer } from './tracing/load.ts'
+import { traceWith } from './tracing/tracing.ts'
 
 export type RunningServer = {
   url: string
@@ -30,58 +33,83 @@ export type RunningServer = {
 type Running = { service: Service; stop(answered: Promise<void>): Promise<void> }
 
 /**
- * Starts a process with the roles that its configuration names. It listens at once, and becomes ready when the database
- * does: one that is down, or not migrated yet, is waited for.
+ * Starts a process with the roles that its configuration names. It becomes ready when the database does: one that is
+ * down, or not migrated yet, is waited for. It listens when it is ready, so that whoever it refuses asks another;
+ * health and metrics, where they have an address of their own, at once. Where they have none, it listens as soon as it
+ * has something to wait for, and says what.
  *
  * @param given.clock in place of the database's clock
  */
 export const startServer = async (config: Config, log: Log, given: { clock?: Clock } = {}): Promise<RunningServer> => {
   const metrics = createMetrics()
-  const state: ServerState = { isStopping: false }
+  const tracer = await loadTracer(process.env, log)
+  if (tracer) traceWith(tracer)
+  const state: ServerState = { isOpen: false, isStopping: false }
   const isStopping = () => state.isStopping
   let running: Running | undefined
-  const app = createApp({ config, log, metrics, state })
-  const http = await listen(app.callback(), config, log)
+  let membership: Membership | undefined
+  const tools = { config, log, metrics, state }
+  const door = createDoor(createApp(tools).callback(), config, log)
+  const operations = config.operations && createDoor(createOperationsApp(tools).callback(), config.operations, log)
+  await operations?.open()
+  /** Told when there is something to wait for. */
+  const waits = Promise.withResolvers<void>()
+  const onWait = (): void => waits.resolve()
 
   const start = async (): Promise<void> => {
-    const database = await connectPatiently(config, log, isStopping)
+    const database = await connectPatiently(config, log, isStopping, onWait)
     state.database = database
-    await schemaIsCurrent(database, log, isStopping)
+    await schemaIsCurrent(database, log, isStopping, onWait)
     if (isStopping()) return
+    membership = await joinPatiently(config, database, log, state, onWait)
+    if (!membership) return
+    state.fault = membership.fault
     const roles = () => startRoles(config, database, log, metrics, given.clock)
     running = await pRetry(roles, {
       ...PATIENCE,
       shouldRetry: ({ error }) => isOutage(error) && !isStopping(),
       onFailedAttempt: ({ error, attemptNumber }) => {
+        onWait()
         if (!isOutage(error) || attemptNumber % 30 !== 1) return
         log.warn({ reason: error.message }, 'the database has gone away during the start; trying again')
       },
     })
     state.service = running.service
+    await door.open()
+    state.isOpen = true
     log.info({ roles: config.roles, engine: database.dialect.engine }, 'ready')
   }
   const ready = start()
   // Whoever awaits it is told; nobody has to.
   ready.catch(error => log.fatal({ err: error }, 'the server cannot start'))
-
-  return {
-    url: config.baseUrl,
-    ready,
-    async stop() {
-      state.isStopping = true
-      const closed = new Promise<void>(resolve => http.close(() => resolve()))
-      const closing = setInterval(() => http.closeUnused(), 50)
-      const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
-      await ready.catch(() => {})
-      await running?.stop(answered)
-      http.closeAllConnections()
-      await closed
-      clearInterval(closing)
-      await state.database?.close()
-      logAllCounted(log)
-    },
+  const stop = async (): Promise<void> => {
+    state.isStopping = true
+    const closed = door.close(config.behindProxy ? PROXY_IDLE_MS : 0)
+    const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
+    await ready.catch(() => {})
+    await running?.stop(answered)
+    await membership?.leave()
+    door.end()
+    await closed
+    await state.database?.close()
+    const unwatched = operations?.close(0)
+    operations?.end()
+    await unwatched
+    metrics.stop()
+    await Promise.race([tracer?.stop().catch(() => {}), sleep(TRACES_MS, undefined, { ref: false })])
+    logAllCounted(log)
   }
+  if (!operations) {
+    const isUnderWay = await Promise.race([ready.then(isSo, isNotSo), waits.promise.then(isSo), afterSilence()])
+    if (isUnderWay) await orElse(stop, door.open())
+  }
+
+  return { url: config.baseUrl, ready, stop }
 }
+
+const isSo = () => true
+const isNotSo = () => false
+const afterSilence = () => sleep(SILENT_START_MS, true, { ref: false })
 
 const startRoles = async (
   config: Config,
@@ -96,9 +124,12 @@ const startRoles = async (
   const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
   metrics.compareWith(clock)
+  metrics.watchPool('api', database)
+  if (own) metrics.watchPool('delivery', own)
+  metrics.askOf(database, clock, config.retentionDays)
   const keyring = await orElse(
     () => Promise.all([own?.close(), ownClock?.stop()]),
-    openKeyring(database, sealer, clock),
+    openKeyring(database, sealer, clock, fault => log.error({ fault }, 'this process is not ready')),
   )
   const clockWatch = ownClock && watchMachineClock(clock, log)
   // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
@@ -107,8 +138,16 @@ const startRoles = async (
     maxConnectionsPerOrigin: 6 * config.concurrency,
     onInside: (error, host) => logSeldom(log, 'warn', error.name, { host, reason: error.message }, 'nothing was sent'),
   })
-  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays, retentionDays } =
-    config
+  const {
+    issuerUrl,
+    retryScheduleMs,
+    concurrency,
+    requireHttps,
+    webhooksPerToken,
+    reportDueDays,
+    retentionDays,
+    auditDays,
+  } = config
   const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
   const live = createLive({ database, clock, log })
   const loop = startDeliveryLoop({
@@ -117,18 +156,33 @@ const startRoles = async (
     log,
     concurrency,
     claims: config.roles.includes('delivery'),
-    onSettled: settlement => {
-      metrics.settled(settlement)
-      live.hurry(settlement.job.deliveryId)
+    watch: {
+      ...metrics.delivery,
+      attempted(settlement) {
+        metrics.delivery.attempted(settlement)
+        live.hurry(settlement.job.deliveryId)
+      },
     },
   })
   const scheduler = config.roles.includes('scheduler')
-    ? startScheduler({ database: own ?? database, clock, log, reportDueDays, retentionDays, onEvents: loop.wake })
+    ? startScheduler({
+        database: own ?? database,
+        clock,
+        log,
+        reportDueDays,
+        retentionDays,
+        auditDays,
+        onEvents: loop.wake,
+        onStep: metrics.stepDone,
+      })
     : undefined
   const readers = createReaders(config.databaseUrl, database, log)
   if (config.roles.includes('api')) readers.warm()
   return {
-    service: { database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
+    service: {
+      ...{ database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
+      sideBySideUntil: await sideBySideUntil(database, '0011_audit_log'),
+    },
     async stop(answered) {
       live.stop()
       // A request may be in the middle of a ping, or of its transaction.
@@ -153,6 +207,12 @@ const orElse = async <T>(undo: () => unknown, work: Promise<T>): Promise<T> => {
   }
 }
 
+/** A start that takes longer waits for something, although it has not heard so yet. */
+const SILENT_START_MS = 5_000
+/** A proxy's idle connections to us: longer than `deploy/nginx.conf` and `deploy/Caddyfile` have it keep them. */
+const PROXY_IDLE_MS = 6_000
+/** Shutting down, the last spans get so long to be sent. */
+const TRACES_MS = 2_000
 /** Shutting down, requests get so long to be answered. */
 const REQUESTS_MS = 20_000
 
@@ -170,25 +230,51 @@ const deliveryConnections = ({ connections }: Config) => ({
   lockWaitS: 1,
 })
 
-const connectPatiently = (config: Config, log: Log, isStopping: () => boolean): Promise<Database> =>
+/** Waits until this process fits the others: what keeps it out for now is told by `state.fault`. */
+const joinPatiently = (
+  config: Config,
+  database: Database,
+  log: Log,
+  state: ServerState,
+  onWait: () => void,
+): Promise<Membership | undefined> => {
+  const join = async (): Promise<Membership | undefined> =>
+    state.isStopping ? undefined : joinProcesses(database, { ...config, log })
+  return pRetry(join, {
+    ...PATIENCE,
+    shouldRetry: ({ error }) => (error instanceof KeyOrderError ? error.mayPass : isOutage(error)),
+    onFailedAttempt: ({ error, attemptNumber }) => {
+      onWait()
+      state.fault = () => error.message
+      if (attemptNumber % 30 !== 1) return
+      const hint = error instanceof KeyOrderError ? error.hint : undefined
+      log.error({ reason: error.message, hint }, 'not let in among the other processes; trying again')
+    },
+  })
+}
+
+const connectPatiently = (config: Config, log: Log, isStopping: () => boolean, onWait: () => void): Promise<Database> =>
   pRetry(() => connect(config.databaseUrl, { poolSize: config.connections.api, silenceMs: SILENCE_MS }), {
     ...PATIENCE,
     shouldRetry: () => !isStopping(),
     onFailedAttempt: ({ error, attemptNumber }) => {
+      onWait()
       if (attemptNumber % 30 === 1) log.warn({ reason: error.message }, 'the database does not answer; trying again')
     },
   })
 
-const schemaIsCurrent = (database: Database, log: Log, isStopping: () => boolean): Promise<void> =>
+const schemaIsCurrent = (database: Database, log: Log, isStopping: () => boolean, onWait: () => void): Promise<void> =>
   pRetry(
     async () => {
-      const pending = await pendingMigrations(database)
+      const { pending, tooNew } = await schemaState(database)
+      if (tooNew.length > 0) throw new AbortError(newerSchema(tooNew))
       if (pending.length > 0) throw new Error(`the schema lacks ${pending.join(', ')}`)
     },
     {
       ...PATIENCE,
       shouldRetry: () => !isStopping(),
       onFailedAttempt: ({ error, attemptNumber }) => {
+        onWait()
         if (attemptNumber % 30 !== 1) return
         const isAway = isOutage(error)
         log.warn(

@@ -3,8 +3,10 @@ import { type Clock, databaseClock } from './clock.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/connect.ts'
 import { type Credentials, createAccessToken, type NewAccessToken } from './domain/access-tokens.ts'
+import { auditOperator } from './domain/audit.ts'
+import { namesOf, requireMasterKeys } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
-import { type Keyring, openKeyring, type SigningKey } from './keys/signing-keys.ts'
+import { type Keyring, openKeyring, revokeKey, type SigningKey } from './keys/signing-keys.ts'
 
 // What an operator does to an installation straight on its database, whether or not a server runs.
 
@@ -15,38 +17,73 @@ export const createToken = (database: Database, { masterKeys }: Config, token: N
     const known = await database.knex('organisations').whereIn('id', ids).pluck<string[]>('id')
     const unknown = ids.find(id => !known.includes(id))
     if (unknown !== undefined) throw new TidingsError('NOT_FOUND', `There is no organisation with id ${unknown}.`)
-    return database.transaction(trx => createAccessToken(trx, createSealer(masterKeys), token, clock.now()))
+    return database.transaction(async trx => {
+      await requireMasterKeys(trx, namesOf(masterKeys))
+      const made = await createAccessToken(trx, createSealer(masterKeys), token, clock.now())
+      await auditOperator(trx, { operation: 'server token', args: token, subjectId: made.id, now: clock.now() })
+      return made
+    })
   })
 
 /**
- * `next`: published, does not sign yet; `published`: signs no more, for tokens on their way; `retired`: needed no more.
+ * `next`: published, does not sign yet; `published`: signs no more, for tokens on their way; `retired`: needed no more;
+ * `revoked`: good for nothing since then.
  */
-export type SigningKeyStatus = 'signing' | 'next' | 'published' | 'retired'
+export type SigningKeyStatus = 'signing' | 'next' | 'published' | 'retired' | 'revoked'
 export type ListedSigningKey = Pick<SigningKey, 'kid' | 'createdAt' | 'activeFrom'> & { status: SigningKeyStatus }
 
 /** The signing keys, the newest first. Makes none. */
 export const listSigningKeys = async (database: Database, config: Config): Promise<ListedSigningKey[]> => {
+  type Row = { kid: string; created_at: number; active_from: number; revoked_at: number | null }
   const stored = await database
     .knex('signing_keys')
     .orderBy('generation', 'desc')
-    .select<{ kid: string; created_at: number; active_from: number }[]>('kid', 'created_at', 'active_from')
+    .select<Row[]>('kid', 'created_at', 'active_from', 'revoked_at')
   if (stored.length === 0) return []
   return withKeyring(database, config, async (keyring, clock) => {
-    const signing = keyring.current().kid
-    const published = new Set(keyring.jwks().keys.map(({ kid }) => kid))
     const now = clock.now()
-    return stored.map(({ kid, created_at: createdAt, active_from: activeFrom }) => ({
-      kid,
-      createdAt,
-      activeFrom,
-      status: kid === signing ? 'signing' : activeFrom > now ? 'next' : published.has(kid) ? 'published' : 'retired',
+    const signing = keyring.signsFrom() > now ? undefined : keyring.current().kid
+    const published = new Set(keyring.jwks().keys.map(({ kid }) => kid))
+    const statusOf = ({ kid, active_from, revoked_at }: Row): SigningKeyStatus => {
+      if (revoked_at !== null) return 'revoked'
+      if (kid === signing) return 'signing'
+      if (active_from > now) return 'next'
+      return published.has(kid) ? 'published' : 'retired'
+    }
+    return stored.map(row => ({
+      kid: row.kid,
+      createdAt: row.created_at,
+      activeFrom: row.active_from,
+      status: statusOf(row),
     }))
   })
 }
 
-/** Makes the next signing key, which running servers publish within a minute. */
-export const rotateSigningKey = (database: Database, config: Config): Promise<SigningKey> =>
-  withKeyring(database, config, keyring => keyring.rotate())
+/** Makes the next signing key, which running servers publish within 15 s. */
+export const rotateSigningKey = async (database: Database, config: Config): Promise<SigningKey> => {
+  await database.transaction(trx => requireMasterKeys(trx, namesOf(config.masterKeys)))
+  return withKeyring(database, config, async (keyring, clock) => {
+    const made = await keyring.rotate()
+    await auditOperator(database.knex, { operation: 'server keys rotate', subjectId: made.kid, now: clock.now() })
+    return made
+  })
+}
+
+/** Takes a signing key out of use at once. Throws NOT_FOUND for one that there is not. */
+export const revokeSigningKey = async (
+  database: Database,
+  config: Config,
+  kid: string,
+): Promise<{ signsFrom: number; now: number }> => {
+  await database.transaction(trx => requireMasterKeys(trx, namesOf(config.masterKeys)))
+  return withClock(database, async clock => {
+    const now = clock.now()
+    const revoked = await revokeKey(database, createSealer(config.masterKeys), kid, now)
+    if (!revoked) throw new TidingsError('NOT_FOUND', `There is no signing key with id ${kid}.`)
+    await auditOperator(database.knex, { operation: 'server keys revoke', args: { kid }, subjectId: kid, now })
+    return { ...revoked, now }
+  })
+}
 
 const withKeyring = <T>(
   database: Database,

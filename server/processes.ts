@@ -1,6 +1,6 @@
 import cluster, { type Worker } from 'node:cluster'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue, type Registry } from 'prom-client'
+import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
 import type { Log } from './log.ts'
 
 // One parent and several processes of one server, which share its port. The parent has no part in a request: whatever a
@@ -14,8 +14,8 @@ type Message =
   /** Of one process: what all of them have counted, please. */
   | { kind: 'metrics of all'; request: number }
   | { kind: 'metrics of all are'; request: number; text: string }
-  /** Of the parent: what have you counted? */
-  | { kind: 'metrics'; round: number }
+  /** Of the parent: what have you counted, and what does the database know? */
+  | { kind: 'metrics'; round: number; isAll: boolean }
   | { kind: 'metrics are'; round: number; metrics: Metrics }
 
 const FIRST_REST_MS = 1_000
@@ -103,7 +103,8 @@ const answerForAll = (): void => {
     const metrics: Metrics[] = []
     const { promise: all, resolve: done } = Promise.withResolvers<void>()
     told.set(number, { metrics, awaited: new Set(workers.map(worker => worker!.id)), done })
-    for (const worker of workers) tell(worker!, { kind: 'metrics', round: number })
+    // What the database knows is the same for all: one asks.
+    for (const [n, worker] of workers.entries()) tell(worker!, { kind: 'metrics', round: number, isAll: n === 0 })
     const late = setTimeout(done, METRICS_MS)
     await all
     clearTimeout(late)
@@ -152,15 +153,20 @@ export const leaveParent = (): void => {
   cluster.worker?.disconnect()
 }
 
-/** What this process has counted, or all of several together, in Prometheus' text format. */
-export const createExposition = (registry: Registry): (() => Promise<string>) => {
+/**
+ * What this process has counted, or all of several together, and what is the same for all of them, in Prometheus' text
+ * format.
+ */
+export const createExposition = (registry: Registry, shared: Registry): (() => Promise<string>) => {
   const own = cluster.worker
-  if (!own) return () => registry.metrics()
+  const all = (): Registry => Registry.merge([registry, shared])
+  if (!own) return () => all().metrics()
   const asked = new Map<number, (text: string) => void>()
   let requests = 0
   process.on('message', async (message: Message) => {
     if (message.kind === 'metrics') {
-      tell(own, { kind: 'metrics are', round: message.round, metrics: await registry.getMetricsAsJSON() })
+      const asked = message.isAll ? all() : registry
+      tell(own, { kind: 'metrics are', round: message.round, metrics: await asked.getMetricsAsJSON() })
     }
     if (message.kind === 'metrics of all are') {
       asked.get(message.request)?.(message.text)

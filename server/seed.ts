@@ -1,15 +1,22 @@
-import { type Database, insertMany } from './database/connect.ts'
+import { type Database, insertMany, run } from './database/connect.ts'
+import { quarterBefore, startOfQuarter } from './domain/quarters.ts'
 import { newId } from './ids.ts'
 
 const ORGANISATIONS = ['Acme Relief', 'Borealis Trust', 'Cedar Foundation']
 const PROJECTS = ['Clean Water', 'School Meals']
 const USERS = ['Ada Okafor', 'Bruno Silva', 'Chiara Rossi']
 
+/** What is made up has been there for a quarter, whose report its projects owe. */
+const timesOf = (now: number) => {
+  const madeAt = startOfQuarter(quarterBefore(now))
+  return { created_at: madeAt, updated_at: madeAt }
+}
+
 /** The sandbox's samples, where there are none: three organisations with two projects each, and three users. */
 export const seedSamples = async (database: Database, now: number): Promise<void> => {
   await database.transaction(async trx => {
     if (await trx('organisations').first('id')) return
-    const times = { created_at: now, updated_at: now }
+    const times = timesOf(now)
     const organisations = ORGANISATIONS.map(name => ({ id: newId(now), name, ...times }))
     await trx('organisations').insert(organisations)
     await trx('projects').insert(
@@ -45,7 +52,7 @@ export const seedMany = async (
   now: number,
   onProgress: (table: string, written: number) => void,
 ): Promise<void> => {
-  const times = { created_at: now, updated_at: now }
+  const times = timesOf(now)
   const name = (index: number) =>
     `${FIRST[index % FIRST.length]} ${SECOND[Math.floor(index / FIRST.length) % SECOND.length]} ${index + 1}`
 
@@ -74,5 +81,7 @@ export const seedMany = async (
     name: `Project ${name(index)}`,
     ...times,
   }))
+  // The schedule looks again what is owed.
+  if (counts.projects > 0) await run(database.knex, 'DELETE FROM report_quarters')
   await insert('users', counts.users, index => ({ id: newId(now), name: `User ${index + 1}`, ...times }))
 }

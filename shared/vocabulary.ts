@@ -82,3 +82,6 @@ export const errorCodes = [
   'INTERNAL_SERVER_ERROR',
 ] as const
 export type ErrorCode = (typeof errorCodes)[number]
+
+/** What a server's user of the database must be granted. */
+export const RUNNING_GRANTS = ['SELECT', 'INSERT', 'UPDATE', 'DELETE'] as const

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { mock, test } from 'node:test'
 import { watchMachineClock } from '../server/clock.ts'
-import { createMetrics } from '../server/http/metrics.ts'
+import { createMetrics } from '../server/metrics/metrics.ts'
 
 const clockBehindMs = (ms: number) => ({ now: () => Date.now() - ms })
 const LOOKS_OF_TWO_HOURS = 720

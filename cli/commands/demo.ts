@@ -92,7 +92,7 @@ class Interruption {
 
 const isReady = async (url: URL): Promise<boolean> => {
   try {
-    return (await fetch(new URL('/readyz', url), { signal: AbortSignal.timeout(2_000) })).ok
+    return (await fetch(new URL('/.well-known/jwks.json', url), { signal: AbortSignal.timeout(2_000) })).ok
   } catch {
     return false
   }

@@ -148,6 +148,12 @@ export const entries: Entry[] = [
     load: async () => (await import('./doctor.ts')).doctorCommand(),
   },
   {
+    name: 'audit',
+    summary: 'list who has changed what, and when',
+    group: operation,
+    load: async () => (await import('./audit.ts')).auditCommand(),
+  },
+  {
     name: 'completion',
     summary: 'print the script that makes a shell complete commands, ids and event types',
     group: connection,

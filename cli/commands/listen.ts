@@ -12,6 +12,7 @@ import { parseScriptedResponses, type ScriptedResponse } from '../listen/scripte
 import { collect, examples, parseSelector, portNumber, wholeNumber } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { count, zoneAt, zoneName } from '../output/time.ts'
+import { resolveIds } from '../resources/ids.ts'
 import { idForUrl, unlessForbidden } from '../resources/webhook.ts'
 import { jwksUrl, keysFrom } from '../verify/jwks.ts'
 
@@ -77,6 +78,7 @@ export const listenCommand = () =>
       const responses = scriptedResponses(options)
       if (!options.path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
       if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
+      const webhookIds = await resolveIds(session, 'webhooks', options.webhookId)
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
       if (options.save !== undefined) makeFolder(options.save)
 
@@ -108,7 +110,7 @@ export const listenCommand = () =>
           return counting && (options.answerPings ?? false)
         },
         ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
-        ...(options.webhookId !== undefined && { webhookIds: options.webhookId }),
+        ...(webhookIds !== undefined && { webhookIds }),
         ...(isWanted && { isWanted }),
         ...(options.delay !== undefined && { delayMs: options.delay }),
         ...(options.forward !== undefined && {
@@ -121,7 +123,7 @@ export const listenCommand = () =>
         onDelivery: arrival => {
           last = arrival
           printArrival(output, arrival, options.full ?? false)
-          if (!options.register && options.webhookId === undefined) tellWebhook(arrival)
+          if (!options.register && webhookIds === undefined) tellWebhook(arrival)
           if (options.save !== undefined) saving(output, () => save(options.save!, arrival, url))
           if (!counting) return
           received += 1

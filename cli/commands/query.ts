@@ -17,6 +17,7 @@ const RESOURCES: Record<string, string[]> = {
   webhooks: ['id', 'url', 'status', 'lastDeliveryAt'],
   events: ['id', 'type', 'time', 'projectId', 'organisationId'],
   deliveries: ['id', 'status', 'eventType', 'createdAt', 'attemptCount', 'nextAttemptAt', 'webhookId'],
+  auditLog: ['id', 'time', 'operation', 'accessToken.name', 'actor', 'requestId'],
   accessTokens: ['id', 'name', 'permissions', 'expiresAt', 'revokedAt', 'lastUsedAt'],
 }
 

@@ -3,9 +3,10 @@ import type { ListedSigningKey, SigningKeyStatus } from '../../server/maintenanc
 import { toIso } from '../../shared/time.ts'
 import { withDatabase } from '../connection/server-database.ts'
 import { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
 import { examples } from '../options.ts'
 import { cellText, describeFields, type Output, type View } from '../output/output.ts'
-import { relativeTime } from '../output/time.ts'
+import { count, relativeTime } from '../output/time.ts'
 
 interface ShownKey {
   /** The `kid`. */
@@ -26,13 +27,23 @@ const shownKey = ({ kid, status, createdAt, activeFrom }: ListedSigningKey): Sho
 
 export const keysCommand = () =>
   new Command('keys')
-    .summary('list and rotate the keys that sign deliveries')
-    .description('The keys that sign deliveries. Their public halves are at /.well-known/jwks.json.')
+    .summary('list, rotate and revoke the keys that sign deliveries; replace the master key')
+    .description(
+      'The keys that sign deliveries, whose public halves are at /.well-known/jwks.json, and the master key, ' +
+        'TIDINGS_MASTER_KEY, that seals them and the secrets of access tokens.',
+    )
     .addCommand(listKeysCommand())
     .addCommand(rotateCommand())
+    .addCommand(revokeCommand())
+    .addCommand(resealCommand())
     .addHelpText(
       'after',
-      examples(['Which are there?', 'tidings server keys list'], ['The next one', 'tidings server keys rotate']),
+      examples(
+        ['Which are there?', 'tidings server keys list'],
+        ['The next one', 'tidings server keys rotate'],
+        ['One is known to others', 'tidings server keys revoke KID'],
+        ['After every process has TIDINGS_MASTER_KEY=new,old', 'tidings server keys reseal'],
+      ),
     )
 
 const listKeysCommand = () =>
@@ -40,7 +51,8 @@ const listKeysCommand = () =>
     .summary('list signing keys')
     .description(
       'Lists the signing keys, the newest first. next: published, signs from the time shown on; signing: ' +
-        'signs now; published: signs no more, kept for tokens on their way; retired: receivers need it no more.',
+        'signs now; published: signs no more, kept for tokens on their way; retired: receivers need it no more, and ' +
+        'the scheduler deletes it; revoked: taken out of use.',
     )
     .addHelpText('after', examples(['Which signs now?', 'tidings server keys list']))
     .action(async (_options, command) => {
@@ -76,7 +88,77 @@ const rotateCommand = () =>
             colours,
           ),
         )
-        output.message('Running servers publish it within a minute. See it with: tidings server keys list')
+        output.message('Running servers publish it within 15 s. See it with: tidings server keys list')
+      })
+    })
+
+const revokeCommand = () =>
+  new Command('revoke')
+    .summary('take a signing key out of use at once')
+    .description(
+      'Takes a signing key out of the published set and deletes its private half: for one that others may know. ' +
+        'Running servers drop it within 15 s; a receiver refuses its tokens when its cache has turned over, five ' +
+        'minutes later at most. If it was the one that signs, deliveries wait until every receiver can know the next ' +
+        'one, five and a half minutes, and are sent then: none is lost.',
+    )
+    .argument('<kid>', 'the key’s id: tidings server keys list')
+    .option('-y, --yes', 'do not ask for confirmation')
+    .addHelpText('after', examples(['It was seen where it should not be', 'tidings server keys revoke KID']))
+    .action(async (kid, _options, command) => {
+      const session = new Session(command)
+      const { confirm } = await import('../output/prompt.ts')
+      await confirm(
+        `Revoke the signing key ${cellText(kid)}? Deliveries may wait for five and a half minutes.`,
+        session,
+      )
+      await withDatabase(async (database, config) => {
+        const { revokeSigningKey } = await import('../../server/maintenance.ts')
+        const { signsFrom, now } = await revokeSigningKey(database, config, kid).catch(error => {
+          if (error.code !== 'NOT_FOUND') throw error
+          throw new CliError(exitCodes.notFound, 'NOT_FOUND', error.message, 'See them with: tidings server keys list')
+        })
+        const revoked = { id: kid, kid, status: 'revoked', deliveriesFrom: toIso(signsFrom) }
+        session.output.one(revoked, colours =>
+          describeFields(
+            [
+              ['kid', cellText(kid)],
+              ['Deliveries from', `${revoked.deliveriesFrom}  ${colours.dim(relativeTime(signsFrom, now))}`],
+            ],
+            colours,
+          ),
+        )
+        session.output.message(
+          signsFrom > now
+            ? 'Until then nothing is sent: the next key is being made known. Pings answer UNAVAILABLE.'
+            : 'Another key signs: nothing waits.',
+        )
+      })
+    })
+
+const resealCommand = () =>
+  new Command('reseal')
+    .summary('seal all secrets with the first master key, so that the others can be left out')
+    .description(
+      'Seals the secrets of access tokens, the signing keys and what is kept under Idempotency-Keys again with the ' +
+        'first key of TIDINGS_MASTER_KEY, while servers run. The master key is replaced in four steps: ' +
+        '1. old,new for every process. 2. new,old for every process. 3. This, with new,old. ' +
+        '4. new for every process. ' +
+        'Each step is refused until the one before it is done everywhere.',
+    )
+    .addHelpText(
+      'after',
+      examples(['The third step', 'TIDINGS_MASTER_KEY_FILE=/run/secrets/new-and-old tidings server keys reseal']),
+    )
+    .action(async (_options, command) => {
+      const { output } = new Session(command)
+      await withDatabase(async (database, config) => {
+        const { reseal } = await import('../../server/keys/reseal.ts')
+        const { resealed, key } = await reseal(database, config.masterKeys)
+        output.one({ resealed, masterKey: key }, () => '')
+        output.message(
+          `Sealed ${count(resealed, 'secret')} again; all are sealed with master key ${key}. ` +
+            'The others can be left out of TIDINGS_MASTER_KEY now.',
+        )
       })
     })
 

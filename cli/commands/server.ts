@@ -9,6 +9,7 @@ import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, permissionList, wholeNumber } from '../options.ts'
 import { describeFields } from '../output/output.ts'
+import { backupCommand, restoreCommand, restoredCommand, revocationsCommand } from './server-backup.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
 
@@ -26,6 +27,10 @@ export const serverCommand = () =>
     .addCommand(tokenCommand())
     .addCommand(seedCommand())
     .addCommand(keysCommand())
+    .addCommand(backupCommand())
+    .addCommand(restoreCommand())
+    .addCommand(revocationsCommand())
+    .addCommand(restoredCommand())
     .addCommand(serverDoctorCommand())
     .addHelpText(
       'after',
@@ -60,6 +65,7 @@ const startCommand = () =>
             'tidings server start',
         ],
         ['On all cores of this machine', 'tidings server start --processes auto'],
+        ['Metrics and health at a port of their own', 'TIDINGS_METRICS_PORT=9400 tidings server start'],
         ['The delivery loop alone, on a machine of its own', 'TIDINGS_ROLES=delivery tidings server start'],
       ),
     )
@@ -146,7 +152,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
   const number = processNumber()
   const log = number === undefined ? createLog(config.logLevel) : createLog(config.logLevel).child({ process: number })
   const server = await startServer(config, log).catch(error => {
-    throw listenFault(error, config)
+    throw listenFault(error) ?? error
   })
   const stopped = new Promise<void>(resolve => {
     let isStopping = false
@@ -169,49 +175,64 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
     await Promise.race([server.ready.then(() => onReady(server.url)).then(tellReady), stopped])
   } catch (error) {
     await server.stop()
-    throw new CliError(
-      exitCodes.failed,
-      'CANNOT_START',
-      `The server cannot start: ${(error as Error).message}.`,
-      /master key/.test((error as Error).message)
-        ? 'Give the key that this database was set up with, or both while you replace it: TIDINGS_MASTER_KEY=new,old'
-        : 'The log above tells more.',
+    throw (
+      listenFault(error) ??
+      new CliError(
+        exitCodes.failed,
+        'CANNOT_START',
+        `The server cannot start: ${(error as Error).message}.`,
+        (error as { hint?: string }).hint ?? 'The log above tells more.',
+      )
     )
   }
   await stopped
 }
 
-const listenFault = (error: NodeJS.ErrnoException, { host, port }: Config): Error => {
-  if (error.code === 'EADDRINUSE') {
+/** What a process is told that cannot listen where it should; undefined for another error. */
+const listenFault = (error: unknown): CliError | undefined => {
+  const { code, syscall, address, port, message } = error as NodeJS.ErrnoException & { address?: string; port?: number }
+  if (syscall !== 'listen' && syscall !== 'bind' && syscall !== 'getaddrinfo') return undefined
+  if (code === 'EADDRINUSE') {
     return new CliError(
       exitCodes.failed,
       'PORT_IN_USE',
-      `Another process listens on ${host}:${port} already.`,
-      `Stop it, or choose another port: TIDINGS_PORT=${port + 1} …`,
+      `Another process listens on ${address}:${port} already.`,
+      `Stop it, or choose another port: TIDINGS_PORT=${port! + 1} …`,
     )
   }
-  if (error.code === 'EACCES' || error.code === 'EADDRNOTAVAIL') {
-    return new CliError(
-      exitCodes.failed,
-      'CANNOT_LISTEN',
-      `The server cannot listen on ${host}:${port}: ${error.message}.`,
-      'Set TIDINGS_HOST and TIDINGS_PORT to an address of this machine.',
-    )
-  }
-  return error
+  return new CliError(
+    exitCodes.failed,
+    'CANNOT_LISTEN',
+    `The server cannot listen: ${message}.`,
+    'Set TIDINGS_HOST and TIDINGS_PORT (and TIDINGS_METRICS_HOST) to addresses of this machine.',
+  )
 }
 
 const migrateCommand = () =>
   new Command('migrate')
     .summary('bring the database schema up to date')
-    .description('Brings the schema of the database up to date. Waits while another process does the same.')
+    .description(
+      'Brings the schema of the database up to date. Waits while another process does the same. Killed half-way, it ' +
+        'is run again, and goes on from there. Servers of the version before may run meanwhile. The database’s user ' +
+        'needs more than one that a server runs as: CREATE, ALTER, DROP, INDEX and REFERENCES.',
+    )
     .option('--down', 'take back the latest batch of migrations instead, with the data in its tables')
-    .option('--force-unlock', 'first release the lock that a killed migration has left')
+    .option('--force-unlock', 'first release the mark that a killed migration of an earlier release has left')
     .option('-y, --yes', 'do not ask for confirmation')
-    .addHelpText('after', examples(['Before the first start, and with each new version', 'tidings server migrate']))
+    .addHelpText(
+      'after',
+      examples(
+        ['Before the first start, and with each new version', 'tidings server migrate'],
+        [
+          'As a user of the database’s own that may change the schema',
+          'TIDINGS_DATABASE_URL_FILE=/run/secrets/migration-url tidings server migrate',
+        ],
+      ),
+    )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { forceUnlock, migrate, rollback } = await import('../../server/database/migrate.ts')
+      const { forceUnlock, MigrationError, migrate, rollback } = await import('../../server/database/migrate.ts')
+      const onWait = () => session.output.message('Another process migrates this database; waiting for it.')
       if (options.down) {
         const { confirm } = await import('../output/prompt.ts')
         await confirm(
@@ -221,7 +242,10 @@ const migrateCommand = () =>
       }
       await withDatabase(async database => {
         if (options.forceUnlock) await forceUnlock(database)
-        const names = await (options.down ? rollback : migrate)(database)
+        const names = await (options.down ? rollback : migrate)(database, { onWait }).catch(error => {
+          if (!(error instanceof MigrationError)) throw error
+          throw new CliError(exitCodes.failed, error.code, `Nothing is migrated: ${error.message}.`, error.hint)
+        })
         const done = options.down ? 'Took back' : 'Migrated'
         session.output.one({ migrated: options.down ? [] : names, takenBack: options.down ? names : [] }, () => '')
         session.output.message(
@@ -288,35 +312,63 @@ const seedCommand = () =>
   new Command('seed')
     .summary('fill the database with made-up data, for tests')
     .description(
-      'Adds made-up organisations, projects and users to the database, for tests. Without numbers: ' +
-        'a few samples, if there are none.',
+      'Adds made-up organisations, projects, users, webhooks, events and deliveries to the database, for tests. ' +
+        'Without numbers: a few samples, if there are none. Events are spread over the days that they are kept; ' +
+        'their deliveries have attempts, and of the last day some are still pending.',
     )
     .option('--organisations <n>', 'how many organisations to add', wholeNumber)
     .option('--projects <n>', 'how many projects to add, spread over them', wholeNumber)
     .option('--users <n>', 'how many users to add', wholeNumber)
+    .option(
+      '--webhooks <n>',
+      'how many webhooks to add, of a new access token that nobody has the secret of',
+      wholeNumber,
+    )
+    .option('--events <n>', 'how many events to add, spread over the projects', wholeNumber)
+    .option('--deliveries <n>', 'how many deliveries to add, spread over the events and the webhooks', wholeNumber)
     .addHelpText(
       'after',
       examples(
         ['A few samples', 'tidings server seed'],
         ['A million organisations', 'tidings server seed --organisations 1000000'],
+        [
+          'A month of a busy installation',
+          'tidings server seed --organisations 1000 --projects 5000 --webhooks 100 ' +
+            '--events 1000000 --deliveries 5000000',
+        ],
       ),
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      await withDatabase(async database => {
+      await withDatabase(async (database, config) => {
         const { seedMany, seedSamples } = await import('../../server/seed.ts')
-        const { withClock } = await import('../../server/maintenance.ts')
+        const { seedHistory } = await import('../../server/seed-history.ts')
+        const { createToken, withClock } = await import('../../server/maintenance.ts')
         const now = await withClock(database, async clock => clock.now())
-        const { organisations = 0, projects = 0, users = 0 } = options
-        if (organisations + projects + users === 0) {
+        const { organisations = 0, projects = 0, users = 0, webhooks = 0, events = 0, deliveries = 0 } = options
+        if (organisations + projects + users + webhooks + events + deliveries === 0) {
           await seedSamples(database, now)
           session.output.one({ samples: true }, () => '')
           return session.output.message('The samples are there: tidings organisations list')
         }
-        await seedMany(database, { organisations, projects, users }, now, (table, written) => {
-          if (written % 100_000 === 0) session.output.message(`${table}: ${written}`)
-        })
-        session.output.one({ organisations, projects, users }, () => '')
-        session.output.message(`Added ${organisations} organisations, ${projects} projects and ${users} users.`)
+        if (deliveries > 0 && events === 0) throw usageError('--deliveries are of events that are added: add --events')
+        const told = new Map<string, number>()
+        const tell = (table: string, written: number) => {
+          if (written < (told.get(table) ?? 0) + 100_000) return
+          told.set(table, written)
+          session.output.message(`${table}: ${written}`)
+        }
+        await seedMany(database, { organisations, projects, users }, now, tell)
+        if (webhooks + events > 0) {
+          const made = webhooks > 0 && (await createToken(database, config, { name: 'seed', permissions: ['read'] }))
+          const accessTokenId = made ? made.id : ''
+          const history = { accessTokenId, days: config.retentionDays, now }
+          await seedHistory(database, { webhooks, events, deliveries }, history, tell)
+        }
+        session.output.one({ organisations, projects, users, webhooks, events, deliveries }, () => '')
+        session.output.message(
+          `Added ${organisations} organisations, ${projects} projects, ${users} users, ` +
+            `${webhooks} webhooks, ${events} events and ${deliveries} deliveries.`,
+        )
       })
     })

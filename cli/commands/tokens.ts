@@ -8,6 +8,7 @@ import { type Colours, cellText, describeFields, secretLost, type View } from '.
 import { confirm } from '../output/prompt.ts'
 import { relativeIso } from '../output/time.ts'
 import { idColumn, timeColumn } from '../resources/cells.ts'
+import { resolveId, resolveIds } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface AccessToken {
@@ -120,6 +121,7 @@ const createCommand = () =>
         )
       }
       if (options.save !== undefined && !session.dryRun) tryToSave()
+      const organisationIds = await resolveIds(session, 'organisations', options.organisation)
       const { created } = await session.graphql<{
         created: { accessToken: AccessToken; apiKey: string; secret: string }
       }>(
@@ -133,7 +135,7 @@ const createCommand = () =>
         {
           name: options.name,
           permissions: granted,
-          ...(options.organisation && { organisationIds: options.organisation }),
+          ...(organisationIds && { organisationIds }),
           ...(options.expires !== undefined && { expiresAt: futureTime(options.expires, '--expires', output.nowMs) }),
         },
       )
@@ -228,7 +230,7 @@ const revokeCommand = () =>
     })
 
 const find = async (session: Session, given: string): Promise<AccessToken> => {
-  const selector = given.startsWith('tk_') ? { apiKey: given } : { id: given }
+  const selector = given.startsWith('tk_') ? { apiKey: given } : { id: await resolveId(session, 'accessTokens', given) }
   const { accessTokens } = await session.graphql<{ accessTokens: AccessToken[] }>(
     `query ($query: MangoQuery) { accessTokens(query: $query) { ${FIELDS} } }`,
     { query: { selector } },

@@ -7,7 +7,7 @@ import { cellText, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { calledWebhook, idColumn, labelsCell, timeColumn, webhookStatusCell } from '../resources/cells.ts'
-import { resolveId } from '../resources/ids.ts'
+import { resolveId, resolveIds } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 import { forEach, givenIds } from '../resources/many.ts'
 import { type Delivery, deliveryFields, describeAttempt } from '../resources/timeline.ts'
@@ -116,10 +116,12 @@ const createCommand = () =>
         throw usageError('No endpoint is given.', 'Give its URL, or name a file of them with --file.')
       const { webhook } = await session.graphql<{ webhook: Webhook }>(
         createWebhook,
-        given({ url, ...named(options), ...filters(options), ordering: options.ordering } satisfies Omit<
-          GivenInput,
-          'status'
-        >),
+        given({
+          url,
+          ...named(options),
+          ...(await filters(session, options)),
+          ordering: options.ordering,
+        } satisfies Omit<GivenInput, 'status'>),
       )
       session.output.message('The endpoint answered its ping with 200 and is registered.')
       printWebhook(session, webhook)
@@ -191,20 +193,22 @@ const updateCommand = () =>
     )
     .action(async (id, options, command) => {
       const { endpoint, ordering, status } = options
+      const session = new Session(command)
       const changes = given({
         url: endpoint || undefined,
         ...named(options),
-        ...filters(options),
+        ...(await filters(session, options)),
         ordering,
         status,
       } satisfies GivenInput)
       if (Object.keys(changes).length === 0) {
         throw usageError(
           'Nothing to change is given.',
-          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, --status.',
+          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, ' +
+            '--status.',
         )
       }
-      await change(new Session(command), id, changes)
+      await change(session, id, changes)
     })
 
 const enableCommand = () =>
@@ -361,7 +365,8 @@ const change = async (session: Session, named: string, changes: Partial<WebhookI
 const orderingOption = () =>
   new Option(
     '--ordering <by>',
-    'project: the events of one project arrive in the order they happened, each after the one before has ended; or none',
+    'project: the events of one project arrive in the order they happened, each after the end of the one before; ' +
+      'or none',
   ).choices(webhookOrderings)
 
 /** Each field that a client sets, as the options give it; undefined where they do not. */
@@ -375,14 +380,17 @@ const named = ({ name, label }: { name?: string | undefined; label?: string[] | 
   labels: labelsOf(label),
 })
 
-const filters = (options: {
-  events?: string[] | undefined
-  organisation?: string[] | undefined
-  project?: string[] | undefined
-}) => ({
+const filters = async (
+  session: Session,
+  options: {
+    events?: string[] | undefined
+    organisation?: string[] | undefined
+    project?: string[] | undefined
+  },
+) => ({
   events: filterList(options.events),
-  organisationIds: filterList(options.organisation),
-  projectIds: filterList(options.project),
+  organisationIds: await resolveIds(session, 'organisations', filterList(options.organisation)),
+  projectIds: await resolveIds(session, 'projects', filterList(options.project)),
 })
 
 const view = (nowMs: number): View<Webhook> => ({

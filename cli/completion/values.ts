@@ -32,7 +32,7 @@ interface ValueSlot {
 export const namedValues = async (place: ValueSlot): Promise<Values> => {
   const { name, option, noun } = place
   if (/^(path|file|folder)$/.test(name)) return FILES
-  if (option === '--events') return plain(eventTypes.filter(type => type !== 'ping'))
+  if (option === '--events' && name !== 'n') return plain(eventTypes.filter(type => type !== 'ping'))
   if (option === '--permissions') return plain(permissions)
   if (name === 'statuses') return plain(deliveryStatuses)
   if (option === '--profile' || option === '--save' || (noun === 'profiles' && name === 'name')) return profiles()
@@ -54,6 +54,7 @@ interface Listed {
 const organisations: Listed = { query: 'organisations', fields: 'id name', text: row => row.name! }
 const projects: Listed = { query: 'projects', fields: 'id name', text: row => row.name! }
 const users: Listed = { query: 'users', fields: 'id name', text: row => row.name! }
+const tokens: Listed = { query: 'accessTokens', fields: 'id name', text: row => row.name! }
 const webhooks: Listed = {
   query: 'webhooks',
   fields: 'id name url status',
@@ -70,7 +71,10 @@ export const idsFrom: Record<string, Listed> = {
   '--approver': users,
   deliveries: { query: 'deliveries', fields: 'id eventType status', text: row => `${row.eventType} ${row.status}` },
   events: { query: 'events', fields: 'id type time', text: row => `${row.type} ${row.time}` },
-  tokens: { query: 'accessTokens', fields: 'id name', text: row => row.name! },
+  tokens,
+  '--keep': tokens,
+  '--token': tokens,
+  '--subject': webhooks,
   reports: { query: 'projectReports', fields: 'id quarter status', text: row => `${row.quarter} ${row.status}` },
 }
 

@@ -17,6 +17,10 @@ export const withDatabase = async (work: (database: Database, config: Config) =>
   try {
     await work(database, config)
   } catch (error) {
+    const { KeyOrderError } = await import('../../server/keys/master-keys.ts')
+    if (error instanceof KeyOrderError) {
+      throw new CliError(exitCodes.failed, 'MASTER_KEY', `Nothing was done: ${error.message}.`, error.hint)
+    }
     if (!isMissingTable(error)) throw error
     throw new CliError(
       exitCodes.failed,

@@ -105,6 +105,13 @@ const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: b
     )
     return { findings, ready: false }
   }
+  if (response.status === 404 && (await hasKeySet(base))) {
+    findings.push(ok('server', 'answers; whether it is ready is told at an address of its own'))
+    return {
+      findings: [...findings, ...(await diagnoseVersion(url)), ...diagnoseClock(response, startedAt)],
+      ready: true,
+    }
+  }
   if (status !== 'ready') {
     findings.push(
       problem(
@@ -117,6 +124,16 @@ const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: b
   }
   findings.push(ok('server', 'ready'), ...(await diagnoseVersion(url)), ...diagnoseClock(response, startedAt))
   return { findings, ready: true }
+}
+
+/** Whether a server publishes keys there, as one does whose health is told elsewhere. */
+const hasKeySet = async (base: string): Promise<boolean> => {
+  try {
+    const response = await fetch(new URL('.well-known/jwks.json', base), { signal: AbortSignal.timeout(TIMEOUT_MS) })
+    return Array.isArray(((await response.json()) as { keys?: unknown }).keys)
+  } catch {
+    return false
+  }
 }
 
 const diagnoseVersion = async (url: URL): Promise<Finding[]> => {

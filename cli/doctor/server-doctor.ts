@@ -8,6 +8,7 @@ import type {
   PortFacts,
   ReachedDatabaseFacts,
 } from '../../server/doctor.ts'
+import { RUNNING_GRANTS } from '../../shared/vocabulary.ts'
 import { count, duration } from '../output/time.ts'
 import { checkReachable } from './endpoint-check.ts'
 import { type Finding, note, ok, problem, skipped } from './findings.ts'
@@ -80,6 +81,8 @@ const diagnoseDatabase = (facts: DatabaseFacts): Finding[] => {
     case 'reached':
       return [
         diagnoseVersion(facts),
+        ...diagnoseFile(facts),
+        ...diagnoseGrants(facts),
         diagnoseSchema(facts),
         diagnoseClock(facts),
         ...(facts.contents === undefined
@@ -123,10 +126,38 @@ const diagnoseVersion = ({
   return note('database', `${found}, not encrypted`, 'Encrypt the connection: add ?ssl-mode=REQUIRED to the URL.')
 }
 
-const diagnoseSchema = ({ pendingMigrations }: ReachedDatabaseFacts): Finding =>
-  pendingMigrations.length === 0
-    ? ok('schema', 'current')
-    : problem('schema', `lacks ${pendingMigrations.join(', ')}`, 'Bring it up to date with: tidings server migrate')
+const diagnoseFile = ({ openFileMode, url }: ReachedDatabaseFacts & { url: string }): Finding[] => {
+  if (openFileMode === undefined) return []
+  const path = url.slice('sqlite:'.length)
+  return [
+    note(
+      'file',
+      `others than its owner may read or write the database: its mode is ${openFileMode.toString(8)}`,
+      `If they are not meant to: chmod 600 ${path}*`,
+    ),
+  ]
+}
+
+const diagnoseGrants = ({ engine, lacking, url }: ReachedDatabaseFacts & { url: string }): Finding[] => {
+  if (engine === 'SQLite') return []
+  if (lacking.length === 0) return [ok('grants', 'all that running takes')]
+  const others = lacking.length > 6 ? ` and ${lacking.length - 6} more` : ''
+  const database = new URL(url).pathname.slice(1)
+  return [
+    problem(
+      'grants',
+      `the database’s user lacks ${lacking.slice(0, 6).join(', ')}${others}`,
+      `As the database’s administrator: GRANT ${RUNNING_GRANTS.join(', ')} ON ${database}.* TO USER`,
+    ),
+  ]
+}
+
+const diagnoseSchema = ({ pendingMigrations, newerSchema, lacking }: ReachedDatabaseFacts): Finding => {
+  if (newerSchema) return problem('schema', newerSchema, 'Run the version of Tidings that made it, or a newer one.')
+  if (lacking.length > 0) return skipped('schema', 'needs the grants')
+  if (pendingMigrations.length === 0) return ok('schema', 'current')
+  return problem('schema', `lacks ${pendingMigrations.join(', ')}`, 'Bring it up to date with: tidings server migrate')
+}
 
 const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
   const offMs = Math.abs(clockAheadMs)
@@ -141,9 +172,11 @@ const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
   )
 }
 
-const diagnoseContents = ({ signingKeys, accessTokens, overdue }: ContentFacts): Finding[] => [
+const diagnoseContents = ({ signingKeys, accessTokens, masterKeys, processes, overdue }: ContentFacts): Finding[] => [
   diagnoseKeys(signingKeys),
   diagnoseTokens(accessTokens),
+  diagnoseMasterKeys(masterKeys, processes),
+  ...diagnoseProcesses(processes),
   diagnoseQueue(overdue),
 ]
 
@@ -173,6 +206,45 @@ const diagnoseTokens = ({ admins, allOpen }: ContentFacts['accessTokens']): Find
     'Make the first with: tidings server token --name ops --permissions admin',
   )
 }
+
+const diagnoseMasterKeys = (
+  { own, used }: ContentFacts['masterKeys'],
+  processes: ContentFacts['processes'],
+): Finding => {
+  const [sealing] = own as [string]
+  const closed = used.filter(name => !own.includes(name))
+  const names = `seals with ${sealing}${own.length > 1 ? `, opens ${own.slice(1).join(', ')} too` : ''}`
+  if (closed.length > 0) {
+    return problem(
+      'master key',
+      `${names}; secrets are sealed with ${closed.join(', ')}`,
+      'Name that one as well, TIDINGS_MASTER_KEY=new,old, until `tidings server keys reseal` has been run.',
+    )
+  }
+  const without = processes.filter(process => !process.masterKeys.includes(sealing))
+  if (without.length > 0) {
+    return problem(
+      'master key',
+      `${names}, which ${count(without.length, 'process', 'processes')} cannot open`,
+      'Have it opened by all first: TIDINGS_MASTER_KEY=old,new.',
+    )
+  }
+  if (used.some(name => name !== sealing)) {
+    const next = 'When every process has TIDINGS_MASTER_KEY=new,old: tidings server keys reseal'
+    return note('master key', `${names}; not all is sealed with the first yet`, next)
+  }
+  return ok('master key', names)
+}
+
+const diagnoseProcesses = (processes: ContentFacts['processes']): Finding[] =>
+  processes.length === 0
+    ? []
+    : [
+        ok(
+          'processes',
+          processes.map(({ host, pid, version, roles }) => `${host} ${pid}: ${version}, ${roles}`).join('; '),
+        ),
+      ]
 
 const diagnoseQueue = ({ number, longestMs }: ContentFacts['overdue']): Finding =>
   number === 0

@@ -3,7 +3,15 @@ import { CliError, exitCodes } from '../errors.ts'
 import { cellText } from '../output/output.ts'
 
 /** What has ids, by the API's name of its list. */
-type Resource = 'webhooks' | 'deliveries' | 'events' | 'organisations' | 'projects' | 'users' | 'projectReports'
+type Resource =
+  | 'webhooks'
+  | 'deliveries'
+  | 'events'
+  | 'organisations'
+  | 'projects'
+  | 'users'
+  | 'projectReports'
+  | 'accessTokens'
 
 const NOUNS: Record<Resource, string> = {
   webhooks: 'webhook',
@@ -13,7 +21,11 @@ const NOUNS: Record<Resource, string> = {
   projects: 'project',
   users: 'user',
   projectReports: 'report',
+  accessTokens: 'access token',
 }
+
+/** The commands that list them, where those are called otherwise than the API's list. */
+const LISTS: Partial<Record<Resource, string>> = { projectReports: 'reports', accessTokens: 'tokens' }
 
 const WHOLE = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const END = /^(?=.{4,35}$)[0-9a-f]*(-[0-9a-f]+)*$/i
@@ -40,6 +52,13 @@ export const resolveId = async (session: Session, resource: Resource, given: str
     'Give more of the id of the one that is meant.',
   )
 }
+
+/** As resolveId, for each of some; undefined where none are given. */
+export const resolveIds = async <Given extends string[] | undefined>(
+  session: Session,
+  resource: Resource,
+  given: Given,
+): Promise<Given | string[]> => given && Promise.all(given.map(one => resolveId(session, resource, one)))
 
 /** As resolveId, for a filter, which would find nothing in silence. Undefined where none is given. */
 export const existingId = async <Given extends string | undefined>(
@@ -70,5 +89,5 @@ const nobodys = (resource: Resource, given: string): CliError =>
     exitCodes.notFound,
     'NOT_FOUND',
     `No ${NOUNS[resource]} ${cellText(given)} is visible to this access token.`,
-    `See those that are with: tidings ${resource === 'projectReports' ? 'reports' : resource} list`,
+    `See those that are with: tidings ${LISTS[resource] ?? resource} list`,
   )

@@ -34,6 +34,8 @@ export type Dialect = {
 
   /** Follows a table's name where the statement must not be planned any other way. */
   useIndex(name: string): string
+  /** Joins a table whose rows are looked up for those of the one before it, and not the other way round. */
+  joinInOrder: string
   /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
   leastOfEach(table: string, keys: string[], value: string, index: string, page?: Page): Fragment
   /** Begins EXPLAIN of the statement that follows. */
@@ -146,6 +148,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
+    joinInOrder: 'STRAIGHT_JOIN',
     leastOfEach: (table, keys, value, index) => ({
       sql: `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
       bindings: [],
@@ -244,6 +247,7 @@ const sqlite: Dialect = {
   forShare: '',
   forShareSkipLocked: '',
   useIndex: name => `INDEXED BY ${name}`,
+  joinInOrder: 'CROSS JOIN',
   leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
     const first = (condition: string): string =>

@@ -5,6 +5,7 @@ import { whenArrivedIsRead } from '../arrived.ts'
 import { dialects } from './dialect.ts'
 import { knexLog } from './knex-log.ts'
 import { parseMysqlUrl } from './mysql-url.ts'
+import { isPassedOver } from './resuming.ts'
 
 /** What knex and mysql2 leave untyped of a connection. */
 type RawConnection = {
@@ -38,6 +39,7 @@ class OutageAwareClient extends MySQL2Client {
     try {
       return await (query.isPrepared ? execute(connection, query) : super._query(connection, query))
     } catch (error) {
+      if (isPassedOver(error)) return { ...query, response: [[], []] }
       if (dialects.mysql.faultOf(error) === 'outage') connection.__knex__disposed = error
       throw error
     }

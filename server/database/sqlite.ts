@@ -1,3 +1,4 @@
+import { closeSync, existsSync, openSync } from 'node:fs'
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite'
 import knexModule, { type Knex } from 'knex'
 import BetterSqlite3Client from 'knex/lib/dialects/better-sqlite3/index.js'
@@ -8,6 +9,9 @@ const STATEMENTS_KEPT = 500
 /** How long a statement waits for another connection's transaction. */
 const BUSY_MS = 10_000
 const SQLITE_BUSY = 5
+const OWNER_ONLY = 0o600
+/** A log that long readers have made grow is cut to that when it begins anew. */
+const LOG_BYTES = 16 * 1024 * 1024
 
 /** knex's SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */
 class NodeSqliteClient extends BetterSqlite3Client {
@@ -17,9 +21,14 @@ class NodeSqliteClient extends BetterSqlite3Client {
 
   override async acquireRawConnection() {
     const { filename, readOnly } = this.connectionSettings as { filename: string; readOnly: boolean }
+    // Its log and index are made with the rights of the file.
+    if (!readOnly && filename !== ':memory:' && !existsSync(filename)) closeSync(openSync(filename, 'a', OWNER_ONLY))
     const connection = new DatabaseSync(filename, { timeout: BUSY_MS, readOnly })
     if (readOnly) return connection
-    connection.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;')
+    connection.exec(
+      'PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; ' +
+        `PRAGMA journal_size_limit = ${LOG_BYTES}`,
+    )
     // From here on `_query` waits: the driver would hold up this whole process, with the transaction it waits for if
     // that is here.
     connection.exec('PRAGMA busy_timeout = 0')

@@ -4,9 +4,10 @@ import { toIso } from '../../shared/time.ts'
 import { version } from '../../shared/version.ts'
 import type { Clock } from '../clock.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
-import { outcome } from './outcome.ts'
+import { type Span, startSpan } from '../tracing/tracing.ts'
+import { type AttemptResult, outcome } from './outcome.ts'
 import type { Job, Settlement } from './queue.ts'
-import type { Sender } from './send.ts'
+import { NotBegun, type Sender } from './send.ts'
 
 /** What every attempt is made with. */
 export type AttemptTools = {
@@ -18,7 +19,10 @@ export type AttemptTools = {
 }
 
 /** What is sent: a job of the queue, or the ping of a webhook that is not stored yet. */
-export type Message = Pick<Job, 'deliveryId' | 'eventId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload'>
+export type Message = Pick<
+  Job,
+  'deliveryId' | 'eventId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload' | 'traceparent'
+>
 
 /** The body of a delivery. The payload goes in as the JSON text it was written as. */
 export const bodyOf = (message: Message): string => {
@@ -33,6 +37,8 @@ export const sendOnce = async (
   { clock, keyring, sender, issuerUrl }: AttemptTools,
   mayBegin?: () => boolean,
 ) => {
+  // It has been revoked, and the next one is not known everywhere yet.
+  if (keyring.signsFrom() > clock.now()) throw new NotBegun()
   const { kid, key } = keyring.current()
   const body = bodyOf(message)
   const digest = createHash('sha256').update(body).digest()
@@ -46,10 +52,12 @@ export const sendOnce = async (
     bodySha256: digest.toString('base64url'),
     issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
+  const span = attemptSpan(message)
+  const traceparent = span?.traceparent ?? message.traceparent
   // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted
   // from its end.
   const startedAt = clock.now()
-  const { durationMs, ...result } = await sender.send({
+  const sent = sender.send({
     url: message.url,
     headers: {
       'content-type': 'application/json',
@@ -57,11 +65,38 @@ export const sendOnce = async (
       'content-digest': `sha-256=:${digest.toString('base64')}:`,
       authorization: `Bearer ${token}`,
       'user-agent': `Tidings/${version}`,
+      // W3C Trace Context: the receiver's spans belong to the trace of the request that caused this.
+      ...(traceparent && { traceparent }),
     },
     body,
     ...(mayBegin && { mayBegin }),
   })
+  const { durationMs, ...result } = await (span ? ended(span, sent) : sent)
   return { startedAt, durationMs: Math.round(durationMs), result }
+}
+
+const attemptSpan = ({ deliveryId, eventId, webhookId, eventType, url, traceparent }: Message): Span | undefined => {
+  const about = {
+    'tidings.delivery.id': deliveryId,
+    'tidings.event.id': eventId,
+    'tidings.webhook.id': webhookId,
+    'http.request.method': 'POST',
+    'server.address': URL.parse(url)?.hostname ?? '',
+  }
+  return startSpan(`deliver ${eventType}`, 'client', about, { parent: traceparent })
+}
+
+/** Ends the span of an attempt with what came of it. One that was not begun has been none. */
+const ended = async <Result extends AttemptResult>(span: Span, sent: Promise<Result>): Promise<Result> => {
+  const result = await sent
+  if (result.kind === 'response') {
+    span.tell({ 'http.response.status_code': result.statusCode })
+    span.end(result.statusCode >= 200 && result.statusCode < 300 ? undefined : String(result.statusCode))
+  } else {
+    span.tell({ 'error.type': result.reason })
+    span.end(result.reason)
+  }
+  return result
 }
 
 /** Makes the attempt that a job is claimed for, and says what its result means. Rejects with NotBegun as `sendOnce`. */

@@ -2,6 +2,7 @@ import { type Database, isOutage } from '../database/connect.ts'
 import type { Claimable, Places } from './concurrency.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import { claim, forgetClaim, type Head, headOfEach, newlyDue, tenantsOf } from './queue.ts'
+import type { DeliveryWatch } from './watch.ts'
 
 /** Rows of one claim: enough that the database's commit is shared, few enough that it is short. */
 const BATCH = 256
@@ -59,10 +60,12 @@ export const createClaims = ({
   database,
   places,
   onPast,
+  watch,
 }: {
   database: Database
   places: Places
   onPast: () => void
+  watch?: DeliveryWatch | undefined
 }): Claims => {
   let crowded = false
   /** Webhooks that nothing is sent to, and until when they are not looked at. */
@@ -132,10 +135,12 @@ export const createClaims = ({
   const claimInto = async (now: number, limit: number, quotas?: ReadonlyMap<Head, number>) => {
     places.dropExpired(now)
     const given = { lease: newLease(now), now, limit, leaseMs: LEASE_MS, triage: places.triage }
+    const startedAt = performance.now()
     const claimed = await claim(database, quotas ? { ...given, quotas } : given).catch(error => {
       if (isOutage(error)) doubtful.set(given.lease, now + LEASE_MS)
       throw error
     })
+    watch?.claimed((performance.now() - startedAt) / 1000, claimed.takenOver)
     const foundOf = new Map<string, number>()
     for (const job of claimed.found) foundOf.set(lineOf(job), (foundOf.get(lineOf(job)) ?? 0) + 1)
     for (const job of claimed.taken) places.add(job, now + LEASE_MS)

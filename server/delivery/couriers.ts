@@ -24,7 +24,7 @@ export const createCouriers =
     onCommitted: (places: Place[], lookedAt: number) => void
     onLeft: (jobs: Job[]) => void
     onReleased: (place: Place) => void
-    onDoubt: (jobs: Job[], leaseEnd: number) => void
+    onDoubt: (jobs: Job[]) => void
   }) =>
   (trx: Knex.Transaction): Courier => {
     const { clock, places, isTaking, onCommitted, onLeft, onReleased, onDoubt } = given
@@ -47,12 +47,7 @@ export const createCouriers =
       },
       error => {
         for (const place of kept) onReleased(place)
-        const [first] = kept
-        if (!first || !isOutage(error)) return
-        onDoubt(
-          kept.map(({ job }) => job),
-          first.leaseEnd,
-        )
+        if (kept.length > 0 && isOutage(error)) onDoubt(kept.map(({ job }) => job))
       },
     )
     return {
@@ -85,4 +80,5 @@ const jobOf = ({ id, event, webhook, line }: FreshDelivery, lease: Lease): Job =
   eventType: event.type,
   eventTime: event.createdAt,
   payload: event.payload,
+  traceparent: event.traceparent,
 })

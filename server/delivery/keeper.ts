@@ -102,14 +102,19 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
     }, ONE_TRY)
 
   /** @returns whether it is written */
-  const deactivate = (id: string, { epoch }: Asked, isPatient = false): Promise<boolean> =>
-    database.transaction(async trx => {
+  const deactivate = async (id: string, { epoch }: Asked, isPatient = false): Promise<boolean> => {
+    let hasLeft = false
+    const isWritten = await database.transaction(async trx => {
       if ((await lock(trx, [id], isPatient)).size === 0) return isPatient
       const to = { status: 'inactive', reason: THROTTLED_WITHOUT_RETRY_AFTER } as const
       const now = clock.now()
-      if (await leaveActive(trx, id, { from: { status: 'active', epoch }, to }, now)) await tellOfInactive(trx, id, now)
+      hasLeft = await leaveActive(trx, id, { from: { status: 'active', epoch }, to }, now)
+      if (hasLeft) await tellOfInactive(trx, id, now)
       return true
     }, ONE_TRY)
+    if (hasLeft) log.warn({ webhookId: id, reason: THROTTLED_WITHOUT_RETRY_AFTER }, 'a webhook has become inactive')
+    return isWritten
+  }
 
   const put = (id: string, asked: Asked): void => {
     const other = waiting.get(id)

@@ -4,7 +4,8 @@ import { timeOfId } from '../../shared/time.ts'
 import { checkWritable, type Database, isOutage } from '../database/connect.ts'
 import { REQUEST_MS } from '../database/patience.ts'
 import type { Courier } from '../domain/deliveries.ts'
-import type { Log } from '../log.ts'
+import { type Log, logSeldom } from '../log.ts'
+import { inTrace } from '../tracing/tracing.ts'
 import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
@@ -18,6 +19,7 @@ import { BELIEVED_MS, createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
 import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
+import type { DeliveryWatch } from './watch.ts'
 
 /** How late this process finds what another has queued. What it has queued itself wakes it at once. */
 const POLL_MS = 1_000
@@ -65,7 +67,7 @@ export const startDeliveryLoop = (
     log: Log
     concurrency: number
     claims: boolean
-    onSettled?: (settlement: Settlement) => void
+    watch?: DeliveryWatch | undefined
   },
 ): DeliveryLoop => {
   const { database, clock, log } = tools
@@ -77,7 +79,7 @@ export const startDeliveryLoop = (
     },
     onStuck: stuck => giveBack(stuck, clock.now()),
   })
-  const claims = createClaims({ database, places, onPast: () => sweeper?.look() })
+  const claims = createClaims({ database, places, onPast: () => sweeper?.look(), watch: tools.watch })
   const record = createRecorder(tools)
   // Others are told of what is given up, which may take longer: the rest does not wait behind it.
   const recordDropped = createRecorder({ ...tools, batchSize: DROPPED_AT_ONCE })
@@ -86,8 +88,6 @@ export const startDeliveryLoop = (
   /** Those whose turn has come, and of these, those whose request has begun. */
   const begun = new Set<Place>()
   const sent = new Set<Place>()
-  /** Not sent, and not given back for want of the database: whoever took them over could not know. */
-  const unsent: Job[] = []
   /** Those that must not begin although their turn has come. */
   const stoppedPlaces = new Set<Place>()
   const recheck = createRecheck({
@@ -118,7 +118,7 @@ export const startDeliveryLoop = (
 
   const lookSoon = (): void => {
     if (stopping || !tools.claims) return
-    looking ??= look()
+    looking ??= inTrace(undefined, look)
       .catch(lookFailed)
       .then(lookIn)
       .finally(() => {
@@ -141,6 +141,9 @@ export const startDeliveryLoop = (
     else lookSoon()
   })
 
+  /** A key may have been revoked, and the next one not be known to all receivers yet. */
+  const canSign = (): boolean => tools.keyring.signsFrom() <= clock.now()
+
   const lookIn = (ms: number): void => alarm.setIn(Math.min(POLL_MS, ms))
 
   /** Claims until nothing is due that there is a place for, and says in how many milliseconds to look again. */
@@ -151,6 +154,10 @@ export const startDeliveryLoop = (
     stale = false
     mayBeDue ||= claims.isCrowded
     for (let claimedAt = Number.NEGATIVE_INFINITY; !stopping; ) {
+      if (!canSign()) {
+        mayBeDue = false
+        return POLL_MS
+      }
       if (mayBeDue) {
         mayBeDue = false
         claimedAt = clock.now()
@@ -180,8 +187,6 @@ export const startDeliveryLoop = (
   const resume = async (): Promise<void> => {
     await checkWritable(database)
     await claims.forgetDoubtful(clock.now())
-    await putBack(database, unsent, { dueAt: clock.now(), now: clock.now() })
-    unsent.length = 0
     log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
@@ -203,12 +208,15 @@ export const startDeliveryLoop = (
       const { job } = place
       make(place).catch(error =>
         // Its lease runs out, and it is due again.
-        log.error({ err: error, deliveryId: job.deliveryId }, 'an attempt could not be made'),
+        logSeldom(log, 'error', 'attempt', { err: error, deliveryId: job.deliveryId }, 'an attempt could not be made'),
       )
     }
   }
 
-  const make = async (place: Place): Promise<Settlement | undefined> => {
+  /** Outside of the trace of the request that has an attempt begin: that is one of its own event, or none. */
+  const make = (place: Place): Promise<Settlement | undefined> => inTrace(undefined, () => makeAlone(place))
+
+  const makeAlone = async (place: Place): Promise<Settlement | undefined> => {
     begun.add(place)
     try {
       const settlement = await attempt(place.job, tools, () => mayBegin(place)).catch(error => {
@@ -226,7 +234,8 @@ export const startDeliveryLoop = (
       // Others are told at once that a webhook is to be left alone; that it is inactive, when its log says why.
       const following = outcome.status === 'pending' ? keeper.follow(settlement) : undefined
       await (outcome.status === 'dropped' ? recordDropped : record)(settlement)
-      tools.onSettled?.(settlement)
+      tools.watch?.attempted(settlement)
+      if (outcome.status === 'dropped') logDropped(settlement, outcome.reason)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
       // It has handed its turn on.
       else if (place.job.line !== null) wake()
@@ -242,6 +251,13 @@ export const startDeliveryLoop = (
     } finally {
       leave(place)
     }
+  }
+
+  const logDropped = ({ job, result }: Settlement, reason: string): void => {
+    const { deliveryId, eventId, webhookId, eventType, attempt } = job
+    const last = result.kind === 'response' ? { statusCode: result.statusCode } : { failure: result.reason }
+    const line = { deliveryId, eventId, webhookId, eventType, attempt, reason, ...last }
+    logSeldom(log, 'warn', 'dropped', line, 'a delivery was dropped')
   }
 
   const mayBegin = (place: Place): boolean => {
@@ -281,16 +297,18 @@ export const startDeliveryLoop = (
   /** Unsent claims that cannot be given back now are so when the database is back, or their lease runs out. */
   const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
     putBack(database, jobs, { dueAt, now: clock.now() }).catch(error => {
-      if (isOutage(error)) unsent.push(...jobs)
-      log.warn({ err: error }, 'claims cannot be given back; their lease runs out')
+      logSeldom(log, 'warn', 'give back claims', { err: error }, 'claims cannot be given back; their lease runs out')
+      if (isOutage(error)) putBackLater(jobs, dueAt)
     })
 
-  /** What may have been committed when the connection broke does not wait for its lease: nobody else knows of it. */
-  const putBackDoubtful = async (jobs: Job[], leaseEnd: number): Promise<void> => {
-    while (!stopping && clock.now() < leaseEnd) {
+  /**
+   * What is not sent, or may have been committed when the connection broke, does not wait for its lease: nobody else
+   * knows of it. It is given back when the database is there, before this process claims again.
+   */
+  const putBackLater = async (jobs: Job[], dueAt: number): Promise<void> => {
+    for (const until = clock.now() + LEASE_MS; !stopping && clock.now() < until; ) {
       await sleep(OUTAGE_MS)
-      const now = clock.now()
-      const isDone = await putBack(database, jobs, { dueAt: now, now }).then(
+      const isDone = await putBack(database, jobs, { dueAt, now: clock.now() }).then(
         () => true,
         () => false,
       )
@@ -301,7 +319,7 @@ export const startDeliveryLoop = (
   const couriers = createCouriers({
     clock,
     places,
-    isTaking: webhook => tools.claims && !stopping && !claims.isBehind(webhook, clock.now()),
+    isTaking: webhook => tools.claims && !stopping && canSign() && !claims.isBehind(webhook, clock.now()),
     onCommitted(committed, lookedAt) {
       const added = recheck.adding(lookedAt)
       const now = clock.now()
@@ -319,7 +337,7 @@ export const startDeliveryLoop = (
       else claims.crowd()
     },
     onReleased: leave,
-    onDoubt: putBackDoubtful,
+    onDoubt: jobs => putBackLater(jobs, clock.now()),
   })
 
   lookSoon()

@@ -6,10 +6,14 @@ import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
 import { lockActive } from '../domain/webhooks.ts'
 import { newId } from '../ids.ts'
+import { currentTrace } from '../tracing/tracing.ts'
 import { type AttemptTools, sendOnce } from './attempt.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
 import type { AttemptResult } from './outcome.ts'
+
+/** Of a key that this process cannot open it is not known when there is another. */
+const LONGEST_WAIT_MS = 60_000
 
 /** A ping that was answered with 200: what is written down once the webhook is stored. */
 export type AnsweredPing = {
@@ -27,9 +31,26 @@ export const pingBeforeStoring = async (
   { webhookId, url }: { webhookId: string; url: string },
 ): Promise<AnsweredPing> => {
   const eventTime = tools.clock.now()
+  const waitMs = tools.keyring.signsFrom() - eventTime
+  if (waitMs > 0) {
+    throw new TidingsError(
+      'UNAVAILABLE',
+      'The signing key was revoked, and receivers do not know the next one yet. Nothing was done.',
+      { retryAfterSeconds: Math.ceil(Math.min(waitMs, LONGEST_WAIT_MS) / 1000) },
+    )
+  }
   const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
   const { startedAt, durationMs, result } = await sendOnce(
-    { deliveryId, eventId, webhookId, url, eventType: 'ping', eventTime, payload: '{}' },
+    {
+      deliveryId,
+      eventId,
+      webhookId,
+      url,
+      eventType: 'ping',
+      eventTime,
+      payload: '{}',
+      traceparent: currentTrace() ?? null,
+    },
     tools,
   )
   if (result.kind === 'response' && result.statusCode === 200) {

@@ -65,6 +65,8 @@ export type Job = Claim & {
   eventTime: number
   /** The payload as JSON text, as it was written. */
   payload: string
+  /** The trace that its event belongs to. */
+  traceparent: string | null
 }
 
 /** A job as it was read from the queue. */
@@ -111,6 +113,8 @@ export type Claimed = {
   passedOver: { webhookId: string; epoch: number; until: number }[]
   /** Some are of past epochs, and left to be swept. */
   hasPast: boolean
+  /** Of those taken, how many another had taken, whose lease has run out. */
+  takenOver: number
 }
 
 /** A webhook that is being swept is looked at again after so long. */
@@ -135,7 +139,7 @@ export const claim = async (
   const { lease, now, limit, quotas, leaseMs, triage } = given
   return database.transaction(async trx => {
     const due = quotas ? await lockDueOf(trx, quotas, now) : await lockDue(trx, limit, now)
-    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [], hasPast: false }
+    if (due.length === 0) return { taken: [], found: [], left: false, passedOver: [], hasPast: false, takenOver: 0 }
     const found = due.map(row => claimOf(row, lease))
     const jobs = await inSight(trx, await jobsOf(trx, found))
     const active = jobs.filter(job => job.epoch === job.webhook.epoch)
@@ -151,7 +155,8 @@ export const claim = async (
     const swept = await sweepPast(trx, due, jobs, now)
     const held = later.map(({ job, dueAt }) => ({ ...job, until: dueAt }))
     const passedOver = [...held, ...swept.map(job => ({ ...job, until: now + SWEPT_AGAIN_MS }))]
-    return { taken: take, found, left: changed.size < active.length, passedOver, hasPast: swept.length > 0 }
+    const takenOver = take.filter(job => read.get(job.deliveryId)?.lease).length
+    return { taken: take, found, left: changed.size < active.length, passedOver, hasPast: swept.length > 0, takenOver }
   })
 }
 
@@ -394,13 +399,13 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
  */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   if (claims.length === 0) return []
-  type EventDetails = { id: string; type: EventType; payload: string; created_at: number }
+  type EventDetails = { id: string; type: EventType; payload: string; created_at: number; traceparent: string | null }
   const read = async <Row extends { id: string }>(columns: string, table: string, ids: Set<string>) => {
     const found = await rows<Row>(sql, `SELECT id, ${columns} FROM ${table} WHERE id IN (${marks([...ids])})`, [...ids])
     return new Map(found.map(row => [row.id, row]))
   }
   const eventIds = new Set(claims.map(({ eventId }) => eventId))
-  const events = await read<EventDetails>('type, payload, created_at', 'events', eventIds)
+  const events = await read<EventDetails>('type, payload, created_at, traceparent', 'events', eventIds)
   // Last: an event does not change, and a webhook may be disabled at this moment.
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
   const webhooks = await read<JobWebhook>(
@@ -421,6 +426,7 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
       eventType: event.type,
       eventTime: event.created_at,
       payload: event.payload,
+      traceparent: event.traceparent,
     }
   })
 }

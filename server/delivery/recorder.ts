@@ -4,6 +4,7 @@ import { type Database, isContention, isRefusal, rows } from '../database/connec
 import type { Log } from '../log.ts'
 import type { Settlement } from './queue.ts'
 import { settle } from './settle.ts'
+import type { DeliveryWatch } from './watch.ts'
 
 /** Settlements of one transaction: enough that the database's commit is shared, few enough that it is short. */
 const BATCH = 256
@@ -28,11 +29,13 @@ export const createRecorder = ({
   database,
   clock,
   log,
+  watch,
   batchSize = BATCH,
 }: {
   database: Database
   clock: Clock
   log: Log
+  watch?: DeliveryWatch | undefined
   batchSize?: number
 }): Recorder => {
   const waiting: Waiting[] = []
@@ -54,6 +57,7 @@ export const createRecorder = ({
       const startedAt = performance.now()
       const batch = waiting.splice(0, batchSize)
       const held = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
+      watch?.recorded((performance.now() - startedAt) / 1000)
       for (const one of batch) {
         if (held.has(one.settlement)) setTimeout(put, HELD_MS, one)
         else one.recorded()

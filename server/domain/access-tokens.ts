@@ -53,7 +53,7 @@ export const createAccessToken = async (
     id,
     name,
     api_key: apiKey,
-    secret_sealed: sealer.seal(apiSecret, sealContext(id)),
+    secret_sealed: sealer.seal(apiSecret, tokenSealContext(id)),
     sees_all_organisations: organisationIds ? 0 : 1,
     expires_at: expiresAt ?? null,
     created_at: now,
@@ -143,10 +143,10 @@ export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => 
 const NOTHING: Beside<never> = { columns: '', joins: '', bindings: [] }
 
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
-  sealer.open(secretSealed, sealContext(token.id))
+  sealer.open(secretSealed, tokenSealContext(token.id))
 
 /** What an access token's secret is sealed to. */
-const sealContext = (id: string): string => `access token ${id}`
+export const tokenSealContext = (id: string): string => `access token ${id}`
 
 /**
  * The token that an API key names, with its secret; undefined when there is none. Expired and revoked ones are found

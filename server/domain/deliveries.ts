@@ -28,7 +28,7 @@ export type SendableWebhook = ActiveWebhook & { url: string; access_token_id: st
 /** A delivery that is being queued, with all that is needed to send it. */
 export type FreshDelivery = {
   id: string
-  event: { id: string; type: EventType; createdAt: number; payload: string }
+  event: { id: string; type: EventType; createdAt: number; payload: string; traceparent: string | null }
   webhook: SendableWebhook
   /** Where it keeps an order: it has its turn. */
   line: string | null

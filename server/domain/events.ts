@@ -4,6 +4,7 @@ import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
+import { currentTrace, startSpan } from '../tracing/tracing.ts'
 import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
 import { holdLines } from './lines.ts'
 import { SEES_WEBHOOK } from './visibility.ts'
@@ -26,12 +27,13 @@ export const recordOnDemand = async (
   now: number,
   { type, payload, isExample, id = newId(now) }: { type: EventType; payload: object; isExample: boolean; id?: string },
 ): Promise<string> => {
-  await run(trx, 'INSERT INTO events (id, type, payload, example, created_at) VALUES (?, ?, ?, ?, ?)', [
+  await run(trx, 'INSERT INTO events (id, type, payload, example, created_at, traceparent) VALUES (?, ?, ?, ?, ?, ?)', [
     id,
     type,
     JSON.stringify(payload),
     isExample ? 1 : 0,
     now,
+    currentTrace() ?? null,
   ])
   return id
 }
@@ -63,18 +65,31 @@ export const recordEvent = async <Type extends EventType>(
   )
   const id = newId(time)
   const payload = JSON.stringify(event.payload)
+  const traceparent = traceOf(trx, id, type)
   const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
   await run(
     trx,
-    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at) ' +
-      'VALUES (?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId, organisationIds === 'all' ? 1 : 0, payload, time],
+    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at, traceparent) ' +
+      'VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+    [id, type, single, projectId, organisationIds === 'all' ? 1 : 0, payload, time, traceparent],
   )
   if (organisationIds !== 'all' && single === null) {
     const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  await enqueueFresh(trx, { id, type, createdAt: time, payload, projectId }, webhooks, { lines, courier })
+  const fresh = { id, type, createdAt: time, payload, projectId, traceparent }
+  await enqueueFresh(trx, fresh, webhooks, { lines, courier })
+}
+
+/** The trace of an event: a span of its own, which there has been once the transaction is committed. */
+const traceOf = (trx: Knex.Transaction, id: string, type: EventType): string | null => {
+  const span = startSpan(`event ${type}`, 'producer', { 'tidings.event.id': id, 'tidings.event.type': type })
+  if (!span) return currentTrace() ?? null
+  trx.executionPromise.then(
+    () => span.end(),
+    () => {},
+  )
+  return span.traceparent
 }
 
 const MATCHED =

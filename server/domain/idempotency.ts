@@ -165,6 +165,10 @@ export class Claim {
 
 const sealContext = (what: string, place: readonly string[]): string => `${what} of idempotency key ${place.join(' ')}`
 
+/** What the two are sealed to. */
+export const outcomesSealContext = (...place: string[]): string => sealContext('outcomes', place)
+export const answerSealContext = (...place: string[]): string => sealContext('answer', place)
+
 const running = (): TidingsError<'CONFLICT'> =>
   new TidingsError('CONFLICT', 'A request with this Idempotency-Key is being worked on. Send this one again soon.', {
     retryAfterSeconds: 1,

@@ -9,8 +9,8 @@ import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 // Invariants
 // 1. A pending delivery that keeps an order has its line in `delivery_queue.line`, and a row in `ordered_deliveries`,
 //    until it comes to an end. Both are written in the transaction that queues it, and deleted in the one that ends it.
-// 2. In a line that is not empty, one has its turn, and the others wait: their rows of the queue fall due never, so that
-//    claims know nothing of lines. In the transaction that ends it, the turn goes on to the earliest event that waits.
+// 2. In a line that is not empty, one has its turn, and the others wait: their rows of the queue are due never, so
+//    that claims know nothing of lines. In the transaction that ends it, the turn goes on to the earliest that waits.
 //    Only what was pending before the webhook was told to keep an order has a turn beside others.
 // 3. Whoever changes a line holds its row in `delivery_lines`, and writes it: of two changes at once, on engines that
 //    lock nothing for others too, one comes after the other.
@@ -46,7 +46,7 @@ const lineOf = (webhookId: string, projectId: string): string =>
  * keeps no order there is none.
  *
  * @param now asked when they are held
- * @returns the lines by their ids, and the time of an event that is to stand in all of them: now, or later than the last
+ * @returns the lines by their ids, and the time of an event that is to stand in all of them: now, or after their last
  */
 export const holdLines = async (
   trx: Sql,

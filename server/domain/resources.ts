@@ -210,6 +210,24 @@ export const accessTokens = {
   },
 } as const satisfies Entity
 
+/** Who has changed what: a row of `audit.ts`. */
+export const auditLog = {
+  name: 'auditLog',
+  singular: 'audit log entry',
+  table: 'audit_log',
+  fields: {
+    id: { kind: 'column', column: 'id', type: 'uuid' },
+    time: { kind: 'column', column: 'created_at', type: 'time' },
+    accessTokenId: { kind: 'column', column: 'access_token_id', type: 'uuid', nullable: true },
+    accessToken: { kind: 'related', column: 'access_token_id', resource: (): Entity => accessTokens },
+    actor: { kind: 'column', column: 'actor', type: 'string', nullable: true },
+    operation: { kind: 'column', column: 'operation', type: 'string' },
+    arguments: { kind: 'json', column: 'arguments' },
+    subjectId: { kind: 'column', column: 'subject_id', type: 'string', nullable: true },
+    requestId: { kind: 'column', column: 'request_id', type: 'string', nullable: true },
+  },
+} as const satisfies Entity
+
 /** By the names of the queries for them. */
 export const resources: Record<string, Entity> = {
   organisations,
@@ -220,6 +238,7 @@ export const resources: Record<string, Entity> = {
   events,
   deliveries,
   accessTokens,
+  auditLog,
 }
 
 // The rows that rules and tests work with: the columns above, and what nobody is shown.

@@ -1,6 +1,6 @@
 import type { Field, Resource } from '../mango/resource.ts'
 
-/** Of each delivery that waits for its turn in a line (`lines.ts`), the one that has it: the earliest, where several do. */
+/** Of each delivery that waits for its turn in a line (`lines.ts`), the one that has it; of several the earliest. */
 export const waitsForOf = (deliveries: () => Resource): Extract<Field, { kind: 'derived' }> => ({
   kind: 'derived',
   row: deliveries,

@@ -1,10 +1,14 @@
 import { toIso } from '../../shared/time.ts'
 import { type DeliveryStatus, deliveryStatuses } from '../../shared/vocabulary.ts'
-import type { Field, Resource } from '../mango/resource.ts'
+import { rows } from '../database/connect.ts'
+import { STATEMENT_LIMITS } from '../database/dialect.ts'
+import type { Fragment } from '../database/fragment.ts'
+import type { Field, Resource, Source } from '../mango/resource.ts'
 
 type Derived = Extract<Field, { kind: 'derived' }>
 
 const DAY_MS = 24 * 3600 * 1000
+const ENDED = deliveryStatuses.filter(status => status !== 'pending')
 
 /**
  * Of each webhook, how many deliveries came to which end in the last 24 h, and how many are pending: of those that the
@@ -20,16 +24,22 @@ export const healthOf = (deliveries: () => Resource): Derived => ({
     ),
   },
   load: async (source, webhookIds) => {
-    // One range of the index on (webhook_id, status, finished_at) for each webhook and status.
+    // One range of the index on (webhook_id, status, finished_at) for each webhook and status: what is pending has not
+    // come to an end, and what has is of the last day.
     const found: { webhook_id: string; status: DeliveryStatus; deliveries: number }[] = await source
       .connection('deliveries')
-      .select('webhook_id', 'status')
+      .select('deliveries.webhook_id', 'deliveries.status')
       .count({ deliveries: '*' })
-      .whereIn('webhook_id', webhookIds)
-      .whereIn('status', deliveryStatuses)
-      .where(recent => recent.where('status', 'pending').orWhere('finished_at', '>=', source.now - DAY_MS))
+      .whereIn('deliveries.webhook_id', webhookIds)
+      .where(either =>
+        either
+          .where(owed => owed.where('deliveries.status', 'pending').whereNull('deliveries.finished_at'))
+          .orWhere(recent =>
+            recent.whereIn('deliveries.status', ENDED).where('deliveries.finished_at', '>=', source.now - DAY_MS),
+          ),
+      )
       .modify(source.seen(deliveries()))
-      .groupBy('webhook_id', 'status')
+      .groupBy('deliveries.webhook_id', 'deliveries.status')
     const counts = new Map(found.map(row => [`${row.webhook_id} ${row.status}`, Number(row.deliveries)]))
     const health = (id: string) =>
       Object.fromEntries(deliveryStatuses.map(status => [status, counts.get(`${id} ${status}`) ?? 0]))
@@ -41,17 +51,47 @@ export const healthOf = (deliveries: () => Resource): Derived => ({
 export const lastDeliveryOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   load: async (source, webhookIds) => {
-    const found: { webhook_id: string; last: number | null }[] = await source
-      .connection('deliveries')
-      .select('webhook_id')
-      .max({ last: 'finished_at' })
-      .whereIn('webhook_id', webhookIds)
-      .modify(source.seen(deliveries()))
-      .groupBy('webhook_id', 'status')
+    const seesAll = source.visible(deliveries(), 'deliveries') === undefined
+    const found = await (seesAll ? lastOfAll(source, webhookIds) : lastOfSeen(source, webhookIds, deliveries()))
     const last = new Map<string, number>()
-    for (const { webhook_id, last: time } of found) {
-      if (time !== null) last.set(webhook_id, Math.max(Number(time), last.get(webhook_id) ?? 0))
+    for (const { webhook_id, last_at } of found) {
+      if (last_at !== null) last.set(webhook_id, Math.max(Number(last_at), last.get(webhook_id) ?? 0))
     }
     return new Map([...last].map(([id, time]) => [id, toIso(time)]))
   },
 })
+
+type Last = { webhook_id: string; last_at: number | null }
+
+/** The end of each range of the index on (webhook_id, status, finished_at). */
+const lastOfAll = (source: Source, webhookIds: string[]): Promise<Last[]> =>
+  source
+    .connection('deliveries')
+    .select('webhook_id')
+    .max({ last_at: 'finished_at' })
+    .whereIn('webhook_id', webhookIds)
+    .groupBy('webhook_id', 'status')
+
+/** From the end of each such range to the first that is seen. */
+const lastOfSeen = async (source: Source, webhookIds: string[], deliveries: Resource): Promise<Last[]> => {
+  const ends = webhookIds.flatMap(id => ENDED.map(status => ({ id, status })))
+  const found: Last[] = []
+  for (let from = 0; from < ends.length; from += STATEMENT_LIMITS.selects) {
+    const selects = ends.slice(from, from + STATEMENT_LIMITS.selects).map(({ id, status }, index) => {
+      const newest = source
+        .connection('deliveries')
+        .select('deliveries.webhook_id', 'deliveries.finished_at as last_at')
+        .where({ 'deliveries.webhook_id': id, 'deliveries.status': status })
+        .whereNotNull('deliveries.finished_at')
+        .modify(source.seen(deliveries))
+        .orderBy('deliveries.finished_at', 'desc')
+        .limit(1)
+        .toSQL()
+      return { sql: `SELECT * FROM (${newest.sql}) e${index}`, bindings: newest.bindings as Fragment['bindings'] }
+    })
+    const statement = selects.map(({ sql }) => sql).join(' UNION ALL ')
+    const bindings = selects.flatMap(({ bindings }) => bindings)
+    found.push(...(await rows<Last>(source.connection, statement, bindings)))
+  }
+  return found
+}

@@ -139,7 +139,7 @@ export const insertWebhook = async (
     updated_at: time,
   }
   if (await isRenewable(trx, token, id)) {
-    const anew = { ...stored, status_reason: null, held_until: null, deleted_at: null }
+    const anew = { ...stored, status_reason: null, held_until: null, ordered_since: time, deleted_at: null }
     const renewed = await trx('webhooks').where({ id }).whereNotNull('deleted_at').update(anew)
     if (renewed > 0) {
       await run(trx, `UPDATE webhooks SET ${END_EPOCH} WHERE id = ?`, [id])

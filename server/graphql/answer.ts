@@ -16,12 +16,14 @@ import { badInput, TidingsError } from '../../shared/errors.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { Log } from '../log.ts'
+import { inSpan } from '../tracing/tracing.ts'
 import { checkJson } from './body-limits.ts'
 import { BUDGET, type Budget, overspent } from './budget.ts'
 import { type Carried, type Context, createContext, type Service } from './context.ts'
 import type { Documents } from './documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from './errors.ts'
 import type { Measure } from './limits.ts'
+import { nameOfOperation } from './operation-name.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from './request.ts'
 import { variablesNotGiven } from './variables.ts'
 
@@ -29,6 +31,10 @@ import { variablesNotGiven } from './variables.ts'
 export type Answered = GraphqlAnswer & {
   /** Of all its errors. */
   codes: Set<unknown>
+  /** Why it is refused as not authenticated, where it is. */
+  reason?: string | undefined
+  /** What was asked for, where another process has found it: `nameOfOperation`. */
+  operation?: string | undefined
   claim: Claim | undefined
   /**
    * Of a mutation that was made: what its fields have come to. Its answer is yet to be read, where it holds up nobody.
@@ -60,7 +66,7 @@ type Answering = {
 export const NOT_HERE = Symbol('not here')
 
 /** What an operation brings with it, or that it is not executed here. */
-export type Admitted = Pick<Carried, 'claim' | 'carrying'> | typeof NOT_HERE
+export type Admitted = Pick<Carried, 'claim' | 'markId' | 'carrying'> | typeof NOT_HERE
 
 /** Answers a request as GraphQL over HTTP has it, within its budget; undefined for one that is not admitted. */
 export const answerGraphql = async (
@@ -70,8 +76,9 @@ export const answerGraphql = async (
   const { token, requestId, url, method, headers, body } = request
   const codes = new Set<unknown>()
   const present = presentError(requestId, log)
+  let reason: string | undefined
   let isNotHere = false
-  let brought: Pick<Carried, 'claim' | 'carrying'> = {}
+  let brought: Pick<Carried, 'claim' | 'markId' | 'carrying'> = {}
   let isAway = false
   let hasData = true
   /** The field of a mutation whose answer is read elsewhere. */
@@ -84,6 +91,7 @@ export const answerGraphql = async (
     formatError: error => {
       const shown = present(error, context?.hasChanged)
       codes.add(shown.extensions.code)
+      if (shown.extensions.code === 'UNAUTHENTICATED') reason ??= String(shown.extensions.reason)
       return shown
     },
     parseRequestParams: asked => {
@@ -97,7 +105,7 @@ export const answerGraphql = async (
       const work = () => executeInTime({ ...args, document }, isRead, giveUpAt)
       try {
         // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
-        if (!isRead) return await budget.within(work)
+        if (!isRead) return await budget.within(() => inSpan(`mutation ${operationNamed(args)}`, 'internal', {}, work))
         if (gone.aborted) throw hungUp()
         gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
         return await budget.within(work, BUDGET.timeMs)
@@ -160,6 +168,7 @@ export const answerGraphql = async (
     headers: { ...init.headers, ...retryAfter },
     body: serialised ?? answer,
     codes,
+    reason,
     claim: brought.claim,
     made: unanswered,
   }
@@ -208,6 +217,10 @@ const TYPENAME: SelectionSetNode = {
   kind: Kind.SELECTION_SET,
   selections: [{ kind: Kind.FIELD, name: { kind: Kind.NAME, value: '__typename' } }],
 }
+
+/** What a mutation that is carried out asks for. */
+const operationNamed = ({ document, operationName }: ExecutionArgs): string =>
+  nameOfOperation(getOperationAST(document, operationName)!)
 
 const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>
   getOperationAST(document, operationName)?.operation

@@ -4,11 +4,12 @@ import { CommitInDoubt, transactInTime, unavailable } from '../database/patience
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
+import { completeEntry, type Entry, nameSubject, writeEntry } from '../domain/audit.ts'
 import type { Beside, Change } from '../domain/change.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { CarryingSignature } from '../domain/used-signatures.ts'
-import { listedTo, visibleTo } from '../domain/visibility.ts'
+import { listedTo, partsOf, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Live } from '../live/live.ts'
 import type { Row } from '../mango/documents.ts'
@@ -33,6 +34,8 @@ export type Service = {
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number
+  /** Until then processes of the version before may run beside this one, in epoch milliseconds. */
+  sideBySideUntil: number
 }
 
 /** @param beside what is held with the caller's token, and handed to `work` */
@@ -47,6 +50,8 @@ export type Context = Service & {
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
+  /** What the audit log is to say of the field that is carried out, until it says so. */
+  entry: Audited | undefined
   /**
    * What the fields of a mutation have come to, by their names in the answer: in another process, where it was made.
    */
@@ -77,9 +82,14 @@ export type Context = Service & {
   forget(): void
 }
 
+/** @param madeBy the id of what a change has made or concerns, where the arguments do not tell */
+export type Audited = Entry & { madeBy: ((result: unknown) => string | undefined) | undefined }
+
 /** What a request brings beside its document. */
 export type Carried = {
   claim?: Claim | undefined
+  /** The row of the audit log that marks the request's signature, and says nothing yet. */
+  markId?: string | undefined
   carrying?: CarryingSignature | undefined
   /** What its mutations have come to, where they have been made and it is to be answered. */
   made?: Outcomes | undefined
@@ -90,7 +100,7 @@ export const createContext = (
   service: Service,
   token: AccessToken,
   requestId: string,
-  { claim, carrying, made, budget = new Budget() }: Carried = {},
+  { claim, markId, carrying, made, budget = new Budget() }: Carried = {},
 ): Context => {
   const { database, tools, loop } = service
   const { knex } = database
@@ -99,6 +109,30 @@ export const createContext = (
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
   const loaders = () => createLoaders(database, tools.clock, token, budget)
+  /** A transaction that holds the caller's token; the entry is written with the mark of the signature. */
+  const hold = <T, Row extends object>(
+    work: (change: Change, row: Row) => Promise<T>,
+    beside: Beside<Row> | undefined,
+    entry?: Entry,
+  ): Promise<T> => {
+    const { now } = tools.clock
+    const held = async (trx: Knex.Transaction) => {
+      const held = await holdAccessToken(trx, token, now, beside)
+      return work({ trx, token: held.token, now, courier: loop.courier(trx) }, held.row)
+    }
+    return carrying ? carrying.carry(transact, held, entry) : transact(held)
+  }
+  const markRow = carrying?.mark.id ?? markId
+  /** The row of the mark says of no field yet what it has done. */
+  let isMarkBlank = markRow !== undefined
+  /** Says in the audit log what a change has come to; `isThere`: in the row of the mark, which was just written. */
+  const audit = async ({ trx, now }: Change, entry: Audited, result: unknown, isThere: boolean): Promise<void> => {
+    const subjectId = entry.madeBy?.(result)
+    if (isThere) {
+      if (subjectId !== undefined) await nameSubject(trx, markRow!, subjectId)
+    } else if (isMarkBlank) await completeEntry(trx, markRow!, entry, subjectId)
+    else await writeEntry(trx, entry, subjectId, now())
+  }
   /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
   const changeNoting = async <T, Row extends object>(
     claim: Claim,
@@ -127,6 +161,7 @@ export const createContext = (
     token,
     requestId,
     claim,
+    entry: undefined,
     outcomes: { ...made },
     isMade: made !== undefined,
     hasChanged: made !== undefined,
@@ -134,14 +169,24 @@ export const createContext = (
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(listed(resource)).modify(among)
-      const { rows } = await find(knex, resource, query, visible, options())
+      const parts = async () => {
+        const all = await partsOf(knex, token, resource)
+        return all?.map(
+          (part): Visible =>
+            builder =>
+              builder.modify(part).modify(among),
+        )
+      }
+      const { rows } = await find(knex, resource, query, visible, { ...options(), parts })
       return rows
     },
     count(resource, selector, by) {
-      return count(knex, resource, { selector, by }, listed(resource), options())
+      const parts = () => partsOf(knex, token, resource)
+      return count(knex, resource, { selector, by }, listed(resource), { ...options(), parts })
     },
     async explain(resource, query) {
-      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), explain: true })
+      const parts = () => partsOf(knex, token, resource)
+      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), parts, explain: true })
       return explain
     },
     async change<T, Row extends object>(
@@ -149,25 +194,27 @@ export const createContext = (
       beside?: Beside<Row>,
     ): Promise<T> {
       let isSent = false
+      const { entry } = context
+      const isMarking = carrying !== undefined && !carrying.isMarked
       const watched = async (change: Change, row: Row): Promise<T> => {
         const result = await work(change, row)
+        if (entry && result !== undefined) await audit(change, entry, result, isMarking)
         isSent = change.courier?.seesToAll === true
         return result
       }
-      const result = await (claim ? changeNoting(claim, watched, beside) : context.look(watched, beside))
+      const result = await (claim
+        ? changeNoting(claim, watched, beside)
+        : hold(watched, beside, isMarking ? entry : undefined))
+      if (result !== undefined) {
+        context.entry = undefined
+        isMarkBlank = false
+      }
       context.hasChanged = true
       if (!isSent) loop.wake()
       service.live.hurry()
       return result
     },
-    look(work, beside) {
-      const { now } = tools.clock
-      const held = async (trx: Knex.Transaction) => {
-        const held = await holdAccessToken(trx, token, now, beside)
-        return work({ trx, token: held.token, now, courier: loop.courier(trx) }, held.row)
-      }
-      return carrying ? carrying.carry(transact, held) : transact(held)
-    },
+    look: (work, beside) => hold(work, beside),
     forget() {
       context.loaders = loaders()
     },

@@ -5,6 +5,7 @@ import type { Database } from '../database/connect.ts'
 import type { Service } from '../graphql/context.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { type Log, logSeldom } from '../log.ts'
+import type { Metrics } from '../metrics/metrics.ts'
 import { admit } from './admission.ts'
 import { authenticate } from './authenticate.ts'
 import { docs } from './docs.ts'
@@ -14,39 +15,77 @@ import { health } from './health.ts'
 import { indexPage } from './index-page.ts'
 import { keySet } from './key-set.ts'
 import { refuseMalformed } from './malformed.ts'
-import { type Metrics, metricsRoute } from './metrics.ts'
+import { metricsRoute } from './metrics.ts'
 import { nothingHere, onlyMethods } from './nothing-here.ts'
 import { rateLimit } from './rate-limit.ts'
 import { whenReady } from './ready.ts'
 import { requestId } from './request-id.ts'
 import { webhookSpec } from './spec.ts'
+import { traced } from './trace.ts'
 import { closeUnread, dropStalled } from './unread.ts'
 
-/** What the middleware serves from, as far as the server has come: it listens before its database answers. */
-export type ServerState = { database?: Database; service?: Service; isStopping: boolean }
+/** What the middleware serves from, as far as the server has come: it may listen before its database answers. */
+export type ServerState = {
+  database?: Database
+  service?: Service
+  isOpen: boolean
+  isStopping: boolean
+  /** Why this process does not fit the others. */
+  fault?: () => string | undefined
+}
+
+type Tools = { config: Config; log: Log; metrics: Metrics; state: ServerState }
 
 /** The server's middleware, in order. What each does is said in its own file. */
-export const createApp = (tools: { config: Config; log: Log; metrics: Metrics; state: ServerState }): Koa => {
-  const { config, log, metrics, state } = tools
+export const createApp = (tools: Tools): Koa => {
+  const { config, state } = tools
   const service = () => state.service
-  const keyring = () => state.service?.tools.keyring
-  const app = new Koa()
-  app.use(dropStalled(log))
-  app.use(closeUnread())
-  app.use(requestId(log))
+  const app = appWith(tools)
   app.use(refuseMalformed)
   // First, since it is where nearly all requests go; the others have paths of their own.
   if (config.roles.includes('api')) app.use(at('/graphql', onlyMethods('GET', 'POST'), whenReady(service, api(tools))))
-  app.use(keySet(keyring))
-  app.use(health({ database: () => state.database, keyring, isStopping: () => state.isStopping }))
-  app.use(metricsRoute(metrics))
+  app.use(keySet(() => state.service?.tools.keyring))
+  if (!config.operations) serveOperations(app, tools)
   app.use(docs(webhookSpec(config)))
   if (config.roles.includes('api')) app.use(explorer())
   app.use(indexPage(config))
   app.use(nothingHere)
+  return app
+}
+
+/** What an address for those who run the server serves. */
+export const createOperationsApp = (tools: Tools): Koa => {
+  const app = appWith(tools)
+  app.use(refuseMalformed)
+  serveOperations(app, tools)
+  app.use(nothingHere)
+  return app
+}
+
+const serveOperations = (app: Koa, { metrics, state }: Tools): void => {
+  const keyring = () => state.service?.tools.keyring
+  app.use(health({ state, keyring }))
+  app.use(metricsRoute(metrics))
+}
+
+/** What every request goes through. */
+const appWith = ({ config, log, metrics, state }: Tools): Koa => {
+  const app = new Koa()
+  app.use(closeIfStopping(state))
+  app.use(dropStalled(log))
+  app.use(closeUnread())
+  app.use(requestId({ log, behindProxy: config.behindProxy, onAnswered: metrics.answered }))
   app.on('error', error => logSeldom(log, 'warn', 'connection', { err: error }, 'a connection failed'))
   return app
 }
+
+/** While the server stops, each connection ends with the answer that is under way. */
+const closeIfStopping =
+  (state: ServerState): Middleware =>
+  async (ctx, next) => {
+    await next()
+    if (state.isStopping) ctx.set('Connection', 'close')
+  }
 
 /** What requests to the API go through once there is something to serve them with, in order. */
 const api = ({ config, log }: { config: Config; log: Log }) => {
@@ -56,6 +95,7 @@ const api = ({ config, log }: { config: Config; log: Log }) => {
     const { clock } = tools
     return inOrder(
       authenticate({ database, sealer, clock, signedAs: config.behindProxy ? new URL(config.baseUrl) : undefined }),
+      traced(),
       admit(),
       rateLimit({ database, clock, limit: config.rateLimit, log }),
       graphqlOverHttp(schema, service, log),

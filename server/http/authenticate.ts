@@ -65,6 +65,7 @@ export const authenticate = ({
     if (isTooLarge(ctx.req)) return refuseBody(ctx)
     const signed = readSigned(signedAs ? { ...ctx.headers, host: signedAs.host } : ctx.headers)
     if ('reason' in signed) return refuse(ctx, signed)
+    ctx.state.apiKey = signed.apiKey
     const judged = await judge(ctx, signed)
     if ('reason' in judged) return refuse(ctx, judged)
     const judgedAt = performance.now()

@@ -2,7 +2,7 @@ import type { GraphQLSchema } from 'graphql'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { REQUEST_MS } from '../database/patience.ts'
-import { CarryingSignature, useSignatureOnce } from '../domain/used-signatures.ts'
+import { CarryingSignature, newMark, useSignatureOnce } from '../domain/used-signatures.ts'
 import {
   type Admitted,
   type Answered,
@@ -15,13 +15,13 @@ import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
+import { nameOfOperation } from '../graphql/operation-name.ts'
 import type { GraphqlRequest } from '../graphql/request.ts'
 import { isSmall } from '../graphql/small.ts'
 import type { Log } from '../log.ts'
 import type { ReaderAnswer, Terms } from '../readers/readers.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
 import { readText } from './body.ts'
-import { CLOCK_WINDOW_MS } from './hmac.ts'
 import { claimOf, endClaim } from './idempotency-key.ts'
 import { answerError, GRAPHQL_RESPONSE, mediaTypeFor } from './request-id.ts'
 import { subscribing, wantsEvents } from './subscribe.ts'
@@ -58,21 +58,22 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     } = {}
 
     const admitMutation = async (): Promise<Admitted> => {
-      // As long as the clock window would let the same request in again.
-      const expiresAt = service.tools.clock.now() + 2 * CLOCK_WINDOW_MS
+      const now = service.tools.clock.now()
+      const mark = newMark(signature, now, now < service.sideBySideUntil)
       if (ctx.headers['idempotency-key'] === undefined) {
-        state.carrying = new CarryingSignature(signature, expiresAt)
+        state.carrying = new CarryingSignature(mark)
         return { carrying: state.carrying }
       }
       // What is answered from a key makes no transaction.
-      const isNew = await useSignatureOnce(knex, { signature, expiresAt, giveUpAt })
+      const isNew = await useSignatureOnce(knex, mark, giveUpAt)
       const claim = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
-      if (typeof claim !== 'function') return { claim }
+      if (typeof claim !== 'function') return { claim, markId: mark.id }
       state.instead = claim
       return NOT_HERE
     }
     const admit = async ({ operation, variables }: Asked): Promise<Admitted> => {
       if (!operation) return NOT_HERE
+      ctx.state.operation = nameOfOperation(operation)
       if (operation.operation === 'mutation') return method === 'POST' ? admitMutation() : {}
       return isSmall(operation, variables, token) ? {} : NOT_HERE
     }
@@ -117,6 +118,9 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     if (state.instead) return state.instead()
     const answer = first!.made ? await answerMade(first!) : first!
     const { status, headers, codes, claim } = answer
+    ctx.state.operation = answer.operation ?? ctx.state.operation
+    const [code] = codes
+    if (code) ctx.state.told = { code: String(code), reason: answer.reason }
     for (const [name, value] of Object.entries(headers)) ctx.set(name, value)
     const refusal = REFUSALS[status]
     if (refusal) return answerError(ctx, status, new TidingsError('BAD_USER_INPUT', refusal))

@@ -1,8 +1,9 @@
 import Router from '@koa/router'
 import type { Context } from 'koa'
 import { checkWritable, type Database } from '../database/connect.ts'
-import { pendingMigrations } from '../database/migrate.ts'
+import { schemaFault } from '../database/migrate.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
+import type { ServerState } from './app.ts'
 import type { RequestState } from './request-id.ts'
 
 /** Whether the database can be written is asked once in so long at most, however often a client asks. */
@@ -13,13 +14,11 @@ const ASKED_EACH_MS = 1_000
  * not shutting down.
  */
 export const health = ({
-  database,
+  state,
   keyring,
-  isStopping,
 }: {
-  database: () => Database | undefined
+  state: Pick<ServerState, 'database' | 'isOpen' | 'isStopping' | 'fault'>
   keyring: () => Keyring | undefined
-  isStopping: () => boolean
 }) => {
   const router = new Router<RequestState>()
   let asked: { at: number; isWritable: Promise<boolean> } | undefined
@@ -40,18 +39,20 @@ export const health = ({
   })
 
   router.get('/readyz', async ctx => {
-    if (isStopping()) return notReady(ctx, 'shutting down')
-    const connected = database()
+    if (state.isStopping) return notReady(ctx, 'shutting down')
+    const connected = state.database
     if (!connected) return notReady(ctx, 'the database does not answer')
     try {
-      const pending = await pendingMigrations(connected)
-      if (pending.length > 0)
-        return notReady(ctx, `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`)
+      const fault = await schemaFault(connected)
+      if (fault) return notReady(ctx, fault)
     } catch {
       return notReady(ctx, 'the database does not answer')
     }
     if (!(await isWritable(connected))) return notReady(ctx, 'the database cannot be written')
+    const unfit = state.fault?.() ?? keyring()?.fault()
+    if (unfit) return notReady(ctx, unfit)
     if (!keyring()) return notReady(ctx, 'the signing keys are not loaded yet')
+    if (!state.isOpen) return notReady(ctx, 'it does not listen yet')
     ctx.body = { status: 'ready' }
   })
 

@@ -3,9 +3,9 @@ import type { Config } from '../config.ts'
 import type { RequestState } from './request-id.ts'
 
 /** Where things are: for programs as JSON, for browsers as a page. */
-export const indexPage = ({ baseUrl, roles }: Pick<Config, 'baseUrl' | 'roles'>) => {
+export const indexPage = ({ baseUrl, roles, operations }: Pick<Config, 'baseUrl' | 'roles' | 'operations'>) => {
   const router = new Router<RequestState>()
-  const places = { ...(roles.includes('api') ? API : {}), ...ALWAYS }
+  const places = { ...(roles.includes('api') ? API : {}), ...ALWAYS, ...(operations ? {} : HEALTH) }
   const base = baseUrl.replace(/\/+$/, '')
   const json = Object.fromEntries(Object.entries(places).map(([name, { path }]) => [name, base + path]))
   const page = pageOf(Object.values(places))
@@ -33,6 +33,9 @@ const ALWAYS: Record<string, Place> = {
   webhooks: { path: '/spec/webhooks.json', text: 'The description of the deliveries, in OpenAPI 3.1.2.' },
   schema: { path: '/spec/schema.graphql', text: 'The schema of the GraphQL API.' },
   keys: { path: '/.well-known/jwks.json', text: 'The public keys that delivery tokens are verified with.' },
+}
+/** Where they have no address of their own. */
+const HEALTH: Record<string, Place> = {
   live: { path: '/livez', text: 'Whether this process answers.' },
   ready: { path: '/readyz', text: 'Whether it can serve.' },
 }

@@ -1,7 +1,7 @@
 import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
-import type { Socket } from 'node:net'
+import { Server as NetServer, type Socket } from 'node:net'
+import { setTimeout as sleep, setImmediate as whenAccepted } from 'node:timers/promises'
 import { v7 as uuid } from 'uuid'
-import type { Config } from '../config.ts'
 import { type Log, logSeldom } from '../log.ts'
 import { SHARED_PORT } from '../processes.ts'
 import { unlessClosing } from './unread.ts'
@@ -17,13 +17,59 @@ const BACKLOG = 4_096
 /** What is answered that is no HTTP goes on for so long, and is then cut off. */
 const FAREWELL_MS = 2_000
 
-export type Listening = Server & {
+const CLOSE_IDLE_EACH_MS = 50
+
+export type Door = {
+  /** Listens, unless it does already, or has been closed. */
+  open(): Promise<void>
+  /**
+   * Listens no more, and resolves when the last connection has ended.
+   *
+   * @param idleMs connections on which nothing is asked stay so long: who has sent on one at this moment is answered
+   */
+  close(idleMs: number): Promise<void>
+  /** Ends what connections are left. */
+  end(): void
+}
+
+/** An address that is listened on from when it is opened until it is closed. */
+export const createDoor = (handler: RequestListener, at: Address, log: Log): Door => {
+  let opening: Promise<Listening> | undefined
+  let opened: Listening | undefined
+  let isClosed = false
+  return {
+    async open() {
+      if (isClosed) return
+      opening ??= listen(handler, at, log)
+      opened = await opening
+    },
+    async close(idleMs) {
+      isClosed = true
+      const server = await opening?.catch(() => undefined)
+      if (!server) return
+      // Connections that have come by now have been taken: one that is not is reset with the socket.
+      await whenAccepted()
+      const closed = new Promise<void>(resolve => server.once('close', resolve))
+      // Of a server of HTTP, `close` would end idle connections as well.
+      NetServer.prototype.close.call(server)
+      await Promise.race([closed, sleep(idleMs, undefined, { ref: false })])
+      server.close()
+      const closing = setInterval(() => server.closeUnused(), CLOSE_IDLE_EACH_MS)
+      await closed
+      clearInterval(closing)
+    },
+    end: () => opened?.closeAllConnections(),
+  }
+}
+
+type Listening = Server & {
   /** Closes connections that wait for nothing: those that are kept, and those that have never sent a byte. */
   closeUnused(): void
 }
 
-/** Listens where the configuration says. */
-export const listen = (handler: RequestListener, { host, port }: Config, log: Log): Promise<Listening> => {
+type Address = { host: string; port: number }
+
+const listen = (handler: RequestListener, { host, port }: Address, log: Log): Promise<Listening> => {
   const serve = unlessClosing(handler)
   const server = createServer(
     {

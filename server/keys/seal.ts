@@ -11,7 +11,7 @@ const ALGORITHM = 'aes-256-gcm'
  * @param masterKeys 32 bytes each. The first seals; all of them open, so that a key can be replaced while servers run.
  */
 export const createSealer = (masterKeys: Buffer[]): Sealer => {
-  const byName = new Map(masterKeys.map(key => [nameOf(key), createSecretKey(key)]))
+  const byName = new Map(masterKeys.map(key => [masterKeyName(key), createSecretKey(key)]))
   const [[sealingName, sealing]] = [...byName] as [[string, KeyObject]]
   return {
     seal(secret, context) {
@@ -37,5 +37,5 @@ export const createSealer = (masterKeys: Buffer[]): Sealer => {
 }
 
 /** A name for a master key that tells nothing of it. */
-const nameOf = (key: Buffer): string =>
+export const masterKeyName = (key: Buffer): string =>
   createHash('sha256').update('tidings master key').update(key).digest('base64url').slice(0, 8)

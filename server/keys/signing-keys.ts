@@ -2,13 +2,19 @@ import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:cryp
 import { calculateJwkThumbprint, type JWK } from 'jose'
 import type { Clock } from '../clock.ts'
 import { type Database, isDuplicate, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
 import type { Sealer } from './seal.ts'
 
 /** A key is in the JWKS this long before it signs, so that every cache (`max-age=300`) has turned over twice. */
 export const PUBLISH_AHEAD_MS = 10 * 60_000
 /** And this long after it signed its last token: the token's 5 minutes, then a cache's 5. */
 const KEEP_AFTER_MS = 10 * 60_000
-const REFRESH_MS = 60_000
+const REFRESH_MS = 15_000
+/**
+ * The next key after one that was revoked signs so late: every process has looked for it by then, and every cache has
+ * turned over. What was sent before would be refused by who does not know the key.
+ */
+export const REVOKED_WAIT_MS = 5 * 60_000 + 2 * REFRESH_MS
 
 export type PublicJwk = { kty: 'OKP'; crv: 'Ed25519'; x: string; kid: string; use: 'sig'; alg: 'EdDSA' }
 export type SigningKey = {
@@ -18,11 +24,19 @@ export type SigningKey = {
   activeFrom: number
   publicJwk: PublicJwk
 }
-type LoadedKey = SigningKey & { privateKey: KeyObject }
+/** Without a private key where it is revoked, or no master key opens it. */
+type LoadedKey = SigningKey & { revokedAt: number | null; privateKey: KeyObject | undefined }
 
 export type Keyring = {
-  /** The key that signs now. */
+  /** The key that signs now. Throws where there is none: see `signsFrom`. */
   current(): { kid: string; key: KeyObject }
+  /**
+   * From when on there is a key to sign with, in epoch milliseconds: 0 where there is one now, for ever where this
+   * process cannot open it.
+   */
+  signsFrom(): number
+  /** Why this process is of no use: a key that it cannot open. */
+  fault(): string | undefined
   /**
    * The public keys a receiver may need now: those that sign, those about to, and those whose last tokens may still be
    * on their way.
@@ -36,56 +50,144 @@ export type Keyring = {
 }
 
 /**
- * Loads the signing keys, making the first where there is none, and looks again each minute for those of other
- * processes.
+ * Loads the signing keys, making the first where there is none, and looks again every 15 s for those of other
+ * processes. Throws if it cannot open one.
+ *
+ * @param onFault is told each time that it looks and finds one that it cannot open
  */
-export const openKeyring = async (database: Database, sealer: Sealer, clock: Clock): Promise<Keyring> => {
-  let keys = await load(database.knex, sealer)
+export const openKeyring = async (
+  database: Database,
+  sealer: Sealer,
+  clock: Clock,
+  onFault: (fault: string) => void = () => {},
+): Promise<Keyring> => {
+  let keys = (await load(database.knex, sealer)).filter(hasTurn)
+  const fault = () => faultOf(keys)
+  if (fault()) {
+    const hint =
+      'Give the key that this database was set up with, or both while you replace it: TIDINGS_MASTER_KEY=new,old'
+    throw Object.assign(new Error(fault()), { hint })
+  }
   if (keys.length === 0) {
     await insertKey(database.knex, sealer, { generation: 1, createdAt: clock.now(), activeFrom: clock.now() })
-    keys = await load(database.knex, sealer)
+    keys = (await load(database.knex, sealer)).filter(hasTurn)
   }
   const timer = setInterval(() => {
     // A database that does not answer now leaves the keys as they are; those of a rotation are published 10 minutes
     // ahead.
     load(database.knex, sealer).then(
-      found => (keys = found),
+      found => {
+        keys = found.filter(hasTurn)
+        const wrong = fault()
+        if (wrong) onFault(wrong)
+      },
       () => {},
     )
   }, REFRESH_MS).unref()
 
+  /** The one whose turn it is. One before it signs no more, whether or not this one can. */
+  const latest = () => keys.findLast(key => key.activeFrom <= clock.now()) ?? keys[0]!
+
   return {
     current() {
-      const now = clock.now()
-      const key = keys.findLast(key => key.activeFrom <= now) ?? keys[0]!
-      return { kid: key.kid, key: key.privateKey }
+      const { kid, privateKey } = latest()
+      if (!privateKey) throw new Error(`signing key ${kid} cannot be signed with`)
+      return { kid, key: privateKey }
     },
+    signsFrom() {
+      const now = clock.now()
+      const { revokedAt, privateKey } = latest()
+      if (privateKey) return 0
+      if (revokedAt === null) return Number.POSITIVE_INFINITY
+      return keys.find(key => key.activeFrom > now && key.revokedAt === null)?.activeFrom ?? now + REFRESH_MS
+    },
+    fault,
     jwks() {
       const now = clock.now()
-      const wanted = keys.filter((_key, index) => (keys[index + 1]?.activeFrom ?? now) + KEEP_AFTER_MS > now)
+      const wanted = keys.filter((key, index) => key.revokedAt === null && !isRetired(keys, index, now))
       return { keys: wanted.map(key => key.publicJwk) }
     },
     async rotate(sql = database.knex) {
       const newest = (await load(sql, sealer)).at(-1)!
       const now = clock.now()
       // The next key is published already: of two rotations at once, both answer with it.
-      if (newest.activeFrom > now) return newest
-      await insertKey(sql, sealer, {
-        generation: newest.generation + 1,
-        createdAt: now,
-        activeFrom: now + PUBLISH_AHEAD_MS,
-      })
+      if (newest.activeFrom > now && newest.revokedAt === null) return newest
+      const generation = newest.generation + 1
+      await insertKey(sql, sealer, { generation, createdAt: now, activeFrom: now + PUBLISH_AHEAD_MS })
       const made = await load(sql, sealer)
-      if (sql === database.knex) keys = made
-      return made.find(key => key.generation === newest.generation + 1)!
+      if (sql === database.knex) keys = made.filter(hasTurn)
+      return made.find(key => key.generation === generation)!
     },
     async refresh() {
-      keys = await load(database.knex, sealer)
+      keys = (await load(database.knex, sealer)).filter(hasTurn)
     },
     stop: () => clearInterval(timer),
   }
 }
 
+/** Whether no token that it has signed can be good any more. */
+const isRetired = (keys: { activeFrom: number }[], index: number, now: number): boolean =>
+  (keys[index + 1]?.activeFrom ?? now) + KEEP_AFTER_MS <= now
+
+const faultOf = (keys: LoadedKey[]): string | undefined => {
+  const closed = keys.filter(({ privateKey, revokedAt }) => !privateKey && revokedAt === null)
+  if (closed.length === 0) return undefined
+  const kids = closed.map(({ kid }) => kid).join(', ')
+  return `signing key ${kids} was sealed with a master key that TIDINGS_MASTER_KEY does not name`
+}
+
+/**
+ * Takes a signing key out of the key set at once, with its private half. Where it signs now, the next one signs when
+ * every cache has turned over, and until then nothing is sent. Returns from when on something is; undefined where there
+ * is no key of that id.
+ */
+export const revokeKey = (
+  database: Database,
+  sealer: Sealer,
+  kid: string,
+  now: number,
+): Promise<{ signsFrom: number } | undefined> =>
+  database.transaction(async trx => {
+    await rows(trx, `SELECT kid FROM signing_keys ORDER BY generation${dialectOf(trx).forUpdate}`)
+    const keys = await load(trx, sealer)
+    const revoked = keys.find(key => key.kid === kid)
+    if (!revoked) return undefined
+    const inTurn = keys.filter(hasTurn)
+    const next = inTurn.find(key => key.activeFrom > now)
+    const isSigning = revoked === inTurn.findLast(key => key.activeFrom <= now)
+    if (revoked.revokedAt !== null) return { signsFrom: isSigning ? (next?.activeFrom ?? now) : now }
+    await run(trx, "UPDATE signing_keys SET revoked_at = ?, private_key_sealed = '' WHERE kid = ?", [now, kid])
+    if (!isSigning) return { signsFrom: now }
+    if (!next) {
+      const generation = keys.at(-1)!.generation + 1
+      const signsFrom = now + REVOKED_WAIT_MS
+      await insertKey(trx, sealer, { generation, createdAt: now, activeFrom: signsFrom })
+      return { signsFrom }
+    }
+    const signsFrom = Math.max(now, Math.min(next.activeFrom, next.createdAt + REVOKED_WAIT_MS))
+    await run(trx, 'UPDATE signing_keys SET active_from = ? WHERE kid = ?', [signsFrom, next.kid])
+    return { signsFrom }
+  })
+
+/** One that was revoked before it signed never does. */
+const hasTurn = ({ revokedAt, activeFrom }: { revokedAt: number | null; activeFrom: number }): boolean =>
+  revokedAt === null || revokedAt >= activeFrom
+
+/** Deletes the keys that no receiver needs any more. Of those that were revoked it stays known that they were. */
+export const deleteRetiredKeys = async (sql: Sql, now: number): Promise<void> => {
+  type Row = { kid: string; revokedAt: number | null; activeFrom: number }
+  const found = await rows<Row>(
+    sql,
+    'SELECT kid, revoked_at AS revokedAt, active_from AS activeFrom FROM signing_keys ORDER BY generation',
+  )
+  const keys = found.filter(hasTurn)
+  const retired = keys.filter(
+    ({ revokedAt }, index) => revokedAt === null && index + 1 < keys.length && isRetired(keys, index, now - REFRESH_MS),
+  )
+  for (const { kid } of retired) await run(sql, 'DELETE FROM signing_keys WHERE kid = ?', [kid])
+}
+
+/** The private keys that no master key opens are left out: their public halves are served all the same. */
 const load = async (sql: Sql, sealer: Sealer): Promise<LoadedKey[]> => {
   type Row = {
     kid: string
@@ -94,6 +196,7 @@ const load = async (sql: Sql, sealer: Sealer): Promise<LoadedKey[]> => {
     private_key_sealed: string
     created_at: number
     active_from: number
+    revoked_at: number | null
   }
   const found = await rows<Row>(sql, 'SELECT * FROM signing_keys ORDER BY generation')
   return found.map(row => ({
@@ -101,10 +204,22 @@ const load = async (sql: Sql, sealer: Sealer): Promise<LoadedKey[]> => {
     generation: row.generation,
     createdAt: row.created_at,
     activeFrom: row.active_from,
+    revokedAt: row.revoked_at,
     publicJwk: JSON.parse(row.public_jwk),
-    privateKey: createPrivateKey(sealer.open(row.private_key_sealed, `signing key ${row.kid}`)),
+    privateKey: row.revoked_at === null ? opened(row, sealer) : undefined,
   }))
 }
+
+const opened = (row: { kid: string; private_key_sealed: string }, sealer: Sealer): KeyObject | undefined => {
+  try {
+    return createPrivateKey(sealer.open(row.private_key_sealed, sealContext(row.kid)))
+  } catch {
+    return undefined
+  }
+}
+
+/** What a private key is sealed to. */
+export const sealContext = (kid: string): string => `signing key ${kid}`
 
 const insertKey = async (
   sql: Sql,
@@ -121,7 +236,7 @@ const insertKey = async (
       sql,
       'INSERT INTO signing_keys (kid, generation, public_jwk, private_key_sealed, created_at, active_from) ' +
         'VALUES (?, ?, ?, ?, ?, ?)',
-      [kid, generation, JSON.stringify(publicJwk), sealer.seal(pem, `signing key ${kid}`), createdAt, activeFrom],
+      [kid, generation, JSON.stringify(publicJwk), sealer.seal(pem, sealContext(kid)), createdAt, activeFrom],
     )
   } catch (error) {
     // Another process made this generation first: its key is the one.

@@ -1,5 +1,6 @@
+import { toIso } from '../../shared/time.ts'
 import { all, type Fragment, sql } from '../database/fragment.ts'
-import { satisfies } from './matcher.ts'
+import { compareText, satisfies } from './matcher.ts'
 import type { ScalarType } from './resource.ts'
 import type { Comparison, Json } from './selector.ts'
 
@@ -42,6 +43,30 @@ export const beginsWith = ({ column, text }: Comparable, prefix: string): Fragme
   const from = sql(`${column} >= #`, text(prefix))
   const end = endOfPrefix(prefix)
   return end === undefined ? from : all([from, sql(`${column} < #`, text(end))])
+}
+
+/** The times of a column that begin with a prefix as they are written: between the first and the last of them. */
+export const timeBeginsWith = (column: string, prefix: string): Fragment | boolean => {
+  if (prefix === '') return true
+  const from = firstFrom(prefix)
+  const end = endOfPrefix(prefix)
+  const until = end === undefined ? AFTER_ALL : firstFrom(end)
+  if (from === until) return false
+  return { sql: `(${column} >= ? AND ${column} < ?)`, bindings: [from, until] }
+}
+
+/** Times that are written with a year of four digits, which sort as they are written. */
+const [FIRST_TIME, AFTER_ALL] = [Date.parse('0000-01-01'), Date.parse('9999-12-31') + 24 * 3600 * 1000]
+
+/** The first time that is written as `text` or comes after it. */
+const firstFrom = (text: string): number => {
+  let [low, high] = [FIRST_TIME, AFTER_ALL]
+  while (low < high) {
+    const middle = Math.floor((low + high) / 2)
+    if (compareText(toIso(middle), text) < 0) low = middle + 1
+    else high = middle
+  }
+  return low
 }
 
 /** The first text after all those that begin with `prefix`. */

@@ -1,4 +1,4 @@
-import type { Condition, Json } from './selector.ts'
+import type { Condition, FieldNode, Json, Node } from './selector.ts'
 
 /** Characters that JSON always writes as they are, however it was written. */
 export const isPlainJson = (text: string): boolean => /^[ !#-.0-[\]-~]+$/.test(text)
@@ -17,10 +17,31 @@ export const textIn = (condition: Condition): { part: string; ignoreCase: boolea
       const known = literals.length > 0 && literals.every(({ text }) => isPlainJson(text))
       return known ? literals.map(({ text, ignoreCase }) => ({ part: text, ignoreCase })) : undefined
     }
+    case '$all':
+      return wholeStrings(condition.values.slice(0, 1))
+    case '$elemMatch':
+      return textOf(condition.node)
     default:
       return undefined
   }
 }
+
+/** Pieces one of which a document must have for a node to be true of something in it. */
+const textOf = (node: Node): { part: string; ignoreCase: boolean }[] | undefined => {
+  if (node.kind === 'and') return node.nodes.map(textOf).find(found => found !== undefined)
+  if (node.kind !== 'field' || node.negated) return undefined
+  return textIn(node.condition) ?? keyIn(node)
+}
+
+const keyIn = ({ path, condition }: FieldNode): { part: string; ignoreCase: boolean }[] | undefined => {
+  if (condition.operator === '$exists' && !condition.value) return undefined
+  const key = lastKey(path)
+  return key === undefined ? undefined : [{ part: `"${key}"`, ignoreCase: false }]
+}
+
+/** The last name in a path that stands in the text of the document as it is. */
+export const lastKey = (path: string[]): string | undefined =>
+  path.findLast(name => isPlainJson(name) && !/^[+-]?\d+$/.test(name))
 
 const wholeStrings = (values: Json[]): { part: string; ignoreCase: boolean }[] | undefined => {
   if (values.length === 0 || !values.every(value => typeof value === 'string' && isPlainJson(value))) return undefined

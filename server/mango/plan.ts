@@ -1,8 +1,8 @@
 import type { Dialect } from '../database/dialect.ts'
 import { all, either, type Fragment, sql } from '../database/fragment.ts'
 import { fieldOf } from './bind.ts'
-import { among, beginsWith, type Comparable, comparison, isText, sampleOf } from './columns.ts'
-import { isPlainJson, textIn } from './json-text.ts'
+import { among, beginsWith, type Comparable, comparison, isText, sampleOf, timeBeginsWith } from './columns.ts'
+import { lastKey, textIn } from './json-text.ts'
 import { satisfies } from './matcher.ts'
 import {
   atMost,
@@ -32,8 +32,11 @@ export type Plan = {
   columnAt(path: readonly string[]): string | undefined
 }
 
-/** `required`: what is selected has this relation. */
-export type Join = { table: string; alias: string; on: Fragment; required: boolean }
+/**
+ * `required`: what is selected has this relation. `isSearched`: nothing but the text of its documents is asked about,
+ * to which no index leads.
+ */
+export type Join = { table: string; alias: string; on: Fragment; required: boolean; isSearched: boolean }
 
 /** Plans a bound selector over `resource`, whose table goes by its own name. */
 export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: VisibleRows): Plan => {
@@ -49,6 +52,27 @@ export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: 
     residual:
       residual.length === 0 ? undefined : residual.length === 1 ? residual[0] : { kind: 'and', nodes: residual },
   }
+}
+
+/** More would make a statement of their own long. */
+const MOST_ALTERNATIVES = 8
+
+/**
+ * What `node` is the disjunction of, where fields of a relation stand beside others: an index leads to the rows of each
+ * by itself, and none to those of all. Empty where it is no such thing.
+ */
+export const alternativesOf = (node: Node, resource: Resource): Node[] => {
+  const conjuncts = conjunctsOf(node)
+  const mixed = conjuncts.find(
+    conjunct =>
+      conjunct.kind === 'or' &&
+      conjunct.nodes.length <= MOST_ALTERNATIVES &&
+      relatedTo(conjunct, resource) === undefined &&
+      conjunct.nodes.some(inner => relatedTo(inner, resource) !== undefined),
+  )
+  if (mixed?.kind !== 'or') return []
+  const others = conjuncts.filter(conjunct => conjunct !== mixed)
+  return mixed.nodes.map(inner => ({ kind: 'and', nodes: [...others, inner] }))
 }
 
 const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
@@ -126,6 +150,8 @@ class Planner {
       return this.#existsRelated(field, from, this.predicate(inner, { resource: field.resource(), alias }), alias)
     }
     const related = this.#join(from, from.joined, name, true)
+    const join = this.joins.find(({ alias }) => alias === related.alias)!
+    if (!isAboutJson(inner, related.resource)) join.isSearched = false
     return conjunction(conjunctsOf(inner).map(conjunct => this.predicate(conjunct, related)))
   }
 
@@ -148,7 +174,7 @@ class Planner {
     const key: Fragment = { sql: `${related.alias}.id = ${from.alias}.${field.column}`, bindings: [] }
     const visible = this.#visible(resource, related.alias)
     const on = visible ? all([key, visible]) : key
-    this.joins.push({ table: resource.table, alias: related.alias, on, required })
+    this.joins.push({ table: resource.table, alias: related.alias, on, required, isSearched: required })
     return related
   }
 
@@ -218,16 +244,30 @@ class Planner {
       key: `${alias}.${field.key} = ${from.alias}.id`,
       element,
       visible,
+      isRowByRow: true,
     })
   }
 
   /** A condition on rows of another table as a list. */
   #many(
     node: FieldNode,
-    rows: { table: string; alias: string; key: string; element: TableRef | ColumnRef; visible?: Fragment | undefined },
+    rows: {
+      table: string
+      alias: string
+      key: string
+      element: TableRef | ColumnRef
+      visible?: Fragment | undefined
+      /** No index leads to them but by what they belong to. */
+      isRowByRow?: boolean
+    },
   ): Predicate {
-    const { table, alias, key, element, visible } = rows
-    const some = (inner: Predicate) => this.#exists(table, alias, key, inner, visible)
+    const { table, alias, key, element, visible, isRowByRow = false } = rows
+    const some = (inner: Predicate): Predicate => {
+      const exists = this.#exists(table, alias, key, inner, visible)
+      // Said in this way, no engine makes a join of it that begins at the other end.
+      if (!isRowByRow || typeof exists.sql === 'boolean') return exists
+      return { ...exists, sql: sql('CASE WHEN # THEN 1 ELSE 0 END = 1', exists.sql) }
+    }
     const { condition } = node
     switch (condition.operator) {
       case '$elemMatch':
@@ -302,8 +342,8 @@ class Planner {
         if (type !== 'integer') return exactly(false)
         return exactly({ sql: `${column} % ? = ?`, bindings: [condition.divisor, condition.remainder] })
       case '$beginsWith':
-        if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
-        return exactly(beginsWith(comparable, condition.value))
+        if (type === 'time') return exactly(timeBeginsWith(column, condition.value))
+        return exactly(isText(type) && beginsWith(comparable, condition.value))
       case '$regex':
         if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
         return this.#regex(comparable, condition.pattern.prefilter)
@@ -324,6 +364,7 @@ class Planner {
   #containsOne(column: Comparable, literals: Literal[]): Predicate {
     return disjunction(
       literals.map(({ text, at, ignoreCase, complete }) => {
+        if (at === 'whole') return exactly(comparison(column, '$eq', text))
         if (text === '') return { sql: true, exact: complete }
         if (ignoreCase) return atMost(this.#dialect.containsIgnoringCase(column.column, text))
         const found = at === 'start' ? beginsWith(column, text) : this.#dialect.contains(column.column, text)
@@ -354,9 +395,15 @@ class Planner {
         ),
       )
     }
-    const key = path.findLast(name => isPlainJson(name) && !/^[+-]?\d+$/.test(name))
+    const key = lastKey(path)
     return key === undefined ? UNKNOWN : atMost(this.#dialect.contains(column, `"${key}"`))
   }
+}
+
+/** Whether all conditions of a node lead into a document. */
+const isAboutJson = (node: Node, resource: Resource): boolean => {
+  if (node.kind === 'field') return node.path.length > 1 && resource.fields[node.path[0]!]?.kind === 'json'
+  return (node.kind === 'and' || node.kind === 'or') && node.nodes.every(inner => isAboutJson(inner, resource))
 }
 
 const anObject = { id: '' }

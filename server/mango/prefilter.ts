@@ -11,7 +11,8 @@ export type Prefilter = {
 
 export type Literal = {
   text: string
-  at: 'start' | 'anywhere'
+  /** `whole`: there is nothing else in the matching text. */
+  at: 'start' | 'anywhere' | 'whole'
   /** `text` is in lower case and ASCII, and stands in the matching text in either case. */
   ignoreCase: boolean
   /** The literal says it all: any text that has it matches. */
@@ -106,9 +107,10 @@ const literalOf = (alternative: Alternative): Literal | undefined => {
   ).filter(({ sets }) => sets.every(isLetter))
   const piece = pieces.find(({ sets, atStart }) => atStart && sets.length > 0 && !ignoresCase(sets)) ?? longest(pieces)
   if (!piece) return undefined
-  const { sets, atStart, whole } = piece
+  const { sets, atStart, atEnd, whole } = piece
   const ignoreCase = ignoresCase(sets)
   const text = sets.map(set => (set as { letter: string }).letter).join('')
+  if (whole && atStart && atEnd && !ignoreCase) return { text, at: 'whole', ignoreCase, complete: true }
   const complete = whole && !alternative.end && !ignoreCase
   if (text === '' && !complete) return undefined
   return { text, at: atStart ? 'start' : 'anywhere', ignoreCase, complete }

@@ -19,6 +19,12 @@ export type MangoQuery = {
 }
 
 export type Options = {
+  /**
+   * What is visible of the resource that is asked for, in parts that share no row: in each of them the first rows are
+   * read off an index, where the rule for all of them at once would have to look at every row. Undefined where there
+   * are too many, or it makes no difference. Asked for when rows are to be selected.
+   */
+  parts?: (() => Promise<Visible[] | undefined>) | undefined
   /** What the caller may see of other resources: anything else is no relation, no child and no sort value either. */
   related?: ((resource: Resource) => Visible | undefined) | undefined
   /** The time (epoch milliseconds) by which what depends on it is worked out; the process's own if not given. */

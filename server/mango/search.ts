@@ -7,7 +7,7 @@ import { addNeedsOf, addPath, compareRaw, documentsOf, fromColumn, type Needs, t
 import { badQuery, MangoError } from './error.ts'
 import { compare, evaluate, read } from './matcher.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
-import { type Plan, plan } from './plan.ts'
+import { alternativesOf, type Join, type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
 import type { Resource, Source, Visible } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
@@ -21,9 +21,17 @@ const LONGEST_HOLD_MS = 10
 const ROWS_BETWEEN_LOOKS = 16
 /** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
 const BATCH_SIZES = [500, 5_000]
+/** So many rows are looked through before all others. */
+const NEAR = 1_000
+/** Of a list that ends soon no more rows are read at first than it has, or so many. */
+const FEWEST = 50
+/** Ids that may be selected of all pieces of a query, to find the first of them. */
+const MOST_OF_PIECES = 100_000
 
 /** `by`: rows are counted by these fields, and not listed. */
 type Key = { unique: string; parent?: string; by?: readonly string[] }
+/** `isFirst`: the rows of the statement are looked up for those of the relation. */
+type Joined = Join & { isFirst?: true }
 /** How many rows have the same values in the fields that they are counted by. */
 export type Group = { values: Json[]; count: number }
 type Values = Json[]
@@ -39,7 +47,10 @@ export class Search {
   readonly #visible: Visible
   readonly #source: Source
   readonly #asked: boolean
+  readonly #divide: () => Promise<Visible[] | undefined>
   readonly #plan: Plan
+  /** Plans for parts of the selector, which together select what it does; none where it is in one piece. */
+  readonly #alternatives: Plan[]
   readonly #keys: SortKey[]
   /** The order of a pass over everything: by what the rows are stored or indexed by. */
   readonly #scanKeys: SortKey[]
@@ -51,6 +62,8 @@ export class Search {
   readonly #place: Values | undefined
   /** The first statement that selected rows. Compiling it once more is left to who asks to see it. */
   #first: (() => Fragment) | undefined
+  /** What is visible, in parts. */
+  #parts: Visible[] | undefined
   #statements = 0
   #rowsExamined = 0
   #yieldedAt = performance.now()
@@ -68,12 +81,11 @@ export class Search {
     this.#visible = visible
     this.#source = sourceOf(db, options)
     this.#asked = options.explain ?? false
-    this.#plan = plan(
-      bind(parseSelector(query.selector, this.#source.meter), resource),
-      resource,
-      dialectOf(db),
-      this.#source.visible,
-    )
+    this.#divide = options.parts ?? (async () => undefined)
+    const node = bind(parseSelector(query.selector, this.#source.meter), resource)
+    const planOf = (node: Node) => plan(node, resource, dialectOf(db), this.#source.visible)
+    this.#plan = planOf(node)
+    this.#alternatives = alternativesOf(node, resource).map(planOf)
     const { columnAt } = this.#plan
     this.#keys = by ? parseKeys(by, 'by', resource, columnAt) : parseSort(query.sort, resource, unique, columnAt)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
@@ -104,6 +116,8 @@ export class Search {
   async all(): Promise<Row[]> {
     const start = await this.#start()
     if (this.#selectsNothing) return []
+    this.#parts = await this.#divide()
+    if (this.#parts?.length === 0) return []
     if (this.#inSql) return this.#checked(await this.#ordered(start, this.#wanted, this.#page.skip))
     const hits = this.#sortedInSql ? await this.#inOrder(start) : await this.#inAnyOrder(start)
     return this.#checked(hits.slice(this.#page.skip, this.#page.skip + this.#wanted).map(hit => hit.row))
@@ -121,30 +135,39 @@ export class Search {
 
   async #groups(): Promise<Group[]> {
     if (this.#plan.where === false) return []
+    if (this.#inSql) this.#parts = await this.#divide()
     return this.#inSql ? this.#groupsInSql() : this.#groupsOf(this.#pass(undefined))
   }
 
   async #groupsInSql(): Promise<Group[]> {
     const columns = this.#keys.map(({ column }) => column!.sql)
-    const builder = this.#builder(undefined).clearSelect().select(this.#db.raw('COUNT(*) AS number'))
-    for (const [index, column] of columns.entries()) builder.select(`${column} as mango_by_${index}`)
-    if (columns.length > 0) builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1)
-    const rows = await this.#run(builder)
-    if (rows.length > MAX_ROWS) throw tooManyGroups()
-    return rows.map(row => ({
-      values: columns.map((_, index) => row[`mango_by_${index}`] as Json),
-      count: Number(row.number),
-    }))
+    const counted = (visible: Visible): Knex.QueryBuilder => {
+      const builder = this.#builder(undefined, visible).clearSelect().select(this.#db.raw('COUNT(*) AS number'))
+      for (const [index, column] of columns.entries()) builder.select(`${column} as mango_by_${index}`)
+      return columns.length > 0 ? builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1) : builder
+    }
+    const rows = this.#parts
+      ? await this.#select(
+          union(
+            this.#parts.map(part => fragmentOf(counted(part))),
+            'UNION ALL',
+          ),
+        )
+      : await this.#run(counted(this.#visible))
+    const groups = new Map<string, Group>()
+    for (const row of rows) {
+      const values = columns.map((_, index) => row[`mango_by_${index}`] as Json)
+      addTo(groups, values, Number(row.number))
+    }
+    if (groups.size > MAX_ROWS) throw tooManyGroups()
+    return [...groups.values()]
   }
 
   async #groupsOf(batches: AsyncIterable<Row[]>): Promise<Group[]> {
     const groups = new Map<string, Group>()
     for await (const rows of batches) {
       for (const { values } of await this.#matching(rows)) {
-        const key = JSON.stringify(values)
-        const group = groups.get(key) ?? { values, count: 0 }
-        group.count += 1
-        groups.set(key, group)
+        addTo(groups, values, 1)
       }
       if (groups.size > MAX_ROWS) throw tooManyGroups()
     }
@@ -204,20 +227,61 @@ export class Search {
   /** Rows in order, if TypeScript has to match and SQL can sort. */
   async #inOrder(start: Values | undefined): Promise<Hit[]> {
     const need = this.#page.skip + this.#wanted
+    // Of few parts each is looked through in its own order.
+    const searched = this.#parts ? undefined : this.#searched
+    const near = searched && (await this.#near(searched, start, need))
+    if (near) return near
+    const sizes = searched
+      ? BATCH_SIZES.slice(-1)
+      : need < BATCH_SIZES[0]! / 2
+        ? [Math.max(need, FEWEST), ...BATCH_SIZES]
+        : BATCH_SIZES
     const hits: Hit[] = []
     let position = start
     for (let batch = 0; ; batch++) {
-      // No index may be in the order of the sort, and then each batch sorts the whole table. After two of them one pass
-      // in the order of the table costs less.
-      if (batch === BATCH_SIZES.length && this.#keys.length > 1) {
+      // No index may be in the order of the sort, and then each batch sorts the whole table. After a few of them one
+      // pass in the order of the table costs less.
+      if (batch === sizes.length && this.#keys.length > 1) {
         return [...hits, ...(await this.#top(position, need - hits.length, this.#pass(position)))]
       }
-      const size = BATCH_SIZES[batch] ?? BATCH_SIZES.at(-1)!
-      const rows = await this.#ordered(position, size, 0)
+      const size = sizes[batch] ?? sizes.at(-1)!
+      const rows = await (searched
+        ? this.#run(this.#orderedBuilder(position, size, 0, this.#visible, { ...this.#plan, joins: [searched] }))
+        : this.#ordered(position, size, 0))
       for (const hit of await this.#matching(rows)) hits.push(hit)
       if (hits.length >= need || rows.length < size) return hits
       position = this.#rawValues(rows.at(-1)!)
     }
+  }
+
+  /** The relation whose documents are searched, as the table to begin with, if that is all that is joined. */
+  get #searched(): Joined | undefined {
+    const [join, ...others] = this.#plan.joins
+    return join?.isSearched && others.length === 0 ? { ...join, isFirst: true } : undefined
+  }
+
+  /**
+   * What is found among the first rows in order, where the documents of a relation are searched: what many rows have is
+   * among them, and to search all documents costs the same for any limit. Undefined if that is too little.
+   */
+  async #near(searched: Join, start: Values | undefined, need: number): Promise<Hit[] | undefined> {
+    if (need > NEAR / 4 || !this.#keys.every(({ column }) => column?.own)) return undefined
+    const first = fragmentOf(
+      this.#visibleBuilder(true, this.#visible, { ...this.#plan, joins: [] })
+        .modify(builder => {
+          if (start) where(builder, beyond(this.#keys, start as SortValue[], this.#text))
+        })
+        .orderByRaw(orderBy(this.#keys))
+        .limit(NEAR),
+    )
+    const { table } = this.#resource
+    const { table: joined, alias, on } = searched
+    const inOrder = `(${first.sql}) ${table} ${dialectOf(this.#db).joinInOrder} ${joined} ${alias} ON ${on.sql}`
+    const builder = this.#builder(undefined, () => {}, { ...this.#plan, joins: [] })
+      .from(this.#db.raw(inOrder, [...first.bindings, ...on.bindings]))
+      .orderByRaw(orderBy(this.#keys))
+    const hits = await this.#matching(await this.#run(builder))
+    return hits.length >= need ? hits : undefined
   }
 
   /** Rows in order, if TypeScript has to sort. */
@@ -258,11 +322,54 @@ export class Search {
   }
 
   #ordered(start: Values | undefined, count: number, skip: number): Promise<Row[]> {
-    return this.#run(this.#orderedBuilder(start, count, skip))
+    const pieces = this.#pieces()
+    const isOwn = this.#keys.every(({ column }) => column?.own)
+    if (pieces.length === 1 || !isOwn || pieces.length * (skip + count) > MOST_OF_PIECES) {
+      const [visible] = pieces.length === 1 ? pieces[0]! : []
+      return this.#run(this.#orderedBuilder(start, count, skip, visible))
+    }
+    return this.#select(this.#firstOfPieces(pieces, start, count, skip))
   }
 
-  #orderedBuilder(start: Values | undefined, count: number, skip: number): Knex.QueryBuilder {
-    const builder = this.#builder(start).orderByRaw(orderBy(this.#keys)).limit(count)
+  /** Each part of what is visible with each alternative of the selector. */
+  #pieces(): [visible: Visible, plan: Plan][] {
+    const parts = this.#parts ?? [this.#visible]
+    const canDivide = this.#alternatives.every(({ residual }) => residual === undefined)
+    const plans = canDivide ? this.#alternatives.filter(({ where }) => where !== false) : []
+    return parts.flatMap(part => (plans.length > 0 ? plans : [this.#plan]).map((plan): [Visible, Plan] => [part, plan]))
+  }
+
+  /** The first of each piece by id and sort columns, of these the first, and then their rows. */
+  #firstOfPieces(pieces: [Visible, Plan][], start: Values | undefined, count: number, skip: number): Fragment {
+    const { table } = this.#resource
+    const columns = [...new Set(['id', ...this.#keys.map(({ column }) => column!.property)])]
+    const firsts = pieces.map(([visible, plan]) =>
+      fragmentOf(
+        this.#orderedBuilder(start, skip + count, 0, visible, plan)
+          .clearSelect()
+          .select(columns.map(column => `${table}.${column}`)),
+      ),
+    )
+    const order = this.#keys
+      .map(({ column, direction }) => `${column!.property}${direction === 'desc' ? ' DESC' : ''}`)
+      .join(', ')
+    const { sql, bindings } = union(firsts, this.#alternatives.length > 0 ? 'UNION' : 'UNION ALL')
+    const ids = `SELECT id FROM (${sql}) pieces ORDER BY ${order} LIMIT ${count} OFFSET ${skip}`
+    return {
+      sql: `SELECT ${table}.* FROM (${ids}) first
+        JOIN ${table} ON ${table}.id = first.id ORDER BY ${orderBy(this.#keys)}`,
+      bindings,
+    }
+  }
+
+  #orderedBuilder(
+    start: Values | undefined,
+    count: number,
+    skip: number,
+    visible = this.#visible,
+    plan = this.#plan,
+  ): Knex.QueryBuilder {
+    const builder = this.#builder(start, visible, plan).orderByRaw(orderBy(this.#keys)).limit(count)
     return skip > 0 ? builder.offset(skip) : builder
   }
 
@@ -274,9 +381,7 @@ export class Search {
   /** A list of its own for each parent, in one statement. Few parents are looked up one by one in the index. */
   async #cutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
     const statement = this.#oneByOne(start, ids) ?? this.#ranked(start, ids)
-    this.#note(() => statement)
-    const found = await select<Row>(this.#db, statement.sql, statement.bindings)
-    this.#rowsExamined += found.length
+    const found = await this.#select(statement)
     for (const row of found) delete row.mango_rank
     return found.sort((a, b) => this.#compare(this.#rawValues(a), this.#rawValues(b)))
   }
@@ -334,34 +439,43 @@ export class Search {
   }
 
   /** What SQL says of the rows. */
-  #builder(start: Values | undefined): Knex.QueryBuilder {
-    const builder = this.#visibleBuilder(true)
-    if (typeof this.#plan.where !== 'boolean') where(builder, this.#plan.where)
+  #builder(start: Values | undefined, visible = this.#visible, plan = this.#plan): Knex.QueryBuilder {
+    const builder = this.#visibleBuilder(true, visible, plan)
+    if (typeof plan.where !== 'boolean') where(builder, plan.where)
     if (start && this.#sortedInSql) where(builder, beyond(this.#keys, start as SortValue[], this.#text))
     return builder
   }
 
   /** Rows that the caller may see, with the columns to sort by; `selected`: those with the relations selected on. */
-  #visibleBuilder(selected: boolean): Knex.QueryBuilder {
+  #visibleBuilder(selected: boolean, visible = this.#visible, { joins } = this.#plan): Knex.QueryBuilder {
     const { table } = this.#resource
     const builder = this.#db(table).select(`${table}.*`)
     for (const { column } of this.#keys)
       if (column && !column.own) builder.select(`${column.sql} as ${column.property}`)
-    for (const { table: joined, alias, on, required } of this.#plan.joins) {
+    for (const { table: joined, alias, on, required, isFirst } of joins as Joined[]) {
+      if (isFirst) {
+        const inOrder = `${joined} ${alias} ${dialectOf(this.#db).joinInOrder} ${table} ON ${on.sql}`
+        builder.from(this.#db.raw(inOrder, on.bindings))
+        continue
+      }
       builder.joinRaw(
         `${selected && required ? 'INNER' : 'LEFT'} JOIN ${joined} ${alias} ON ${on.sql}`,
         on.bindings as never,
       )
     }
-    this.#visible(builder)
+    visible(builder)
     return builder
   }
 
+  async #select(statement: Fragment): Promise<Row[]> {
+    this.#note(() => statement)
+    const found = await select<Row>(this.#db, statement.sql, statement.bindings)
+    this.#rowsExamined += found.length
+    return found
+  }
+
   async #run(builder: Knex.QueryBuilder): Promise<Row[]> {
-    this.#note(() => {
-      const { sql, bindings } = builder.toSQL()
-      return { sql, bindings: bindings as Fragment['bindings'] }
-    })
+    this.#note(() => fragmentOf(builder))
     const rows: Row[] = await builder
     this.#rowsExamined += rows.length
     return rows
@@ -453,6 +567,23 @@ export class Search {
     return [...new Set(steps.flatMap(indexesIn))]
   }
 }
+
+const addTo = (groups: Map<string, Group>, values: Json[], count: number): void => {
+  const key = JSON.stringify(values)
+  const group = groups.get(key) ?? { values, count: 0 }
+  group.count += count
+  groups.set(key, group)
+}
+
+const fragmentOf = (builder: Knex.QueryBuilder): Fragment => {
+  const { sql, bindings } = builder.toSQL()
+  return { sql, bindings: bindings as Fragment['bindings'] }
+}
+
+const union = (selects: Fragment[], word: 'UNION' | 'UNION ALL'): Fragment => ({
+  sql: selects.map(({ sql }, index) => `SELECT * FROM (${sql}) p${index}`).join(` ${word} `),
+  bindings: selects.flatMap(({ bindings }) => bindings),
+})
 
 const tooManyGroups = (): MangoError => {
   const tooMany = `There are more than ${MAX_ROWS.toLocaleString('en')} keys to count by.`

@@ -21,6 +21,14 @@ export type FromReader =
   | { kind: 'end'; connectionId: number }
   /** Bytes of the body, of which an answer is the last. */
   | { kind: 'part'; id: number; bytes: Uint8Array }
-  | { kind: 'answer'; id: number; status: number; headers: Record<string, string>; codes: Set<unknown> }
+  | {
+      kind: 'answer'
+      id: number
+      status: number
+      headers: Record<string, string>
+      codes: Set<unknown>
+      /** What was asked for. */
+      operation: string | undefined
+    }
   /** The request is a mutation, its document valid. */
   | { kind: 'mutation'; id: number }

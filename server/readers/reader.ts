@@ -3,6 +3,7 @@ import { answerGraphql, NOT_HERE } from '../graphql/answer.ts'
 import { BUDGET, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
+import { nameOfOperation } from '../graphql/operation-name.ts'
 import { hungUp } from '../graphql/request.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { createLog } from '../log.ts'
@@ -58,6 +59,7 @@ const start = (message: Start): void => {
     const session = idle.pop() ?? openSession(message)
     session.budget = budget
     let isMutation = false
+    let asked: string | undefined
     const answered = await answerGraphql(request, {
       schema,
       // Queries ask for no more of the service than this.
@@ -69,6 +71,7 @@ const start = (message: Start): void => {
       gone: gone.signal,
       made,
       async admit({ operation }) {
+        asked = operation && nameOfOperation(operation)
         isMutation = !made && operation?.operation === 'mutation' && request.method === 'POST'
         return isMutation ? NOT_HERE : {}
       },
@@ -81,7 +84,8 @@ const start = (message: Start): void => {
     for (let from = 0; from < body.length; from += PART_BYTES) {
       tell({ kind: 'part', id, bytes: body.subarray(from, from + PART_BYTES) })
     }
-    tell({ kind: 'answer', id, status: answered.status, headers: answered.headers, codes: answered.codes })
+    const { status, headers, codes } = answered
+    tell({ kind: 'answer', id, status, headers, codes, operation: asked })
   }
 
   process.on('message', (told: ToReader) => {

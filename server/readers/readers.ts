@@ -29,7 +29,11 @@ const RESTART_MS = 500
 const MOST_WAITING = 32_000_000
 const BESIDE_BODY = 10_000
 
-export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & { body: Buffer; codes: Set<unknown> }
+export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & {
+  body: Buffer
+  codes: Set<unknown>
+  operation?: string | undefined
+}
 
 type Told = ReaderAnswer | 'mutation' | Error
 
@@ -117,12 +121,11 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       if (message.kind === 'part') return void job.parts.push(message.bytes)
       reader.running.delete(message.id)
       clearTimeout(job.timer)
-      const { parts } = job
-      job.settle(
-        message.kind === 'mutation'
-          ? 'mutation'
-          : { status: message.status, headers: message.headers, codes: message.codes, body: Buffer.concat(parts) },
-      )
+      if (message.kind === 'mutation') job.settle('mutation')
+      else {
+        const { status, headers, codes, operation } = message
+        job.settle({ status, headers, codes, operation, body: Buffer.concat(job.parts) })
+      }
     }
     dispatch()
   }

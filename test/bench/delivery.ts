@@ -46,7 +46,7 @@ const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number
         const url = urls[left % urls.length]!
         const eventType = 'project_report_quarterly_overdue'
         const ids = { deliveryId: randomUUID(), eventId: randomUUID(), webhookId: randomUUID() }
-        await sendOnce({ ...ids, url, eventType, eventTime: clock.now(), payload }, tools)
+        await sendOnce({ ...ids, url, eventType, eventTime: clock.now(), payload, traceparent: null }, tools)
       }
     }),
   )

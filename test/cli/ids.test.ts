@@ -43,6 +43,30 @@ test('a webhook’s URL is taken for its id, with its scheme or without', async 
   assert.equal((await json('webhooks', 'show', webhook.url.replace('http://', ''))).id, webhook.id)
 })
 
+test('the end of an id is taken for it by filters that are set, and by the end of an access token', async () => {
+  const [organisation] = await json('organisations', 'list')
+  const [project] = await json('projects', 'list')
+  const limited = await json(
+    ...['webhooks', 'update', webhook.id, '--yes'],
+    ...['--organisation', organisation.id.slice(-10), '--project', project.id.slice(-10)],
+  )
+  assert.deepEqual([limited.organisationIds, limited.projectIds], [[organisation.id], [project.id]])
+  const made = await json(
+    ...['tokens', 'create', '--name', 'short', '--permissions', 'read', '--organisation', organisation.id.slice(-10)],
+  )
+  assert.deepEqual(made.accessToken?.organisationIds ?? made.organisationIds, [organisation.id])
+  const id = made.accessToken?.id ?? made.id
+  assert.equal((await json('tokens', 'revoke', id.slice(-10), '--yes')).id, id)
+})
+
+test('listen takes the end of the id of the webhook that it receives from', async () => {
+  const listen = (id: string) => run('listen', '--port', '0', '--webhook-id', id, '--run', 'exit 9')
+  const { code, stderr } = await listen(webhook.id.slice(-8))
+  assert.equal(code, 1, stderr)
+  assert.match(stderr, /Listening on/)
+  assert.equal((await listen('ffffffff')).code, 3)
+})
+
 test('an end that several ids have is wrong usage, and names them', async () => {
   const stub = await startStubServer(() => ({ data: { rows: [{ id: 'one' }, { id: 'two' }] } }))
   const { code, stderr } = await tidings(['webhooks', 'show', 'c6d7'], { home, env: connectedTo(stub) })

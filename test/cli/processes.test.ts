@@ -63,7 +63,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     test('share one port, and both answer', async () => {
       assert.equal((await processes()).length, 2)
       const answering = async () => {
-        await fetch(`${server.url}/livez`, { headers: { connection: 'close' } })
+        await fetch(`${server.url}/.well-known/jwks.json`, { headers: { connection: 'close' } })
         return new Set(server.log().match(/"process":\d+,"requestId"/g)).size
       }
       await eventually('both to have answered', answering, count => count === 2)
@@ -79,7 +79,11 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         .split('\n')
         .reduce((total, kib) => total + Number(kib) * 1024, 0)
       assert.ok(Math.abs(memory / sum - 1) < 0.3, `${memory} bytes of ${sum}`)
-      assert.ok(Math.abs(figure('tidings_clock_offset_seconds', await metrics())) < 60)
+      const text = await metrics()
+      assert.ok(Math.abs(figure('tidings_clock_offset_seconds', text)) < 60)
+      // What the database knows is not added up.
+      assert.equal(figure('tidings_database_up', text), 1)
+      assert.equal(figure('tidings_queue_depth', text), 0)
     })
 
     test('are started again when they die, and the others answer meanwhile', async () => {

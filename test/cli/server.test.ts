@@ -4,6 +4,7 @@ import { existsSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
 import { temporaryFolder, tidings } from './tidings.ts'
 
@@ -73,6 +74,38 @@ test('keys are rotated: the next one signs in ten minutes, the one before until 
   )
 })
 
+test('a key that is revoked is listed as such, and one that is not there is told apart', async () => {
+  const { data: before } = await server(['keys', 'list'])
+  const signing = before.find(({ status }: { status: string }) => status === 'signing')
+  assert.equal((await server(['keys', 'revoke', signing.kid])).code, 2, 'without a terminal it takes --yes')
+  const { code, data } = await server(['keys', 'revoke', signing.kid, '--yes'])
+  assert.equal(code, 0)
+  assert.ok(Date.parse(data.deliveriesFrom) > Date.now())
+  const { data: keys } = await server(['keys', 'list'])
+  assert.deepEqual(
+    keys.map(({ status }: { status: string }) => status),
+    ['next', 'revoked'],
+  )
+  assert.equal((await server(['keys', 'revoke', 'none', '--yes'])).code, 3)
+})
+
+test('the master key is replaced in steps, and a step that was left out is refused in words', async () => {
+  const next = randomBytes(32).toString('base64')
+  const old = env.TIDINGS_MASTER_KEY!
+  assert.equal((await server(['token', '--name', 'sealed', '--permissions', 'read'])).code, 0)
+  const early = await server(['keys', 'rotate', '--output', 'json'], { TIDINGS_MASTER_KEY: next })
+  assert.equal(early.code, 1)
+  assert.match(JSON.parse(early.stderr).error.hint, /TIDINGS_MASTER_KEY=new,old/)
+  const { code, data } = await server(['keys', 'reseal'], { TIDINGS_MASTER_KEY: `${next},${old}` })
+  assert.equal(code, 0)
+  assert.ok(data.resealed >= 2)
+  env.TIDINGS_MASTER_KEY = next
+  const { check } = await doctor()
+  assert.equal(check('signing keys').status, 'ok')
+  assert.notEqual(check('access tokens').status, 'problem')
+  assert.equal(check('master key').status, 'ok')
+})
+
 test('doctor finds keys and secrets that the master key does not open, and takes both keys', async () => {
   await server(['token', '--name', 'ci', '--permissions', 'admin'])
   const other = randomBytes(32).toString('base64')
@@ -116,4 +149,28 @@ test('a database URL that cannot be read is not repeated, since it has a passwor
     assert.match(stdout + stderr, /TIDINGS_DATABASE_URL is no URL such as .* write # as %23/s)
     assert.doesNotMatch(stdout + stderr, /s3cr|tword/)
   }
+})
+
+test('seed fills an installation with a month of deliveries, and says what is missing for them', async () => {
+  const home = temporaryFolder()
+  const own = { TIDINGS_DATABASE_URL: `sqlite:${join(home, 'seeded.sqlite')}` }
+  assert.equal((await server(['migrate'], own)).code, 0)
+  const without = await server(['seed', '--deliveries', '10'], own)
+  assert.equal(without.code, 2)
+  assert.match(without.stderr, /--events/)
+  const nothing = await server(['seed', '--events', '10'], own)
+  assert.equal(nothing.code, 1)
+  assert.match(nothing.stderr, /--organisations and --projects/)
+  const counts = { organisations: 3, projects: 6, users: 0, webhooks: 5, events: 100, deliveries: 500 }
+  const flags = Object.entries(counts).flatMap(([name, count]) => [`--${name}`, String(count)])
+  const { code, data, stderr } = await server(['seed', ...flags], own)
+  assert.equal(code, 0, stderr)
+  assert.deepEqual(data, counts)
+  const database = new DatabaseSync(join(home, 'seeded.sqlite'), { readOnly: true })
+  const count = (sql: string) => (database.prepare(sql).get() as { n: number }).n
+  assert.equal(count('SELECT COUNT(*) AS n FROM deliveries'), 500)
+  assert.ok(count('SELECT COUNT(*) AS n FROM attempts') > 500)
+  const pending = count("SELECT COUNT(*) AS n FROM deliveries WHERE status = 'pending'")
+  assert.equal(count('SELECT COUNT(*) AS n FROM delivery_queue'), pending)
+  database.close()
 })

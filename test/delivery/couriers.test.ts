@@ -148,7 +148,8 @@ describeEachEngine('what is committed by a process that delivers', engine => {
       take: (fresh: { id: string }[]) => ({ lease, taken: new Set(fresh.map(({ id }) => id)) }),
       seesToAll: true,
     }
-    const given = { id: event.id, type: event.type, createdAt: clock.now(), payload: event.payload, projectId: null }
+    const { id, type, payload } = event
+    const given = { id, type, createdAt: clock.now(), payload, projectId: null, traceparent: null }
     const loop = engine === 'sqlite' ? undefined : await fixture.startLoop()
     await loop?.idle()
     await fixture.database.transaction(trx => enqueueFresh(trx, given, [webhook], { lines: new Map(), courier: dying }))

@@ -9,7 +9,7 @@ import { type Credentials, createAccessToken } from '../../server/domain/access-
 import { recordEvent } from '../../server/domain/events.ts'
 import type { AttemptRow, DeliveryRow, WebhookRow } from '../../server/domain/resources.ts'
 import { createSealer } from '../../server/keys/seal.ts'
-import { openKeyring } from '../../server/keys/signing-keys.ts'
+import { type Keyring, openKeyring } from '../../server/keys/signing-keys.ts'
 import { createLog, type Log } from '../../server/log.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import type { WebhookOrdering } from '../../shared/vocabulary.ts'
@@ -18,6 +18,7 @@ import { addProject } from '../support/server.ts'
 import { addWebhook } from '../support/webhooks.ts'
 
 export type Fixture = {
+  keyring: Keyring
   given: TestDatabase
   database: Database
   /** Starts a delivery loop on the database; `stop` ends it. */
@@ -88,6 +89,7 @@ export const startFixture = async (
       .orderBy('id')
 
   return {
+    keyring,
     given,
     database,
     async startLoop(options = {}) {
@@ -107,7 +109,9 @@ export const startFixture = async (
         log: options.log ?? createLog('silent'),
         concurrency,
         claims: true,
-        ...(options.onSettled && { onSettled: options.onSettled }),
+        ...(options.onSettled && {
+          watch: { attempted: options.onSettled, claimed: () => {}, recorded: () => {} },
+        }),
       })
       let stopped: Promise<void> | undefined
       const stop = () => (stopped ??= loop.stop().then(() => sender.close()))

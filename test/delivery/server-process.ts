@@ -22,7 +22,8 @@ export const startServerProcess = async (
   env: Record<string, string> = {},
   args: string[] = [],
 ): Promise<ServerProcess> => {
-  const port = await freePort()
+  const port = env.TIDINGS_PORT ?? (await freePort())
+  const healthPort = env.TIDINGS_METRICS_PORT ?? port
   const child = spawn(process.execPath, [program, 'server', 'start', ...args], {
     env: {
       PATH: process.env.PATH,
@@ -46,7 +47,8 @@ export const startServerProcess = async (
   })
   const ended = once(child, 'exit')
   const url = `http://127.0.0.1:${port}`
-  const look = async () => (child.exitCode === null && !(await isReady(url)) ? `not ready: ${stderr}` : 'ready')
+  const look = async () =>
+    child.exitCode === null && !(await isReady(`http://127.0.0.1:${healthPort}`)) ? `not ready: ${stderr}` : 'ready'
   await eventually('the server to be ready', look, seen => seen === 'ready', { timeoutMs: 60_000 })
   if (child.exitCode !== null) throw new Error(`The server ended: ${stderr}`)
   return {

@@ -7,7 +7,7 @@ import type { Config } from '../../server/config.ts'
 import { migrate } from '../../server/database/migrate.ts'
 import { type InstallationFacts, inspectInstallation, type ReachedDatabaseFacts } from '../../server/doctor.ts'
 import { createToken, rotateSigningKey } from '../../server/maintenance.ts'
-import { describeEachEngine, freshDatabase, type TestDatabase } from '../support/databases.ts'
+import { describeEachEngine, engines, freshDatabase, type TestDatabase } from '../support/databases.ts'
 
 type ConfiguredFacts = Extract<InstallationFacts, { configurationFaults: undefined }>
 
@@ -68,6 +68,10 @@ describeEachEngine('facts about an installation', engine => {
     assert.ok(contents.overdue.longestMs >= 299_000, `${contents.overdue.longestMs} ms`)
   })
 
+  it('a user that may do everything lacks no grant', async () => {
+    assert.deepEqual((await reached()).lacking, [])
+  })
+
   it('another master key opens none of the signing keys, and not the secrets', async () => {
     const { contents } = await reached({ TIDINGS_MASTER_KEY: randomBytes(32).toString('base64') })
     assert.equal(contents?.signingKeys.closedKids.length, 2)
@@ -98,5 +102,34 @@ const queueOverdue = async ({ database }: TestDatabase): Promise<void> => {
     event_id: uuid(),
     webhook_id: uuid(),
     due_at: Date.now() - 300_000,
+  })
+}
+
+for (const engine of engines.filter(name => name !== 'sqlite')) {
+  it(`a user that may not write a table is told which (${engine})`, async () => {
+    const fresh = await freshDatabase(engine)
+    const user = `u${randomBytes(6).toString('hex')}`
+    try {
+      await migrate(fresh.database)
+      const url = new URL(fresh.url)
+      const { knex } = fresh.database
+      await knex.raw('CREATE USER ?@? IDENTIFIED BY ?', [user, '%', 'grants'])
+      await knex.raw(`GRANT SELECT, INSERT, UPDATE, DELETE ON ${url.pathname.slice(1)}.events TO ?@?`, [user, '%'])
+      await knex.raw(`GRANT SELECT ON ${url.pathname.slice(1)}.* TO ?@?`, [user, '%'])
+      url.username = user
+      url.password = 'grants'
+      const { database } = await inspect({ TIDINGS_DATABASE_URL: url.href })
+      assert.equal(database.state, 'reached')
+      assert.ok(database.lacking.includes('INSERT on webhooks'), database.lacking.join())
+      assert.ok(database.lacking.includes('UPDATE on rate_limits'))
+      assert.deepEqual(
+        database.lacking.filter(each => / events$|^SELECT/.test(each)),
+        [],
+      )
+      assert.equal(database.contents, undefined)
+    } finally {
+      await fresh.database.knex.raw('DROP USER IF EXISTS ?@?', [user, '%'])
+      await fresh.drop()
+    }
   })
 }

@@ -55,7 +55,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       done(await two.byOther(UPSERT_WEBHOOK, { url: receiver.url, ...input })).upsertWebhook.id
 
     for (const [where, pattern] of [
-      ['before it begins', /INSERT INTO used_signatures/],
+      ['before it begins', /INSERT INTO audit_log/],
       ['in the middle', /INSERT INTO project_reports/],
     ] as const) {
       it(`is nothing of a token that is revoked ${where}`, async () => {
@@ -331,7 +331,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       const { id, webhookId } = await oldDelivery()
       const since = new Date(Date.now() - 3 * DAY_MS).toISOString()
       const { happened } = await held(
-        /SELECT id FROM events WHERE id IN .* FOR UPDATE/s,
+        /SELECT id, created_at FROM events .* FOR UPDATE/s,
         () => schedule(two.proxy.url, { retentionDays: 1 }),
         async () =>
           done(

@@ -22,6 +22,7 @@ const operations: Record<'query' | 'mutation', Record<string, [needs: Permission
     events: ['read', 'events { id }'],
     deliveries: ['read', 'deliveries { id }'],
     accessTokens: ['read', 'accessTokens { id }'],
+    auditLog: ['read', 'auditLog { id }'],
     counts: ['read', 'counts(resource: users) { count }'],
     explain: ['read', 'explain(resource: webhooks) { sql }'],
   },

@@ -23,7 +23,7 @@ describeEachEngine('project reports', engine => {
     server = await startTestServer(engine, { clock, env: { TIDINGS_ROLES: 'api' } })
   })
   beforeEach(async () => {
-    project = await addProject(server.database)
+    project = await addProject(server.database, { createdAt: Date.parse('2026-07-01T00:00:00Z') })
   })
   after(() => server.stop())
 

@@ -58,6 +58,7 @@ const notShown: Record<string, string[]> = {
   deliveries: [],
   attempts: ['delivery_id'],
   access_tokens: ['expiry_event_at', 'secret_sealed', 'updated_at'],
+  audit_log: ['signature_hash'],
 }
 
 type Described = Resource & Pick<Entity, 'lists'>

@@ -243,12 +243,15 @@ describeEachEngine('a signed request', engine => {
     assertServed(await send(server.url, request))
     clock.advance(10 * MINUTE_MS)
     const { database } = server
-    await runSchedule({ database, clock, log, reportDueDays: 30, retentionDays: 30, onEvents: () => {} })
+    await runSchedule({ database, clock, log, reportDueDays: 30, retentionDays: 30, auditDays: 90, onEvents: () => {} })
     assertRefused(await send(second.url, request), 'replayed')
     clock.advance(1)
-    await runSchedule({ database, clock, log, reportDueDays: 30, retentionDays: 30, onEvents: () => {} })
+    await runSchedule({ database, clock, log, reportDueDays: 30, retentionDays: 30, auditDays: 90, onEvents: () => {} })
     assertRefused(await send(second.url, request), 'clock_skew')
-    assert.deepEqual(await database.knex('used_signatures').where('expires_at', '<', clock.now()), [])
+    clock.advance(2_001)
+    await runSchedule({ database, clock, log, reportDueDays: 30, retentionDays: 30, auditDays: 90, onEvents: () => {} })
+    const marked = database.knex('audit_log').whereNotNull('signature_hash')
+    assert.deepEqual(await marked.where('created_at', '<', clock.now() - 10 * MINUTE_MS - 2_000), [])
   })
 
   it('may carry a query as often as one likes', async () => {
@@ -383,7 +386,7 @@ describeEachEngine('a signed request', engine => {
       },
     }
     const app = new Koa()
-    app.use(requestId(log))
+    app.use(requestId({ log }))
     app.use(authenticate({ database, sealer: counting, clock }))
     const listening = app.listen(0, '127.0.0.1')
     await once(listening, 'listening')

@@ -8,6 +8,7 @@ import { after, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { eventually } from '../support/eventually.ts'
+import { nginxWith } from '../support/nginx.ts'
 import { freePort } from '../support/ports.ts'
 import { type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'
 
@@ -15,22 +16,6 @@ const deploy = (name: string): string =>
   readFileSync(fileURLToPath(new URL(`../../deploy/${name}`, import.meta.url)), 'utf8')
 const missing = (program: string, flag: string): string | false =>
   spawnSync(program, [flag]).error ? `${program} is not installed` : false
-
-/** The file as it is, but for what this machine has no certificates and no port of: where it listens and leads to. */
-const nginxWith = (site: string, folder: string, port: number, upstream: string): string => {
-  const here = site
-    .replace('listen 443 ssl', `listen 127.0.0.1:${port}`)
-    .replaceAll(/^ *ssl_certificate.*\n/gm, '')
-    .replace('127.0.0.1:4100', upstream)
-  assert.ok(here.includes(`127.0.0.1:${port}`) && here.includes(upstream))
-  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
-    name => `${name}_temp_path ${folder}/${name};`,
-  )
-  return `daemon off; master_process off; worker_processes 1; pid ${folder}/pid; error_log ${folder}/errors;
-events { worker_connections 64; }
-http { access_log off; ${temporary.join(' ')}
-${here} }`
-}
 
 describe('behind a reverse proxy', () => {
   const folder = mkdtempSync(path.join(tmpdir(), 'tidings-proxy-'))

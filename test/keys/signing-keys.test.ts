@@ -3,7 +3,13 @@ import { createHash, createPublicKey, type KeyObject, randomBytes, sign, verify 
 import { after, afterEach, before, beforeEach, it } from 'node:test'
 import { connect } from '../../server/database/connect.ts'
 import { createSealer } from '../../server/keys/seal.ts'
-import { type Keyring, openKeyring } from '../../server/keys/signing-keys.ts'
+import {
+  deleteRetiredKeys,
+  type Keyring,
+  openKeyring,
+  REVOKED_WAIT_MS,
+  revokeKey,
+} from '../../server/keys/signing-keys.ts'
 import { type TestClock, testClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
@@ -130,18 +136,104 @@ describeEachEngine('signing keys', engine => {
     }
   })
 
-  it('comes to the notice of the other processes within a minute', async t => {
+  it('comes to the notice of the other processes within 15 s', async t => {
     t.mock.timers.enable({ apis: ['setInterval'] })
     const [one, two] = [await open(), await open()]
     const next = await one.rotate()
     assert.ok(!kids(two).includes(next.kid))
-    t.mock.timers.tick(MINUTE_MS)
+    t.mock.timers.tick(15_000)
     await eventually(
       'the other process to have the key',
       () => kids(two),
       all => all.includes(next.kid),
     )
     assert.deepEqual(kids(two), kids(one))
+  })
+
+  it('is deleted when no receiver needs it, and the one that signs is not', async () => {
+    const { database } = fresh
+    const keyring = await open()
+    const first = keyring.current()
+    const next = await keyring.rotate()
+    clock.advance(10 * MINUTE_MS)
+    await deleteRetiredKeys(database.knex, clock.now())
+    assert.equal((await database.knex('signing_keys')).length, 2, 'its tokens may be on their way')
+    clock.advance(TOKEN_MS + CACHE_MS + MINUTE_MS)
+    await deleteRetiredKeys(database.knex, clock.now())
+    assert.deepEqual(await database.knex('signing_keys').pluck('kid'), [next.kid])
+    assert.deepEqual(kids(keyring), [next.kid])
+    assert.notEqual(keyring.current().kid, first.kid)
+  })
+
+  it('that is revoked is published no more and signs nothing; the next one signs when caches are over', async () => {
+    const { database } = fresh
+    const keyring = await open()
+    const leaked = keyring.current()
+    const revoked = await revokeKey(database, sealer, leaked.kid, clock.now())
+    await keyring.refresh()
+    assert.equal(revoked?.signsFrom, clock.now() + REVOKED_WAIT_MS)
+    assert.ok(REVOKED_WAIT_MS > CACHE_MS)
+    assert.equal(keyring.signsFrom(), revoked.signsFrom)
+    assert.throws(() => keyring.current())
+    assert.equal(kids(keyring).length, 1)
+    assert.ok(!kids(keyring).includes(leaked.kid))
+    clock.set(revoked.signsFrom)
+    assert.equal(keyring.signsFrom(), 0)
+    assert.ok(isVerified(keyring.current(), keyring))
+    assert.doesNotMatch(JSON.stringify(await database.knex('signing_keys').where({ kid: leaked.kid })), /"v1\./)
+    assert.deepEqual(await revokeKey(database, sealer, leaked.kid, clock.now()), { signsFrom: clock.now() })
+    assert.equal(await revokeKey(database, sealer, 'no such key', clock.now()), undefined)
+  })
+
+  it('that is revoked gives way at once to the next, where that has long been published', async () => {
+    const { database } = fresh
+    const keyring = await open()
+    const leaked = keyring.current()
+    const next = await keyring.rotate()
+    clock.advance(6 * MINUTE_MS)
+    await revokeKey(database, sealer, leaked.kid, clock.now())
+    await keyring.refresh()
+    assert.equal(keyring.signsFrom(), 0)
+    assert.equal(keyring.current().kid, next.kid)
+  })
+
+  it('that is revoked before it signs never does, and the one that signs goes on', async () => {
+    const { database } = fresh
+    const keyring = await open()
+    const first = keyring.current()
+    const leaked = await keyring.rotate()
+    await revokeKey(database, sealer, leaked.kid, clock.now())
+    await keyring.refresh()
+    assert.deepEqual(kids(keyring), [first.kid])
+    clock.advance(60 * MINUTE_MS)
+    assert.equal(keyring.current().kid, first.kid)
+    assert.ok(isVerified(keyring.current(), keyring))
+    const another = await keyring.rotate()
+    assert.notEqual(another.kid, leaked.kid)
+    clock.advance(60 * MINUTE_MS)
+    assert.equal(keyring.current().kid, another.kid)
+  })
+
+  it('that a process cannot open is published by it all the same; it signs nothing then, and says why', async t => {
+    t.mock.timers.enable({ apis: ['setInterval'] })
+    const { database } = fresh
+    const faults: string[] = []
+    const keyring = await openKeyring(database, sealer, clock, fault => faults.push(fault))
+    opened.push(keyring)
+    const other = await open({ database, sealer: createSealer([newMaster, oldMaster]) })
+    const next = await other.rotate()
+    t.mock.timers.tick(15_000)
+    await eventually(
+      'the key',
+      () => kids(keyring),
+      found => found.includes(next.kid),
+    )
+    assert.match(keyring.fault() ?? '', new RegExp(`${next.kid} .* TIDINGS_MASTER_KEY`))
+    assert.equal(faults.length, 1)
+    assert.equal(keyring.signsFrom(), 0, 'the one before signs yet')
+    clock.set(next.activeFrom)
+    assert.equal(keyring.signsFrom(), Number.POSITIVE_INFINITY)
+    assert.throws(() => keyring.current(), /cannot be signed with/)
   })
 
   it('survives a change of the master key while the old one is still named', async () => {

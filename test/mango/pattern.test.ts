@@ -12,7 +12,7 @@ const literal = (text: string, rest: Partial<Literal> = {}): Literal => ({
 const found: [string, Literal[]][] = [
   ['acme', [literal('acme', { complete: true })]],
   ['^acme', [literal('acme', { at: 'start', complete: true })]],
-  ['^acme$', [literal('acme', { at: 'start' })]],
+  ['^acme$', [literal('acme', { at: 'whole', complete: true })]],
   ['acme ltd\\.', [literal('acme ltd.', { complete: true })]],
   ['(?i)Acme', [literal('acme', { ignoreCase: true })]],
   ['(?i)café', [literal('caf', { ignoreCase: true })]],
@@ -113,6 +113,7 @@ const text = fc.array(
 
 const has = (value: string, { text: part, at, ignoreCase }: Literal): boolean => {
   const folded = ignoreCase ? value.toLowerCase().replaceAll('\u017f', 's') : value
+  if (at === 'whole') return folded === part
   return at === 'start' ? folded.startsWith(part) : folded.includes(part)
 }
 

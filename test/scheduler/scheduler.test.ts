@@ -8,7 +8,7 @@ import { createLog } from '../../server/log.ts'
 import { runSchedule, startScheduler } from '../../server/scheduler/scheduler.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
-import { addProject } from '../support/server.ts'
+import { addProject as addProjectMadeAt } from '../support/server.ts'
 import { addWebhook } from '../support/webhooks.ts'
 
 const DAY_MS = 24 * 3600 * 1000
@@ -28,6 +28,7 @@ const TABLES = [
   'project_reports',
   'projects',
   'organisations',
+  'report_quarters',
 ]
 
 describeEachEngine('the scheduler', engine => {
@@ -57,6 +58,11 @@ describeEachEngine('the scheduler', engine => {
     const { id: accessTokenId } = await token()
     return addWebhook(given.database.knex, { accessTokenId, createdAt: clock.now() })
   }
+  /** One that was there before the quarter that has just ended did, unless told otherwise. */
+  const addProject = (
+    database: TestDatabase['database'],
+    change: { organisation?: string; project?: string; createdAt?: number } = {},
+  ) => addProjectMadeAt(database, { createdAt: clock.now() - DAY_MS, ...change })
   const events = (type: string) => given.database.knex('events').where({ type })
   const reports = () => given.database.knex('project_reports').orderBy('quarter')
 
@@ -91,7 +97,7 @@ describeEachEngine('the scheduler', engine => {
 
   it('opens each report once, however many there are and however many schedulers open them', async () => {
     const { organisationId } = await addProject(given.database)
-    const times = { created_at: clock.now(), updated_at: clock.now() }
+    const times = { created_at: clock.now() - DAY_MS, updated_at: clock.now() }
     const more = Array.from({ length: 450 }, (_, n) => ({
       id: randomUUID(),
       organisation_id: organisationId,
@@ -101,6 +107,65 @@ describeEachEngine('the scheduler', engine => {
     await given.database.knex('projects').insert(more)
     await twoAtOnce()
     assert.equal((await reports()).length, 451)
+  })
+
+  it('opens no report for a project that was made after the quarter ended', async () => {
+    const { projectId } = await addProject(given.database, { createdAt: clock.now() })
+    await runSchedule(tools())
+    assert.deepEqual(await reports(), [])
+    clock.set(at('2027-01-01T00:00:00Z'))
+    await runSchedule(tools())
+    const opened = await reports()
+    assert.deepEqual(
+      opened.map(report => [report.project_id, report.quarter]),
+      [[projectId, '2026-4']],
+    )
+  })
+
+  it('opens the report of a project whose creation was under way when its quarter ended', async () => {
+    await runSchedule(tools())
+    clock.advance(5_000)
+    await addProject(given.database, { createdAt: at('2026-09-30T23:59:59.999Z') })
+    await runSchedule(tools())
+    assert.deepEqual(
+      (await reports()).map(report => report.quarter),
+      ['2026-3'],
+    )
+  })
+
+  it('makes up for the quarters that it slept through, and opens none twice', async () => {
+    await addProject(given.database)
+    clock.advance(DAY_MS)
+    await runSchedule(tools())
+    clock.set(at('2027-07-01T00:00:00Z') + DAY_MS)
+    await addProject(given.database, { organisation: 'Borealis', createdAt: at('2027-05-01T00:00:00Z') })
+    await twoAtOnce()
+    await twoAtOnce()
+    assert.deepEqual(
+      (await reports()).map(report => report.quarter),
+      ['2026-3', '2026-4', '2027-1', '2027-2', '2027-2'],
+    )
+  })
+
+  it('goes through no projects, reports, tokens or events where nothing is to be done', async () => {
+    await addProject(given.database)
+    const { id } = await token({ expiresAt: clock.now() + 1 })
+    await given.database.knex('access_tokens').where({ id }).update({ revoked_at: clock.now() })
+    clock.advance(DAY_MS)
+    await runSchedule(tools())
+    const statements: string[] = []
+    const note = ({ sql }: { sql: string }) => statements.push(sql)
+    given.database.knex.on('query', note)
+    await runSchedule(tools())
+    given.database.knex.removeListener('query', note)
+    assert.equal(statements.filter(sql => /from projects/i.test(sql)).length, 0)
+    const tokens = statements.find(sql => /from access_tokens/i.test(sql))
+    assert.ok(tokens)
+    const unsettled = await given.database
+      .knex('access_tokens')
+      .whereNull('expiry_event_at')
+      .where('expires_at', '>', 0)
+    assert.deepEqual(unsettled, [], 'one that was revoked before is not looked at again')
   })
 
   it('leaves a report that was submitted before it was opened as it is', async () => {
@@ -245,6 +310,20 @@ describeEachEngine('the scheduler', engine => {
     await runSchedule(tools(database))
     assert.equal((await reports()).length, 0)
     assert.equal((await events('token_expired')).length, 1)
+  })
+
+  it('keeps one part of the schedule while another has work without end', async () => {
+    const often = Promise.withResolvers<void>()
+    let rounds = 0
+    const endless = { name: 'endless', everyMs: 0, largestPart: 1 / 2, begin: () => async () => true }
+    const begin = () => {
+      rounds += 1
+      if (rounds === 5) often.resolve()
+      return async () => false
+    }
+    const scheduler = startScheduler(tools(), [endless, { name: 'often', everyMs: 1, largestPart: 1, begin }])
+    await often.promise
+    await scheduler.stop()
   })
 
   it('runs at once when started, tells of events, and stops when told to', async () => {

@@ -120,10 +120,14 @@ export const sendGraphql = async (
 /** Organisations, projects and users to test with; what is not said is made up. */
 export const addProject = async (
   database: Database,
-  { organisation = 'Acme', project = 'Wells' }: { organisation?: string; project?: string } = {},
+  {
+    organisation = 'Acme',
+    project = 'Wells',
+    createdAt = Date.now(),
+  }: { organisation?: string; project?: string; createdAt?: number } = {},
 ): Promise<{ organisationId: string; projectId: string; userId: string }> => {
   const ids = { organisationId: randomUUID(), projectId: randomUUID(), userId: randomUUID() }
-  const times = { created_at: Date.now(), updated_at: Date.now() }
+  const times = { created_at: createdAt, updated_at: createdAt }
   await database.knex('organisations').insert({ id: ids.organisationId, name: organisation, ...times })
   await database
     .knex('projects')

@@ -22,6 +22,7 @@ const createAccessToken = mutation<CreateArguments, Credentials>(
     apiKey,
     secret: apiSecret,
   }),
+  ({ id }) => id,
 )
 
 /** A variable that was not filled in must not make a token that sees everything. */

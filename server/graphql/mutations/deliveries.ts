@@ -17,6 +17,7 @@ export const deliveryMutations: Mutations = {
     'webhooks',
     ({ deliveryId }, { change }) => change(held => redeliver(held, deliveryId)),
     (id, { loaders }) => loaders.row(deliveries).load(id),
+    id => id,
   ),
   redeliverMany: resumable<{ webhookId: string; query: MangoQuery; dryRun?: boolean }, Redelivery>(
     'webhooks',

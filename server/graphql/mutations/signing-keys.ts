@@ -3,14 +3,19 @@ import { requireSeesAll } from '../../domain/permissions.ts'
 import { type Mutations, mutation } from './mutation.ts'
 
 export const signingKeyMutations: Mutations = {
-  rotateSigningKey: mutation('admin', async (_args, { change, tools: { keyring } }) => {
-    const made = await change(async ({ trx, token }) => {
-      requireSeesAll(token, 'rotate the signing key')
-      const { kid, publicJwk, createdAt, activeFrom } = await keyring.rotate(trx)
-      return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
-    })
-    // It is made all the same, and each process looks every minute.
-    await keyring.refresh().catch(() => {})
-    return made
-  }),
+  rotateSigningKey: mutation(
+    'admin',
+    async (_args, { change, tools: { keyring } }) => {
+      const made = await change(async ({ trx, token }) => {
+        requireSeesAll(token, 'rotate the signing key')
+        const { kid, publicJwk, createdAt, activeFrom } = await keyring.rotate(trx)
+        return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
+      })
+      // It is made all the same, and each process looks every minute.
+      await keyring.refresh().catch(() => {})
+      return made
+    },
+    made => made,
+    ({ kid }) => kid,
+  ),
 }

@@ -34,11 +34,13 @@ export const webhookMutations: Mutations = {
     'webhooks',
     (input, context) => createWebhook(context, input, told(context)),
     answer,
+    ({ told }) => told.webhook.id,
   ),
   upsertWebhook: mutation<WebhookInput & { id?: string }, Stored<Told>>(
     'webhooks',
     ({ id, ...input }, context) => upsertWebhook(context, id, input, told(context)),
     answer,
+    ({ told }) => told.webhook.id,
   ),
   deleteWebhook: mutation<{ id: string }, string>('webhooks', ({ id }, { change }) =>
     change(async held => {
@@ -50,11 +52,13 @@ export const webhookMutations: Mutations = {
     'webhooks',
     ({ id }, context) => pingWebhook(context, id),
     ({ deliveryId }, { loaders }) => loaders.row(deliveries).load(deliveryId),
+    ({ deliveryId }) => deliveryId,
   ),
   sendExample: mutation<{ webhookId: string; eventType: EventType; payload?: unknown }, string>(
     'webhooks',
     (args, { change }) => change(held => sendExample(held, args)),
     (id, { loaders }) => loaders.row(deliveries).load(id),
+    id => id,
   ),
   recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string }, Recovery>(
     'webhooks',

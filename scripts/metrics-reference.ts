@@ -1,0 +1,56 @@
+// node scripts/metrics-reference.ts: writes docs/reference/metrics.md from the metrics themselves. A test says when it
+// has to be written again.
+import { writeFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { connect } from '../server/database/connect.ts'
+import { createMetrics } from '../server/metrics/metrics.ts'
+
+type Described = { name: string; help: string; type: string; labelNames?: string[]; upperBounds?: number[] }
+
+/** Every metric of Tidings' own, as a server of all roles has them. */
+export const ownMetrics = async (): Promise<Described[]> => {
+  const metrics = createMetrics()
+  const database = await connect('sqlite::memory:')
+  try {
+    metrics.compareWith({ now: Date.now })
+    metrics.watchPool('api', database)
+    metrics.askOf(database, { now: Date.now }, 30)
+    const all = [metrics.registry, metrics.shared].flatMap(registry => registry.getMetricsAsArray())
+    return (all as unknown as Described[]).filter(({ name }) => name.startsWith('tidings_'))
+  } finally {
+    metrics.stop()
+    await database.close()
+  }
+}
+
+const typeOf = (metric: Described): string => ('upperBounds' in metric ? 'histogram' : metric.type)
+
+export const metricsPage = async (): Promise<string> => {
+  const found = (await ownMetrics()).toSorted((a, b) => (a.name < b.name ? -1 : 1))
+  const rows = found.map(metric => {
+    const labels = (metric.labelNames ?? []).map(name => `\`${name}\``).join(', ')
+    return `| \`${metric.name}\` | ${typeOf(metric)} | ${labels} | ${metric.help} |`
+  })
+  return `# Metrics
+
+\`GET /metrics\` answers in Prometheus' text format; with \`TIDINGS_METRICS_PORT\` at that port and not on the public
+one. Several processes of one \`tidings server start --processes\` answer together. What the database knows
+(\`tidings_queue_…\`, \`tidings_webhooks\`, \`tidings_purge_lag_seconds\`) is the same from every server: take \`max\`
+of it, not \`sum\`. A process asks for it when somebody looks, every 10 s at most and for a hundredth of the time at
+most; where the database has been away for two minutes, these are left out and \`tidings_database_up\` is 0.
+
+Beside these there are \`process_…\` and \`nodejs_…\`: memory, processor time, open files, garbage collection.
+[The dashboard](../../deploy/grafana.json) shows them, [the alerts](../../deploy/alerts.yaml) watch them.
+
+<!-- Written by scripts/metrics-reference.ts. -->
+
+| Name | Type | Labels | |
+|---|---|---|---|
+${rows.join('\n')}
+`
+}
+
+if (import.meta.main) {
+  const page = fileURLToPath(new URL('../docs/reference/metrics.md', import.meta.url))
+  writeFileSync(page, await metricsPage())
+}

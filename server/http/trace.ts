@@ -1,0 +1,33 @@
+import type { Middleware } from 'koa'
+import { inTrace, readTraceparent, startSpan } from '../tracing/tracing.ts'
+import type { Authenticated } from './authenticate.ts'
+
+/**
+ * Takes over the trace that an authenticated request says it belongs to (`traceparent`), and makes a span of it where
+ * spans are made. Strangers begin none.
+ */
+export const traced = (): Middleware<Authenticated> => async (ctx, next) => {
+  const { requestId, token, arrivedAt } = ctx.state
+  const parent = readTraceparent(ctx.get('traceparent')) ?? null
+  const about = { 'http.request.method': ctx.method, 'tidings.request.id': requestId, 'tidings.token.id': token.id }
+  const startedAt = Date.now() - (performance.now() - arrivedAt)
+  const span = startSpan('POST /graphql', 'server', about, { parent, startedAt })
+  const trace = span?.traceparent ?? parent ?? undefined
+  if (trace) ctx.state.traceId = trace.split('-')[1]
+  let failure: string | undefined
+  try {
+    await inTrace(trace, next)
+    const { told, operation } = ctx.state
+    span?.tell({
+      'http.response.status_code': ctx.status,
+      ...(operation && { 'tidings.operation': operation }),
+      ...(told && { 'tidings.error.code': told.code }),
+    })
+    failure = told?.code
+  } catch (error) {
+    failure = (error as Error).name
+    throw error
+  } finally {
+    span?.end(failure)
+  }
+}

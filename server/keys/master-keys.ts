@@ -1,0 +1,172 @@
+import { hostname } from 'node:os'
+import type { Knex } from 'knex'
+import { toIso } from '../../shared/time.ts'
+import { version } from '../../shared/version.ts'
+import type { Role } from '../config.ts'
+import { type Database, isOutage, marks, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
+import type { Log } from '../log.ts'
+import { masterKeyName } from './seal.ts'
+
+// A master key is replaced in steps: OLD, then OLD,NEW everywhere, then NEW,OLD everywhere, then `server keys reseal`,
+// then NEW. Each process says which keys it has, in a row of its own; whoever would seal with what another cannot open,
+// or cannot open what another seals with or has sealed, is refused. It decides while it holds the rows of all keys.
+
+/** How often a process says that it lives. One that has not for so long is dead. */
+const SEEN_MS = 10_000
+const DEAD_MS = 45_000
+/** The row of a dead one is kept no longer. */
+const FORGOTTEN_MS = 24 * 3600 * 1000
+
+/** A process of the installation, as it has described itself. */
+export type LiveProcess = {
+  id: string
+  host: string
+  pid: number
+  version: string
+  roles: string
+  /** Names of its master keys; it seals with the first. */
+  masterKeys: string[]
+  startedAt: number
+}
+
+/** A step of replacing the master key was taken before the one before it was done everywhere. */
+export class KeyOrderError extends Error {
+  override name = 'KeyOrderError'
+  readonly hint: string
+  /** Others are in the way, and may not be soon. */
+  readonly mayPass: boolean
+  constructor(message: string, hint: string, { mayPass }: { mayPass: boolean }) {
+    super(message)
+    this.hint = hint
+    this.mayPass = mayPass
+  }
+}
+
+export const namesOf = (masterKeys: Buffer[]): string[] => masterKeys.map(masterKeyName)
+
+/** The processes that live, by the database's clock. */
+export const liveProcesses = async (sql: Sql): Promise<LiveProcess[]> => {
+  const { nowMs } = dialectOf(sql)
+  type Row = Omit<LiveProcess, 'masterKeys' | 'startedAt'> & { master_keys: string; started_at: number }
+  const found = await rows<Row>(
+    sql,
+    `SELECT id, host, pid, version, roles, master_keys, started_at FROM processes
+     WHERE seen_at > ${nowMs} - ${DEAD_MS} ORDER BY started_at, id`,
+  )
+  return found.map(({ id, host, pid, version, roles, master_keys, started_at }) => ({
+    ...{ id, host, pid, version, roles },
+    masterKeys: master_keys.split(','),
+    startedAt: Number(started_at),
+  }))
+}
+
+export const named = ({ host, pid, version, startedAt }: LiveProcess): string =>
+  `process ${pid} on ${host} (version ${version}, since ${toIso(startedAt)})`
+
+/**
+ * Throws KeyOrderError unless all that is sealed with these keys can be opened by every process, and these keys open
+ * all that is sealed, and that other processes seal. Until the transaction ends, no process is let in that would
+ * change that.
+ *
+ * @param seals whether something is to be sealed
+ */
+export const requireMasterKeys = async (
+  trx: Sql,
+  names: string[],
+  { seals = true, except = '' }: { seals?: boolean; except?: string } = {},
+): Promise<void> => {
+  const [sealing] = names as [string]
+  const { onDuplicate, forUpdate } = dialectOf(trx)
+  if (seals) {
+    await run(
+      trx,
+      `INSERT INTO master_keys (name, retired_at) VALUES (?, NULL)${onDuplicate(['name'])}retired_at = NULL`,
+      [sealing],
+    )
+  }
+  const known = await rows<{ name: string; retired_at: number | null }>(
+    trx,
+    `SELECT name, retired_at FROM master_keys ORDER BY name${forUpdate}`,
+  )
+  const closed = known.filter(({ name, retired_at }) => retired_at === null && !names.includes(name))
+  const others = (await liveProcesses(trx)).filter(({ id }) => id !== except)
+  if (closed.length > 0) {
+    const list = closed.map(({ name }) => name).join(', ')
+    throw new KeyOrderError(
+      `secrets are sealed with master key ${list}, which TIDINGS_MASTER_KEY does not name ` +
+        `(it names ${names.join(', ')})`,
+      'Name it as well: TIDINGS_MASTER_KEY=new,old. It can be left out once `tidings server keys reseal` has been run.',
+      { mayPass: false },
+    )
+  }
+  const without = seals ? others.filter(({ masterKeys }) => !masterKeys.includes(sealing)) : []
+  if (without.length > 0) {
+    throw new KeyOrderError(
+      `this would seal with master key ${sealing}, which ${without.map(named).join(' and ')} cannot open`,
+      'First have it opened everywhere: TIDINGS_MASTER_KEY=old,new for every process. Then put the new one first.',
+      { mayPass: true },
+    )
+  }
+}
+
+/** Says which keys this process has, for as long as it runs; `fault` says why it may not, where it may not. */
+export type Membership = { fault(): string | undefined; leave(): Promise<void> }
+
+/** Lets this process in, if its master keys fit those of the others; else throws KeyOrderError. */
+export const joinProcesses = async (
+  database: Database,
+  { masterKeys, roles, log }: { masterKeys: Buffer[]; roles: Role[]; log: Log },
+): Promise<Membership> => {
+  const names = namesOf(masterKeys)
+  const id = newId(Date.now())
+  const { nowMs } = database.dialect
+  let fault: string | undefined
+
+  const enter = async (trx: Knex.Transaction): Promise<void> => {
+    await requireMasterKeys(trx, names, { except: id })
+    await run(
+      trx,
+      `INSERT INTO processes (id, host, pid, version, roles, master_keys, started_at, seen_at)
+       VALUES (?, ?, ?, ?, ?, ?, ${nowMs}, ${nowMs})`,
+      [id, hostname(), process.pid, version, roles.join(','), names.join(',')],
+    )
+  }
+
+  /** Of one that stood still for long, or whose database was put back, the row is gone. */
+  const saySo = async (): Promise<void> => {
+    const known = await run(database.knex, `UPDATE processes SET seen_at = ${nowMs} WHERE id = ?`, [id])
+    if (known === 0) await database.transaction(enter)
+  }
+
+  await database.transaction(enter)
+  const timer = setInterval(() => {
+    saySo().then(
+      () => {
+        fault = undefined
+      },
+      error => {
+        // Whoever cannot say so because of an outage is judged when it is over.
+        if (isOutage(error)) return
+        fault = error.message
+        log.error({ err: error }, 'this process does not fit the others: it is not ready')
+      },
+    )
+  }, SEEN_MS).unref()
+  return {
+    fault: () => fault,
+    async leave() {
+      clearInterval(timer)
+      await run(database.knex, 'DELETE FROM processes WHERE id = ?', [id]).catch(() => {})
+    },
+  }
+}
+
+/** Deletes the rows of processes that have been dead for long. */
+export const forgetProcesses = async (sql: Sql): Promise<void> => {
+  const { nowMs } = dialectOf(sql)
+  const dead = await rows<{ id: string }>(sql, `SELECT id FROM processes WHERE seen_at < ${nowMs} - ${FORGOTTEN_MS}`)
+  const ids = dead.map(({ id }) => id)
+  if (ids.length > 0) await run(sql, `DELETE FROM processes WHERE id IN (${marks(ids)})`, ids)
+}

@@ -1,0 +1,103 @@
+import { type Database, otherWork, rows, run } from '../database/connect.ts'
+import { tokenSealContext } from '../domain/access-tokens.ts'
+import { auditOperator } from '../domain/audit.ts'
+import { answerSealContext, outcomesSealContext } from '../domain/idempotency.ts'
+import { KeyOrderError, liveProcesses, named, namesOf, requireMasterKeys } from './master-keys.ts'
+import { createSealer } from './seal.ts'
+import { sealContext } from './signing-keys.ts'
+
+/** All that is sealed: what a row is known by, and what its secret is sealed to. */
+const SEALED: { table: string; column: string; key: string[]; context: (...key: string[]) => string }[] = [
+  { table: 'access_tokens', column: 'secret_sealed', key: ['id'], context: tokenSealContext },
+  { table: 'signing_keys', column: 'private_key_sealed', key: ['kid'], context: sealContext },
+  {
+    table: 'idempotency_keys',
+    column: 'outcomes_sealed',
+    key: ['access_token_id', 'key_hash'],
+    context: outcomesSealContext,
+  },
+  {
+    table: 'idempotency_keys',
+    column: 'answer_sealed',
+    key: ['access_token_id', 'key_hash'],
+    context: answerSealContext,
+  },
+]
+
+/** Answers may have 4 MiB. */
+const BATCH = 20
+
+/**
+ * Seals everything again with the first master key, while servers run, and notes that nothing is sealed with the others
+ * any more. Each row is changed only while it is as it was read; killed, it is run again. Throws KeyOrderError unless
+ * every process seals with that key by now.
+ *
+ * @returns how many secrets were sealed again
+ */
+export const reseal = async (database: Database, masterKeys: Buffer[]): Promise<{ resealed: number; key: string }> => {
+  const names = namesOf(masterKeys)
+  const [key] = names as [string]
+  const sealer = createSealer(masterKeys)
+  await database.transaction(async trx => {
+    await requireMasterKeys(trx, names)
+    const others = (await liveProcesses(trx)).filter(process => process.masterKeys[0] !== key)
+    if (others.length === 0) return
+    throw new KeyOrderError(
+      `${others.map(named).join(' and ')} would go on sealing with another master key than ${key}`,
+      'First have every process seal with the new one: TIDINGS_MASTER_KEY=new,old.',
+      { mayPass: true },
+    )
+  })
+  let resealed = 0
+  for (const { table, column, key: columns, context } of SEALED) {
+    const where = columns.map(name => `${name} = ?`).join(' AND ')
+    for (;;) {
+      const found = await rows<Record<string, string>>(
+        database.knex,
+        `SELECT ${columns}, ${column} FROM ${table} WHERE ${isOther(column)} LIMIT ?`,
+        [key, BATCH],
+      )
+      for (const row of found) {
+        const id = columns.map(name => row[name]!)
+        const sealed = row[column]!
+        const again = sealer.seal(sealer.open(sealed, context(...id)), context(...id))
+        resealed += await run(database.knex, `UPDATE ${table} SET ${column} = ? WHERE ${where} AND ${column} = ?`, [
+          again,
+          ...id,
+          sealed,
+        ])
+      }
+      if (found.length === 0) break
+      await otherWork()
+    }
+  }
+  await database.transaction(async trx => {
+    // Whoever came in meanwhile is seen here.
+    await requireMasterKeys(trx, names)
+    for (const { table, column } of SEALED) {
+      const [left] = await rows(trx, `SELECT 1 FROM ${table} WHERE ${isOther(column)} LIMIT 1`, [key])
+      if (!left) continue
+      throw new KeyOrderError('something was sealed with an earlier key meanwhile', 'Run it again.', { mayPass: true })
+    }
+    const processes = await liveProcesses(trx)
+    if (processes.some(process => process.masterKeys[0] !== key)) {
+      throw new KeyOrderError('a process has started meanwhile that seals with an earlier key', 'Run it again.', {
+        mayPass: true,
+      })
+    }
+    await run(
+      trx,
+      `UPDATE master_keys SET retired_at = ${database.dialect.nowMs} WHERE name <> ? AND retired_at IS NULL`,
+      [key],
+    )
+  })
+  const [{ now } = { now: Date.now() }] = await rows<{ now: number }>(
+    database.knex,
+    `SELECT ${database.dialect.nowMs} AS now`,
+  )
+  await auditOperator(database.knex, { operation: 'server keys reseal', args: { resealed }, now: Number(now) })
+  return { resealed, key }
+}
+
+/** Sealed text is `v1.`, the name of the key, and the rest; of a key that was revoked there is none. */
+const isOther = (column: string): string => `${column} <> '' AND SUBSTR(${column}, 4, 8) <> ?`

@@ -1,0 +1,195 @@
+import { Gauge, type Registry } from 'prom-client'
+import { webhookStatuses } from '../../shared/vocabulary.ts'
+import type { Clock } from '../clock.ts'
+import { type Database, otherWork, rows } from '../database/connect.ts'
+import { headOfEach } from '../delivery/queue.ts'
+
+// What only the database knows. However often it is asked for, and by however many, a process asks the database seldom,
+// and for longer the longer it takes; and each statement reads the head of an index, or a bounded part of one.
+
+/** What was asked so long ago at most is told again. */
+const FRESH_MS = 10_000
+/** Asking takes this part of the time at most. */
+const LARGEST_PART = 1 / 100
+/** Who looks waits so long for the database, and else sees what was told last. */
+const PATIENCE_MS = 1_000
+/** What was told last is told for so long. */
+const STALE_MS = 120_000
+/** Rows of the queue that are counted; of more it is estimated how many there are, where the engine can. */
+const MOST_COUNTED = 50_000
+/** Due for longer, a webhook's deliveries are behind. */
+const BEHIND_MS = 60_000
+const DAY_MS = 24 * 3600 * 1000
+
+type Facts = {
+  oldestDueMs: number
+  due: number
+  queued: number
+  webhooksBehind: number
+  purgeLagMs: number
+  webhooks: { status: string; count: number }[]
+}
+
+type Tools = { database: Database; clock: Clock; retentionDays: number; mostCounted?: number }
+
+export const askFacts = async ({
+  database,
+  clock,
+  retentionDays,
+  mostCounted = MOST_COUNTED,
+}: Tools): Promise<Facts> => {
+  const { knex, dialect } = database
+  const now = clock.now()
+  const count = async (condition: string, bindings: number[]): Promise<number> => {
+    const select = (hint: string) => `SELECT due_at FROM delivery_queue ${hint} ${condition}`
+    const bounded = select(dialect.useIndex('delivery_queue_by_due_time'))
+    const [counted] = await rows<{ n: number }>(
+      knex,
+      `SELECT COUNT(*) AS n FROM (${bounded} LIMIT ${mostCounted}) some`,
+      bindings,
+    )
+    const found = Number(counted!.n)
+    if (found < mostCounted || dialect.isEmbedded) return found
+    // Of an index that it must use, MySQL estimates nothing.
+    const explained = dialect.explain + select('')
+    const [estimated] = await rows<{ rows?: number; estRows?: number }>(knex, explained, bindings)
+    return Math.max(found, Math.round(Number(estimated?.rows ?? estimated?.estRows ?? 0)))
+  }
+  const late = await dueHeads(database, now)
+  const [oldest] = await rows<{ created_at: number }>(knex, 'SELECT created_at FROM events ORDER BY created_at LIMIT 1')
+  const webhooks = await rows<{ status: string; n: number }>(
+    knex,
+    'SELECT status, COUNT(*) AS n FROM webhooks GROUP BY status',
+  )
+  const counts = new Map(webhooks.map(({ status, n }) => [status, Number(n)]))
+  return {
+    oldestDueMs: late.oldest ? now - Number(late.oldest) : 0,
+    due: await count('WHERE due_at <= ?', [now]),
+    queued: await count('', []),
+    webhooksBehind: Number(late.behind ?? 0),
+    purgeLagMs: oldest ? Math.max(0, now - retentionDays * DAY_MS - Number(oldest.created_at)) : 0,
+    webhooks: webhookStatuses.map(status => ({ status, count: counts.get(status) ?? 0 })),
+  }
+}
+
+type Late = { oldest: number | null; behind: number | null }
+
+/**
+ * What is due first of each webhook, those left out that a receiver has asked to wait with, which are not late, and
+ * those that are cancelled by and by.
+ */
+const dueHeads = async (database: Database, now: number): Promise<Late> => {
+  const { knex, dialect } = database
+  const isSendable = 'h.epoch = w.epoch AND (w.held_until IS NULL OR w.held_until <= ?)'
+  const asked = (heads: string) =>
+    `SELECT MIN(h.due_at) AS oldest, COUNT(DISTINCT CASE WHEN h.due_at < ? THEN h.webhook_id END) AS behind
+     FROM (${heads}) h JOIN webhooks w ON w.id = h.webhook_id WHERE h.due_at <= ? AND ${isSendable}`
+  if (!dialect.isEmbedded) {
+    const keys = ['webhook_id', 'epoch', 'recovered']
+    const { sql, bindings } = dialect.leastOfEach('delivery_queue', keys, 'due_at', 'delivery_queue_by_webhook')
+    const [late] = await rows<Late>(knex, asked(sql), [now - BEHIND_MS, ...(bindings as number[]), now, now])
+    return late!
+  }
+  // In parts, between which this process does something else.
+  const due = (await headOfEach(database)).filter(({ dueAt }) => dueAt <= now)
+  const sum: Late = { oldest: null, behind: 0 }
+  for (let from = 0; from < due.length; from += HEADS_AT_ONCE) {
+    const part = due.slice(from, from + HEADS_AT_ONCE)
+    const values = part.map(() => 'SELECT ? AS webhook_id, ? AS epoch, ? AS due_at').join(' UNION ALL ')
+    const heads = part.flatMap(({ webhookId, epoch, dueAt }) => [webhookId, epoch, dueAt])
+    const [late] = await rows<Late>(knex, asked(values), [now - BEHIND_MS, ...heads, now, now])
+    sum.oldest = Math.min(sum.oldest ?? Infinity, late!.oldest ?? Infinity)
+    sum.behind = (sum.behind ?? 0) + (late!.behind ?? 0)
+    await otherWork()
+  }
+  return sum.oldest === Infinity ? { ...sum, oldest: null } : sum
+}
+
+const HEADS_AT_ONCE = 200
+
+/** Has the database asked when somebody looks at `registry`. */
+export const databaseFacts = (registry: Registry, tools: Tools): void => {
+  let told: { at: number; facts: Facts } | undefined
+  let asking: Promise<void> | undefined
+  let askAgainAt = 0
+  let isUp = 1
+
+  const ask = async (): Promise<void> => {
+    const startedAt = performance.now()
+    try {
+      told = { facts: await askFacts(tools), at: performance.now() }
+      isUp = 1
+    } catch {
+      // An outage is told in the log by those whom it keeps from their work.
+      isUp = 0
+    }
+    const tookMs = performance.now() - startedAt
+    askAgainAt = performance.now() + Math.max(FRESH_MS, tookMs / LARGEST_PART)
+  }
+
+  /** What is known by now. */
+  const look = async (): Promise<Facts | undefined> => {
+    if (performance.now() >= askAgainAt) {
+      asking ??= ask().finally(() => {
+        asking = undefined
+      })
+    }
+    if (asking) await Promise.race([asking, new Promise(resolve => setTimeout(resolve, PATIENCE_MS).unref())])
+    return told && performance.now() - told.at < STALE_MS ? told.facts : undefined
+  }
+
+  const gauge = (name: string, help: string, figureOf: (facts: Facts) => number): void => {
+    new Gauge({
+      name,
+      help,
+      registers: [registry],
+      aggregator: 'first',
+      async collect() {
+        const facts = await look()
+        if (facts) this.set(figureOf(facts))
+        else this.remove()
+      },
+    })
+  }
+  const atMost = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, estimated by the engine beyond, where it can.`
+  gauge(
+    'tidings_queue_oldest_due_seconds',
+    'How long the oldest delivery that is due has been waiting: those that a receiver asked to wait with left out.',
+    facts => facts.oldestDueMs / 1000,
+  )
+  gauge('tidings_queue_due', `Deliveries that are due now. ${atMost}`, facts => facts.due)
+  gauge('tidings_queue_depth', `Deliveries that are pending, due or not. ${atMost}`, facts => facts.queued)
+  gauge(
+    'tidings_queue_webhooks_behind',
+    `Webhooks that have had a delivery due for more than ${BEHIND_MS / 1000} s: many where the servers are behind, ` +
+      'few where endpoints are.',
+    facts => facts.webhooksBehind,
+  )
+  gauge(
+    'tidings_purge_lag_seconds',
+    'How long the oldest event has outlived its retention.',
+    facts => facts.purgeLagMs / 1000,
+  )
+  new Gauge({
+    name: 'tidings_webhooks',
+    help: 'Webhooks by status.',
+    labelNames: ['status'],
+    registers: [registry],
+    aggregator: 'first',
+    async collect() {
+      const webhooks = (await look())?.webhooks ?? []
+      this.reset()
+      for (const { status, count } of webhooks) this.set({ status }, count)
+    },
+  })
+  new Gauge({
+    name: 'tidings_database_up',
+    help: 'Whether the database answered when it was last asked, 1 or 0.',
+    registers: [registry],
+    aggregator: 'min',
+    async collect() {
+      await look()
+      this.set(isUp)
+    },
+  })
+}

@@ -1,0 +1,163 @@
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { timeOfId } from '../../shared/time.ts'
+import { type Clock, machineAheadMs } from '../clock.ts'
+import type { Database } from '../database/connect.ts'
+import type { AttemptResult } from '../delivery/outcome.ts'
+import type { DeliveryWatch } from '../delivery/watch.ts'
+import { databaseFacts } from './database-facts.ts'
+import { watchEventLoop } from './event-loop.ts'
+import { watchPool } from './pools.ts'
+import { worstWebhooks } from './worst-webhooks.ts'
+
+export type Metrics = ReturnType<typeof createMetrics>
+
+/** One request to the API, answered. */
+export type AnsweredRequest = {
+  /** The field that was asked for, or `several`, or `none` where it did not come to that. */
+  operation: string
+  /** `OK`, or that of the first error. */
+  code: string
+  /** What a refusal says beside its code; empty for none. */
+  reason: string
+  durationMs: number
+}
+
+/** Seconds, for what is over in milliseconds where all is well. */
+const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10]
+const ATTEMPT = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15]
+const DELAY = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600]
+
+/**
+ * What a process counts, in `registry`, and what the database knows, in `shared`: that is the same whichever process is
+ * asked, so that one of several that share a port tells it.
+ */
+export const createMetrics = () => {
+  const registry = new Registry()
+  const shared = new Registry()
+  collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: 500 })
+  // Sampled by a timer, which would have to be due every few milliseconds to tell anything; ours tells it.
+  for (const name of registry.getMetricsAsArray().map(metric => metric.name)) {
+    if (/^nodejs_eventloop_lag_/.test(name)) registry.removeSingleMetric(name)
+  }
+  const registers = [registry]
+  const attempts = new Counter({
+    name: 'tidings_attempts_total',
+    help:
+      'Delivery attempts, by what became of the delivery (pending: it is tried again), and by what came of the ' +
+      "attempt: 429, another status code's class, or why there was no answer.",
+    labelNames: ['outcome', 'result'],
+    registers,
+  })
+  const duration = new Histogram({
+    name: 'tidings_attempt_duration_seconds',
+    help: 'Time from sending a delivery to its answer: how long endpoints take.',
+    buckets: ATTEMPT,
+    registers,
+  })
+  const delay = new Histogram({
+    name: 'tidings_delivery_delay_seconds',
+    help: 'Time from the making of a delivery to its first attempt, recovered ones left out.',
+    buckets: DELAY,
+    registers,
+  })
+  const claims = new Histogram({
+    name: 'tidings_claim_duration_seconds',
+    help: 'Time that a claim of due deliveries takes in the database.',
+    buckets: SHORT,
+    registers,
+  })
+  const settles = new Histogram({
+    name: 'tidings_settle_duration_seconds',
+    help: 'Time that recording a batch of attempts takes in the database, however often it is tried.',
+    buckets: SHORT,
+    registers,
+  })
+  const takeovers = new Counter({
+    name: 'tidings_lease_takeovers_total',
+    help: 'Deliveries claimed whose lease had run out under another: its process died, or lost its database.',
+    registers,
+  })
+  const requests = new Counter({
+    name: 'tidings_requests_total',
+    help:
+      'Requests to the API, by the field asked for (several, or none where it did not come to that), the code of ' +
+      'the first error (or OK), and the reason of a refusal.',
+    labelNames: ['operation', 'code', 'reason'],
+    registers,
+  })
+  const requestDuration = new Histogram({
+    name: 'tidings_request_duration_seconds',
+    help: 'Time from the head of a request to the API to its answer.',
+    labelNames: ['operation'],
+    buckets: ATTEMPT,
+    registers,
+  })
+  const stepFailures = new Counter({
+    name: 'tidings_scheduler_step_failures_total',
+    help: 'Steps of the scheduler that have failed.',
+    labelNames: ['step'],
+    registers,
+  })
+  const doneAt = new Map<string, number>()
+  new Gauge({
+    name: 'tidings_scheduler_step_age_seconds',
+    help: 'Time since a step of the scheduler was last done, by the process that did it last.',
+    labelNames: ['step'],
+    registers,
+    aggregator: 'min',
+    collect() {
+      for (const [step, at] of doneAt) this.set({ step }, (performance.now() - at) / 1000)
+    },
+  })
+  const worst = worstWebhooks(registry)
+  const eventLoop = watchEventLoop(registry)
+  return {
+    registry,
+    shared,
+    /** From now on the machine's own clock is compared with this one. */
+    compareWith(clock: Clock): void {
+      new Gauge({
+        name: 'tidings_clock_offset_seconds',
+        help: "How far this machine's clock is ahead of the database's, which Tidings goes by.",
+        registers,
+        aggregator: 'average',
+        collect() {
+          this.set(machineAheadMs(clock) / 1000)
+        },
+      })
+    },
+    /** What deliveries tell of themselves. */
+    delivery: {
+      attempted({ job, startedAt, durationMs, result, outcome }) {
+        attempts.inc({ outcome: outcome.status, result: kindOf(result) })
+        duration.observe(durationMs / 1000)
+        worst.attempted(job.webhookId, outcome.status === 'delivered')
+        if (job.attempt === 1 && !job.recovered) delay.observe(Math.max(0, startedAt - timeOfId(job.deliveryId)) / 1000)
+      },
+      claimed(seconds, takenOver) {
+        claims.observe(seconds)
+        takeovers.inc(takenOver)
+      },
+      recorded: seconds => settles.observe(seconds),
+    } satisfies DeliveryWatch,
+    answered({ operation, code, reason, durationMs }: AnsweredRequest): void {
+      requests.inc({ operation, code, reason })
+      requestDuration.observe({ operation }, durationMs / 1000)
+    },
+    stepDone(step: string, isDone: boolean): void {
+      if (isDone) doneAt.set(step, performance.now())
+      else stepFailures.inc({ step })
+    },
+    /** @param name of what uses the connections: `api` or `delivery` */
+    watchPool: (name: string, database: Database) => watchPool(registry, name, database),
+    /** From now on the database is asked what it knows, when somebody looks. */
+    askOf: (database: Database, clock: Clock, retentionDays: number) =>
+      databaseFacts(shared, { database, clock, retentionDays }),
+    stop: () => eventLoop.stop(),
+  }
+}
+
+const kindOf = (result: AttemptResult): string => {
+  if (result.kind === 'failure') return result.reason
+  return result.statusCode === 429 ? '429' : `${Math.floor(result.statusCode / 100)}xx`
+}

@@ -1,0 +1,60 @@
+import type { Sql } from '../database/connect.ts'
+import { deleteEntriesBefore } from '../domain/audit.ts'
+import { deleteExpiredKeys } from '../domain/idempotency.ts'
+import { deleteIdleLines } from '../domain/lines.ts'
+import { deleteExpiredSignatures, forgetSignatures } from '../domain/used-signatures.ts'
+import { forgetProcesses } from '../keys/master-keys.ts'
+import { deleteRetiredKeys } from '../keys/signing-keys.ts'
+import type { Step } from './step.ts'
+
+const ROWS = 500
+
+const DAY_MS = 24 * 3600 * 1000
+
+type Kept = { retentionDays: number; auditDays: number }
+type Delete = (sql: Sql, now: number, limit: number, kept: Kept) => Promise<number>
+
+const leftovers = (name: string, deleteSome: Delete, everyMs = 30_000): Step => ({
+  name,
+  everyMs,
+  largestPart: 1 / 10,
+  begin:
+    ({ database, clock, retentionDays, auditDays = 90 }) =>
+    async () =>
+      (await deleteSome(database.knex, clock.now(), ROWS, { retentionDays, auditDays })) > 0,
+})
+
+/** Forgets signatures that the clock window keeps out by now. */
+export const forgetSignaturesUsed = leftovers('forget signatures', forgetSignatures)
+
+/** Deletes those that the version before this one has noted, likewise. */
+export const deleteSignatures = leftovers('delete signatures', deleteExpiredSignatures)
+
+/** Deletes idempotency keys whose time is over. */
+export const deleteKeys = leftovers('delete idempotency keys', deleteExpiredKeys)
+
+/** Deletes the lines of ordered deliveries that nobody has stood in for long. */
+export const deleteLines = leftovers(
+  'delete idle lines',
+  (sql, now, limit, { retentionDays }) => deleteIdleLines(sql, now - retentionDays * DAY_MS, limit),
+  600_000,
+)
+
+/** Deletes entries of the audit log that are past their time. */
+export const deleteAuditEntries = leftovers('delete audit entries', (sql, now, limit, { auditDays }) =>
+  deleteEntriesBefore(sql, now - auditDays * DAY_MS, limit),
+)
+
+/** Deletes signing keys that no receiver needs, and what dead processes have said of themselves. */
+export const tidyKeys: Step = {
+  name: 'tidy keys',
+  everyMs: 30_000,
+  largestPart: 1 / 10,
+  begin:
+    ({ database, clock }) =>
+    async () => {
+      await deleteRetiredKeys(database.knex, clock.now())
+      await forgetProcesses(database.knex)
+      return false
+    },
+}

@@ -1,0 +1,57 @@
+import type { Knex } from 'knex'
+import { rows, run } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { recordEvent } from '../domain/events.ts'
+import { lockProject } from '../domain/projects.ts'
+import { dateOf } from '../domain/quarters.ts'
+import type { ProjectReportRow } from '../domain/resources.ts'
+import type { Step } from './step.ts'
+
+/** Reports of one transaction: their events hold webhooks against changes until its end. */
+const REPORTS = 10
+
+/** Emits `project_report_quarterly_overdue`, once, for each report that is open after its due date. */
+export const emitOverdue: Step = {
+  name: 'emit overdue',
+  everyMs: 5_000,
+  largestPart: 1 / 2,
+  begin({ database, clock, onEvents }) {
+    // What was told of in this round is not gone through again.
+    let last = { id: '', due_date: '' }
+    return async () => {
+      const told = await database.transaction(async trx => {
+        const late = await rows<ProjectReportRow>(
+          trx,
+          `SELECT * FROM project_reports
+           WHERE status = 'open' AND overdue_at IS NULL
+             AND ((due_date = ? AND id > ?) OR (due_date > ? AND due_date < ?))
+           ORDER BY due_date, id LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
+          [last.due_date, last.id, last.due_date, dateOf(clock.now()), REPORTS],
+        )
+        for (const report of late) await tell(trx, report, clock.now)
+        return late
+      })
+      if (told.length === 0) return false
+      last = told.at(-1)!
+      onEvents()
+      return true
+    }
+  },
+}
+
+const tell = async (trx: Knex.Transaction, report: ProjectReportRow, now: () => number): Promise<void> => {
+  const { id, project_id: projectId, quarter } = report
+  // Its organisation is told that it is in when this is committed.
+  const project = await lockProject(trx, projectId, 'forShare')
+  const overdueAt = now()
+  const won = await run(
+    trx,
+    `UPDATE project_reports SET overdue_at = ?, updated_at = ?
+     WHERE id = ? AND status = 'open' AND overdue_at IS NULL`,
+    [overdueAt, overdueAt, id],
+  )
+  if (won === 0) return
+  const payload = { projectReport: { id, projectId, quarter } }
+  const organisationIds = [project!.organisation_id]
+  await recordEvent(trx, { type: 'project_report_quarterly_overdue', organisationIds, projectId, payload }, now)
+}

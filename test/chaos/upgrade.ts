@@ -1,0 +1,224 @@
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn } from 'node:child_process'
+import { randomBytes, randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import path from 'node:path'
+import { text } from 'node:stream/consumers'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { connect, rows } from '../../server/database/connect.ts'
+import { type Credentials, signRequest } from '../../shared/hmac.ts'
+import { eventually } from '../support/eventually.ts'
+import { freePort } from '../support/ports.ts'
+import { startReceiver } from '../support/receiver.ts'
+
+// node test/chaos/upgrade.ts PREVIOUS: upgrades from the release in a folder (a checkout of it, installed) to this one
+// under load, on the first server of TIDINGS_TEST_DATABASE_URLS. Servers of both run side by side on the newer schema.
+// Counts answers lost, changes doubled, signatures let in twice, and deliveries missing.
+
+const [, , previous = ''] = process.argv
+const [server = ''] = (process.env.TIDINGS_TEST_DATABASE_URLS ?? '').split(',')
+if (!previous || !server) throw new Error('Give the folder of the previous release, and TIDINGS_TEST_DATABASE_URLS.')
+const present = fileURLToPath(new URL('../..', import.meta.url))
+
+const PHASE_MS = 4_000
+const SENDERS = 4
+const PROJECTS = 2_000
+/** So many changes are sent a second time as they were, to another server. */
+const REPLAY_EACH = 5
+
+const name = `tidings_upgrade_${randomBytes(4).toString('hex')}`
+const admin = await connect(server, { poolSize: 1 })
+await admin.knex.raw('CREATE DATABASE ?? CHARACTER SET utf8mb4', [name])
+const url = new URL(server)
+url.pathname = name
+
+/** What is signed: the address of all servers together. */
+const PUBLIC = new URL('http://tidings.test/graphql')
+
+const environment = {
+  TIDINGS_BASE_URL: PUBLIC.origin,
+  TIDINGS_BEHIND_PROXY: 'true',
+  PATH: process.env.PATH,
+  TIDINGS_DATABASE_URL: url.href,
+  TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
+  TIDINGS_ALLOW_NETWORKS: '127.0.0.0/8',
+  TIDINGS_HOME: '/nonexistent',
+  TIDINGS_LOG_LEVEL: 'warn',
+}
+const start = (release: string, args: string[], env: Record<string, string> = {}): ChildProcess =>
+  spawn(process.execPath, ['--disable-warning=ExperimentalWarning', path.join(release, 'bin/tidings.js'), ...args], {
+    env: { ...environment, ...env },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+const run = async (release: string, args: string[]): Promise<string> => {
+  const child = start(release, args)
+  const [out, [code]] = await Promise.all([text(child.stdout!), once(child, 'close')])
+  assert.equal(code, 0, `${args.join(' ')} ended with ${code}`)
+  return out
+}
+
+type Server = { base: string; release: string; process: ChildProcess }
+const startServer = async (release: string): Promise<Server> => {
+  const port = await freePort()
+  const child = start(release, ['server', 'start'], { TIDINGS_PORT: String(port) })
+  const base = `http://127.0.0.1:${port}`
+  const ready = async () => (await fetch(`${base}/readyz`)).status
+  await eventually(`${base} to be ready`, ready, status => status === 200, { timeoutMs: 60_000 })
+  return { base, release, process: child }
+}
+
+const count = { made: 0, retried: 0, lost: 0, replays: 0, letInTwice: 0 }
+/** What requests are sent to, in turn. */
+const serving: Server[] = []
+let isOver = false
+
+const graphql = async (base: string, by: Credentials, query: string, variables: object, idempotencyKey?: string) => {
+  const body = JSON.stringify({ query, variables })
+  const given = {
+    method: 'POST',
+    url: PUBLIC,
+    body,
+    credentials: by,
+    at: new Date(),
+    nonce: randomUUID(),
+    idempotencyKey,
+  }
+  const headers = { ...signRequest(given), 'content-type': 'application/json' }
+  const send = async (to: string) => {
+    const response = await fetch(new URL('/graphql', to), { method: 'POST', body, headers })
+    return {
+      status: response.status,
+      ...((await response.json()) as { data?: unknown; errors?: { extensions: object }[] }),
+    }
+  }
+  return { send, answer: await send(base) }
+}
+
+const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
+  submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
+
+/** Sends one change until it is acknowledged. */
+const change = async (by: Credentials, variables: object, n: number): Promise<void> => {
+  const key = randomUUID()
+  for (let tries = 1; tries <= 30; tries += 1) {
+    const to = serving[(n + tries) % serving.length]!
+    try {
+      const { send, answer } = await graphql(to.base, by, SUBMIT, variables, n % 2 === 0 ? key : undefined)
+      if (answer.status === 200 && !answer.errors) {
+        count.made += 1
+        if (n % REPLAY_EACH === 0) await replay(send)
+        return
+      }
+      if (answer.status !== 503) throw new Error(JSON.stringify(answer))
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error
+      // Whether it was made before the connection broke is known with a key only.
+      if (n % 2 === 1) {
+        count.lost += 1
+        return
+      }
+    }
+    count.retried += 1
+    await sleep(100)
+  }
+  count.lost += 1
+}
+
+/** The very same request again, to all servers that there are. */
+const replay = async (send: (to: string) => Promise<{ status: number }>): Promise<void> => {
+  for (const { base } of [...serving]) {
+    const { status } = await send(base).catch(() => ({ status: 401 }))
+    count.replays += 1
+    if (status === 200) count.letInTwice += 1
+  }
+}
+
+const receiver = await startReceiver()
+try {
+  await run(previous, ['server', 'migrate'])
+  const token = JSON.parse(
+    await run(previous, ['server', 'token', '--name', 'load', '--permissions', 'admin', '-o', 'json']),
+  )
+  const by = { apiKey: token.apiKey, apiSecret: token.secret }
+  const database = await connect(url.href)
+  const times = { created_at: 1, updated_at: 1 }
+  const [organisation, user] = [randomUUID(), randomUUID()]
+  await database.knex('organisations').insert({ id: organisation, name: 'O', ...times })
+  await database.knex('users').insert({ id: user, name: 'U', ...times })
+  const projects = Array.from({ length: PROJECTS }, () => ({
+    id: randomUUID(),
+    organisation_id: organisation,
+    name: 'P',
+    ...times,
+  }))
+  await database.knex.batchInsert('projects', projects, 200)
+
+  serving.push(await startServer(previous), await startServer(previous))
+  const registered = await graphql(
+    serving[0]!.base,
+    by,
+    'mutation ($url: String!) { createWebhook(url: $url) { id } }',
+    {
+      url: receiver.url,
+    },
+  )
+  assert.equal(registered.answer.errors, undefined, JSON.stringify(registered.answer))
+
+  let n = 0
+  const senders = Array.from({ length: SENDERS }, async () => {
+    while (!isOver) {
+      n += 1
+      const quarter = `${2000 + Math.floor(n / PROJECTS)}-1`
+      await change(by, { projectId: projects[n % PROJECTS]!.id, quarter, submitterId: user }, n)
+    }
+  })
+  const all = Promise.all(senders)
+  await sleep(PHASE_MS)
+  const migratedAt = performance.now()
+  const { migrated } = JSON.parse(await run(present, ['server', 'migrate', '-o', 'json'])) as { migrated: string[] }
+  console.log(`migrated in ${Math.round(performance.now() - migratedAt)} ms under load: ${migrated.join(', ')}`)
+  await sleep(PHASE_MS)
+  for (const old of [...serving]) {
+    serving.push(await startServer(present))
+    await sleep(PHASE_MS)
+    serving.splice(serving.indexOf(old), 1)
+    // What was sent to it has been answered by then, as behind a proxy that takes it out.
+    await sleep(1_000)
+    old.process.kill('SIGTERM')
+    await once(old.process, 'exit')
+  }
+  await sleep(PHASE_MS)
+  isOver = true
+  await all
+
+  const pending = async () =>
+    Number(
+      (await rows<{ n: number }>(database.knex, "SELECT COUNT(*) AS n FROM deliveries WHERE status = 'pending'"))[0]!.n,
+    )
+  await eventually('every delivery to be made', pending, left => left === 0, { timeoutMs: 60_000 })
+  const [found] = await rows<{ reports: number; events: number; delivered: number }>(
+    database.knex,
+    `SELECT (SELECT COUNT(*) FROM project_reports WHERE status = 'submitted') AS reports,
+       (SELECT COUNT(*) FROM events WHERE type = 'project_report_quarterly_submitted') AS events,
+       (SELECT COUNT(*) FROM deliveries WHERE status = 'delivered' AND event_type <> 'ping') AS delivered`,
+  )
+  const sent = receiver.requests.filter(({ body }) => body?.eventType !== 'ping').map(({ body }) => body.eventId)
+  await database.close()
+  const told = { ...count, ...found, received: sent.length, receivedTwice: sent.length - new Set(sent).size }
+  console.log(JSON.stringify(told, null, 2))
+  const isWell =
+    count.letInTwice === 0 &&
+    count.lost === 0 &&
+    Number(found!.reports) === count.made &&
+    Number(found!.events) === count.made &&
+    new Set(sent).size === count.made
+  process.exitCode = isWell ? 0 : 1
+} finally {
+  isOver = true
+  for (const { process: child } of serving) child.kill('SIGTERM')
+  await receiver.close()
+  await Promise.all(serving.map(({ process: child }) => child.exitCode ?? once(child, 'exit')))
+  await admin.knex.raw('DROP DATABASE ??', [name])
+  await admin.close()
+}

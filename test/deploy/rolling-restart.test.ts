@@ -1,0 +1,112 @@
+import assert from 'node:assert/strict'
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
+import { createAccessToken } from '../../server/domain/access-tokens.ts'
+import { createSealer } from '../../server/keys/seal.ts'
+import { masterKey, type ServerProcess, startServerProcess } from '../delivery/server-process.ts'
+import { engines, migratedDatabase } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
+import { nginxWith } from '../support/nginx.ts'
+import { freePort } from '../support/ports.ts'
+import { sendGraphql } from '../support/server.ts'
+
+const site = readFileSync(fileURLToPath(new URL('../../deploy/nginx.conf', import.meta.url)), 'utf8')
+const noNginx = spawnSync('nginx', ['-v']).error ? 'nginx is not installed' : false
+const CLIENTS = 8
+
+describe('two servers behind nginx, as deploy/nginx.conf has it', { skip: noNginx }, () => {
+  const folder = mkdtempSync(path.join(tmpdir(), 'tidings-rolling-'))
+  const stops: (() => unknown)[] = []
+  after(async () => {
+    for (const stop of stops.reverse()) await stop()
+    rmSync(folder, { recursive: true, force: true })
+  })
+
+  for (const engine of engines.filter(name => name !== 'sqlite')) {
+    it(`are restarted one after the other, and no request is lost (${engine})`, async () => {
+      const given = await migratedDatabase(engine)
+      stops.push(() => given.drop())
+      const sealer = createSealer([Buffer.from(masterKey, 'base64')])
+      const token = await given.database.transaction(trx =>
+        createAccessToken(trx, sealer, { name: 'rolling', permissions: ['admin'] }, Date.now()),
+      )
+      const port = await freePort()
+      const base = `http://127.0.0.1:${port}`
+      const places = await Promise.all(
+        [0, 1].map(async () => ({
+          TIDINGS_PORT: String(await freePort()),
+          TIDINGS_METRICS_PORT: String(await freePort()),
+        })),
+      )
+      const env = { TIDINGS_BASE_URL: base, TIDINGS_BEHIND_PROXY: 'true', TIDINGS_RATE_LIMIT: '0' }
+      const start = (n: number): Promise<ServerProcess> => startServerProcess(given.url, { ...env, ...places[n] })
+      const servers = [await start(0), await start(1)]
+      stops.push(() => Promise.all(servers.map(server => server.end('SIGKILL'))))
+
+      const second = site.replace('# server 127.0.0.1:4101', `server 127.0.0.1:${places[1]!.TIDINGS_PORT}`)
+      assert.notEqual(second, site)
+      writeFileSync(
+        path.join(folder, 'nginx.conf'),
+        nginxWith(second, folder, port, `127.0.0.1:${places[0]!.TIDINGS_PORT}`),
+      )
+      const nginx = spawn('nginx', [
+        '-c',
+        path.join(folder, 'nginx.conf'),
+        '-p',
+        folder,
+        '-e',
+        path.join(folder, 'errors'),
+      ])
+      stops.push(async () => {
+        const ended = once(nginx, 'exit')
+        if (nginx.exitCode === null && nginx.kill()) await ended
+      })
+      await eventually(
+        'nginx to pass requests on',
+        () => fetch(`${base}/.well-known/jwks.json`),
+        ({ ok }) => ok,
+      )
+
+      let isOver = false
+      let answered = 0
+      const lost: string[] = []
+      const client = async (n: number): Promise<void> => {
+        for (let request = 0; !isOver; request++) {
+          // A change and a question by turns: neither may be lost, and a change may not be made twice.
+          const document = request % 2 ? '{ viewer { id } }' : `mutation { upsertUser(name: "${n}-${request}") { id } }`
+          try {
+            const { status, errors } = await sendGraphql(base, token, document)
+            if (status === 200 && !errors) answered += 1
+            else lost.push(`${status} ${JSON.stringify(errors)}`)
+          } catch (error) {
+            lost.push(String(error))
+          }
+        }
+      }
+      const clients = Array.from({ length: CLIENTS }, (_, n) => client(n))
+      const restart = async (n: number): Promise<void> => {
+        await servers[n]!.end('SIGTERM')
+        servers[n] = await start(n)
+        const before = answered
+        await eventually(
+          'some more answers',
+          () => answered - before,
+          count => count > 50,
+          { timeoutMs: 60_000 },
+        )
+      }
+      for (const n of [0, 1, 0]) await restart(n)
+      isOver = true
+      await Promise.all(clients)
+      assert.deepEqual(lost, [])
+      const names: string[] = await given.database.knex('users').pluck('name')
+      assert.equal(new Set(names).size, names.length, 'no change was made twice')
+      assert.ok(answered > 150, `${answered} requests were answered`)
+    })
+  }
+})

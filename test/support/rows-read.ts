@@ -1,0 +1,8 @@
+import { type Database, rows } from '../../server/database/connect.ts'
+
+/** What this connection has read so far, by the engine's own count, which SQLite does not have. */
+export const rowsRead = async ({ knex, dialect }: Database): Promise<number> => {
+  if (dialect.isEmbedded) return 0
+  const found = await rows<{ Value: string }>(knex, "SHOW SESSION STATUS LIKE 'Handler_read%'")
+  return found.reduce((sum, { Value }) => sum + Number(Value), 0)
+}
