@@ -3,6 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
 import { gunzipSync } from 'node:zlib'
+import { startSigningProxy } from '../../cli/proxy/signing-proxy.ts'
 import { chromium, type Page, startBrowser } from '../support/browser.ts'
 import { startTestServer, type TestServer } from '../support/server.ts'
 import { send } from './signed-client.ts'
@@ -136,6 +137,29 @@ describe('the pages', () => {
         await page.close()
       })
     }
+
+    it('/explorer has no key where tidings explore signs on the way, and is told as it happens', async () => {
+      const connection = { url: new URL(server.url), apiKey: admin.apiKey, apiSecret: admin.apiSecret }
+      const proxy = await startSigningProxy(connection, { port: 0, onPassed() {} })
+      const page = await browser.open(`${proxy.url}/explorer#signed`)
+      await page.until('the editor', `document.querySelector('.graphiql-execute-button:not([disabled])') !== null`)
+      assert.equal(await page.evaluate(`document.querySelector('.signing')`), null)
+      await page.until('its text', `/viewer/.test(document.querySelector('.graphiql-query-editor').innerText)`)
+      await page.evaluate(`document.querySelector('.graphiql-execute-button').click()`)
+      await page.until('the answer', `/"ada"/.test(document.querySelector('.graphiql-response').innerText)`)
+      const type = await page.evaluate(`fetch('graphql', {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', accept: 'text/event-stream' },
+        body: JSON.stringify({ query: 'subscription { deliveries { id } }' }),
+      }).then(async ({ headers, body }) => {
+        const { value } = await body.getReader().read()
+        return headers.get('content-type') + new TextDecoder().decode(value)
+      })`)
+      assert.match(type, /^text\/event-stream.*:\n\n/)
+      assert.deepEqual(page.complaints, [])
+      await page.close()
+      await proxy.close()
+    })
 
     it('a secret that is none is said to be none, and no request is made', async () => {
       const page = await browser.open(`${server.url}/explorer`)
