@@ -113,16 +113,20 @@ const visibleProjectReports: Rule = token => builder => {
 /** An event belongs to one organisation, to several, or to all; what is sent on demand to none. */
 const visibleEvents: Rule = token => builder => {
   if (token.seesAllOrganisations) return
-  // What is about a webhook is for those who see that as well.
+  whereAboutVisible(builder, token)
+  builder.where(some => {
+    some.where(one => whereOrganisationVisible(one, token, 'events.organisation_id'))
+    some.orWhere(unowned => whereVisibleThoughOfNoneAlone(unowned, token))
+  })
+}
+
+/** What is about a webhook is for those who see that as well. */
+const whereAboutVisible = (builder: Knex.QueryBuilder, token: AccessToken): void => {
   builder.where(about =>
     about.whereNull('events.about_webhook_id').orWhereIn('events.about_webhook_id', seen => {
       seen.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
     }),
   )
-  builder.where(some => {
-    some.where(one => whereOrganisationVisible(one, token, 'events.organisation_id'))
-    some.orWhere(unowned => whereVisibleThoughOfNoneAlone(unowned, token))
-  })
 }
 
 /** Of the events that belong to no organisation alone, those that a token sees. */
@@ -178,8 +182,10 @@ const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): voi
        events.type = 'ping' OR events.example = 1
        OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = ?
          AND (s.organisation_id = events.organisation_id OR events.all_organisations = 1))
-       OR EXISTS (${IS_SHARED_WITH}))`,
-    [id, id],
+       OR EXISTS (${IS_SHARED_WITH}))
+     AND (events.about_webhook_id IS NULL OR EXISTS (SELECT 1 FROM webhooks about JOIN access_tokens t ON t.id = ?
+       WHERE about.id = events.about_webhook_id AND ${SEES_WEBHOOK}))`,
+    [id, id, id],
   )
 }
 
@@ -204,7 +210,12 @@ export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource):
         builder =>
           builder.where('events.organisation_id', id),
     )
-    return [...owned, builder => whereVisibleThoughOfNoneAlone(builder, token)]
+    const parts: Visible[] = [...owned, builder => whereVisibleThoughOfNoneAlone(builder, token)]
+    return parts.map(
+      (part): Visible =>
+        builder =>
+          whereAboutVisible(builder.modify(part), token),
+    )
   }
   if (resource.name === deliveries.name) {
     const ids: string[] = await sql('webhooks')

@@ -188,6 +188,30 @@ describeEachEngine('events about webhooks', engine => {
     assert.ok((await seenBy(all)).includes(ofAll))
   })
 
+  it('go out of sight with the webhook, and so do their deliveries', async () => {
+    const watcher = await webhook({ events: ['delivery_dropped'], as: acmeOnly })
+    const { id } = await failing({ organisationIds: [acme.organisationId] })
+    await submit(acme)
+    await watcher.hears('delivery_dropped')
+    const seen = async () => {
+      const { events, deliveries, counts } = await ask(
+        `query($e: MangoQuery, $d: MangoQuery, $s: MangoSelector) {
+          events(query: $e) { id } deliveries(query: $d) { id } counts(resource: events, selector: $s) { count } }`,
+        {
+          e: { selector: { 'payload.delivery.webhookId': id } },
+          d: { selector: { webhookId: watcher.id, eventType: 'delivery_dropped' } },
+          s: { 'payload.delivery.webhookId': id },
+        },
+        acmeOnly,
+      )
+      return [events.length, deliveries.length, counts[0].count]
+    }
+    assert.deepEqual(await seen(), [1, 1, 1])
+    const both = `["${acme.organisationId}", "${borealis.organisationId}"]`
+    await ask(`mutation { upsertWebhook(id: "${id}", organisationIds: ${both}) { id } }`)
+    assert.deepEqual(await seen(), [0, 0, 0])
+  })
+
   it('are kept to their organisations, as other events are', async () => {
     const elsewhere = await webhook({ events: ['delivery_dropped'], organisationIds: [borealis.organisationId] })
     const here = await webhook({ events: ['delivery_dropped'], organisationIds: [acme.organisationId] })
