@@ -21,8 +21,10 @@ const viewer = {
   organisations: [],
   expiresAt: null,
 }
+/** Whole: for the end of one, webhooks are searched. */
+const WEBHOOK_ID = '019f0000-0000-7000-8000-000000000001'
 const webhook = {
-  id: 'w1',
+  id: WEBHOOK_ID,
   url: '',
   events: [],
   organisationIds: [],
@@ -145,7 +147,7 @@ test('doctor --webhook says what became of the last deliveries, and if the endpo
   ]
   const { code, check } = await doctor({ webhook: { ...webhook, url: 'http://127.0.0.1:1/hooks', deliveries } }, [
     '--webhook',
-    'w1',
+    WEBHOOK_ID,
   ])
   assert.equal(code, 1)
   assert.equal(check('webhook').status, 'ok')
@@ -157,8 +159,8 @@ test('doctor --webhook says what became of the last deliveries, and if the endpo
 test('doctor --webhook says how a webhook that is not active gets well', async () => {
   const { check } = await doctor(
     { webhook: { ...webhook, url, status: 'inactive', statusReason: 'It answered 429.' } },
-    ['--webhook', 'w1'],
+    ['--webhook', WEBHOOK_ID],
   )
   assert.match(check('webhook').found, /inactive: It answered 429/)
-  assert.match(check('webhook').next!, /webhooks enable w1/)
+  assert.match(check('webhook').next!, new RegExp(`webhooks enable ${WEBHOOK_ID}`))
 })
