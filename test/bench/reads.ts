@@ -21,7 +21,7 @@ import { median, show } from './figures.ts'
 // milliseconds (the median of five) and the rows that the engine says it read.
 //
 //   npm run bench -- reads [--events 100000] [--deliveries 500000] [--engine NAME]
-//   node test/bench/reads.ts --url mysql://…   on a database that `tidings server seed` has filled, and which is left so
+//   node test/bench/reads.ts --url mysql://…   on a database that `tidings server seed` has filled; it is left so
 
 const { values: options } = parseArgs({
   options: {
