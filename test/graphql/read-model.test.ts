@@ -54,7 +54,7 @@ const notShown: Record<string, string[]> = {
     'ended_epoch',
     'sweeping',
   ],
-  events: ['all_organisations', 'about_webhook_id'],
+  events: ['all_organisations', 'about_webhook_id', 'traceparent'],
   deliveries: [],
   attempts: ['delivery_id'],
   access_tokens: ['expiry_event_at', 'secret_sealed', 'updated_at'],
