@@ -108,8 +108,8 @@ const uses: Record<string, Use> = {
   'server doctor': { line: [], env: installation },
   demo: { line: [] },
 }
-/** What prints no data: a script for a shell, a log, a screen. */
-const withoutData = ['completion', 'server start', 'dashboard']
+/** What prints no data: a script for a shell, a log, a screen, an address that is served. */
+const withoutData = ['completion', 'server start', 'dashboard', 'proxy', 'explore']
 
 const leaves = (command: CommandUnknownOpts, path: string[] = []): [path: string, CommandUnknownOpts][] =>
   command.commands.length === 0
