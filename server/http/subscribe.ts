@@ -21,7 +21,7 @@ import { asGraphqlError, presentError } from '../graphql/errors.ts'
 import type { GraphqlRequest } from '../graphql/request.ts'
 import { variablesNotGiven } from '../graphql/variables.ts'
 import { leastIdAt } from '../live/changes.ts'
-import { whereAmong } from '../live/live.ts'
+import { alsoMatching, whereAmong } from '../live/live.ts'
 import { Stream } from '../live/stream.ts'
 import type { Log } from '../log.ts'
 import { find } from '../mango/find.ts'
@@ -163,7 +163,7 @@ const missedSince = async (
       { status: 'pending', attemptCount: { $gt: 0 } },
     ],
   }
-  const all = selector === undefined || selector === null ? changed : { $and: [changed, selector] }
+  const all = alsoMatching(changed, selector)
   const body = JSON.stringify({
     query: 'query ($selector: MangoSelector) { deliveries(query: { selector: $selector }) { id } }',
     variables: { selector: all },

@@ -234,7 +234,17 @@ const stillMayRead = (token: AccessToken | undefined, now: number): AccessToken 
 }
 
 /** What a selector matches among deliveries of some ids. */
-export const whereAmong = (ids: readonly string[], selector: unknown): object => {
-  const among = { id: { $in: ids } }
-  return selector === undefined || selector === null ? among : { $and: [among, selector] }
-}
+export const whereAmong = (ids: readonly string[], selector: unknown): object =>
+  alsoMatching({ id: { $in: ids } }, selector)
+
+/**
+ * A condition, and what a caller's selector says, if anything. An empty selector matches all as a whole, but as a part
+ * of another it asks for what is equal to `{}`: CouchDB has it so.
+ */
+export const alsoMatching = (condition: object, selector: unknown): object =>
+  isEmpty(selector) ? condition : { $and: [condition, selector] }
+
+const isEmpty = (selector: unknown): boolean =>
+  selector === undefined ||
+  selector === null ||
+  (typeof selector === 'object' && !Array.isArray(selector) && Object.keys(selector).length === 0)

@@ -47,6 +47,13 @@ const installation = {
   TIDINGS_PORT: String(await freePort()),
 }
 
+await run(['server', 'migrate'], { env: installation })
+await run(['server', 'keys', 'rotate'], { env: installation })
+const signingKeys = await run(['server', 'keys', 'list', '--output', 'json'], { env: installation })
+const [signingKey] = JSON.parse(signingKeys.stdout)
+const retired = await json('webhooks', 'create', `${endpoint.url}retired`)
+await run(['webhooks', 'disable', retired.id, '--yes'])
+
 interface Use {
   line: string[]
   stdin?: string
@@ -65,6 +72,8 @@ const uses: Record<string, Use> = {
   'webhooks update': { line: [webhook.id, '--events', 'all'] },
   'webhooks ping': { line: [webhook.id] },
   'webhooks recover': { line: [webhook.id, '--since', '1h', '--yes'] },
+  'webhooks delete': { line: [retired.id, '--yes'] },
+  trigger: { line: ['token_expired', '--webhook', webhook.id] },
   'deliveries list': { line: [] },
   'deliveries show': { line: [delivery.id] },
   'deliveries redeliver': { line: [delivery.id] },
@@ -96,6 +105,7 @@ const uses: Record<string, Use> = {
   'tokens list': { line: [] },
   'tokens create': { line: ['--name', 'new', '--permissions', 'read'], printsSecret: true },
   'tokens revoke': { line: [token.id, '--yes'] },
+  'audit list': { line: [] },
   config: { line: [] },
   doctor: { line: ['--webhook', webhook.id] },
   'webhooks disable': { line: [webhook.id, '--yes'] },
@@ -105,6 +115,12 @@ const uses: Record<string, Use> = {
   'server token': { line: ['--name', 'ci', '--permissions', 'admin'], env: installation, printsSecret: true },
   'server keys list': { line: [], env: installation },
   'server keys rotate': { line: [], env: installation },
+  'server keys reseal': { line: [], env: installation },
+  'server keys revoke': { line: [signingKey.kid, '--yes'], env: installation },
+  'server backup': { line: [at('backup.sqlite')], env: installation },
+  'server restore': { line: [at('backup.sqlite'), '--yes'], env: installation },
+  'server revocations': { line: [], env: installation },
+  'server restored': { line: ['--revoke-tokens', '--yes'], env: installation },
   'server doctor': { line: [], env: installation },
   demo: { line: [] },
 }
@@ -125,7 +141,8 @@ test('every command that there is is tried here', () => {
 
 test('every command that changes something on a server can show its request first', () => {
   const verbs = /\b(create|update|enable|disable|ping|recover|redeliver|upsert|submit|approve|revoke)$/
-  const changing = commands.flatMap(([path]) => (verbs.test(path) ? [path] : []))
+  // What works on the database itself has no request to show.
+  const changing = commands.flatMap(([path]) => (verbs.test(path) && !path.startsWith('server ') ? [path] : []))
   assert.deepEqual(
     changing.filter(path => !withOption('--dry-run').includes(path)),
     [],
@@ -149,6 +166,7 @@ for (const path of withOption('--dry-run')) {
 const dangerous: Record<string, string[]> = {
   'webhooks create': ['--file', at('disabling.json')],
   'webhooks update': [webhook.id, '--status', 'disabled'],
+  'deliveries redeliver': ['--webhook', webhook.id, '--status', 'delivered'],
   'server migrate': ['--down'],
 }
 writeFileSync(at('disabling.json'), JSON.stringify([{ url: endpoint.url, status: 'disabled' }]))

@@ -84,6 +84,13 @@ describeEachEngine('a subscription to deliveries', engine => {
     live.leave()
   })
 
+  it('tells of everything where its selector is empty', async () => {
+    const live = await subscribe(server.url, admin, LIVE, { variables: { selector: {} } })
+    await submit(acme)
+    await live.until('the end of a delivery', isDelivered)
+    live.leave()
+  })
+
   it('tells of what its selector matches, and of nothing else', async () => {
     const selector = { 'event.organisation.name': 'Borealis', status: 'delivered' }
     const live = await subscribe(server.url, admin, LIVE, { variables: { selector } })
