@@ -246,8 +246,8 @@ const joinPatiently = (
     onFailedAttempt: ({ error, attemptNumber }) => {
       onWait()
       state.fault = () => error.message
-      if (attemptNumber % 30 !== 1) return
-      const hint = error instanceof KeyOrderError ? error.hint : undefined
+      const [mayPass, hint] = error instanceof KeyOrderError ? [error.mayPass, error.hint] : [isOutage(error)]
+      if (!mayPass || attemptNumber % 30 !== 1) return
       log.error({ reason: error.message, hint }, 'not let in among the other processes; trying again')
     },
   })
