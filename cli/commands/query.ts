@@ -4,7 +4,8 @@ import { usageError } from '../errors.ts'
 import { collect, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { count } from '../output/time.ts'
-import { type ListOptions, list, listCommand, mangoQuery } from '../resources/listing.ts'
+import type { ListOptions } from '../resources/list-options.ts'
+import { list, listCommand, mangoQuery } from '../resources/listing.ts'
 
 /**
  * The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out.

@@ -1,7 +1,7 @@
 import type { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
 import { cellText, type View } from '../output/output.ts'
-import type { ListOptions } from './listing.ts'
+import type { ListOptions } from './list-options.ts'
 
 interface Count {
   key: Record<string, unknown>

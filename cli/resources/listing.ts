@@ -7,6 +7,7 @@ import type { View } from '../output/output.ts'
 import { askForMore, canAsk } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { countRows, isCounting } from './counting.ts'
+import type { ListOptions } from './list-options.ts'
 import { allOf, type MangoQuery } from './mango-query.ts'
 import { placeOf, selectPlace, withoutPlace } from './place.ts'
 
@@ -15,18 +16,6 @@ import { placeOf, selectPlace, withoutPlace } from './place.ts'
  * page.
  */
 const ROWS_FOR_PEOPLE = 50
-
-/** What every list takes. */
-export interface ListOptions {
-  selector?: string | undefined
-  sort?: string | undefined
-  limit?: number | undefined
-  after?: string | undefined
-  afterValues?: string | undefined
-  all?: boolean | undefined
-  count?: boolean | undefined
-  by?: string[] | undefined
-}
 
 /** A `list` command with the options of every list, to which its noun adds its own. */
 export const listCommand = () =>

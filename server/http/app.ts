@@ -1,7 +1,6 @@
 import Koa, { type Middleware } from 'koa'
 import compose from 'koa-compose'
 import type { Config } from '../config.ts'
-import type { Database } from '../database/connect.ts'
 import type { Service } from '../graphql/context.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { type Log, logSeldom } from '../log.ts'
@@ -21,18 +20,9 @@ import { rateLimit } from './rate-limit.ts'
 import { whenReady } from './ready.ts'
 import { requestId } from './request-id.ts'
 import { webhookSpec } from './spec.ts'
+import type { ServerState } from './state.ts'
 import { traced } from './trace.ts'
 import { closeUnread, dropStalled } from './unread.ts'
-
-/** What the middleware serves from, as far as the server has come: it may listen before its database answers. */
-export type ServerState = {
-  database?: Database
-  service?: Service
-  isOpen: boolean
-  isStopping: boolean
-  /** Why this process does not fit the others. */
-  fault?: () => string | undefined
-}
 
 type Tools = { config: Config; log: Log; metrics: Metrics; state: ServerState }
 

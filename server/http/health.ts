@@ -3,8 +3,8 @@ import type { Context } from 'koa'
 import { checkWritable, type Database } from '../database/connect.ts'
 import { schemaFault } from '../database/migrate.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
-import type { ServerState } from './app.ts'
 import type { RequestState } from './request-id.ts'
+import type { ServerState } from './state.ts'
 
 /** Whether the database can be written is asked once in so long at most, however often a client asks. */
 const ASKED_EACH_MS = 1_000
