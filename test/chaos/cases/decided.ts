@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
 import type { DatabaseProxy } from '../proxy.ts'
 import { type Answer, type Client, clientOf, done } from '../stage/client.ts'
@@ -242,17 +243,25 @@ const overdueLeft: Case = {
     const by = await stage.proxy()
     const isTold = async (id: string) =>
       (await stage.sql.number('SELECT COUNT(*) FROM events WHERE project_id = ? AND type = ?', [id, OVERDUE])) > 0
-    /** Opens the report of the quarter just ended, and finds it overdue in the same round. */
+    /** A project whose report is late: one that was just made owes none yet. */
+    const prepareLate = async () => {
+      const id = await prepare()
+      await stage.sql.run(
+        `INSERT INTO project_reports (id, project_id, quarter, due_date, status, created_at, updated_at)
+         VALUES (?, ?, '2020-1', '2020-04-30', 'open', 0, 0)`,
+        [randomUUID(), id],
+      )
+      return id
+    }
     const schedule = async (id: string, way: { by?: DatabaseProxy }) => {
-      const env = { TIDINGS_REPORT_DUE_DAYS: '0' }
-      const scheduler = await stage.serverStarting({ ...way, roles: 'scheduler', env })
+      const scheduler = await stage.serverStarting({ ...way, roles: 'scheduler' })
       await until('it is told', () => isTold(id))
       scheduler.signal('SIGKILL')
       await scheduler.ended
     }
-    await schedule(await prepare(), {})
+    await schedule(await prepareLate(), {})
     const steps = await atEachStatement(by, {
-      prepare,
+      prepare: prepareLate,
       act: id => schedule(id, { by }),
       meanwhile: id => move(id, OVERDUE),
       check: (id, result) => check(id, OVERDUE, result),
