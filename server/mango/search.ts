@@ -146,10 +146,11 @@ export class Search {
       for (const [index, column] of columns.entries()) builder.select(`${column} as mango_by_${index}`)
       return columns.length > 0 ? builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1) : builder
     }
-    const rows = this.#parts
+    const parts = this.#parts && this.#fit(this.#parts, [this.#plan]) ? this.#parts : undefined
+    const rows = parts
       ? await this.#select(
           union(
-            this.#parts.map(part => fragmentOf(counted(part))),
+            parts.map(part => fragmentOf(counted(part))),
             'UNION ALL',
           ),
         )
@@ -322,7 +323,7 @@ export class Search {
   }
 
   #ordered(start: Values | undefined, count: number, skip: number): Promise<Row[]> {
-    const pieces = this.#pieces()
+    const pieces = this.#pieces(start)
     const isOwn = this.#keys.every(({ column }) => column?.own)
     if (pieces.length === 1 || !isOwn || pieces.length * (skip + count) > MOST_OF_PIECES) {
       const [visible] = pieces.length === 1 ? pieces[0]! : []
@@ -331,12 +332,23 @@ export class Search {
     return this.#select(this.#firstOfPieces(pieces, start, count, skip))
   }
 
-  /** Each part of what is visible with each alternative of the selector. */
-  #pieces(): [visible: Visible, plan: Plan][] {
+  /** Each part of what is visible with each alternative of the selector; one piece where a statement takes no more. */
+  #pieces(start: Values | undefined): [visible: Visible, plan: Plan][] {
     const parts = this.#parts ?? [this.#visible]
     const canDivide = this.#alternatives.every(({ residual }) => residual === undefined)
-    const plans = canDivide ? this.#alternatives.filter(({ where }) => where !== false) : []
-    return parts.flatMap(part => (plans.length > 0 ? plans : [this.#plan]).map((plan): [Visible, Plan] => [part, plan]))
+    const alternatives = canDivide ? this.#alternatives.filter(({ where }) => where !== false) : []
+    const plans = alternatives.length > 0 ? alternatives : [this.#plan]
+    if (!this.#fit(parts, plans, start)) return [[this.#visible, this.#plan]]
+    return parts.flatMap(part => plans.map((plan): [Visible, Plan] => [part, plan]))
+  }
+
+  /** Whether one statement takes a SELECT for each part by each plan: a selector may have thousands of values. */
+  #fit(parts: Visible[], plans: Plan[], start?: Values): boolean {
+    const selects = parts.length * plans.length
+    if (selects === 1) return true
+    if (selects > STATEMENT_LIMITS.selects) return false
+    const sizes = plans.map(plan => fragmentOf(this.#builder(start, parts[0], plan)).bindings.length)
+    return parts.length * sizes.reduce((sum, size) => sum + size, 0) <= STATEMENT_LIMITS.values
   }
 
   /** The first of each piece by id and sort columns, of these the first, and then their rows. */

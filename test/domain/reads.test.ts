@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { randomBytes } from 'node:crypto'
+import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { connect, type Database, insertMany, rows } from '../../server/database/connect.ts'
 import { createAccessToken } from '../../server/domain/access-tokens.ts'
@@ -140,6 +140,28 @@ describeEachEngine('what support asks of many deliveries', engine => {
       ids,
       [0, 1, 2].map(n => `00000000-0000-7000-8000-00000000000${n}`),
     )
+  })
+
+  it('answers a token of a hundred organisations, however long its selector', async () => {
+    const ids = Array.from({ length: 10_000 }, (): string => randomUUID())
+    const owners = ids.slice(0, 99).map(id => ({ id, name: id, created_at: NOW, updated_at: NOW }))
+    await insertMany(given.database.knex, 'organisations', owners)
+    const wide = await token([...owners.map(({ id }) => id), named.organisation_id])
+    const [event] = await rows<{ id: string }>(
+      database.knex,
+      'SELECT id FROM events WHERE organisation_id = ? ORDER BY id LIMIT 1',
+      [named.organisation_id],
+    )
+    const some = [...ids.slice(1), event!.id]
+    const either = [...ids.slice(0, 6).map(id => ({ id })), { id: event!.id }, { 'project.name': 'none' }]
+    for (const selector of [{ id: { $in: some } }, { $or: either }]) {
+      assert.deepEqual((await ask(wide, events, { selector, limit: 10 })).ids, [event!.id])
+      const related = visibleTo(wide)
+      const parts = () => partsOf(database.knex, wide, events)
+      const asked = { selector, by: ['type'] }
+      const [counted] = await count(database.knex, events, asked, related(events), { related, parts, now: NOW })
+      assert.equal(counted?.count, 1)
+    }
   })
 
   it('looks up what either a relation or a field of its own leads to, each row once', async () => {
