@@ -13,6 +13,7 @@ import { collect, examples, parseSelector, portNumber, wholeNumber } from '../op
 import { cellText } from '../output/output.ts'
 import { count, zoneAt, zoneName } from '../output/time.ts'
 import { resolveIds } from '../resources/ids.ts'
+import { allOf } from '../resources/mango-query.ts'
 import { idForUrl, unlessForbidden } from '../resources/webhook.ts'
 import { jwksUrl, keysFrom } from '../verify/jwks.ts'
 
@@ -196,7 +197,7 @@ const filterBy = async (session: Session, filter: string): Promise<(eventId: str
   const document = 'query ($query: MangoQuery) { deliveries(query: $query) { id } }'
   await session.graphql(document, { query: { selector, limit: 0 } })
   return async id => {
-    const query = { selector: { $and: [{ id }, selector] }, limit: 1 }
+    const query = { selector: allOf([{ id }, selector]), limit: 1 }
     try {
       return (await session.graphql<{ deliveries: unknown[] }>(document, { query })).deliveries.length > 0
     } catch (error) {

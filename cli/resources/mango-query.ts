@@ -8,6 +8,11 @@ export interface MangoQuery {
   afterValues?: unknown[]
 }
 
-/** A selector that asks for all of the conditions that are given, or undefined when none is. */
-export const allOf = (conditions: Record<string, unknown>[]): Record<string, unknown> | undefined =>
-  conditions.length === 0 ? undefined : conditions.length === 1 ? conditions[0]! : { $and: conditions }
+/**
+ * A selector that asks for all of the conditions that are given, or undefined when none is. An empty one asks for
+ * nothing; inside another it would ask for what is equal to `{}`, as in CouchDB.
+ */
+export const allOf = (given: Record<string, unknown>[]): Record<string, unknown> | undefined => {
+  const conditions = given.filter(condition => Object.keys(condition).length > 0)
+  return conditions.length > 1 ? { $and: conditions } : conditions[0]
+}

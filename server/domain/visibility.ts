@@ -261,58 +261,37 @@ const visibleAccessTokens: Rule = token => builder => {
 }
 
 /**
- * A webhook is visible to its own token, and to every token that sees all organisations that
- * it can receive from. These are the ones that a webhook names and those of the projects it
- * names, or, where it names none, the ones that its maker sees. A project counts with the
- * organisation that it was named in too: moved to another, it hands over no webhook.
+ * Whether a token sees a webhook, in SQL, by the webhook's alias and what the token's id is; of a token that does not
+ * see all. A webhook is visible to its own token, and to every token that sees all organisations that it can receive
+ * from. These are the ones that a webhook names and those of the projects it names, or, where it names none, the ones
+ * that its maker sees. A project counts with the organisation that it was named in too: moved to another, it hands over
+ * no webhook.
  */
+const seesWebhook = (webhook: string, tokenId: string): string => {
+  const seen = `SELECT s.organisation_id FROM access_token_organisations s WHERE s.access_token_id = ${tokenId}`
+  return `
+  (${webhook}.access_token_id = ${tokenId}
+    OR (${webhook}.all_organisations_and_projects = 0
+      AND NOT EXISTS (SELECT 1 FROM webhook_organisations wo
+        WHERE wo.webhook_id = ${webhook}.id AND wo.organisation_id NOT IN (${seen}))
+      AND NOT EXISTS (SELECT 1 FROM webhook_projects wp JOIN projects p ON p.id = wp.project_id
+        WHERE wp.webhook_id = ${webhook}.id
+          AND (p.organisation_id NOT IN (${seen}) OR wp.organisation_id NOT IN (${seen}))))
+    OR (${webhook}.all_organisations_and_projects = 1 AND EXISTS (SELECT 1 FROM access_tokens maker
+      WHERE maker.id = ${webhook}.access_token_id AND maker.sees_all_organisations = 0
+        AND EXISTS (SELECT 1 FROM access_token_organisations mo WHERE mo.access_token_id = maker.id)
+        AND NOT EXISTS (SELECT 1 FROM access_token_organisations mo
+          WHERE mo.access_token_id = maker.id AND mo.organisation_id NOT IN (${seen})))))`
+}
+
+/** Whether the token `t`, which does not see all, sees the webhook `about`. */
+export const SEES_WEBHOOK = seesWebhook('about', 't.id')
+
+const SEES_LISTED = seesWebhook('webhooks', '?')
+const BINDINGS = SEES_LISTED.split('?').length - 1
+
 export const visibleWebhooks: Rule = token => builder => {
-  if (token.seesAllOrganisations) return
-  const seen = organisationIdsOf([token.id])
-  builder.where(some =>
-    some
-      .where('webhooks.access_token_id', token.id)
-      .orWhere(named =>
-        named
-          .where('webhooks.all_organisations_and_projects', 0)
-          .whereNotExists(query =>
-            query
-              .select('wo.webhook_id')
-              .from('webhook_organisations as wo')
-              .whereRaw('wo.webhook_id = webhooks.id')
-              .whereNotIn('wo.organisation_id', seen),
-          )
-          .whereNotExists(query =>
-            query
-              .select('wp.webhook_id')
-              .from('webhook_projects as wp')
-              .join('projects as p', 'p.id', 'wp.project_id')
-              .whereRaw('wp.webhook_id = webhooks.id')
-              .where(unseen => unseen.whereNotIn('p.organisation_id', seen).orWhereNotIn('wp.organisation_id', seen)),
-          ),
-      )
-      .orWhere(unnamed =>
-        unnamed.where('webhooks.all_organisations_and_projects', 1).whereIn('webhooks.access_token_id', makers =>
-          makers
-            .select('maker.id')
-            .from('access_tokens as maker')
-            .where('maker.sees_all_organisations', 0)
-            .whereExists(query =>
-              query
-                .select('any.access_token_id')
-                .from('access_token_organisations as any')
-                .whereRaw('any.access_token_id = maker.id'),
-            )
-            .whereNotExists(query =>
-              query
-                .select('mo.access_token_id')
-                .from('access_token_organisations as mo')
-                .whereRaw('mo.access_token_id = maker.id')
-                .whereNotIn('mo.organisation_id', seen),
-            ),
-        ),
-      ),
-  )
+  if (!token.seesAllOrganisations) builder.whereRaw(SEES_LISTED, Array(BINDINGS).fill(token.id))
 }
 
 /** An admin that sees all organisations sees what everyone has changed; nobody else sees any of it. */
@@ -321,23 +300,6 @@ const visibleAuditLog: Rule = token => builder => {
   builder.whereNot('audit_log.operation', '')
   if (!may(token, 'admin') || !token.seesAllOrganisations) builder.whereRaw('1 = 0')
 }
-
-const SEEN = 'SELECT s.organisation_id FROM access_token_organisations s WHERE s.access_token_id = t.id'
-
-/** The rule of `visibleWebhooks` in SQL: whether the token `t`, which does not see all, sees the webhook `about`. */
-export const SEES_WEBHOOK = `
-  (about.access_token_id = t.id
-    OR (about.all_organisations_and_projects = 0
-      AND NOT EXISTS (SELECT 1 FROM webhook_organisations wo
-        WHERE wo.webhook_id = about.id AND wo.organisation_id NOT IN (${SEEN}))
-      AND NOT EXISTS (SELECT 1 FROM webhook_projects wp JOIN projects p ON p.id = wp.project_id
-        WHERE wp.webhook_id = about.id
-          AND (p.organisation_id NOT IN (${SEEN}) OR wp.organisation_id NOT IN (${SEEN}))))
-    OR (about.all_organisations_and_projects = 1 AND EXISTS (SELECT 1 FROM access_tokens maker
-      WHERE maker.id = about.access_token_id AND maker.sees_all_organisations = 0
-        AND EXISTS (SELECT 1 FROM access_token_organisations mo WHERE mo.access_token_id = maker.id)
-        AND NOT EXISTS (SELECT 1 FROM access_token_organisations mo
-          WHERE mo.access_token_id = maker.id AND mo.organisation_id NOT IN (${SEEN})))))`
 
 const rules = new Map<Resource, Rule>([
   [accessTokens, visibleAccessTokens],

@@ -180,7 +180,7 @@ const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/
 export const selectorOf = (state: State): Record<string, unknown> | undefined => {
   const search = searchOf(state)
   if (!search) return undefined
-  return allOf([filterOf(state), search].filter(condition => Object.keys(condition).length > 0)) ?? {}
+  return allOf([filterOf(state), search]) ?? {}
 }
 
 /** The condition that the filters make. */
