@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
@@ -43,7 +44,8 @@ export type Subscriber = {
   missed: readonly string[]
 }
 
-type Group = Omit<Subscriber, 'stream' | 'missed'> & { streams: Set<Stream>; owed: Set<string> }
+/** `id`: its key, unless it has yet to catch up with those who have that. */
+type Group = Omit<Subscriber, 'stream' | 'missed'> & { id: string; streams: Set<Stream>; owed: Set<string> }
 
 export type Live = {
   /** Throws UNAVAILABLE where there are too many, or the database cannot be had until `giveUpAt`. */
@@ -103,6 +105,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
         }
         for (const group of groups.values()) await pay(group, lookedAt)
         cursor = lookedAt
+        for (const group of groups.values()) joinOthers(group)
       } catch (error) {
         logSeldom(log, 'warn', 'live', { err: error }, 'changes cannot be told to subscribers; trying until they can')
       }
@@ -114,8 +117,25 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   const owe = (group: Group, ids: readonly string[]): void => {
     for (const id of ids) group.owed.add(id)
     if (group.owed.size <= MOST_OWED) return
-    groups.delete(group.key)
+    groups.delete(group.id)
     for (const stream of group.streams) stream.breakOff()
+  }
+
+  /** Who is owed nothing any more is answered with all who ask for the same. */
+  const joinOthers = (group: Group): void => {
+    if (group.id === group.key || group.owed.size > 0) return
+    const others = groups.get(group.key)
+    if (others && others.owed.size > 0) return
+    groups.delete(group.id)
+    group.id = group.key
+    if (!others) groups.set(group.key, group)
+    else for (const stream of group.streams) others.streams.add(stream)
+  }
+
+  const leave = (stream: Stream): void => {
+    for (const group of groups.values()) {
+      if (group.streams.delete(stream) && group.streams.size === 0) groups.delete(group.id)
+    }
   }
 
   /** Ends what was subscribed to by tokens that have ended, and has the others go on as they are now. */
@@ -135,7 +155,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   }
 
   const end = (group: Group, error: unknown): void => {
-    groups.delete(group.key)
+    groups.delete(group.id)
     const told = group.told(error)
     for (const stream of group.streams) stream.complete(told)
   }
@@ -144,7 +164,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   const pay = async (group: Group, cursor: number): Promise<void> => {
     const ids = [...group.owed]
     try {
-      for (let from = 0; from < ids.length && groups.get(group.key) === group; from += AT_ONCE) {
+      for (let from = 0; from < ids.length && groups.get(group.id) === group; from += AT_ONCE) {
         const some = ids.slice(from, from + AT_ONCE)
         const results = await answer(group, some)
         for (const result of results) for (const stream of group.streams) stream.next(result, cursor)
@@ -202,14 +222,11 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     subscribe({ stream, missed, ...asked }) {
       // It took too long to come: it is to come again.
       if (!changes) return stream.breakOff()
-      const key = missed.length > 0 ? `${asked.key} ${missed[0]} ${performance.now()}` : asked.key
-      const group = groups.get(key) ?? { ...asked, key, streams: new Set(), owed: new Set(missed) }
-      groups.set(key, group)
+      const id = missed.length > 0 ? `${asked.key} ${randomUUID()}` : asked.key
+      const group = groups.get(id) ?? { ...asked, id, streams: new Set(), owed: new Set(missed) }
+      groups.set(id, group)
       group.streams.add(stream)
-      stream.onClose(() => {
-        group.streams.delete(stream)
-        if (group.streams.size === 0 && groups.get(key) === group) groups.delete(key)
-      })
+      stream.onClose(() => leave(stream))
       if (missed.length > 0) hurry.abort()
     },
     hurry(deliveryId) {

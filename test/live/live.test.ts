@@ -1,15 +1,20 @@
 import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
 import type { ServerResponse } from 'node:http'
 import { it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
+import { createAccessToken, findByApiKeys } from '../../server/domain/access-tokens.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
+import { newId } from '../../server/ids.ts'
+import { createSealer } from '../../server/keys/seal.ts'
 import { createLive } from '../../server/live/live.ts'
 import { Stream } from '../../server/live/stream.ts'
 import { createLog } from '../../server/log.ts'
 import { unmetered } from '../../server/mango/meter.ts'
 import { realClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
 
 /** A client that reads, or does not. */
 const startResponse = ({ reads = true } = {}) => {
@@ -77,5 +82,67 @@ describeEachEngine('subscribers', engine => {
     live.stop()
     assert.equal(await during(1_500), 0)
     await fresh.drop()
+  })
+
+  it('who came back for what they missed are answered by the same work as all once they have it', async t => {
+    const fresh = await migratedDatabase(engine)
+    const { knex } = fresh.database
+    const made = await createAccessToken(
+      knex,
+      createSealer([randomBytes(32)]),
+      { name: 'reader', permissions: ['read'], organisationIds: undefined },
+      Date.now(),
+    )
+    const token = (await findByApiKeys(knex, [made.apiKey])).get(made.apiKey)!.token
+    const add = async (id: string) => {
+      const times = { created_at: Date.now(), finished_at: Date.now() }
+      const delivery = { id, event_id: id, webhook_id: id, event_type: 'ping', status: 'delivered', ...times }
+      await knex('deliveries').insert(delivery)
+    }
+    const missedId = newId(Date.now() - 60_000)
+    await add(missedId)
+    const live = createLive({ database: fresh.database, clock: realClock, log: createLog('silent') })
+    t.after(async () => {
+      live.stop()
+      await fresh.drop()
+    })
+    await live.ready(token.id, performance.now() + 10_000)
+    let answers = 0
+    const answer = async (rows: { id?: unknown }[]) => {
+      answers += 1
+      return rows.map(({ id }) => JSON.stringify(id))
+    }
+    const clients = [[missedId], [missedId], []].map(missed => {
+      const { response, stream } = startResponse()
+      const answering = () => ({ meter: unmetered, answer })
+      live.subscribe({ key: 'all', token, selector: null, answering, told: String, stream, missed })
+      return response
+    })
+    const told = (id: string) => clients.map(({ written }) => written.filter(text => text.includes(id)).length)
+    await eventually(
+      'what was missed',
+      () => told(missedId),
+      counts => counts.join() === '1,1,0',
+    )
+    await wait(200)
+    answers = 0
+    const next = newId(Date.now())
+    await add(next)
+    live.hurry(next)
+    await eventually(
+      'what is new',
+      () => told(next),
+      counts => counts.join() === '1,1,1',
+    )
+    assert.equal(answers, 1)
+    clients[0]!.destroy()
+    const last = newId(Date.now())
+    await add(last)
+    live.hurry(last)
+    await eventually(
+      'what is new',
+      () => told(last),
+      counts => counts.join() === '0,1,1',
+    )
   })
 })
