@@ -277,7 +277,7 @@ const diagnosePort = (facts: PortFacts): Finding => {
   switch (facts.state) {
     case 'free':
       return ok('port', `${at} is free: no server runs here`)
-    case 'not available':
+    case 'not to be had':
       return problem(
         'port',
         `cannot listen on ${at}: ${facts.message}`,
