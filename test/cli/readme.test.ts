@@ -37,7 +37,9 @@ suite('the commands of the first pages', { timeout: 350_000 }, () => {
   mkdirSync(ops)
   let sandbox: Awaited<ReturnType<typeof launchSandbox>>
   let receiver: Receiver
+  let opsPort: number
   before(async () => {
+    opsPort = await freePort()
     sandbox = await launchSandbox(home)
     receiver = await startReceiver()
   })
@@ -53,7 +55,7 @@ suite('the commands of the first pages', { timeout: 350_000 }, () => {
       .replace('listen --register', 'listen --port 0 --register')
       .replaceAll('http://127.0.0.1:4100', sandbox.url)
       .replaceAll('https://example.com/hooks', receiver.url)
-      .replaceAll('4101', String(await freePort()))
+      .replaceAll('4101', String(opsPort))
     writeFileSync(script, here)
     const env = { ...process.env, XDG_CONFIG_HOME: home, PATH: `${bin}:${process.env.PATH}`, HOME: home }
     const child = spawn(shell, [...(shell === 'bash' ? ['-m'] : []), script], { cwd, env })
