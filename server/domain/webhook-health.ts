@@ -10,10 +10,7 @@ type Derived = Extract<Field, { kind: 'derived' }>
 const DAY_MS = 24 * 3600 * 1000
 const ENDED = deliveryStatuses.filter(status => status !== 'pending')
 
-/**
- * Of each webhook, how many deliveries came to which end in the last 24 h, and how many are pending: of those that the
- * caller sees.
- */
+/** For each webhook, the visible deliveries of the last 24 h by their end, and the number that are pending. */
 export const healthOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   object: {
@@ -24,8 +21,8 @@ export const healthOf = (deliveries: () => Resource): Derived => ({
     ),
   },
   load: async (source, webhookIds) => {
-    // One range of the index on (webhook_id, status, finished_at) for each webhook and status: what is pending has not
-    // come to an end, and what has is of the last day.
+    // Reads one range of the index on (webhook_id, status, finished_at) for each webhook and status: pending deliveries
+    // have no end, and the others ended within the last day.
     const found: { webhook_id: string; status: DeliveryStatus; deliveries: number }[] = await source
       .connection('deliveries')
       .select('deliveries.webhook_id', 'deliveries.status')
@@ -47,7 +44,7 @@ export const healthOf = (deliveries: () => Resource): Derived => ({
   },
 })
 
-/** Of each webhook, when a delivery to it that the caller sees last came to an end. */
+/** For each webhook, when the latest visible delivery to it ended. */
 export const lastDeliveryOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   load: async (source, webhookIds) => {
@@ -72,7 +69,7 @@ const lastOfAll = (source: Source, webhookIds: string[]): Promise<Last[]> =>
     .whereIn('webhook_id', webhookIds)
     .groupBy('webhook_id', 'status')
 
-/** From the end of each such range to the first that is seen. */
+/** From the end of each such range back to the first visible entry. */
 const lastOfSeen = async (source: Source, webhookIds: string[], deliveries: Resource): Promise<Last[]> => {
   const ends = webhookIds.flatMap(id => ENDED.map(status => ({ id, status })))
   const found: Last[] = []

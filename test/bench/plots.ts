@@ -154,7 +154,7 @@ const PARTS: [part: string, places: RegExp][] = [
   ],
   ['signatures', /^(jose|node:crypto|server\/keys|native .*(sign|hmac|hash))/i],
   ['rules and queries', /^(server\/(domain|mango|metrics|tracing)|server$|shared|dataloader|uuid|pino)/],
-  ['database driver', /^(server\/database|knex|mysql2|native .*writev?|node:net|node:sqlite|node:internal)/],
+  ['database driver and sockets', /^(server\/database|knex|mysql2|native .*writev?|node:net|node:sqlite|node:internal)/],
   ['delivery', /^(server\/delivery|undici|ipaddr)/],
 ]
 const OTHER = 'Node itself'
@@ -237,7 +237,7 @@ const draw = ({ measured, processes, claim, queries, cpu }: Figures): void => {
       Object.entries(queries).map(([name, points]) => ({ name, points })),
     ),
     cpu: barPlot(
-      `CPU of an event with one delivery, from its mutation to its record (${on})`,
+      `CPU of an event (${on})`,
       'ms',
       Object.entries(cpu).map(([name, parts]) => ({ name, parts })),
     ),
