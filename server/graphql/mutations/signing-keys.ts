@@ -11,7 +11,7 @@ export const signingKeyMutations: Mutations = {
         const { kid, publicJwk, createdAt, activeFrom } = await keyring.rotate(trx)
         return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
       })
-      // It is made all the same, and each process looks every minute.
+      // The key is made even if this fails, and each process looks for new keys every minute.
       await keyring.refresh().catch(() => {})
       return made
     },
