@@ -1,9 +1,9 @@
 import { Gauge, Histogram, type Registry } from 'prom-client'
 
-/** Seldom enough that an idle process sleeps, often enough that what holds the loop for long is met. */
+/** Rare enough for an idle process to sleep, frequent enough to detect a blocked event loop. */
 const LOOK_EACH_MS = 100
 
-/** How late timers are, and how much of its time the event loop works. */
+/** Measures how late timers fire, and the utilisation of the event loop. */
 export const watchEventLoop = (registry: Registry): { stop(): void } => {
   const lag = new Histogram({
     name: 'tidings_event_loop_lag_seconds',

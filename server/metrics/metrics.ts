@@ -13,29 +13,29 @@ export type Metrics = ReturnType<typeof createMetrics>
 
 /** One request to the API, answered. */
 export type AnsweredRequest = {
-  /** The field that was asked for, or `several`, or `none` where it did not come to that. */
+  /** The requested field, `several`, or `none` if the request did not get that far. */
   operation: string
-  /** `OK`, or that of the first error. */
+  /** `OK`, or the code of the first error. */
   code: string
-  /** What a refusal says beside its code; empty for none. */
+  /** The reason of a refusal; empty for none. */
   reason: string
   durationMs: number
 }
 
-/** Seconds, for what is over in milliseconds where all is well. */
+/** Buckets in seconds, for operations that normally take milliseconds. */
 const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10]
 const ATTEMPT = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15]
 const DELAY = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600]
 
 /**
- * What a process counts, in `registry`, and what the database knows, in `shared`: that is the same whichever process is
- * asked, so that one of several that share a port tells it.
+ * The metrics of a process in `registry`, and those of the database in `shared`. The latter are the same for every
+ * process, so one of several that share a port reports them.
  */
 export const createMetrics = () => {
   const registry = new Registry()
   const shared = new Registry()
   collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: 500 })
-  // Sampled by a timer, which would have to be due every few milliseconds to tell anything; ours tells it.
+  // prom-client samples this with a timer that would need to fire every few milliseconds; ours replaces it.
   for (const name of registry.getMetricsAsArray().map(metric => metric.name)) {
     if (/^nodejs_eventloop_lag_/.test(name)) registry.removeSingleMetric(name)
   }
@@ -114,7 +114,7 @@ export const createMetrics = () => {
   return {
     registry,
     shared,
-    /** From now on the machine's own clock is compared with this one. */
+    /** Compares the machine's clock with this one from now on. */
     compareWith(clock: Clock): void {
       new Gauge({
         name: 'tidings_clock_offset_seconds',
@@ -126,7 +126,7 @@ export const createMetrics = () => {
         },
       })
     },
-    /** What deliveries tell of themselves. */
+    /** The observer of deliveries. */
     delivery: {
       attempted({ job, startedAt, durationMs, result, outcome }) {
         attempts.inc({ outcome: outcome.status, result: kindOf(result) })
@@ -148,9 +148,9 @@ export const createMetrics = () => {
       if (isDone) doneAt.set(step, performance.now())
       else stepFailures.inc({ step })
     },
-    /** @param name of what uses the connections: `api` or `delivery` */
+    /** @param name the user of the connections: `api` or `delivery` */
     watchPool: (name: string, database: Database) => watchPool(registry, name, database),
-    /** From now on the database is asked what it knows, when somebody looks. */
+    /** Adds the database's metrics, queried when they are scraped. */
     askOf: (database: Database, clock: Clock, retentionDays: number) =>
       databaseFacts(shared, { database, clock, retentionDays }),
     stop: () => eventLoop.stop(),

@@ -1,7 +1,7 @@
 import { Gauge, Histogram, type Registry } from 'prom-client'
 import type { Database } from '../database/connect.ts'
 
-/** What knex leaves untyped of its pool (tarn). */
+/** The members of knex's pool (tarn) that knex leaves untyped. */
 type Pool = {
   numUsed(): number
   numFree(): number
@@ -36,7 +36,7 @@ const connections = (registry: Registry) => {
 
 const known = new WeakMap<Registry, ReturnType<typeof connections>>()
 
-/** Tells how many connections a database's pool has, and how long they are waited for. */
+/** Measures the connections of a database's pool, and the wait for them. */
 export const watchPool = (registry: Registry, name: string, { knex }: Database): void => {
   const { pools, wait } = known.get(registry) ?? connections(registry)
   known.set(registry, { pools, wait })
