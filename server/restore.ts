@@ -26,7 +26,7 @@ const OWNER_ONLY = 0o600
 
 /**
  * Writes the database as of one moment into a new file while servers run: section 3 of
- * https://www.sqlite.org/lang_vacuum.html. The file appears only when it is complete. Throws RestoreError.
+ * https://www.sqlite.org/lang_vacuum.html. The file appears only when it is complete. Throws BackupError.
  */
 export const backUp = (path: string, to: string): void => {
   if (existsSync(to)) throw new BackupError(`${to} exists already`, 'Give the name of a file that does not.')
@@ -123,7 +123,7 @@ const revokeTokens = async ({ knex }: Database, ids: string[], now: number): Pro
 
 /**
  * Replaces a SQLite database by a backup and keeps the old one beside it. The backup is migrated first, and gets the
- * old database's revocations. Throws RestoreError while a server runs on it.
+ * old database's revocations. Throws BackupError while a server runs on it.
  */
 export const restore = async (
   config: Config,

@@ -1,4 +1,7 @@
-/** What is not about one command: `tidings help NAME`. Lines of at most 80 columns; a manual page is made of each. */
+/**
+ * Help about more than one command: `tidings help NAME`. Lines have at most 80 columns; each topic becomes a manual
+ * page.
+ */
 export interface Topic {
   name: string
   summary: string
