@@ -151,23 +151,23 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
       },
     })
   }
-  const atMost = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, estimated by the engine beyond, where it can.`
+  const atMost = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, beyond that estimated if the engine can.`
   gauge(
     'tidings_queue_oldest_due_seconds',
-    'How long the oldest delivery that is due has been waiting: those that a receiver asked to wait with left out.',
+    'How long the oldest due delivery has been waiting, without those that a receiver asked to wait with.',
     facts => facts.oldestDueMs / 1000,
   )
   gauge('tidings_queue_due', `Deliveries that are due now. ${atMost}`, facts => facts.due)
   gauge('tidings_queue_depth', `Deliveries that are pending, due or not. ${atMost}`, facts => facts.queued)
   gauge(
     'tidings_queue_webhooks_behind',
-    `Webhooks that have had a delivery due for more than ${BEHIND_MS / 1000} s: many where the servers are behind, ` +
-      'few where endpoints are.',
+    `Webhooks with a delivery due for more than ${BEHIND_MS / 1000} s: many if the servers are behind, ` +
+      'few if endpoints are.',
     facts => facts.webhooksBehind,
   )
   gauge(
     'tidings_purge_lag_seconds',
-    'How long the oldest event has outlived its retention.',
+    'How far the oldest event is past its retention.',
     facts => facts.purgeLagMs / 1000,
   )
   new Gauge({

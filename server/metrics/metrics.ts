@@ -43,8 +43,8 @@ export const createMetrics = () => {
   const attempts = new Counter({
     name: 'tidings_attempts_total',
     help:
-      'Delivery attempts, by what became of the delivery (pending: it is tried again), and by what came of the ' +
-      "attempt: 429, another status code's class, or why there was no answer.",
+      "Delivery attempts, by the delivery's status afterwards (pending: it is retried) and by the attempt's result: " +
+      '429, the class of another status code, or the reason of the failure.',
     labelNames: ['outcome', 'result'],
     registers,
   })
@@ -56,7 +56,7 @@ export const createMetrics = () => {
   })
   const delay = new Histogram({
     name: 'tidings_delivery_delay_seconds',
-    help: 'Time from the making of a delivery to its first attempt, recovered ones left out.',
+    help: 'Time from the creation of a delivery to its first attempt, without recovered deliveries.',
     buckets: DELAY,
     registers,
   })
@@ -68,19 +68,19 @@ export const createMetrics = () => {
   })
   const settles = new Histogram({
     name: 'tidings_settle_duration_seconds',
-    help: 'Time that recording a batch of attempts takes in the database, however often it is tried.',
+    help: 'Time to record a batch of attempts in the database, including retries.',
     buckets: SHORT,
     registers,
   })
   const takeovers = new Counter({
     name: 'tidings_lease_takeovers_total',
-    help: 'Deliveries claimed whose lease had run out under another: its process died, or lost its database.',
+    help: 'Claimed deliveries whose lease had run out under another process, which died or lost its database.',
     registers,
   })
   const requests = new Counter({
     name: 'tidings_requests_total',
     help:
-      'Requests to the API, by the field asked for (several, or none where it did not come to that), the code of ' +
+      'Requests to the API, by the requested field (or several, or none), the code of ' +
       'the first error (or OK), and the reason of a refusal.',
     labelNames: ['operation', 'code', 'reason'],
     registers,
@@ -94,14 +94,14 @@ export const createMetrics = () => {
   })
   const stepFailures = new Counter({
     name: 'tidings_scheduler_step_failures_total',
-    help: 'Steps of the scheduler that have failed.',
+    help: 'Failed steps of the scheduler.',
     labelNames: ['step'],
     registers,
   })
   const doneAt = new Map<string, number>()
   new Gauge({
     name: 'tidings_scheduler_step_age_seconds',
-    help: 'Time since a step of the scheduler was last done, by the process that did it last.',
+    help: 'Time since a step of the scheduler was last completed, by the process that completed it last.',
     labelNames: ['step'],
     registers,
     aggregator: 'min',
@@ -118,7 +118,7 @@ export const createMetrics = () => {
     compareWith(clock: Clock): void {
       new Gauge({
         name: 'tidings_clock_offset_seconds',
-        help: "How far this machine's clock is ahead of the database's, which Tidings goes by.",
+        help: "How far this machine's clock is ahead of the database's, which Tidings uses.",
         registers,
         aggregator: 'average',
         collect() {

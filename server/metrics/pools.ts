@@ -13,14 +13,14 @@ const connections = (registry: Registry) => {
   const pools = new Map<string, Pool>()
   const wait = new Histogram({
     name: 'tidings_database_connection_wait_seconds',
-    help: 'Time that work waits for a connection to the database, by pool.',
+    help: 'Time that work waits for a database connection, by pool.',
     labelNames: ['pool'],
     buckets: [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10],
     registers: [registry],
   })
   new Gauge({
     name: 'tidings_database_connections',
-    help: 'Connections to the database by pool: used, free, and how many somebody waits for.',
+    help: 'Database connections by pool: used, free, and waited for.',
     labelNames: ['pool', 'state'],
     registers: [registry],
     collect() {

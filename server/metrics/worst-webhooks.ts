@@ -36,8 +36,8 @@ export const worstWebhooks = (registry: Registry, now = () => performance.now())
   new Gauge({
     name: 'tidings_webhook_attempts',
     help:
-      `Attempts of the last ${MINUTES} minutes of the ${MOST} webhooks that failed most in them: those with none ` +
-      'failed are left out.',
+      `Attempts of the last ${MINUTES} minutes, of the ${MOST} webhooks with the most failures; webhooks without ` +
+      'failures are left out.',
     labelNames: ['webhook_id', 'result'],
     registers: [registry],
     collect() {
