@@ -15,7 +15,7 @@ import { repository } from './checkout.ts'
 // Each page for the night is followed by the letter, in bash and zsh: its commands run, in order, beside a server that
 // has a webhook, an event, and a rejected delivery.
 
-/** Of operations.md, what goes to a server that is installed; its first block is run by test/cli/readme.test.ts. */
+/** The commands of a page. The first block of operations.md is run by test/cli/readme.test.ts. */
 const commandsIn = (page: string): string[] =>
   pastesOf(page)
     .filter(paste => page !== 'docs/operations.md' || !paste.includes('ops.env'))
@@ -32,7 +32,7 @@ for (const shell of ['bash', 'zsh']) {
     const env: Record<string, string> = {}
 
     const run = async (script: string): Promise<string> => {
-      // A doctor ends with 1 where it finds a problem, such as that of the page.
+      // A doctor ends with 1 if it finds a problem, such as the one of the page.
       const here = script
         .replaceAll('http://127.0.0.1:9400', server?.url)
         .replaceAll(/^(tidings .*doctor.*)$/gm, '$1 || [ $? = 1 ]')
