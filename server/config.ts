@@ -124,10 +124,7 @@ const environment = z.object({
   TIDINGS_BEHIND_PROXY: z
     .enum(['true', 'false', '1', '0'], 'is neither true nor false')
     .default('false')
-    .describe(
-      '`true` behind a reverse proxy: signatures are checked against host and path of ' +
-        '`TIDINGS_BASE_URL`',
-    ),
+    .describe('`true` behind a reverse proxy: signatures are checked against host and path of ' + '`TIDINGS_BASE_URL`'),
   TIDINGS_ISSUER_URL: url.optional().describe('`iss` of delivery tokens; by default the base URL'),
   TIDINGS_MASTER_KEY: parsed(masterKeys).describe(
     '32 bytes in base64: `openssl rand -base64 32`. Encrypts secrets and private keys at rest. Several with commas ' +

@@ -76,7 +76,7 @@ export const createPings = ({ concurrency }: { concurrency: number }) => {
           : [inFlight.size, 'all access tokens', Math.floor(size)]
     return new TidingsError(
       'RATE_LIMITED',
-      `Pings wait for an answer: ${count} of ${whose}, where at most ${limit} may at once. Nothing was sent. ` +
+      `${count} pings of ${whose} wait for an answer, and at most ${limit} may at once. Nothing was sent. ` +
         'Try again when they have been answered, in 15 s at most.',
       { limit, retryAfterSeconds: 15 },
     )

@@ -73,7 +73,7 @@ const store = async <T>(registrant: Registrant, id: string, input: WebhookInput,
     const stored = await storeAsSeen(registrant, { id, seen, ping }, input, read)
     if (stored) return stored
     if (round === MOST_ROUNDS) {
-      throw new TidingsError('CONFLICT', 'The webhook is being changed all the time. Look at it, and try again.', {
+      throw new TidingsError('CONFLICT', 'The webhook keeps changing. Look at it, and try again.', {
         webhookId: id,
         status: seen?.status ?? 'active',
       })

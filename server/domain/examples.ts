@@ -54,7 +54,7 @@ const merge = (example: Json, given: unknown, at: string): Json => {
   const changed = Object.entries(given).map(([name, value]) => {
     const was = Object.hasOwn(example, name) ? example[name] : undefined
     if (fixed.has(was) && value !== was) {
-      throw badInput('payload', `${at}${name} is the same in every example: receivers tell one by it`)
+      throw badInput('payload', `${at}${name} is the same in every example, by which receivers recognise one`)
     }
     const isObject = typeof was === 'object' && was !== null && !Array.isArray(was)
     return [name, isObject ? merge(was as Json, value, `${at}${name}.`) : value]

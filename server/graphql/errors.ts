@@ -41,7 +41,7 @@ export const presentError =
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
     if (isPassing(cause)) {
-      logSeldom(log, 'warn', 'outage', { err: cause, requestId }, 'the database could not be had in time')
+      logSeldom(log, 'warn', 'outage', { err: cause, requestId }, 'the database was not available in time')
       return present(hasChanged ? new TidingsError('INTERNAL_SERVER_ERROR', UNTOLD) : unavailable(cause))
     }
     log.error({ err: cause, requestId }, 'a resolver failed')
@@ -55,7 +55,7 @@ const IN_DOUBT =
   'Look before you send it again, or send it again under its Idempotency-Key.'
 
 const NOT_ALL =
-  'The database, or a row of it, could not be had in time, and this was not done. What came before it in the request ' +
+  'The database or a row was not available in time, and this was not done. What came before it in the request ' +
   'is done. Look before you send it again, or send it again under its Idempotency-Key.'
 
 const UNTOLD =

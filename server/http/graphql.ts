@@ -138,7 +138,7 @@ const isUnavailable = (error: unknown): boolean => error instanceof TidingsError
 const notRead = (): TidingsError =>
   new TidingsError(
     'INTERNAL_SERVER_ERROR',
-    'What this was to change is changed. Its answer could not be read in time: ask for it in a query.',
+    'The change was made, but its answer could not be read in time: ask for it in a query.',
   )
 
 /** The answer for the error that ended a whole query. */

@@ -281,7 +281,7 @@ const yieldToOthers = (pid: number): void => {
 const noPlace = (): TidingsError<'UNAVAILABLE'> =>
   new TidingsError(
     'UNAVAILABLE',
-    `More queries than can be answered at once are under way. Nothing was done. Try again in ${RETRY_AFTER_S} s.`,
+    `Too many queries are under way. Nothing was done. Try again in ${RETRY_AFTER_S} s.`,
     { retryAfterSeconds: RETRY_AFTER_S },
   )
 

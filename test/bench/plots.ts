@@ -154,7 +154,10 @@ const PARTS: [part: string, places: RegExp][] = [
   ],
   ['signatures', /^(jose|node:crypto|server\/keys|native .*(sign|hmac|hash))/i],
   ['rules and queries', /^(server\/(domain|mango|metrics|tracing)|server$|shared|dataloader|uuid|pino)/],
-  ['database driver and sockets', /^(server\/database|knex|mysql2|native .*writev?|node:net|node:sqlite|node:internal)/],
+  [
+    'database driver and sockets',
+    /^(server\/database|knex|mysql2|native .*writev?|node:net|node:sqlite|node:internal)/,
+  ],
   ['delivery', /^(server\/delivery|undici|ipaddr)/],
 ]
 const OTHER = 'Node itself'
