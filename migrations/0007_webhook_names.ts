@@ -1,5 +1,6 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
+import { addIndex } from './indexes.ts'
 
 /**
  * What a webhook is called, and the labels it is found by. One that was deleted keeps its row, by which the deliveries
@@ -8,16 +9,14 @@ import { dialectOf } from '../server/database/dialect.ts'
 export const up = async (knex: Knex): Promise<void> => {
   const { text } = dialectOf(knex)
   // Where a change of a table is no part of a transaction, a migration that was killed finds some of it made.
-  const add = async (column: string, type: string): Promise<boolean> => {
-    if (await knex.schema.hasColumn('webhooks', column)) return false
+  const add = async (column: string, type: string): Promise<void> => {
+    if (await knex.schema.hasColumn('webhooks', column)) return
     await knex.raw(`ALTER TABLE webhooks ADD COLUMN ${column} ${type}`)
-    return true
   }
   await add('name', text(255))
   await add('labels', `${text(5_000)} NOT NULL DEFAULT '{}'`)
-  if (await add('deleted_at', 'bigint')) {
-    await knex.schema.alterTable('webhooks', t => t.index('deleted_at', 'webhooks_by_deletion'))
-  }
+  await add('deleted_at', 'bigint')
+  await addIndex(knex, 'webhooks', 'webhooks_by_deletion', ['deleted_at'])
 }
 
 export const down = async (knex: Knex): Promise<void> => {
