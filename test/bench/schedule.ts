@@ -151,14 +151,13 @@ try {
   const add = async (name: string, work?: Work) => {
     const finding = await measure(world, work)
     found.push({ name, unit: work?.unit ?? '', finding })
-    console.log(`${name}: p50 ${show(finding.p50)} ms, p99 ${show(finding.p99)} ms`)
+    console.log(`${name}: p50 ${show(finding.p50)} ms, p99 ${show(finding.p99)} ms, ${show(finding.rate)} a second`)
   }
   await add('alone')
   for (const work of [purge, expire, open]) {
-    if (!work.name.includes(options.only)) continue
-    await add(`beside ${work.name}`, work)
-    await add('alone')
+    if (work.name.includes(options.only)) await add(`beside ${work.name}`, work)
   }
+  await add('alone')
   const alone = median(found.filter(({ name }) => name === 'alone').map(({ finding }) => finding.p99))
   console.log(`\n${options.engine}, ${options.rate} deliveries a second (goal: p99 within ${GOAL} × alone)`)
   console.log(
