@@ -48,12 +48,7 @@ export const connect = async (
  * @param options.statementMs a SELECT ends with an error after so long, where the engine can end one
  * @param options.onConnect is told what the server calls the connection, to end a statement sooner
  */
-export const connectToRead = (
-  url: string,
-  engine: Dialect['engine'],
-  { statementMs, onConnect }: ReadOnly,
-): Database => {
-  const dialect = dialects[engine]
+export const connectToRead = (url: string, dialect: Dialect, { statementMs, onConnect }: ReadOnly): Database => {
   if (dialect.isEmbedded) return database(connectSqlite(url.slice('sqlite:'.length), true), dialect)
   // The server ends a statement first, unless it is gone.
   const silenceMs = 2 * statementMs

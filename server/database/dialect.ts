@@ -36,6 +36,8 @@ export type Dialect = {
   useIndex(name: string): string
   /** Joins a table whose rows are looked up for those of the one before it, and not the other way round. */
   joinInOrder: string
+  /** A table's rows that meet a condition, under a name, and what of that a join has to say after ON. */
+  seenInJoin(table: string, alias: string, condition: Fragment | undefined): { from: Fragment; on?: Fragment }
   /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
   leastOfEach(table: string, keys: string[], value: string, index: string, page?: Page): Fragment
   /** Begins EXPLAIN of the statement that follows. */
@@ -130,6 +132,11 @@ type Own =
   | 'containsIgnoringCase'
   | 'matches'
 
+const seenInJoin: Dialect['seenInJoin'] = (table, alias, on) => ({
+  from: { sql: `${table} ${alias}`, bindings: [] },
+  ...(on && { on }),
+})
+
 const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialect, Own>): Dialect => {
   // Some columns are `ascii`, where MySQL refuses other characters and pads with spaces. Told to compare as the other
   // columns do, it does neither, and those can still use their index. It is told only where it matters, since an
@@ -149,6 +156,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
     joinInOrder: 'STRAIGHT_JOIN',
+    seenInJoin,
     leastOfEach: (table, keys, value, index) => ({
       sql: `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
       bindings: [],
@@ -210,16 +218,27 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
 
 /**
  * TiDB speaks as MySQL does. It refuses LOCK IN SHARE MODE, and where it is told to pass over what is locked, it locks
- * nothing: there, whoever comes second waits.
+ * nothing: there, whoever comes second waits. It has no session that only reads, and no subquery after ON. A build
+ * without a release's name says that it is 8.4.
  */
 const tidb: Dialect = {
   ...mysql,
   name: 'TiDB',
-  oldestVersion: [8, 5],
+  oldestVersion: [8, 4],
   version: "SUBSTRING_INDEX(VERSION(), 'TiDB-v', -1)",
   forUpdateSkipLocked: mysql.forUpdate,
   forShare: mysql.forUpdate,
   forShareSkipLocked: mysql.forUpdate,
+  readingWithin: ms => `SET SESSION max_execution_time = ${ms}`,
+  seenInJoin: (table, alias, condition) =>
+    condition
+      ? {
+          from: {
+            sql: `(SELECT * FROM ${table} ${alias} WHERE ${condition.sql}) ${alias}`,
+            bindings: condition.bindings,
+          },
+        }
+      : seenInJoin(table, alias, condition),
 }
 
 const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) > 0`, bindings: [part] })
@@ -248,6 +267,7 @@ const sqlite: Dialect = {
   forShareSkipLocked: '',
   useIndex: name => `INDEXED BY ${name}`,
   joinInOrder: 'CROSS JOIN',
+  seenInJoin,
   leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
     const first = (condition: string): string =>
@@ -302,3 +322,6 @@ const sqlite: Dialect = {
 }
 
 export const dialects = { mysql, mariadb, tidb, sqlite }
+
+/** @param name as in `Dialect.name` */
+export const dialectNamed = (name: string): Dialect => Object.values(dialects).find(dialect => dialect.name === name)!

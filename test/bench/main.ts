@@ -55,6 +55,11 @@ const benchmarks: Record<string, Benchmark> = {
     file: 'reads.ts',
     about: 'what support asks of many deliveries, as an admin and as a token of few organisations, beside SQL by hand',
   },
+  schedule: {
+    file: 'schedule.ts',
+    isAlone: true,
+    about: "100 deliveries a second alone, and beside a purge, tokens' expiry and the opening of reports",
+  },
   graphql: {
     file: 'graphql.ts',
     about: 'authenticated queries beside graphql-yoga and Apollo Server without authentication',
