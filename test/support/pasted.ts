@@ -50,7 +50,7 @@ export const RUN_WITH_SANDBOX = [
   'docs/operations.md',
 ]
 export const RUN_WITH_SERVER = [
-  ...allPages.filter(page => page.startsWith('docs/runbooks/') && !page.endsWith('key-known.md')),
+  ...allPages.filter(page => page.startsWith('docs/runbooks/') && !/(README|key-known)\.md$/.test(page)),
   'docs/operations.md',
   // Last, since it takes the signing key out of use.
   'docs/runbooks/key-known.md',
