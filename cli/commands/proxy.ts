@@ -19,10 +19,7 @@ export const proxyCommand = () =>
       'after',
       examples(
         ['Any client, at http://127.0.0.1:4180/graphql', 'tidings proxy'],
-        [
-          'Types for TypeScript, made by another program',
-          'npx graphql-codegen   # with schema: http://127.0.0.1:4180/graphql',
-        ],
+        ['Types; codegen.yml has schema: http://127.0.0.1:4180/graphql', 'npx graphql-codegen'],
         ['A front end that is being written', 'tidings proxy --allow-origin http://localhost:3000'],
       ),
     )
