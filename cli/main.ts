@@ -94,17 +94,17 @@ const createProgram = (argv: string[]) =>
         forms,
       ),
     )
-    .option('--color', 'colour, even where nobody watches or NO_COLOR is set')
+    .option('--color', 'colour, even without a terminal or with NO_COLOR')
     .option('--no-color', 'no colour')
-    .option('-q, --quiet', 'no messages besides errors')
-    .option('-v, --verbose', 'tell what happens underneath')
+    .option('-q, --quiet', 'no messages except errors')
+    .option('-v, --verbose', 'show what happens underneath')
     .optionsGroup('Connection options:')
     .option('-p, --profile <name>', 'saved profile to use [TIDINGS_PROFILE]')
     .option('--url <url>', 'base URL of the server [TIDINGS_URL]')
     .option('--api-key <key>', 'API key of the access token [TIDINGS_API_KEY]')
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
-    .option('--ca-file <path>', 'certificates (PEM) of authorities to trust besides [TIDINGS_CA_FILE]')
+    .option('--ca-file <path>', 'certificates (PEM) of additional authorities to trust [TIDINGS_CA_FILE]')
     .hook('preAction', setUpNetworkFor)
     .helpCommand(false)
     .configureHelp({
@@ -137,7 +137,7 @@ Begin with:
   $ tidings webhooks create --help   set up an endpoint of your own`,
     )
     .addHelpText('afterAll', ({ command }) =>
-      command.parent ? '\nBesides, every command takes --output, --profile and more: tidings --help' : '',
+      command.parent ? '\nEvery command also takes --output, --profile and more: tidings --help' : '',
     )
 
 /** Loaded only where there is something to set up. The server reads the same variables for what it sends itself. */
@@ -202,7 +202,7 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
   if (isFileFault(error)) {
     const failed = WRITES.has(error.syscall ?? '') ? 'written' : 'read'
     const message = `${neutralise(error.path)} cannot be ${failed}: ${fileFault(error)}.`
-    const hint = 'See that this user may, and that there is room; or name another place.'
+    const hint = 'Check permissions and free space, or name another place.'
     return report(new CliError(exitCodes.failed, 'FILE', message, hint), argv)
   }
   const unexpected = error instanceof Error ? error : new Error(String(error))

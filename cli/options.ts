@@ -11,7 +11,7 @@ import { foldCommand } from './output/wrap.ts'
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
 
-/** A help text's examples: what it is for, then the line to type. */
+/** A help text's examples: the purpose, then the line to type. */
 export const examples = (...lines: [purpose: string, line: string][]): string =>
   `\nExamples:\n${lines.map(example).join('\n\n')}`
 
@@ -49,7 +49,7 @@ export const filterList = (values: string[] | undefined): string[] | undefined =
   if (values === undefined) return undefined
   if (!values.includes('all')) return values
   if (values.length > 1)
-    throw usageError(`“all” stands beside other values: ${values.join(', ')}.`, 'Give “all” alone, or leave it out.')
+    throw usageError(`“all” is given with other values: ${values.join(', ')}.`, 'Give only “all”, or leave it out.')
   return []
 }
 
@@ -86,7 +86,7 @@ export const parseJson = (text: string, what: string): unknown => {
   } catch (error) {
     throw usageError(
       `${what} is not JSON: ${(error as Error).message}.`,
-      'Put it in single quotes, so that the shell leaves it as it is.',
+      'Put it in single quotes, so that the shell does not change it.',
     )
   }
 }

@@ -119,7 +119,7 @@ const writing = (work: () => void): void => {
       exitCodes.failed,
       'PROFILES_UNWRITABLE',
       `The profiles in ${neutralise(profilesPath())} cannot be written: ${fileFault(error)}.`,
-      'Make its folder one that this user may write to, or name another: XDG_CONFIG_HOME=FOLDER',
+      'Let this user write to its folder, or name another: XDG_CONFIG_HOME=FOLDER',
     )
   }
 }
@@ -129,7 +129,7 @@ const unreadable = (path: string, why: string): CliError =>
     exitCodes.failed,
     'PROFILES_UNREADABLE',
     `The profiles in ${neutralise(path)} cannot be read: ${why}.`,
-    'Mend the file, or move it away and save the profile again with: tidings login',
+    'Repair the file, or move it away and save the profile again with: tidings login',
   )
 
 const isProfiles = (value: unknown): value is Profiles => {

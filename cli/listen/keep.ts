@@ -11,7 +11,7 @@ export const saving = (output: Output, work: () => void): void => {
   try {
     work()
   } catch (error) {
-    output.warning(`The request could not be kept: ${fileFault(error)}.`)
+    output.warning(`The request could not be saved: ${fileFault(error)}.`)
   }
 }
 
@@ -23,7 +23,7 @@ export const prepareFolder = (folder: string): void => {
   } catch (error) {
     throw usageError(
       `The folder of --save cannot be used: ${fileFault(error)}.`,
-      'Name one that this user may write to.',
+      'Name one that this user can write to.',
     )
   }
 }

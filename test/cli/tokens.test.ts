@@ -66,7 +66,7 @@ test('--save that cannot save is said before a token is made', async () => {
     env: connectedTo(server),
   })
   assert.equal(code, 1)
-  assert.match(stderr, /The profiles in .*profiles\.json cannot be (read|written): part of its path is no folder\./)
+  assert.match(stderr, /The profiles in .*profiles\.json cannot be (read|written): part of its path is not a folder\./)
   assert.equal(server.received.length, 0)
 })
 
