@@ -6,6 +6,7 @@ import { type Permission, permissions } from '../shared/vocabulary.ts'
 import { fileFault, usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
 import { asStarted } from './output/program.ts'
+import { foldCommand } from './output/wrap.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
@@ -17,25 +18,7 @@ export const examples = (...lines: [purpose: string, line: string][]): string =>
 const example = ([purpose, line]: [purpose: string, line: string]): string =>
   `  # ${purpose}\n${line.split('\n').map(prompted).join('\n')}`
 
-const prompted = (line: string): string => `  $ ${foldLine(asStarted(line))}`
-
-const HELP_WIDTH = 80
-
-/**
- * A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays
- * whole.
- */
-const foldLine = (line: string): string => {
-  const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
-  const folded = ['']
-  for (const word of words) {
-    const last = folded.at(-1)!
-    // Two columns for the indent or the prompt before it, two for what continues it.
-    if (last !== '' && last.length + 1 + word.length > HELP_WIDTH - 6) folded.push(`  ${word}`)
-    else folded[folded.length - 1] = last === '' ? word : `${last} ${word}`
-  }
-  return folded.join(' \\\n  ')
-}
+const prompted = (line: string): string => `  $ ${foldCommand(asStarted(line))}`
 
 /** For an option that may be repeated, and takes several values separated by commas. */
 export const collect = (value: string, before: string[] | undefined): string[] => [
