@@ -5,7 +5,7 @@ import { CliError, type ExitCode, exitCodes, Finished, fileFault, isFileFault, u
 import { neutralise, plain, printable, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
 import { asStarted } from './output/program.ts'
-import { fold } from './output/wrap.ts'
+import { fitHelp, fold, HELP_WIDTH } from './output/wrap.ts'
 
 /**
  * Runs the command line with the arguments after the program's name, and resolves to the exit code. Everything is
@@ -40,7 +40,7 @@ const help = async (program: CommandUnknownOpts, words: string[], argv: string[]
   const asJson = argv.includes('--json') || askedForm(argv) === 'json'
   const topic = asJson ? undefined : topicNamed(words[0])
   if (topic !== undefined) {
-    process.stdout.write(topic)
+    process.stdout.write(fitHelp(topic, columnsOf(process.stdout)))
     return exitCodes.done
   }
   await addCommands(program, name => asJson || name === words[0])
@@ -111,11 +111,13 @@ const createProgram = (argv: string[]) =>
     .configureHelp({
       subcommandTerm: command => command.name(),
       formatHelp: commandsFirst,
+      formatItem: itemThatFits,
+      minWidthToWrap: LEAST_BESIDE,
       styleTitle: pc.createColors(true).bold,
     })
     .configureOutput({
       outputError: () => {},
-      writeOut: text => process.stdout.write(asStarted(text)),
+      writeOut: text => process.stdout.write(fitHelp(asStarted(text), columnsOf(process.stdout))),
       getOutHasColors: () => useColour(askedColour(argv), process.stdout),
     })
     .exitOverride()
@@ -161,6 +163,19 @@ const commandsFirst = (command: CommandUnknownOpts, helper: Help): string => {
   if (optionsAt === -1 || commandsAt === -1) return `${sections.join('\n\n')}\n`
   const options = sections.slice(optionsAt, commandsAt)
   return `${[...sections.slice(0, optionsAt), ...sections.slice(commandsAt), ...options].join('\n\n')}\n`
+}
+
+/** A description stands beside its term where it has so many columns, else below it. */
+const LEAST_BESIDE = 28
+
+function itemThatFits(this: Help, term: string, termWidth: number, description: string, helper: Help): string {
+  const columns = helper.helpWidth ?? HELP_WIDTH
+  const besides = columns - termWidth - 4
+  if (besides >= LEAST_BESIDE || !description) {
+    return Help.prototype.formatItem.call(this, term, termWidth, description, helper)
+  }
+  const below = `\n${' '.repeat(6)}`
+  return `  ${term}${below}${helper.boxWrap(description, columns - 6).replaceAll('\n', below)}`
 }
 
 let outputBroken = false

@@ -6,6 +6,7 @@ import { type Permission, permissions } from '../shared/vocabulary.ts'
 import { fileFault, usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
 import { asStarted } from './output/program.ts'
+import { foldCommand } from './output/wrap.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
@@ -17,22 +18,7 @@ export const examples = (...lines: [purpose: string, line: string][]): string =>
 const example = ([purpose, line]: [purpose: string, line: string]): string =>
   `  # ${purpose}\n${line.split('\n').map(prompted).join('\n')}`
 
-const prompted = (line: string): string => `  $ ${foldLine(asStarted(line))}`
-
-const HELP_WIDTH = 80
-
-/** Folds a shell line with backslashes at the line ends; quoted text stays whole. */
-const foldLine = (line: string): string => {
-  const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
-  const folded = ['']
-  for (const word of words) {
-    const last = folded.at(-1)!
-    // Two columns for the indent or the prompt, two for the backslash.
-    if (last !== '' && last.length + 1 + word.length > HELP_WIDTH - 6) folded.push(`  ${word}`)
-    else folded[folded.length - 1] = last === '' ? word : `${last} ${word}`
-  }
-  return folded.join(' \\\n  ')
-}
+const prompted = (line: string): string => `  $ ${foldCommand(asStarted(line))}`
 
 /** For an option that may be repeated, and takes several values separated by commas. */
 export const collect = (value: string, before: string[] | undefined): string[] => [

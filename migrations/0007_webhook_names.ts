@@ -1,5 +1,6 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
+import { addIndex } from './indexes.ts'
 
 /**
  * Adds a webhook's name and labels. A deleted webhook keeps its row, so that its remaining deliveries still show where
@@ -8,16 +9,14 @@ import { dialectOf } from '../server/database/dialect.ts'
 export const up = async (knex: Knex): Promise<void> => {
   const { text } = dialectOf(knex)
   // Where DDL is not transactional, a migration that was killed may have made some of these changes.
-  const add = async (column: string, type: string): Promise<boolean> => {
-    if (await knex.schema.hasColumn('webhooks', column)) return false
+  const add = async (column: string, type: string): Promise<void> => {
+    if (await knex.schema.hasColumn('webhooks', column)) return
     await knex.raw(`ALTER TABLE webhooks ADD COLUMN ${column} ${type}`)
-    return true
   }
   await add('name', text(255))
   await add('labels', `${text(5_000)} NOT NULL DEFAULT '{}'`)
-  if (await add('deleted_at', 'bigint')) {
-    await knex.schema.alterTable('webhooks', t => t.index('deleted_at', 'webhooks_by_deletion'))
-  }
+  await add('deleted_at', 'bigint')
+  await addIndex(knex, 'webhooks', 'webhooks_by_deletion', ['deleted_at'])
 }
 
 export const down = async (knex: Knex): Promise<void> => {

@@ -1,5 +1,6 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
+import { addIndex } from './indexes.ts'
 
 /**
  * `example`: the event was made on demand and belongs to no organisation. `about_webhook_id`: the event is about a
@@ -9,15 +10,13 @@ import { dialectOf } from '../server/database/dialect.ts'
 export const up = async (knex: Knex): Promise<void> => {
   const { key } = dialectOf(knex)
   // Where DDL is not transactional, a migration that was killed may have made some of these changes.
-  const add = async (column: string, type: string): Promise<boolean> => {
-    if (await knex.schema.hasColumn('events', column)) return false
+  const add = async (column: string, type: string): Promise<void> => {
+    if (await knex.schema.hasColumn('events', column)) return
     await knex.raw(`ALTER TABLE events ADD COLUMN ${column} ${type}`)
-    return true
   }
   await add('example', 'SMALLINT NOT NULL DEFAULT 0')
-  if (await add('about_webhook_id', key(36))) {
-    await knex.schema.alterTable('webhook_events', t => t.index('event_type', 'webhook_events_by_type'))
-  }
+  await add('about_webhook_id', key(36))
+  await addIndex(knex, 'webhook_events', 'webhook_events_by_type', ['event_type'])
 }
 
 export const down = async (knex: Knex): Promise<void> => {

@@ -260,9 +260,8 @@ const settled = async (connection: Connection, webhookId: string): Promise<Deliv
   return deliveries
 }
 
-const startedMs = performance.now()
-
 const until = async (condition: () => boolean | Promise<boolean>, otherwise: string): Promise<void> => {
+  const startedMs = performance.now()
   while (!(await condition())) {
     if (performance.now() - startedMs > LIMIT_MS) throw failed(otherwise)
     await sleep(50)

@@ -3,7 +3,7 @@ import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { printArrival } from '../listen/arrival-output.ts'
-import { makeFolder, save, saving } from '../listen/keep.ts'
+import { prepareFolder, save, saving } from '../listen/keep.ts'
 import { listenForKeys } from '../listen/keys.ts'
 import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
@@ -77,7 +77,7 @@ export const listenCommand = () =>
       if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
       const webhookIds = await resolveIds(session, 'webhooks', options.webhookId)
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
-      if (options.save !== undefined) makeFolder(options.save)
+      if (options.save !== undefined) prepareFolder(options.save)
 
       const wanted = options.once ? 1 : options.count
       const ending = Promise.withResolvers<void>()

@@ -19,10 +19,7 @@ export const proxyCommand = () =>
       'after',
       examples(
         ['Any client, at http://127.0.0.1:4180/graphql', 'tidings proxy'],
-        [
-          'Generate TypeScript types with another program',
-          'npx graphql-codegen   # with schema: http://127.0.0.1:4180/graphql',
-        ],
+        ['Generate types; codegen.yml has schema: http://127.0.0.1:4180/graphql', 'npx graphql-codegen'],
         ['For a front end in development', 'tidings proxy --allow-origin http://localhost:3000'],
       ),
     )

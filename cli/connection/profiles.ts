@@ -1,6 +1,7 @@
-import { chmodSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { makeFolder } from '../../shared/make-folder.ts'
 import { CliError, exitCodes, fileFault } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 
@@ -102,7 +103,7 @@ const write = (stored: Profiles): void => writing(() => renameSync(writeBeside(s
 const writeBeside = (stored: Profiles): string => {
   const path = profilesPath()
   const folder = dirname(path)
-  mkdirSync(folder, { recursive: true, mode: 0o700 })
+  makeFolder(folder)
   chmodSync(folder, 0o700)
   const temporary = `${path}.${process.pid}.tmp`
   rmSync(temporary, { force: true })

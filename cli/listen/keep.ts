@@ -1,5 +1,6 @@
-import { accessSync, constants, mkdirSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { makeFolder } from '../../shared/make-folder.ts'
 import { fileFault, usageError } from '../errors.ts'
 import type { Output } from '../output/output.ts'
 import { writeRequest } from '../verify/saved-request.ts'
@@ -15,9 +16,9 @@ export const saving = (output: Output, work: () => void): void => {
 }
 
 /** Checks that the folder is writable before the command begins. */
-export const makeFolder = (folder: string): void => {
+export const prepareFolder = (folder: string): void => {
   try {
-    mkdirSync(folder, { recursive: true, mode: 0o700 })
+    makeFolder(folder)
     accessSync(folder, constants.W_OK | constants.X_OK)
   } catch (error) {
     throw usageError(

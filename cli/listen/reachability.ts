@@ -167,7 +167,7 @@ export class ReachabilityWatch {
     }
     if (url !== receiverUrl) return `Does ${cellText(url)} lead to ${receiverUrl}?`
     return statusCode === null
-      ? `The server tries ${url} from its own machine. If that is not this one, use a ` + 'tunnel and --public-url.'
+      ? `The server tries ${url} from its own machine. If that is not this one, use a tunnel and --public-url.`
       : `Something else answers at ${url} on the server’s machine. If that is not this one, ` +
           'use a tunnel and --public-url.'
   }

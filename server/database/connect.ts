@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import pRetry from 'p-retry'
 import { type Dialect, dialectOf, dialects, type Fault, STATEMENT_LIMITS } from './dialect.ts'
@@ -47,12 +48,7 @@ export const connect = async (
  * @param options.statementMs a SELECT fails after this time, if the engine can end one
  * @param options.onConnect called with the server's id of the connection, which can end a statement sooner
  */
-export const connectToRead = (
-  url: string,
-  engine: Dialect['engine'],
-  { statementMs, onConnect }: ReadOnly,
-): Database => {
-  const dialect = dialects[engine]
+export const connectToRead = (url: string, dialect: Dialect, { statementMs, onConnect }: ReadOnly): Database => {
   if (dialect.isEmbedded) return database(connectSqlite(url.slice('sqlite:'.length), true), dialect)
   // The server itself ends a statement before this, unless it is gone.
   const silenceMs = 2 * statementMs
@@ -189,6 +185,17 @@ const inTurn =
     }
     return work(trx)
   }
+
+/**
+ * Does one part of long work, such as one of its transactions. An embedded engine does nothing else meanwhile: others
+ * then have the process for as long as the part took.
+ */
+export const partOfMany = async <T>({ dialect }: Database, work: () => Promise<T>): Promise<T> => {
+  const startedAt = performance.now()
+  const result = await work()
+  if (dialect.isEmbedded) await sleep(performance.now() - startedAt)
+  return result
+}
 
 /** Inserts any number of rows, none included. */
 export const insertMany = async (sql: Sql, table: string, values: object[]): Promise<void> => {

@@ -36,6 +36,8 @@ export type Dialect = {
   useIndex(name: string): string
   /** Joins a table so that its rows are looked up for those of the table before it, never the reverse. */
   joinInOrder: string
+  /** A table's rows that meet a condition, under an alias, and what of that condition a join has to state after ON. */
+  seenInJoin(table: string, alias: string, condition: Fragment | undefined): { from: Fragment; on?: Fragment }
   /** Selects each of `keys` with its least `value` from the index on both, reading one or two entries a key. */
   leastOfEach(table: string, keys: string[], value: string, index: string, page?: Page): Fragment
   /** Begins EXPLAIN of the statement that follows. */
@@ -136,6 +138,11 @@ type Own =
   | 'containsIgnoringCase'
   | 'matches'
 
+const seenInJoin: Dialect['seenInJoin'] = (table, alias, on) => ({
+  from: { sql: `${table} ${alias}`, bindings: [] },
+  ...(on && { on }),
+})
+
 const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialect, Own>): Dialect => {
   // Some columns are `ascii`: for these MySQL refuses other characters and pads with spaces. With an explicit collation
   // it does neither, and the other columns can still use their index. The collation is given only where it matters,
@@ -155,6 +162,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
     joinInOrder: 'STRAIGHT_JOIN',
+    seenInJoin,
     leastOfEach: (table, keys, value, index) => ({
       sql: `SELECT ${keys}, MIN(${value}) AS ${value} FROM ${table} FORCE INDEX (${index}) GROUP BY ${keys}`,
       bindings: [],
@@ -215,17 +223,28 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
 }))
 
 /**
- * TiDB is compatible with MySQL, except that it refuses LOCK IN SHARE MODE, and locks nothing with SKIP LOCKED: the
- * second transaction waits instead.
+ * TiDB is compatible with MySQL, with four exceptions. It refuses LOCK IN SHARE MODE. It locks nothing with SKIP LOCKED:
+ * the second transaction waits instead. It has no read-only sessions. It allows no subquery after ON. A build without a
+ * release's name reports version 8.4.
  */
 const tidb: Dialect = {
   ...mysql,
   name: 'TiDB',
-  oldestVersion: [8, 5],
+  oldestVersion: [8, 4],
   version: "SUBSTRING_INDEX(VERSION(), 'TiDB-v', -1)",
   forUpdateSkipLocked: mysql.forUpdate,
   forShare: mysql.forUpdate,
   forShareSkipLocked: mysql.forUpdate,
+  readingWithin: ms => `SET SESSION max_execution_time = ${ms}`,
+  seenInJoin: (table, alias, condition) =>
+    condition
+      ? {
+          from: {
+            sql: `(SELECT * FROM ${table} ${alias} WHERE ${condition.sql}) ${alias}`,
+            bindings: condition.bindings,
+          },
+        }
+      : seenInJoin(table, alias, condition),
 }
 
 const sqliteContains: Contains = (column, part) => ({ sql: `INSTR(${column}, ?) > 0`, bindings: [part] })
@@ -254,6 +273,7 @@ const sqlite: Dialect = {
   forShareSkipLocked: '',
   useIndex: name => `INDEXED BY ${name}`,
   joinInOrder: 'CROSS JOIN',
+  seenInJoin,
   leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
     const first = (condition: string): string =>
@@ -309,3 +329,6 @@ const sqlite: Dialect = {
 }
 
 export const dialects = { mysql, mariadb, tidb, sqlite }
+
+/** @param name as in `Dialect.name` */
+export const dialectNamed = (name: string): Dialect => Object.values(dialects).find(dialect => dialect.name === name)!

@@ -17,6 +17,7 @@ import { createPings, type Pings } from './pings.ts'
 import { type Claim, freeLeases, type Job, nextDue, presentJobOf, putBack, type Settlement } from './queue.ts'
 import { BELIEVED_MS, createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
+import type { Rider } from './rider.ts'
 import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
 import type { DeliveryWatch } from './watch.ts'
@@ -68,6 +69,7 @@ export const startDeliveryLoop = (
     concurrency: number
     claims: boolean
     watch?: DeliveryWatch | undefined
+    rider?: Rider
   },
 ): DeliveryLoop => {
   const { database, clock, log } = tools
@@ -170,7 +172,7 @@ export const startDeliveryLoop = (
         if (inMs !== undefined && !mayBeDue) return inMs
         continue
       }
-      const due = await nextDue(database)
+      const due = await nextDue(database, tools.rider)
       if (mayBeDue) continue
       const inMs = due === undefined ? POLL_MS : due - clock.now()
       if (inMs > 0) return inMs

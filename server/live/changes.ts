@@ -24,9 +24,9 @@ const TURN = 1_000
 const TURN_EVERY = 5
 
 /**
- * Finds changed deliveries, whichever process changed them, by keys alone: new ones by their ids, which are in the
- * order of time (RFC 9562 section 5.7), pending ones when they are due or were settled here. A look that finds nothing
- * reads one range of the primary key.
+ * What changes among deliveries, whichever process changes it, found by keys alone: new ones by their ids, which are in
+ * the order of time (RFC 9562 section 5.7), pending ones when they are due or were settled here. A look that finds
+ * nothing is one range of the primary key; signs say when there is no need of one.
  */
 export class Changes {
   readonly #sql: Sql
@@ -58,6 +58,21 @@ export class Changes {
   /** Has the next look check this delivery, due or not. */
   settled(id: string): void {
     this.#settledHere.add(id)
+  }
+
+  /** Whether one that is pending is due by now, so that it may change without any other sign. */
+  isDue(): boolean {
+    const now = this.#clock.now()
+    // Those without a time wait for another.
+    for (const { dueAt } of this.#known.values()) if (dueAt && dueAt <= now) return true
+    return false
+  }
+
+  /** For so long after a sign, a look each second finds all that it was of. */
+  get findAllMs(): number {
+    let pending = 0
+    for (const { dueAt } of this.#known.values()) if (dueAt !== undefined) pending += 1
+    return Math.max(FAR_OVERLAP_MS, 1_000 * TURN_EVERY * Math.ceil(pending / TURN))
   }
 
   /** The ids of deliveries that have changed since the last look. If it throws, it has recorded nothing. */

@@ -9,8 +9,9 @@ import { headOfEach } from '../delivery/queue.ts'
 
 /** The age up to which values are reused. */
 const FRESH_MS = 10_000
-/** The most of its time that a process spends on these queries. */
+/** Asking takes this part of the time at most, but for where the rest between would be longer than this. */
 const LARGEST_PART = 1 / 100
+const LONGEST_REST_MS = 60_000
 /** How long a scrape waits for the database before it gets the last values. */
 const PATIENCE_MS = 1_000
 /** The age up to which the last values are shown. */
@@ -116,15 +117,16 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
 
   const ask = async (): Promise<void> => {
     const startedAt = performance.now()
+    let restMs = FRESH_MS
     try {
       told = { facts: await askFacts(tools), at: performance.now() }
       isUp = 1
+      restMs = Math.max(restMs, Math.min((told.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
     } catch {
       // Whoever cannot work logs the outage.
       isUp = 0
     }
-    const tookMs = performance.now() - startedAt
-    askAgainAt = performance.now() + Math.max(FRESH_MS, tookMs / LARGEST_PART)
+    askAgainAt = performance.now() + restMs
   }
 
   /** The values known by now. */

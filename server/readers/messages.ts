@@ -1,10 +1,9 @@
-import type { Dialect } from '../database/dialect.ts'
 import type { GraphqlRequest, Outcomes } from '../graphql/request.ts'
 
 // The messages between the server's process and its readers.
 
 export type ToReader =
-  | { kind: 'start'; databaseUrl: string; engine: Dialect['engine']; logLevel: string; places: number }
+  | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number }
   /**
    * `now`: the time of the request, epoch milliseconds. `patienceMs` is the longest wait for the database. `made`: the
    * results of the fields of a finished mutation.

@@ -52,9 +52,19 @@ const benchmarks: Record<string, Benchmark> = {
     about: 'two endpoints of a hundred that hang and flood, and the latency of the others',
   },
   mango: { file: 'mango.ts', about: 'selectors over 1,000,000 rows beside the SQL that one would write by hand' },
+  counts: {
+    file: 'mango.ts',
+    args: ['--organisations', '1000', '--projects', '1000', '--only', 'counts'],
+    about: 'counts of 1,000,000 deliveries beside the GROUP BY that one would write by hand',
+  },
   reads: {
     file: 'reads.ts',
     about: 'what support asks of many deliveries, as an admin and as a token of few organisations, beside SQL by hand',
+  },
+  schedule: {
+    file: 'schedule.ts',
+    isAlone: true,
+    about: "100 deliveries a second alone, and beside a purge, tokens' expiry and the opening of reports",
   },
   graphql: {
     file: 'graphql.ts',

@@ -22,7 +22,6 @@ export const NOT_HERE: Record<string, string> = {
   chronyc: 'asks the clock daemon of a machine',
   git: 'clones from an address that the reader knows',
   install: 'writes to the machine as root',
-  journalctl: 'reads the log of a systemd service',
   kubectl: 'needs a cluster',
   mysql: 'needs the server of an installation',
   mysqlbinlog: 'needs the server of an installation',
@@ -50,7 +49,7 @@ export const RUN_WITH_SANDBOX = [
   'docs/operations.md',
 ]
 export const RUN_WITH_SERVER = [
-  ...allPages.filter(page => page.startsWith('docs/runbooks/') && !page.endsWith('key-known.md')),
+  ...allPages.filter(page => page.startsWith('docs/runbooks/') && !/(README|key-known)\.md$/.test(page)),
   'docs/operations.md',
   // Last, since it takes the signing key out of use.
   'docs/runbooks/key-known.md',
