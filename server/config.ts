@@ -163,7 +163,7 @@ const environment = z.object({
   TIDINGS_METRICS_PORT: integer(1, 65535)
     .optional()
     .describe(
-      'the port of the address for operations, which serves `/metrics` and the health checks instead of the public port',
+      'the port of the address for operations: it serves `/metrics` and the health checks, the public port does not',
     ),
   TIDINGS_METRICS_HOST: z.string().default('127.0.0.1').describe('the address of `TIDINGS_METRICS_PORT`'),
   TIDINGS_LOG_LEVEL: z
