@@ -28,6 +28,10 @@ const AT_ONCE = 100
 /** Deliveries that a group is owed while its answers cannot be had; with more it has to come back for them. */
 const MOST_OWED = 10_000
 const MOST_STREAMS = 2_048
+/** Different subscriptions of one token: each costs a statement a change. */
+const MOST_QUESTIONS = 256
+/** After each look it rests for so many times as long as that took: the process has other work. */
+const REST_PART = 3
 /** Of all streams together: beyond it, the ones that read least end. */
 const MOST_KEPT_BYTES = 64 * 1024 * 1024
 
@@ -103,6 +107,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     while (!isStopping && (groups.size > 0 || performance.now() - askedAt < COMING_MS)) {
       const wasHurried = await rest()
       if (isStopping) break
+      const lookedAt = performance.now()
       try {
         const startedAt = clock.now()
         const sign = await signs.take()
@@ -125,6 +130,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
         quietAt = clock.now() + changes!.findAllMs
         logSeldom(log, 'warn', 'live', { err: error }, 'changes cannot be told to subscribers; trying until they can')
       }
+      await sleep(REST_PART * (performance.now() - lookedAt), undefined, { ref: false })
     }
     clearInterval(beating)
     signs.bring()
@@ -257,6 +263,9 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     subscribe({ stream, missed, ...asked }) {
       // It took too long to come: it is to come again.
       if (!changes) return stream.breakOff()
+      const own = [...groups.values()].filter(({ token }) => token.id === asked.token.id)
+      const questions = new Set(own.map(({ key }) => key))
+      if (questions.size >= MOST_QUESTIONS && !questions.has(asked.key)) return stream.complete(asked.told(tooMany()))
       const id = missed.length > 0 ? `${asked.key} ${randomUUID()}` : asked.key
       const group = groups.get(id) ?? { ...asked, id, streams: new Set(), owed: new Set(missed) }
       groups.set(id, group)
@@ -284,6 +293,14 @@ const stillMayRead = (token: AccessToken | undefined, now: number): AccessToken 
   requirePermission(token!, 'read')
   return token!
 }
+
+const tooMany = (): TidingsError =>
+  new TidingsError(
+    'QUERY_TOO_COMPLEX',
+    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Any number that ask for the same ` +
+      'count as one: ask for fewer, with broader selectors.',
+    { limit: MOST_QUESTIONS, budget: 'subscriptions' },
+  )
 
 /** What a selector matches among deliveries of some ids. */
 export const whereAmong = (ids: readonly string[], selector: unknown): object =>
