@@ -3,12 +3,12 @@ import { dialectOf } from '../server/database/dialect.ts'
 import { addIndex } from './indexes.ts'
 
 /**
- * What a webhook is called, and the labels it is found by. One that was deleted keeps its row, by which the deliveries
- * that are kept tell whom they went to.
+ * Adds a webhook's name and labels. A deleted webhook keeps its row, so that its remaining deliveries still show where
+ * they went.
  */
 export const up = async (knex: Knex): Promise<void> => {
   const { text } = dialectOf(knex)
-  // Where a change of a table is no part of a transaction, a migration that was killed finds some of it made.
+  // Where DDL is not transactional, a migration that was killed may have made some of these changes.
   const add = async (column: string, type: string): Promise<void> => {
     if (await knex.schema.hasColumn('webhooks', column)) return
     await knex.raw(`ALTER TABLE webhooks ADD COLUMN ${column} ${type}`)
@@ -20,7 +20,7 @@ export const up = async (knex: Knex): Promise<void> => {
 }
 
 export const down = async (knex: Knex): Promise<void> => {
-  // What was deleted was disabled first, and is nothing more than that before this.
+  // A webhook is disabled before it is deleted. The schema before this one knows it as disabled.
   await knex.schema.alterTable('webhooks', t => t.dropIndex([], 'webhooks_by_deletion'))
   for (const column of ['name', 'labels', 'deleted_at']) await knex.raw(`ALTER TABLE webhooks DROP COLUMN ${column}`)
 }

@@ -173,7 +173,7 @@ const lackingGrants = async ({ knex, dialect }: Database): Promise<string[]> => 
       })
     }
   }
-  await knex.raw('UPDATE rate_limits SET taken = taken WHERE 1 = 0').catch(error => {
+  await knex.raw("UPDATE rate_limits SET taken = taken WHERE access_token_id = ''").catch(error => {
     if (isDenied(error)) lacking.push('UPDATE on rate_limits')
   })
   return lacking

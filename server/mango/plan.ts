@@ -33,10 +33,10 @@ export type Plan = {
 }
 
 /**
- * `required`: what is selected has this relation. `isSearched`: nothing but the text of its documents is asked about,
- * to which no index leads.
+ * `from`: the visible rows of the relation, under an alias. `required`: selected rows have this relation. `isSearched`:
+ * only the text of its documents is searched, which no index covers.
  */
-export type Join = { table: string; alias: string; on: Fragment; required: boolean; isSearched: boolean }
+export type Join = { from: Fragment; alias: string; on: Fragment; required: boolean; isSearched: boolean }
 
 /** Plans a bound selector over `resource`, whose table goes by its own name. */
 export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: VisibleRows): Plan => {
@@ -173,8 +173,9 @@ class Planner {
     joined.set(name, related)
     const key: Fragment = { sql: `${related.alias}.id = ${from.alias}.${field.column}`, bindings: [] }
     const visible = this.#visible(resource, related.alias)
-    const on = visible ? all([key, visible]) : key
-    this.joins.push({ table: resource.table, alias: related.alias, on, required, isSearched: required })
+    const seen = this.#dialect.seenInJoin(resource.table, related.alias, visible)
+    const on = seen.on ? all([key, seen.on]) : key
+    this.joins.push({ from: seen.from, alias: related.alias, on, required, isSearched: required })
     return related
   }
 

@@ -276,10 +276,10 @@ export class Search {
         .limit(NEAR),
     )
     const { table } = this.#resource
-    const { table: joined, alias, on } = searched
-    const inOrder = `(${first.sql}) ${table} ${dialectOf(this.#db).joinInOrder} ${joined} ${alias} ON ${on.sql}`
+    const { from, on } = searched
+    const inOrder = `(${first.sql}) ${table} ${dialectOf(this.#db).joinInOrder} ${from.sql} ON ${on.sql}`
     const builder = this.#builder(undefined, () => {}, { ...this.#plan, joins: [] })
-      .from(this.#db.raw(inOrder, [...first.bindings, ...on.bindings]))
+      .from(this.#db.raw(inOrder, [...first.bindings, ...from.bindings, ...on.bindings]))
       .orderByRaw(orderBy(this.#keys))
     const hits = await this.#matching(await this.#run(builder))
     return hits.length >= need ? hits : undefined
@@ -464,16 +464,15 @@ export class Search {
     const builder = this.#db(table).select(`${table}.*`)
     for (const { column } of this.#keys)
       if (column && !column.own) builder.select(`${column.sql} as ${column.property}`)
-    for (const { table: joined, alias, on, required, isFirst } of joins as Joined[]) {
+    for (const { from, on, required, isFirst } of joins as Joined[]) {
+      const bindings = [...from.bindings, ...on.bindings]
       if (isFirst) {
-        const inOrder = `${joined} ${alias} ${dialectOf(this.#db).joinInOrder} ${table} ON ${on.sql}`
-        builder.from(this.#db.raw(inOrder, on.bindings))
+        const inOrder = `${from.sql} ${dialectOf(this.#db).joinInOrder} ${table} ON ${on.sql}`
+        builder.from(this.#db.raw(inOrder, bindings))
         continue
       }
-      builder.joinRaw(
-        `${selected && required ? 'INNER' : 'LEFT'} JOIN ${joined} ${alias} ON ${on.sql}`,
-        on.bindings as never,
-      )
+      const kind = selected && required ? 'INNER' : 'LEFT'
+      builder.joinRaw(`${kind} JOIN ${from.sql} ON ${on.sql}`, bindings as never)
     }
     visible(builder)
     return builder

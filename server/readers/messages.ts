@@ -1,10 +1,9 @@
-import type { Dialect } from '../database/dialect.ts'
 import type { GraphqlRequest, Outcomes } from '../graphql/request.ts'
 
 // What the server's process and those that answer its queries tell each other.
 
 export type ToReader =
-  | { kind: 'start'; databaseUrl: string; engine: Dialect['engine']; logLevel: string; places: number }
+  | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number }
   /**
    * `now`: the time of the request, epoch milliseconds. The database is waited for `patienceMs` at most. `made`: of a
    * mutation that is made, what its fields have come to.

@@ -1,4 +1,5 @@
 import { connectToRead, type Database } from '../database/connect.ts'
+import { dialectNamed } from '../database/dialect.ts'
 import { answerGraphql, NOT_HERE } from '../graphql/answer.ts'
 import { BUDGET, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
@@ -26,7 +27,7 @@ const PART_BYTES = 512 * 1024
 const tell = (message: FromReader): void => void process.send?.(message, () => {})
 
 const openSession = ({ databaseUrl, engine }: Start): Session => {
-  const database = connectToRead(databaseUrl, engine, {
+  const database = connectToRead(databaseUrl, dialectNamed(engine), {
     statementMs: STATEMENT_MS,
     onConnect: connectionId => {
       tell({ kind: 'connection', connectionId, before: session.connectionId })

@@ -70,7 +70,6 @@ export type Readers = {
 
 /** Starts processes that answer queries, as they are needed. */
 export const createReaders = (databaseUrl: string, { knex, dialect }: Database, log: Log): Readers => {
-  const { engine } = dialect
   const places = dialect.isEmbedded ? PLACES.embedded : PLACES.server
   const readers = new Set<Reader>()
   const waiting: Job[] = []
@@ -93,7 +92,7 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
     child.on('error', error => log.error({ err: error }, 'a reader failed'))
     child.on('message', (message: FromReader) => heard(reader, message))
     child.on('exit', () => ended(reader))
-    send(reader, { kind: 'start', databaseUrl, engine, logLevel: log.level, places })
+    send(reader, { kind: 'start', databaseUrl, engine: dialect.name, logLevel: log.level, places })
   }
 
   // It may have ended already: its end is heard of by itself.

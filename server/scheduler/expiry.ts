@@ -1,5 +1,5 @@
 import type { Knex } from 'knex'
-import { rows, run } from '../database/connect.ts'
+import { marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { recordEvent } from '../domain/events.ts'
 import type { Step } from './step.ts'
@@ -30,7 +30,7 @@ export const expireTokens: Step = {
            ORDER BY expires_at, id LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
           [last.expires_at, last.id, last.expires_at, clock.now(), TOKENS],
         )
-        for (const token of expired) await tell(trx, token, clock.now)
+        await tell(trx, expired, clock.now)
         return expired
       })
       if (told.length === 0) return false
@@ -41,20 +41,35 @@ export const expireTokens: Step = {
   },
 }
 
-const tell = async (trx: Knex.Transaction, token: Expired, now: () => number): Promise<void> => {
-  const { id, sees_all_organisations: seesAll, expires_at: expiresAt, revoked_at: revokedAt } = token
+/** @param expired held by this transaction, and not told of */
+const tell = async (trx: Knex.Transaction, expired: Expired[], now: () => number): Promise<void> => {
   // One that is revoked after its time has expired all the same.
-  const wasRevoked = revokedAt !== null && Number(revokedAt) <= Number(expiresAt)
-  const won = await run(trx, 'UPDATE access_tokens SET expiry_event_at = ? WHERE id = ? AND expiry_event_at IS NULL', [
-    wasRevoked ? NONE_OWED : now(),
-    id,
-  ])
-  if (won === 0 || wasRevoked) return
-  const seen = await rows<{ organisation_id: string }>(
-    trx,
-    'SELECT organisation_id FROM access_token_organisations WHERE access_token_id = ?',
-    [id],
+  const { revoked = [], owed = [] } = Object.groupBy(expired, ({ expires_at: expiresAt, revoked_at: revokedAt }) =>
+    revokedAt !== null && Number(revokedAt) <= Number(expiresAt) ? 'revoked' : 'owed',
   )
-  const organisationIds = seesAll === 1 ? 'all' : seen.map(row => row.organisation_id)
-  await recordEvent(trx, { type: 'token_expired', organisationIds, payload: { accessTokenId: id } }, now)
+  await mark(trx, revoked, NONE_OWED)
+  if (owed.length === 0) return
+  await mark(trx, owed, now())
+  const ids = owed.map(({ id }) => id)
+  const seen = await rows<{ access_token_id: string; organisation_id: string }>(
+    trx,
+    `SELECT access_token_id, organisation_id FROM access_token_organisations WHERE access_token_id IN (${marks(ids)})`,
+    ids,
+  )
+  const organisations = Map.groupBy(seen, row => row.access_token_id)
+  for (const { id, sees_all_organisations: seesAll } of owed) {
+    const organisationIds = seesAll === 1 ? 'all' : (organisations.get(id) ?? []).map(row => row.organisation_id)
+    await recordEvent(trx, { type: 'token_expired', organisationIds, payload: { accessTokenId: id } }, now)
+  }
+}
+
+const mark = async (trx: Knex.Transaction, tokens: Expired[], at: number): Promise<void> => {
+  if (tokens.length === 0) return
+  const ids = tokens.map(({ id }) => id)
+  const marked = await run(
+    trx,
+    `UPDATE access_tokens SET expiry_event_at = ? WHERE id IN (${marks(ids)}) AND expiry_event_at IS NULL`,
+    [at, ...ids],
+  )
+  if (marked < tokens.length) throw new Overtaken()
 }

@@ -227,10 +227,12 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       asked: derived(admin, 'health'),
       byHand: {
         sql: `SELECT webhook_id, status, COUNT(*) FROM deliveries ${useIndex('deliveries_by_webhook')}
-          WHERE webhook_id IN (${marks(webhookIds)}) AND ((status = 'pending' AND finished_at IS NULL)
-            OR (status IN ('delivered', 'rejected', 'dropped', 'cancelled') AND finished_at >= ?))
+          WHERE webhook_id IN (${marks(webhookIds)}) AND finished_at >= ?
+            AND status IN ('delivered', 'rejected', 'dropped', 'cancelled') GROUP BY webhook_id, status
+          UNION ALL SELECT webhook_id, status, COUNT(*) FROM deliveries ${useIndex('deliveries_by_webhook')}
+          WHERE webhook_id IN (${marks(webhookIds)}) AND status = 'pending' AND finished_at IS NULL
           GROUP BY webhook_id, status`,
-        bindings: [...webhookIds, now - 24 * 3600 * 1000],
+        bindings: [...webhookIds, now - 24 * 3600 * 1000, ...webhookIds],
       },
     },
     { name: 'health: one', asked: derived(one, 'health') },

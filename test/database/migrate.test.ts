@@ -232,7 +232,8 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         for (const table of ['users', 'webhooks', 'deliveries']) {
           const child = startTidings(['server', 'migrate'], { home, env })
           const ended = new Promise(resolve => child.once('close', resolve))
-          await eventually(`the table ${table}`, () => database.knex.schema.hasTable(table), Boolean, { everyMs: 1 })
+          const isThere = () => database.knex.schema.hasTable(table)
+          await eventually(`the table ${table}`, isThere, Boolean, { everyMs: 1, timeoutMs: 60_000 })
           child.kill('SIGKILL')
           await ended
         }
