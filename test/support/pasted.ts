@@ -22,7 +22,6 @@ export const NOT_HERE: Record<string, string> = {
   chronyc: 'asks the clock daemon of a machine',
   git: 'clones from an address that the reader knows',
   install: 'writes to the machine as root',
-  journalctl: 'reads the log of a systemd service',
   kubectl: 'needs a cluster',
   mysql: 'needs the server of an installation',
   mysqlbinlog: 'needs the server of an installation',
