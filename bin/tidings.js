@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// CommonJS for the start's sake, and for any Node from 14 on: an old one runs this as far as finding a newer one.
+// CommonJS, because it starts faster and runs on any Node from 14 on: an old Node gets as far as finding a newer one.
 const { readFileSync, writeSync } = require('node:fs')
 const path = require('node:path')
 
@@ -7,12 +7,12 @@ const NODE_FLOOR = 24
 const args = process.argv.slice(2)
 
 if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
-  // Answered before anything else is loaded, process.stdout included: this takes as long as Node takes to start.
+  // Answered before anything else is loaded, even process.stdout, so that it takes no longer than Node itself.
   const { version } = JSON.parse(readFileSync(path.join(__dirname, '../package.json'), 'utf8'))
   try {
     writeSync(1, `${version}\n`)
   } catch (error) {
-    // A reader that has gone has what it wanted.
+    // A reader that closed the pipe has what it wanted.
     if (!(error instanceof Error && 'code' in error && error.code === 'EPIPE')) throw error
   }
 } else {
@@ -41,7 +41,7 @@ async function start() {
   }
   require('node:module').enableCompileCache()
   silenceKnownWarnings()
-  // Node strips no types below node_modules: the package carries the built files, a checkout needs none.
+  // Node strips no types below node_modules, so the package contains built files; a checkout runs the sources.
   const { run } = await import(isPackage ? '../dist/cli/main.js' : '../cli/main.ts')
   return run(args)
 }
@@ -52,7 +52,7 @@ async function runOn(node) {
   return runInPlace(node, [__filename, ...args], withLocalPrograms())
 }
 
-/** Of Node's warnings about its experimental features, the two that Tidings relies on knowingly. */
+/** Silences Node's warnings about the two experimental features that Tidings uses knowingly. */
 function silenceKnownWarnings() {
   /** @type {(warning: string | Error, ...rest: any[]) => void} */
   const emitWarning = process.emitWarning

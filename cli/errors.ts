@@ -37,12 +37,12 @@ const FILE_FAULTS: Record<string, string> = {
   EACCES: 'this user may not',
   EPERM: 'this user may not',
   EISDIR: 'it is a folder',
-  ENOTDIR: 'part of its path is no folder',
-  EROFS: 'what it is on can only be read',
+  ENOTDIR: 'part of its path is not a folder',
+  EROFS: 'the file system is read-only',
   ENOSPC: 'the disk is full',
-  EDQUOT: 'this user’s share of the disk is used up',
+  EDQUOT: 'this user’s disk quota is used up',
   ENAMETOOLONG: 'its name is too long',
-  ELOOP: 'its links lead in a circle',
+  ELOOP: 'its links form a loop',
   EMFILE: 'too many files are open',
 }
 

@@ -5,7 +5,7 @@ import { CliError, type ExitCode, exitCodes, Finished, fileFault, isFileFault, u
 import { neutralise, plain, printable, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
 import { asStarted } from './output/program.ts'
-import { fold } from './output/wrap.ts'
+import { fitHelp, fold, HELP_WIDTH } from './output/wrap.ts'
 
 /**
  * Runs the command line with the arguments after the program's name, and answers with the exit code. Everything is
@@ -39,7 +39,7 @@ const help = async (program: CommandUnknownOpts, words: string[], argv: string[]
   const asJson = argv.includes('--json') || askedForm(argv) === 'json'
   const topic = asJson ? undefined : topicNamed(words[0])
   if (topic !== undefined) {
-    process.stdout.write(topic)
+    process.stdout.write(fitHelp(topic, columnsOf(process.stdout)))
     return exitCodes.done
   }
   await addCommands(program, name => asJson || name === words[0])
@@ -94,27 +94,29 @@ const createProgram = (argv: string[]) =>
         forms,
       ),
     )
-    .option('--color', 'colour, even where nobody watches or NO_COLOR is set')
+    .option('--color', 'colour, even without a terminal or with NO_COLOR')
     .option('--no-color', 'no colour')
-    .option('-q, --quiet', 'no messages besides errors')
-    .option('-v, --verbose', 'tell what happens underneath')
+    .option('-q, --quiet', 'no messages except errors')
+    .option('-v, --verbose', 'show what happens underneath')
     .optionsGroup('Connection options:')
     .option('-p, --profile <name>', 'saved profile to use [TIDINGS_PROFILE]')
     .option('--url <url>', 'base URL of the server [TIDINGS_URL]')
     .option('--api-key <key>', 'API key of the access token [TIDINGS_API_KEY]')
     .option('--api-secret <->', '- to read its secret from standard input [TIDINGS_API_SECRET]')
     .option('--api-secret-file <path>', 'file that holds its secret [TIDINGS_API_SECRET_FILE]')
-    .option('--ca-file <path>', 'certificates (PEM) of authorities to trust besides [TIDINGS_CA_FILE]')
+    .option('--ca-file <path>', 'certificates (PEM) of additional authorities to trust [TIDINGS_CA_FILE]')
     .hook('preAction', setUpNetworkFor)
     .helpCommand(false)
     .configureHelp({
       subcommandTerm: command => command.name(),
       formatHelp: commandsFirst,
+      formatItem: itemThatFits,
+      minWidthToWrap: LEAST_BESIDE,
       styleTitle: pc.createColors(true).bold,
     })
     .configureOutput({
       outputError: () => {},
-      writeOut: text => process.stdout.write(asStarted(text)),
+      writeOut: text => process.stdout.write(fitHelp(asStarted(text), columnsOf(process.stdout))),
       getOutHasColors: () => useColour(askedColour(argv), process.stdout),
     })
     .exitOverride()
@@ -135,7 +137,7 @@ Begin with:
   $ tidings webhooks create --help   set up an endpoint of your own`,
     )
     .addHelpText('afterAll', ({ command }) =>
-      command.parent ? '\nBesides, every command takes --output, --profile and more: tidings --help' : '',
+      command.parent ? '\nEvery command also takes --output, --profile and more: tidings --help' : '',
     )
 
 /** Loaded only where there is something to set up. The server reads the same variables for what it sends itself. */
@@ -160,6 +162,19 @@ const commandsFirst = (command: CommandUnknownOpts, helper: Help): string => {
   if (optionsAt === -1 || commandsAt === -1) return `${sections.join('\n\n')}\n`
   const options = sections.slice(optionsAt, commandsAt)
   return `${[...sections.slice(0, optionsAt), ...sections.slice(commandsAt), ...options].join('\n\n')}\n`
+}
+
+/** A description stands beside its term where it has so many columns, else below it. */
+const LEAST_BESIDE = 28
+
+function itemThatFits(this: Help, term: string, termWidth: number, description: string, helper: Help): string {
+  const columns = helper.helpWidth ?? HELP_WIDTH
+  const besides = columns - termWidth - 4
+  if (besides >= LEAST_BESIDE || !description) {
+    return Help.prototype.formatItem.call(this, term, termWidth, description, helper)
+  }
+  const below = `\n${' '.repeat(6)}`
+  return `  ${term}${below}${helper.boxWrap(description, columns - 6).replaceAll('\n', below)}`
 }
 
 let outputBroken = false
@@ -187,7 +202,7 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
   if (isFileFault(error)) {
     const failed = WRITES.has(error.syscall ?? '') ? 'written' : 'read'
     const message = `${neutralise(error.path)} cannot be ${failed}: ${fileFault(error)}.`
-    const hint = 'See that this user may, and that there is room; or name another place.'
+    const hint = 'Check permissions and free space, or name another place.'
     return report(new CliError(exitCodes.failed, 'FILE', message, hint), argv)
   }
   const unexpected = error instanceof Error ? error : new Error(String(error))

@@ -6,36 +6,19 @@ import { type Permission, permissions } from '../shared/vocabulary.ts'
 import { fileFault, usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
 import { asStarted } from './output/program.ts'
+import { foldCommand } from './output/wrap.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
 
-/** A help text's examples: what it is for, then the line to type. */
+/** A help text's examples: the purpose, then the line to type. */
 export const examples = (...lines: [purpose: string, line: string][]): string =>
   `\nExamples:\n${lines.map(example).join('\n\n')}`
 
 const example = ([purpose, line]: [purpose: string, line: string]): string =>
   `  # ${purpose}\n${line.split('\n').map(prompted).join('\n')}`
 
-const prompted = (line: string): string => `  $ ${foldLine(asStarted(line))}`
-
-const HELP_WIDTH = 80
-
-/**
- * A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays
- * whole.
- */
-const foldLine = (line: string): string => {
-  const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
-  const folded = ['']
-  for (const word of words) {
-    const last = folded.at(-1)!
-    // Two columns for the indent or the prompt before it, two for what continues it.
-    if (last !== '' && last.length + 1 + word.length > HELP_WIDTH - 6) folded.push(`  ${word}`)
-    else folded[folded.length - 1] = last === '' ? word : `${last} ${word}`
-  }
-  return folded.join(' \\\n  ')
-}
+const prompted = (line: string): string => `  $ ${foldCommand(asStarted(line))}`
 
 /** For an option that may be repeated, and takes several values separated by commas. */
 export const collect = (value: string, before: string[] | undefined): string[] => [
@@ -66,7 +49,7 @@ export const filterList = (values: string[] | undefined): string[] | undefined =
   if (values === undefined) return undefined
   if (!values.includes('all')) return values
   if (values.length > 1)
-    throw usageError(`“all” stands beside other values: ${values.join(', ')}.`, 'Give “all” alone, or leave it out.')
+    throw usageError(`“all” is given with other values: ${values.join(', ')}.`, 'Give only “all”, or leave it out.')
   return []
 }
 
@@ -103,7 +86,7 @@ export const parseJson = (text: string, what: string): unknown => {
   } catch (error) {
     throw usageError(
       `${what} is not JSON: ${(error as Error).message}.`,
-      'Put it in single quotes, so that the shell leaves it as it is.',
+      'Put it in single quotes, so that the shell does not change it.',
     )
   }
 }

@@ -17,7 +17,7 @@ let receive: ReturnType<typeof fetchReceiver> | undefined
 
 export default {
   fetch(request: Request, { ISSUER, AUDIENCE, REPLAYS }: Environment, context: object): Promise<Response> {
-    // Once for all requests: it keeps the issuer's keys.
+    // One receiver for all requests, since it caches the issuer's keys.
     receive ??= fetchReceiver(
       { issuer: ISSUER, audience: AUDIENCE, replayStore: durableObjectReplayStore(REPLAYS) },
       async event => console.log(event.eventType, event.payload),

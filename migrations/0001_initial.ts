@@ -1,9 +1,9 @@
 import type { Knex } from 'knex'
 import { type Dialect, dialectOf } from '../server/database/dialect.ts'
 
-// Ids are UUIDs in text, so that what a log says can be pasted into a query; those made here are version 7, so rows lie
-// in the order of their creation. Times are epoch milliseconds (UTC), dates `YYYY-MM-DD`.
-// The hot tables (events, deliveries, attempts, delivery_queue) have no foreign keys.
+// Ids are UUIDs stored as text, so that an id from a log can be pasted into a query. Tidings makes version 7, so rows
+// are stored in the order of creation. Times are epoch milliseconds (UTC), dates `YYYY-MM-DD`. The hot tables (events,
+// deliveries, attempts, delivery_queue) have no foreign keys.
 
 export const up = async (knex: Knex): Promise<void> => {
   const dialect = dialectOf(knex)
@@ -46,7 +46,7 @@ export const up = async (knex: Knex): Promise<void> => {
     t.time('overdue_at')
     t.created()
     t.table.unique(['project_id', 'quarter'], { indexName: 'project_reports_by_project_and_quarter' })
-    // What has fallen due and has not been told: one range of this.
+    // The reports that are overdue and not yet announced are one range of this index.
     t.table.index(['status', 'overdue_at', 'due_date'], 'project_reports_by_status')
   })
 
@@ -75,13 +75,13 @@ export const up = async (knex: Knex): Promise<void> => {
     t.table.primary(['access_token_id', 'organisation_id'])
   })
 
-  // Signatures that have carried a mutation, for as long as the clock window would let them in again.
+  // Signatures that have carried a mutation, kept for as long as the clock window would accept them again.
   await table('used_signatures', t => {
     t.key('signature_hash', 44).primary()
     t.time('expires_at').notNullable().index('used_signatures_by_expiry')
   })
 
-  // How many requests of its current minute a token has made, over all processes.
+  // The number of requests that a token has made in the current minute, over all processes.
   await table('rate_limits', t => {
     t.uuid('access_token_id').primary()
     t.time('window_start').notNullable()
@@ -90,7 +90,8 @@ export const up = async (knex: Knex): Promise<void> => {
 
   await table('signing_keys', t => {
     t.key('kid', 43).primary()
-    // Two processes that make the next key at the same time collide here, and the second takes the first one's.
+    // Two processes that create the next key at the same time collide here; the second one then uses the first one's
+    // key.
     t.table.integer('generation').notNullable().unique({ indexName: 'signing_keys_by_generation' })
     t.longText('public_jwk').notNullable()
     t.longText('private_key_sealed').notNullable()
@@ -104,10 +105,10 @@ export const up = async (knex: Knex): Promise<void> => {
     t.text('url', 2048).notNullable()
     t.key('status', 16).notNullable()
     t.text('status_reason', 512)
-    // True while the list of the same name is empty: what an event looks for is then one indexed condition.
+    // True while the list of the same name is empty, so that matching an event is one indexed condition.
     t.boolean('all_events')
     t.boolean('all_organisations_and_projects')
-    // Until then nothing is sent: a receiver asked for it with 429 and Retry-After.
+    // Nothing is sent until then: the receiver answered 429 with Retry-After.
     t.time('held_until')
     t.created()
     t.table.index(['all_organisations_and_projects', 'status'], 'webhooks_by_scope')
@@ -136,7 +137,7 @@ export const up = async (knex: Knex): Promise<void> => {
     t.key('type', 64).notNullable()
     t.uuid('organisation_id')
     t.uuid('project_id')
-    // Only for an event of several organisations, which has no organisation_id: all there are, or else the rows of
+    // For an event of several organisations, which has no organisation_id: true means all organisations, false those in
     // event_organisations.
     t.boolean('all_organisations')
     t.longText('payload').notNullable()
@@ -161,7 +162,7 @@ export const up = async (knex: Knex): Promise<void> => {
     t.time('next_attempt_at')
     t.time('created_at').notNullable().index('deliveries_by_time')
     t.time('finished_at')
-    // Cancelling what is pending, the health of a webhook and its last delivery each read one range of this.
+    // Cancelling pending deliveries, a webhook's health and its last delivery each read one range of this index.
     t.table.index(['webhook_id', 'status', 'finished_at'], 'deliveries_by_webhook')
   })
 
@@ -178,8 +179,8 @@ export const up = async (knex: Knex): Promise<void> => {
     t.table.primary(['delivery_id', 'number'])
   })
 
-  // What is owed, apart from the history: a row a pending delivery,
-  // gone when it is settled. See server/delivery/queue.ts.
+  // The queue, apart from the history: one row for each pending delivery, deleted when the delivery is settled. See
+  // server/delivery/queue.ts.
   await table('delivery_queue', t => {
     t.uuid('delivery_id').primary()
     t.uuid('event_id').notNullable()
@@ -193,7 +194,7 @@ export const up = async (knex: Knex): Promise<void> => {
   })
 }
 
-/** The column types of Tidings on one engine. A column may be null unless it says otherwise. */
+/** The column types of Tidings on one engine. A column is nullable unless it says otherwise. */
 class Columns {
   readonly table: Knex.CreateTableBuilder
   readonly #dialect: Dialect

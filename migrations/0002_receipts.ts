@@ -1,11 +1,11 @@
 import type { Knex } from 'knex'
 
 /**
- * Deliveries that the receiver has refused as handled before: recovery leaves their events out. A process of the
- * version before neither reads nor writes the column, and may run beside it.
+ * Marks deliveries that the receiver refused as already handled; recovery leaves their events out. A process of the
+ * previous version neither reads nor writes the column, and may run beside this one.
  */
 export const up = async (knex: Knex): Promise<void> => {
-  // Where a change of a table is no part of a transaction, a migration that was killed finds it made.
+  // Where DDL is not transactional, a migration that was killed may already have added the column.
   if (await knex.schema.hasColumn('deliveries', 'handled_before')) return
   await knex.raw('ALTER TABLE deliveries ADD COLUMN handled_before SMALLINT NOT NULL DEFAULT 0')
 }

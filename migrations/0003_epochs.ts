@@ -1,8 +1,8 @@
 import type { Knex } from 'knex'
 
-// A webhook's epoch grows with each change that ends what was pending or under way for it; a row of the queue has the
-// epoch it was made for. Rows of an epoch before `ended_epoch` are to be cancelled, others of an epoch that is past go
-// to another url. `sweeping`: there may be rows of an epoch that is past. `recovered`: goes behind what is new.
+// A webhook's epoch increases with each change that ends its pending deliveries or those in flight. A row of the queue
+// holds the epoch in which it was created. Rows older than `ended_epoch` have to be cancelled; other rows of a past
+// epoch go to another URL. `sweeping`: rows of a past epoch may exist. `recovered`: the row comes after new ones.
 
 const COLUMNS = [
   ['webhooks', 'epoch', 'integer'],

@@ -1,9 +1,9 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 
-// A mutation that was sent with an Idempotency-Key: which request it was, what its fields have come to so far, and what
-// was answered in the end. What it holds of secrets is sealed. `owner` is the request that works on it until
-// `leased_until`; `version` grows with each outcome that is noted.
+// A mutation that was sent with an Idempotency-Key: which request it was, the results of its fields so far, and the
+// final answer. Secrets in it are sealed. `owner` is the request that works on it until `leased_until`; `version`
+// increases with each result that is recorded.
 
 export const up = async (knex: Knex): Promise<void> => {
   const { storageEngine, key, longText } = dialectOf(knex)

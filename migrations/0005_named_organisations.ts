@@ -1,7 +1,8 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 
-// The organisation that a project was in when a webhook named it: moving the project hands nobody the webhook.
+// The organisation that a project was in when a webhook named it, so that moving the project gives nobody else the
+// webhook.
 
 export const up = async (knex: Knex): Promise<void> => {
   const { key } = dialectOf(knex)

@@ -2,9 +2,9 @@ import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 
 // Webhooks whose deliveries keep the order of their projects: see server/domain/lines.ts. `ordered_since`: when the
-// webhook was told to, of one that was made so 0. `line`: of a row of the queue that keeps an order, which line it
-// stands in. `delivery_lines`: a row a webhook and project, held by whoever changes the line. `ordered_deliveries`: who
-// stands in a line, in the order of the events, and whether it waits for its turn.
+// webhook was given an order; 0 if it was created with one. `line`: the line of a queue row that keeps an order.
+// `delivery_lines`: one row for each webhook and project, locked by whoever changes the line. `ordered_deliveries`: the
+// deliveries of a line in the order of their events, and whether each waits for its turn.
 
 export const up = async (knex: Knex): Promise<void> => {
   const { storageEngine, key } = dialectOf(knex)
@@ -31,7 +31,7 @@ export const up = async (knex: Knex): Promise<void> => {
   })
 }
 
-/** What waits for its turn is due at once. */
+/** Makes every delivery that waits for its turn due at once. */
 export const down = async (knex: Knex): Promise<void> => {
   await knex.raw(`UPDATE delivery_queue SET due_at =
     (SELECT d.created_at FROM deliveries d WHERE d.id = delivery_queue.delivery_id) WHERE due_at = 8640000000000000`)

@@ -1,9 +1,9 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 
-// Which master keys there are, and which process has which: so that one is replaced by another without anything sealed
-// that somebody cannot open. `retired_at`: nothing is sealed with it any more. A signing key that was revoked is kept,
-// without its private half, so that it is known to be.
+// Records which master keys exist and which process has which, so that a key can be replaced while every process can
+// open everything sealed. `retired_at`: nothing is sealed with the key any more. A revoked signing key is kept without
+// its private half, so that its revocation is known.
 
 export const up = async (knex: Knex): Promise<void> => {
   const { storageEngine, key, text } = dialectOf(knex)
@@ -19,7 +19,7 @@ export const up = async (knex: Knex): Promise<void> => {
     t.integer('pid').notNullable()
     t.specificType('version', key(32)).notNullable()
     t.specificType('roles', key(64)).notNullable()
-    // The names of its master keys; the first is the one it seals with.
+    // The names of the process's master keys; it seals with the first.
     t.specificType('master_keys', text(255)).notNullable()
     t.bigInteger('started_at').notNullable()
     t.bigInteger('seen_at').notNullable()
@@ -36,7 +36,7 @@ export const up = async (knex: Knex): Promise<void> => {
   if (used.size > 0) await knex('master_keys').insert([...used].map(name => ({ name })))
 }
 
-/** What was sealed before: `v1.` and the name of the key. */
+/** The form of sealed text before this migration: `v1.` and the name of the key. */
 const SEALED = [
   ['access_tokens', 'secret_sealed'],
   ['signing_keys', 'private_key_sealed'],

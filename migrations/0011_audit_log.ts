@@ -1,9 +1,9 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 
-// Who has changed what, and when. A row is also the mark of the signature that carried the change, for as long as the
-// clock window would let that in again: what is looked for is unique, and gone from the index afterwards. A row without
-// an operation is such a mark and nothing else.
+// Who changed what, and when. A row also marks the signature that carried the change as used, for as long as the clock
+// window would accept it again: the mark is unique, and leaves the index afterwards. A row without an operation is only
+// such a mark.
 
 export const up = async (knex: Knex): Promise<void> => {
   const { storageEngine, key, text, longText } = dialectOf(knex)

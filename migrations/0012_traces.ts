@@ -1,8 +1,8 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 
-// The trace that an event belongs to (W3C Trace Context): its deliveries go on with it, whichever process sends them. A
-// process that knows nothing of it leaves it out.
+// The trace of an event (W3C Trace Context), continued by its deliveries in whichever process sends them. A process of
+// an earlier version ignores it.
 
 export const up = async (knex: Knex): Promise<void> => {
   if (await knex.schema.hasColumn('events', 'traceparent')) return

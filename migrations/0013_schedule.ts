@@ -2,8 +2,8 @@ import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 import { addIndex, dropIndex } from './indexes.ts'
 
-// How far the opening of a quarter's reports has come, and indexes in which the schedule reads what is left to be done
-// and no more. They end in the id: that is what one batch goes on after, on SQLite too.
+// The progress of opening a quarter's reports, and indexes from which the scheduler reads only the work that is left.
+// They end in the id, after which the next batch continues, on SQLite too.
 
 export const up = async (knex: Knex): Promise<void> => {
   const { storageEngine, key } = dialectOf(knex)
@@ -27,7 +27,7 @@ export const down = async (knex: Knex): Promise<void> => {
   await dropIndex(knex, 'access_tokens', 'access_tokens_to_expire')
   await addIndex(knex, 'project_reports', 'project_reports_by_status', ['status', 'overdue_at', 'due_date'])
   await dropIndex(knex, 'project_reports', 'project_reports_owed')
-  // Tokens that were revoked before they expired have 0 there, and emit none by the older rule either.
+  // Tokens revoked before they expired have 0 here; by the older rule they emit no event either.
   await knex('access_tokens').where('expiry_event_at', 0).update({ expiry_event_at: null })
   await knex.schema.dropTableIfExists('report_quarters')
 }

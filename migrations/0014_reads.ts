@@ -1,7 +1,7 @@
 import type { Knex } from 'knex'
 import { addIndex, dropIndex } from './indexes.ts'
 
-// What support asks of the deliveries, each in the order of time: those of one webhook, and those of one status.
+// Indexes for support's questions: the deliveries of one webhook and of one status, in the order of time.
 
 const INDEXES = [
   ['webhook_id', 'deliveries_of_webhook_by_time'],

@@ -14,18 +14,18 @@ import * as schedule from './0013_schedule.ts'
 import * as reads from './0014_reads.ts'
 
 export type Migration = {
-  /** Each statement's work is there before or after it, so that a run that was killed is gone on with by the next. */
+  /** Every statement can be repeated, so that the next run continues one that was killed. */
   up(knex: Knex): Promise<void>
   down(knex: Knex): Promise<void>
   /**
-   * Of a migration that takes away what earlier versions use: the migration that a version has to know to run on the
-   * schema after this one. One without it only adds, so that processes of the version before run beside it: each of its
-   * columns may be null or has a default.
+   * Only for a migration that takes away what earlier versions use: the migration that a version must know to run on
+   * the schema after this one. A migration without it only adds nullable columns or columns with a default, so that
+   * processes of the previous version run beside it.
    */
   needs?: string
 }
 
-/** Every migration by its name, in order. A name that has been released never changes, nor does what it does. */
+/** Every migration by its name, in order. A released migration never changes its name or what it does. */
 export const migrations: Record<string, Migration> = {
   '0001_initial': initial,
   '0002_receipts': receipts,

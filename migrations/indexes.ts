@@ -1,7 +1,6 @@
 import type { Knex } from 'knex'
 
-// Where a change of a table is no part of a transaction, a migration that was killed finds some of its indexes made,
-// and others gone.
+// Where DDL is not transactional, a migration that was killed may have added some indexes and dropped others.
 
 const DUPLICATE_KEY_NAME = 1061
 const NO_SUCH_KEY = 1091

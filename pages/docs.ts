@@ -1,9 +1,9 @@
 import SwaggerUI from 'swagger-ui-dist/swagger-ui-es-bundle.js'
 
-// Swagger UI, which asks no other host and tells nobody: side by side with it, Redoc 3.0 fetched its maker's logo and
-// Scalar 1.72 its fonts, and both have telemetry inside, offer services elsewhere, and are larger.
-// Shows the events below the prose of /docs. Tidings calls and is not called: there is nothing to authorize or to try,
-// and what the description says of the whole stands above.
+// Shows the events below the prose of /docs with Swagger UI, which requests no other host. Compared side by side, Redoc
+// 3.0 fetched its maker's logo and Scalar 1.72 its fonts; both contain telemetry, offer services elsewhere, and are
+// larger. Tidings calls and is not called, so there is nothing to authorize or to try, and the description of the whole
+// is already above.
 
 const nothing = () => () => null
 

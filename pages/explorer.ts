@@ -7,7 +7,7 @@ import { createRoot } from 'react-dom/client'
 import { resultsOf } from '../shared/server-sent-events.ts'
 import { type Signer, signedHeaders, signerOf } from './sign.ts'
 
-// The explorer of the GraphQL API. Key and secret are kept in this page's memory alone.
+// The explorer of the GraphQL API. It keeps key and secret only in this page's memory.
 
 const WORKERS: Record<string, string> = { json: 'json.worker.js', graphql: 'graphql.worker.js' }
 Object.assign(globalThis, {

@@ -1,11 +1,11 @@
-// The signature of API requests (docs/signing.md), by what browsers have.
+// Signs API requests (docs/signing.md) with the Web Crypto API.
 
 export type Credentials = { apiKey: string; apiSecret: string }
 
-/** A key that signs and cannot be read again: not even by this page. */
+/** A key that signs and cannot be exported, not even by this page. */
 export type Signer = { apiKey: string; key: CryptoKey }
 
-/** Throws an Error that says what is wrong with what was typed in. */
+/** Reads what was typed in. Throws an Error that says what is wrong with it. */
 export const signerOf = async ({ apiKey, apiSecret }: Credentials): Promise<Signer> => {
   if (!globalThis.isSecureContext) {
     throw new Error('Browsers sign on https and on this machine only. Use https, or: tidings explore')
@@ -20,7 +20,7 @@ export const signerOf = async ({ apiKey, apiSecret }: Credentials): Promise<Sign
   return { apiKey: apiKey.trim(), key }
 }
 
-/** The headers that sign a POST, but for `Host`, which the browser sends. */
+/** The headers that sign a POST, except `Host`, which the browser sends. */
 export const signedHeaders = async (
   { apiKey, key }: Signer,
   url: URL,

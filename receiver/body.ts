@@ -1,14 +1,17 @@
 import { toBytes } from '../shared/bytes.ts'
 import { Fault } from './fault.ts'
 
-/** Far more than any delivery; what is longer is answered 413. */
+/** The longest body that is read, far longer than any delivery; a longer one is answered 413. */
 export const MAX_BODY_BYTES = 1024 * 1024
-/** Of what is too long so much is read and not kept, since an answer before its end may be lost with the connection. */
+/**
+ * How much of a body that is too long is read and dropped: an answer sent before the body's end may be lost with the
+ * connection.
+ */
 const MAX_DISCARDED_BYTES = 8 * 1024 * 1024
 
 export type Bytes = Uint8Array<ArrayBuffer>
 
-/** Nobody reads the rest: the connection can carry no other request. */
+/** The fault of a body that is too long. The rest of the body stays unread, so the connection must be closed. */
 export const tooLarge = (): Fault =>
   new Fault('body_too_large', 'The body is longer than 1 MiB.', { headers: { connection: 'close' } })
 
@@ -25,7 +28,7 @@ const incomplete = (cause?: unknown): Fault =>
 // biome-ignore lint/suspicious/noExplicitAny: node:events has no better type for what all listeners have in common
 type Listener = (...values: any[]) => void
 
-/** A request of node:http, as every framework on it has. */
+/** A request of node:http, which every framework on it exposes. */
 export interface NodeRequest {
   method?: string | undefined
   headers: { authorization?: string | undefined }
@@ -42,7 +45,7 @@ export interface KeptBody {
   body?: unknown
 }
 
-/** The body's bytes, from wherever they are. Throws Faults. */
+/** The body's bytes, from the stream or from where a framework kept them. Throws a Fault if they cannot be had. */
 export const readNodeBody = async (request: NodeRequest, kept: KeptBody): Promise<Bytes> => {
   const raw = [kept.rawBody, kept.body].find(isRaw)
   if (raw !== undefined) return bytesOf(raw)
@@ -51,7 +54,7 @@ export const readNodeBody = async (request: NodeRequest, kept: KeptBody): Promis
   return readNodeStream(request)
 }
 
-/** By its events: to leave an iteration before its end would close the connection before it is answered. */
+/** Reads by events, because leaving an async iteration early would close the connection before the answer. */
 const readNodeStream = (request: NodeRequest): Promise<Bytes> =>
   new Promise((resolve, reject) => {
     const collected = new Collected()
@@ -70,14 +73,14 @@ const readNodeStream = (request: NodeRequest): Promise<Bytes> =>
           if (collected.isTooLarge) reject(tooLarge())
           else resolve(collected.bytes)
         }),
-      // Stays, for errors that come after the end: one that nobody listens for ends the process.
+      // This listener stays for errors after the end: an 'error' event without a listener ends the process.
       error: (cause: unknown) => settle(() => reject(incomplete(cause))),
       close: () => settle(() => reject(incomplete())),
     }
     for (const [event, listener] of Object.entries(listeners)) request.on(event, listener)
   })
 
-/** The body's bytes. Throws Faults. */
+/** The body's bytes. Throws a Fault if they cannot be had. */
 export const readFetchBody = async (request: Request): Promise<Bytes> => {
   if (request.bodyUsed) throw alreadyRead()
   const reader = request.body?.getReader()
@@ -96,12 +99,12 @@ export const readFetchBody = async (request: Request): Promise<Bytes> => {
   return collected.bytes
 }
 
-/** The parts of a body, kept as long as they are within the limit. */
+/** Collects the parts of a body, and keeps them while they are within the limit. */
 class Collected {
   #parts: Uint8Array[] = []
   #length = 0
 
-  /** False when enough has come to know that no end is near. */
+  /** Adds a part. False if the body is so long that reading on is pointless. */
   add(part: Uint8Array): boolean {
     this.#length += part.length
     if (this.isTooLarge) this.#parts = []

@@ -1,11 +1,11 @@
 import { isObject } from '../shared/token-format.ts'
 import { type Payloads, payloadShapes, type Shape } from './payloads.ts'
 
-/** What the body of every delivery says, whatever its event. */
+/** The members that the body of every delivery has. */
 interface Delivered {
   /**
    * The event's own id, from the token's `sub`: the same over retries, redeliveries, recoveries and webhooks. A server
-   * older than that claim does not tell it: then it is the delivery's, `eventId`.
+   * older than that claim does not send it; then this is the delivery's `eventId`.
    */
   id: string
   /** UUID of the webhook that it was delivered to. */
@@ -16,33 +16,33 @@ interface Delivered {
   eventTime: string
 }
 
-/** Pings carry nothing to handle: they are answered once they are verified. */
+/** The event types that reach a handler. The receiver itself answers a `ping` once it is verified. */
 export type HandledType = Exclude<keyof Payloads, 'ping'>
 
-/** An event of a type that this version of the kit has. `KnownEvent<'token_expired'>` is one of that type. */
+/** An event of a type that this version of the kit knows. `KnownEvent<'token_expired'>` is an event of that type. */
 export type KnownEvent<Type extends HandledType = HandledType> = {
   [Each in Type]: Delivered & { eventType: Each; payload: Payloads[Each] }
 }[Type]
 
-/** An event that came after this version of the kit: of a type, or with a payload, that it does not have. */
+/** An event that is newer than this version of the kit: its type or its payload is unknown. */
 export interface UnknownEvent extends Delivered {
   eventType: 'unknown'
-  /** Its `eventType` in the body. */
+  /** The `eventType` in the body. */
   unknownType: string
-  /** Of a type that the kit has: what of the payload is not as that type has it. */
+  /** Only for a known type: what in the payload differs from that type. */
   misfit?: string
   payload: Record<string, unknown>
 }
 
-/** An event that a handler is given, told apart by `eventType`. */
+/** The event that a handler receives: a union that `eventType` discriminates. */
 export type TidingsEvent = KnownEvent | UnknownEvent
 
 export type Ping = Delivered & { eventType: 'ping'; payload: Record<string, unknown> }
 
-/** The types that a handler may be given. */
+/** The event types that may reach a handler. */
 export const handledTypes = Object.keys(payloadShapes).filter(type => type !== 'ping') as HandledType[]
 
-/** The event in a delivery's body, or, in a sentence, why there is none. */
+/** The event in a delivery's body, or a sentence that says why there is none. */
 export const readEvent = (body: Record<string, unknown>, id: string | undefined): TidingsEvent | Ping | string => {
   const { webhookId, eventId, eventType, eventTime, payload } = body
   for (const [name, value] of Object.entries({ webhookId, eventId, eventType, eventTime })) {
@@ -59,7 +59,9 @@ export const readEvent = (body: Record<string, unknown>, id: string | undefined)
 
 const isKnown = (type: string): type is HandledType => Object.hasOwn(payloadShapes, type)
 
-/** A newer sender may add to a payload: only what is missing or of another type does not fit. */
+/**
+ * What does not fit the shape. A newer sender may add members, so only a missing member or one of another type counts.
+ */
 const misfitOf = (shape: Shape, value: unknown, path: string): string | undefined => {
   if (shape.anyOf) {
     const misfits = shape.anyOf.map(each => misfitOf(each, value, path))

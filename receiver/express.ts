@@ -1,7 +1,7 @@
 import { type KeptBody, type NodeRequest, readNodeBody } from './body.ts'
 import { type AdapterArguments, receiverOf } from './receiver.ts'
 
-/** Of node:http's response, what the receiver needs. */
+/** The part of node:http's response that the receiver uses. */
 export interface NodeResponse {
   headersSent?: boolean
   writableEnded?: boolean
@@ -12,9 +12,12 @@ export interface NodeResponse {
 }
 
 /**
- * An Express handler that receives deliveries: `app.post('/hooks', expressReceiver({…}, handler))`, or of a receiver
- * that has its handlers. It asks no more of Express, 4 or 5, than node:http gives, so
- * `createServer(expressReceiver({…}, handler))` works as well. Never rejects.
+ * An Express handler (4 or 5) that receives deliveries. It takes options and one handler, or a receiver that has its
+ * handlers. It uses nothing but node:http, so `createServer(expressReceiver(…))` works too. The handler never rejects.
+ *
+ * @throws TypeError when an option is wrong; the message says what would be right
+ * @example
+ *   app.post('/hooks', expressReceiver({ issuer, audience }, async event => queue.push(event)))
  */
 export const expressReceiver = <Native extends NodeRequest & KeptBody = NodeRequest & KeptBody>(
   ...given: AdapterArguments<Native>
@@ -30,7 +33,7 @@ export const expressReceiver = <Native extends NodeRequest & KeptBody = NodeRequ
       response.writeHead(answer.status, answer.headers)
       response.end(answer.body)
     } catch (error) {
-      // Something else has a hand in the response: without an answer the delivery comes again.
+      // Something else has written to the response. Without a complete answer the delivery comes again.
       console.error('tidings/receiver: the answer could not be sent:', error)
       response.destroy?.()
     }

@@ -1,7 +1,7 @@
 import { type NodeRequest, readNodeBody } from './body.ts'
 import { type AdapterArguments, receiverOf } from './receiver.ts'
 
-/** Of a Fastify instance, what the receiver needs. */
+/** The part of a Fastify instance that the receiver uses. */
 export interface FastifyLike {
   removeAllContentTypeParsers(): void
   addContentTypeParser(contentType: string, parser: () => Promise<void>): unknown
@@ -20,15 +20,18 @@ export interface FastifyReplyLike {
 }
 
 /**
- * A Fastify plugin that receives deliveries at its prefix:
- * `app.register(fastifyReceiver({…}, handler), { prefix: '/hooks' })`.
+ * A Fastify plugin that receives deliveries at its prefix.
+ *
+ * @throws TypeError when an option is wrong; the message says what would be right
+ * @example
+ *   app.register(fastifyReceiver({ issuer, audience }, async event => queue.push(event)), { prefix: '/hooks' })
  */
 export const fastifyReceiver = <Native extends FastifyRequestLike = FastifyRequestLike>(
   ...given: AdapterArguments<Native>
 ): ((instance: FastifyLike) => Promise<void>) => {
   const receiver = receiverOf(given)
   return async instance => {
-    // Within this plugin alone, so that nothing reads the body before the receiver.
+    // Only within this plugin, so that nothing reads the body before the receiver.
     instance.removeAllContentTypeParsers()
     instance.addContentTypeParser('*', async () => {})
     instance.all('/', async (request, reply) => {

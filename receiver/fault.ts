@@ -1,15 +1,15 @@
 import type { CheckName } from '../shared/delivery-token.ts'
 
-/** What a request is answered with: for an adapter to send as it is. */
+/** The answer to a request, which an adapter sends as it is. */
 export interface Answer {
   status: number
   headers: Record<string, string>
   body: string
-  /** Why it was not answered 200; the same code is in the body. */
+  /** Why the answer is not 200; the body has the same code. */
   fault?: FaultCode
 }
 
-/** Each check of the token has a code of its own, and with it the status of a token that is rejected. */
+/** The checks of the token, each with its own code and the status of the answer if it fails. */
 const checks = {
   format: 401,
   algorithm: 401,
@@ -25,54 +25,54 @@ const checks = {
   issued_at: 401,
 } satisfies Record<CheckName, number>
 
-/** The status of every fault. A 4XX ends the delivery; after a 5XX it comes again. */
+/** The status of every fault. A 4XX ends the delivery; a 5XX has it sent again. */
 const statuses = {
   ...checks,
-  /** Another method than POST. */
+  /** The method is not POST. */
   method: 405,
-  /** No `Authorization: Bearer …`. */
+  /** There is no `Authorization: Bearer …`. */
   token_missing: 401,
   /** Longer than MAX_BODY_BYTES. */
   body_too_large: 413,
   /** The connection was closed before the body's end. */
   body_incomplete: 503,
-  /** A body that was signed, and is no event: this receiver is older than its sender. */
+  /** The body is signed but is no event: this receiver is older than its sender. */
   body: 500,
   /** The same delivery is being handled right now. */
   in_progress: 503,
-  /** The handler asked for a pause. */
+  /** The handler asked for a pause (RetryLater). */
   retry_later: 429,
   /** The handler threw. */
   handler_failed: 500,
-  /** The answer was not ready in time; the handler may still be at it. */
+  /** The answer was not ready in time; the handler may still be working. */
   timeout: 503,
   /** A body parser has read the body before the receiver could. */
   body_already_read: 500,
-  /** The issuer's keys could not be had. */
+  /** The issuer's keys could not be fetched. */
   keys_unavailable: 503,
-  /** The replay store could not be asked. */
+  /** The replay store failed. */
   replay_store_unavailable: 503,
-  /** A function among the options threw, or returned what it should not. */
+  /** A function among the options threw, or returned a wrong value. */
   option_failed: 500,
 }
 
 export type FaultCode = keyof typeof statuses
 
-/** What is known of a request that is refused. All of it was chosen by the sender, but for `expected`. */
+/** What is known of a refused request. The sender chose all of it except `expected`. */
 export interface FaultDetails {
   /** The body's `eventId`, once its signature is verified. */
   eventId?: string
   /** The `kid` in the token's header. */
   kid?: string
-  /** Of a check that failed: what was expected, and what was found, in a form that is safe to print. */
+  /** What the failed check expected and what it found, safe to print. */
   expected?: string
   found?: string
 }
 
-/** Why a request is not answered 200. `message` goes to the sender: it holds no secret, and nothing unprintable. */
+/** Why a request is not answered 200. The sender reads `message`: it holds no secret and nothing unprintable. */
 export class Fault extends Error {
   readonly code: FaultCode
-  /** The status that it is to be answered with. */
+  /** The status to answer with. */
   readonly status: number
   readonly headers: Record<string, string>
   readonly details: FaultDetails
@@ -90,7 +90,7 @@ export class Fault extends Error {
     this.details = more.details ?? {}
   }
 
-  /** This fault as an answer; `Response` takes it as it is. */
+  /** This fault as an answer, in the form that `Response` takes. */
   get answer(): Answer {
     const { status, headers, code, message } = this
     return { status, headers: { ...headers }, body: JSON.stringify({ error: code, message }), fault: code }
@@ -98,8 +98,8 @@ export class Fault extends Error {
 }
 
 /**
- * RFC 6750 section 3: a 401 names the scheme, and an error only
- * where a token was sent. The service looks for `replay` in it.
+ * The WWW-Authenticate header (RFC 6750 section 3): a 401 names the scheme, and an error only if a token was sent.
+ * Tidings looks for `replay` in it.
  */
 const challenge = (code: FaultCode): Record<string, string> => {
   if (statuses[code] !== 401) return {}

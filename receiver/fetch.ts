@@ -4,9 +4,12 @@ import { fromFetch } from './verify.ts'
 type WaitUntil = (promise: Promise<unknown>) => void
 
 /**
- * Receives deliveries where requests and responses are those of the Fetch API: Hono,
- * Next.js route handlers, Workers, Bun, Deno. Of what follows the request, an object with
- * `waitUntil`, such as a Worker's context, keeps the runtime at it after the answer.
+ * Receives deliveries in frameworks of the Fetch API: Hono, Next.js route handlers, Workers, Bun, Deno. If an argument
+ * after the request has `waitUntil`, such as a Worker's context, the runtime is kept alive for work after the answer.
+ *
+ * @throws TypeError when an option is wrong; the message says what would be right
+ * @example
+ *   export const POST = fetchReceiver({ issuer, audience }, async event => queue.push(event))
  */
 export const fetchReceiver = (
   ...given: AdapterArguments<Request>
@@ -16,7 +19,7 @@ export const fetchReceiver = (
     const platform = context.find(hasWaitUntil)
     const waitUntil: WaitUntil | undefined = platform && (promise => platform.waitUntil(promise))
     const answer = await receiver.receive({ ...fromFetch(request), request, waitUntil })
-    // `connection` is HTTP/1.1's and the server's own: a Response may not have it.
+    // `connection` belongs to HTTP/1.1 and to the server: a Response may not have it.
     const { connection: _, ...headers } = answer.headers
     return new Response(answer.body, { status: answer.status, headers })
   }

@@ -1,11 +1,11 @@
-/** Throws a TypeError that says what was given, and what it should be, unless that `holds`. */
+/** Throws a TypeError that says what was given and what it should be, unless `holds`. */
 export const requireGiven = (holds: boolean, name: string, value: unknown, meaning: string): void => {
   if (!holds) throw new TypeError(`${name} is ${describe(value)}; it should be ${meaning}.`)
 }
 
 export const isFunction = (value: unknown): value is (...args: never[]) => unknown => typeof value === 'function'
 
-/** Whether a value, of whatever kind, has all these methods. */
+/** Whether a value of any kind has all these methods. */
 export const hasMethods = (value: unknown, ...names: string[]): boolean =>
   value !== undefined && value !== null && names.every(name => isFunction((value as Record<string, unknown>)[name]))
 

@@ -3,38 +3,38 @@ import type { Fault } from './fault.ts'
 import type { CheckedOptions } from './options.ts'
 import type { DeliveryToken } from './verify.ts'
 
-/** What a handler is given besides the event. */
+/** The second argument of a handler. */
 export interface HandlerContext<Native = unknown> {
   /** The framework's own: Koa's context, Express's or Fastify's request, the Fetch API's Request, Lambda's event. */
   request: Native
   /**
-   * Aborted when the request has been answered 503 for want of time;
-   * what the handler does then still counts when it ends well.
+   * Aborts when the request was answered 503 because time was up. If the handler still ends well, the event counts as
+   * handled.
    */
   signal: AbortSignal
-  /** How often this process has been given this delivery, this time included. */
+  /** How often this process has received this delivery, this time included. */
   attempt: number
-  /** The token that the delivery came with, verified. */
+  /** The verified token of the delivery. */
   token: DeliveryToken
-  /** For what need not be done before the answer; what it rejects with goes to `onError`. */
+  /** Takes work that need not be done before the answer. A rejection goes to `onError`. */
   waitUntil(promise: Promise<unknown>): void
 }
 
 /**
- * Handles an event. When it returns (or its promise resolves), the event counts as handled, is answered 200 and does
- * not come again; when it throws, it does.
+ * Handles an event. If it returns (or its promise resolves), the event counts as handled and is answered 200. If it
+ * throws, the answer is 500 and the event comes again; a RetryLater asks for a pause instead.
  */
 export type Handler<Native = unknown, Event = TidingsEvent> = (event: Event, context: HandlerContext<Native>) => unknown
 
-/** How far a request has come, for those who wait for it. */
+/** The progress of a request, for whoever waits for it. */
 export interface Progress {
   waitingFor: string
-  /** Aborted once the request has been answered for want of time. */
+  /** Aborts once the request was answered because time was up. */
   signal: AbortSignal
   told: Reports
 }
 
-/** What the receiver's owner is told. What its functions throw, or reject with, goes no further than the log. */
+/** Callbacks to the receiver's owner. If one throws or rejects, the error is logged and goes no further. */
 export interface Reports {
   eventId: string | undefined
   failed(error: unknown): void

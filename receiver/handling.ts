@@ -7,20 +7,20 @@ import { RetryLater } from './retry-later.ts'
 import type { DeliveryRequest, DeliveryToken, VerifiedDelivery } from './verify.ts'
 
 /**
- * How long a claim holds, in seconds: four times what the service waits for an answer. A process that dies while it
- * handles an event leaves its claim behind, and the event can be handled only after that.
+ * How long a claim holds, in seconds: four times the time that Tidings waits for an answer. A process that dies while
+ * it handles an event leaves its claim behind; the event can be handled again only after that time.
  */
 const CLAIM_SECONDS = 60
 /**
- * How long a handled event is remembered, in seconds. Its tokens are valid for 5 minutes, but the service may make new
- * ones with the same `jti` for as long as it has not seen the 2XX: the schedule of retries takes 85 minutes, and a
- * webhook that answers 429 is waited for 72 hours, and once more 24 at most.
+ * How long a handled event is remembered, in seconds. A token is valid for 5 minutes, but Tidings may send new ones
+ * with the same `jti` until it sees a 2XX: the retries take 85 minutes, and a webhook that answers 429 is waited for 72
+ * hours, and at most 24 more.
  */
 const HANDLED_SECONDS = 96 * 3600
-/** Deliveries whose attempts are counted. */
+/** The number of deliveries whose attempts are counted. */
 const MAX_COUNTED = 10_000
 
-/** What gives a verified delivery to its handler, unless it is or was given to one. Rejects with Faults alone. */
+/** Gives a verified delivery to its handler, unless one is handling it or has handled it. Rejects only with Faults. */
 export const handleOnce = ({ replayStore, dedupe, replays, onError: _, now }: CheckedOptions) => {
   const attempts = attemptCounter()
 
@@ -41,7 +41,7 @@ export const handleOnce = ({ replayStore, dedupe, replays, onError: _, now }: Ch
     progress: Progress,
   ): Promise<void> => {
     const { told, signal } = progress
-    /** What became of the event stands, and is answered, whether or not the store could take it. */
+    /** Writes the result to the store. The answer stays the same whether or not the store could take it. */
     const settle = async (change: () => boolean | Promise<boolean>): Promise<void> => {
       try {
         if ((await change()) === false) throw new Error('The claim had lapsed, and somebody else has the event by now.')
@@ -59,7 +59,7 @@ export const handleOnce = ({ replayStore, dedupe, replays, onError: _, now }: Ch
       throw new Fault('replay', 'This event was handled before; it is not handled again.')
     }
     const { owner } = claimed
-    // It comes again, and may find its claim free.
+    // The delivery comes again, and may then find its claim free.
     if (signal.aborted) return settle(() => replayStore.release(key, owner))
 
     progress.waitingFor = 'The handler'
@@ -97,8 +97,8 @@ const receiptOf = ({ claims: { jti, iat } }: DeliveryToken): string =>
   `${iat} ${/^[\w-]{1,100}$/.test(jti) ? jti : 'other'}`
 
 /**
- * Whether a delivery of an event that was handled is answered 200: another delivery of it is, since its `jti` was never
- * seen, and with `acknowledge` a token that was made later.
+ * Whether a delivery of a handled event is answered 200: yes for another delivery of the event, whose `jti` was never
+ * seen, and with `acknowledge` for a token made later.
  */
 const isAcknowledged = (receipt: string, { claims }: DeliveryToken, replays: CheckedOptions['replays']): boolean => {
   const [iat, jti] = receipt.split(' ')
@@ -112,7 +112,7 @@ const isClaim = (value: unknown): value is Claim => {
   return status === 'in_progress' || (status === 'handled' && typeof receipt === 'string')
 }
 
-/** How often each of the latest deliveries was begun. */
+/** Counts how often each of the latest deliveries was begun. */
 const attemptCounter = () => {
   const counts = new Map<string, number>()
   return {

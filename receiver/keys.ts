@@ -3,8 +3,8 @@ import type { Jwk } from '../shared/delivery-token.ts'
 import { isObject } from '../shared/token-format.ts'
 
 /**
- * The public keys that a token may be checked with; asked for each token, by its `kid`. Rejects when they cannot be
- * had. `waitUntil` keeps a runtime from ending what goes on after the answer.
+ * Returns the public keys that a token may be checked with; called for each token with its `kid`. Rejects if the keys
+ * cannot be had. `waitUntil` keeps a runtime alive for work after the answer.
  */
 export type KeySource = (kid: string | undefined, context?: KeyContext) => readonly Jwk[] | Promise<readonly Jwk[]>
 
@@ -12,35 +12,37 @@ export interface KeyContext {
   waitUntil?: ((promise: Promise<unknown>) => void) | undefined
 }
 
-/** A source whose keys are somewhere else. */
+/** A source that fetches its keys. */
 export type RemoteKeys = (kid: string | undefined, context?: KeyContext) => Promise<readonly Jwk[]>
 
-/** From then on keys are fetched again while they still serve: the service lets them be cached for 300 s. */
+/** The age at which keys are fetched again while they still serve; Tidings lets them be cached for 300 s. */
 const REFRESH_AFTER_MS = 240_000
-/**
- * Keys that are known serve for so long while the issuer does
- * not answer; a key that was withdrawn must not serve for ever.
- */
+/** How long known keys serve while the issuer does not answer. The limit ends the use of a withdrawn key. */
 const STALE_MS = 3_600_000
-/** An unknown `kid` may mean new keys, but untrusted senders must not be able to cause a request with each token. */
+/**
+ * The least time between two fetches for unknown `kid`s, so that untrusted senders cannot cause a request with every
+ * token.
+ */
 const LEAST_BETWEEN_MS = 10_000
-/** After a request for the keys that failed, none is made for so long. */
+/** The pause after a failed fetch. */
 const PAUSE_AFTER_FAILURE_MS = 1_000
-/** For all of a request, to the last byte; far less than the service waits for an answer to its delivery. */
+/** The time limit of a fetch, to the last byte; far less than Tidings waits for an answer to its delivery. */
 const TIMEOUT_MS = 5_000
-/** Some 1,500 keys. */
+/** The longest key set that is read: some 1,500 keys. */
 const MAX_BYTES = 256 * 1024
 
-/** Where an issuer publishes its keys. */
+/** The URL at which an issuer publishes its keys. */
 export const jwksUrl = (issuer: string): string => `${issuer.replace(/\/$/, '')}/.well-known/jwks.json`
 
 /**
- * The keys of the JSON Web Key Set at a URL, fetched when first needed, again before they age, and when a token names
- * one that is not among them. However many tokens come, one request is under way at most, and a token whose key is
- * known waits for none within the hour. Rejects with an Error that names the URL and the reason. A set that is empty or
- * cannot be read changes nothing.
+ * A source of the keys of the JSON Web Key Set at a URL. It fetches them when they are first needed, again before they
+ * expire, and when a token names an unknown key. At most one request is under way, however many tokens come, and a
+ * token whose key is known does not wait for one while the keys are less than an hour old. A set that is empty or
+ * unreadable changes nothing. Rejects with an Error that names the URL and the reason.
  *
- * @param options.now the time in epoch milliseconds
+ * @param options.now the current time in epoch milliseconds
+ * @example
+ *   const keys = remoteKeys('https://tidings.example.com/.well-known/jwks.json')
  */
 export const remoteKeys = (url: string, { now = Date.now }: { now?: () => number } = {}): RemoteKeys => {
   let keys: readonly Jwk[] = []
@@ -61,8 +63,8 @@ export const remoteKeys = (url: string, { now = Date.now }: { now?: () => number
   }
 
   /**
-   * The request that is under way, or a new one. One that should
-   * have ended long ago has died with the request it was made for.
+   * The fetch that is under way, or a new one. One that should have ended long ago died with the request that it was
+   * made for.
    */
   const refresh = (): Promise<void> => {
     if (underWay && now() - underWay.sinceMs < 2 * TIMEOUT_MS) return underWay.promise
@@ -89,7 +91,7 @@ export const remoteKeys = (url: string, { now = Date.now }: { now?: () => number
   }
 }
 
-/** A promise of another request may never settle where the runtime ends that request's work. */
+/** Limits the wait for a promise of another request, which never settles if the runtime has ended that request. */
 const within = async (ms: number, promise: Promise<void>, error: () => Error): Promise<void> => {
   let timer: ReturnType<typeof setTimeout> | undefined
   const tooLate = new Promise<never>((_resolve, reject) => {
@@ -98,7 +100,7 @@ const within = async (ms: number, promise: Promise<void>, error: () => Error): P
   await Promise.race([promise, tooLate]).finally(() => clearTimeout(timer))
 }
 
-/** The keys at a URL. Rejects with what is wrong with the answer. */
+/** Fetches the keys at a URL. Rejects with an Error that says what is wrong with the answer. */
 const readKeySet = async (url: string): Promise<readonly Jwk[]> => {
   const stopping = new AbortController()
   const timer = setTimeout(() => stopping.abort(new Error(`no whole answer within ${TIMEOUT_MS / 1000} s`)), TIMEOUT_MS)
@@ -140,23 +142,23 @@ const readWithin = async (limit: number, response: Response): Promise<Uint8Array
   return bytes
 }
 
-/** The keys of a set that delivery tokens may be signed with. Throws an Error when there is none. */
+/** The keys of a set that can verify delivery tokens. Throws an Error if there is none. */
 const usableKeys = (set: unknown): readonly Jwk[] => {
   const keys = isObject(set) ? keysIn(set) : undefined
   if (keys === undefined) throw new Error('no JSON Web Key Set')
-  // Keys of other kinds stay: a token that names one is told so.
+  // Keys of other kinds stay, so that a token that names one gets an exact error.
   const usable = keys.filter(key => key.crv !== 'Ed25519' || isUsable(key))
   if (!usable.some(isUsable)) throw new Error('no Ed25519 key in it')
   return usable
 }
 
-/** The keys of a set, or of a list; undefined where it is neither. */
+/** The keys of a set or a list; undefined if the value is neither. */
 export const keysIn = (value: unknown): readonly Jwk[] | undefined => {
   const keys = isObject(value) ? value.keys : value
   return Array.isArray(keys) ? keys.filter(isObject) : undefined
 }
 
-/** RFC 8037: an Ed25519 public key with a name. */
+/** Whether this is an Ed25519 public key (RFC 8037) with a `kid`. */
 export const isUsable = ({ kty, crv, x, kid }: Jwk): boolean =>
   kty === 'OKP' &&
   crv === 'Ed25519' &&
@@ -165,7 +167,7 @@ export const isUsable = ({ kty, crv, x, kid }: Jwk): boolean =>
   isBase64url(x) &&
   fromBase64url(x).length === 32
 
-/** The `kid` in a token's header, believed in nothing but for looking a key up; undefined if it cannot be read. */
+/** The unverified `kid` in a token's header, good only for looking up a key; undefined if it cannot be read. */
 export const kidOf = (token: string): string | undefined => {
   try {
     const { kid } = JSON.parse(toText(fromBase64url(token.split('.')[0]!)))

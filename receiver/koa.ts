@@ -1,7 +1,7 @@
 import { type KeptBody, type NodeRequest, readNodeBody } from './body.ts'
 import { type AdapterArguments, receiverOf } from './receiver.ts'
 
-/** Of Koa's context, what the receiver needs. */
+/** The part of Koa's context that the receiver uses. */
 export interface KoaContext {
   req: NodeRequest
   res?: { headersSent?: boolean; destroyed?: boolean }
@@ -12,8 +12,11 @@ export interface KoaContext {
 }
 
 /**
- * Koa middleware that receives deliveries and answers every
- * request: `router.post('/hooks', koaReceiver({…}, handler))`.
+ * Koa middleware that receives deliveries and answers every request.
+ *
+ * @throws TypeError when an option is wrong; the message says what would be right
+ * @example
+ *   router.post('/hooks', koaReceiver({ issuer, audience }, async event => queue.push(event)))
  */
 export const koaReceiver = <Native extends KoaContext = KoaContext>(
   ...given: AdapterArguments<Native>

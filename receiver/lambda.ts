@@ -1,10 +1,7 @@
 import { toBytes } from '../shared/bytes.ts'
 import { type AdapterArguments, receiverOf } from './receiver.ts'
 
-/**
- * Of the event that a function URL gives to a function (payload
- * format 2.0, as of an HTTP API), what the receiver needs.
- */
+/** The part of a function URL's event (payload format 2.0, as of an HTTP API) that the receiver uses. */
 export interface LambdaUrlEvent {
   requestContext?: { http?: { method?: string } }
   headers?: Record<string, string | undefined>
@@ -19,16 +16,19 @@ export interface LambdaUrlResult {
 }
 
 /**
- * A handler for AWS Lambda's function URLs: `export const handler = lambdaReceiver({…},
- * handler)`. What is given to `waitUntil` is waited for before the answer, since Lambda
- * freezes the process after it. Processes come and go: give it a replay store.
+ * A handler for AWS Lambda's function URLs. Lambda freezes the process after the answer, so work passed to `waitUntil`
+ * is done before it. Lambda's processes come and go: give the receiver a replay store that they share.
+ *
+ * @throws TypeError when an option is wrong; the message says what would be right
+ * @example
+ *   export const handler = lambdaReceiver({ issuer, audience, replayStore }, async event => queue.push(event))
  */
 export const lambdaReceiver = <Native extends LambdaUrlEvent = LambdaUrlEvent>(
   ...given: AdapterArguments<Native>
 ): ((event: Native) => Promise<LambdaUrlResult>) => {
   const receiver = receiverOf(given)
   return async given => {
-    // What invokes a function otherwise than by its URL, such as a test of the console, gives it what it likes.
+    // Anything but the function URL, such as a test in the console, may invoke the function with any value.
     const event = given ?? ({} as Native)
     const afterwards: Promise<unknown>[] = []
     const { status, headers, body } = await receiver.receive({
@@ -38,14 +38,14 @@ export const lambdaReceiver = <Native extends LambdaUrlEvent = LambdaUrlEvent>(
       request: event,
       waitUntil: promise => afterwards.push(promise),
     })
-    // A handler that is not done in time has been answered for already.
+    // After a 503 for want of time, nothing else is waited for.
     if (status !== 503) await Promise.all(afterwards)
     const { connection: _, ...allowed } = headers
     return { statusCode: status, headers: allowed, body }
   }
 }
 
-/** Lower case in a function URL's events; a test written by hand may have them otherwise. */
+/** The names are in lower case in a function URL's events; a test written by hand may differ. */
 const headerOf = ({ headers }: LambdaUrlEvent, name: string): string | undefined =>
   Object.entries(headers ?? {}).find(([key]) => key.toLowerCase() === name)?.[1]
 

@@ -1,16 +1,19 @@
 import { hasMethods, requireGiven } from './given.ts'
 import type { VerifyOptions } from './options.ts'
 
-/** Where the id of the receiver's webhook is kept, such as a file or a row. */
+/** Stores the id of the receiver's webhook, such as in a file or a row. */
 export interface WebhookIdKeeper {
   load(): string | undefined | Promise<string | undefined>
   save(webhookId: string): unknown
 }
 
 /**
- * A `webhookId` option that learns: of the first verified ping, which is that of the webhook's registration, the id is
- * saved, and from then on no other webhook is listened to. Whoever registers this endpoint's URL first is believed:
- * register yours before you tell the URL to anybody.
+ * A value for the option `webhookId` that learns: it saves the webhook's id from the first verified ping, that of the
+ * registration, and accepts no other webhook from then on. It trusts whoever registers the endpoint's URL first, so
+ * register your webhook before you publish the URL.
+ *
+ * @example
+ *   const webhookId = learnedWebhook({ load: () => readId(), save: id => writeId(id) })
  */
 export const learnedWebhook = (keeper: WebhookIdKeeper): Exclude<VerifyOptions['webhookId'], undefined> => {
   requireGiven(hasMethods(keeper, 'load', 'save'), 'keeper', keeper, 'an object with the methods load and save')
@@ -22,7 +25,7 @@ export const learnedWebhook = (keeper: WebhookIdKeeper): Exclude<VerifyOptions['
     await keeper.save(webhookId)
     return true
   }
-  // One after the other: of two first pings one is the first.
+  // One call at a time, so that of two concurrent pings exactly one is the first.
   return (webhookId, { eventType }) => {
     const decided = learning.then(() => isOwn(webhookId, eventType === 'ping'))
     learning = decided.catch(() => {})

@@ -1,4 +1,5 @@
-// What the test server needs of node:http: the package is built without Node's own types, and needs none to be used.
+// The part of node:http that the test server uses. The package is built without Node's types, so that its users need
+// none.
 declare module 'node:http' {
   interface Server {
     once(event: 'error', listener: (error: Error) => void): void

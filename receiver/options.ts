@@ -6,58 +6,58 @@ import { hasMethods, isFunction, requireClock, requireGiven } from './given.ts'
 import { isUsable, jwksUrl, type KeySource, keysIn, remoteKeys } from './keys.ts'
 import { memoryReplayStore, type ReplayStore } from './replay-store.ts'
 
-/** Less than the service waits for an answer, 15 s. */
+/** Less than the 15 s that Tidings waits for an answer. */
 const HANDLER_TIMEOUT_MS = 14_000
 const LONGEST_TIMEOUT_MS = 2 ** 31 - 1
 
 export interface VerifyOptions {
-  /** What `iss` must equal: the address of the Tidings server, exactly as it is written in its tokens. */
+  /** The value that `iss` must equal: the address of the Tidings server, exactly as in its tokens. */
   issuer: string
   /**
-   * What `aud` must equal: this endpoint's URL, exactly as it was registered; several, if it is registered under
-   * several; or what says of a token's `aud` whether it is one, asked only once the signature is verified.
+   * The value that `aud` must equal: this endpoint's URL, exactly as it was registered. Several values, or a function
+   * that judges the `aud` of a token whose signature is verified, are possible too.
    */
   audience: string | readonly string[] | ((audience: string) => boolean | Promise<boolean>)
-  /** The issuer's keys, or the URL they are published at. Its `/.well-known/jwks.json` unless given. */
+  /** The issuer's keys, or the URL at which they are published. By default the issuer's `/.well-known/jwks.json`. */
   keys?: string | readonly Jwk[] | { keys: readonly Jwk[] } | KeySource
   /**
-   * The receiver's own webhooks: one id, several, or what says of an id whether it is one. Others may register a
-   * webhook for this endpoint's URL, and what they send is as well signed. Not checked unless given.
+   * The receiver's own webhooks: one id, several ids, or a function that judges an id. Others can register a webhook
+   * for this endpoint's URL, and its deliveries are signed as well. Not checked by default.
    */
   webhookId?:
     | string
     | readonly string[]
     | ((webhookId: string, event: TidingsEvent | Ping) => boolean | Promise<boolean>)
-  /** The time in epoch milliseconds; the machine's unless given. */
+  /** The current time in epoch milliseconds; by default the machine's clock. */
   now?: () => number
 }
 
 export interface ReceiverOptions extends VerifyOptions {
-  /** In this process's memory unless given; processes that share an endpoint share a store. */
+  /** By default the process's memory. Processes that serve one endpoint must share a store. */
   replayStore?: ReplayStore
   /**
-   * What is handled once: each `delivery` (its `jti`), or with `event` each event (its `id`), so that a redelivery or a
-   * recovery of one that was handled is answered 200 and not handled again. `delivery` unless given.
+   * What is handled once: each `delivery` (by its `jti`), or each `event` (by its `id`). With `event`, a redelivery or
+   * recovery of a handled event is answered 200 and not handled again. By default `delivery`.
    */
   dedupe?: 'delivery' | 'event'
   /**
-   * What a delivery that was handled before is answered: `refuse` is the specification's 401, and `acknowledge` a 200
-   * if its token was made after the one it was handled with, as that of a retry is. `refuse` unless given.
+   * The answer to a delivery that was handled before: `refuse` is the specification's 401. `acknowledge` is a 200 if
+   * the token is newer than the one that was handled, as a retry's is. By default `refuse`.
    */
   replays?: 'refuse' | 'acknowledge'
   /**
-   * Milliseconds from a request's arrival to a 503, if it is not
-   * answered before. 14,000 unless given: the service waits 15 s.
+   * Milliseconds from a request's arrival to a 503 if it is not answered before. By default 14,000, because Tidings
+   * waits 15 s.
    */
   handlerTimeoutMs?: number
   /**
-   * Told what went wrong on the receiver's side, of which the
-   * sender learns no more than that. `console.error` unless given.
+   * Called with each error on the receiver's side; the sender learns only that there was one. By default
+   * `console.error`.
    */
   onError?: (error: unknown, context: { eventId?: string }) => unknown
-  /** Told of every request that was not answered 200, and why. */
+  /** Called for every request that was not answered 200, with the reason. */
   onRefused?: (refusal: Refusal) => unknown
-  /** Told of every event that was handled. */
+  /** Called for every handled event. */
   onHandled?: (handled: Handled) => unknown
 }
 
@@ -69,10 +69,10 @@ export interface Refusal extends FaultDetails {
 
 export interface Handled {
   event: TidingsEvent
-  /** How often this process has been given this delivery, this time included. */
+  /** How often this process has received this delivery, this time included. */
   attempt: number
   durationMs: number
-  /** It had been answered 503 before the handler ended. */
+  /** Whether it was answered 503 before the handler ended. */
   isLate: boolean
 }
 
@@ -81,7 +81,7 @@ export type CheckedVerifyOptions = Complete<VerifyOptions, 'issuer' | 'audience'
   Pick<VerifyOptions, 'webhookId'> & { keys: KeySource }
 export type CheckedOptions = CheckedVerifyOptions & Required<Omit<ReceiverOptions, keyof VerifyOptions>>
 
-/** Every option, checked. Throws a TypeError that names the one that is wrong, and what it should be. */
+/** Checks every option. Throws a TypeError that names the wrong one and what it should be. */
 export const checkOptions = (options: ReceiverOptions): CheckedOptions => {
   refuseOthers(options, [...VERIFY_OPTIONS, ...RECEIVER_OPTIONS])
   const verify = checkVerifyOptions(options)
@@ -106,7 +106,10 @@ export const checkOptions = (options: ReceiverOptions): CheckedOptions => {
   return { ...verify, replayStore, dedupe, replays, handlerTimeoutMs, onError, onRefused, onHandled }
 }
 
-/** Of all options those of the verification, checked; `keysAt` makes the source of keys that are published at a URL. */
+/**
+ * Checks the options of the verification. `keysAt` makes the key source for a URL. Throws a TypeError that names the
+ * wrong option.
+ */
 export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys): CheckedVerifyOptions => {
   if (!isObject(options)) throw new TypeError('The options should be an object with issuer and audience.')
   const { issuer, audience, webhookId, now = Date.now } = options
@@ -130,7 +133,7 @@ export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys):
 const VERIFY_OPTIONS = ['issuer', 'audience', 'keys', 'webhookId', 'now']
 const RECEIVER_OPTIONS = ['replayStore', 'dedupe', 'replays', 'handlerTimeoutMs', 'onError', 'onRefused', 'onHandled']
 
-/** A misspelt option would be a check that is not made. */
+/** Refuses unknown options: a misspelt one would be a check that is not made. */
 const refuseOthers = (options: object, names: string[]): void => {
   if (!isObject(options)) return
   const other = Object.keys(options).find(name => !names.includes(name))

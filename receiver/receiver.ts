@@ -5,29 +5,32 @@ import { handleOnce } from './handling.ts'
 import { type CheckedOptions, checkOptions, type ReceiverOptions } from './options.ts'
 import { type DeliveryRequest, verifier } from './verify.ts'
 
-/** What verifies, handles and answers; every adapter takes one. Never rejects. */
+/** A receiver that has a handler for every event; every adapter takes one. */
 export interface CompleteReceiver<Native = unknown> {
   receive(request: DeliveryRequest & { request?: Native }): Promise<Answer>
 }
 
-/** A receiver that has no handler yet for `Rest`, nor for what is unknown. */
+/** A receiver that still lacks handlers for the types `Rest` and for unknown events. */
 export interface Receiver<Native = unknown, Rest extends HandledType = HandledType> {
-  /** Handles the events of one type with this handler. */
+  /** Sets the handler of one event type. */
   on<Type extends Rest>(type: Type, handler: Handler<Native, KnownEvent<Type>>): Receiver<Native, Exclude<Rest, Type>>
-  /** Handles all others with this one, those of types that came after this version among them. */
+  /** Sets the handler of all other events, including types newer than this version. */
   otherwise(handler: Handler<Native, KnownEvent<Rest> | UnknownEvent>): CompleteReceiver<Native>
   /**
-   * Verifies a delivery, gives its event to `handler` if it is new, and answers with what to send back. A delivery that
-   * comes while it is being handled, or after it was, does not reach `handler` again. Never rejects.
+   * Verifies a delivery, passes its event to `handler` if it is new, and resolves to the answer to send. A delivery
+   * that is being handled, or was handled, does not reach `handler` again. Never rejects.
    */
   receive(request: DeliveryRequest & { request?: Native }, handler: Handler<Native>): Promise<Answer>
 }
 
 /**
- * What every receiver of Tidings' deliveries does, without a framework:
- * `createReceiver({ issuer, audience }).on('token_expired', handler).otherwise(handler)`.
+ * Creates a receiver without a framework; the adapters build on it.
  *
- * @throws TypeError when an option is wrong, and says what would be right
+ * @throws TypeError when an option is wrong; the message says what would be right
+ * @example
+ *   const receiver = createReceiver({ issuer, audience })
+ *     .on('token_expired', async event => warn(event.payload.accessTokenId))
+ *     .otherwise(async event => queue.push(event))
  */
 export const createReceiver = <Native = unknown>(options: ReceiverOptions): Receiver<Native> => {
   const receive = receiving(checkOptions(options))
@@ -57,7 +60,7 @@ const routes = <Native>(receive: Receive<Native>, handlers: Handlers<Native>) =>
   },
 })
 
-/** What an adapter is given: options and one handler for all, or a receiver. */
+/** The arguments of an adapter: options and one handler for all events, or a receiver. */
 export type AdapterArguments<Native> =
   | [options: ReceiverOptions, handler: Handler<Native>]
   | [receiver: CompleteReceiver<Native>]
@@ -130,13 +133,13 @@ const track =
     return read
   }
 
-/** What goes on after its answer is seen to its end. */
+/** Has the platform wait for work that goes on after the answer. */
 const outlive = (working: Promise<void>, { waitUntil }: DeliveryRequest, told: Reports): void => {
   const ended = working.catch(error => told.failed(error instanceof Fault ? (error.cause ?? error) : error))
   waitUntil?.(ended)
 }
 
-/** A platform that will not wait is told of, and changes no answer. */
+/** Reports a platform that will not wait; the answer stays the same. */
 const withoutThrowing =
   (waitUntil: DeliveryRequest['waitUntil'], told: Reports): ((promise: Promise<unknown>) => void) =>
   promise => {
@@ -181,6 +184,6 @@ const log = (error: unknown): void => {
   try {
     console.error('tidings/receiver: onError failed:', error)
   } catch {
-    // An error that cannot be printed is no reason to end.
+    // An error that cannot be printed must not end the process.
   }
 }

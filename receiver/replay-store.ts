@@ -1,8 +1,8 @@
 import { requireClock, requireGiven } from './given.ts'
 
 /**
- * What a claim came to: it is the caller's to handle, and `owner` proves it; another one is handling it now; or it was
- * handled before, and `receipt` is what was recorded then.
+ * The result of a claim: the caller may handle the delivery and proves it by `owner`; another caller is handling it; or
+ * it was handled before, with the `receipt` that was recorded then.
  */
 export type Claim =
   | { status: 'claimed'; owner: string }
@@ -10,36 +10,38 @@ export type Claim =
   | { status: 'handled'; receipt: string }
 
 /**
- * Remembers which deliveries have been handled, by a key: the `jti`, or the event's id with `dedupe: 'event'`. Several
- * processes that receive for one endpoint share one store. When `claim` rejects, the delivery is answered 503 and comes
- * again. `replayStoreCases` of `@tidings/receiver/testing` is what every store must pass.
+ * Remembers which deliveries have been handled, by a key: the `jti`, or with `dedupe: 'event'` the event's id.
+ * Processes that serve one endpoint share one store. If `claim` rejects, the delivery is answered 503 and comes again.
+ * Every store must pass `replayStoreCases` of `@tidings/receiver/testing`.
  */
 export interface ReplayStore {
   /**
-   * Takes the key for handling, unless it is taken or handled; atomically. A claim lapses by itself after `seconds`,
-   * and every claim has an owner of its own.
+   * Claims the key, atomically, unless it is claimed or handled. A claim lapses after `seconds`, and every claim has an
+   * owner of its own.
    */
   claim(key: string, seconds: number): Claim | Promise<Claim>
   /**
-   * The event was handled: for `seconds` from now, every claim answers `handled` with `receipt`, a text of up to 200
-   * printable ASCII characters. False, and nothing is changed, where somebody else has the key by now; a claim that has
-   * lapsed and that nobody took since is still its owner's to record.
+   * Records that the event was handled: for `seconds` from now every claim answers `handled` with `receipt`, a text of
+   * up to 200 printable ASCII characters. Returns false and changes nothing if another owner has the key by now. The
+   * owner of a lapsed claim that nobody took since may still record.
    */
   record(key: string, owner: string, receipt: string, seconds: number): boolean | Promise<boolean>
   /**
-   * The event was not handled: it may be claimed again. False,
-   * and nothing is changed, where the claim is not the owner's.
+   * Releases a claim whose event was not handled, so that it may be claimed again. Returns false and changes nothing if
+   * the claim is not the owner's.
    */
   release(key: string, owner: string): boolean | Promise<boolean>
 }
 
 /**
- * A store in this process's memory, forgotten when it ends. Only events whose tokens were valid get into it, so
- * untrusted senders cannot fill it.
+ * A store in the process's memory, lost when the process ends. Only events with valid tokens get into it, so untrusted
+ * senders cannot fill it.
  *
- * @param options.maxEntries handled events that are remembered at most (about 250 bytes each); the oldest give way
- * @param options.now the time in epoch milliseconds
- * @throws TypeError when one of them is wrong
+ * @param options.maxEntries the most handled events to remember (about 250 bytes each); the oldest give way
+ * @param options.now the current time in epoch milliseconds
+ * @throws TypeError when an option is wrong
+ * @example
+ *   const replayStore = memoryReplayStore({ maxEntries: 10_000 })
  */
 export const memoryReplayStore = ({
   maxEntries = 100_000,
@@ -51,7 +53,7 @@ export const memoryReplayStore = ({
   const isCount = Number.isSafeInteger(maxEntries) && maxEntries > 0
   requireGiven(isCount, 'maxEntries', maxEntries, 'a whole number above 0')
   requireClock(now)
-  // Each has the oldest first. `untilMs` is epoch milliseconds.
+  // Both maps are ordered from the oldest. `untilMs` is in epoch milliseconds.
   const claims = new Map<string, { owner: string; untilMs: number }>()
   const handled = new Map<string, { receipt: string; untilMs: number }>()
 

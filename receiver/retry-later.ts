@@ -1,16 +1,19 @@
-/** The service waits no longer than this, 24 h. */
+/** The longest wait that Tidings accepts: 24 h. */
 const LONGEST_SECONDS = 86_400
 
 /**
- * Thrown by a handler: the delivery is answered 429, and nothing
- * comes to the webhook for so many seconds. It is no failure.
+ * Thrown by a handler to ask for a pause: the delivery is answered 429, and the webhook receives nothing for `seconds`.
+ * This does not count as a failure.
+ *
+ * @example
+ *   if (queue.isFull) throw new RetryLater(30)
  */
 export class RetryLater extends Error {
   readonly seconds: number
 
   /** @throws RangeError unless `seconds` is from 0 to 86,400 */
   constructor(seconds: number) {
-    // What the service cannot read counts as no Retry-After, which makes the webhook inactive.
+    // Tidings treats an unreadable Retry-After as none, and a 429 without one makes the webhook inactive.
     if (!(typeof seconds === 'number' && seconds >= 0 && seconds <= LONGEST_SECONDS)) {
       throw new RangeError(`${String(seconds)} is no number of seconds to wait, from 0 to ${LONGEST_SECONDS}.`)
     }

@@ -7,23 +7,23 @@ import { Fault, type FaultDetails } from './fault.ts'
 import { type KeySource, kidOf, type RemoteKeys, remoteKeys } from './keys.ts'
 import { type CheckedVerifyOptions, checkVerifyOptions, type VerifyOptions } from './options.ts'
 
-/** A request as it came. */
+/** A request as it arrived. */
 export interface DeliveryRequest {
-  /** POST unless given; anything else is answered 405. */
+  /** By default POST; anything else is answered 405. */
   method?: string | undefined
   /** The `Authorization` header. */
   authorization: string | null | undefined
-  /** The raw body, or what reads it: it is called once, whatever the answer. */
+  /** The raw body, or a function that reads it and is called once, whatever the answer. */
   body: Uint8Array | string | (() => Promise<Uint8Array | string>)
-  /** The framework's own request; handlers are given it. */
+  /** The framework's own request, passed to the handler. */
   request?: unknown
-  /** Keeps a runtime from ending what goes on after the answer. */
+  /** Keeps the runtime alive for work after the answer. */
   waitUntil?: ((promise: Promise<unknown>) => void) | undefined
-  /** Whether something else has answered already, or nobody waits for an answer any more. */
+  /** Whether something else has answered already, or nobody waits for an answer. */
   isAnswered?: (() => boolean) | undefined
 }
 
-/** What a token says, once it is verified. */
+/** A verified token. */
 export interface DeliveryToken {
   kid: string
   claims: {
@@ -44,18 +44,21 @@ export interface VerifiedDelivery {
 
 const shared = new Map<string, RemoteKeys>()
 
-/** One source for a URL, so that keys are fetched once however often the options are written down. */
+/** One shared source for each URL, so that keys are fetched once however often the options are written down. */
 const sharedKeys: typeof remoteKeys = url => {
   if (!shared.has(url)) shared.set(url, remoteKeys(url))
   return shared.get(url)!
 }
 
 /**
- * Checks a delivery, and no more: whether it was handled before is not looked for. A `ping` is to be answered 200 too.
+ * Verifies a delivery and nothing more: it does not look whether the delivery was handled before. Answer a `ping` with
+ * 200 too.
  *
- * @param request of the Fetch API, or its parts
- * @throws {Fault} when it is to be answered with another status than 2XX; `error.answer` is that answer
+ * @param request a Request of the Fetch API, or its parts
+ * @throws {Fault} when the answer must not be 2XX; `error.answer` is the answer
  * @throws {TypeError} when an option is wrong
+ * @example
+ *   const event = await verifyDelivery(request, { issuer, audience })
  */
 export const verifyDelivery = async (
   request: Request | DeliveryRequest,
@@ -73,11 +76,11 @@ export const fromFetch = (request: Request): DeliveryRequest => ({
   request,
 })
 
-/** What turns a request into its verified event. Rejects with Faults alone. */
+/** Makes the function that turns a request into its verified event. That function rejects only with Faults. */
 export const verifier =
   ({ issuer, audience, keys, webhookId, now }: CheckedVerifyOptions) =>
   async ({ method = 'POST', authorization, body, waitUntil }: DeliveryRequest): Promise<VerifiedDelivery> => {
-    // First: an answer to a request whose body nobody reads leaves a connection that can carry no other.
+    // The body is read first: after an answer to an unread body the connection can carry no other request.
     const read = await readBody(body).catch(asFault)
     if (method !== 'POST') throw new Fault('method', 'Deliveries come with POST.', { headers: { allow: 'POST' } })
     const token = bearerToken(authorization)
@@ -128,7 +131,7 @@ const readBody = async (body: DeliveryRequest['body']): Promise<Bytes> => {
 const asFault = (error: unknown): Fault =>
   error instanceof Fault ? error : new Fault('body_incomplete', 'The body could not be read.', { cause: error })
 
-/** Keys that cannot be had are not the sender's fault, so no 4XX, which would end the delivery. */
+/** If keys cannot be had, that is not the sender's fault: the answer is no 4XX, which would end the delivery. */
 const published = async (
   keys: KeySource,
   kid: string | undefined,
@@ -143,7 +146,7 @@ const published = async (
   }
 }
 
-/** A clock that tells no time would let every expired token in. */
+/** The time, checked: a clock that returns no number would accept every expired token. */
 const timeOf = (now: () => number): number => {
   const ms = attempted('now', now)
   if (Number.isFinite(ms)) return ms
@@ -169,7 +172,7 @@ const asked = async (name: string, ask: () => boolean | Promise<boolean>, detail
 const optionFailed = (name: string, cause: unknown, details: FaultDetails = {}): Fault =>
   new Fault('option_failed', `The receiver’s own ${name} failed; its log says why.`, { cause, details })
 
-/** What follows “Bearer ” in an Authorization header (RFC 6750 section 2.1; the scheme's case does not matter). */
+/** The token after “Bearer ” in an Authorization header (RFC 6750 section 2.1; the scheme's case does not matter). */
 export const bearerToken = (header: string | null | undefined): string | undefined =>
   typeof header === 'string' ? /^Bearer +(\S.*)$/i.exec(header)?.[1]?.trimEnd() : undefined
 
@@ -180,5 +183,5 @@ const faultOf = ({ name, expected, found, advice }: Omit<Check, 'status'>, detai
   })
 }
 
-/** On one line, without what a terminal obeys. */
+/** One line without control characters. */
 const cut = (text: string): string => show(text).slice(1, -1)

@@ -19,13 +19,13 @@ const SCRIPT = `
 /**
  * @typedef {object} Aftercare
  * @property {(processId: number) => void} include Adds a process by its id, or a process group by its negative id.
- * @property {(processId: number) => void} exclude Takes out one that has ended, whose id may come to be another's.
- * @property {() => Promise<void>} end Ends and removes all now, and waits until it is done.
+ * @property {(processId: number) => void} exclude Removes a process that has ended, whose id another process may get.
+ * @property {() => Promise<void>} end Ends and removes everything now, and waits until that is done.
  */
 
 /**
- * Sees to it that a temporary folder and some processes do not outlive this process, even when that is killed: a shell
- * in a session of its own, which no Ctrl-C reaches, waits for the end of a pipe from here, then ends them.
+ * Removes a temporary folder and ends processes when this process ends, even if it is killed: a shell in its own
+ * session, which no Ctrl-C reaches, waits for the end of a pipe from here, then ends them.
  *
  * @param {string} folder
  * @returns {Aftercare}

@@ -8,7 +8,7 @@ import { version } from '../shared/version.ts'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 
-/** Builds into a folder, man unless named. */
+/** Builds into a folder, by default man. */
 export const buildManual = async (folder = path.join(root, 'man')) => {
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })

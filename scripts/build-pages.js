@@ -1,5 +1,5 @@
-// Builds dist/pages: scripts and styles of /docs and /explorer, made of packages that only the build needs. Each is
-// kept compressed, as it is sent.
+// Builds dist/pages: scripts and styles of /docs and /explorer, built from packages that only the build needs. Each
+// file is stored compressed, as it is sent.
 import { createHash } from 'node:crypto'
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -10,7 +10,7 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 const folder = path.join(root, 'dist', 'pages')
 const stamp = path.join(folder, 'stamp')
 
-/** What the pages are made of, as a hash: of the same, they are not built again. */
+/** A hash of everything that the pages are built from: while it is the same, they are not built again. */
 const sources = () => {
   const hash = createHash('sha256')
   for (const file of [
@@ -23,7 +23,7 @@ const sources = () => {
   return hash.digest('hex')
 }
 
-/** Builds the pages unless they are there already, made of what there is now. */
+/** Builds the pages, unless they exist and are up to date. */
 export const buildPages = async () => {
   const made = sources()
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === made) return
@@ -49,7 +49,7 @@ export const buildPages = async () => {
     logLevel: 'warning',
     write: false,
   })
-  // Its own process would stay for as long as this one, with all that it has read.
+  // Ends esbuild's process, which would otherwise live as long as this one.
   await stop()
   rmSync(folder, { recursive: true, force: true })
   for (const { path: file, contents } of outputFiles) {

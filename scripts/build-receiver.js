@@ -1,5 +1,5 @@
-// Builds receiver/dist, what the package @tidings/receiver carries: one set of modules, and its declarations twice,
-// since TypeScript takes those that a CommonJS module requires for CommonJS themselves.
+// Builds receiver/dist for the package @tidings/receiver: the modules once, and their declarations twice, because
+// TypeScript treats declarations that a CommonJS module requires as CommonJS.
 import { spawnSync } from 'node:child_process'
 import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 
-/** Builds into a folder, receiver/dist unless named. */
+/** Builds into a folder, by default receiver/dist. */
 export const buildReceiver = (dist = path.join(root, 'receiver/dist')) => {
   rmSync(dist, { recursive: true, force: true })
   const compiler = path.join(root, 'node_modules/typescript/bin/tsc')
@@ -16,7 +16,7 @@ export const buildReceiver = (dist = path.join(root, 'receiver/dist')) => {
   if (status !== 0) throw new Error(`The receiver kit could not be built:\n${stdout}`)
   const declarations = globSync('**/*.d.ts', { cwd: dist })
   for (const file of declarations) {
-    // Older versions of TypeScript resolve no declarations by the source's name.
+    // Older versions of TypeScript do not resolve declarations by the name of the source.
     const source = readFileSync(path.join(dist, file), 'utf8')
     writeFileSync(path.join(dist, file), source.replace(/(from |import\()'(\.[^']*)\.ts'/g, "$1'$2.js'"))
   }

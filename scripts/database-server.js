@@ -8,7 +8,7 @@ const ELSEWHERE = ['/usr/sbin', '/usr/local/sbin', '/usr/local/mysql/bin', '/opt
 const LOCK_WAIT_MS = 300_000
 const LOCK_POLL_MS = 1000
 
-/** What to do where tests find no database server. */
+/** What to do if the tests find no database server. */
 export const ADVICE = `Tests run on SQLite and on a server of the MySQL family. Any one of these serves:
   - install a server for the tests to start on their own:
     apt-get install ${APT_PACKAGE} (Debian, Ubuntu), brew install mariadb (macOS)
@@ -16,7 +16,7 @@ export const ADVICE = `Tests run on SQLite and on a server of the MySQL family. 
     TIDINGS_TEST_DATABASE_URLS=mysql://root@127.0.0.1:3306 npm test
   - go without, on SQLite alone: TIDINGS_TEST_ENGINES=sqlite npm test`
 
-/** The path of a `mariadbd` or `mysqld` on this machine, if there is one. */
+/** The path of a `mariadbd` or `mysqld` on this machine, if it has one. */
 export const findServer = () => {
   const folders = [...(process.env.PATH ?? '').split(path.delimiter), ...ELSEWHERE]
   const candidates = ['mariadbd', 'mysqld'].flatMap(name => folders.map(folder => path.join(folder, name)))
@@ -31,8 +31,8 @@ export const findServer = () => {
 }
 
 /**
- * Installs a server, and returns its path. Waits up to five minutes for another package manager that is at work;
- * `stopping` ends that wait with an AbortError. Throws an Error that says what to do.
+ * Installs a server, and returns its path. Waits up to five minutes for another running package manager; `stopping`
+ * ends that wait with an AbortError. Throws an Error that says what to do.
  *
  * @param {AbortSignal} [stopping]
  * @returns {Promise<string>}
@@ -51,7 +51,7 @@ export const installServer = async stopping => {
 }
 
 /**
- * Runs apt-get, again while another package manager holds a lock, and returns its complaints.
+ * Runs apt-get, again and again while another package manager holds a lock, and returns its error output.
  *
  * @param {string[]} args
  * @param {AbortSignal} [stopping]
@@ -69,7 +69,7 @@ const aptGet = async (args, stopping) => {
 }
 
 /**
- * Waits, seconds, in line for dpkg's lock. Short, so that a stop is noticed; and not enough: apt-get waits for no other
- * lock than that one, not for that of the package lists, which `update` takes.
+ * Makes apt-get wait 5 s for dpkg's lock, briefly so that a stop is noticed. That alone is not enough: apt-get does not
+ * wait for the lock of the package lists, which `update` takes.
  */
 const IN_LINE = ['-o', 'DPkg::Lock::Timeout=5']

@@ -1,4 +1,4 @@
-// Plain JavaScript for any Node from 14 on: this is what finds or fetches the Node that the rest needs.
+// Plain JavaScript for any Node from 14 on, because this file finds or fetches the Node that the rest needs.
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
@@ -18,11 +18,11 @@ import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const NODE_FLOOR = 24
-/** The first that reads package-lock.json as it is written today. */
+/** The first npm that reads today's package-lock.json. */
 const NPM_FLOOR = 7
 const LOCK_WAIT_MS = 600000
 const LOCK_POLL_MS = 200
-/** An installation on a slow machine is not to look like one that hangs. */
+/** Progress is reported this often, so that a slow installation does not look hung. */
 const TELL_EVERY_MS = 5000
 
 const isWindows = process.platform === 'win32'
@@ -36,22 +36,22 @@ const pinnedNode = path.join(modules, 'node', 'bin', isWindows ? 'node.exe' : 'n
 const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
 
 /**
- * Why an installation came to nothing: a signal stopped it, or the registry was not reached.
+ * Why an installation failed: a signal stopped it, or the registry was not reached.
  *
  * @typedef {Error & { stoppedBy?: NodeJS.Signals, isOffline?: boolean }} Failure
  */
 
 /**
- * Sees to it that node_modules holds what package-lock.json asks for, and returns the path of a Node that can run
- * Tidings: the one running now if it is new enough, else the one that the npm package `node` has brought. With
- * `development` false, an installation without the development dependencies is good enough for a Node that is. Throws
- * an Error whose message says what to do. Writes to stderr only.
+ * Ensures that node_modules holds what package-lock.json asks for, and returns the path of a Node that can run Tidings:
+ * the running one if it is new enough, else the one from the npm package `node`. With `development` false, an
+ * installation without the development dependencies suffices if the running Node is new enough. Throws an Error whose
+ * message says what to do. Writes only to stderr.
  */
 export const ensureInstalled = async ({ development = true } = {}) => {
   if (!isInstalled(development)) {
     const unlock = await lock()
     try {
-      // Another process may have installed while this one waited.
+      // Another process may have installed everything while this one waited for the lock.
       if (!isInstalled(development)) await install()
     } catch (error) {
       const { stoppedBy, isOffline, message } = /** @type {Failure} */ (error)
@@ -69,7 +69,7 @@ export const ensureInstalled = async ({ development = true } = {}) => {
 }
 
 /**
- * npm leaves in node_modules a lock file of what it has put there, and does so last.
+ * Whether node_modules is complete: npm writes a lock file of its content there, as its last step.
  *
  * @param {boolean} development
  */
@@ -89,7 +89,7 @@ const isInstalled = development => {
  * @typedef {{ version?: string, optional?: boolean, devOptional?: boolean, dev?: boolean }} LockedPackage
  *
  * @param {string} file
- * @returns {Record<string, LockedPackage> | undefined} undefined where there is no such file
+ * @returns {Record<string, LockedPackage> | undefined} undefined if the file does not exist
  */
 const packagesOf = file => {
   try {
@@ -100,13 +100,13 @@ const packagesOf = file => {
 }
 
 /**
- * Installs beside node_modules and then swaps, so that an installation that fails or is stopped leaves what was there.
+ * Installs beside node_modules and then swaps the folders, so that a failed or stopped installation changes nothing.
  */
 const install = async () => {
   const startedAt = Date.now()
   checkNpm()
   say('Installing the dependencies (a minute at most, once) …')
-  // Those of installations that were killed go too: whoever is here holds the lock.
+  // Removes the folders of killed installations too; the caller holds the lock.
   const removeStaging = () => {
     for (const name of readdirSync(root)) {
       if (name.startsWith(STAGING)) rmSync(path.join(root, name), { recursive: true, force: true, maxRetries: 5 })
@@ -138,8 +138,7 @@ const install = async () => {
     ])
     const staged = path.join(staging, path.relative(root, pinnedNode))
     if (!isNewEnough) {
-      // Where scripts are switched off for npm as a whole, this
-      // one is still needed: it puts the executable in its place.
+      // If npm's scripts are switched off globally, this one is still needed: it puts the executable in its place.
       if (!existsSync(staged)) await npm(['rebuild', 'node', '--ignore-scripts=false'])
       checkRuns(staged)
     }
@@ -152,7 +151,7 @@ const install = async () => {
   say(`Installed in ${((Date.now() - startedAt) / 1000).toFixed(1)} s.`)
 }
 
-/** How far it has come, as far as npm's folder tells. */
+/** The progress, as far as npm's folder shows it. */
 const unpacked = () => {
   try {
     const folders = readdirSync(path.join(staging, 'node_modules')).filter(name => !name.startsWith('.'))
@@ -162,7 +161,7 @@ const unpacked = () => {
   }
 }
 
-/** With the npm that came with this Node, where the path has none. */
+/** Adds the npm of the running Node if the path has none. */
 const npmEnvironment = () => {
   /** @type {NodeJS.ProcessEnv} */
   const env = { ...process.env, PATH: `${process.env.PATH || ''}${path.delimiter}${path.dirname(process.execPath)}` }
@@ -210,7 +209,7 @@ const npm = args =>
     })
   })
 
-/** npm would try for 80 s on end before it says that there is no network. */
+/** Without these, npm tries for 80 s before it reports that there is no network. */
 const IMPATIENT = ['--fetch-retries=2', '--fetch-retry-mintimeout=1000', '--fetch-retry-maxtimeout=3000']
 
 const NODE_PAGE = 'https://nodejs.org/en/download'
@@ -240,7 +239,7 @@ const checkRuns = executable => {
   throw new Error(`Tidings needs Node ${NODE_FLOOR}, and the one from npm does not run here (${reason}). ${GET_NODE}`)
 }
 
-/** One installation at a time in this folder. Returns the function that lets go. */
+/** Takes the lock for one installation at a time in this folder. Returns the function that releases it. */
 const lock = async () => {
   const file = path.join(
     os.tmpdir(),
@@ -267,7 +266,7 @@ const lock = async () => {
 const tryLock = file => {
   if (create(file)) return true
   if (isHeld(file)) return false
-  // Its holder died. Only one may clear it away, or a second would remove the lock of the first.
+  // The lock's holder died. Only one process may remove the lock, or a second would remove that of the first.
   const guard = `${file}.clearing`
   if (!create(guard)) return false
   try {

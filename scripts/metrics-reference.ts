@@ -1,5 +1,5 @@
-// node scripts/metrics-reference.ts: writes docs/reference/metrics.md from the metrics themselves. A test says when it
-// has to be written again.
+// node scripts/metrics-reference.ts: writes docs/reference/metrics.md from the metrics themselves. A test says when to
+// run it again.
 import { writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { connect } from '../server/database/connect.ts'
@@ -7,7 +7,7 @@ import { createMetrics } from '../server/metrics/metrics.ts'
 
 type Described = { name: string; help: string; type: string; labelNames?: string[]; upperBounds?: number[] }
 
-/** Every metric of Tidings' own, as a server of all roles has them. */
+/** Every metric of Tidings itself, as a server with all roles has them. */
 export const ownMetrics = async (): Promise<Described[]> => {
   const metrics = createMetrics()
   const database = await connect('sqlite::memory:')

@@ -1,6 +1,5 @@
 // node scripts/receiver-payloads.ts: writes receiver/payloads.ts from the registry of events, so that the receiver kit
-// has its types and shapes without the library that the registry is written with. A test says when it has to be made
-// again.
+// has types and shapes without the library that the registry uses. A test says when to run it again.
 import { writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { z } from 'zod'
@@ -16,7 +15,7 @@ type Schema = {
   const?: unknown
 }
 
-/** What of a schema a receiver holds a payload against: which members there are, and their types. */
+/** The part of a schema that a receiver checks a payload against: the members and their types. */
 const shapeOf = ({ type, properties, required, items, anyOf }: Schema): Schema => ({
   ...(Array.isArray(type) ? { anyOf: type.map(each => ({ type: each })) } : type && { type }),
   ...(properties && {

@@ -1,5 +1,5 @@
-// node scripts/receiver-vectors.ts: writes docs/receivers/vectors.json, deliveries with what a receiver is to answer. A
-// test says when it has to be made again.
+// node scripts/receiver-vectors.ts: writes docs/receivers/vectors.json, deliveries with the answers that a receiver
+// must give. A test says when to run it again.
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import {
@@ -19,18 +19,18 @@ import {
 
 export interface Vector {
   name: string
-  /** The header as it comes; null where there is none. */
+  /** The header as it arrives; null if there is none. */
   authorization: string | null
-  /** The body as text, or where that cannot be, its bytes in base64. */
+  /** The body as text, or as base64 if it is not valid text. */
   body?: string
   bodyBase64?: string
-  /** What the issuer's key set answers: a member of `keySets`. */
+  /** The answer of the issuer's key set: a name in `keySets`. */
   keySet: string
-  /** The receiver's own webhooks, where it is told them. */
+  /** The receiver's own webhooks, if it knows them. */
   webhookIds?: string[]
   /** The receiver's clock, in epoch seconds. */
   time: number
-  /** The status to answer with, and the check that fails. */
+  /** The status of the answer, and the check that fails. */
   verdict: { status: number; code: string }
 }
 
@@ -45,7 +45,7 @@ const vector = (name: string, code: string, more: Partial<Vector> = {}): Vector 
 }
 const STATUS: Record<string, number> = { ok: 200, body: 500, keys_unavailable: 503 }
 
-/** A delivery of another body, signed for it. */
+/** A delivery with another body and a matching signature. */
 const signed = (name: string, code: string, content: string | Uint8Array, claimed: object = {}): Vector => {
   const given =
     typeof content === 'string' ? { body: content } : { bodyBase64: Buffer.from(content).toString('base64') }

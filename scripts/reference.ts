@@ -1,5 +1,5 @@
-// node scripts/reference.ts: writes docs/reference/ from the sources of settings and error codes. A test says when it
-// has to be made again.
+// node scripts/reference.ts: writes docs/reference/ from the sources of settings and error codes. A test says when to
+// run it again.
 import { globSync, readFileSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { exitCodes } from '../cli/errors.ts'
@@ -32,7 +32,7 @@ ${table(
 )}
 `
 
-/** The codes of the command line's own, each with the exit code that it ends with. */
+/** The command line's own codes, each with its exit codes. */
 const ownCodes = (): string[][] => {
   const names = Object.keys(exitCodes).join('|')
   const thrown = new RegExp(`new CliError\\(\\s*exitCodes\\.(${names}),\\s*'([A-Z_]+)'`, 'g')

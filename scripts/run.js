@@ -18,8 +18,8 @@ export const withLocalPrograms = (env = process.env) => ({
 })
 
 /**
- * Runs a program in this process's place: it has the same terminal and gets the same signals, and this process ends as
- * it ends. Resolves to its exit code; when a signal ended it, 128 and the signal's number, as shells have it.
+ * Runs a program in place of this process, with the same terminal and the same signals. Resolves to its exit code, or
+ * to 128 plus the number of the signal that ended it, as shells do.
  *
  * @param {string} program
  * @param {string[]} args
@@ -29,7 +29,7 @@ export const runInPlace = (program, args, env = process.env) =>
   new Promise((resolve, reject) => {
     const child = spawn(program, args, { env, stdio: 'inherit' })
     const forward = (/** @type {NodeJS.Signals} */ signal) => {
-      // A terminal sends its Ctrl-C to the child as well; passing it on would make it two.
+      // A terminal sends Ctrl-C to the child as well; passing it on would send it twice.
       if (!(signal === 'SIGINT' && process.stdin.isTTY)) child.kill(signal)
     }
     for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, forward)
@@ -41,7 +41,7 @@ const PARENT_POLL_MS = 500
 
 /**
  * npm and npx put a shell between themselves and a program, and a signal that ends them ends the shell without reaching
- * the program. Where npm has started this process, the end of that shell is taken as SIGTERM.
+ * the program. If npm started this process, the end of that shell counts as SIGTERM.
  */
 export const endWithNpm = () => {
   if (!process.env.npm_command || isWindows) return

@@ -11,7 +11,7 @@ const pages = fileURLToPath(new URL('build-pages.js', import.meta.url))
 endWithNpm()
 try {
   const node = await ensureInstalled({ development: false })
-  // The sandbox does not wait for its pages.
+  // The sandbox starts without waiting for its pages.
   spawn(node, [pages], { stdio: 'ignore', env: withLocalPrograms() })
     .on('error', () => {})
     .unref()

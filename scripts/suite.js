@@ -14,7 +14,7 @@ const TEST_TIMEOUT_MS = 180_000
 const root = fileURLToPath(new URL('..', import.meta.url))
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-test-'))
 const care = aftercare(folder)
-/** Marks the databases of this run, so that those of a test that was killed can be found. */
+/** Marks the databases of this run, so that those of a killed test can be found. */
 const run = randomBytes(4).toString('hex')
 const stopping = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => stopping.abort(signal))
@@ -50,8 +50,8 @@ const wantedDatabases = () => {
 }
 
 /**
- * Tests see no setting of the person who runs them, no profile
- * of theirs, and a temporary folder that is removed at the end.
+ * Hides the settings and profiles of the person who runs the tests, and gives the tests a temporary folder that is
+ * removed at the end.
  *
  * @param {string[]} databaseUrls
  */
@@ -72,7 +72,7 @@ const runTests = async () => {
   const args = process.argv.slice(2)
   const files = args.some(arg => !arg.startsWith('-')) ? [] : globSync('test/**/*.test.ts', { cwd: root }).sort()
   const concurrency = Math.max(2, os.availableParallelism())
-  // A process group of its own, so that what tests may leave running is ended with it.
+  // A process group of its own, so that processes left behind by tests end with it.
   const runner = spawn(
     process.execPath,
     [

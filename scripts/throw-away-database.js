@@ -16,21 +16,21 @@ const READY_WITHIN_MS = 60_000
  *
  * @typedef {object} ThrowAwayDatabase
  * @property {string} url
- * @property {(name: 'SIGKILL' | 'SIGTERM' | 'SIGSTOP' | 'SIGCONT') => Promise<void>} signal
- *   Sends it a signal, and resolves when it has ended if that is what the signal does.
+ * @property {(name: 'SIGKILL' | 'SIGTERM' | 'SIGSTOP' | 'SIGCONT') => Promise<void>} signal Sends a signal; if the
+ *   signal ends the server, resolves when it has ended.
  * @property {() => Promise<void>} start Starts it again, on the same port and data.
  * @property {() => Promise<void>} stop Ends it, and removes its data.
  */
 
 /**
- * Starts a private MariaDB or MySQL server on a free port of 127.0.0.1, with its data in a folder of its own.
- * Nothing of it outlives this process, even when that is killed. Throws an Error that says what to do.
+ * Starts a private MariaDB or MySQL server on a free port of 127.0.0.1, with its data in a folder of its own. The
+ * server and its data never outlive this process, even if that is killed. Throws an Error that says what to do.
  *
- * @param {string} [given] its program; without it one that is found on this machine, or installed
+ * @param {string} [given] the path of the server; by default one that is found on this machine, or installed
  * @param {object} [how]
  * @param {AbortSignal} [how.stopping] ends the wait for an installation
- * @param {boolean} [how.isDurable] each commit is on disk, in the binary log too, before it is acknowledged
- * @param {string[]} [how.settings] of the server, beside those that it is given here
+ * @param {boolean} [how.isDurable] whether each commit is on disk, in the binary log too, before it is acknowledged
+ * @param {string[]} [how.settings] additional settings of the server
  * @returns {Promise<ThrowAwayDatabase>}
  */
 export const startThrowAwayDatabase = async (given, { stopping, isDurable = false, settings: also = [] } = {}) => {
@@ -94,7 +94,7 @@ const initialise = (program, data, log) => {
       writeFileSync(accounts, ROOT_BY_ADDRESS)
       return run([...common, '--initialize-insecure', `--init-file=${accounts}`])
     }
-    // What mariadb-install-db does, without the client programs that it needs and mariadb-server-core lacks.
+    // Does the work of mariadb-install-db, which needs client programs that mariadb-server-core lacks.
     execFileSync('mkdir', [data])
     return run([...common, '--bootstrap'], systemTables(program))
   } catch (error) {
@@ -102,7 +102,7 @@ const initialise = (program, data, log) => {
   }
 }
 
-/** MySQL's own root is that of the socket; MariaDB's tables have one of 127.0.0.1 too. */
+/** MySQL's root exists for the socket only; MariaDB has one for 127.0.0.1 too. */
 const ROOT_BY_ADDRESS = `CREATE USER root@'127.0.0.1';
 GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;
 `
@@ -142,10 +142,7 @@ const settings = (data, socket, port) => [
   '--loose-mysqlx=OFF',
 ]
 
-/**
- * Commits are written but not forced to disk: tests end processes of Tidings without warning, never the database's
- * machine.
- */
+/** Commits are written but not forced to disk: tests kill processes of Tidings, never the machine of the database. */
 const RELAXED = ['--skip-log-bin', '--innodb-flush-log-at-trx-commit=2']
 const DURABLE = ['--log-bin=binlog', '--server-id=1', '--sync-binlog=1', '--innodb-flush-log-at-trx-commit=1']
 

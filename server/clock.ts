@@ -1,17 +1,17 @@
 import { type Database, rows } from './database/connect.ts'
 import type { Log } from './log.ts'
 
-/** Tells the time in epoch milliseconds. */
+/** A clock in epoch milliseconds. */
 export type Clock = { now(): number }
 
 const RESYNC_MS = 10_000
-/** How far two honest clocks part in that time, at most. */
+/** The most that two correct clocks drift apart in that time. */
 const DRIFT_MS = 2
 const FIRST_ASKED = 5
 
 /**
- * The database's clock, which every process of an installation shares. Asked now and then, and carried on in between by
- * this process's monotonic clock, so that a wrong or jumping clock of one machine moves no due time and no token.
+ * The database's clock, which all processes of an installation share. It is read at intervals and continued by this
+ * process's monotonic clock, so that a wrong or jumping clock of one machine changes no due time and no token.
  */
 export const databaseClock = async (database: Database): Promise<Clock & { stop(): void }> => {
   let offsetMs = 0
@@ -21,30 +21,30 @@ export const databaseClock = async (database: Database): Promise<Clock & { stop(
     const [found] = await rows<{ now: number }>(database.knex, `SELECT ${database.dialect.nowMs} AS now`)
     const halfMs = (performance.now() - before) / 2
     const offset = Number(found!.now) - before - halfMs
-    // Asked in passing by a busy process, an answer says little: it is off by at most half of what it took. One that
-    // says less than is known already counts only if what is known can't be right any more.
+    // The answer to a busy process is imprecise: it is off by at most half of the round trip. A less precise answer
+    // than the present one counts only if the present one cannot be right any more.
     toleranceMs += DRIFT_MS
     if (halfMs > toleranceMs && Math.abs(offset - offsetMs) <= halfMs + toleranceMs) return
     offsetMs = offset
     toleranceMs = halfMs
   }
-  // Of a process that is starting, hardly one answer is prompt.
+  // While a process starts, hardly any answer is prompt.
   for (let n = 0; n < FIRST_ASKED; n++) await sync()
   // A database that does not answer leaves the clock running on: the next answer corrects it.
   const timer = setInterval(() => sync().catch(() => {}), RESYNC_MS).unref()
   return { now: () => Math.round(performance.now() + offsetMs), stop: () => clearInterval(timer) }
 }
 
-/** A machine that asks a time server stays far below it. */
+/** A machine with a time server stays far below this. */
 const OFF_MS = 1_000
 const LOOK_MS = 10_000
-/** It is told once an hour. */
+/** It is logged once an hour. */
 const LOOKS_A_TELLING = 360
 
 /** How far this machine's own clock is ahead of the shared one, in milliseconds. */
 export const machineAheadMs = (clock: Clock): number => Date.now() - clock.now()
 
-/** Tells in the log when this machine's own clock is off. Nothing goes by it but the times in the log. */
+/** Logs when this machine's own clock is off. Only the times in the log depend on it. */
 export const watchMachineClock = (clock: Clock, log: Pick<Log, 'warn'>): { stop(): void } => {
   let untilTold = 0
   const look = () => {

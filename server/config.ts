@@ -14,7 +14,7 @@ export type Role = (typeof roles)[number]
 export type Config = {
   databaseUrl: string
   baseUrl: string
-  /** A reverse proxy stands in front: what clients sign is `baseUrl`, whatever host and path it passes on. */
+  /** Whether a reverse proxy stands in front: clients sign `baseUrl`, whatever host and path the proxy passes on. */
   behindProxy: boolean
   issuerUrl: string
   host: string
@@ -31,18 +31,18 @@ export type Config = {
   concurrency: number
   /** Connections to the database at most: of requests, and of delivery and the scheduler. */
   connections: { api: number; delivery: number }
-  /** Webhooks that one access token may have made. */
+  /** The most webhooks that one access token may have created. */
   webhooksPerToken: number
   retentionDays: number
   /** How long entries of the audit log are kept. */
   auditDays: number
   reportDueDays: number
   logLevel: string
-  /** Where `/metrics` and the health routes are served, if not where all else is. */
+  /** The address of `/metrics` and the health routes, if it is not the public one. */
   operations: { host: string; port: number } | undefined
 }
 
-/** Every fault of the environment at once. */
+/** All faults of the environment at once. */
 export class ConfigError extends Error {
   readonly faults: string[]
 
@@ -56,10 +56,10 @@ export class ConfigError extends Error {
   }
 }
 
-/** The sandbox's own settings, under TIDINGS_HOME: what the environment says goes before them. */
+/** The file of the sandbox's own settings under TIDINGS_HOME. The environment takes precedence. */
 export const SANDBOX_ENV = 'sandbox.env'
 
-/** What is said where a setting that has no default is not given. */
+/** The message for a required setting that is missing. */
 const MISSING: Record<string, string> = {
   TIDINGS_DATABASE_URL: 'is missing; say sqlite:PATH or mysql://user:password@host/database',
   TIDINGS_MASTER_KEY: 'is missing; make one with: openssl rand -base64 32',
@@ -109,7 +109,7 @@ const databaseUrl = (text: string): string => {
   return text
 }
 
-/** Written down in docs/reference/settings.md by scripts/reference.ts: `describe` is what it says there. */
+/** scripts/reference.ts writes the `describe` texts into docs/reference/settings.md. */
 const environment = z.object({
   TIDINGS_DATABASE_URL: parsed(databaseUrl).describe(
     '`sqlite:PATH` or `mysql://user:password@host:port/database`; encrypted with `?ssl-mode=REQUIRED`, ' +
@@ -175,7 +175,7 @@ const environment = z.object({
     .describe('`trace`, `debug`, `info`, `warn`, `error`, `fatal` or `silent`'),
 })
 
-/** Every setting in words: `fallback` is what counts where it is not given. */
+/** Every setting in words; `fallback` is its default. */
 export const settingsInWords = (): { name: string; fallback: string | undefined; means: string; isSecret: boolean }[] =>
   Object.entries(environment.shape).map(([name, schema]) => {
     const { data } = schema.safeParse(undefined)
@@ -204,7 +204,7 @@ const OF_THE_COMMAND_LINE = [
   'TIDINGS_CA_FILE',
 ]
 
-/** Names that nothing reads: a misspelt setting would be left at its default without a word. */
+/** Unknown names: a misspelt setting would otherwise silently keep its default. */
 const unknownNames = (env: NodeJS.ProcessEnv): string[] =>
   Object.keys(env)
     .filter(name => name.startsWith('TIDINGS_') && !name.startsWith('TIDINGS_TEST_'))
@@ -214,7 +214,7 @@ const unknownNames = (env: NodeJS.ProcessEnv): string[] =>
       return `${name} is no setting${meant}`
     })
 
-/** Reads the environment, each secret also from the file that `…_FILE` names. Throws ConfigError. */
+/** Reads the environment, and each secret from the file that `…_FILE` names. Throws a ConfigError with every fault. */
 export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
   const faults = unknownNames(env)
   const home = resolve(env.TIDINGS_HOME || '.tidings')
@@ -285,7 +285,7 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
 
 const isTrue = (value: string | undefined): boolean => value === 'true' || value === '1'
 
-/** Where a server that listens on `host` is reached from its own machine. */
+/** The address by which its own machine reaches a server that listens on `host`. */
 export const ownUrl = (host: string, port: number): string => {
   const shown = host === '0.0.0.0' || host === '::' ? 'localhost' : host
   return `http://${isIPv6(shown) ? `[${shown}]` : shown}:${port}`
@@ -294,9 +294,7 @@ export const ownUrl = (host: string, port: number): string => {
 const withoutEmpty = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
   Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
 
-/**
- * The sandbox under `home`, if there is one. Its database lies beside its settings, wherever the folder is moved to.
- */
+/** The sandbox under `home`, if there is one. Its database is beside its settings, even if the folder was moved. */
 const readSandbox = (home: string): Record<string, string | undefined> => {
   try {
     const written = parseEnv(readFileSync(join(home, SANDBOX_ENV), 'utf8'))

@@ -157,6 +157,7 @@ const startRoles = async (
     log,
     concurrency,
     claims: config.roles.includes('delivery'),
+    rider: live.rider,
     watch: {
       ...metrics.delivery,
       attempted(settlement) {

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
-import { chmodSync, existsSync, mkdirSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { makeFolder } from '../shared/make-folder.ts'
 import { databaseClock } from './clock.ts'
 import { type Config, readConfig, SANDBOX_ENV } from './config.ts'
 import { connect } from './database/connect.ts'
@@ -18,7 +19,7 @@ const TOKEN_NAME = 'sandbox'
 export const prepareSandbox = async (env: NodeJS.ProcessEnv): Promise<{ config: Config; credentials: Credentials }> => {
   const { TIDINGS_DATABASE_URL: _, TIDINGS_DATABASE_URL_FILE: _file, ...rest } = env
   const home = resolve(env.TIDINGS_HOME || '.tidings')
-  mkdirSync(home, { recursive: true, mode: 0o700 })
+  makeFolder(home)
   chmodSync(home, 0o700)
   const settings = join(home, SANDBOX_ENV)
   if (!existsSync(settings)) {

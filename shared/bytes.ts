@@ -1,8 +1,8 @@
-// Bytes and base64url by what every runtime has: this is part of the receiver kit, which knows no Buffer.
+// Bytes and base64url without Node's Buffer, because this file is part of the receiver kit.
 
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
-/** UTF-8 of exactly these bytes. Throws a TypeError where they are none. */
+/** Decodes UTF-8. Throws a TypeError if the bytes are not valid UTF-8. */
 export const toText = (bytes: Uint8Array): string => UTF8.decode(bytes)
 
 export const toBytes = (text: string): Uint8Array<ArrayBuffer> =>
@@ -15,16 +15,16 @@ export const toBase64url = (bytes: Uint8Array): string => {
   return btoa(binary).replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '')
 }
 
-/** The bytes of base64url, whatever its last bits say; none of text in other characters. */
+/** The bytes of base64url, ignoring unused last bits; no bytes if the text has other characters. */
 export const fromBase64url = (text: string): Uint8Array<ArrayBuffer> => {
   if (!/^[\w-]*$/.test(text)) return new Uint8Array()
   const whole = text.length % 4 === 1 ? text.slice(0, -1) : text
   return Uint8Array.from(atob(whole.replaceAll('-', '+').replaceAll('_', '/')), it => it.charCodeAt(0))
 }
 
-/** In the one way that RFC 4648 section 5 has of writing the bytes: no padding, and no bits set that are not used. */
+/** Whether the text is canonical base64url (RFC 4648 section 5): no padding, and unused bits are zero. */
 export const isBase64url = (text: string): boolean => toBase64url(fromBase64url(text)) === text
 
-/** SHA-256 in base64url: what the claim `body_sha256` of a delivery token says of the delivery's body. */
+/** The SHA-256 in base64url, as in the claim `body_sha256` of a delivery token. */
 export const sha256 = async (bytes: Uint8Array<ArrayBuffer>): Promise<string> =>
   toBase64url(new Uint8Array(await crypto.subtle.digest('SHA-256', bytes)))

@@ -19,29 +19,28 @@ import { readToken } from './token-format.ts'
 export { type Check, type CheckName, type Jwk, TOKEN_LIFETIME_SECONDS } from './token-check.ts'
 
 export type Verification = {
-  /** No check failed, and the signature was checked. */
+  /** True if no check failed and the signature was checked. */
   ok: boolean
-  /** The token's own words, believable only if `ok`; undefined where they can't be read. */
+  /** The token's own content, to be trusted only if `ok`; undefined if it cannot be read. */
   header: Record<string, unknown> | undefined
   claims: Record<string, unknown> | undefined
   checks: Check[]
 }
 
 /**
- * Checks a delivery token as a receiver should, and reports every check, also after one has failed. Never rejects,
- * whatever the token, the body or the keys hold.
+ * Checks a delivery token as a receiver should, and reports every check, even after one has failed. Never rejects,
+ * whatever the token, the body or the keys contain.
  *
  * @param given.keys the sender's published keys
  * @param given.issuer the sender's issuer address; without it the issuer is not checked
  * @param given.audience the endpoint's URL as registered, or several that it is registered under; without it the
- *   audience is not
- *   checked
- * @param given.at the time to check against; now, if not given
+ *   audience is not checked
+ * @param given.at the time to check against; by default now
  * @param given.body the delivery's raw body, whose `eventId` the `jti` must equal, and its SHA-256 the claim
  *   `body_sha256`
- * @param given.webhookIds the receiver's own webhooks, one of which the body must name; without them that is not
+ * @param given.webhookIds the receiver's own webhooks, one of which the body must name; without them the webhook is not
  *   checked
- * @param given.seen whether a `jti` has been handled already; without it replays are not looked for
+ * @param given.seen whether a `jti` has been handled already; without it replays are not detected
  */
 export const verifyDeliveryToken = async (
   token: string,

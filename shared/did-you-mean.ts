@@ -1,4 +1,6 @@
-/** Ends a sentence: `; did you mean X?` where one of `known` is close enough to be what was meant, else a full stop. */
+/**
+ * The end of a sentence: `; did you mean X?` if one of `known` is close enough to what was written, else a full stop.
+ */
 export const didYouMean = (written: string, known: readonly string[]): string => {
   const wanted = written.toLowerCase()
   const allowed = Math.max(1, Math.floor(wanted.length * 0.4))
@@ -13,7 +15,7 @@ export const didYouMean = (written: string, known: readonly string[]): string =>
 
 const LONGEST_COMPARED = 64
 
-/** Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`. */
+/** The number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`. */
 const editDistance = (a: string, b: string): number => {
   if (a.length > LONGEST_COMPARED || b.length > LONGEST_COMPARED) return a === b ? 0 : Number.POSITIVE_INFINITY
   let beforeLast: number[] = []

@@ -1,8 +1,8 @@
 import type { ErrorCode, RefusalReason } from './vocabulary.ts'
 
-// What each code means and what to do about it, for the reference in docs/.
+// The meaning of each code and what to do about it, for the reference in docs/.
 
-/** The HTTP status that the API answers with, where it is not 200 with `errors` beside `data`. */
+/** `status` is the HTTP status of the answer, unless it is 200 with `errors` beside `data`. */
 type Meaning = { status?: number; means: string; doThis: string }
 
 export const errorMeanings: Record<ErrorCode, Meaning> = {

@@ -1,18 +1,18 @@
 import type { ErrorCode, FailureReason, Permission, RefusalReason, ReportStatus, WebhookStatus } from './vocabulary.ts'
 
-/** What goes into `extensions` beside code and request id, by code. */
+/** The members of `extensions` besides code and request id, by code. */
 export type ErrorDetails = {
-  /** `serverTime` (ISO 8601) where the clocks differ. */
+  /** `serverTime` (ISO 8601) is given if the clocks differ. */
   UNAUTHENTICATED: { reason: RefusalReason; serverTime?: string }
-  /** The permission that is missing, where one is. */
+  /** The missing permission, if it is one. */
   FORBIDDEN: { permission?: Permission }
-  /** The ids that are not there, or not visible; none where there is nothing at a path. */
+  /** The ids that do not exist or are not visible; absent if a path of the server does not exist. */
   NOT_FOUND: { ids?: readonly string[] }
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
   /**
-   * What it collides with, and the status that this is in; or the most that there may be of what is to be made; or when
-   * to send it again, where the same request is being worked on under its Idempotency-Key.
+   * One of three: what the change collides with and its status; the limit that creating one more would exceed; or when
+   * to send the request again, because the same Idempotency-Key is being worked on.
    */
   CONFLICT:
     | { webhookId: string; status: WebhookStatus }
@@ -21,30 +21,29 @@ export type ErrorDetails = {
     | { retryAfterSeconds: number }
   RESULT_TOO_LARGE: Place & Limited
   QUERY_TOO_COMPLEX: Place & Limited
-  /** Requests a minute, or pings in flight, and when there is room again. */
+  /** The limit (requests a minute, or pings in flight), and when there is room again. */
   RATE_LIMITED: { limit: number; retryAfterSeconds: number }
-  /** When to try again. Nothing was done. */
+  /** When to try again. Nothing was changed. */
   UNAVAILABLE: { retryAfterSeconds: number }
   INTERNAL_SERVER_ERROR: Record<string, never>
 }
 
-/** The argument at fault, and where in a query. */
+/** The argument at fault, and the place in a query. */
 type Place = { argument?: string; path?: string }
 type Limited = {
-  /** The most that is allowed, of what the message says. */
+  /** The limit that the message names. */
   limit?: number
-  /** Which part of a request's budget it is: `rows`, `values`, `bytes`, `timeMs`. */
+  /** The part of the request's budget: `rows`, `values`, `bytes` or `timeMs`. */
   budget?: string
 }
 type PingResult = { statusCode: number; response: string } | { failure: FailureReason; detail: string }
 
-/** A code whose details can all be left out needs none. */
+/** Details are optional for a code whose details are all optional. */
 type DetailsOf<Code extends ErrorCode> =
   Record<never, never> extends ErrorDetails[Code] ? [details?: ErrorDetails[Code]] : [details: ErrorDetails[Code]]
 
 /**
- * A fault that the caller is told of: `message` says what was
- * wrong and what would be right, `details` go into `extensions`.
+ * An error that the caller sees: `message` says what was wrong and what would be right, `details` go into `extensions`.
  */
 export class TidingsError<Code extends ErrorCode = ErrorCode> extends Error {
   readonly code: Code
@@ -58,18 +57,18 @@ export class TidingsError<Code extends ErrorCode = ErrorCode> extends Error {
   }
 }
 
-/** Bad input, naming the argument. */
+/** A BAD_USER_INPUT error that names the argument. */
 export const badInput = (argument: string, message: string): TidingsError<'BAD_USER_INPUT'> =>
   new TidingsError('BAD_USER_INPUT', `${argument}: ${message}`, { argument })
 
 export const notFound = (what: string, ids: readonly string[]): TidingsError<'NOT_FOUND'> =>
   new TidingsError('NOT_FOUND', `No ${what} with id ${ids.join(', ')} is visible to this access token.`, { ids })
 
-/** All that a client is told of a fault that is not its own. */
+/** The error for a fault of the server, with nothing about its cause. */
 export const internalError = (): TidingsError<'INTERNAL_SERVER_ERROR'> =>
   new TidingsError('INTERNAL_SERVER_ERROR', 'Something went wrong on our side. If it stays, tell us the request id.')
 
-/** What goes into the `extensions` of a GraphQL error. */
+/** The `extensions` of a GraphQL error. */
 export const extensionsOf = (error: TidingsError, requestId: string): Record<string, unknown> => ({
   code: error.code,
   ...error.details,

@@ -1,8 +1,7 @@
 import { z } from 'zod'
 import type { EventType } from './vocabulary.ts'
 
-// The registry of events: what the sender sends, the receiver's
-// types and the OpenAPI description are all read from here.
+// The registry of events. The sender, the receiver's types and the OpenAPI description all read it.
 
 const id = z.uuid()
 const quarter = z
@@ -11,7 +10,7 @@ const quarter = z
   .describe('Year and quarter, such as 2026-3')
 const report = { id, projectId: id, quarter }
 
-/** Of no one's row: a receiver can tell an example by any of them. */
+/** Ids that no row has, so that a receiver can recognise an example by any of them. */
 export const exampleIds = {
   webhook: '00000000-0000-7000-8000-000000000001',
   delivery: '00000000-0000-7000-8000-000000000002',
@@ -26,7 +25,7 @@ export const exampleIds = {
 } as const
 const exampleReport = { id: exampleIds.projectReport, projectId: exampleIds.project, quarter: '2026-3' }
 
-/** One type of event. The payload is closed, for what is sent: receivers are told that there may be more. */
+/** One type of event. The schema is closed for the sender; the published one tells receivers to expect more members. */
 interface EventDefinition<Payload extends z.ZodObject = z.ZodObject> {
   summary: string
   payload: Payload

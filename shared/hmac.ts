@@ -5,31 +5,28 @@ import { parseIso } from './time.ts'
 /**
  * Signing of API requests: `Authorization: HMAC-SHA256 Credential=<key>&SignedHeaders=<names>&Signature=<base64>`.
  *
- * The scheme is that of Azure App Configuration's key authentication, and its clients are served unchanged, with all
- * that they do differently from one another: .NET signs `date`, JavaScript and Python `x-ms-date`, Java `Host;Date;…`
- * in mixed case, the documented Go and Java samples separate parameters with `, `, and Python has a date form of its
- * own. Communication Services' clients compute the same signature but send no `Credential`: without it nobody can know
- * which key to check against, so their header is refused as malformed until `Credential=<api key>&` is put in front.
+ * The scheme is that of Azure App Configuration. Its clients work unchanged, although they differ from one another:
+ * .NET signs `date`, JavaScript and Python `x-ms-date`, Java `Host;Date;…` in mixed case, the documented Go and Java
+ * samples separate parameters with `, `, and Python has its own date format. Clients of Communication Services compute
+ * the same signature but send no `Credential`, which names the key to check against; their header is malformed until
+ * `Credential=<api key>&` is put in front.
  */
 
-/** What identifies a caller: a public API key, and its secret in base64. */
+/** The credentials of a caller: a public API key, and its secret in base64. */
 export type Credentials = { apiKey: string; apiSecret: string }
 
-/**
- * The three parameters of the `Authorization` header; the header
- * names are in lower case, in the order they were signed.
- */
+/** The three parameters of the `Authorization` header; the header names are in lower case, in the order of signing. */
 export type Authorization = { credential: string; signedHeaders: string[]; signature: string }
 
-/** What is wrong with a request, in words that also say what would be right. */
+/** A sentence that says what is wrong with a request and what would be right. */
 export type Fault = { fault: string }
 
-/** Request headers as Node presents them: names in lower case. */
+/** Request headers as Node presents them, with names in lower case. */
 export type RequestHeaders = Readonly<Record<string, string | readonly string[] | undefined>>
 
-/** Headers that may tell the request's date; the first of them that is present counts. */
+/** Headers that may hold the request's date; the first one present counts. */
 export const DATE_HEADERS = ['x-date', 'x-ms-date', 'date'] as const
-/** Headers that may carry the body hash; the first of them that is present counts. */
+/** Headers that may hold the body hash; the first one present counts. */
 export const HASH_HEADERS = ['x-content-sha256', 'x-ms-content-sha256'] as const
 
 export type DateHeader = (typeof DATE_HEADERS)[number]
@@ -43,9 +40,8 @@ const HEADER_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/
 const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/
 
 /**
- * The headers that make a request a signed one. `body` is '' for a request without
- * one. A `nonce` makes two requests that are alike in all else, and made in the
- * same second, differ; without one the second of two such mutations is a replay.
+ * The headers that sign a request. `body` is '' for a request without one. A `nonce` distinguishes two otherwise equal
+ * requests of one second; without it the second of two equal mutations is a replay.
  *
  * @throws TypeError, with `code` `INVALID_API_SECRET`, if the secret is not base64.
  */
@@ -56,7 +52,7 @@ export const signRequest = (request: {
   credentials: Credentials
   at: Date
   nonce?: string
-  /** Under which a mutation that is sent again is done once. */
+  /** The key under which a repeated mutation is done once. */
   idempotencyKey?: string | undefined
 }): Record<string, string> => {
   const { method, url, body, credentials, at, nonce, idempotencyKey } = request
@@ -93,16 +89,16 @@ export const stringToSign = (request: {
 
 /** Base64 of HMAC-SHA256 over the UTF-8 of `text`, with the base64-decoded secret as key. */
 export const signature = (secretBase64: string, text: string): string =>
-  // Of bytes instead of a key object Node finds out by catching errors, which takes it six times as long.
+  // A key object, because Node takes six times as long to recognise raw bytes as a key.
   createHmac('sha256', createSecretKey(secretBase64, 'base64')).update(text, 'utf8').digest('base64')
 
-/** Base64 of SHA-256 over the raw body; an empty body has one too. */
+/** Base64 of SHA-256 over the raw body, for an empty body too. */
 export const bodyHash = (body: string | Uint8Array): string => hash('sha256', body, 'base64')
 
 /**
- * Whether two signatures (or body hashes) are the same text, in a time that tells
- * nothing about where they differ. Texts, not decoded bytes: base64 has several
- * spellings of the same bytes, and a replay must not pass under another spelling.
+ * Whether two signatures (or body hashes) are the same text, compared in constant time. Compares text instead of
+ * decoded bytes, because base64 has several spellings of the same bytes and a replay must not pass under another
+ * spelling.
  */
 export const signaturesMatch = (a: string, b: string): boolean => {
   const [left, right] = [Buffer.from(a), Buffer.from(b)]
@@ -110,8 +106,8 @@ export const signaturesMatch = (a: string, b: string): boolean => {
 }
 
 /**
- * The parameters of an `Authorization` header, separated by `&`
- * or `, `; scheme and names in any case (RFC 9110 section 11).
+ * Parses an `Authorization` header: parameters separated by `&` or `, `, scheme and names in any case (RFC 9110 section
+ * 11). Returns a Fault if it cannot be read.
  */
 export const parseAuthorization = (header: string): Authorization | Fault => {
   const [, scheme = '', rest = ''] = /^\s*(\S*)\s*(.*?)\s*$/s.exec(header) ?? []
@@ -149,8 +145,8 @@ export const parseAuthorization = (header: string): Authorization | Fault => {
 }
 
 /**
- * Whether what must be signed is signed (`host`, the date that counts, the body hash that counts) and what is signed is
- * there. Answers which headers count, and the signed values in order, ready for `stringToSign`.
+ * Checks that `host`, the date and the body hash are signed, and that every signed header is present. Returns the
+ * headers that count and the signed values in order for `stringToSign`, or a Fault.
  */
 export const checkSignedHeaders = (
   signedHeaders: readonly string[],
@@ -185,5 +181,5 @@ export const parseRequestDate = (text: string): number | undefined =>
   parseHttpDate(text) ?? parseIso(text) ?? parsePythonClientDate(text)
 
 const fault = (text: string): Fault => ({ fault: text })
-/** Untrusted text, made safe to print and short. */
+/** Untrusted text, shortened and safe to print. */
 const quote = (text: string): string => JSON.stringify(text.length > 60 ? `${text.slice(0, 60)}…` : text)

@@ -9,8 +9,8 @@ const ASCTIME_DATE = new RegExp(`^${DAY} ${MONTH} (?<day>\\d{2}| \\d) ${TIME} (?
 const PYTHON_CLIENT_DATE = new RegExp(`^${MONTH}, (?<day>\\d{2}) (?<year>\\d{4}) ${TIME}(?:\\.\\d+)? GMT$`)
 
 /**
- * Epoch milliseconds of an HTTP-date in any of its three forms (RFC 9110 section 5.6.7); undefined if `text` is none.
- * A two-digit year is the one that lies at most 50 years after `nowMs`. The day's name is not held against the date.
+ * Epoch milliseconds of an HTTP-date in any of its three forms (RFC 9110 section 5.6.7); undefined if `text` is none. A
+ * two-digit year lies at most 50 years after `nowMs`. The name of the weekday is not checked.
  */
 export const parseHttpDate = (text: string, nowMs: number = Date.now()): number | undefined => {
   const ms = fromMatch(IMF_FIXDATE.exec(text) ?? ASCTIME_DATE.exec(text))
@@ -29,7 +29,7 @@ const fromMatch = (match: RegExpExecArray | null, year?: number): number | undef
   if (match === null) return undefined
   const { day, month, hour, minute, second } = match.groups!
   const date = Date.UTC(year ?? Number(match.groups!.year), MONTHS.indexOf(month!), Number(day))
-  // Date.UTC rolls 30 February over into March; a calendar does not have it.
+  // Date.UTC turns 30 February into a day in March.
   if (new Date(date).getUTCDate() !== Number(day)) return undefined
   return date + ((Number(hour) * 60 + Number(minute)) * 60 + Number(second)) * 1000
 }

@@ -1,11 +1,11 @@
-/** A body as it is read, here and in browsers. */
+/** The part of a body's reader that is used, in Node and in browsers. */
 type Reader = { read(): Promise<{ done: boolean; value?: Uint8Array | undefined }> }
 
 /**
- * The results of a GraphQL subscription, as server-sent events bring them (graphql-sse, distinct connections), until it
- * is complete or breaks off.
+ * Yields the results of a GraphQL subscription from server-sent events (graphql-sse, distinct connections) until the
+ * subscription completes or the connection breaks. Throws the reader's error.
  *
- * @param onChunk called whenever something comes, signs of life too
+ * @param onChunk called for every chunk, keep-alives included
  */
 export async function* resultsOf(reader: Reader, onChunk: () => void = () => {}): AsyncGenerator<unknown> {
   const decoder = new TextDecoder()

@@ -1,6 +1,6 @@
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu
 
-/** An untrusted value on one line: no control or direction character survives, and nothing long does. */
+/** Prints an untrusted value on one line, shortened and without control or direction characters. */
 export const show = (value: unknown): string => {
   if (value === undefined) return 'nothing'
   let text: string

@@ -12,7 +12,7 @@ export const parseIso = (text: string): number | undefined => {
   return Number.isNaN(ms) || !existsInCalendar(text) ? undefined : ms
 }
 
-/** `Date.parse` rolls 30 February over into March; a calendar does not have it. */
+/** Whether the date exists: `Date.parse` turns 30 February into a day in March. */
 const existsInCalendar = (text: string): boolean => {
   const date = text.slice(0, 10)
   const ms = Date.parse(date)

@@ -8,12 +8,10 @@ import { type Content, CUT_OR_CHANGED, type FormatFault, isObject, read } from '
 
 /** Seconds from `iat` to `exp` of a delivery token. */
 export const TOKEN_LIFETIME_SECONDS = 300
-/** How far ahead of the receiver's clock a token's `iat` may be, in seconds: two honest clocks differ by so much. */
+/** How far ahead of the receiver's clock a token's `iat` may be, in seconds, because two correct clocks may differ. */
 const CLOCK_TOLERANCE_SECONDS = 60
 
-/**
- * A public key as `/.well-known/jwks.json` has it (RFC 7517, RFC 8037): of keys of other kinds nothing more is known.
- */
+/** A public key as `/.well-known/jwks.json` has it (RFC 7517, RFC 8037): keys of other kinds are kept as they are. */
 export interface Jwk {
   /** `OKP` */
   kty?: string
@@ -21,7 +19,7 @@ export interface Jwk {
   crv?: string
   /** The key's 32 bytes in base64url. */
   x?: string
-  /** Its RFC 7638 thumbprint; what the header of a token names it by. */
+  /** The RFC 7638 thumbprint, by which a token's header names the key. */
   kid?: string
   use?: string
   alg?: string
@@ -43,9 +41,8 @@ export type CheckName =
   | 'issued_at'
 
 /**
- * One check of a token. `expected` and `found` are safe to print, whatever the
- * token holds. `skipped` says that the check could not be made: what it needs was
- * not given, or an earlier check left nothing to look at (`advice` says which).
+ * One check of a token. `expected` and `found` are safe to print, whatever the token contains. `skipped` means that the
+ * check could not be made, because an input was not given or an earlier check failed (`advice` says which).
  */
 export type Check = {
   name: CheckName
@@ -113,7 +110,7 @@ export const checkSignature = async (token: string, key: Jwk | undefined, before
   }
   let publicKey: Awaited<ReturnType<typeof importJWK>>
   try {
-    // Only the key itself counts: what else a JWK says (alg, use, key_ops) must not decide how it is used.
+    // Only the key itself counts: the other members of a JWK (alg, use, key_ops) must not decide how it is used.
     const { kty, crv, x } = key as { kty: string; crv: string; x: string }
     publicKey = await importJWK({ kty, crv, x }, 'EdDSA')
   } catch {
@@ -210,7 +207,9 @@ export const readBody = (body: string | Uint8Array | undefined): Body | undefine
   }
 }
 
-/** The claim that ties all of the body to the token. One without it is from a server older than the claim. */
+/**
+ * Checks the claim that binds the whole body to the token. A token without it is from a server older than the claim.
+ */
 export const checkDigest = async (claims: Content, body: Body | undefined): Promise<Check> => {
   const name = 'body_digest'
   if (claims === undefined) return unread(name, 'claims')
@@ -228,7 +227,8 @@ export const checkDigest = async (claims: Content, body: Body | undefined): Prom
 }
 
 /**
- * Others may register a webhook for this endpoint's URL: what they send is as well signed, and is not the receiver's.
+ * Checks whose webhook it is: others can register a webhook for this endpoint's URL, and its deliveries are signed as
+ * well.
  */
 export const checkWebhook = (body: Body | undefined, own: readonly string[] | undefined): Check => {
   const name = 'webhook'
@@ -272,7 +272,7 @@ export const checkIssuedAt = (claims: Content, nowSeconds: number): Check => {
     const advice = 'Created in the future: check the receiver’s clock.'
     return { name: 'issued_at', status: 'failed', expected, found: showTime(iat), advice }
   }
-  // Delivery tokens have no nbf; where there is one, it counts (RFC 7519 section 4.1.5).
+  // Delivery tokens have no nbf; if a token has one, it counts (RFC 7519 section 4.1.5).
   const nbf = read(claims, 'nbf')
   if (nbf !== undefined && !(isTime(nbf) && nbf <= latest)) {
     const found = `nbf ${isTime(nbf) ? showTime(nbf) : show(nbf)}`
@@ -287,7 +287,7 @@ const unread = (name: CheckName, part: string): Check => ({
   advice: `The token’s ${part} can’t be read.`,
 })
 
-/** NumericDate, RFC 7519 section 2, within what a Date can hold. */
+/** Whether a value is a NumericDate (RFC 7519 section 2) within the range of Date. */
 const isTime = (value: unknown): value is number => typeof value === 'number' && Math.abs(value) <= 8.64e12
 
 const showTime = (seconds: number): string => `${new Date(seconds * 1000).toISOString().replace('Z', '+00:00')}`

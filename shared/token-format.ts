@@ -1,13 +1,13 @@
 import { fromBase64url, isBase64url, toText } from './bytes.ts'
 import { show } from './show.ts'
 
-/** A delivery token is some 500 characters; nothing near this length is one. */
+/** The longest text that is read as a token; a delivery token has some 500 characters. */
 const LONGEST_TOKEN = 16_384
 
-/** A token's header or claims; undefined where they can't be read. */
+/** A token's header or claims; undefined if they cannot be read. */
 export type Content = Record<string, unknown> | undefined
 
-/** Why a text is not in the form of a delivery token: what would be, what was found, and what to do. */
+/** Why a text does not have the form of a delivery token: what was expected, what was found, and what to do. */
 export type FormatFault = { expected: string; found: string; advice: string }
 
 type Fault = Partial<FormatFault> & Pick<FormatFault, 'found'>
@@ -32,7 +32,7 @@ const completed = ({
   advice = CUT_OR_CHANGED,
 }: Fault): FormatFault => ({ expected, found, advice })
 
-/** Why a text is not in the form of a delivery token at all. */
+/** Why a text does not have the form of a delivery token at all. */
 const misfitOf = (token: string, parts: string[]): Fault | undefined => {
   if (token.length > LONGEST_TOKEN) {
     return { found: `${token.length} characters`, advice: 'This is not a delivery token.' }
@@ -73,7 +73,7 @@ const readPart = (name: string, part: string): { content?: Record<string, unknow
 const faultOfSignature = (part: string): Fault | undefined =>
   /^[\w-]*$/.test(part) ? undefined : { found: `signature: no base64url, ${show(part)}` }
 
-/** What no delivery token has in its header. */
+/** Refuses header members that no delivery token has. */
 const faultOfHeader = (header: Content): Fault | undefined => {
   const extension = ['crit', 'b64'].find(name => read(header, name) !== undefined)
   if (extension !== undefined) {
@@ -81,15 +81,12 @@ const faultOfHeader = (header: Content): Fault | undefined => {
     return { expected: 'a header without extensions', found: `${extension} in the header`, advice }
   }
   const typ = read(header, 'typ')
-  // RFC 7519 section 5.1 recommends "JWT"; RFC 7515 section 4.1.9 lets it be left out, or be written as a media type.
+  // RFC 7519 section 5.1 recommends "JWT"; RFC 7515 section 4.1.9 lets it be absent, or be written as a media type.
   if (typ === undefined || (typeof typ === 'string' && /^(application\/)?jwt$/i.test(typ))) return undefined
   return { expected: 'typ "JWT"', found: `typ ${show(typ)}`, advice: 'It was made for something else: reject it.' }
 }
 
-/**
- * The first name that the object has twice, of which parsers may read either (RFC 7519 section 4). `json` is a JSON
- * object.
- */
+/** The first name that the JSON object `json` has twice; parsers may read either one (RFC 7519 section 4). */
 const repeatedMember = (json: string): string | undefined => {
   const names = new Set<unknown>()
   let depth = 0
@@ -108,6 +105,6 @@ const repeatedMember = (json: string): string | undefined => {
 export const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** Own properties only: a claim named `constructor` is no claim unless the token says so. */
+/** Reads own properties only, so that `constructor` is a claim only if the token has it. */
 export const read = (content: Content, name: string): unknown =>
   content !== undefined && Object.hasOwn(content, name) ? content[name] : undefined

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
 import { findPackageJSON } from 'node:module'
 
-/** The version in this package's own package.json, from source and from the built package alike. */
+/** The version in the package's package.json, for the sources and the built package alike. */
 export const version: string = JSON.parse(readFileSync(findPackageJSON(import.meta.url)!, 'utf8')).version

@@ -1,7 +1,7 @@
-// The words that server and command line both speak, each list once. Nothing here loads a library: the command line
-// reads it at every start. GraphQL's enums, the payload schemas and the completion are checked against it by a test.
+// The words that server and command line share, each list once. This file loads no library, because the command line
+// reads it at every start. A test compares it with GraphQL's enums, the payload schemas and the completion.
 
-/** What can happen; `shared/events.ts` has each one's payload. */
+/** The event types; `shared/events.ts` has their payloads. */
 export const eventTypes = [
   'ping',
   'project_report_quarterly_submitted',
@@ -13,7 +13,7 @@ export const eventTypes = [
 ] as const
 export type EventType = (typeof eventTypes)[number]
 
-/** Events about a webhook: they go only to webhooks that name them, and never to that one. */
+/** Events about a webhook. They go only to webhooks that name them, never to the webhook concerned. */
 export const noticeTypes = ['webhook_inactive', 'delivery_dropped'] as const satisfies EventType[]
 export type NoticeType = (typeof noticeTypes)[number]
 
@@ -23,7 +23,7 @@ export type DeliveryStatus = (typeof deliveryStatuses)[number]
 export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
 export type WebhookStatus = (typeof webhookStatuses)[number]
 
-/** What a webhook's deliveries keep the order of. */
+/** The order that a webhook's deliveries keep. */
 export const webhookOrderings = ['none', 'project'] as const
 export type WebhookOrdering = (typeof webhookOrderings)[number]
 
@@ -34,7 +34,7 @@ export type ReportStatus = (typeof reportStatuses)[number]
 export const permissions = ['read', 'webhooks', 'reports', 'admin'] as const
 export type Permission = (typeof permissions)[number]
 
-/** Why an attempt yielded no usable answer, each with its meaning. */
+/** Why an attempt had no usable answer, each reason with its meaning. */
 export const failureReasons = {
   connection_refused: 'Nobody listens at the address.',
   connection_reset: 'The connection was closed or reset before an answer was complete up to its body.',
@@ -48,7 +48,7 @@ export const failureReasons = {
   invalid_url: 'The registered URL cannot be sent to.',
   connection_failed: 'Anything else; the detail says what.',
 } as const
-/** Why an attempt that was made yielded no usable answer. */
+/** Why an attempt that was made had no usable answer. */
 export type FailureReason = keyof typeof failureReasons
 /** The failure of an attempt whose process ended before it recorded an answer. */
 export const LOST = 'lost'
@@ -83,5 +83,5 @@ export const errorCodes = [
 ] as const
 export type ErrorCode = (typeof errorCodes)[number]
 
-/** What a server's user of the database must be granted. */
+/** The grants that the server's database user needs. */
 export const RUNNING_GRANTS = ['SELECT', 'INSERT', 'UPDATE', 'DELETE'] as const

@@ -21,8 +21,8 @@ interface AuditEntry {
 export const auditCommand = () =>
   new Command('audit')
     .description(
-      'Who has changed what, and when: every mutation, and what operators did on the server’s machine. Kept for 90 ' +
-        'days or as configured. Takes an access token with the permission admin that sees all organisations.',
+      'Who changed what, and when: every mutation, and the commands of operators on the server’s machine. Kept ' +
+        'for 90 days or as configured. Needs an access token with the permission admin that sees all organisations.',
     )
     .addCommand(listAuditCommand())
     .addHelpText('after', examples(['What was changed today?', 'tidings audit list --since 1d']))
@@ -30,18 +30,18 @@ export const auditCommand = () =>
 const listAuditCommand = () =>
   listCommand()
     .summary('list changes')
-    .description('Lists changes, the latest first.')
+    .description('Lists changes, latest first.')
     .option('--operation <name>', 'only of this mutation, such as upsertWebhook')
-    .option('--token <id>', 'only in the name of this access token')
-    .option('--subject <id>', 'only of what has this id')
-    .option('--since <time>', 'only since then: an ISO 8601 time, a date, or so long ago as 90s, 15m, 2h, 7d')
+    .option('--token <id>', 'only those made with this access token')
+    .option('--subject <id>', 'only those of the object with this id')
+    .option('--since <time>', 'only those since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
     .addHelpText(
       'after',
       examples(
         ['What was changed today?', 'tidings audit list --since 1d'],
         ['Who disabled this webhook?', 'tidings audit list --operation upsertWebhook --subject ID'],
         [
-          'Who made the tokens that may do everything?',
+          'Who created the tokens with the permission admin?',
           `tidings audit list --selector '{"arguments.permissions":{"$all":["admin"]}}'`,
         ],
       ),
@@ -76,6 +76,6 @@ const view = (nowMs: number): View<AuditEntry> => ({
     { title: 'REQUEST', optional: true, shrinks: 'end', cell: row => cellText(row.requestId) },
   ],
   empty:
-    'No changes. Those of the last 90 days are listed, to an access token with the permission admin that sees all ' +
+    'No changes. They are kept for 90 days, for an access token with the permission admin that sees all ' +
     'organisations: tidings whoami',
 })

@@ -14,9 +14,9 @@ import type { Filters } from '../screens/dashboard/state.ts'
 export const dashboardCommand = () =>
   new Command('dashboard')
     .description(
-      'Shows on one screen how webhooks are doing, deliveries as they happen, and one delivery’s story, ' +
-        'with redeliver, ping, disable, enable and recover a key away. Without a terminal, or with --output, ' +
-        'it prints once how things are.',
+      'Shows the health of webhooks, deliveries as they happen, and one delivery’s story on one screen, ' +
+        'with one key each to redeliver, ping, disable, enable and recover. Without a terminal, or with --output, ' +
+        'it prints the present state once.',
     )
     .option('--webhook <id>', 'begin with this webhook')
     .option('--status <statuses>', 'begin with deliveries in these statuses only', collect)

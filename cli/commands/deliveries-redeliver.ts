@@ -27,28 +27,28 @@ export const redeliverCommand = () =>
     .summary('send the events of deliveries again')
     .description(
       'Sends the event of a delivery to its webhook again: a new delivery of the same event, ' +
-        'whose receiver sees a new eventId. With --webhook it does so for all those of one webhook that match, ' +
-        'each event once, also where they were acknowledged; they go behind what is new. The webhook must be active.',
+        'whose receiver sees a new eventId. With --webhook it sends every matching delivery of one webhook again, ' +
+        'each event once, acknowledged ones too. They come after new deliveries. The webhook must be active.',
     )
     .argument('[ids...]', 'ids of deliveries; - reads them from standard input, one a line')
-    .option('--webhook <id>', 'those to this webhook that match what else is given')
+    .option('--webhook <id>', 'the deliveries of this webhook that match the other options')
     .option('--selector <json>', 'with --webhook: only what this Mango selector matches')
     .addOption(new Option('--status <status>', 'with --webhook: only those in this status').choices(deliveryStatuses))
     .option('--event-type <type>', 'with --webhook: only of this type')
     .option(
       '--since <time>',
-      'with --webhook: only those made since: so long ago as 90s, 15m, 2h, 7d, a date or a time',
+      'with --webhook: only those created since: how long ago (90s, 15m, 2h, 7d), a date, or a time',
     )
-    .option('--until <time>', 'with --webhook: only those made until then')
-    .option('--limit <number>', 'with --webhook: at most so many', wholeNumber)
+    .option('--until <time>', 'with --webhook: only those created until')
+    .option('--limit <number>', 'with --webhook: at most this many', wholeNumber)
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
       'after',
       examples(
-        ['Once its receiver is mended', 'tidings deliveries redeliver ID'],
+        ['When the receiver works again', 'tidings deliveries redeliver ID'],
         [
-          'What a receiver has acknowledged, and lost',
+          'What a receiver acknowledged and then lost',
           'tidings deliveries redeliver --webhook ID --status delivered --since 2026-11-20 --until 2026-11-21',
         ],
         [
@@ -57,7 +57,7 @@ export const redeliverCommand = () =>
             `'{"event.payload.projectReport.quarter":"2026-3"}'`,
         ],
         [
-          'Everything that was refused today, whoever refused it',
+          'Everything that any receiver refused today',
           'tidings deliveries list --status rejected --since 1d --all --output id | tidings deliveries redeliver -',
         ],
       ),
@@ -68,10 +68,10 @@ export const redeliverCommand = () =>
       const isFiltered = Object.values(filters).some(each => each !== undefined)
       if (webhook !== undefined) {
         if (given.length > 0)
-          throw usageError('Ids stand beside --webhook.', 'Give the ids, or say which with options.')
+          throw usageError('Ids and --webhook are both given.', 'Give the ids, or say which with options.')
         return redeliverMatching(session, webhook, queryOf(filters, session.output.nowMs))
       }
-      if (isFiltered) throw usageError('Whose deliveries is not said.', 'Name the webhook with --webhook.')
+      if (isFiltered) throw usageError('The webhook is missing.', 'Name the webhook with --webhook.')
       if (given.length === 0) throw usageError('No delivery is given.', 'Give ids, or name a webhook with --webhook.')
       return redeliverGiven(session, given)
     })
@@ -94,7 +94,7 @@ const redeliverGiven = async (session: Session, given: string[]): Promise<void> 
   }
   const delivery = await redeliver(ids[0]!)
   session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
-  session.output.message(`Queued. See what comes of it with: tidings deliveries show ${cellText(delivery.id)}`)
+  session.output.message(`Queued. See the result with: tidings deliveries show ${cellText(delivery.id)}`)
 }
 
 interface Filters {
@@ -156,8 +156,8 @@ const walk = async (
     } catch (error) {
       if (queued > 0 && !asked.dryRun) {
         session.output.message(
-          `${count(queued, 'delivery is', 'deliveries are')} queued, of those up to ${cellText(after)}. ` +
-            `Once they are sent, --selector '{"id":{"$gt":"${cellText(after)}"}}' leaves them out.`,
+          `${count(queued, 'delivery is', 'deliveries are')} queued, from deliveries up to ${cellText(after)}. ` +
+            `After they are sent, --selector '{"id":{"$gt":"${cellText(after)}"}}' leaves them out.`,
         )
       }
       throw error

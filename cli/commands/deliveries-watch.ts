@@ -24,12 +24,12 @@ export const watchCommand = () =>
   new Command('watch')
     .summary('see deliveries as they happen')
     .description(
-      'Prints a line when a delivery is queued, attempted, or comes to an end, as it happens; ' +
-        'a JSON object a line where nobody watches. Ctrl-C ends it. A server that is away is waited for.',
+      'Prints a line whenever a delivery is queued, attempted or finished; ' +
+        'without a terminal, one JSON object a line. Ctrl-C ends it. It waits for a server that is unreachable.',
     )
     .option('--webhook <id>', 'only to this webhook')
     .addOption(new Option('--event-type <type>', 'only of this type').choices(eventTypes))
-    .option('--status <statuses>', `only when in one of these: ${deliveryStatuses.join(', ')}`, collect)
+    .option('--status <statuses>', `only changes to one of these statuses: ${deliveryStatuses.join(', ')}`, collect)
     .addHelpText(
       'after',
       examples(
@@ -78,10 +78,10 @@ export const watchCommand = () =>
           if (away) output.message('The server is back.')
           away = false
           if (live !== undefined && live !== 'not offered') {
-            output.detail('The server tells of deliveries by itself.')
+            output.detail('The server reports deliveries as they change.')
             for await (const { deliveries } of live) if (watch.note(deliveries)) tell(deliveries)
             if (ending.signal.aborted) return
-            output.detail('It does not any more; looking for them.')
+            output.detail('The server no longer reports deliveries by itself; polling instead.')
           }
         } catch (error) {
           if (!(error instanceof CliError)) throw error
@@ -89,7 +89,7 @@ export const watchCommand = () =>
             slowdown *= 2
             restMs = LIMITED_WAIT_MS
             output.warning(
-              `${error.message} From then on it looks every ${duration(slowdown * INTERVAL_MS)}; ` +
+              `${error.message} From then on it polls every ${duration(slowdown * INTERVAL_MS)}; ` +
                 'nothing is missed meanwhile.',
             )
           } else if (error.exitCode === exitCodes.unreachable) {

@@ -21,7 +21,7 @@ type ListedDelivery = Pick<
 
 export const deliveriesCommand = () =>
   new Command('deliveries')
-    .description('One event on its way to one webhook: what was sent, what came back, and what happens next.')
+    .description('A delivery is one event to one webhook: what was sent, what was answered, and what happens next.')
     .addCommand(listDeliveriesCommand())
     .addCommand(showCommand())
     .addCommand(redeliverCommand())
@@ -29,8 +29,8 @@ export const deliveriesCommand = () =>
     .addHelpText(
       'after',
       examples(
-        ['What has been sent lately?', 'tidings deliveries list'],
-        ['Why did this one not arrive?', 'tidings deliveries show ID'],
+        ['What was sent lately?', 'tidings deliveries list'],
+        ['Why did this delivery not arrive?', 'tidings deliveries show ID'],
         ['See them as they happen', 'tidings deliveries watch'],
       ),
     )
@@ -38,15 +38,15 @@ export const deliveriesCommand = () =>
 const listDeliveriesCommand = () =>
   listCommand()
     .summary('list deliveries')
-    .description('Lists deliveries, the newest first.')
+    .description('Lists deliveries, newest first.')
     .option('--webhook <id>', 'only to this webhook')
     .addOption(new Option('--status <status>', 'only those in this status').choices(deliveryStatuses))
     .option('--event-type <type>', 'only of this type, such as project_report_quarterly_submitted')
-    .option('--since <time>', 'only those made since: an ISO 8601 time, a date, or so long ago as 90s, 15m, 2h, 7d')
+    .option('--since <time>', 'only those created since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
     .addHelpText(
       'after',
       examples(
-        ['What a receiver refused', 'tidings deliveries list --status rejected'],
+        ['Those that a receiver refused', 'tidings deliveries list --status rejected'],
         ['What happened to one webhook in the last two hours', 'tidings deliveries list --webhook ID --since 2h'],
         [
           'How many since nine, by status and webhook',
@@ -80,9 +80,9 @@ const listDeliveriesCommand = () =>
 
 const showCommand = () =>
   new Command('show')
-    .summary('tell one delivery’s story')
+    .summary('show one delivery’s story')
     .description(
-      'Tells a delivery’s story: each attempt, what was answered, the waits between, what happens next and when.',
+      'Shows a delivery’s story: each attempt, its answer, the waits between, and what happens next and when.',
     )
     .argument('<id>', 'the delivery’s id, which its receiver sees as eventId and jti')
     .addOption(dryRunOption())
@@ -106,7 +106,7 @@ const showCommand = () =>
           exitCodes.notFound,
           'NOT_FOUND',
           `No delivery with id ${cellText(id)} is visible to this access token.`,
-          'Give the eventId that the receiver saw. See those that there are with: tidings deliveries list',
+          'Give the eventId that the receiver saw. List the visible ones with: tidings deliveries list',
         )
       }
       const heldBy = session.output.forPeople ? await findHolder(session, delivery) : undefined
@@ -156,5 +156,5 @@ const view = (nowMs: number): View<ListedDelivery> => ({
     { title: 'TRIES', align: 'right', cell: row => String(row.attemptCount) },
     { ...timeColumn<ListedDelivery>('CREATED', row => row.createdAt, nowMs), optional: true },
   ],
-  empty: 'No deliveries. One is made for each webhook that an event concerns; try one with: tidings webhooks ping ID',
+  empty: 'No deliveries. Each event creates one for each webhook that wants it; try: tidings webhooks ping ID',
 })

@@ -23,9 +23,9 @@ export const demoCommand = () =>
     .summary('see the whole job end to end in a few seconds')
     .description(
       'Starts a receiver on this machine, registers it, submits and approves a report, answers once with 500, ' +
-        'and shows the deliveries arriving, retried and verified. It works on the sandbox where one is running, ' +
-        'and else on a server of its own that it throws away: never on a server that matters. ' +
-        'Exits 0 only if all of it happened.',
+        'and shows the deliveries arrive, retried and verified. It uses the sandbox if one is running, ' +
+        'else a temporary server of its own: never a server that matters. ' +
+        'Exits 0 only if everything worked.',
     )
     .addHelpText('after', examples(['See it', 'tidings demo'], ['For a script', 'tidings demo --output json --quiet']))
     .action(async (_options, command) => {
@@ -41,7 +41,7 @@ export const demoCommand = () =>
         output.message(`\nThe retried one's story:  npx tidings deliveries show ${deliveryId}`)
         return
       }
-      output.message('No sandbox is running, so on a server of its own, thrown away at the end')
+      output.message('No sandbox is running; using a temporary server that is removed at the end')
       await interruption.endsWell(
         withThrowAwayServer(connection => perform(connection, output, interruption), interruption),
       )
@@ -68,7 +68,7 @@ class Interruption {
   readonly #note = (signal: NodeJS.Signals): void => {
     if (this.#signal !== undefined) return
     this.#signal = signal
-    this.#output.message('\nPutting away what was made …')
+    this.#output.message('\nCleaning up …')
     this.#signalled.reject(new Finished('interrupted'))
   }
 
@@ -258,9 +258,8 @@ const settled = async (connection: Connection, webhookId: string): Promise<Deliv
   return deliveries
 }
 
-const startedMs = performance.now()
-
 const until = async (condition: () => boolean | Promise<boolean>, otherwise: string): Promise<void> => {
+  const startedMs = performance.now()
   while (!(await condition())) {
     if (performance.now() - startedMs > LIMIT_MS) throw failed(otherwise)
     await sleep(50)
@@ -268,12 +267,7 @@ const until = async (condition: () => boolean | Promise<boolean>, otherwise: str
 }
 
 const failed = (what: string): CliError =>
-  new CliError(
-    exitCodes.failed,
-    'DEMO_FAILED',
-    `The demo did not go as it should: ${what}.`,
-    'TIDINGS_LOG_LEVEL=debug tells more.',
-  )
+  new CliError(exitCodes.failed, 'DEMO_FAILED', `The demo failed: ${what}.`, 'TIDINGS_LOG_LEVEL=debug tells more.')
 
 /** A server in this process, on a database that is deleted afterwards, which retries sooner than a real one. */
 const withThrowAwayServer = async (

@@ -6,11 +6,11 @@ import { examples } from '../options.ts'
 export const doctorCommand = () =>
   new Command('doctor')
     .description(
-      'Looks at everything between this machine and the server: settings, connection, TLS, clocks, access token; ' +
-        'and with --webhook at that webhook, its last deliveries, and whether its endpoint is reached from here. ' +
-        'Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
+      'Checks everything between this machine and the server: settings, connection, TLS, clocks, access token; ' +
+        'with --webhook also that webhook, its last deliveries, and whether this machine reaches its endpoint. ' +
+        'Says for each whether it is in order, and what to do if not. Changes nothing. Exit code 1 on a problem.',
     )
-    .option('--webhook <id>', 'look at this webhook too')
+    .option('--webhook <id>', 'check this webhook too')
     .addHelpText(
       'after',
       examples(

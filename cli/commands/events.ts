@@ -36,9 +36,7 @@ const FIELDS = 'id type organisationId organisation { name } projectId project {
 
 export const eventsCommand = () =>
   new Command('events')
-    .description(
-      'What happened, whether or not a webhook was there to be told. Events are kept for 30 days or as configured.',
-    )
+    .description('What happened, whether or not a webhook received it. Events are kept for 30 days or as configured.')
     .addCommand(listEventsCommand())
     .addCommand(showCommand())
     .addHelpText(
@@ -52,11 +50,11 @@ export const eventsCommand = () =>
 const listEventsCommand = () =>
   listCommand()
     .summary('list events')
-    .description('Lists events, the newest first.')
+    .description('Lists events, newest first.')
     .addOption(new Option('--type <type>', 'only of this type').choices(eventTypes))
     .option('--organisation <id>', 'only of this organisation')
     .option('--project <id>', 'only of this project')
-    .option('--since <time>', 'only since then: an ISO 8601 time, a date, or so long ago as 90s, 15m, 2h, 7d')
+    .option('--since <time>', 'only those since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
     .addHelpText(
       'after',
       examples(
@@ -89,7 +87,7 @@ const listEventsCommand = () =>
 const showCommand = () =>
   new Command('show')
     .summary('show one event, its payload, and the webhooks it was sent to')
-    .argument('<id>', 'the event’s id; that a receiver sees as eventId is a delivery’s')
+    .argument('<id>', 'the event’s id; the eventId that a receiver sees is a delivery’s id')
     .addOption(dryRunOption())
     .addHelpText('after', examples(['Who was told, and what became of it?', 'tidings events show ID']))
     .action(async (given, _options, command) => {
@@ -107,7 +105,7 @@ const showCommand = () =>
           exitCodes.notFound,
           'NOT_FOUND',
           `No event with id ${cellText(id)} is visible to this access token.`,
-          'See those that are with: tidings events list. If it is an eventId that a receiver saw: ' +
+          'List the visible ones with: tidings events list. If it is an eventId that a receiver saw: ' +
             `tidings deliveries show ${cellText(id)}`,
         )
       }
@@ -135,8 +133,7 @@ const showCommand = () =>
       })
       output.message(
         event.deliveries.length === 0
-          ? 'No webhook that this access token sees was to have it. See what each is limited to with: ' +
-              'tidings webhooks list'
+          ? 'No webhook that this access token sees wanted it. See the filters of each with: ' + 'tidings webhooks list'
           : 'The story of one of these: tidings deliveries show ID',
       )
     })
@@ -162,5 +159,5 @@ const view = (nowMs: number): View<Event> => ({
     { title: 'ORGANISATION', shrinks: 'end', optional: true, cell: row => cellText(row.organisation?.name) },
     timeColumn('TIME', row => row.time, nowMs),
   ],
-  empty: 'No events. One happens when a report is submitted, for instance: tidings reports submit --help',
+  empty: 'No events. Submitting a report makes one: tidings reports submit --help',
 })

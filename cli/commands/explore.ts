@@ -8,12 +8,12 @@ export const exploreCommand = () =>
   new Command('explore')
     .summary('open the API in a browser')
     .description(
-      'Opens the explorer, with the schema, completion and a first query. Requests are signed here, on their way: ' +
-        'key and secret do not reach the browser. Every program of this machine can use the address while it is ' +
+      'Opens the explorer, with the schema, completion and a first query. This program signs the requests: ' +
+        'key and secret do not reach the browser. Every program on this machine can use the address while it is ' +
         'served; other web pages cannot. Ctrl-C ends it.',
     )
-    .option('--port <number>', 'port to serve it on; any free one unless given', portNumber, 0)
-    .option('--no-open', 'print the address, and open nothing')
+    .option('--port <number>', 'port to serve it on; by default any free one', portNumber, 0)
+    .option('--no-open', 'print the address and open no browser')
     .addHelpText(
       'after',
       examples(

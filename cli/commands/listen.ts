@@ -3,7 +3,7 @@ import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { printArrival } from '../listen/arrival-output.ts'
-import { makeFolder, save, saving } from '../listen/keep.ts'
+import { prepareFolder, save, saving } from '../listen/keep.ts'
 import { listenForKeys } from '../listen/keys.ts'
 import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
@@ -20,41 +20,37 @@ import { jwksUrl, keysFrom } from '../verify/jwks.ts'
 export const listenCommand = () =>
   new Command('listen')
     .description(
-      'A receiver on this machine. It verifies what arrives, prints a line for each, and answers: with 200, ' +
-        'with what --answer rehearses, or with what --forward gets. What is not valid is answered 401. ' +
-        'With --register it also says when what the server sends does not come here. ' +
-        'A server that is away is waited for. In a terminal it takes keys: send the last one again, show it whole, ' +
-        'choose the next answer. Ctrl-C ends it.',
+      'A receiver on this machine. It verifies each delivery, prints a line, and answers: with 200, ' +
+        'as --answer says, or with the answer of --forward. An invalid delivery is answered 401. ' +
+        'With --register it also reports deliveries that the server sent and that did not arrive. ' +
+        'It waits for a server that is unreachable. In a terminal, keys send the last delivery again, show it in ' +
+        'full, or choose the next answer. Ctrl-C ends it.',
     )
     .option('--port <number>', 'port to listen on; 0 takes any free one', portNumber, 4200)
-    .option('--path <path>', 'path to receive at', '/hooks')
-    .option('--public-url <url>', 'URL it is registered under, if another leads here, such as a tunnel’s')
-    .option('--register', 'make it a webhook, and disable that at the end')
+    .option('--path <path>', 'path to receive on', '/hooks')
+    .option('--public-url <url>', 'the registered URL, if another one leads here, such as a tunnel’s')
+    .option('--register', 'create a webhook for it, and disable that at the end')
     .option('-e, --events <types>', 'with --register: only these event types', collect)
-    .option('--forward <url>', 'send on what is valid, and pass the answer back')
+    .option('--forward <url>', 'forward valid deliveries, and pass the answer back')
     .option(
       '--answer <answers>',
-      'rehearse: one answer a delivery, the last one stays, such as 500,reset,429:30,200',
+      'rehearse: one answer for each delivery, the last one for all others, such as 500,reset,429:30,200',
       parseScriptedResponses,
     )
-    .option('--forward-insecure', 'with --forward: whatever certificate it shows, such as one signed by itself')
-    .option('--answer-pings', 'rehearse with pings too, which get 200 otherwise')
+    .option('--forward-insecure', 'with --forward: accept any certificate, such as a self-signed one')
+    .option('--answer-pings', 'apply --answer to pings too, which otherwise get 200')
     .option('--delay <ms>', 'milliseconds before each answer', wholeNumber)
-    .option('--reset', 'rehearse: break every connection off')
+    .option('--reset', 'rehearse: reset every connection')
     .option('--hang', 'rehearse: never answer')
-    .option('--filter <json>', 'only deliveries that this Mango selector matches; others get 200, and are not shown')
-    .option('--save <folder>', 'keep each request in a file there, for tidings verify --request')
+    .option('--filter <json>', 'show only deliveries that this Mango selector matches; others get 200')
+    .option('--save <folder>', 'save each request as a file in this folder, for tidings verify --request')
     .option('--full', 'print the whole of each delivery')
     .option('--once', 'end after one delivery')
-    .option('--count <number>', 'end after so many deliveries; exit code 6 if one was not valid', wholeNumber)
-    .option('--run <command>', 'run this once it listens, in a shell that has $WEBHOOK_ID; ends when that fails')
-    .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
+    .option('--count <number>', 'end after this many deliveries; exit code 6 if one was invalid', wholeNumber)
+    .option('--run <command>', 'run this in a shell with $WEBHOOK_ID once it listens; end if it fails')
+    .option('--issuer <url>', 'what iss must equal; by default the server’s URL')
     .option('--jwks <source>', 'URL or file of the issuer’s keys')
-    .option(
-      '--webhook-id <ids>',
-      'receive from these webhooks alone, by their ids; any that leads here unless given',
-      collect,
-    )
+    .option('--webhook-id <ids>', 'the ids of the only webhooks to accept; by default any', collect)
     .addHelpText(
       'after',
       examples(
@@ -65,7 +61,7 @@ export const listenCommand = () =>
           'tidings listen --register --answer 500,reset,429:30,200',
         ],
         [
-          'What does my own receiver make of one?',
+          'How does my own receiver answer?',
           'tidings listen --register --once --forward http://127.0.0.1:8080/hooks ' +
             `--run 'tidings webhooks ping "$WEBHOOK_ID"'`,
         ],
@@ -81,7 +77,7 @@ export const listenCommand = () =>
       if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
       const webhookIds = await resolveIds(session, 'webhooks', options.webhookId)
       const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
-      if (options.save !== undefined) makeFolder(options.save)
+      if (options.save !== undefined) prepareFolder(options.save)
 
       const wanted = options.once ? 1 : options.count
       const ending = Promise.withResolvers<void>()
@@ -97,7 +93,7 @@ export const listenCommand = () =>
         isWebhookTold = true
         const { webhookId } = JSON.parse(body)
         output.message(
-          `Pinged by webhook ${cellText(webhookId)}. To receive from it alone: --webhook-id ${cellText(webhookId)}`,
+          `Pinged by webhook ${cellText(webhookId)}. To accept only this one: --webhook-id ${cellText(webhookId)}`,
         )
       }
       const receiver = await startLocalReceiver({
@@ -186,7 +182,7 @@ export const listenCommand = () =>
           exitCodes.verificationFailed,
           'VERIFICATION_FAILED',
           `${count(invalid, 'delivery', 'deliveries')} of ${received} did not verify.`,
-          'The lines above say why; --save and tidings verify --request say it in full.',
+          'The lines above say why; --save and tidings verify --request show every check.',
         )
       }
     })
@@ -201,7 +197,7 @@ const filterBy = async (session: Session, filter: string): Promise<(eventId: str
     try {
       return (await session.graphql<{ deliveries: unknown[] }>(document, { query })).deliveries.length > 0
     } catch (error) {
-      session.output.warning(`Whether the filter matches ${id} is not known: ${(error as Error).message}`)
+      session.output.warning(`The server could not say whether the filter matches ${id}: ${(error as Error).message}`)
       return true
     }
   }
@@ -226,8 +222,8 @@ const scriptedResponses = ({
   const given = [answer && '--answer', reset && '--reset', hang && '--hang', forward && '--forward'].filter(Boolean)
   if (given.length > 1)
     throw usageError(
-      `${given.join(' and ')} each say how to answer.`,
-      'Give one of them; --answer takes reset and hang too.',
+      `${given.join(' and ')} both choose the answer.`,
+      'Give one of them. --answer can do reset and hang too.',
     )
   if (reset) return [{ kind: 'reset' }]
   if (hang) return [{ kind: 'hang' }]
@@ -275,8 +271,8 @@ const notReachedHere = ({ exitCode, code, message }: CliError, url: string): Cli
     code,
     message,
     `The server must reach ${cellText(url)} from its own machine. If that is another one, ` +
-      'lead a public URL here with a tunnel and name it: --public-url URL. If it is this one, ' +
-      'its network guard must let it: TIDINGS_ALLOW_NETWORKS=127.0.0.0/8',
+      'open a tunnel here and name its public URL: --public-url URL. If it is this one, ' +
+      'its network guard must allow it: TIDINGS_ALLOW_NETWORKS=127.0.0.0/8',
   )
 
 const disable = async (session: Session, id: string): Promise<void> => {

@@ -12,8 +12,8 @@ import { askViewer } from '../resources/viewer.ts'
 export const loginCommand = () =>
   new Command('login')
     .description(
-      'Asks the server whether an access token is good, then saves both as the profile that --profile names ' +
-        '(default: default), which is used from then on. What is not given is asked for.',
+      'Checks the access token with the server, then saves both as the profile that --profile names ' +
+        '(default: default), which is used from then on. It asks for what is not given.',
     )
     .addHelpText(
       'after',
@@ -30,7 +30,10 @@ export const loginCommand = () =>
       const session = new Session(command)
       const name = session.profileFlag ?? 'default'
       if (!/^[A-Za-z0-9][\w.-]*$/.test(name)) {
-        throw usageError(`${JSON.stringify(name)} is no name for a profile.`, 'Letters, digits, “.”, “_” and “-”.')
+        throw usageError(
+          `${JSON.stringify(name)} is not a valid profile name.`,
+          'Use letters, digits, “.”, “_” and “-”.',
+        )
       }
       const savedUrl = readProfiles().profiles[name]?.url
       tryToSave()
@@ -69,7 +72,7 @@ const complete = async (settings: Settings, savedUrl = 'http://127.0.0.1:4100'):
   ]
   if (missing.length > 0 && !canAsk()) {
     throw usageError(
-      `There is no terminal to ask on, and this is not given: ${missing.join(', ')}.`,
+      `There is no terminal to ask on, and this is missing: ${missing.join(', ')}.`,
       'Give it, or set TIDINGS_URL, TIDINGS_API_KEY and TIDINGS_API_SECRET_FILE.',
     )
   }

@@ -53,11 +53,11 @@ const upsertCommand = () =>
   new Command('upsert')
     .summary('create an organisation, or rename one')
     .description(
-      'Creates an organisation, or renames the one with the id that is given. Takes an access token with the ' +
+      'Creates an organisation, or renames the one with the given id. Needs an access token with the ' +
         'permission admin.',
     )
     .argument('<name>', 'the name')
-    .option('--id <id>', 'of the organisation to rename; a new one is created under it, so that repeating is safe')
+    .option('--id <id>', 'id of the organisation to rename; an unknown id creates it, so that repeating is safe')
     .addOption(dryRunOption())
     .addHelpText(
       'after',

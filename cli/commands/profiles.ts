@@ -7,7 +7,7 @@ import { confirm } from '../output/prompt.ts'
 
 export const profilesCommand = () =>
   new Command('profiles')
-    .description('Saved servers with their access tokens. Without a verb they are listed; tidings login saves one.')
+    .description('Saved servers with their access tokens. Without a subcommand it lists them; tidings login saves one.')
     .addCommand(listProfilesCommand(), { isDefault: true })
     .addCommand(useCommand())
     .addCommand(removeCommand())
@@ -22,7 +22,7 @@ export const profilesCommand = () =>
 const listProfilesCommand = () =>
   new Command('list')
     .summary('list saved profiles')
-    .addHelpText('after', examples(['Which servers are known here?', 'tidings profiles list']))
+    .addHelpText('after', examples(['Which servers are saved here?', 'tidings profiles list']))
     .action((_options, command) => {
       const { output } = new Session(command)
       const { profiles, current = 'sandbox' } = readProfiles()
@@ -53,7 +53,7 @@ const useCommand = () =>
       useProfile(name)
       const { output } = new Session(command)
       output.one({ id: name, current: true }, () => '')
-      output.message(`From now on profile ${cellText(name)} is used.`)
+      output.message(`Profile ${cellText(name)} is used from now on.`)
     })
 
 const removeCommand = () =>

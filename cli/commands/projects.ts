@@ -66,12 +66,12 @@ const upsertCommand = () =>
   new Command('upsert')
     .summary('create a project, or change one')
     .description(
-      'Creates a project, or changes name and organisation of the one with the id that is given. ' +
-        'Takes an access token with the permission admin.',
+      'Creates a project, or changes name and organisation of the one with the given id. ' +
+        'Needs an access token with the permission admin.',
     )
     .argument('<name>', 'the name')
     .requiredOption('--organisation <id>', 'the organisation that it belongs to')
-    .option('--id <id>', 'of the project to change; a new one is created under it, so that repeating is safe')
+    .option('--id <id>', 'id of the project to change; an unknown id creates it, so that repeating is safe')
     .addOption(dryRunOption())
     .addHelpText(
       'after',

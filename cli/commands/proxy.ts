@@ -9,21 +9,18 @@ export const proxyCommand = () =>
   new Command('proxy')
     .summary('sign the requests of other programs on this machine')
     .description(
-      'Listens on this machine, signs each request with the access token, and passes it on: any GraphQL client, ' +
-        'Postman, curl or code generator works with it as it is. Every program of this machine can use it while it ' +
+      'Listens on this machine, signs each request with the access token, and forwards it: any GraphQL client, ' +
+        'Postman, curl or code generator works as it is. Every program on this machine can use it while it ' +
         'runs; web pages cannot. Ctrl-C ends it.',
     )
     .option('--port <number>', 'port to listen on; 0 takes any free one', portNumber, 4180)
-    .option('--allow-origin <origin>', 'let in the pages of this origin too, such as http://localhost:3000')
+    .option('--allow-origin <origin>', 'accept web pages of this origin too, such as http://localhost:3000')
     .addHelpText(
       'after',
       examples(
         ['Any client, at http://127.0.0.1:4180/graphql', 'tidings proxy'],
-        [
-          'Types for TypeScript, made by another program',
-          'npx graphql-codegen   # with schema: http://127.0.0.1:4180/graphql',
-        ],
-        ['A front end that is being written', 'tidings proxy --allow-origin http://localhost:3000'],
+        ['Generate types; codegen.yml has schema: http://127.0.0.1:4180/graphql', 'npx graphql-codegen'],
+        ['For a front end in development', 'tidings proxy --allow-origin http://localhost:3000'],
       ),
     )
     .action(async (options, command) => {

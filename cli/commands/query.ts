@@ -28,17 +28,17 @@ export const queryCommand = () =>
   listCommand()
     .name('query')
     .description(
-      'Queries any resource with a Mango selector, as CouchDB has them: a field and what it must be, ' +
-        'or operators on it.',
+      'Queries any resource with a Mango selector, as in CouchDB: a field and its value, ' +
+        'or operators on the field.',
     )
-    .addArgument(new Argument('<resource>', 'what to look for').choices(Object.keys(RESOURCES)))
+    .addArgument(new Argument('<resource>', 'the resource to query').choices(Object.keys(RESOURCES)))
     .argument('[selector]', 'a JSON object; without one, everything visible matches')
-    .option('--fields <names>', 'fields to show (comma-separated); dots lead into related objects', collect)
-    .option('--explain', 'run it, and tell how it was answered instead of what was found')
+    .option('--fields <names>', 'fields to show (comma-separated); dots reach related objects', collect)
+    .option('--explain', 'run the query, and show how it was answered instead of the rows')
     .addHelpText(
       'after',
       examples(
-        ['Deliveries that were refused', `tidings query deliveries '{"status":"rejected"}'`],
+        ['Rejected deliveries', `tidings query deliveries '{"status":"rejected"}'`],
         ['By name, in any case', `tidings query organisations '{"name":{"$regex":"(?i)acme"}}'`],
         [
           'Chosen fields, the newest five',
@@ -101,8 +101,11 @@ const explain = async (session: Session, resource: string, options: ListOptions)
   output.one(explanation, colours =>
     describeFields(
       [
-        ['SQL', sql === null ? (statements === 0 ? 'none: nothing can match' : 'told to admins only') : cellText(sql)],
-        ['Indexes', indexes === null ? (sql === null ? 'none told' : 'not told by this database') : listed(indexes)],
+        ['SQL', sql === null ? (statements === 0 ? 'none: nothing can match' : 'shown to admins only') : cellText(sql)],
+        [
+          'Indexes',
+          indexes === null ? (sql === null ? 'none told' : 'not available from this database') : listed(indexes),
+        ],
         ['Matched row by row', listed(matchedRowByRow)],
         ['Sorted afterwards by', listed(sortedAfterwards)],
         ['Rows examined', `${rowsExamined.toLocaleString('en-GB')} in ${count(statements, 'statement')}`],
@@ -111,7 +114,7 @@ const explain = async (session: Session, resource: string, options: ListOptions)
     ),
   )
   if (indexes?.length === 0 || matchedRowByRow.length > 0) {
-    output.message('It may be slow on much data. Add a condition that SQL can decide, on an id or a time for instance.')
+    output.message('It may be slow on many rows. Add a condition that SQL can decide, such as on an id or a time.')
   }
 }
 

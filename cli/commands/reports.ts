@@ -26,14 +26,14 @@ const FIELDS =
 
 export const reportsCommand = () =>
   new Command('reports')
-    .description('Quarterly project reports. Submitting and approving one are what most events tell of.')
+    .description('Quarterly project reports. Most events report that one was submitted or approved.')
     .addCommand(listReportsCommand())
     .addCommand(submitCommand())
     .addCommand(approveCommand())
     .addHelpText(
       'after',
       examples(
-        ['What is still to be handed in?', 'tidings reports list --status open'],
+        ['Which are not submitted yet?', 'tidings reports list --status open'],
         ['Hand one in', 'tidings reports submit --project ID --quarter 2026-3 --submitter ID'],
       ),
     )
@@ -41,14 +41,14 @@ export const reportsCommand = () =>
 const listReportsCommand = () =>
   listCommand()
     .summary('list project reports')
-    .description('Lists project reports, the latest quarter first.')
+    .description('Lists project reports, latest quarter first.')
     .option('--project <id>', 'only those of this project')
     .option('--quarter <quarter>', 'only those of this quarter, such as 2026-3')
     .addOption(new Option('--status <status>', 'only those in this status').choices(reportStatuses))
     .addHelpText(
       'after',
       examples(
-        ['What is still to be handed in', 'tidings reports list --status open'],
+        ['Those that are not submitted yet', 'tidings reports list --status open'],
         ['Overdue ones', `tidings reports list --status open --selector '{"overdueAt":{"$ne":null}}'`],
       ),
     )
@@ -85,7 +85,7 @@ const submitCommand = () =>
   new Command('submit')
     .summary('submit a project’s report of a quarter')
     .description(
-      'Submits a project’s report of a quarter; if it has not been opened yet, that happens too. ' +
+      'Submits a project’s report of a quarter, and opens it first if necessary. ' +
         'Emits project_report_quarterly_submitted.',
     )
     .requiredOption('--project <id>', 'the project')
@@ -94,7 +94,7 @@ const submitCommand = () =>
     .addOption(dryRunOption())
     .addHelpText(
       'after',
-      examples(['Cause an event to watch', 'tidings reports submit --project ID --quarter 2026-3 --submitter ID']),
+      examples(['Make an event to watch', 'tidings reports submit --project ID --quarter 2026-3 --submitter ID']),
     )
     .action(async (options, command) => {
       const session = new Session(command)
@@ -108,7 +108,7 @@ const submitCommand = () =>
           submitterId: await resolveId(session, 'users', options.submitter),
         },
       )
-      session.output.message('Submitted. See who is told with: tidings deliveries list')
+      session.output.message('Submitted. See who receives it with: tidings deliveries list')
       print(session, report)
     })
 
@@ -118,7 +118,7 @@ const approveCommand = () =>
     .description('Approves a submitted report. Emits project_report_quarterly_approved.')
     .argument('<id>', 'the report’s id')
     .requiredOption('--approver <id>', 'the user who approves it')
-    .option('--date <date>', 'day of the approval (YYYY-MM-DD); today, unless given')
+    .option('--date <date>', 'day of the approval (YYYY-MM-DD); by default today')
     .addOption(dryRunOption())
     .addHelpText('after', examples(['As of today', 'tidings reports approve ID --approver ID']))
     .action(async (id, options, command) => {
@@ -133,7 +133,7 @@ const approveCommand = () =>
           ...(options.date && { approvedDate: options.date }),
         },
       )
-      session.output.message('Approved. See who is told with: tidings deliveries list')
+      session.output.message('Approved. See who receives it with: tidings deliveries list')
       print(session, report)
     })
 

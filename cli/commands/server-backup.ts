@@ -16,8 +16,8 @@ export const backupCommand = () =>
   new Command('backup')
     .summary('write a SQLite database into a file, while servers run on it')
     .description(
-      'Writes the database, as it is at one moment, into a new file that its owner alone may read. Servers go on. ' +
-        'Copying the file instead would lose what is in its write-ahead log. For SQLite; MySQL and MariaDB have ' +
+      'Writes the database as of one moment into a new file that only its owner can read. Servers keep running. ' +
+        'Copying the file instead would lose the content of its write-ahead log. For SQLite; MySQL and MariaDB have ' +
         'tools of their own: docs/operations.md.',
     )
     .argument('<path>', 'the file to write; it must not exist')
@@ -36,12 +36,12 @@ export const backupCommand = () =>
 
 export const restoreCommand = () =>
   new Command('restore')
-    .summary('put a backup in the place of a SQLite database')
+    .summary('replace a SQLite database by a backup')
     .description(
-      'Puts a file that `tidings server backup` wrote in the place of the database, and keeps the present one beside ' +
+      'Replaces the database by a file that `tidings server backup` wrote, and keeps the present one beside ' +
         'it. Access tokens and signing keys that are revoked in the present one are revoked in the backup too, ' +
-        'and its schema is brought up to date. Refused while a server runs on it. What was pending in the backup ' +
-        'is sent (again). For MySQL and MariaDB: docs/operations.md, and `tidings server restored`.',
+        'and its schema is brought up to date. Refused while a server runs on it. Deliveries pending in the backup ' +
+        'are sent (again). For MySQL and MariaDB: docs/operations.md, and `tidings server restored`.',
     )
     .argument('<path>', 'the backup')
     .option('-y, --yes', 'do not ask for confirmation')
@@ -65,11 +65,11 @@ export const revocationsCommand = () =>
   new Command('revocations')
     .summary('list what has been revoked, to be revoked again after a restore')
     .description(
-      'Lists the access tokens and signing keys that have been revoked. A database that is put back to an earlier ' +
-        'time forgets them: keep this list beside the backups, as often as their binary log, or take it from the ' +
-        'database that is to be replaced. `tidings server restored` takes it.',
+      'Lists the revoked access tokens and signing keys. A database that is restored to an earlier ' +
+        'time has forgotten them: keep this list beside the backups, as new as their binary log, or take it from the ' +
+        'database that will be replaced. `tidings server restored` reads it.',
     )
-    .option('--since <time>', 'only since then: an ISO 8601 time, a date, or so long ago as 90s, 15m, 2h, 7d')
+    .option('--since <time>', 'only those since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
     .addHelpText(
       'after',
       examples(['Each hour, beside the binary log', 'tidings server revocations --output json > revocations.json']),
@@ -96,20 +96,20 @@ export const revocationsCommand = () =>
 
 export const restoredCommand = () =>
   new Command('restored')
-    .summary('after a database was put back to an earlier time: revoke again what was revoked since')
+    .summary('after a restore: revoke again what was revoked since the backup')
     .description(
-      'To be run once after a restore, before servers start: access tokens and signing keys that were revoked after ' +
-        'the backup would be good again. Takes the list of `tidings server revocations`, or, where there is none, ' +
-        'revokes every access token but those that are to be kept.',
+      'Run it once after a restore, before servers start: access tokens and signing keys that were revoked after ' +
+        'the backup would be valid again. Reads the list of `tidings server revocations`, or, if there is none, ' +
+        'revokes every access token except those to keep.',
     )
     .option('--revocations <file>', 'the list of `tidings server revocations --output json`, or - for stdin')
     .option('--revoke-tokens', 'there is no list: revoke every access token')
-    .option('--keep <id>', 'with --revoke-tokens: all but this one (repeatable)', collect)
+    .option('--keep <id>', 'with --revoke-tokens: keep this one (repeatable)', collect)
     .option('-y, --yes', 'do not ask for confirmation')
     .addHelpText(
       'after',
       examples(
-        ['With the list that lay beside the backup', 'tidings server restored --revocations revocations.json'],
+        ['With the list from beside the backup', 'tidings server restored --revocations revocations.json'],
         ['Without a list: new tokens for everyone but ops', 'tidings server restored --revoke-tokens --keep ID'],
       ),
     )
@@ -117,7 +117,7 @@ export const restoredCommand = () =>
       const session = new Session(command)
       if ((revocations === undefined) === (revokeTokens === undefined)) {
         throw usageError(
-          'Say what was revoked since the backup: --revocations FILE, or --revoke-tokens where nobody knows.',
+          'Say what was revoked since the backup: --revocations FILE, or --revoke-tokens if nobody knows.',
           'The list is what `tidings server revocations --output json` prints on the database that was lost.',
         )
       }
@@ -161,7 +161,7 @@ const tellRestored = (output: Output, { revokedTokens, revokedKeys, unknown }: R
     `Revoked again: ${count(revokedTokens.length, 'access token')}, ${count(revokedKeys.length, 'signing key')}.`,
   )
   if (unknown.length > 0) {
-    output.message(`Not in this database, and good for nothing: ${unknown.map(cellText).join(', ')}.`)
+    output.message(`Not in this database, and therefore not valid: ${unknown.map(cellText).join(', ')}.`)
   }
 }
 

@@ -8,15 +8,15 @@ export const serverDoctorCommand = () =>
   new Command('doctor')
     .summary('find out what is wrong with this installation')
     .description(
-      'Looks at everything that a server needs: configuration, database, schema, clock, keys, network guard, ' +
-        'TLS, port, and whether deliveries are sent; and with --endpoint whether one is reached from here. ' +
-        'Says of each whether it is well and what to do if not. Changes nothing. Exit code 1 if there is a problem.',
+      'Checks everything that a server needs: configuration, database, schema, clock, keys, network guard, ' +
+        'TLS, port, and whether deliveries are sent; with --endpoint also whether this machine reaches one. ' +
+        'Says for each whether it is in order, and what to do if not. Changes nothing. Exit code 1 on a problem.',
     )
-    .option('--endpoint <url>', 'look whether deliveries to this URL would get through, too')
+    .option('--endpoint <url>', 'also check whether deliveries would reach this URL')
     .addHelpText(
       'after',
       examples(
-        ['Before the first start, and when something is odd', 'tidings server doctor'],
+        ['Before the first start, and when something is wrong', 'tidings server doctor'],
         ['Why does this endpoint get nothing?', 'tidings server doctor --endpoint https://example.com/hooks'],
         ['For monitoring', `tidings server doctor --output json | jq '.checks[] | select(.status == "problem")'`],
       ),

@@ -41,7 +41,7 @@ export const keysCommand = () =>
       examples(
         ['Which are there?', 'tidings server keys list'],
         ['The next one', 'tidings server keys rotate'],
-        ['One is known to others', 'tidings server keys revoke KID'],
+        ['Others know a key', 'tidings server keys revoke KID'],
         ['After every process has TIDINGS_MASTER_KEY=new,old', 'tidings server keys reseal'],
       ),
     )
@@ -50,8 +50,8 @@ const listKeysCommand = () =>
   new Command('list')
     .summary('list signing keys')
     .description(
-      'Lists the signing keys, the newest first. next: published, signs from the time shown on; signing: ' +
-        'signs now; published: signs no more, kept for tokens on their way; retired: receivers need it no more, and ' +
+      'Lists the signing keys, newest first. next: published, signs from the time shown on; signing: ' +
+        'signs now; published: no longer signs, kept for tokens in flight; retired: no longer needed by receivers; ' +
         'the scheduler deletes it; revoked: taken out of use.',
     )
     .addHelpText('after', examples(['Which signs now?', 'tidings server keys list']))
@@ -68,9 +68,9 @@ const rotateCommand = () =>
   new Command('rotate')
     .summary('publish the next signing key')
     .description(
-      'Makes the next signing key and publishes it. It signs ten minutes from now, ' +
-        'when every receiver’s cache has turned over; the one before stays published until its last tokens have ' +
-        'expired. Nothing is to be done at the receivers.',
+      'Creates the next signing key and publishes it. It signs ten minutes from now, ' +
+        'when every receiver’s cache has expired; the previous key stays published until its last tokens have ' +
+        'expired. Receivers need no change.',
     )
     .addHelpText('after', examples(['Each year, or when a key may be known', 'tidings server keys rotate']))
     .action(async (_options, command) => {
@@ -96,14 +96,14 @@ const revokeCommand = () =>
   new Command('revoke')
     .summary('take a signing key out of use at once')
     .description(
-      'Takes a signing key out of the published set and deletes its private half: for one that others may know. ' +
-        'Running servers drop it within 15 s; a receiver refuses its tokens when its cache has turned over, five ' +
-        'minutes later at most. If it was the one that signs, deliveries wait until every receiver can know the next ' +
-        'one, five and a half minutes, and are sent then: none is lost.',
+      'Removes a signing key from the published set and deletes its private half, for a key that others may know. ' +
+        'Running servers drop it within 15 s; a receiver refuses its tokens when its cache has expired, five ' +
+        'minutes later at most. If it is the key that signs, deliveries wait until every receiver can know the next ' +
+        'one, for five and a half minutes, and are then sent: none is lost.',
     )
     .argument('<kid>', 'the key’s id: tidings server keys list')
     .option('-y, --yes', 'do not ask for confirmation')
-    .addHelpText('after', examples(['It was seen where it should not be', 'tidings server keys revoke KID']))
+    .addHelpText('after', examples(['It has leaked', 'tidings server keys revoke KID']))
     .action(async (kid, _options, command) => {
       const session = new Session(command)
       const { confirm } = await import('../output/prompt.ts')
@@ -129,7 +129,7 @@ const revokeCommand = () =>
         )
         session.output.message(
           signsFrom > now
-            ? 'Until then nothing is sent: the next key is being made known. Pings answer UNAVAILABLE.'
+            ? 'Until then nothing is sent, so that receivers can learn the next key. Pings answer UNAVAILABLE.'
             : 'Another key signs: nothing waits.',
         )
       })
@@ -139,7 +139,7 @@ const resealCommand = () =>
   new Command('reseal')
     .summary('seal all secrets with the first master key, so that the others can be left out')
     .description(
-      'Seals the secrets of access tokens, the signing keys and what is kept under Idempotency-Keys again with the ' +
+      'Seals the secrets of access tokens, the signing keys and the answers under Idempotency-Keys again with the ' +
         'first key of TIDINGS_MASTER_KEY, while servers run. The master key is replaced in four steps: ' +
         '1. old,new for every process. 2. new,old for every process. 3. This, with new,old. ' +
         '4. new for every process. ' +

@@ -19,7 +19,7 @@ import { keysCommand } from './server-keys.ts'
 export const serverCommand = () =>
   new Command('server')
     .description(
-      'Runs and maintains a server, straight on the database that its environment names (TIDINGS_DATABASE_URL ' +
+      'Runs and maintains a server, directly on the database that its environment names (TIDINGS_DATABASE_URL ' +
         'and the rest); in a folder with a sandbox, on that.',
     )
     .addCommand(startCommand())
@@ -34,14 +34,14 @@ export const serverCommand = () =>
     .addCommand(serverDoctorCommand())
     .addHelpText(
       'after',
-      examples(['Try it out', 'tidings server start --sandbox'], ['Is all as it should be?', 'tidings server doctor']),
+      examples(['Try it out', 'tidings server start --sandbox'], ['Is everything in order?', 'tidings server doctor']),
     )
 
 const startCommand = () =>
   new Command('start')
     .summary('run a server with the roles that TIDINGS_ROLES names')
     .description(
-      'Runs a server until it is told to stop. On SIGTERM or ctrl-C it takes no more requests, ' +
+      'Runs a server until it is told to stop. On SIGTERM or ctrl-C it accepts no new requests, ' +
         'finishes what is in flight, and ends within 30 s.',
     )
     .option(
@@ -50,7 +50,7 @@ const startCommand = () =>
     )
     .option(
       '--processes <count>',
-      'so many processes, or "auto" for one a core: they share the port, and one that dies is started again; ' +
+      'this many processes, or "auto" for one a core: they share the port, and one that dies is started again; ' +
         'each has its own TIDINGS_CONCURRENCY and database connections. MySQL or MariaDB only',
       processCount,
       1,
@@ -65,7 +65,7 @@ const startCommand = () =>
             'tidings server start',
         ],
         ['On all cores of this machine', 'tidings server start --processes auto'],
-        ['Metrics and health at a port of their own', 'TIDINGS_METRICS_PORT=9400 tidings server start'],
+        ['Metrics and health on a port of their own', 'TIDINGS_METRICS_PORT=9400 tidings server start'],
         ['The delivery loop alone, on a machine of its own', 'TIDINGS_ROLES=delivery tidings server start'],
       ),
     )
@@ -88,7 +88,7 @@ const startCommand = () =>
         exitCodes.failed,
         'CANNOT_START',
         'The first process has ended before it was ready.',
-        'What it said is above.',
+        'Its output is above.',
       )
     })
 
@@ -181,7 +181,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
         exitCodes.failed,
         'CANNOT_START',
         `The server cannot start: ${(error as Error).message}.`,
-        (error as { hint?: string }).hint ?? 'The log above tells more.',
+        (error as { hint?: string }).hint ?? 'The log above says more.',
       )
     )
   }
@@ -212,19 +212,19 @@ const migrateCommand = () =>
   new Command('migrate')
     .summary('bring the database schema up to date')
     .description(
-      'Brings the schema of the database up to date. Waits while another process does the same. Killed half-way, it ' +
-        'is run again, and goes on from there. Servers of the version before may run meanwhile. The database’s user ' +
-        'needs more than one that a server runs as: CREATE, ALTER, DROP, INDEX and REFERENCES.',
+      'Brings the schema of the database up to date. Waits while another process does the same. If it is killed, ' +
+        'run it again: it continues from there. Servers of the previous version may run meanwhile. The database user ' +
+        'needs more grants than a server’s: CREATE, ALTER, DROP, INDEX and REFERENCES.',
     )
-    .option('--down', 'take back the latest batch of migrations instead, with the data in its tables')
-    .option('--force-unlock', 'first release the mark that a killed migration of an earlier release has left')
+    .option('--down', 'revert the latest batch of migrations instead, with the data in its tables')
+    .option('--force-unlock', 'first remove the lock that a killed migration of an earlier release has left')
     .option('-y, --yes', 'do not ask for confirmation')
     .addHelpText(
       'after',
       examples(
         ['Before the first start, and with each new version', 'tidings server migrate'],
         [
-          'As a user of the database’s own that may change the schema',
+          'As a database user that may change the schema',
           'TIDINGS_DATABASE_URL_FILE=/run/secrets/migration-url tidings server migrate',
         ],
       ),
@@ -236,7 +236,7 @@ const migrateCommand = () =>
       if (options.down) {
         const { confirm } = await import('../output/prompt.ts')
         await confirm(
-          'Take back the latest migrations? The tables they made are dropped with all data in them.',
+          'Revert the latest migrations? The tables they created are dropped with all data in them.',
           session,
         )
       }
@@ -244,7 +244,7 @@ const migrateCommand = () =>
         if (options.forceUnlock) await forceUnlock(database)
         const names = await (options.down ? rollback : migrate)(database, { onWait }).catch(error => {
           if (!(error instanceof MigrationError)) throw error
-          throw new CliError(exitCodes.failed, error.code, `Nothing is migrated: ${error.message}.`, error.hint)
+          throw new CliError(exitCodes.failed, error.code, `Nothing was migrated: ${error.message}.`, error.hint)
         })
         const done = options.down ? 'Took back' : 'Migrated'
         session.output.one({ migrated: options.down ? [] : names, takenBack: options.down ? names : [] }, () => '')
@@ -256,11 +256,11 @@ const migrateCommand = () =>
 
 const tokenCommand = () =>
   new Command('token')
-    .summary('make an access token, such as the first one of a new installation')
-    .description('Makes an access token and prints its id, API key and secret. The secret is shown this once.')
-    .requiredOption('--name <name>', 'what it is for')
+    .summary('create an access token, such as the first one of a new installation')
+    .description('Creates an access token and prints its id, API key and secret. The secret is shown only this once.')
+    .requiredOption('--name <name>', 'what the token is for')
     .requiredOption('--permissions <list>', `${permissions.join(', ')} (comma-separated)`, collect)
-    .option('--organisation <id>', 'an organisation that it sees (repeatable); it sees all if none is given', collect)
+    .option('--organisation <id>', 'an organisation that it sees (repeatable); by default it sees all', collect)
     .addOption(new Option('--expires <time>', 'when it expires, in ISO 8601').argParser(parseTime))
     .addHelpText(
       'after',
@@ -314,16 +314,12 @@ const seedCommand = () =>
     .description(
       'Adds made-up organisations, projects, users, webhooks, events and deliveries to the database, for tests. ' +
         'Without numbers: a few samples, if there are none. Events are spread over the days that they are kept; ' +
-        'their deliveries have attempts, and of the last day some are still pending.',
+        'their deliveries have attempts, and some of the last day are still pending.',
     )
     .option('--organisations <n>', 'how many organisations to add', wholeNumber)
     .option('--projects <n>', 'how many projects to add, spread over them', wholeNumber)
     .option('--users <n>', 'how many users to add', wholeNumber)
-    .option(
-      '--webhooks <n>',
-      'how many webhooks to add, of a new access token that nobody has the secret of',
-      wholeNumber,
-    )
+    .option('--webhooks <n>', 'how many webhooks to add, of a new access token whose secret nobody has', wholeNumber)
     .option('--events <n>', 'how many events to add, spread over the projects', wholeNumber)
     .option('--deliveries <n>', 'how many deliveries to add, spread over the events and the webhooks', wholeNumber)
     .addHelpText(
@@ -351,7 +347,7 @@ const seedCommand = () =>
           session.output.one({ samples: true }, () => '')
           return session.output.message('The samples are there: tidings organisations list')
         }
-        if (deliveries > 0 && events === 0) throw usageError('--deliveries are of events that are added: add --events')
+        if (deliveries > 0 && events === 0) throw usageError('--deliveries belong to added events: give --events too')
         const told = new Map<string, number>()
         const tell = (table: string, written: number) => {
           if (written < (told.get(table) ?? 0) + 100_000) return

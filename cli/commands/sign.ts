@@ -8,13 +8,13 @@ import { examples, readBytes } from '../options.ts'
 export const signCommand = () =>
   new Command('sign')
     .description(
-      'Prints the headers of a signed request, one a line as curl -H @- reads them; ' +
-        'with --output json as an object. A signature is good for 5 minutes either way, and a mutation’s only once.',
+      'Prints the headers of a signed request, one a line, as curl -H @- reads them; ' +
+        'with --output json as an object. A signature is valid for 5 minutes before and after, and for one mutation.',
     )
     .option('-X, --method <method>', 'HTTP method', 'POST')
     .option('--path <path>', 'path and query, below the server’s URL', '/graphql')
     .option('-d, --body <body>', 'the body: the text itself, @FILE, or - for standard input', '')
-    .option('--idempotency-key <key>', 'sign an Idempotency-Key: sent again under it, a mutation is done once')
+    .option('--idempotency-key <key>', 'sign an Idempotency-Key, so that a repeated mutation is done once')
     .option('--at <time>', 'sign for this time (ISO 8601) instead of now')
     .addHelpText(
       'after',
@@ -25,7 +25,7 @@ export const signCommand = () =>
 tidings sign --body @query.json | curl -H @- --data-binary @query.json http://127.0.0.1:4100/graphql`,
         ],
         [
-          'A mutation that may be sent again: signed anew, under the same key',
+          'A mutation that may be sent again: sign anew with the same key',
           'tidings sign --body @mutation.json --idempotency-key report-2026-3 | ' +
             'curl -H @- --data-binary @mutation.json http://127.0.0.1:4100/graphql',
         ],

@@ -36,9 +36,9 @@ export const tokensCommand = () =>
     .addHelpText(
       'after',
       examples(
-        ['Which are there, and which are still used?', 'tidings tokens list'],
+        ['Which exist, and which are in use?', 'tidings tokens list'],
         [
-          'Rotate: make the next one, use it, then end the old one',
+          'Rotate: create the next one, use it, then revoke the old one',
           'tidings tokens create --name ci-2027 --permissions read,webhooks --save ci',
         ],
       ),
@@ -47,7 +47,7 @@ export const tokensCommand = () =>
 const listTokensCommand = () =>
   listCommand()
     .summary('list access tokens')
-    .description('Lists access tokens, the newest first. Without the permission admin, that is the one in use.')
+    .description('Lists access tokens, newest first. Without the permission admin, only the one in use.')
     .option('--active', 'only those that are neither revoked nor expired')
     .addHelpText(
       'after',
@@ -75,15 +75,15 @@ const listTokensCommand = () =>
 
 const createCommand = () =>
   new Command('create')
-    .summary('make an access token; its secret is shown this once')
+    .summary('create an access token; its secret is shown only this once')
     .description(
-      'Makes an access token. Its secret is shown this once, or with --save goes straight into a profile and is ' +
-        'not shown at all. Takes an access token with the permission admin.',
+      'Creates an access token. Its secret is shown only this once, or with --save goes directly into a profile and ' +
+        'is not shown at all. Needs an access token with the permission admin.',
     )
-    .requiredOption('--name <name>', 'what it is for')
+    .requiredOption('--name <name>', 'what the token is for')
     .requiredOption('--permissions <list>', `what it may do: ${permissions.join(', ')} (comma-separated)`, collect)
-    .option('--organisation <id>', 'an organisation that it sees (repeatable); it sees all if none is given', collect)
-    .option('--expires <time>', 'when it expires: so long from now as 12h or 90d, a date, or an ISO 8601 time')
+    .option('--organisation <id>', 'an organisation that it sees (repeatable); by default it sees all', collect)
+    .option('--expires <time>', 'when it expires: how long from now (12h, 90d), a date, or an ISO 8601 time')
     .option('--save <profile>', 'save it as this profile instead of showing its secret')
     .addOption(dryRunOption())
     .addHelpText(
@@ -94,14 +94,11 @@ const createCommand = () =>
           'tidings tokens create --name ci --permissions read,webhooks --expires 90d',
         ],
         [
-          'Its secret into a file that only you can read',
+          'With its secret in a file that only you can read',
           'tidings tokens create --name ci --permissions read --output json ' +
             '| jq -r .secret | install -m 600 /dev/stdin secret.txt',
         ],
-        [
-          'Take the place of the one in profile ci',
-          'tidings tokens create --name ci-2 --permissions read,webhooks --save ci',
-        ],
+        ['Replace the token in profile ci', 'tidings tokens create --name ci-2 --permissions read,webhooks --save ci'],
       ),
     )
     .action(async (options, command) => {
@@ -116,8 +113,8 @@ const createCommand = () =>
       const replaced = options.save === undefined ? undefined : readProfiles().profiles[options.save]
       if (options.save !== undefined && !/^[A-Za-z0-9][\w.-]*$/.test(options.save)) {
         throw usageError(
-          `${JSON.stringify(options.save)} is no name for a profile.`,
-          'Letters, digits, “.”, “_” and “-”.',
+          `${JSON.stringify(options.save)} is not a valid profile name.`,
+          'Use letters, digits, “.”, “_” and “-”.',
         )
       }
       if (options.save !== undefined && !session.dryRun) tryToSave()
@@ -165,7 +162,7 @@ const createCommand = () =>
         output.one(accessToken, colours => describe([], colours))
       }
       const mayRead = accessToken.permissions.some(each => each === 'read' || each === 'admin')
-      if (!mayRead) output.warning('Without the permission read it cannot list or show anything, itself included.')
+      if (!mayRead) output.warning('Without the permission read it can list and show nothing, not even itself.')
       if (options.save === undefined) {
         output.message('The secret is not shown again. Save it where it is used with: tidings login')
         return
@@ -176,7 +173,7 @@ const createCommand = () =>
       )
       if (replaced && replaced.apiKey !== apiKey) {
         output.message(
-          `The one it held before, ${cellText(replaced.apiKey)}, is still good. End it with: ` +
+          `The one it held before, ${cellText(replaced.apiKey)}, is still valid. Revoke it with: ` +
             `tidings tokens revoke ${cellText(replaced.apiKey)}`,
         )
       }
@@ -184,20 +181,17 @@ const createCommand = () =>
 
 const revokeCommand = () =>
   new Command('revoke')
-    .summary('end an access token at once')
+    .summary('revoke an access token at once')
     .description(
-      'Ends an access token at once: requests that it signs are refused from then on. Its webhooks go on; ' +
-        'disable those that should not. Takes an access token with the permission admin.',
+      'Revokes an access token at once: requests signed with it are refused from then on. Its webhooks go on; ' +
+        'disable those that must not. Needs an access token with the permission admin.',
     )
     .argument('<id>', 'the access token’s id, or its API key')
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
       'after',
-      examples(
-        ['With a question first', 'tidings tokens revoke ID'],
-        ['In a script', 'tidings tokens revoke ID --yes'],
-      ),
+      examples(['After a confirmation', 'tidings tokens revoke ID'], ['In a script', 'tidings tokens revoke ID --yes']),
     )
     .action(async (given, options, command) => {
       const session = new Session(command)
@@ -205,7 +199,7 @@ const revokeCommand = () =>
       if (options.dryRun) return void (await session.graphql(revoke, { id: given }))
       const found = await find(session, given)
       if (found.revokedAt !== null) {
-        session.output.message(`It was revoked ${relativeIso(found.revokedAt, session.output.nowMs)} already.`)
+        session.output.message(`It was already revoked ${relativeIso(found.revokedAt, session.output.nowMs)}.`)
       } else {
         const own = found.apiKey === session.settings.apiKey?.value ? ' It is the one that this command uses.' : ''
         const used = found.lastUsedAt
@@ -241,7 +235,7 @@ const find = async (session: Session, given: string): Promise<AccessToken> => {
     exitCodes.notFound,
     'NOT_FOUND',
     `No access token ${cellText(given)} is visible to the one in use.`,
-    'See those that are with: tidings tokens list',
+    'List the visible ones with: tidings tokens list',
   )
 }
 

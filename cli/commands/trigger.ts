@@ -18,12 +18,12 @@ const MOST = 1_000
 export const triggerCommand = () =>
   new Command('trigger')
     .description(
-      'Sends an example of an event of any type to a webhook, whatever it is limited to: signed, delivered, retried ' +
-        'and logged as a real one. The ids in its payload are the same in every example, so that a receiver can tell.',
+      'Sends an example of any event type to a webhook, whatever its filters are: signed, delivered, retried ' +
+        'and logged like a real event. The ids in its payload are the same in every example: a receiver can tell.',
     )
     .addArgument(new Argument('<type>', 'the type of event').choices(eventTypes))
-    .option('--webhook <id>', 'to this webhook; to the one there is that is active, unless given')
-    .option('--set <path=value>', 'what is to differ in the payload, such as projectReport.quarter=2026-3', gather)
+    .option('--webhook <id>', 'the webhook; by default the only active one')
+    .option('--set <path=value>', 'a value to change in the payload, such as projectReport.quarter=2026-3', gather)
     .option('--count <number>', 'so many of them', wholeNumber, 1)
     .addOption(dryRunOption())
     .addHelpText(
@@ -31,7 +31,7 @@ export const triggerCommand = () =>
       examples(
         ['Try “overdue” without being overdue', 'tidings trigger project_report_quarterly_overdue --webhook ID'],
         [
-          'With a quarter of one’s own',
+          'With another quarter',
           'tidings trigger project_report_quarterly_submitted --webhook ID --set projectReport.quarter=2026-1',
         ],
         ['Twenty of them', 'tidings trigger token_expired --webhook ID --count 20'],
@@ -50,7 +50,7 @@ export const triggerCommand = () =>
       if (times === 1 || session.dryRun) {
         const delivery = await send()
         session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
-        session.output.message(`Queued. See what comes of it with: tidings deliveries show ${cellText(delivery.id)}`)
+        session.output.message(`Queued. See the result with: tidings deliveries show ${cellText(delivery.id)}`)
         return
       }
       const each = Array.from({ length: times }, () => webhookId)
@@ -76,7 +76,7 @@ const webhookFor = async (session: Session, named: string | undefined): Promise<
   if (others.length === 0) return only.id
   const shown = webhooks.slice(0, 5).map(webhook => `${calledWebhook(webhook, webhook.id)} (${cellText(webhook.id)})`)
   const more = webhooks.length > 5 ? ' and others' : ''
-  throw usageError(`Several webhooks are active: ${shown.join(', ')}${more}.`, 'Say which one is meant with --webhook.')
+  throw usageError(`Several webhooks are active: ${shown.join(', ')}${more}.`, 'Choose one with --webhook.')
 }
 
 type Payload = { [name: string]: unknown }

@@ -36,7 +36,7 @@ const listUsersCommand = () =>
         fields: 'id name',
         view: {
           columns: [idColumn, { title: 'NAME', shrinks: 'end', cell: row => cellText(row.name) }],
-          empty: 'No users. Make one with: tidings users upsert NAME',
+          empty: 'No users. Create one with: tidings users upsert NAME',
         },
         conditions: options.name ? [{ name: { $regex: `(?i)${options.name}` } }] : [],
         sort: [{ name: 'asc' }],
@@ -47,10 +47,10 @@ const upsertCommand = () =>
   new Command('upsert')
     .summary('create a user, or rename one')
     .description(
-      'Creates a user, or renames the one with the id that is given. Takes an access token with the permission admin.',
+      'Creates a user, or renames the one with the given id. Needs an access token with the permission admin.',
     )
     .argument('<name>', 'the name')
-    .option('--id <id>', 'of the user to rename; a new one is created under it, so that repeating is safe')
+    .option('--id <id>', 'id of the user to rename; an unknown id creates it, so that repeating is safe')
     .addOption(dryRunOption())
     .addHelpText(
       'after',

@@ -11,35 +11,32 @@ import { readToken } from '../verify/token-source.ts'
 export const verifyCommand = () =>
   new Command('verify')
     .description(
-      'Checks a delivery token as a receiver must, and shows every check with what was expected, ' +
-        'what was found and what to do. Exit code 6 when one fails.',
+      'Checks a delivery token as a receiver must, and shows every check with what it expected, ' +
+        'what it found and what to do. Exit code 6 if one fails.',
     )
     .argument('[token]', 'the token, or the whole Authorization header; - reads either from standard input')
-    .option('--clipboard', 'take the Authorization header, or the token alone, from the clipboard')
+    .option('--clipboard', 'read the Authorization header, or only the token, from the clipboard')
     .option(
       '--request <files...>',
-      'take token, body and audience from a request as listen --save keeps it, or as curl tells it with -v, ' +
-        '--trace or --trace-ascii; - for standard input. Of several each is told on a line',
+      'read token, body and audience from a request that listen --save kept, or from curl’s output with -v, ' +
+        '--trace or --trace-ascii; - for standard input. Several requests get a line each',
     )
-    .option('--issuer <url>', 'what iss must equal; the server’s URL unless given')
+    .option('--issuer <url>', 'what iss must equal; by default the server’s URL')
     .option('--audience <url>', 'what aud must equal: the endpoint’s URL as registered')
-    .option(
-      '--jwks <source>',
-      'URL or file of the issuer’s keys; from the issuer’s /.well-known/jwks.json unless given',
-    )
+    .option('--jwks <source>', 'URL or file of the issuer’s keys; by default the issuer’s /.well-known/jwks.json')
     .option('--body <body>', 'the delivery’s body, to compare eventId with jti: the text, @FILE, or -')
     .option('--webhook-id <ids>', 'the ids of your own webhooks, one of which the body must name', collect)
-    .option('--strict', 'fail where issuer or audience are not known, instead of leaving them unchecked')
-    .option('--at <time>', 'check as of this time (ISO 8601) instead of now')
+    .option('--strict', 'fail if issuer or audience are unknown, instead of leaving them unchecked')
+    .option('--at <time>', 'check at this time (ISO 8601) instead of now')
     .addHelpText(
       'after',
       examples(
         ['The header just copied from a log', 'tidings verify --clipboard --audience https://example.com/hooks'],
         [
-          'A token that has expired since, as of when it was received',
+          'A token that has expired since, at the time it was received',
           'tidings verify @token.txt --at 2026-11-21T00:40:01Z',
         ],
-        ['What tidings listen --save kept, replays among it too', 'tidings verify --request received/*.http'],
+        ['What tidings listen --save kept; finds replays among them', 'tidings verify --request received/*.http'],
         ['Without a connection', 'tidings verify - --jwks jwks.json --issuer https://tidings.example.com < token.txt'],
       ),
     )
@@ -48,7 +45,7 @@ export const verifyCommand = () =>
       const [request, ...more] = options.request ?? []
       if (more.length > 0) {
         if (argument !== undefined || options.clipboard || options.body !== undefined) {
-          throw usageError('Several requests are given, and a token or a body besides.', 'Give the requests alone.')
+          throw usageError('Several requests are given, and a token or a body too.', 'Give only the requests.')
         }
         const { verifyMany } = await import('../verify/many.ts')
         return verifyMany(session, [request!, ...more], options)

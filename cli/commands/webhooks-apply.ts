@@ -51,7 +51,7 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
     exitCodes.failed,
     'PARTLY_FAILED',
     `${failed.length} of ${count(results.length, 'webhook')} could not be set up.`,
-    'Mend what is said above and run it again: what is done already stays as it is.',
+    'Correct what is reported above and run it again: what is done already stays as it is.',
   )
 }
 
@@ -92,8 +92,8 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
   const found = await session.output.waiting(connection.url.host, asked).catch(unlessForbidden)
   if (!found) {
     session.output.warning(
-      'Without the permission read it is not known which webhooks there are: an entry without an id means the one ' +
-        'that this access token has made so for its URL.',
+      'Without the permission read, existing webhooks are unknown: an entry without an id means the webhook ' +
+        'that this access token created this way for its URL.',
     )
   }
   const { webhooks } = found ?? { webhooks: [] }
@@ -106,7 +106,7 @@ const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Pl
         'AMBIGUOUS',
         `There are ${more.length + 1} webhooks with the URL ${cellText(entry.url)}: ` +
           `${sameUrl.map(({ id }) => cellText(id)).join(', ')}.`,
-        'Give the entry the id of the one that is meant. Nothing was changed.',
+        'Give the entry the id of the right one. Nothing was changed.',
       )
     }
     const id = known?.id ?? entry.id ?? (await idForUrl(connection.apiKey, entry.url))

@@ -22,13 +22,13 @@ export const recoverCommand = () =>
   new Command('recover')
     .summary('send again what a webhook has not acknowledged')
     .description(
-      'Queues every event since a time that the webhook should have had and has not acknowledged, ' +
-        'however that came about: dropped, rejected, cancelled, or never queued because the webhook was not ' +
-        'active. What is pending is left alone. It is safe to repeat.',
+      'Queues every event since a time that the webhook should have received and has not acknowledged, ' +
+        'whatever the reason: dropped, rejected, cancelled, or never queued because the webhook was not ' +
+        'active. Pending deliveries stay as they are. It is safe to repeat.',
     )
     .argument('<id>', 'the webhook’s id')
     .requiredOption('--since <time>', 'from this time on: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
-    .option('--until <time>', 'up to this time; to now unless given')
+    .option('--until <time>', 'up to this time; by default now')
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
@@ -97,6 +97,6 @@ const notActive = (id: string, status: string, since: string): CliError =>
     exitCodes.failed,
     'CONFLICT',
     `The webhook is ${cellText(status)}: nothing can be queued for it.`,
-    `Make it active first, which pings it: tidings webhooks enable ${id}. Then: tidings webhooks recover ${id} ` +
+    `Make it active first, which sends a ping: tidings webhooks enable ${id}. Then: tidings webhooks recover ${id} ` +
       `--since ${cellText(since)}`,
   )

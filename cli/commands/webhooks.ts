@@ -28,8 +28,8 @@ import { recoverCommand } from './webhooks-recover.ts'
 export const webhooksCommand = () =>
   new Command('webhooks')
     .description(
-      'The endpoints that events are sent to. Which events, organisations and projects each is limited to, ' +
-        'and how it is doing.',
+      'The endpoints that receive events: the events, organisations and projects that each is limited to, ' +
+        'and the health of each.',
     )
     .addCommand(createCommand())
     .addCommand(listWebhooksCommand())
@@ -44,35 +44,35 @@ export const webhooksCommand = () =>
       'after',
       examples(
         ['Register an endpoint', 'tidings webhooks create https://example.com/hooks'],
-        ['How are they doing?', 'tidings webhooks list'],
-        ['Make up for an outage', 'tidings webhooks recover ID --since 2h'],
+        ['Which are healthy?', 'tidings webhooks list'],
+        ['Send again after an outage', 'tidings webhooks recover ID --since 2h'],
       ),
     )
 
 const createCommand = () =>
   new Command('create')
-    .summary('register an endpoint, or all those of a file')
+    .summary('register an endpoint, or all endpoints of a file')
     .description(
-      'Registers an endpoint. It is pinged first, and must answer with exactly 200; otherwise nothing is stored. ' +
-        'With --file it makes all the webhooks of a file so: creates those that are missing, ' +
-        'changes those that differ, and leaves the others alone, so that it can be repeated. ' +
-        'An entry means the webhook with its id, or else the one with its URL.',
+      'Registers an endpoint. The server pings it first, and stores it only if it answers exactly 200. ' +
+        'With --file it applies all webhooks of a file: creates missing ones, ' +
+        'changes those that differ, and leaves the rest alone, so that it can be repeated. ' +
+        'An entry without an id means the webhook with its URL.',
     )
-    .argument('[url]', 'the endpoint, as deliveries will name it in their token’s audience')
+    .argument('[url]', 'the endpoint, exactly as the audience of delivery tokens will name it')
     .option('-f, --file <path>', 'webhooks as a JSON array, or one a line; - for standard input')
-    .option('--name <name>', 'what people know it by')
-    .option('--label <key=value>', 'find it by this, such as team=payments (repeatable)', gather)
+    .option('--name <name>', 'its name, accepted wherever its id is')
+    .option('--label <key=value>', 'a label to find it by, such as team=payments (repeatable)', gather)
     .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
-    .option('--project <id>', 'or of this project (repeatable)', collect)
+    .option('--project <id>', 'also events of this project (repeatable)', collect)
     .addOption(orderingOption())
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
       'after',
       `\nEvent types:\n${eventTypes.map(type => `  ${type}`).join('\n')}\n` +
-        'A ping is sent on registration and when asked for; it cannot be chosen.\n' +
-        'The last two tell of other webhooks, and are sent only where they are named.',
+        'A ping is sent on registration and on request; it cannot be chosen.\n' +
+        'The last two are about other webhooks, and go only to webhooks that name them.',
     )
     .addHelpText(
       'after',
@@ -89,12 +89,9 @@ const createCommand = () =>
           'tidings webhooks create https://example.com/hooks --name Ledger --label team=payments',
         ],
         ['Keep its id', 'tidings webhooks create https://example.com/hooks --output id > webhook.id'],
+        ['All webhooks of a file; --dry-run shows the changes first', 'tidings webhooks create --file webhooks.json'],
         [
-          'All those of a file; --dry-run shows first what would be done',
-          'tidings webhooks create --file webhooks.json',
-        ],
-        [
-          'A line of the file; a JSON array of such does as well',
+          'One line of the file; a JSON array works too',
           `echo '{"url":"https://example.com/a","events":["token_expired"]}' > webhooks.json`,
         ],
       ),
@@ -105,15 +102,14 @@ const createCommand = () =>
         const { name, label, events, organisation, project, ordering } = options
         if ([url, name, label, events, organisation, project, ordering].some(each => each !== undefined)) {
           throw usageError(
-            '--file says all there is to say.',
-            'Leave out the URL, --name, --label, --events, --organisation, --project and --ordering.',
+            '--file already says everything.',
+            'Remove the URL, --name, --label, --events, --organisation, --project and --ordering.',
           )
         }
         const { applyWebhookFile } = await import('./webhooks-apply.ts')
         return applyWebhookFile(session, options.file)
       }
-      if (url === undefined)
-        throw usageError('No endpoint is given.', 'Give its URL, or name a file of them with --file.')
+      if (url === undefined) throw usageError('No endpoint is given.', 'Give its URL, or a file with --file.')
       const { webhook } = await session.graphql<{ webhook: Webhook }>(
         createWebhook,
         given({
@@ -130,14 +126,14 @@ const createCommand = () =>
 const listWebhooksCommand = () =>
   listCommand()
     .summary('list webhooks')
-    .description('Lists the webhooks that the access token may see, the newest first.')
+    .description('Lists the webhooks that the access token may see, newest first.')
     .addOption(new Option('--status <status>', 'only those in this status').choices(webhookStatuses))
     .addHelpText(
       'after',
       examples(
-        ['What receives nothing any more, and why', `tidings webhooks list --status inactive`],
+        ['Those that receive nothing any more, and why', `tidings webhooks list --status inactive`],
         ['Those of one team', `tidings webhooks list --selector '{"labels.team":"payments"}' --sort name`],
-        ['How many each team has', 'tidings webhooks list --count --by labels.team'],
+        ['Their number for each team', 'tidings webhooks list --count --by labels.team'],
         ['By any field', `tidings webhooks list --selector '{"url":{"$regex":"example[.]com"}}'`],
         ['For a script', `tidings webhooks list --output json | jq -r '.[].url'`],
       ),
@@ -159,7 +155,7 @@ const showCommand = () =>
     .summary('show one webhook, its filters and its health')
     .argument('<id>', 'the webhook’s id')
     .addOption(dryRunOption())
-    .addHelpText('after', examples(['What it receives and how it is doing', 'tidings webhooks show ID']))
+    .addHelpText('after', examples(['Its filters and its health', 'tidings webhooks show ID']))
     .action(async (id, _options, command) => {
       const session = new Session(command)
       printWebhook(session, await findWebhook(session, await resolveId(session, 'webhooks', id)))
@@ -169,15 +165,15 @@ const updateCommand = () =>
   new Command('update')
     .summary('change what a webhook receives, and where')
     .description(
-      'Changes what is given and leaves the rest. A new URL, or a return to active, must answer a ping with 200 first.',
+      'Changes what is given and leaves the rest. A new URL, or a webhook made active, must answer a ping first.',
     )
     .argument('<id>', 'the webhook’s id')
     .option('--endpoint <url>', 'send to this URL from now on')
-    .option('--name <name>', 'what people know it by; empty for no name')
+    .option('--name <name>', 'its name; empty for none')
     .option('--label <key=value>', 'these labels (repeatable) in place of those it has, or: none', gather)
     .option('-e, --events <types>', 'only these event types, or: all', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable), or: all', collect)
-    .option('--project <id>', 'or of this project (repeatable), or: all', collect)
+    .option('--project <id>', 'also events of this project (repeatable), or: all', collect)
     .addOption(orderingOption())
     .addOption(new Option('--status <status>', 'active, or disabled').choices(settableStatuses))
     .addOption(yesOption())
@@ -187,7 +183,7 @@ const updateCommand = () =>
       examples(
         ['Move it', 'tidings webhooks update ID --endpoint https://example.com/new'],
         ['Call it something', 'tidings webhooks update ID --name Ledger --label team=payments --label env=live'],
-        ['Take the limit on event types away', 'tidings webhooks update ID --events all'],
+        ['Remove the filter on event types', 'tidings webhooks update ID --events all'],
         ['Send the events of each project in their order', 'tidings webhooks update ID --ordering project'],
       ),
     )
@@ -220,7 +216,7 @@ const enableCommand = () =>
     .addHelpText(
       'after',
       examples(
-        ['After the endpoint is mended', 'tidings webhooks enable ID'],
+        ['When the endpoint works again', 'tidings webhooks enable ID'],
         ['All that are inactive', 'tidings webhooks list --status inactive --output id | tidings webhooks enable -'],
       ),
     )
@@ -230,7 +226,7 @@ const disableCommand = () =>
   new Command('disable')
     .summary('stop sending to a webhook')
     .description(
-      'Stops sending to a webhook and cancels what is still waiting to be sent. It is kept, and can be enabled again.',
+      'Stops sending to a webhook and cancels its pending deliveries. The webhook is kept, and can be enabled again.',
     )
     .argument('<ids...>', 'ids of webhooks; - reads them from standard input, one a line')
     .addOption(yesOption())
@@ -238,7 +234,7 @@ const disableCommand = () =>
     .addHelpText(
       'after',
       examples(
-        ['With a question first', 'tidings webhooks disable ID'],
+        ['After a confirmation', 'tidings webhooks disable ID'],
         ['In a script', 'tidings webhooks disable ID --yes'],
       ),
     )
@@ -250,8 +246,7 @@ const deleteCommand = () =>
   new Command('delete')
     .summary('delete a webhook that is disabled')
     .description(
-      'Deletes a webhook for good. It must be disabled before. What was sent to it stays to be looked at until its ' +
-        'retention ends.',
+      'Deletes a webhook for good. Disable it first. Its deliveries stay visible until their ' + 'retention ends.',
     )
     .argument('<ids...>', 'ids of webhooks; - reads them from standard input, one a line')
     .addOption(yesOption())
@@ -259,7 +254,7 @@ const deleteCommand = () =>
     .addHelpText(
       'after',
       examples(
-        ['One that is not needed any more', 'tidings webhooks disable ID && tidings webhooks delete ID'],
+        ['One that is no longer needed', 'tidings webhooks disable ID && tidings webhooks delete ID'],
         [
           'All that are disabled',
           'tidings webhooks list --status disabled --output id | tidings webhooks delete - --yes',
@@ -304,7 +299,7 @@ const pingCommand = () =>
     .summary('send a ping event and wait for the answer')
     .argument('<id>', 'the webhook’s id')
     .addOption(dryRunOption())
-    .addHelpText('after', examples(['Does the endpoint take our tokens?', 'tidings webhooks ping ID']))
+    .addHelpText('after', examples(['Does the endpoint accept our tokens?', 'tidings webhooks ping ID']))
     .action(async (given, _options, command) => {
       const session = new Session(command)
       const id = await resolveId(session, 'webhooks', given)
@@ -320,7 +315,7 @@ const pingCommand = () =>
         exitCodes.failed,
         'PING_NOT_DELIVERED',
         `The ping was not delivered: it is ${cellText(delivery.status)}.`,
-        `See what was sent and what came back with: tidings deliveries show ${cellText(delivery.id)}`,
+        `See the attempts with: tidings deliveries show ${cellText(delivery.id)}`,
       )
     })
 

@@ -9,7 +9,7 @@ import { askViewer, describeSight } from '../resources/viewer.ts'
 
 export const whoamiCommand = () =>
   new Command('whoami')
-    .description('Shows the access token in use: its permissions, what it sees, and until when it is good.')
+    .description('Shows the access token in use: its permissions, what it sees, and when it expires.')
     .addOption(dryRunOption())
     .addHelpText(
       'after',

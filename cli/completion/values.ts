@@ -90,7 +90,7 @@ const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot):
   return (found?.rows ?? []).map(row => ({ value: row.id!, text: text(row) }))
 }
 
-/** What the line says of the connection; a secret from standard input is not to be had here. */
+/** What the line says of the connection; a secret from standard input is not available here. */
 const connectionFlags = (before: string[]): ConnectionFlags => {
   const given = (...flags: string[]) => {
     for (const [index, word] of before.entries()) {

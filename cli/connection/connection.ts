@@ -181,7 +181,7 @@ const hiddenByEnvironment = (profile: string, used: (Setting | undefined)[]): st
   const variables = used.flatMap(setting => (setting?.source.startsWith('TIDINGS_') ? [setting.source] : []))
   if (variables.length === 0) return []
   return [
-    `${variables.join(' and ')} in the environment ${variables.length === 1 ? 'takes' : 'take'} the place of ` +
+    `${variables.join(' and ')} in the environment ${variables.length === 1 ? 'overrides' : 'override'} ` +
       `what profile ${profile} says.`,
   ]
 }

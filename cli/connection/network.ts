@@ -60,6 +60,6 @@ const certificatesIn = ({ value, source }: Setting): string[] => {
   if (found) return found
   throw usageError(
     `The file that ${source} names holds no certificate.`,
-    'It is to be in PEM, which begins with -----BEGIN CERTIFICATE-----.',
+    'It must be PEM, which begins with -----BEGIN CERTIFICATE-----.',
   )
 }

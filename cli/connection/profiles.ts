@@ -1,6 +1,7 @@
-import { chmodSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { makeFolder } from '../../shared/make-folder.ts'
 import { CliError, exitCodes, fileFault } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 
@@ -102,7 +103,7 @@ const write = (stored: Profiles): void => writing(() => renameSync(writeBeside(s
 const writeBeside = (stored: Profiles): string => {
   const path = profilesPath()
   const folder = dirname(path)
-  mkdirSync(folder, { recursive: true, mode: 0o700 })
+  makeFolder(folder)
   chmodSync(folder, 0o700)
   const temporary = `${path}.${process.pid}.tmp`
   rmSync(temporary, { force: true })
@@ -118,7 +119,7 @@ const writing = (work: () => void): void => {
       exitCodes.failed,
       'PROFILES_UNWRITABLE',
       `The profiles in ${neutralise(profilesPath())} cannot be written: ${fileFault(error)}.`,
-      'Make its folder one that this user may write to, or name another: XDG_CONFIG_HOME=FOLDER',
+      'Let this user write to its folder, or name another: XDG_CONFIG_HOME=FOLDER',
     )
   }
 }
@@ -128,7 +129,7 @@ const unreadable = (path: string, why: string): CliError =>
     exitCodes.failed,
     'PROFILES_UNREADABLE',
     `The profiles in ${neutralise(path)} cannot be read: ${why}.`,
-    'Mend the file, or move it away and save the profile again with: tidings login',
+    'Repair the file, or move it away and save the profile again with: tidings login',
   )
 
 const isProfiles = (value: unknown): value is Profiles => {

@@ -65,12 +65,13 @@ const none = (): undefined => undefined
 const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
   UNAUTHENTICATED: ({ extensions, apiKey }) =>
     (entryFor(REFUSAL_HINTS, String(extensions.reason)) ?? whichToken)(neutralise(apiKey)),
-  FORBIDDEN: () => 'An admin can make one that may: tidings tokens create --help',
+  FORBIDDEN: () => 'An admin can create one with it: tidings tokens create --help',
   NOT_FOUND: () =>
     'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.',
   BAD_USER_INPUT: ({ message }) =>
     /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined,
-  PING_FAILED: () => 'Mend the endpoint and run this again. To try without one of your own: tidings listen --register',
+  PING_FAILED: () =>
+    'Repair the endpoint and run this again. To try without an endpoint of your own: tidings listen --register',
   CONFLICT: none,
   RESULT_TOO_LARGE: () =>
     'Narrow it with a selector, or page: --limit 1000 --sort id, and then --after with the last id of each page.',
@@ -85,7 +86,7 @@ const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
   INTERNAL_SERVER_ERROR: ({ extensions, response }) => {
     const requestId = extensions.requestId ?? response.headers.get('x-request-id')
     return (
-      'Try again. If it stays, tell whoever runs the server the request id: ' +
+      'Try again. If the error stays, give the request id to whoever runs the server: ' +
       `${neutralise(String(requestId ?? 'none'))}`
     )
   },
@@ -100,7 +101,7 @@ const askForAnother = (ended: string): string =>
 const REFUSAL_HINTS: Record<RefusalReason, (apiKey: string) => string> = {
   clock_skew: () => 'Set this machine’s clock, for instance by switching on network time.',
   unknown_key: apiKey =>
-    `Is ${apiKey} the key that was meant, and the server? See both, and where they come from, with: tidings config`,
+    `Check the key ${apiKey} and the server. See both, and where they come from, with: tidings config`,
   bad_signature: apiKey => `The secret does not belong to API key ${apiKey}. Save both again with: tidings login`,
   expired: () => askForAnother('good until its time'),
   revoked: () => askForAnother('withdrawn'),

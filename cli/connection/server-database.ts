@@ -26,7 +26,7 @@ export const withDatabase = async (work: (database: Database, config: Config) =>
       exitCodes.failed,
       'SCHEMA_MISSING',
       'The database has no schema yet.',
-      'Make it with: tidings server migrate',
+      'Create it with: tidings server migrate',
     )
   } finally {
     await database.close()
@@ -48,7 +48,7 @@ export const whereConfigured = async <T>(work: () => Promise<T>): Promise<T> => 
       exitCodes.failed,
       'CONFIGURATION',
       error.message,
-      'The README lists every setting. To try Tidings out without any: npm start',
+      'docs/reference/settings.md lists every setting. To try Tidings without any: npm start',
     )
   })
 }

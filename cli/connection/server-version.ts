@@ -23,7 +23,7 @@ export const difference = (server: string | undefined, own: string): string | un
   const [older, newer] = isOlder(own, server) ? ['this command line', 'server'] : ['the server', 'command line']
   return (
     `The server is version ${server} and this command line ${own}: ${older} may not know what the ${newer} does. ` +
-    'Use the same version of both.'
+    'Use the same version for both.'
   )
 }
 

@@ -33,7 +33,7 @@ export class Passing extends CliError {
 type Asked = { exitCode: ExitCode; code: ErrorCode | 'UNREACHABLE'; retryAfterMs: number }
 
 export const whatMayBeDone = ({ exitCode, code, message, hint }: Passing): CliError =>
-  new CliError(exitCode, code, message, `It may have been done all the same: look before you run this again. ${hint}`)
+  new CliError(exitCode, code, message, `It may have been done: check before you run this again. ${hint}`)
 
 /** What the server says that it cannot do now; undefined if it can, and won't. */
 export const passingError = ({ message, extensions = {} }: ServerError, response: Response): Passing | undefined => {
@@ -44,7 +44,7 @@ export const passingError = ({ message, extensions = {} }: ServerError, response
   // The same request, as it was sent before its connection broke.
   if (response.status === 409 && extensions.retryAfterSeconds !== undefined) {
     const is = { exitCode: exitCodes.failed, code: 'CONFLICT', retryAfterMs } as const
-    return new Passing('unknown', 'The server is still at work on this.', 'Look at what it comes to.', is)
+    return new Passing('unknown', 'The server is still working on this.', 'Check the result later.', is)
   }
   return undefined
 }
@@ -78,16 +78,16 @@ export const notReached = (url: URL, error: unknown, passedMs: number): CliError
   if (proxy) {
     return new Passing(
       UNSENT.has(code) ? 'nothing' : 'unknown',
-      `${url.origin} was not reached by the proxy ${proxy.value} (from ${proxy.source}): ${REASONS[code] ?? code}.`,
-      `Hosts that are to be reached without it: NO_PROXY=${url.hostname}. See more with: tidings doctor`,
+      `${url.origin} was not reached by way of proxy ${proxy.value} (from ${proxy.source}): ${REASONS[code] ?? code}.`,
+      `To reach the host without it: NO_PROXY=${url.hostname}. See more with: tidings doctor`,
     )
   }
   const hint =
     code === 'ECONNREFUSED'
-      ? 'Is the server running? A sandbox starts with: npm start. See which server is meant with: tidings config'
+      ? 'Is the server running? A sandbox starts with: npm start. See which server is used with: tidings config'
       : code === 'ENOTFOUND' || code === 'EAI_AGAIN'
-        ? 'Check the host name, and that this machine is online. See which server is meant with: tidings config'
-        : 'See which server is meant with: tidings config'
+        ? 'Check the host name, and that this machine is online. See which server is used with: tidings config'
+        : 'See which server is used with: tidings config'
   const done = UNSENT.has(code) ? 'nothing' : 'unknown'
   return new Passing(done, `${url.origin} was not reached: ${REASONS[code] ?? code}.`, hint)
 }
@@ -96,7 +96,7 @@ const REASONS: Record<string, string> = {
   ECONNREFUSED: 'nothing listens there (ECONNREFUSED)',
   ENOTFOUND: 'there is no such host (ENOTFOUND)',
   EAI_AGAIN: 'its name could not be looked up (EAI_AGAIN)',
-  ECONNRESET: 'the connection was broken off (ECONNRESET)',
+  ECONNRESET: 'the connection was reset (ECONNRESET)',
   UND_ERR_SOCKET: 'the connection was broken off',
   UND_ERR_CONNECT_TIMEOUT: 'connecting took too long',
   ERR_SSL_WRONG_VERSION_NUMBER: 'what listens there does not speak TLS; is it http?',

@@ -46,11 +46,7 @@ export const diagnoseClient = async (session: Session, webhookId: string | undef
   } catch (error) {
     findings.push(
       error instanceof CliError && error.code === 'FORBIDDEN'
-        ? note(
-            'access token',
-            `good, but ${error.message}`,
-            'For looking at anything, an admin makes one that may read.',
-          )
+        ? note('access token', `good, but ${error.message}`, 'An admin can create one with the permission read.')
         : failure('access token', error),
     )
   }
@@ -71,13 +67,13 @@ const diagnoseConnection = async (url: URL): Promise<Finding> => {
 const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: boolean }> => {
   const connection = await diagnoseConnection(url)
   if (connection.status === 'problem') {
-    const next = `${connection.next} A sandbox starts with: npm start. Which server is meant, and why: tidings config`
+    const next = `${connection.next} A sandbox starts with: npm start. Which server is used, and why: tidings config`
     return { findings: [{ ...connection, next }], ready: false }
   }
   const findings = [connection]
   if (url.protocol === 'http:' && !/^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(url.hostname)) {
     findings.push(
-      note('TLS', 'none: what is sent and answered can be read on the way', 'Use the server’s https address.'),
+      note('TLS', 'none: others can read requests and answers in transit', 'Use the server’s https address.'),
     )
   }
   const base = url.href.replace(/\/?$/, '/')
@@ -101,12 +97,16 @@ const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: b
   const { status, reason } = body ?? {}
   if (status === 'not ready') {
     findings.push(
-      problem('server', `not ready: ${String(reason)}`, 'Whoever runs it finds out more with: tidings server doctor'),
+      problem(
+        'server',
+        `not ready: ${String(reason)}`,
+        'Whoever runs it can find out more with: tidings server doctor',
+      ),
     )
     return { findings, ready: false }
   }
   if (response.status === 404 && (await hasKeySet(base))) {
-    findings.push(ok('server', 'answers; whether it is ready is told at an address of its own'))
+    findings.push(ok('server', 'answers; whether it is ready is shown at an address for operations'))
     return {
       findings: [...findings, ...(await diagnoseVersion(url)), ...diagnoseClock(response, startedAt)],
       ready: true,
@@ -154,7 +154,7 @@ const diagnoseClock = (response: Response, startedAtMs: number): Finding[] => {
   if (Math.abs(offMs) < CLOCK_TOLERANCE_MS) return [ok('clock', 'agrees with the server’s')]
   const found = `this machine’s is ${duration(Math.abs(offMs))} ${offMs < 0 ? 'behind' : 'ahead of'} the server’s`
   const judge = Math.abs(offMs) < SIGNATURE_WINDOW_MS ? note : problem
-  return [judge('clock', found, 'Requests are refused when it is five minutes off. Switch network time on.')]
+  return [judge('clock', found, 'Requests are refused if it is five minutes off. Switch network time on.')]
 }
 
 const diagnoseToken = (viewer: Viewer, nowMs: number): Finding[] => {
@@ -165,17 +165,17 @@ const diagnoseToken = (viewer: Viewer, nowMs: number): Finding[] => {
   const canSetUp = viewer.permissions.includes('webhooks') || viewer.permissions.includes('admin')
   return [
     isSoon
-      ? note('access token', `${viewer.name}; ${expires}`, 'Have the next one made: tidings tokens create --help')
+      ? note('access token', `${viewer.name}; ${expires}`, 'Have a new one created: tidings tokens create --help')
       : ok('access token', `${viewer.name}; ${expires}`),
     canSetUp
       ? ok('permissions', may)
       : note(
           'permissions',
           may,
-          'It cannot set up, ping or redeliver: for that, an admin makes one with the permission webhooks.',
+          'It cannot set up, ping or redeliver: an admin can create one with the permission webhooks.',
         ),
     sees === 'no organisation'
-      ? problem('sees', sees, 'An admin makes one that sees some: tidings tokens create --organisation ID')
+      ? problem('sees', sees, 'An admin can create one that sees some: tidings tokens create --organisation ID')
       : ok('sees', sees),
   ]
 }
@@ -203,7 +203,7 @@ const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]>
       problem(
         'webhook',
         `none with id ${id} is visible to this access token`,
-        'See those that are with: tidings webhooks list',
+        'List the visible ones with: tidings webhooks list',
       ),
     ]
   }
@@ -220,7 +220,7 @@ const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]>
       : problem(
           'webhook',
           `${webhook.status}${webhook.statusReason ? `: ${webhook.statusReason}` : ''}`,
-          `Nothing is sent to it. Once its endpoint is well: tidings webhooks enable ${id}`,
+          `It receives nothing. When its endpoint works again: tidings webhooks enable ${id}`,
         ),
     diagnoseDeliveries(webhook, session.output.nowMs),
     ...(url === null ? [] : [await diagnoseEndpoint(url)]),
@@ -236,7 +236,7 @@ const diagnoseDeliveries = (
     return note(
       'deliveries',
       `none yet; it was created ${relativeIso(createdAt, nowMs)}`,
-      `Send one with: tidings webhooks ping ${id}. What should it have had? tidings events list --since 1d`,
+      `Send one with: tidings webhooks ping ${id}. What should it have received? tidings events list --since 1d`,
     )
   }
   const when = `the last, ${last.eventType}, ${relativeIso(last.createdAt, nowMs)}`
@@ -250,7 +250,7 @@ const diagnoseDeliveries = (
       ? problem(
           'deliveries',
           `${when}, has not been attempted`,
-          'Is a server running that has the role “delivery”? Whoever runs it: tidings server doctor',
+          'Does a server with the role “delivery” run? Whoever runs it can check: tidings server doctor',
         )
       : last.status === 'cancelled'
         ? note('deliveries', `${when}: cancelled`, `What it missed: tidings webhooks recover ${id} --since 1d`)

@@ -68,9 +68,9 @@ const connected = (tls: boolean, host: string, port: number): Promise<Socket | T
 
 const certificateInDate = (name: string, found: string, { valid_to }: PeerCertificate): Finding => {
   const goodUntil = Date.parse(valid_to)
-  const said = `${found}; its certificate is good until ${day(goodUntil)}`
+  const said = `${found}; its certificate is valid until ${day(goodUntil)}`
   if (goodUntil - Date.now() > EXPIRES_SOON_MS) return ok(name, said)
-  return note(name, said, 'Renew the certificate: without a good one nothing is delivered.')
+  return note(name, said, 'Renew the certificate: without a valid one nothing is delivered.')
 }
 
 /** What is wrong with a certificate, and what to do. The codes are those of OpenSSL, and Node's own for the name. */
@@ -88,8 +88,8 @@ const certificateFault = (
       ]
     case 'CERT_NOT_YET_VALID':
       return [
-        `the certificate of ${host} is good from ${day(Date.parse(valid_from))} on only`,
-        'If that is past already, this machine’s clock is behind: switch network time on.',
+        `the certificate of ${host} is only valid from ${day(Date.parse(valid_from))} on`,
+        'If that day is past, this machine’s clock is behind: switch network time on.',
       ]
     case 'ERR_TLS_CERT_ALTNAME_INVALID': {
       const names = subjectaltname.replaceAll(/(DNS|IP Address):/g, '')
@@ -100,8 +100,8 @@ const certificateFault = (
     }
     case 'DEPTH_ZERO_SELF_SIGNED_CERT':
       return [
-        `the certificate of ${host} is signed by itself`,
-        'Have one made by a public authority, such as Let’s Encrypt: nobody else can tell that this one is genuine.',
+        `the certificate of ${host} is self-signed`,
+        'Get one from a public authority, such as Let’s Encrypt: nobody can verify a self-signed one.',
       ]
     case 'UNABLE_TO_VERIFY_LEAF_SIGNATURE':
     case 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY':
@@ -114,7 +114,7 @@ const certificateFault = (
       ]
     }
     default:
-      return [`the certificate of ${host} is not accepted: ${code}`, 'Have one made by a public authority.']
+      return [`the certificate of ${host} is not accepted: ${code}`, 'Get one from a public authority.']
   }
 }
 
@@ -122,8 +122,8 @@ const day = (ms: number): string => new Date(ms).toISOString().slice(0, 10)
 
 const adviceOn = (code: string): string => {
   if (code === 'EPROTO' || code.startsWith('ERR_SSL'))
-    return 'What listens there does not speak TLS: is the scheme http, or the port another?'
+    return 'The program there does not speak TLS: should the scheme be http, or the port another?'
   if (code === 'ECONNREFUSED') return 'Nothing listens on that port: is the program running, and the port right?'
-  if (code === 'ECONNRESET') return 'Something took the connection and broke it off: is it a TLS port, or a proxy?'
+  if (code === 'ECONNRESET') return 'The connection was accepted and then closed: is it a TLS port, or a proxy?'
   return 'Is there a firewall between, or the machine off?'
 }

@@ -43,8 +43,8 @@ export const printFindings = (output: Output, findings: Finding[]): void => {
     'PROBLEMS_FOUND',
     problems.length === 1 ? `There is a problem: ${names}.` : `There are ${problems.length} problems: ${names}.`,
     problems.length === 1
-      ? 'What to do stands with it above.'
-      : 'What to do stands with each above; the first may be the cause of the others.',
+      ? 'See above what to do.'
+      : 'See above what to do about each; the first may cause the others.',
   )
 }
 

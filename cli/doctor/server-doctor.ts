@@ -26,7 +26,7 @@ export const diagnoseInstallation = async (facts: InstallationFacts): Promise<Fi
         problem(
           'configuration',
           fault,
-          'Set it in the environment; the README lists every setting. To try Tidings out without any: npm start',
+          'docs/reference/settings.md lists every setting. To try Tidings without any: npm start',
         ),
       ),
       skipped('the rest', 'needs a configuration without faults'),
@@ -55,7 +55,7 @@ const diagnoseAddresses = async ({ baseUrl, issuerUrl }: ConfigurationFacts): Pr
     note(
       'addresses',
       `${found}; not https`,
-      'Receivers fetch the signing keys from there: set TIDINGS_BASE_URL to the https address that they reach it by.',
+      'Receivers fetch the signing keys there: set TIDINGS_BASE_URL to the https address by which they reach it.',
     ),
   ]
 }
@@ -66,14 +66,14 @@ const diagnoseAddresses = async ({ baseUrl, issuerUrl }: ConfigurationFacts): Pr
 const diagnoseTls = async (url: URL): Promise<Finding> => {
   const finding = await checkReachable('TLS', url)
   if (finding.status !== 'problem' || /certificate/.test(finding.found)) return finding
-  return note('TLS', finding.found, `From this machine TIDINGS_BASE_URL is not reached. ${finding.next}`)
+  return note('TLS', finding.found, `This machine does not reach TIDINGS_BASE_URL. ${finding.next}`)
 }
 
 const diagnoseDatabase = (facts: DatabaseFacts): Finding[] => {
   const rest = skipped('schema, clock, keys', 'need the database')
   switch (facts.state) {
     case 'absent':
-      return [problem('database', `there is no ${facts.url} yet`, 'Make it with: tidings server migrate'), rest]
+      return [problem('database', `there is no ${facts.url} yet`, 'Create it with: tidings server migrate'), rest]
     case 'unreachable': {
       const { url, code, message } = facts
       return [problem('database', `${url} does not answer: ${message || code}`, adviceOn(code)), rest]
@@ -95,13 +95,13 @@ const diagnoseDatabase = (facts: DatabaseFacts): Finding[] => {
 const adviceOn = (code: string | undefined): string => {
   switch (code) {
     case 'ECONNREFUSED':
-      return 'Nothing listens there: start the database, or mend host and port in TIDINGS_DATABASE_URL.'
+      return 'Nothing listens there: start the database, or correct host and port in TIDINGS_DATABASE_URL.'
     case 'ENOTFOUND':
     case 'EAI_AGAIN':
       return 'The host in TIDINGS_DATABASE_URL has no address here: check its name.'
     case 'ER_ACCESS_DENIED_ERROR':
     case 'ER_DBACCESS_DENIED_ERROR':
-      return 'Check user and password in TIDINGS_DATABASE_URL, and what that user may do on this database.'
+      return 'Check user and password in TIDINGS_DATABASE_URL, and the grants of that user on this database.'
     case 'ER_BAD_DB_ERROR':
       return 'Create the database that TIDINGS_DATABASE_URL names: CREATE DATABASE tidings CHARACTER SET utf8mb4'
     default:
@@ -132,15 +132,15 @@ const diagnoseFile = ({ openFileMode, url }: ReachedDatabaseFacts & { url: strin
   return [
     note(
       'file',
-      `others than its owner may read or write the database: its mode is ${openFileMode.toString(8)}`,
-      `If they are not meant to: chmod 600 ${path}*`,
+      `users other than its owner can read or write the database: its mode is ${openFileMode.toString(8)}`,
+      `Unless that is intended: chmod 600 ${path}*`,
     ),
   ]
 }
 
 const diagnoseGrants = ({ engine, lacking, url }: ReachedDatabaseFacts & { url: string }): Finding[] => {
   if (engine === 'SQLite') return []
-  if (lacking.length === 0) return [ok('grants', 'all that running takes')]
+  if (lacking.length === 0) return [ok('grants', 'all that a server needs')]
   const others = lacking.length > 6 ? ` and ${lacking.length - 6} more` : ''
   const database = new URL(url).pathname.slice(1)
   return [
@@ -153,7 +153,7 @@ const diagnoseGrants = ({ engine, lacking, url }: ReachedDatabaseFacts & { url: 
 }
 
 const diagnoseSchema = ({ pendingMigrations, newerSchema, lacking }: ReachedDatabaseFacts): Finding => {
-  if (newerSchema) return problem('schema', newerSchema, 'Run the version of Tidings that made it, or a newer one.')
+  if (newerSchema) return problem('schema', newerSchema, 'Run the version of Tidings that created it, or a newer one.')
   if (lacking.length > 0) return skipped('schema', 'needs the grants')
   if (pendingMigrations.length === 0) return ok('schema', 'current')
   return problem('schema', `lacks ${pendingMigrations.join(', ')}`, 'Bring it up to date with: tidings server migrate')
@@ -167,7 +167,7 @@ const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
   return problem(
     'clock',
     apart,
-    'Tidings goes by the database’s clock: tokens and signatures fail when it is minutes off. ' +
+    'Tidings uses the database’s clock: tokens and signatures fail if it is minutes off. ' +
       'Switch network time on on both machines.',
   )
 }
@@ -196,14 +196,14 @@ const diagnoseTokens = ({ admins, allOpen }: ContentFacts['accessTokens']): Find
     return problem(
       'access tokens',
       'the secrets of some were sealed with another master key',
-      'Requests that they sign fail. Give the earlier key as well: TIDINGS_MASTER_KEY=new,old',
+      'Requests signed with them fail. Give the earlier key as well: TIDINGS_MASTER_KEY=new,old',
     )
   }
   if (admins > 0) return ok('access tokens', `${count(admins, 'token')} with the permission admin`)
   return note(
     'access tokens',
     'none has the permission admin',
-    'Make the first with: tidings server token --name ops --permissions admin',
+    'Create the first with: tidings server token --name ops --permissions admin',
   )
 }
 
@@ -226,7 +226,7 @@ const diagnoseMasterKeys = (
     return problem(
       'master key',
       `${names}, which ${count(without.length, 'process', 'processes')} cannot open`,
-      'Have it opened by all first: TIDINGS_MASTER_KEY=old,new.',
+      'Give it to every process first: TIDINGS_MASTER_KEY=old,new.',
     )
   }
   if (used.some(name => name !== sealing)) {
@@ -252,8 +252,8 @@ const diagnoseQueue = ({ number, longestMs }: ContentFacts['overdue']): Finding 
     : problem(
         'deliveries',
         `${count(number, 'delivery is', 'deliveries are')} overdue, the oldest by ${duration(longestMs)}`,
-        'Is a server running that has the role “delivery”? If so, are there enough for the load? ' +
-          '/metrics of each tells.',
+        'Does a server with the role “delivery” run? If so, are there enough for the load? ' +
+          '/metrics of each shows it.',
       )
 
 const diagnoseGuard = (
@@ -267,8 +267,8 @@ const diagnoseGuard = (
   return note(
     'network guard',
     found,
-    `Whoever may create webhooks reaches inside addresses (${insideAllowed.join(', ')}). ` +
-      'Keep TIDINGS_ALLOW_NETWORKS to what is meant to be reached.',
+    `Whoever can create webhooks reaches internal addresses (${insideAllowed.join(', ')}). ` +
+      'Limit TIDINGS_ALLOW_NETWORKS to what they should reach.',
   )
 }
 
@@ -286,7 +286,7 @@ const diagnosePort = (facts: PortFacts): Finding => {
     case 'ready':
       return ok('port', `a server runs on ${at}, and is ready`)
     case 'not ready':
-      return problem('port', `a server runs on ${at}, and is not ready: ${facts.reason}`, 'Its log tells more.')
+      return problem('port', `a server runs on ${at}, and is not ready: ${facts.reason}`, 'Its log says more.')
     case 'of another program':
       return problem(
         'port',
@@ -310,8 +310,8 @@ const diagnoseEndpoint = async (
     const opened = closedAddresses.map(address => `${address}/${address.includes(':') ? 128 : 32}`)
     return problem(
       'endpoint',
-      `${url.hostname} is at ${closedAddresses.join(', ')}, which the network guard does not send to`,
-      `If it is meant to be reached: TIDINGS_ALLOW_NETWORKS=${[...allowNetworks, ...opened].join(',')}`,
+      `${url.hostname} is at ${closedAddresses.join(', ')}, to which the network guard does not send`,
+      `To allow it: TIDINGS_ALLOW_NETWORKS=${[...allowNetworks, ...opened].join(',')}`,
     )
   }
   return checkReachable('endpoint', url)

@@ -10,7 +10,7 @@ export const topics: Topic[] = [
     name: 'environment',
     summary: 'the variables that the command line and the server read',
     text: `A flag counts before the environment, and the environment before a profile.
-Which one was used for what: tidings config
+Which one is used: tidings config
 
 The connection:
   TIDINGS_URL               base URL of the server [--url]
@@ -28,27 +28,27 @@ The connection:
 
 What comes out:
   NO_COLOR                  no colour, unless --color is given
-  FORCE_COLOR               colour, also where nobody watches
+  FORCE_COLOR               colour, even without a terminal
 
-The server (tidings server …) is configured by its environment alone. Each
-variable that it reads, and every fault in them, is told by:
+The server (tidings server …) reads its configuration from the environment alone.
+This lists every variable that it reads, and every fault in them:
   $ tidings server doctor`,
   },
   {
     name: 'exit-codes',
     summary: 'what each exit code means, for scripts',
     text: `  0   done
-  1   failed: the server or an endpoint said no, or only a part was done
-  2   wrong usage: the command line, or a value on it, is at fault
-  3   not found: the id is nobody’s, or not visible to this access token
+  1   failed: the server or an endpoint refused, or only a part was done
+  2   wrong usage: an error in the command line, or in a value on it
+  3   not found: the id does not exist, or this access token does not see it
   4   not authenticated, or not permitted
-  5   not reached: no server, no answer in time, or one that is busy
-  6   verification failed: a token is not valid
+  5   not reached: no server, no answer in time, or a busy server
+  6   verification failed: a token is invalid
 
-What went wrong is on stderr; with --output json as
+Errors go to stderr; with --output json as
   {"error":{"code","message","hint"}}
-whose code is the API’s (NOT_FOUND, CONFLICT …) or the command line’s own.
-A command that does many things ends with 1 where some of them failed.
+with a code of the API (NOT_FOUND, CONFLICT …) or of the command line.
+A command that does many things ends with 1 if some of them failed.
 
 Example:
   $ tidings whoami --quiet > /dev/null || echo 'no access'`,
@@ -56,7 +56,7 @@ Example:
   {
     name: 'selectors',
     summary: 'how --selector and tidings query choose rows',
-    text: `A selector is a JSON object as CouchDB’s Mango has them. In a shell it stands in
+    text: `A selector is a JSON object, as in CouchDB’s Mango. In a shell, put it in
 single quotes.
 
   {"status":"rejected"}                       a field and its value
@@ -71,7 +71,7 @@ $mod $size $all $elemMatch $allMatch $keyMapMatch, joined by $and $or $not $nor.
 Times are ISO 8601. A regular expression takes flags as in (?i). In a GraphQL
 document, where $ cannot begin a key, _regex stands for $regex.
 
-Fields are those of the API; an unknown one is answered with those there are.
+Fields are those of the API; the error for an unknown one lists them.
 
 Examples:
   $ tidings deliveries list --selector '{"attemptCount":{"$gte":3}}'
@@ -89,15 +89,15 @@ base64-decoded secret as key, over three lines joined by a line feed:
   path and query
   the values of the signed headers, joined by ;
 x-content-sha256 is the base64 SHA-256 of the body, for an empty one too. The
-date may be 5 minutes off. A signature carries a mutation once: a signed x-nonce
-makes two alike differ, and an Idempotency-Key makes one that is sent again be
+date may be 5 minutes off. A signature is good for one mutation: a signed x-nonce
+distinguishes two equal ones, and under an Idempotency-Key a repeated one is
 done once. tidings sign prints the headers; tidings proxy signs for other
-programs of this machine.
+programs on this machine.
 
 Deliveries carry
   Authorization: Bearer TOKEN
-a JWT signed with Ed25519 (alg EdDSA) by a key of /.well-known/jwks.json, that
-its kid names. iss is the server’s address, aud the endpoint’s URL as it was
+a JWT signed with Ed25519 (alg EdDSA) by the key of /.well-known/jwks.json that
+its kid names. iss is the server’s address, aud the endpoint’s URL as
 registered, exp 5 minutes after iat, jti the eventId of the body, sub the event,
 and body_sha256 the body’s digest. tidings verify checks one.
 

@@ -6,7 +6,7 @@ export const listenHere = (server: Server, port: number): Promise<void> =>
   new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {
       if (error.code !== 'EADDRINUSE' && error.code !== 'EACCES') return reject(error)
-      const why = error.code === 'EADDRINUSE' ? 'is taken by another program' : 'may not be used by this user'
+      const why = error.code === 'EADDRINUSE' ? 'is in use by another program' : 'may not be used by this user'
       reject(
         new CliError(
           exitCodes.failed,

@@ -1,5 +1,6 @@
-import { accessSync, constants, mkdirSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { makeFolder } from '../../shared/make-folder.ts'
 import { fileFault, usageError } from '../errors.ts'
 import type { Output } from '../output/output.ts'
 import { writeRequest } from '../verify/saved-request.ts'
@@ -10,19 +11,19 @@ export const saving = (output: Output, work: () => void): void => {
   try {
     work()
   } catch (error) {
-    output.warning(`The request could not be kept: ${fileFault(error)}.`)
+    output.warning(`The request could not be saved: ${fileFault(error)}.`)
   }
 }
 
 /** One that can be written to, as long as it is still of use to say so. */
-export const makeFolder = (folder: string): void => {
+export const prepareFolder = (folder: string): void => {
   try {
-    mkdirSync(folder, { recursive: true, mode: 0o700 })
+    makeFolder(folder)
     accessSync(folder, constants.W_OK | constants.X_OK)
   } catch (error) {
     throw usageError(
       `The folder of --save cannot be used: ${fileFault(error)}.`,
-      'Name one that this user may write to.',
+      'Name one that this user can write to.',
     )
   }
 }

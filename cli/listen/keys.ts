@@ -4,7 +4,7 @@ import { describeFully } from './arrival-output.ts'
 import type { Arrival, LocalReceiver } from './receiver.ts'
 import type { ScriptedResponse } from './scripted-responses.ts'
 
-const HELP = 'Keys: r sends the last one again, d shows it whole, n chooses the next answer, q ends.'
+const HELP = 'Keys: r sends the last one again, d shows it in full, n chooses the next answer, q ends.'
 const INTERRUPT = '\u0003'
 
 /** What n offers, one after the other; the last is what was to be answered anyway. */
@@ -12,7 +12,7 @@ const ANSWERS: [told: string, answer: ScriptedResponse | undefined][] = [
   ['500', { kind: 'status', statusCode: 500 }],
   ['400', { kind: 'status', statusCode: 400 }],
   ['429, with Retry-After: 30', { kind: 'status', statusCode: 429, retryAfterSeconds: 30 }],
-  ['no answer: the connection is broken off', { kind: 'reset' }],
+  ['no answer: the connection is reset', { kind: 'reset' }],
   ['as usual', undefined],
 ]
 

@@ -91,8 +91,7 @@ export class ReachabilityWatch {
     } catch (error) {
       if (!(error instanceof CliError)) throw error
       if (!this.#away) {
-        const wait =
-          error.exitCode === exitCodes.unreachable ? ' Nothing arrives until it is back; this goes on waiting.' : ''
+        const wait = error.exitCode === exitCodes.unreachable ? ' Nothing arrives until it is back; still waiting.' : ''
         say(`${error.message}${wait}`)
       }
       this.#away = true
@@ -123,7 +122,7 @@ export class ReachabilityWatch {
       const next =
         nextAttemptAt === null ? `It is ${status}.` : `Next attempt ${relativeIso(nextAttemptAt, Date.now())}.`
       say(
-        `Not reached: ${cellText(eventType)} ${cellText(id)} was sent and did not come here. ` +
+        `Not received: ${cellText(eventType)} ${cellText(id)} was sent and did not arrive here. ` +
           `The server found ${outcome(attempts[0]!)}. ${next}`,
       )
     }
@@ -155,7 +154,7 @@ export class ReachabilityWatch {
     if (late.length > 0 && !this.#overdueTold) {
       this.#options.say(
         `${count(late.length, 'delivery is', 'deliveries are')} due and not attempted. ` +
-          'Is a server running that has the role “delivery”? Whoever runs it finds out with: tidings server doctor',
+          'Does a server with the role “delivery” run? Whoever runs it can check: tidings server doctor',
       )
     }
     this.#overdueTold = late.length > 0
@@ -165,14 +164,13 @@ export class ReachabilityWatch {
     const { url, receiverUrl } = this.#options
     if (failure === 'address_not_allowed') {
       return (
-        'The server sends to public addresses only. Lead one here with a tunnel and --public-url, ' +
-        'or have this one opened at the server with TIDINGS_ALLOW_NETWORKS.'
+        'The server sends to public addresses only. Use a tunnel and --public-url, ' +
+        'or allow this address on the server with TIDINGS_ALLOW_NETWORKS.'
       )
     }
     if (url !== receiverUrl) return `Does ${cellText(url)} lead to ${receiverUrl}?`
     return statusCode === null
-      ? `The server tries ${url} from its own machine. If that is not this one, lead a public URL here with a ` +
-          'tunnel and --public-url.'
+      ? `The server tries ${url} from its own machine. If that is not this one, use a ` + 'tunnel and --public-url.'
       : `Something else answers at ${url} on the server’s machine. If that is not this one, ` +
           'use a tunnel and --public-url.'
   }

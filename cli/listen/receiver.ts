@@ -252,7 +252,7 @@ const fetchInsecurely: typeof fetch = async (to, init) => {
   return (await fetch(to as URL, { ...(init as object), dispatcher })) as unknown as Response
 }
 
-const HUNG_UP = 'The sender had hung up before it was answered, so it is not handled: it comes again.'
+const HUNG_UP = 'The sender hung up before the answer, so the delivery is not handled: it comes again.'
 
 /**
  * Turns of the event loop after which the end of a connection that came with the request, while this process slept, is

@@ -47,4 +47,4 @@ export const startCommand = (command: string, { webhookId, url, profile }: Given
 }
 
 const commandFailed = (why: string): CliError =>
-  new CliError(exitCodes.failed, 'COMMAND_FAILED', `The command of --run failed: ${why}.`, 'What it said stands above.')
+  new CliError(exitCodes.failed, 'COMMAND_FAILED', `The command of --run failed: ${why}.`, 'Its output is above.')

@@ -20,8 +20,8 @@ export const parseScriptedResponses = (text: string): ScriptedResponse[] =>
     const [, status, seconds] = /^([2-5]\d\d)(?::(\d+))?$/.exec(word) ?? []
     if (!status) {
       throw usageError(
-        `${JSON.stringify(word)} is no answer to rehearse.`,
-        'Give status codes from 200 to 599, 429:SECONDS for one with Retry-After, reset or hang, such as: ' +
+        `${JSON.stringify(word)} is not an answer to rehearse.`,
+        'Give status codes from 200 to 599, 429:SECONDS for a 429 with Retry-After, reset or hang, such as: ' +
           '500,reset,429:30,200',
       )
     }

@@ -90,8 +90,8 @@ export class Output {
   mustNotBeLost(): void {
     if (!leadsNowhere()) return
     throw usageError(
-      'The secret would be lost: standard output leads nowhere.',
-      'Let it lead to a terminal, a file or a pipe. Nothing was made.',
+      'The secret would be lost: standard output is discarded.',
+      'Send it to a terminal, a file or a pipe. Nothing was created.',
     )
   }
 
@@ -153,8 +153,8 @@ export const secretLost = (id: string, why: string, undo: string): CliError =>
   new CliError(
     exitCodes.failed,
     'SECRET_LOST',
-    `Access token ${neutralise(id)} was made, and its secret is lost. ${why}`,
-    `End it with: ${undo}. Once that is mended, run this again.`,
+    `Access token ${neutralise(id)} was created, and its secret is lost. ${why}`,
+    `Revoke it with: ${undo}. Correct that, then run this again.`,
   )
 
 /** Node opens what discards everything in the place of a standard output that was closed. */
@@ -206,6 +206,6 @@ export const columnsOf = (stream: NodeJS.WriteStream): number | undefined => (st
 const idOf = (row: object): string => {
   const { id } = row as { id?: unknown }
   if (typeof id !== 'string')
-    throw usageError('What this shows has no id.', 'Ask for another form, such as --output json.')
+    throw usageError('This output has no ids.', 'Ask for another form, such as --output json.')
   return neutralise(id)
 }

@@ -53,7 +53,7 @@ export const askForMore = (told: string): Promise<boolean> =>
  */
 export const confirm = async (question: string, { yes }: { yes: boolean }): Promise<void> => {
   if (yes) return
-  if (!canAsk()) throw usageError(`${question} There is no terminal to ask on.`, 'Say so with --yes.')
+  if (!canAsk()) throw usageError(`${question} There is no terminal to ask on.`, 'Confirm with --yes.')
   const answer = await ask(`${question} (y/N)`)
   if (!/^y(es)?$/i.test(answer))
     throw new CliError(exitCodes.failed, 'NOT_CONFIRMED', 'Not confirmed: nothing was done.')

@@ -28,15 +28,74 @@ export const fold = (text: string, columns: number | undefined): string =>
 const foldLine = (line: string, columns: number): string => {
   if (displayWidth(line) <= columns) return line
   const [lead = ''] = LEAD.exec(line) ?? []
-  const indent = displayWidth(lead) <= columns / 2 ? displayWidth(lead) : 0
-  const lines = wrap(line.slice(lead.length), columns - indent)
-  if (lines.some(part => displayWidth(part) > columns - indent)) return line
-  return lead + lines.join(`\n${' '.repeat(indent)}`)
+  const rest = line.slice(lead.length)
+  const indented = (indent: number): string | undefined => {
+    const lines = wrap(rest, columns - indent)
+    const isWide = lines.some(part => displayWidth(part) > columns - indent)
+    return isWide ? undefined : lines.join(`\n${' '.repeat(indent)}`)
+  }
+  const beside = displayWidth(lead) <= columns / 2 ? indented(displayWidth(lead)) : undefined
+  if (beside !== undefined) return lead + beside
+  // A name that leaves no room beside it stands above.
+  const below = lead === '' ? undefined : indented(BELOW)
+  if (below === undefined) return line
+  return `${lead.trim() === '' ? '' : `${lead.trimEnd()}\n`}${' '.repeat(BELOW)}${below}`
 }
+
+/** An id fits behind it on the narrowest terminal that is thought of, which has 40 columns. */
+const BELOW = 4
 
 /** A name and the gap after it, colour codes among them. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: it is what colour codes begin with
 const LEAD = /^(?: *\S+(?: \S+)*? {2,}(?:\u001b\[\d+m *)*| +)/
+
+/** What help is written for; more is taken where there is more. */
+export const HELP_WIDTH = 80
+
+/**
+ * Help in a terminal that is narrower than it was written for: paragraphs run anew, and commands go on behind a
+ * backslash.
+ */
+export const fitHelp = (text: string, columns: number | undefined): string => {
+  if (columns === undefined || columns >= HELP_WIDTH) return text
+  return text
+    .replace(CONTINUED, command => command.replaceAll(/ \\\n */g, ' '))
+    .replace(BROKEN, (line, next: string) => (line.length + next.length > HELP_WIDTH ? line.replace('\n', ' ') : line))
+    .split('\n')
+    .map(line => {
+      const [, prompt, rest] = EXAMPLE.exec(line) ?? []
+      if (prompt === '$') return `  $ ${foldCommand(rest!, columns)}`
+      if (prompt === '#')
+        return wrap(rest!, columns - 4)
+          .map(part => `  # ${part}`)
+          .join('\n')
+      return foldLine(line, columns)
+    })
+    .join('\n')
+}
+
+/** A command that goes on in other lines. */
+const CONTINUED = /^ {2}\$ (?:.* \\\n)+.*$/gm
+/** What it is for, or the command itself, unless that is explained beside it. */
+const EXAMPLE = /^ {2}([$#]) ((?:(?! {2}).)*)$/
+
+/** A line of prose, and the first word of the next, which it may have had no room for. */
+const BROKEN = /^[^\s](?:(?! {2}).)*\n(?=([^\s]+)(?:(?! {2}).)*$)/gm
+
+/**
+ * A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays
+ * whole. It stands behind a prompt of four columns, or its indent.
+ */
+export const foldCommand = (line: string, columns = HELP_WIDTH): string => {
+  const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
+  const folded = ['']
+  for (const word of words) {
+    const last = folded.at(-1)!
+    if (last !== '' && last.length + 1 + word.length > columns - 6) folded.push(`  ${word}`)
+    else folded[folded.length - 1] = last === '' ? word : `${last} ${word}`
+  }
+  return folded.join(' \\\n  ')
+}
 
 /** Terminal columns that are left for text behind an indent of so many; a hundred where there is no terminal. */
 export const roomFor = (indent: number): number =>

@@ -83,13 +83,13 @@ export const startSigningProxy = async (
 const strangerIn = ({ headers, socket }: IncomingMessage, allowOrigin: string | undefined): string | undefined => {
   // A name that was made to lead here is that of a web page's own site.
   const names = [HERE, 'localhost', '[::1]'].map(name => `${name}:${socket.localPort}`)
-  if (!names.includes(headers.host ?? '')) return `The Host is to be ${names[0]}.`
+  if (!names.includes(headers.host ?? '')) return `The Host must be ${names[0]}.`
   const { origin, 'sec-fetch-site': site } = headers
   if (allowOrigin !== undefined && origin === allowOrigin) return undefined
   // The server's own pages, which come through here.
   const isOwn = origin === undefined || origin === `http://${headers.host}`
   if (!isOwn || (site !== undefined && site !== 'none' && site !== 'same-origin')) {
-    return 'Web pages are not let in. One origin is, with: tidings proxy --allow-origin ORIGIN'
+    return 'Web pages are refused. Allow one origin with: tidings proxy --allow-origin ORIGIN'
   }
   return undefined
 }

@@ -8,7 +8,7 @@ interface Count {
   count: number
 }
 
-/** What a related thing is counted by, its id first; what people know it by is shown, the first that there is. */
+/** The fields by which a related object is counted: its id, then the names, of which the first present is shown. */
 const RELATED: Record<string, [id: string, ...names: string[]]> = {
   webhook: ['webhookId', 'webhook.name', 'webhook.url'],
   event: ['eventId', 'event.type'],
@@ -34,7 +34,7 @@ export const countRows = async (
   for (const name of ['all', 'limit', 'after', 'afterValues', 'sort'] as const) {
     if (options[name] === undefined) continue
     const flag = `--${name === 'afterValues' ? 'after-values' : name}`
-    throw usageError(`--count stands beside ${flag}, which is for lists.`, `Leave out ${flag}.`)
+    throw usageError(`--count and ${flag} are both given; ${flag} is for lists.`, `Leave out ${flag}.`)
   }
   if (output.form === 'id') throw usageError('A count has no ids.', 'Ask for another form, such as --output json.')
   const names = options.by ?? []

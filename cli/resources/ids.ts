@@ -49,7 +49,7 @@ export const resolveId = async (session: Session, resource: Resource, given: str
     exitCodes.usage,
     'AMBIGUOUS',
     `${cellText(given)} may be more than one ${NOUNS[resource]}: ${rows.map(({ id }) => cellText(id)).join(', ')}.`,
-    'Give more of the id of the one that is meant.',
+    'Give more of the id.',
   )
 }
 
@@ -89,5 +89,5 @@ const nobodys = (resource: Resource, given: string): CliError =>
     exitCodes.notFound,
     'NOT_FOUND',
     `No ${NOUNS[resource]} ${cellText(given)} is visible to this access token.`,
-    `See those that are with: tidings ${LISTS[resource] ?? resource} list`,
+    `List the visible ones with: tidings ${LISTS[resource] ?? resource} list`,
   )

@@ -24,14 +24,14 @@ export const listCommand = () =>
     .option('--sort <fields>', 'order by these fields, such as status,-createdAt; - is descending')
     .option(
       '--limit <number>',
-      `at most so many; unless given, a terminal shows ${ROWS_FOR_PEOPLE} at a time`,
+      `at most this many; by default a terminal shows ${ROWS_FOR_PEOPLE} at a time`,
       wholeNumber,
     )
-    .option('--all', 'all of them, page by page; a row a line unless --output says otherwise')
-    .option('--after <id>', 'go on after this row, the last one of a page')
-    .option('--after-values <json>', 'what that row had in the fields of --sort, should it change meanwhile')
-    .option('--count', 'only how many there are')
-    .option('--by <fields>', 'how many there are by these fields, such as status,webhook', collect)
+    .option('--all', 'all rows, page by page; by default one row a line')
+    .option('--after <id>', 'continue after this row, the last one of a page')
+    .option('--after-values <json>', 'the values of that row in the fields of --sort, in case it changes')
+    .option('--count', 'only the number of rows')
+    .option('--by <fields>', 'the number of rows by these fields, such as status,webhook', collect)
     .addOption(dryRunOption())
 
 export interface Listing<Row> {
@@ -107,7 +107,7 @@ export const list = async <Row extends { id: string }>(
     const soFar = `The first ${count(total, ...listing.noun)}.`
     if (canAsk() && (await askForMore(soFar))) continue
     const values = place.afterValues ? ` --after-values ${inShell(safeJson(place.afterValues))}` : ''
-    output.notice(`${soFar} The next ones: --after ${place.after}${values}, or more at once: --limit 500`)
+    output.notice(`${soFar} Next page: --after ${place.after}${values}, or more at once: --limit 500`)
     return
   }
 }

@@ -21,7 +21,7 @@ const PROGRESS_EVERY_MS = 3_000
 /** The ids that are given, or with `-` those on standard input, each once. */
 export const givenIds = (given: string[]): string[] => {
   if (!given.includes('-')) return [...new Set(given)]
-  if (given.length > 1) throw usageError('“-” stands beside ids.', 'Give the ids, or - to read them.')
+  if (given.length > 1) throw usageError('“-” and ids are both given.', 'Give the ids, or - to read them.')
   const ids = readText('-', 'The list of ids').split(/\s+/).filter(Boolean)
   if (ids.length === 0)
     throw usageError('No ids are given on standard input.', 'One a line, as --output id prints them.')
@@ -71,7 +71,7 @@ export const forEach = async (
     exitCodes.failed,
     'PARTLY_FAILED',
     `${failed.length} of ${count(results.length, noun, nouns)} failed.`,
-    failed[0]?.error?.hint ?? 'Why is said with each.',
+    failed[0]?.error?.hint ?? 'Each has its reason.',
   )
 }
 

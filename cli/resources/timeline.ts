@@ -69,7 +69,7 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
     const known = deliveryStatuses.find(each => each === status)
     if (known) return known
     throw usageError(
-      `${JSON.stringify(status)} is no status of a delivery.`,
+      `${JSON.stringify(status)} is not a status of a delivery.`,
       `There are ${deliveryStatuses.join(', ')}.`,
     )
   })
@@ -222,7 +222,7 @@ const whyItWaits = ({ waitsFor }: Delivery, zone: number): string => {
   const { id, attemptCount, nextAttemptAt } = waitsFor
   const next = nextAttemptAt === null ? '' : `, at ${clock(nextAttemptAt, zone)}`
   return (
-    ` It waits for delivery ${cellText(id)}, which is before it in the order of its project, to come to an end ` +
+    ` It waits for delivery ${cellText(id)}, which precedes it in the order of its project, to finish ` +
     `(its next is attempt ${attemptCount + 1}${next}). See: tidings deliveries show ${cellText(id)}`
   )
 }
@@ -243,7 +243,7 @@ const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: num
     const line = `Next: attempt ${number}, due ${relativeTime(at, nowMs)}.`
     return nowMs - at < 20_000
       ? line
-      : `${line} ${colours.yellow('It is late: is a server running that has the role “delivery”?')}`
+      : `${line} ${colours.yellow('It is late: does a server with the role “delivery” run?')}`
   },
   delivered: ({ attemptCount }) => `Delivered after ${count(attemptCount, 'attempt')}. Nothing more is sent.`,
   rejected: delivery => {
@@ -254,19 +254,19 @@ const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: num
       )
     }
     const statusCode = delivery.attempts.at(-1)?.statusCode
-    const token = statusCode === 401 ? ' 401 means that it did not accept the token: try tidings verify on it.' : ''
+    const token = statusCode === 401 ? ' 401 means that it did not accept the token: check it with tidings verify.' : ''
     return (
       `The receiver answered ${statusCode ?? '4XX'}, which rejects the request as invalid: ` +
-      `it is not sent again.${token} Once it is mended: ${redeliver(delivery)}`
+      `it is not sent again.${token} When the receiver works again: ${redeliver(delivery)}`
     )
   },
   dropped: delivery =>
-    `The last retry failed too: it is not sent again by itself. Once the endpoint is well: ${redeliver(delivery)}`,
+    `The last retry failed too: it is not sent again by itself. When the endpoint works again: ${redeliver(delivery)}`,
   cancelled: ({ webhook, webhookId, createdAt }) => {
     const reason = webhook?.statusReason ? ` (${cellText(webhook.statusReason)})` : ''
     return (
       `Cancelled because its webhook left the status active${reason}. Make it active again with: ` +
-      `tidings webhooks enable ${cellText(webhookId)}. What it missed is sent with: ` +
+      `tidings webhooks enable ${cellText(webhookId)}. Send what it missed with: ` +
       `tidings webhooks recover ${cellText(webhookId)} --since ${cellText(createdAt)}`
     )
   },

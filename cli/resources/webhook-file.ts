@@ -19,24 +19,24 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
   url: value =>
     typeof value === 'string' && /^https?:$/.test(URL.parse(value)?.protocol ?? '')
       ? undefined
-      : `its url is ${shown(value)}; it is to be an absolute http or https URL`,
+      : `its url is ${shown(value)}; it must be an absolute http or https URL`,
   id: value =>
     isLeftOut(value) || (typeof value === 'string' && UUID.test(value))
       ? undefined
-      : `its id is ${shown(value)}; it is to be a UUID, or left out`,
+      : `its id is ${shown(value)}; it must be a UUID, or absent`,
   name: value =>
-    isLeftOut(value) || typeof value === 'string' ? undefined : `its name is ${shown(value)}; it is to be a text`,
+    isLeftOut(value) || typeof value === 'string' ? undefined : `its name is ${shown(value)}; it must be a text`,
   labels: value =>
     isLeftOut(value) || isTexts(value)
       ? undefined
-      : `its labels are ${shown(value)}; a text for each key is wanted, such as {"team":"payments"}`,
+      : `its labels are ${shown(value)}; each key needs a text, such as {"team":"payments"}`,
   events: value => faultOfList('events', value),
   organisationIds: value => faultOfList('organisationIds', value),
   projectIds: value => faultOfList('projectIds', value),
   ordering: value =>
     isLeftOut(value) || webhookOrderings.some(ordering => ordering === value)
       ? undefined
-      : `its ordering is ${shown(value)}; it is to be ${webhookOrderings.join(' or ')}`,
+      : `its ordering is ${shown(value)}; it must be ${webhookOrderings.join(' or ')}`,
   status: value =>
     isLeftOut(value) || settableStatuses.some(status => status === value)
       ? undefined
@@ -55,7 +55,7 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
     throw usageError(
       `${source} has ${faults.length === 1 ? 'a fault' : `${faults.length} faults`}; ` +
         `nothing was sent:\n${faults.join('\n')}`,
-      `An entry is such as: {"url":"https://example.com/hooks","events":["token_expired"],"organisationIds":["ID"]}`,
+      `Example of an entry: {"url":"https://example.com/hooks","events":["token_expired"],"organisationIds":["ID"]}`,
     )
   }
   return (values as WebhookEntry[]).map(entry => {
@@ -87,7 +87,8 @@ const isTexts = (value: unknown): value is Record<string, string> =>
   Object.values(value).every(each => typeof each === 'string')
 
 const parse = (text: string, source: string): unknown[] => {
-  if (text.trim() === '') throw usageError(`${source} is empty.`, 'It holds a JSON array of webhooks, or one a line.')
+  if (text.trim() === '')
+    throw usageError(`${source} is empty.`, 'It must hold a JSON array of webhooks, or one a line.')
   try {
     const value: unknown = JSON.parse(text)
     return Array.isArray(value) ? value : [value]
@@ -97,7 +98,7 @@ const parse = (text: string, source: string): unknown[] => {
     if (lines.length === 1 || !lines[0]!.line.trim().startsWith('{') || lines[0]!.line.trim() === '{') {
       throw usageError(
         `${source} is not JSON: ${neutralise((error as Error).message)}.`,
-        'It holds a JSON array of webhooks, or one a line.',
+        'It must hold a JSON array of webhooks, or one a line.',
       )
     }
     return lines.map(({ line, number }) => {
@@ -125,7 +126,7 @@ const isLeftOut = (value: unknown): boolean => value === undefined || value === 
 const faultOfList = (name: string, value: unknown): string | undefined =>
   isLeftOut(value) || (Array.isArray(value) && value.every(each => typeof each === 'string'))
     ? undefined
-    : `its ${name} are ${shown(value)}; a list of texts is wanted, empty for all`
+    : `its ${name} are ${shown(value)}; it must be a list of texts, empty for all`
 
 const shown = (value: unknown): string => (value === undefined ? 'missing' : neutralise(JSON.stringify(value)))
 

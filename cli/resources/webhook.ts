@@ -103,7 +103,7 @@ export const findWebhook = async (session: Session, id: string): Promise<Webhook
     exitCodes.notFound,
     'NOT_FOUND',
     `No webhook with id ${cellText(id)} is visible to this access token.`,
-    'See those that are with: tidings webhooks list',
+    'List the visible ones with: tidings webhooks list',
   )
 }
 
@@ -125,7 +125,7 @@ export const idForUrl = async (apiKey: string, url: string): Promise<string> => 
   return uuid(`${apiKey} ${url}`, uuid.URL)
 }
 
-/** Prints one webhook: what it receives, and how it is doing. */
+/** Prints one webhook: what it receives, and the health of each. */
 export const printWebhook = (session: Session, webhook: Webhook): void => {
   const { nowMs } = session.output
   const listed = (values: string[], none: string) => (values.length === 0 ? none : cellText(values.join(', ')))

@@ -44,9 +44,7 @@ const adviceOn = (
     case 'key':
       return onKey(check, claims, circumstances)
     case 'issuer': {
-      const assumed = issuerAssumed
-        ? 'The server’s URL was taken as the issuer; where it is another, give --issuer. '
-        : ''
+      const assumed = issuerAssumed ? 'The server’s URL was taken as the issuer; if it is another, give --issuer. ' : ''
       return `${difference(issuer, claims.iss)}${assumed}${check.advice ?? ''}`
     }
     case 'audience':
@@ -66,14 +64,15 @@ const onFormat = (token: string): Partial<Check> => {
     return {
       found: 'an API signature, HMAC-SHA256 …',
       advice:
-        'That is how a request to the API is signed, and the service checks it. A delivery comes with ' +
+        'That is the signature of a request to the API. A delivery comes with ' +
         '“Authorization: Bearer …”: take the token from that.',
     }
   }
   if (scheme !== undefined) {
     return {
       found: `credentials, ${scheme} …`,
-      advice: 'Those are a user’s. A delivery comes with “Authorization: Bearer …”: take the token from that.',
+      advice:
+        'Those are a user’s credentials. A delivery comes with “Authorization: Bearer …”: take the token from that.',
     }
   }
   if (/["'“”‘’`]/.test(token)) {

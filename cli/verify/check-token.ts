@@ -33,7 +33,7 @@ export const checkToken = async (
   const keySource = options.jwks ?? (issuer && jwksUrl(issuer))
   if (!keySource)
     throw usageError(
-      'It is not known whose keys to check with.',
+      'The issuer is unknown, so the keys are too.',
       `Name the sender’s address with --issuer, or a file or URL of its keys with --jwks.${issuerOf(token)}`,
     )
   const verification = await verifyDeliveryToken(token, {
@@ -60,7 +60,7 @@ const strictly = (check: Check): Check =>
         status: 'failed',
         expected: `the ${check.name} that you expect`,
         found: check.found ?? 'nothing',
-        advice: `--strict leaves nothing out: give --${check.name}.`,
+        advice: `--strict needs every check: give --${check.name}.`,
       }
     : check
 
@@ -74,7 +74,7 @@ const withoutDigest = (verification: Verification): Verification => {
         ? {
             name: check.name,
             status: 'skipped',
-            advice: 'curl --trace-ascii does not tell the body byte for byte; --trace does.',
+            advice: 'curl --trace-ascii does not show every byte of the body; --trace does.',
           }
         : check,
   )

@@ -43,10 +43,10 @@ export const readRequest = (text: string): SavedRequest => {
   if (!target) {
     throw usageError(
       first.startsWith('HTTP/')
-        ? 'This is an answer, as curl -i prints it, and not the request.'
+        ? 'This is a response, as curl -i prints it, and not the request.'
         : 'The saved request does not begin with a request line.',
       'It is such as POST /hooks HTTP/1.1, then its headers, an empty line and its body. ' +
-        'tidings listen --save keeps it so; curl tells it with -v, --trace or --trace-ascii.',
+        'tidings listen --save writes it so; curl shows it with -v, --trace or --trace-ascii.',
     )
   }
   const headers = new Map(

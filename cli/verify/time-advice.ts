@@ -8,7 +8,7 @@ import { duration, relativeTime } from '../output/time.ts'
 const SAME_CLOCK_MS = 5_000
 const TIMEOUT_MS = 5_000
 
-const FRESH = 'every attempt carries a fresh token, good for 5 minutes'
+const FRESH = 'every attempt carries a fresh token, valid for 5 minutes'
 
 /** @param aheadMs how far this machine's clock is ahead of the issuer's, if that is known */
 export const onTime = (
@@ -33,7 +33,7 @@ export const onTime = (
       : `By the time of --at it had not been made yet: ${FRESH}.`
   }
   const when = expired ? `It expired ${ago(exp * 1000, nowMs)}.` : `It is from ${ahead(iat * 1000, nowMs)} ahead.`
-  const asOf = expired ? ` To check it as of when it was made: --at ${toIso(iat * 1000).replace('.000', '')}` : ''
+  const asOf = expired ? ` To check it at the time it was made: --at ${toIso(iat * 1000).replace('.000', '')}` : ''
   if (aheadMs === undefined) {
     return expired
       ? `${when} If it came just now, this machine’s clock is ahead, or the sender’s behind: ${FRESH}.${asOf}`

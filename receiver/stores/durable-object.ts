@@ -1,7 +1,7 @@
 import { hasMethods, requireGiven } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
-/** Of a Durable Object's state, what the object needs. */
+/** The part of a Durable Object's state that the object uses. */
 export interface DurableStorage {
   storage: {
     get(key: string): Promise<unknown>
@@ -12,7 +12,7 @@ export interface DurableStorage {
   }
 }
 
-/** Of a Worker's binding to the object, what the store needs. */
+/** The part of a Worker's binding to the object that the store uses. */
 export interface DurableNamespace {
   idFromName(name: string): unknown
   get(id: never): { fetch(url: string, init: { method: string; body: string }): Promise<Response> }
@@ -24,9 +24,9 @@ type Asked = { method: 'claim' | 'record' | 'release'; owner: string; receipt: s
 const KEY = 'entry'
 
 /**
- * The Durable Object, one for each key: Cloudflare runs one of each at a time, and
- * keeps what comes while it waits for its storage, so that two claims never meet. It
- * removes itself when its entry has lapsed. Export it from the Worker, and bind it.
+ * The Durable Object of the store, one for each key. Cloudflare runs at most one of each and delays calls while it
+ * waits for its storage, so that two claims never interleave. It deletes itself when its entry has lapsed. Export it
+ * from the Worker, and bind it.
  */
 export class ReplayStoreObject {
   readonly #storage: DurableStorage['storage']
@@ -73,8 +73,11 @@ export class ReplayStoreObject {
 }
 
 /**
- * A replay store in Durable Objects, for Workers: `durableObjectReplayStore(env.TIDINGS_REPLAYS)`. Workers KV can be
- * none: it has no change that says whether it came about, and another place may read what was there a minute ago.
+ * A replay store in Durable Objects, for Workers. Workers KV cannot be one: it has no conditional write, and reads
+ * elsewhere may be a minute old.
+ *
+ * @example
+ *   const replayStore = durableObjectReplayStore(env.TIDINGS_REPLAYS)
  */
 export const durableObjectReplayStore = (namespace: DurableNamespace): ReplayStore => {
   const isBinding = hasMethods(namespace, 'idFromName', 'get')

@@ -1,10 +1,10 @@
 import { isFunction, requireGiven } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
-/** Of a client of Redis 6.2 or newer, or Valkey, what the store needs: one call that runs a Lua script. */
+/** One call of a client of Redis 6.2 or newer, or Valkey, that runs a Lua script. */
 export type EvalScript = (script: string, key: string, args: string[]) => Promise<unknown>
 
-/** A value is `claim:OWNER` or `handled:RECEIPT`; Redis drops it when it has lapsed. Each script is atomic. */
+/** A value is `claim:OWNER` or `handled:RECEIPT`; Redis drops it when it lapses. Each script is atomic. */
 const CLAIM = `
   local value = redis.call('GET', KEYS[1])
   if value then return value end
@@ -20,12 +20,14 @@ const RELEASE = `
   return redis.call('DEL', KEYS[1])`
 
 /**
- * A replay store in Redis or Valkey. How a script is run is the client's own:
- * of `redis`, `(script, key, args) => client.eval(script, { keys: [key], arguments: args })`;
- * of `ioredis`, `(script, key, args) => client.eval(script, 1, key, ...args)`.
+ * A replay store in Redis or Valkey. The argument runs a script with your client.
  *
- * @param options.prefix of the keys; `tidings:` unless given
- * @throws TypeError when what is given is none of that
+ * @param options.prefix the prefix of the keys; by default `tidings:`
+ * @throws TypeError when an argument is wrong
+ * @example With the package `redis`:
+ *   redisReplayStore((script, key, args) => client.eval(script, { keys: [key], arguments: args }))
+ * @example With the package `ioredis`:
+ *   redisReplayStore((script, key, args) => client.eval(script, 1, key, ...args))
  */
 export const redisReplayStore = (
   evalScript: EvalScript,

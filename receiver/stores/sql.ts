@@ -2,7 +2,7 @@ import { toBytes } from '../../shared/bytes.ts'
 import { isFunction, requireClock, requireGiven } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
-/** Of knex's query builder, what the store needs. */
+/** The part of knex's query builder that the store uses. */
 export interface KnexQuery {
   where(columns: Record<string, string | number>): KnexQuery
   where(column: string, operator: string, value: string | number): KnexQuery
@@ -17,13 +17,19 @@ export interface KnexQuery {
 export type KnexLike = (table: string) => unknown
 
 export interface SqlStoreOptions {
-  /** `tidings_receipts` unless given. */
+  /** By default `tidings_receipts`. */
   table?: string
-  /** Epoch milliseconds; the machine's unless given. Processes that share the table keep their clocks in step. */
+  /**
+   * The current time in epoch milliseconds; by default the machine's clock. Processes that share the table must keep
+   * their clocks in step.
+   */
   now?: () => number
 }
 
-/** The statement that makes the table, for MySQL, MariaDB, PostgreSQL and SQLite alike. */
+/**
+ * The statement that creates the table, for MySQL, MariaDB, PostgreSQL and SQLite alike. Throws a TypeError for a name
+ * that is not an identifier.
+ */
 export const receiptsTable = (table = 'tidings_receipts'): string => {
   requireTable(table)
   return `CREATE TABLE IF NOT EXISTS ${table} (
@@ -35,10 +41,13 @@ export const receiptsTable = (table = 'tidings_receipts'): string => {
 }
 
 /**
- * A replay store in a table of MySQL, MariaDB, PostgreSQL or SQLite, by knex; `receiptsTable()` is the statement that
- * makes it. Every change is one statement that says by itself whether it came about: it needs no transaction, and is to
- * be given none. What has lapsed is taken over or stays: delete it now and then,
- * `DELETE FROM tidings_receipts WHERE until_ms < ?`.
+ * A replay store in a table of MySQL, MariaDB, PostgreSQL or SQLite, through knex. `receiptsTable()` is the statement
+ * that creates the table. Every change is one conditional statement: do not run it in a transaction. Lapsed rows stay
+ * until they are taken over; delete them now and then with `DELETE FROM tidings_receipts WHERE until_ms < ?`.
+ *
+ * @example
+ *   await knex.schema.raw(receiptsTable())
+ *   const replayStore = sqlReplayStore(knex)
  */
 export const sqlReplayStore = (knex: KnexLike, options: SqlStoreOptions = {}): ReplayStore => {
   const { table = 'tidings_receipts', now = Date.now } = options
@@ -55,7 +64,7 @@ export const sqlReplayStore = (knex: KnexLike, options: SqlStoreOptions = {}): R
       await rows().insert({ ...row })
       return true
     } catch (error) {
-      // It is there already; a database that is away fails once more here.
+      // The row exists already. If the database is unreachable, this query fails too.
       if (await find(row.id)) return false
       throw error
     }
@@ -72,7 +81,7 @@ export const sqlReplayStore = (knex: KnexLike, options: SqlStoreOptions = {}): R
         return claimOf(await find(id), now())
       }
       if (Number(before.until_ms) > now()) return claimOf(before, now())
-      // Lapsed: of many that take it over, the one whose statement changes the row has it.
+      // The claim has lapsed. Of many callers that take it over, the one whose statement changes the row wins.
       const lapsed = { id, owner: before.owner, until_ms: Number(before.until_ms) }
       const taken = await rows().where(lapsed).update({ owner, receipt: '', until_ms })
       return taken === 1 ? { status: 'claimed', owner } : claimOf(await find(id), now())
@@ -102,13 +111,13 @@ interface Row {
   until_ms: number | string
 }
 
-/** SHA-256 in hexadecimal: the same in every collation, however long the key. */
+/** The SHA-256 of a key in hexadecimal, which is distinct in every collation and of fixed length. */
 const idOf = async (key: string): Promise<string> => {
   const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', toBytes(key)))
   return Array.from(digest, byte => byte.toString(16).padStart(2, '0')).join('')
 }
 
-/** What a row says that another one has written. One that is gone again was released: the delivery comes again. */
+/** The claim that another caller's row describes. A row that is gone was released: the delivery comes again. */
 const claimOf = (row: Row | undefined, nowMs: number): Claim => {
   const isHandled = row !== undefined && row.receipt !== '' && Number(row.until_ms) > nowMs
   return isHandled ? { status: 'handled', receipt: row.receipt } : { status: 'in_progress' }

@@ -1,6 +1,6 @@
 import { type Payloads, payloadShapes, type Shape } from '../payloads.ts'
 
-/** A payload as an event of a type has it, the same each time. */
+/** An example payload of an event type, always the same. */
 export const examplePayload = <Type extends keyof Payloads>(type: Type): Payloads[Type] =>
   example(payloadShapes[type], '') as Payloads[Type]
 

@@ -1,6 +1,6 @@
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
-/** One thing that a replay store must do. `run` rejects with an Error when it does not. */
+/** One requirement of a replay store. `run` rejects with an Error if the store does not meet it. */
 export interface ReplayStoreCase {
   name: string
   run(): Promise<void>
@@ -9,11 +9,12 @@ export interface ReplayStoreCase {
 const SHORT_SECONDS = 0.3
 
 /**
- * What every replay store must do, for any test runner:
- * `for (const { name, run } of replayStoreCases(() => myStore)) test(name, run)`.
+ * The requirements of every replay store, for any test runner.
  *
- * @param open a store; all cases may share one, since each takes keys of its own
- * @param options.wait passes so many milliseconds; with a store whose clock is yours, let it advance that
+ * @param open opens a store; all cases may share one, since each uses keys of its own
+ * @param options.wait waits for milliseconds; if your store takes a clock, advance that instead
+ * @example
+ *   for (const { name, run } of replayStoreCases(() => myStore)) test(name, run)
  */
 export const replayStoreCases = (
   open: () => ReplayStore | Promise<ReplayStore>,

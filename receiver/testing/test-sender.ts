@@ -4,55 +4,60 @@ import { type Jwk, TOKEN_LIFETIME_SECONDS } from '../../shared/delivery-token.ts
 import { type Payloads, payloadShapes } from '../payloads.ts'
 import { examplePayload } from './example-payload.ts'
 
-/** What a delivery is to be; what is not said of it is as it should be. */
+/** A delivery to sign. Whatever is left out gets a valid value. */
 export interface TestDelivery<Type extends string = string> {
-  /** `project_report_quarterly_submitted` unless given; any text is one. */
+  /** By default `project_report_quarterly_submitted`; any text is allowed. */
   eventType?: Type
-  /** An example of the type's payload unless given. */
+  /** By default an example of the type's payload. */
   payload?: Type extends keyof Payloads ? Payloads[Type] : unknown
-  /** What the receiver expects as `aud`; `https://receiver.test/hooks` unless given. */
+  /** The `aud` that the receiver expects; by default `https://receiver.test/hooks`. */
   audience?: string
-  /** `https://tidings.test`, or the test server's address, unless given. */
+  /** By default `https://tidings.test`, or the test server's address. */
   issuer?: string
   /** The event's id, the token's `sub`. */
   id?: string
-  /** The delivery's id, the token's `jti`: the same makes a retry of it. */
+  /** The delivery's id, the token's `jti`. Reuse it to make a retry. */
   eventId?: string
   webhookId?: string
   /** ISO 8601 with offset. */
   eventTime?: string
-  /** When the token is made, in epoch seconds; now unless given. It expires 300 s later. */
+  /** When the token was made, in epoch seconds; by default now. It expires 300 s later. */
   issuedAt?: number
-  /** Claims in place of those that are made, or beside them; `undefined` leaves one out. */
+  /** Claims that replace or extend the usual ones; `undefined` leaves one out. */
   claims?: Record<string, unknown>
 }
 
-/** A delivery as it is sent. */
+/** A signed delivery, ready to send. */
 export interface SignedDelivery {
   method: 'POST'
   url: string
   headers: { 'content-type': string; authorization: string; 'content-digest': string }
   authorization: string
   body: string
-  /** The same as a Request of the Fetch API, a new one each time. */
+  /** The delivery as a Request of the Fetch API, a new one each time. */
   readonly request: Request
 }
 
 export interface TestSender {
   issuer: string
-  /**
-   * The private key, as a JWK with `d`; made at its first use, so that nothing that is published can sign in its name.
-   */
+  /** The private key as a JWK with `d`. It is generated at first use, so that no published key can sign in its name. */
   key(): Promise<Jwk>
-  /** Its public key, as the option `keys` of a receiver takes it. */
+  /** The public key, for the option `keys` of a receiver. */
   keys(): Promise<readonly Jwk[]>
-  /** What `/.well-known/jwks.json` answers. */
+  /** The key set, as `/.well-known/jwks.json` answers it. */
   keySet(): Promise<{ keys: readonly Jwk[] }>
   /** Signs a delivery as Tidings does. */
   sign<Type extends string>(delivery?: TestDelivery<Type>): Promise<SignedDelivery>
 }
 
-/** A sender of deliveries with a key of its own. */
+/**
+ * A sender of deliveries with a key of its own.
+ *
+ * @example
+ *   const sender = testSender()
+ *   const receiver = fetchReceiver({ issuer: 'https://tidings.test', audience, keys: await sender.keys() }, handler)
+ *   const response = await receiver((await sender.sign({ audience })).request)
+ */
 export const testSender = ({ issuer = 'https://tidings.test' }: { issuer?: string } = {}): TestSender => {
   let made: ReturnType<typeof makeKey> | undefined
   const pair = () => {

@@ -2,16 +2,22 @@ import type { KeyContext } from '../keys.ts'
 import { type TestDelivery, type TestSender, testSender } from './test-sender.ts'
 
 export interface TestServer extends TestSender {
-  /** Sends a delivery as Tidings does: by POST, without following redirects. Its audience is the URL. */
+  /**
+   * Sends a delivery as Tidings does: by POST, without following redirects. Its audience is the URL. Rejects if the URL
+   * cannot be reached.
+   */
   deliver<Type extends string>(url: string, delivery?: TestDelivery<Type>): Promise<Response>
   close(): Promise<void>
 }
 
 /**
- * A server that publishes a test key as Tidings does, on this machine's loopback address: what a receiver takes as its
- * `issuer`. For Node, Bun and Deno.
+ * A server on the loopback address that publishes a test key as Tidings does, to be a receiver's `issuer`. For Node,
+ * Bun and Deno. Rejects if the port is taken.
  *
- * @param options.port any that is free unless given
+ * @param options.port by default any free port
+ * @example
+ *   const tidings = await startTestServer()
+ *   const response = await tidings.deliver('http://127.0.0.1:3000/hooks')
  */
 export const startTestServer = async ({ port = 0 }: { port?: number } = {}): Promise<TestServer> => {
   const { createServer } = await import('node:http')
@@ -44,11 +50,16 @@ export const startTestServer = async ({ port = 0 }: { port?: number } = {}): Pro
 
 const shared = testSender()
 
-/** Signs a delivery of the issuer `https://tidings.test` to `https://receiver.test/hooks`, unless it says otherwise. */
+/**
+ * Signs a delivery from the issuer `https://tidings.test` to `https://receiver.test/hooks`, unless it says otherwise.
+ *
+ * @example
+ *   const { request } = await signDelivery({ eventType: 'token_expired' })
+ */
 export const signDelivery = <Type extends string>(delivery?: TestDelivery<Type>) => shared.sign(delivery)
-/** The key that `signDelivery` signs with, as a private JWK. */
+/** The private JWK that `signDelivery` signs with. */
 export const testKey = () => shared.key()
-/** Its public key, for the option `keys` of a receiver. */
+/** The public key of `signDelivery`, for the option `keys` of a receiver. */
 export const testKeys = (_kid?: string, _context?: KeyContext) => shared.keys()
-/** Its key set, as `/.well-known/jwks.json` answers it. */
+/** The key set of `signDelivery`, as `/.well-known/jwks.json` answers it. */
 export const testKeySet = () => shared.keySet()

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import pRetry from 'p-retry'
 import { type Dialect, dialectOf, dialects, type Fault, STATEMENT_LIMITS } from './dialect.ts'
@@ -10,8 +11,8 @@ export type Database = {
   knex: Knex
   dialect: Dialect
   /**
-   * Runs `work` in a transaction, and again from its start when another transaction was in its way, for 15 s unless
-   * `againForMs` says otherwise.
+   * Runs `work` in a transaction. If another transaction conflicts, runs it again from the start, for 15 s or
+   * `againForMs`. Rejects with the error of `work` or of the database.
    */
   transaction<T>(work: (trx: Knex.Transaction) => Promise<T>, options?: { againForMs?: number }): Promise<T>
   close(): Promise<void>
@@ -21,10 +22,9 @@ export type Database = {
  * Connects to `sqlite:PATH` or `mysql://user:password@host:port/database`, with the options of `parseMysqlUrl`. Throws
  * when the server does not answer.
  *
- * @param options.lockWaitS seconds that a statement waits for another transaction's lock
- * @param options.silenceMs a connection that has been silent for so long is given up, and the statement that waits for
- *   it fails: its server may be gone without a word. Never, unless given: the statements of a migration take what they
- *   take
+ * @param options.lockWaitS how many seconds a statement waits for another transaction's lock
+ * @param options.silenceMs a connection that is silent for this long is closed, and its statement fails, because its
+ *   server may be gone. By default never, since the statements of a migration may take long
  */
 export const connect = async (
   url: string,
@@ -43,14 +43,14 @@ export const connect = async (
 }
 
 /**
- * One connection that only reads. Nothing is asked of the server before the first statement.
+ * One connection that only reads. It connects at the first statement.
  *
- * @param options.statementMs a SELECT ends with an error after so long, where the engine can end one
- * @param options.onConnect is told what the server calls the connection, to end a statement sooner
+ * @param options.statementMs a SELECT fails after this time, if the engine can end one
+ * @param options.onConnect called with the server's id of the connection, which can end a statement sooner
  */
 export const connectToRead = (url: string, dialect: Dialect, { statementMs, onConnect }: ReadOnly): Database => {
   if (dialect.isEmbedded) return database(connectSqlite(url.slice('sqlite:'.length), true), dialect)
-  // The server ends a statement first, unless it is gone.
+  // The server itself ends a statement before this, unless it is gone.
   const silenceMs = 2 * statementMs
   const settings = [dialect.readingWithin(statementMs)]
   return database(connectMysql(url, { poolSize: 1, silenceMs, lockWaitS: 1, settings, onConnect }), dialect)
@@ -58,11 +58,11 @@ export const connectToRead = (url: string, dialect: Dialect, { statementMs, onCo
 
 export type ReadOnly = { statementMs: number; onConnect(connectionId: number): void }
 
-/** A transaction that others have stood in the way of for so long fails. */
+/** A transaction that has conflicted with others for this long fails. */
 const CONTENTION_MS = 15_000
 
 const database = (knex: Knex, dialect: Dialect): Database => {
-  // Each transaction inherits it.
+  // Every transaction inherits this property.
   knex.userParams = { dialect }
   return {
     knex,
@@ -80,7 +80,7 @@ const database = (knex: Knex, dialect: Dialect): Database => {
   }
 }
 
-/** A row was changed by another since this transaction read it: thrown to have the transaction made again. */
+/** Thrown when another transaction has changed a row since this one read it; the transaction is then run again. */
 export class Overtaken extends Error {
   override name = 'Overtaken'
   constructor() {
@@ -88,7 +88,7 @@ export class Overtaken extends Error {
   }
 }
 
-/** What an error says of the database, whichever it is; undefined for an error that has nothing to do with it. */
+/** The kind of a database error on any engine; undefined for an error that does not come from the database. */
 export const faultOf = (error: unknown): Fault | undefined => {
   if (error instanceof Overtaken) return 'contention'
   const said = Object.values(dialects)
@@ -98,7 +98,8 @@ export const faultOf = (error: unknown): Fault | undefined => {
 }
 
 /**
- * No connection was to be had, or it broke: Node's and mysql2's codes, mysql2's mark where it has none, knex's pool.
+ * Whether no connection was available, or it broke: codes of Node and mysql2, mysql2's mark where it has no code, or
+ * knex's pool.
  */
 const isUnreached = (error: unknown): boolean => {
   const { code, name, fatal } = error as { code?: unknown; name?: unknown; fatal?: unknown }
@@ -106,17 +107,15 @@ const isUnreached = (error: unknown): boolean => {
   return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
 }
 
-/**
- * Whether the database can't be reached, or can't do its work now: the same may succeed later, and nothing is wrong
- * with it.
- */
+/** Whether the database is unreachable or cannot work now: the same statement may succeed later. */
 export const isOutage = (error: unknown): boolean => faultOf(error) === 'outage'
 
-/** Whether another transaction stood in the way for longer than it was waited for. */
+/** Whether another transaction held a lock for longer than the statement waited. */
 export const isContention = (error: unknown): boolean => faultOf(error) === 'contention'
 
 /**
- * Whether a statement would fail again: the database refuses a value of it, or it was never made, by a fault of ours.
+ * Whether a statement would fail again: the database refuses one of its values, or our own code failed before it was
+ * sent.
  */
 export const isRefusal = (error: unknown): boolean =>
   error instanceof TypeError || error instanceof RangeError || faultOf(error) === 'refusal'
@@ -124,7 +123,7 @@ export const isRefusal = (error: unknown): boolean =>
 /** Whether a statement failed because a row with the same unique key exists. */
 export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'duplicate'
 
-/** Throws unless the database can be written. Writes nothing; for a full disk it does not show. */
+/** Throws unless the database can be written. Writes nothing, and so does not detect a full disk. */
 export const checkWritable = async (database: Database): Promise<void> => {
   await run(database.knex, "DELETE FROM used_signatures WHERE signature_hash = ''")
 }
@@ -134,8 +133,8 @@ export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'm
 /**
  * The rows of one SELECT.
  *
- * @param options.isPrepared each connection of an engine that is reached by one has the statement parsed once: for
- *   those that take longer to read than to carry out, whose texts are few, and whose bindings are texts
+ * @param options.isPrepared prepares the statement once for each connection of a database server. For statements that
+ *   take longer to parse than to run, have few distinct texts, and bind texts only
  */
 export const rows = async <Row>(
   sql: Sql,
@@ -152,8 +151,8 @@ export const run = async (sql: Sql, statement: string, bindings: readonly Knex.R
 type Query = { sql: string; bindings: readonly Knex.RawBinding[]; isPrepared?: boolean }
 
 /**
- * What knex's `raw` does, for statements that are text already: building, compiling and running one as knex does took
- * as much of the processor as sending it and reading its answer.
+ * Does the work of knex's `raw` for statements that are already text. Building, compiling and running one through knex
+ * takes as much CPU as sending it and reading its answer.
  */
 const ask = async (sql: Sql, query: Query): Promise<unknown> => {
   const { client } = sql
@@ -166,16 +165,16 @@ const ask = async (sql: Sql, query: Query): Promise<unknown> => {
   }
 }
 
-/** Lets the process do what else there is: an embedded engine answers before anything else can run. */
+/** Lets other work of the process run: an embedded engine answers synchronously. */
 export const otherWork = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
 
-/** How long transactions of an embedded engine hold the process at most, beside the last of them. */
+/** How long transactions of an embedded engine may occupy the process in a row. */
 const TURN_MS = 8
 let turnBeganAt = 0
 
 /**
- * Transactions of an embedded engine wait for nothing but each other: they would go on from one to the next while
- * connections wait to be accepted, some of them for seconds.
+ * Transactions of an embedded engine wait only for each other. Without pauses they would follow one another while new
+ * connections wait for seconds to be accepted.
  */
 const inTurn =
   <T>(work: (trx: Knex.Transaction) => Promise<T>) =>
@@ -186,6 +185,17 @@ const inTurn =
     }
     return work(trx)
   }
+
+/**
+ * Does one part of long work, such as one of its transactions. An embedded engine does nothing else meanwhile: others
+ * then have the process for as long as the part took.
+ */
+export const partOfMany = async <T>({ dialect }: Database, work: () => Promise<T>): Promise<T> => {
+  const startedAt = performance.now()
+  const result = await work()
+  if (dialect.isEmbedded) await sleep(performance.now() - startedAt)
+  return result
+}
 
 /** Inserts any number of rows, none included. */
 export const insertMany = async (sql: Sql, table: string, values: object[]): Promise<void> => {

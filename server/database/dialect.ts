@@ -2,50 +2,50 @@ import type { Knex } from 'knex'
 import { either, type Fragment } from './fragment.ts'
 
 /**
- * All that differs between the databases that Tidings runs on: to serve another, write its dialect here and choose it
- * in connect.ts. Every other statement is the same text on all of them, and needs nothing that a MySQL-speaking cluster
- * lacks: no auto-increment, triggers, views or `GET_LOCK`. Common table expressions and window functions are there on
- * all, TiDB too.
+ * Everything that differs between the supported databases. To support another, write its dialect here and choose it in
+ * connect.ts. Every other statement has the same text on all engines, and uses nothing that a MySQL-compatible cluster
+ * lacks: no auto-increment, triggers, views or `GET_LOCK`. All engines, TiDB included, have common table expressions
+ * and window functions.
  */
 export type Dialect = {
   engine: 'sqlite' | 'mysql' | 'mariadb'
-  /** For messages: `MySQL`. */
+  /** The name for messages, such as `MySQL`. */
   name: string
   /** Major and minor version of the oldest release that Tidings is tested on. */
   oldestVersion: readonly [number, number]
-  /** The expression that tells the server's version. */
+  /** The SQL expression for the server's version. */
   version: string
-  /** One process works on the database, through one connection, and nothing else in it runs while a statement does. */
+  /** Whether one process uses the database through one connection, and is blocked while a statement runs. */
   isEmbedded: boolean
 
   /** Ends a SELECT whose rows this transaction will change; waits for other holders. */
   forUpdate: string
-  /** As `forUpdate`, but passes over rows that another transaction holds. */
+  /** As `forUpdate`, but skips rows that another transaction has locked. */
   forUpdateSkipLocked: string
-  /** Ends a SELECT whose rows must not change until this transaction ends; empty where nobody else can write. */
+  /** Ends a SELECT whose rows must not change until this transaction ends; empty if nobody else can write. */
   forShare: string
-  /** As `forShare`, but passes over rows that another transaction is changing. */
+  /** As `forShare`, but skips rows that another transaction is changing. */
   forShareSkipLocked: string
 
-  /** A SELECT that ends with an error (contention) after so long, also while it waits for a lock. */
+  /** A SELECT that fails (contention) after this time, even while it waits for a lock. */
   within(ms: number, select: string): string
-  /** Makes a session's statements read only, and ends each SELECT with an error after so long; empty where neither. */
+  /** Makes a session read-only, and fails each SELECT after this time; empty if the engine can do neither. */
   readingWithin(ms: number): string
 
-  /** Follows a table's name where the statement must not be planned any other way. */
+  /** Follows a table's name if the statement must use this index. */
   useIndex(name: string): string
-  /** Joins a table whose rows are looked up for those of the one before it, and not the other way round. */
+  /** Joins a table so that its rows are looked up for those of the table before it, never the reverse. */
   joinInOrder: string
-  /** A table's rows that meet a condition, under a name, and what of that a join has to say after ON. */
+  /** A table's rows that meet a condition, under an alias, and what of that condition a join has to state after ON. */
   seenInJoin(table: string, alias: string, condition: Fragment | undefined): { from: Fragment; on?: Fragment }
-  /** Selects each of `keys` and its least `value` from the index on all, reading an entry or two a key and not all. */
+  /** Selects each of `keys` with its least `value` from the index on both, reading one or two entries a key. */
   leastOfEach(table: string, keys: string[], value: string, index: string, page?: Page): Fragment
   /** Begins EXPLAIN of the statement that follows. */
   explain: string
   /** The indexes that one row of EXPLAIN's answer names, as `table.index`. */
   indexesIn(row: Record<string, unknown>): string[]
 
-  /** Epoch milliseconds by the database's clock, which is the one that rules. */
+  /** Epoch milliseconds by the database's clock, which is authoritative. */
   nowMs: string
   /** Column type of an id or another short ASCII key. */
   key(length: number): string
@@ -55,19 +55,19 @@ export type Dialect = {
   longText: string
   /** Column type of 0 or 1. */
   boolean: string
-  /** What CREATE TABLE names as ENGINE, where it does. */
+  /** The ENGINE of CREATE TABLE, if it names one. */
   storageEngine?: string
 
-  /** Between INSERT's values and the assignments that are made instead where a row with the same `key` exists. */
+  /** Stands between an INSERT's values and the assignments that apply if a row with the same `key` exists. */
   onDuplicate(key: string[]): string
   /** As `onDuplicate`, with assignments that give `columns` the values of the INSERT. */
   onDuplicateUpdate(key: string[], columns: string[]): string
 
-  /** A text to compare a column with, in the collation that compares byte by byte. */
+  /** A text to compare a column with, in a collation that compares byte by byte. */
   collated(value: string): Fragment
   /** Whether a column's text contains another. */
   contains(column: string, part: string): Fragment
-  /** `contains` for an ASCII part in lower case, whatever the column's case. Finds too much, never too little. */
+  /** `contains` for a lower-case ASCII part, ignoring the column's case. It may match too much, never too little. */
   containsIgnoringCase(column: string, part: string): Fragment
   /** Whether a column's text matches a regular expression, on an engine that has them. */
   matches?(column: string, pattern: string): Fragment
@@ -76,23 +76,26 @@ export type Dialect = {
   rowsOf<Row>(answer: unknown): Row[]
   /** How many rows an INSERT, UPDATE or DELETE matched or wrote, in what knex's `raw` answers to it. */
   affectedRowsOf(answer: unknown): number
-  /** What the engine says by an error; undefined if it is none of its own: the statement may not have reached it. */
+  /**
+   * The kind of an engine's error; undefined if the error is not the engine's own and the statement may not have
+   * reached it.
+   */
   faultOf(error: unknown): Fault | undefined
 }
 
-/** Of an embedded engine: so many at most, after those with these keys; from the first on where there are none. */
+/** For an embedded engine: at most this many keys after the given ones, or from the start. */
 export type Page = { after: readonly (string | number)[]; limit: number }
 
 /**
- * `contention`: another transaction was in the way; nothing was written, and again may succeed. `refusal`: a value was
- * refused for what it is, and will be again. `outage`: all else that an engine says, since what is not known to be the
- * statement's own fault may pass: a primary that was demoted, a disk that is full, a cluster without a majority.
+ * `contention`: another transaction conflicted; nothing was written, and a retry may succeed. `refusal`: the engine
+ * refused a value and will refuse it again. `outage`: every other error of an engine, because an error that is not
+ * known to be the statement's fault may pass: a demoted primary, a full disk, a cluster without a majority.
  */
 export type Fault = 'contention' | 'duplicate' | 'missing table' | 'refusal' | 'outage'
 
 /**
- * What one statement holds at most, whatever the engine: values, of which so many keys in an `IN` beside others, and
- * SELECTs, of which each row of knex's INSERT is one. SQLite takes 32,766 values and 500 SELECTs.
+ * The limits of one statement on every engine: bound values, keys of an `IN` beside other values, and SELECTs (each row
+ * of knex's INSERT is one). SQLite accepts 32,766 values and 500 SELECTs.
  */
 export const STATEMENT_LIMITS = { values: 30_000, keys: 10_000, selects: 200 }
 
@@ -101,7 +104,10 @@ export const dialectOf = (sql: Knex): Dialect => sql.userParams.dialect
 
 type Contains = Dialect['contains']
 
-/** Two letters beyond ASCII, the Kelvin sign and the long s, equal an ASCII letter to `(?i)`: LOWER may not say so. */
+/**
+ * With `(?i)`, two letters outside ASCII (the Kelvin sign and the long s) equal an ASCII letter, which LOWER may not
+ * consider.
+ */
 const lowered = (column: string, part: string, contains: Contains): Fragment => {
   const others = [part.includes('k') ? '\u212a' : '', part.includes('s') ? '\u017f' : ''].filter(
     letter => letter !== '',
@@ -113,11 +119,11 @@ const lowered = (column: string, part: string, contains: Contains): Fragment => 
 /** Printable ASCII that neither begins nor ends with a space. */
 const isPlain = (text: string): boolean => /^[!-~](?:[ -~]*[!-~])?$/.test(text)
 
-/** Deadlock, lock wait, MariaDB's row that was changed since it was read, NOWAIT, and the limits of `within`. */
+/** Deadlock, lock wait timeout, MariaDB's changed row (1020), NOWAIT, and the limits of `within`. */
 const MYSQL_CONTENTION = [1213, 1205, 1020, 3572, 3024, 1969]
 /**
- * NULL where none may be; a packet that is too large; out of range, cut, not a time, not of its character set, too
- * long; no JSON; a CHECK that fails, on MySQL and on MariaDB.
+ * NULL in a NOT NULL column; a packet too large; a value out of range, truncated, no time, of another character set,
+ * too long, or no JSON; a failed CHECK on MySQL and MariaDB.
  */
 const MYSQL_REFUSALS = [1048, 1153, 1264, 1265, 1292, 1300, 1366, 1406, 3140, 3819, 3854, 4025]
 
@@ -138,9 +144,9 @@ const seenInJoin: Dialect['seenInJoin'] = (table, alias, on) => ({
 })
 
 const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialect, Own>): Dialect => {
-  // Some columns are `ascii`, where MySQL refuses other characters and pads with spaces. Told to compare as the other
-  // columns do, it does neither, and those can still use their index. It is told only where it matters, since an
-  // `ascii` column cannot.
+  // Some columns are `ascii`: for these MySQL refuses other characters and pads with spaces. With an explicit collation
+  // it does neither, and the other columns can still use their index. The collation is given only where it matters,
+  // because an `ascii` column then cannot use its index.
   const contains: Contains = (column, part) => ({
     sql: isPlain(part)
       ? `INSTR(${column}, ?) > 0`
@@ -162,7 +168,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
       bindings: [],
     }),
     indexesIn: ({ table, key }) => (key ? [`${table}.${key}`] : []),
-    // From UTC: by way of local time, an hour of each autumn would come twice.
+    // From UTC, because local time has one hour of each autumn twice.
     nowMs: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
     key: length => `char(${length}) character set ascii collate ascii_bin`,
     text: length => `varchar(${length}) character set utf8mb4 collate ${collation}`,
@@ -178,7 +184,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     affectedRowsOf: answer => (answer as [{ affectedRows: number }])[0].affectedRows,
     faultOf: error => {
       const { errno } = error as { errno?: number }
-      // Node numbers its own errors below zero.
+      // Node's own errors have negative numbers.
       if (errno === undefined || errno < 0) return undefined
       if (MYSQL_CONTENTION.includes(errno)) return 'contention'
       if (errno === 1062) return 'duplicate'
@@ -208,7 +214,7 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
   explain: 'EXPLAIN ',
   within: (ms, select) => `SET STATEMENT max_statement_time = ${ms / 1000} FOR ${select}`,
   readingWithin: ms => `SET SESSION tx_read_only = 1, SESSION max_statement_time = ${ms / 1000}`,
-  // Half the time of LOWER; a pattern that is one literal cannot backtrack.
+  // This takes half the time of LOWER, and a pattern that is one literal cannot backtrack.
   containsIgnoringCase: (column, part) => ({
     sql: `${column} REGEXP ?`,
     bindings: [`(?i)${part.replaceAll(/[^\w ]/g, '\\$&')}`],
@@ -217,9 +223,9 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
 }))
 
 /**
- * TiDB speaks as MySQL does. It refuses LOCK IN SHARE MODE, and where it is told to pass over what is locked, it locks
- * nothing: there, whoever comes second waits. It has no session that only reads, and no subquery after ON. A build
- * without a release's name says that it is 8.4.
+ * TiDB is compatible with MySQL, with four exceptions. It refuses LOCK IN SHARE MODE. It locks nothing with SKIP LOCKED:
+ * the second transaction waits instead. It has no read-only sessions. It allows no subquery after ON. A build without a
+ * release's name reports version 8.4.
  */
 const tidb: Dialect = {
   ...mysql,
@@ -260,7 +266,7 @@ const sqlite: Dialect = {
   oldestVersion: [3, 40],
   version: 'sqlite_version()',
   isEmbedded: true,
-  // One transaction at a time can write, and holds the whole file from its start.
+  // One transaction at a time can write. It locks the whole file from its start.
   forUpdate: '',
   forUpdateSkipLocked: '',
   forShare: '',
@@ -272,7 +278,8 @@ const sqlite: Dialect = {
     const columns = (of: string): string => [...keys, value].map(column => `${of}.${column}`).join(', ')
     const first = (condition: string): string =>
       `(SELECT t.rowid FROM ${table} t INDEXED BY ${index} ${condition} ORDER BY ${columns('t')} LIMIT 1)`
-    // Of the next of the last key, else of the one before it …: a comparison of all at once would read what is equal.
+    // Compares the last key, then the one before it, and so on: one comparison of all keys would read the equal entries
+    // too.
     const nextOf = (bound: (key: string) => string): string => {
       const nexts = keys.map((key, n) => {
         const equal = keys.slice(0, n).map(before => `t.${before} = ${bound(before)} AND `)

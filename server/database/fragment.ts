@@ -1,4 +1,4 @@
-/** A piece of a statement, with the values for its `?`. */
+/** A part of a statement, with the values for its `?`. */
 export type Fragment = { sql: string; bindings: (string | number)[] }
 
 export const either = (parts: Fragment[]): Fragment => joined(parts, ' OR ')
@@ -9,7 +9,7 @@ const joined = (parts: Fragment[], word: string): Fragment =>
     ? parts[0]!
     : { sql: `(${parts.map(part => part.sql).join(word)})`, bindings: parts.flatMap(part => part.bindings) }
 
-/** `template` with `parts` in its places, in order: a fragment in the place of each `#`, values for each `?`. */
+/** Fills a template: each `#` is replaced by the next fragment, each `?` takes the next value. */
 export const sql = (template: string, ...parts: (Fragment | string | number)[]): Fragment => {
   const inserted = parts.values()
   const bindings: (string | number)[] = []

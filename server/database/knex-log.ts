@@ -1,2 +1,2 @@
-/** Knex prints on stdout what it throws as well, and stdout belongs to what a command prints. */
+/** Silences knex, which prints on stdout what it also throws; stdout belongs to a command's output. */
 export const knexLog = { debug() {}, warn() {}, error() {}, deprecate() {} }

@@ -5,22 +5,23 @@ import { RUNNING_GRANTS } from '../../shared/vocabulary.ts'
 import { type Database, isContention, isDuplicate, isMissingTable, rows, run, type Sql } from './connect.ts'
 import { passingOver } from './resuming.ts'
 
-// Tables of knex's names and shapes, so that a release that had knex migrate reads them.
+// The tables have knex's names and columns, so that an earlier release, which migrated with knex, can read them.
 const DONE = 'knex_migrations'
 const LOCK = 'knex_migrations_lock'
 
-/** How often whoever holds the lock says that it lives: well within a session's time (`mysql.ts`). */
+/** How often the holder of the lock shows that it lives, well within a session's timeout (`mysql.ts`). */
 const ALIVE_MS = 5_000
 const LOOK_AGAIN_MS = 250
-/** A release that had knex migrate holds a mark, and not a lock: whether it lives is not known. */
+/**
+ * An earlier release, which migrated with knex, sets a mark instead of a lock, so that nobody knows whether it lives.
+ */
 const MARK_WAIT_MS = 60_000
 
 export const migrationFaults = ['LOCKED', 'GRANT_MISSING', 'NEWER_SCHEMA'] as const
 
 /**
- * A fault of migrating, with what to do: LOCKED: an earlier release has marked the schema as being migrated;
- * GRANT_MISSING: the database's user may not do what the step needs; NEWER_SCHEMA: the schema is made for a later
- * version.
+ * A fault of migrating, with a hint. LOCKED: an earlier release has marked the schema as being migrated. GRANT_MISSING:
+ * the database user lacks a grant. NEWER_SCHEMA: the schema is for a later version.
  */
 export class MigrationError extends Error {
   override name = 'MigrationError'
@@ -34,15 +35,15 @@ export class MigrationError extends Error {
 }
 
 type Options = {
-  /** What to migrate by, in place of this version's own. */
+  /** The migrations to use instead of this version's. */
   migrations?: Record<string, Migration>
-  /** Told once when another process migrates, which is waited for as long as it lives. */
+  /** Called once if another process migrates; this one waits as long as that one lives. */
   onWait?: () => void
 }
 
 /**
- * Brings the schema up to date, one process at a time; returns the names of the migrations it ran. Killed at any
- * moment, it is run again: what its steps have made is passed over. Throws MigrationError.
+ * Brings the schema up to date, one process at a time, and returns the names of the migrations that it ran. It can be
+ * killed at any moment and run again: finished steps are skipped. Throws MigrationError.
  */
 export const migrate = (database: Database, { migrations = ours, onWait }: Options = {}): Promise<string[]> =>
   alone(database, onWait, async (sql, isHeld) => {
@@ -59,7 +60,7 @@ export const migrate = (database: Database, { migrations = ours, onWait }: Optio
     return names
   })
 
-/** Takes back the latest batch of migrations and returns their names. */
+/** Reverts the latest batch of migrations and returns their names. Throws MigrationError. */
 export const rollback = (database: Database, { migrations = ours, onWait }: Options = {}): Promise<string[]> =>
   alone(database, onWait, async (sql, isHeld) => {
     const done = await doneMigrations(sql)
@@ -74,7 +75,7 @@ export const rollback = (database: Database, { migrations = ours, onWait }: Opti
     return names
   })
 
-/** Releases the mark that a release before this one has left, killed in the middle of a migration. */
+/** Removes the mark that an earlier release left when it was killed during a migration. */
 export const forceUnlock = async (database: Database): Promise<void> => {
   await untilFree(() => whole(database, prepare), undefined)
   await run(database.knex, `UPDATE ${LOCK} SET is_locked = 0`)
@@ -82,7 +83,7 @@ export const forceUnlock = async (database: Database): Promise<void> => {
 
 export type DoneMigration = { name: string; batch: number; needs?: string | null; migrated_at?: number | null }
 
-/** What the database has had, in order. */
+/** The migrations that the database has had, in order. */
 const doneMigrations = async (sql: Sql): Promise<DoneMigration[]> => {
   const done = await rows<DoneMigration>(sql, `SELECT * FROM ${DONE}`)
   return done.sort((a, b) => (a.name < b.name ? -1 : 1))
@@ -91,8 +92,8 @@ const doneMigrations = async (sql: Sql): Promise<DoneMigration[]> => {
 const UPGRADE_MS = 24 * 3600 * 1000
 
 /**
- * Until when, in epoch milliseconds, processes that do not know a migration may run beside this one: an upgrade is a
- * matter of a day. 0 where there never were any, in a database that has had it from the beginning.
+ * Until when, in epoch milliseconds, processes that do not know a migration may run beside this one: an upgrade takes
+ * at most a day. 0 for a database that has had the migration from the beginning.
  */
 export const sideBySideUntil = async ({ knex }: Database, name: string): Promise<number> => {
   const done = await doneMigrations(knex)
@@ -104,11 +105,11 @@ export const sideBySideUntil = async ({ knex }: Database, name: string): Promise
 export type SchemaState = {
   /** The names of the migrations that this version knows and the database has not had. */
   pending: string[]
-  /** Those that the database has had, that this version does not know, and beside which it cannot run. */
+  /** The migrations in the database that this version does not know and cannot run with. */
   tooNew: DoneMigration[]
 }
 
-/** How the schema of the database stands to what this version needs. */
+/** How the database's schema compares with what this version needs. */
 export const schemaState = async (database: Database): Promise<SchemaState> => {
   const done = await doneMigrations(database.knex).catch(error => {
     if (isMissingTable(error)) return []
@@ -122,7 +123,7 @@ export const schemaState = async (database: Database): Promise<SchemaState> => {
 
 export const pendingMigrations = async (database: Database): Promise<string[]> => (await schemaState(database)).pending
 
-/** What is said where this version cannot run on the schema as it is; undefined where it can. */
+/** Why this version cannot run on the present schema; undefined if it can. */
 export const schemaFault = async (database: Database): Promise<string | undefined> => {
   const { pending, tooNew } = await schemaState(database)
   if (tooNew.length > 0) return newerSchema(tooNew).message
@@ -130,7 +131,7 @@ export const schemaFault = async (database: Database): Promise<string | undefine
   return `the schema is not current: run \`tidings server migrate\` (${pending.join(', ')})`
 }
 
-/** A migration that only adds to the schema has no needs, and a version that does not know it runs beside it. */
+/** A migration that only adds to the schema has no `needs`: a version that does not know it runs beside it. */
 const isTooNew = ({ name, needs }: DoneMigration, known: Record<string, Migration>): boolean =>
   !(name in known) && needs != null && !(needs in known)
 
@@ -151,13 +152,13 @@ const refuseUnknown = (done: DoneMigration[], known: Record<string, Migration>):
 }
 
 /**
- * What changes the schema. Where the engine has such changes in a transaction, all of them are there or none; elsewhere
- * each is there when it was made, and the next run passes over it.
+ * Runs the schema changes. If the engine has transactional DDL, all of them apply or none; otherwise each applies by
+ * itself, and the next run skips it.
  */
 const whole = <T>({ knex, dialect }: Database, work: (sql: Knex) => Promise<T>): Promise<T> =>
   dialect.isEmbedded ? knex.transaction(work) : passingOver(() => work(knex))
 
-/** Makes the two tables, where they are not there, with what this version keeps in them. */
+/** Creates the two tables if they are missing, with the columns of this version. */
 const prepare = async (sql: Knex): Promise<void> => {
   if (!(await sql.schema.hasTable(DONE))) {
     await sql.schema.createTable(DONE, t => {
@@ -184,7 +185,7 @@ const prepare = async (sql: Knex): Promise<void> => {
     })
 }
 
-/** Of the first table, beside knex's own. */
+/** Columns of the first table besides knex's own. */
 const NEWER_COLUMNS: [name: string, type: string][] = [
   ['needs', 'varchar(255)'],
   ['migrated_at', 'bigint'],
@@ -279,7 +280,7 @@ const locked = (): MigrationError =>
 /** May not, of the table, of the database, of a column, and of what only an administrator may. */
 const DENIED = [1142, 1044, 1143, 1227]
 
-/** Whether the database's user may not do what a statement does. */
+/** Whether the database user lacks the grant for a statement. */
 export const isDenied = (error: unknown): boolean => DENIED.includes((error as { errno?: number }).errno ?? 0)
 
 const grantFault = (error: unknown): MigrationError | undefined => {
@@ -294,5 +295,5 @@ const grantFault = (error: unknown): MigrationError | undefined => {
   )
 }
 
-/** What migrating takes beside what running does. */
+/** The grants that migrating needs besides those of running. */
 const MIGRATION_GRANTS = [...RUNNING_GRANTS, 'CREATE', 'ALTER', 'DROP', 'INDEX', 'REFERENCES'] as const

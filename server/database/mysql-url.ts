@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { didYouMean } from '../../shared/did-you-mean.ts'
 
-/** What mysql2 takes to connect by, as far as a URL says it. */
+/** The connection options of mysql2 that a URL holds. */
 export type MysqlAddress = {
   host: string
   port: number
@@ -22,7 +22,7 @@ const OPTIONS = ['ssl-mode', 'ssl-ca', 'ssl-cert', 'ssl-key'] as const
 const MODES = ['DISABLED', 'REQUIRED', 'VERIFY_CA', 'VERIFY_IDENTITY'] as const
 type Mode = (typeof MODES)[number]
 
-/** What other drivers call `ssl-mode`. */
+/** Names of `ssl-mode` in other drivers. */
 const OTHER_NAMES = ['sslmode', 'ssl_mode', 'sslMode', 'ssl', 'tls', 'useSSL', 'requireSSL']
 
 const NOT_READABLE =
@@ -31,16 +31,16 @@ const NOT_READABLE =
 
 /**
  * Reads `mysql://user:password@host:port/database?ssl-mode=…&ssl-ca=…&ssl-cert=…&ssl-key=…`, with MySQL's own options
- * for encrypted connections; the last three are paths of PEM files. With `ssl-ca` alone the mode is VERIFY_CA, with
- * neither DISABLED.
- * Throws an Error whose message names what is wrong, and repeats nothing but options: a URL has a password in it.
+ * for encrypted connections; the last three are paths of PEM files. With only `ssl-ca` the mode is VERIFY_CA, with
+ * neither it is DISABLED. Throws an Error that names what is wrong and repeats only options, because a URL contains a
+ * password.
  */
 export const parseMysqlUrl = (text: string): MysqlAddress => {
   const url = URL.parse(text)
   if (url?.protocol !== 'mysql:' || !url.hostname) {
     throw new Error(NOT_READABLE)
   }
-  // A password that ends too early leaves the rest of it where names stand, which are shown.
+  // If a password contains an unescaped delimiter, its rest looks like a name, and names are shown in messages.
   if ([url.pathname, url.hash, ...url.searchParams.keys()].some(part => part.includes('@'))) {
     throw new Error(NOT_READABLE)
   }

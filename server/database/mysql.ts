@@ -7,9 +7,9 @@ import { knexLog } from './knex-log.ts'
 import { parseMysqlUrl } from './mysql-url.ts'
 import { isPassedOver } from './resuming.ts'
 
-/** What knex and mysql2 leave untyped of a connection. */
+/** The members of a connection that knex and mysql2 leave untyped. */
 type RawConnection = {
-  /** Set, knex takes the connection out of its pool when it is given back. */
+  /** If set, knex removes the connection from its pool on release. */
   __knex__disposed?: unknown
   stream: Socket
   threadId: number
@@ -24,11 +24,13 @@ type Query = { sql: string; bindings: unknown[]; isPrepared?: boolean; response?
 const usedAt = new WeakMap<RawConnection, number>()
 
 /**
- * knex's own MySQL dialect. A connection whose server could not do its work is not used again: behind one address the
- * next connection may lead to another server, and a primary that was demoted lives on in those that stay.
+ * knex's MySQL dialect. A connection whose server could not work is not used again: the next connection to the same
+ * address may reach another server, while old ones still reach a demoted primary.
  */
 class OutageAwareClient extends MySQL2Client {
-  /** One that the server has ended by now is not used: a process that stood still has not heard of it yet. */
+  /**
+   * A connection that the server has closed by now is not used; a process that stood still does not know of that yet.
+   */
   override async validateConnection(connection: RawConnection) {
     const idleMs = performance.now() - (usedAt.get(connection) ?? 0)
     return idleMs < LONGEST_IDLE_MS && super.validateConnection(connection)
@@ -56,31 +58,30 @@ const execute = (connection: RawConnection, query: Query): Promise<Query> =>
   )
 
 /**
- * A claim locks the rows it takes and no gaps between them, and a change of a webhook sees all that was queued before
- * its lock.
+ * READ COMMITTED: a claim locks its rows but no gaps, and a change of a webhook sees everything queued before its lock.
  */
 const ISOLATION = 'SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'
 /**
- * Seconds. Who has gone without a word, or is frozen, in the middle of a transaction gives its locks back after so
- * long: before its leases end (30 s), so that what it held is not late on their account.
+ * Seconds until the locks of a client that vanished or froze in a transaction are released: before its leases end (30
+ * s), so that the locks make none of its deliveries late.
  */
 const SESSION_S = 15
-/** An idle connection is given up before the server does. */
+/** An idle connection is closed before the server closes it. */
 const LONGEST_IDLE_MS = 10_000
 
 /**
- * What statements rely on, whatever a server is set to. Values are written with backslash escapes: under
- * NO_BACKSLASH_ESCAPES one could end its own quotes. A value that does not fit is refused, not cut. Text is sorted by
- * all of it, which is at most 2,048 characters: MariaDB looks at the first 1,024 bytes otherwise.
+ * Session settings that statements rely on. Values are escaped with backslashes: under NO_BACKSLASH_ESCAPES a value
+ * could end its own quotes. A value that does not fit is refused, not truncated. Text of up to 2,048 characters is
+ * sorted in full; by default MariaDB compares only the first 1,024 bytes.
  */
 const SETTINGS =
   "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO," +
   "NO_ENGINE_SUBSTITUTION', SESSION max_sort_length = 8192"
 
 /**
- * @param options.lockWaitS seconds until a lock that is not to be had is an error of its own; before silence is one
- * @param options.settings statements that each connection begins with
- * @param options.onConnect is told what the server calls a connection
+ * @param options.lockWaitS seconds until a lock wait is an error, which must be less than `silenceMs`
+ * @param options.settings statements that every connection runs first
+ * @param options.onConnect called with the server's id of a connection
  */
 export const connectMysql = (
   url: string,
@@ -101,7 +102,7 @@ export const connectMysql = (
   knexModule.knex({
     client: OutageAwareClient,
     log: knexLog,
-    // Values stay out of messages.
+    // Messages must not contain values.
     compileSqlOnError: false,
     connection: { ...parseMysqlUrl(url), charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
     acquireConnectionTimeout: 10_000,
@@ -112,8 +113,7 @@ export const connectMysql = (
       afterCreate: (connection: RawConnection, done: (error: unknown, connection: unknown) => void) => {
         const { stream } = connection
         usedAt.set(connection, performance.now())
-        // knex takes its listener away from a connection that it ends, and what goes wrong after that would end the
-        // process.
+        // knex removes its listener from a connection that it closes; a later error would end the process.
         stream.prependListener('error', () => connection.on('error', () => {}))
         onConnect?.(connection.threadId)
         if (silenceMs > 0) endSilent(stream, silenceMs)
@@ -125,7 +125,7 @@ export const connectMysql = (
     },
   })
 
-/** Ends a connection that says nothing for so long; not one whose process stood still before it could listen. */
+/** Closes a connection that is silent for this long, unless this process stood still and could not listen. */
 const endSilent = (stream: Socket, silenceMs: number): void => {
   stream.setTimeout(silenceMs, () => {
     const { bytesRead } = stream
@@ -137,7 +137,7 @@ const endSilent = (stream: Socket, silenceMs: number): void => {
   })
 }
 
-/** Runs statements one after another, until one fails. */
+/** Runs statements in order until one fails. */
 const queryEach = (connection: RawConnection, [first, ...others]: string[], done: (error: unknown) => void): void => {
   connection.query(first!, error => {
     if (error || others.length === 0) done(error)

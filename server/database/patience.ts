@@ -3,13 +3,13 @@ import pRetry from 'p-retry'
 import { TidingsError } from '../../shared/errors.ts'
 import { type Database, isContention, isOutage } from './connect.ts'
 
-// A request waits for the database so long: for a lock, for a connection, for a server that comes back. Then it is
+// How long a request waits for the database: for a lock, a connection, or a server that comes back. After that it is
 // UNAVAILABLE, and nothing was done.
 
 export const REQUEST_MS = 10_000
 export const RETRY_AFTER_S = 5
 
-/** Whether an error says that the database, or a row of it, could not be had in time: the same may succeed later. */
+/** Whether an error says that the database or a row was not available in time: a retry may succeed. */
 export const isPassing = (error: unknown): boolean => isOutage(error) || isContention(error)
 
 export const unavailable = (error?: unknown): TidingsError<'UNAVAILABLE'> => {
@@ -31,8 +31,8 @@ export class CommitInDoubt extends Error {
 }
 
 /**
- * What `work` gives, which is done again while the database does not let it be done, until `giveUpAt` (by
- * `performance.now()`); then UNAVAILABLE. It must do no harm when it is done twice.
+ * The result of `work`, which is repeated while the database is unavailable, until `giveUpAt` (by `performance.now()`).
+ * Then throws UNAVAILABLE. `work` must be safe to repeat.
  */
 export const patiently = async <T>(work: () => Promise<T>, giveUpAt: number): Promise<T> => {
   try {
@@ -57,7 +57,7 @@ const inTime = async <T>(work: Promise<T>, giveUpAt: number): Promise<T> => {
   const late = new Promise<never>((_resolve, reject) => {
     timer = setTimeout(() => reject(unavailable()), giveUpAt - performance.now())
   })
-  // Nobody may wait for it any more when it ends.
+  // When it ends, nobody may be waiting for it.
   work.catch(() => {})
   try {
     return await Promise.race([work, late])
@@ -67,8 +67,8 @@ const inTime = async <T>(work: Promise<T>, giveUpAt: number): Promise<T> => {
 }
 
 /**
- * Runs `work` in a transaction that is committed within a request's time, or else never: then it throws UNAVAILABLE.
- * Throws CommitInDoubt where nobody can know.
+ * Runs `work` in a transaction that commits within a request's time or never; then it throws UNAVAILABLE. Throws
+ * CommitInDoubt if the outcome of the commit is unknown.
  */
 export const transactInTime = async <T>(
   database: Database,
@@ -95,7 +95,7 @@ export const transactInTime = async <T>(
   try {
     return await inTime(done, giveUpAt).catch(error => {
       isGivenUp = true
-      // What is being committed may be done: its end says.
+      // A commit that is under way may succeed: wait for its result.
       if (isCommitting) return done
       throw error
     })

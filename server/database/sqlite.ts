@@ -10,7 +10,7 @@ const STATEMENTS_KEPT = 500
 const BUSY_MS = 10_000
 const SQLITE_BUSY = 5
 const OWNER_ONLY = 0o600
-/** A log that long readers have made grow is cut to that when it begins anew. */
+/** The size to which the write-ahead log is cut when it restarts after long readers let it grow. */
 const LOG_BYTES = 16 * 1024 * 1024
 
 /** knex's SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */
@@ -21,7 +21,7 @@ class NodeSqliteClient extends BetterSqlite3Client {
 
   override async acquireRawConnection() {
     const { filename, readOnly } = this.connectionSettings as { filename: string; readOnly: boolean }
-    // Its log and index are made with the rights of the file.
+    // SQLite creates its log and index with the permissions of the file.
     if (!readOnly && filename !== ':memory:' && !existsSync(filename)) closeSync(openSync(filename, 'a', OWNER_ONLY))
     const connection = new DatabaseSync(filename, { timeout: BUSY_MS, readOnly })
     if (readOnly) return connection
@@ -29,8 +29,8 @@ class NodeSqliteClient extends BetterSqlite3Client {
       'PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; ' +
         `PRAGMA journal_size_limit = ${LOG_BYTES}`,
     )
-    // From here on `_query` waits: the driver would hold up this whole process, with the transaction it waits for if
-    // that is here.
+    // From here on `_query` waits by itself. The driver would block the whole process, perhaps with the transaction
+    // that it waits for.
     connection.exec('PRAGMA busy_timeout = 0')
     return connection
   }
@@ -68,7 +68,7 @@ class NodeSqliteClient extends BetterSqlite3Client {
   }
 }
 
-/** The driver's own objects take thrice the memory, and no less time. */
+/** The driver's own objects take three times the memory and are no faster. */
 const rowsOf = (columns: readonly { name: string }[], found: unknown[][]): Record<string, unknown>[] =>
   found.map(values => {
     const row: Record<string, unknown> = {}
@@ -78,12 +78,12 @@ const rowsOf = (columns: readonly { name: string }[], found: unknown[][]): Recor
 
 const isBusy = (error: unknown): boolean => (error as { errcode?: number }).errcode === SQLITE_BUSY
 
-// By connection and not in the client: knex derives a client from another for each transaction.
+// Kept by connection, not in the client, because knex derives a new client for each transaction.
 const prepared = new WeakMap<DatabaseSync, Map<string, StatementSync>>()
 
 const prepare = (connection: DatabaseSync, sql: string): StatementSync => {
-  // A transaction that reads first and writes later would fail at the write when another process wrote in between:
-  // each takes the write lock from the start.
+  // Every transaction takes the write lock at its start. One that reads first would fail at its first write if another
+  // process wrote in between.
   const text = /^BEGIN;?$/i.test(sql) ? 'BEGIN IMMEDIATE' : sql
   if (!/^\(*(SELECT|INSERT|UPDATE|DELETE)/i.test(text)) return prepareNew(connection, text)
   const statements = prepared.get(connection) ?? new Map<string, StatementSync>()

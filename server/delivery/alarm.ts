@@ -1,12 +1,12 @@
 export type Alarm = {
-  /** Rings in `ms`, unless it is going to before. */
+  /** Rings in `ms` at the latest. */
   setIn(ms: number): void
   clear(): void
-  /** Never rings again, whatever it is set to. */
+  /** Stops the alarm for good. */
   stop(): void
 }
 
-/** A timer that rings once, at the earliest of the moments it is set to. */
+/** A timer that rings once, at the earliest of the times it is set to. */
 export const createAlarm = (ring: () => void): Alarm => {
   let timer: NodeJS.Timeout | undefined
   let ringsAt = Number.POSITIVE_INFINITY

@@ -9,7 +9,7 @@ import { type AttemptResult, outcome } from './outcome.ts'
 import type { Job, Settlement } from './queue.ts'
 import { NotBegun, type Sender } from './send.ts'
 
-/** What every attempt is made with. */
+/** The tools of every attempt. */
 export type AttemptTools = {
   clock: Clock
   keyring: Keyring
@@ -18,26 +18,26 @@ export type AttemptTools = {
   retryScheduleMs: readonly number[]
 }
 
-/** What is sent: a job of the queue, or the ping of a webhook that is not stored yet. */
+/** A message to send: a job of the queue, or the ping of a webhook that is not stored yet. */
 export type Message = Pick<
   Job,
   'deliveryId' | 'eventId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload' | 'traceparent'
 >
 
-/** The body of a delivery. The payload goes in as the JSON text it was written as. */
+/** The body of a delivery. The payload is inserted as its stored JSON text. */
 export const bodyOf = (message: Message): string => {
   const { deliveryId, webhookId, eventType, eventTime, payload } = message
   const head = JSON.stringify({ webhookId, eventId: deliveryId, eventType, eventTime: toIso(eventTime) })
   return `${head.slice(0, -1)},"payload":${payload}}`
 }
 
-/** Signs and sends a message once, with a token made at this moment. Rejects with NotBegun as `sender.send` does. */
+/** Signs a message with a new token and sends it once. Rejects with NotBegun, as `sender.send` does. */
 export const sendOnce = async (
   message: Message,
   { clock, keyring, sender, issuerUrl }: AttemptTools,
   mayBegin?: () => boolean,
 ) => {
-  // It has been revoked, and the next one is not known everywhere yet.
+  // The signing key was revoked, and the next one is not known everywhere yet.
   if (keyring.signsFrom() > clock.now()) throw new NotBegun()
   const { kid, key } = keyring.current()
   const body = bodyOf(message)
@@ -54,8 +54,7 @@ export const sendOnce = async (
   })
   const span = attemptSpan(message)
   const traceparent = span?.traceparent ?? message.traceparent
-  // After the signature, which may have waited for its turn: what follows is timed from here, and waits are counted
-  // from its end.
+  // Measured after the signature, which may have waited for its turn.
   const startedAt = clock.now()
   const sent = sender.send({
     url: message.url,
@@ -65,7 +64,7 @@ export const sendOnce = async (
       'content-digest': `sha-256=:${digest.toString('base64')}:`,
       authorization: `Bearer ${token}`,
       'user-agent': `Tidings/${version}`,
-      // W3C Trace Context: the receiver's spans belong to the trace of the request that caused this.
+      // W3C Trace Context: the receiver's spans join the trace of the request that caused the event.
       ...(traceparent && { traceparent }),
     },
     body,
@@ -86,7 +85,7 @@ const attemptSpan = ({ deliveryId, eventId, webhookId, eventType, url, tracepare
   return startSpan(`deliver ${eventType}`, 'client', about, { parent: traceparent })
 }
 
-/** Ends the span of an attempt with what came of it. One that was not begun has been none. */
+/** Ends the span of an attempt with its result. An attempt that did not begin leaves no span. */
 const ended = async <Result extends AttemptResult>(span: Span, sent: Promise<Result>): Promise<Result> => {
   const result = await sent
   if (result.kind === 'response') {
@@ -99,7 +98,7 @@ const ended = async <Result extends AttemptResult>(span: Span, sent: Promise<Res
   return result
 }
 
-/** Makes the attempt that a job is claimed for, and says what its result means. Rejects with NotBegun as `sendOnce`. */
+/** Makes the attempt of a claimed job and returns its outcome. Rejects with NotBegun, as `sendOnce` does. */
 export const attempt = async (job: Job, tools: AttemptTools, mayBegin: () => boolean): Promise<Settlement> => {
   const made = await sendOnce(job, tools, mayBegin)
   const { attempt, failureCount, throttledSinceMs } = job

@@ -4,25 +4,25 @@ import { LEASE_MS, newLease } from './leases.ts'
 import { claim, forgetClaim, type Head, headOfEach, newlyDue, tenantsOf } from './queue.ts'
 import type { DeliveryWatch } from './watch.ts'
 
-/** Rows of one claim: enough that the database's commit is shared, few enough that it is short. */
+/** Rows of one claim: enough to share the cost of a commit, few enough to keep it short. */
 const BATCH = 256
-/** After so long it looks again for what was due and could not be claimed: another process has it in its hands. */
+/** When to look again for due rows that could not be claimed because another process holds them. */
 export const ELSEWHERE_MS = 100
 const NOT_UNTIL_WOKEN = Number.POSITIVE_INFINITY
-/** A webhook that is held or swept is looked at again after so long. */
+/** When to look again at a webhook that is held or swept. */
 const PASSED_MS = 1_000
 const MOST_TENANTS = 100_000
 
-/** All heads are read again after so many times as long as it took. */
+/** All heads are read again after this many times the duration of the last full read. */
 const READ_PART = 8
-/** What falls due is seen so much later at most, unless all heads are read: its transaction may be slow. */
+/** How late a row that falls due may become visible between full reads, since its transaction may be slow. */
 const LATE_COMMIT_MS = 500
 
 const lineOf = ({ webhookId, epoch, recovered }: Omit<Head, 'dueAt'>): string =>
   `${webhookId} ${epoch} ${recovered ? 'recovered' : 'new'}`
 const keyOf = ({ webhookId, epoch }: { webhookId: string; epoch: number }): string => `${webhookId} ${epoch}`
 
-/** Of a webhook that has deliveries of several epochs, those of the last. */
+/** If a webhook has deliveries of several epochs, those of the last one. */
 const presentOf = <T extends Head>(heads: T[]): T[] => {
   const last = new Map<string, number>()
   for (const { webhookId, epoch } of heads) last.set(webhookId, Math.max(epoch, last.get(webhookId) ?? 0))
@@ -31,30 +31,28 @@ const presentOf = <T extends Head>(heads: T[]): T[] => {
 
 export type Claims = {
   /**
-   * Something is due that was passed over, since its webhook or tenant has its share, or is held: claims go by turns,
-   * and places that become free are a reason to look.
+   * Whether due rows were passed over because their webhook or tenant has its share or is held. Claims then take turns,
+   * and a free place is a reason to look.
    */
   readonly isCrowded: boolean
-  /** Says that something is due that there is no place for. */
+  /** Reports that a due delivery has no place. */
   crowd(): void
-  /** Whether older deliveries of a webhook, in this epoch, are known to be due and left. */
+  /** Whether older deliveries of a webhook in this epoch are known to be due and unclaimed. */
   isBehind(webhook: { webhookId: string; epoch: number }, now: number): boolean
   /**
-   * Makes one claim of what is due at `now`, for the places that are free.
+   * Claims deliveries that are due at `now` for the free places.
    *
-   * @returns in how many milliseconds there may be more to claim: 0 for now; undefined where the head of the queue
-   *   tells
+   * @returns milliseconds until there may be more to claim: 0 for now; undefined if the head of the queue decides
    */
   claimDue(now: number): Promise<number | undefined>
-  /** Gives back what it may have claimed when the connection broke: nobody else knows of that. */
+  /** Gives back what it may have claimed when the connection broke, because nobody else knows of it. */
   forgetDoubtful(now: number): Promise<void>
 }
 
 /**
- * Claims for the places of this process: what has been due longest, or by turns of the webhooks where one has its
- * share.
+ * Claims for the places of this process: the longest due rows first, or by turns of the webhooks if one has its share.
  *
- * @param given.onPast called when it has met what is left of past epochs, to be swept
+ * @param given.onPast called when it meets rows of past epochs, which have to be swept
  */
 export const createClaims = ({
   database,
@@ -68,10 +66,10 @@ export const createClaims = ({
   watch?: DeliveryWatch | undefined
 }): Claims => {
   let crowded = false
-  /** Webhooks that nothing is sent to, and until when they are not looked at. */
+  /** Webhooks that receive nothing now, and until when they are skipped. */
   const passed = new Map<string, number>()
   const tenants = new Map<string, string>()
-  /** Leases that may have been taken, with their ends. */
+  /** Leases that may have been written, with their ends. */
   const doubtful = new Map<string, number>()
   const heads = new Map<string, Head & Claimable>()
   let readAgainAt = 0
@@ -85,8 +83,8 @@ export const createClaims = ({
   }
 
   /**
-   * Claims for tenants and their webhooks by turns, past those that have their share, or are held, or swept: however
-   * much is due of them, nobody waits behind it.
+   * Claims for tenants and their webhooks by turns, skipping those that have their share, are held, or are being swept,
+   * so that nobody waits behind their backlog.
    */
   const claimByTurns = async (now: number): Promise<number | undefined> => {
     const isFresh = await readHeads(now)
@@ -108,8 +106,8 @@ export const createClaims = ({
   }
 
   /**
-   * Reads the heads of all webhooks, or, for so long that reading all is no more than a part of the work, of what has
-   * fallen due since. Returns whether it has read all.
+   * Reads the heads of all webhooks, or only of those that have fallen due since, so that full reads stay a small part
+   * of the work. Returns whether it has read all.
    */
   const readHeads = async (now: number): Promise<boolean> => {
     const startedAt = performance.now()
@@ -145,7 +143,7 @@ export const createClaims = ({
     for (const job of claimed.found) foundOf.set(lineOf(job), (foundOf.get(lineOf(job)) ?? 0) + 1)
     for (const job of claimed.taken) places.add(job, now + LEASE_MS)
     if (claimed.hasPast) onPast()
-    // A hold may be lifted, by a change of the webhook.
+    // A change of the webhook may lift the hold.
     for (const over of claimed.passedOver) passed.set(keyOf(over), Math.min(over.until, now + PASSED_MS))
     return { ...claimed, found: claimed.found.length, foundOf }
   }

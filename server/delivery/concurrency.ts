@@ -2,32 +2,31 @@ import type { Clock } from '../clock.ts'
 import { createConducts } from './conduct.ts'
 import type { Job, Settlement, Triage } from './queue.ts'
 
-// Who gets the places of one process. There are `concurrency` of them to send in, and twice as many in memory, waiting
-// and unrecorded attempts included.
+// Decides who gets the places of one process. There are `concurrency` places to send in, and twice as many in memory,
+// which include waiting and unrecorded attempts.
 //
-// Tenants. A tenant (the access token that made a webhook) may take one more place while it has less than three times
-// those that are free: alone it comes to three quarters, of n that take all they can each comes to 3 in 3n + 1, and one
-// in 3n + 1 stays free: whoever is next finds room. Places go round by tenants, then by their webhooks.
+// Tenants. A tenant (the access token that created a webhook) may take one more place while it has less than three
+// times the free ones. Alone it reaches three quarters. Of n tenants that take all they can, each reaches 3 in 3n + 1,
+// and one in 3n + 1 stays free for the next tenant. Places go round by tenants, then by their webhooks.
 //
-// Webhooks. One may take one more while it has less than half of what its tenant may still take: alone it comes to a
-// quarter of all, and however many of a tenant take all they can, twice one's share stays for the next.
+// Webhooks. A webhook may take one more place while it has less than half of what its tenant may still take. Alone it
+// reaches a quarter of all places; however many webhooks of a tenant take all they can, twice the share of one stays
+// free for the next.
 //
-// Endpoints that do not answer. An attempt without an answer for half a second is set aside: its place is another's.
-// There are four times as many places aside as there are to send in. While a webhook is silent (it has attempts aside,
-// and none of its has been answered since they began), it may have less than an eighth of what is left of them. The
-// last eighth of a tenant's places is for webhooks that this process has had an answer from.
-// An endpoint that has timed out again and again, or has just answered 429, is only probed: one attempt at a time, and
-// all that are probed together a quarter of the places, until it answers.
+// Endpoints that do not answer. An attempt without an answer for half a second is set aside, and its place becomes
+// free. There are four times as many places aside as to send in. A silent webhook (it has attempts aside, and no answer
+// since they began) may have less than an eighth of the remaining places aside. The last eighth of a tenant's places is
+// for webhooks that have answered this process. An endpoint that has timed out repeatedly, or has just answered 429, is
+// only probed until it answers: one attempt at a time, and all probed endpoints together a quarter of the places.
 //
-// What is recovered goes behind what is new: less than an eighth of the free places at a time.
+// Recovered deliveries come after new ones: they take less than an eighth of the free places at a time.
 //
-// Pings have places of their own (pings.ts), and are here for their leases only.
+// Pings have places of their own (pings.ts), and appear here only for their leases.
 //
-// Several processes share the queue, and each has shares of its own. So over all of them too a webhook has at most a
-// quarter of the places, each delivery is in the hands of one process, and a webhook that asked to be left alone (429)
-// is left alone by all: the hold is in the database, and each process meets it with its next claim. Not promised: that
-// a webhook's connections are fewer than its share times the number of processes; that what another process has taken
-// already for a webhook that was held this moment is not sent, at most its share there; and any order of deliveries.
+// Several processes share the queue, each with its own shares. So a webhook has at most a quarter of all places, one
+// process holds each delivery, and all processes respect a hold (429), which is in the database and which each process
+// reads with its next claim. Not promised: fewer connections of a webhook than its share times the number of processes;
+// that a process stops deliveries which it had taken before the hold, at most its share; and any order of deliveries.
 
 /** A claimed job in this process, from its claim to its record. */
 export type Place = {
@@ -39,7 +38,7 @@ export type Place = {
   begunAt: number
 }
 
-/** How many of something are in memory (those set aside not included), being sent, and set aside. */
+/** The number of jobs in memory (without those set aside), being sent, and set aside. */
 type Counts = { memory: number; sending: number; aside: number }
 type Pool = 'memory' | 'sending'
 
@@ -53,21 +52,23 @@ type Lane = Counts & {
   behind: Place[]
   /** All of its places, pings included. */
   all: number
-  /** The one that was begun first comes first. */
+  /** In the order in which they began. */
   setAside: Set<Place>
   answeredAt: number
-  /** Not sent to before, in an epoch; only until the database knows, and says so with each claim. */
+  /**
+   * Until when a webhook receives nothing, in an epoch; needed only until the database knows, and every claim reads it.
+   */
   held: { epoch: number; until: number }
 }
 
 type Tenant = Counts & {
   id: string
   lanes: Set<Lane>
-  /** Lanes with something waiting, the one whose last turn was longest ago first. */
+  /** Lanes with waiting jobs, least recently served first. */
   waiting: Set<Lane>
 }
 
-/** What a claim may be made for: the deliveries of a webhook in its present epoch, new or recovered. */
+/** The target of a claim: the new or recovered deliveries of a webhook in its present epoch. */
 export type Claimable = { webhookId: string; tenantId: string; recovered: boolean }
 
 /** Places that a claim is about to take. */
@@ -76,7 +77,7 @@ type Draft = {
   lanes: Map<string, number>
   recovered: Map<string, number>
   tenants: Map<string, number>
-  /** Webhooks that are probed and have a place. */
+  /** Probed webhooks that have a place. */
   probed: number
 }
 
@@ -89,7 +90,7 @@ const total = ({ memory, aside }: Counts): number => memory + aside
 
 /**
  * @param given.onRoom called when attempts have been set aside
- * @param given.onStuck called with what waits and may not be sent for long, to be given back
+ * @param given.onStuck called with waiting jobs that may not be sent for long and have to be given back
  */
 export const createPlaces = ({
   clock,
@@ -152,7 +153,7 @@ export const createPlaces = ({
     for (const counts of counted) counts[what] += change
   }
 
-  /** Lanes that are probed and have a place. */
+  /** Probed lanes that have a place. */
   const probed = (): number => {
     let count = 0
     for (const id of conducts.probed()) if (total(lanes.get(id) ?? none()) > 0) count += 1
@@ -166,7 +167,7 @@ export const createPlaces = ({
 
   const asideLeft = (tenant: Counts): number => (7 * (asideSize - all.aside) - tenant.aside) / 8
 
-  /** Whether one more may be had in `pool`, beyond what there is and what `draft` is about to take. */
+  /** Whether one more job fits into `pool`, besides the present ones and those of `draft`. */
   const mayTake = (pool: Pool, { webhookId, tenantId, recovered }: Claimable, draft?: Draft): boolean => {
     const lane = lanes.get(webhookId)
     const tenant = lane?.tenant ?? tenants.get(tenantId)
@@ -175,13 +176,13 @@ export const createPlaces = ({
     const drafted = draft?.lanes.get(webhookId) ?? 0
     const own = (lane ? lane[pool] + lane.aside : 0) + drafted
     if (conducts.isProbed(webhookId)) {
-      // The one that it has is the one to be sent.
+      // The job that it has is the one to send.
       const others = pool === 'memory' ? own : (lane?.sending ?? 0) + (lane?.aside ?? 0)
       return others === 0 && (!draft || draft.probed < mostProbed)
     }
     if (lane && isSilent(lane)) {
       const isWaiting = lane.fresh.length + lane.behind.length + drafted > 0
-      // It has in memory what it may send at once.
+      // It has as much in memory as it may send at once.
       if (pool === 'memory' && (isWaiting || !mayTake('sending', { webhookId, tenantId, recovered }))) return false
       if (own >= Math.max(1, asideLeft(lane.tenant) / 8)) return false
     }
@@ -189,7 +190,7 @@ export const createPlaces = ({
     const ofTenantLeft = (3 * free - ofTenant) / 4
     const reserve = conducts.hasAnswered(webhookId) ? 0 : (ofTenant + ofTenantLeft) / 8
     const left = ofTenantLeft - reserve
-    // Whoever has nothing at all finds a place while there is one for its tenant.
+    // A webhook without any place gets one while its tenant has one left.
     if (ofTenant > 0 && left <= 0) return false
     if (own >= Math.max(1, (left - (lane?.aside ?? 0)) / 2)) return false
     if (!recovered) return true
@@ -253,7 +254,7 @@ export const createPlaces = ({
     return place
   }
 
-  /** Sets attempts aside that have gone unanswered for long, while there is room for more of their tenant. */
+  /** Sets attempts aside that have had no answer for long, while their tenant has room aside. */
   const tick = (): void => {
     const began = performance.now() - ASIDE_AFTER_MS
     const before = all.aside
@@ -312,7 +313,7 @@ export const createPlaces = ({
     return [...lane.fresh.splice(0), ...lane.behind.splice(0)]
   }
 
-  /** Those that wait of a lane, taken out of its lines. */
+  /** Removes and returns the waiting jobs of a lane. */
   const takeOut = (lane: Lane, isMeant: (place: Place) => boolean): Place[] => {
     const found = [...lane.fresh, ...lane.behind].filter(isMeant)
     lane.fresh = lane.fresh.filter(place => !isMeant(place))
@@ -321,7 +322,9 @@ export const createPlaces = ({
     return found
   }
 
-  /** The next that waits of a lane that may send, taken out of its line; recovered only if nothing new may be sent. */
+  /**
+   * Removes and returns the next waiting job of a lane that may send; a recovered one only if no new one may be sent.
+   */
   const shiftOf = (lane: Lane): Place | undefined => {
     for (const line of [lane.fresh, lane.behind]) {
       const first = line[0]
@@ -353,18 +356,15 @@ export const createPlaces = ({
 
     count: (): number => places.size,
 
-    /** How many are kept for what is being queued. */
+    /** The number of places reserved for deliveries that are being queued. */
     reserved: (): number => reserved.size,
 
-    /** How many webhooks it has something of. */
+    /** The number of webhooks with jobs here. */
     webhooks: (): number => lanes.size,
 
     all: (): Place[] => [...places],
 
-    /**
-     * What becomes of deliveries that are due: those of a webhook that is held are put off, those beyond its share
-     * left.
-     */
+    /** Decides about due deliveries: those of a held webhook are postponed, those beyond a share are left. */
     triage(due: Job[]): Triage {
       const now = clock.now()
       const draft = newDraft()
@@ -382,8 +382,8 @@ export const createPlaces = ({
     },
 
     /**
-     * How many more may be had of each of these, by turns up to `limit` together: tenants first, then their webhooks,
-     * what is new before what is recovered; none of those that have their share.
+     * How many more of each of these may be taken, by turns up to `limit` in total: by tenants, then webhooks, new
+     * before recovered; none for those that have their share.
      */
     quotas<T extends Claimable>(claimables: T[], limit: number): Map<T, number> {
       const quotas = new Map<T, number>()
@@ -414,20 +414,20 @@ export const createPlaces = ({
     },
 
     /**
-     * Keeps a place for a job that is being queued under a lease of this process, if it may be sent now and its webhook
-     * and tenant may have one more; until `fill` or `leave`.
+     * Reserves a place, until `fill` or `leave`, for a job that is being queued under a lease of this process, if it
+     * may be sent now and its webhook and tenant may have one more.
      */
     reserve(job: Job, leaseEnd: number): Place | undefined {
       return heldUntil(job) <= clock.now() && hasRoom(job) ? enter(job, leaseEnd, 'reserved') : undefined
     },
 
-    /** Whether there is a place for one more such job. */
+    /** Whether the job got a place. */
     hasRoom,
 
     /**
-     * A job whose place was reserved has been queued, and waits for its turn.
+     * Adds a queued job whose place was reserved; it waits for its turn.
      *
-     * @returns until when nothing is to be sent to its webhook, which may have become held meanwhile
+     * @returns until when its webhook receives nothing, if it has become held meanwhile
      */
     fill(place: Place): number {
       reserved.delete(place)
@@ -437,20 +437,20 @@ export const createPlaces = ({
       return heldUntil(place.job)
     },
 
-    /** A job that somebody waits for, and that has a place elsewhere, does not wait. */
+    /** Adds a job that has a place elsewhere and so does not wait, such as a ping. */
     startNow: (job: Job, leaseEnd: number): Place => enter(job, leaseEnd, 'ping'),
 
-    /** Takes the next place to send in, if there is one and somebody may have it: each tenant in turn. */
+    /** Takes the next job to send, if there is a free place and a job that may have it, by turns of the tenants. */
     next(): Place | undefined {
       for (let place = nextWaiting(); place; place = nextWaiting()) {
-        // A process that was frozen past its lease: by now the delivery may be another's.
+        // The process was frozen past the lease: another process may have the delivery now.
         if (place.leaseEnd > clock.now()) return begin(place)
         remove(place)
       }
       return undefined
     },
 
-    /** An attempt has been made; the job keeps its place in memory until it has been recorded. */
+    /** Notes that the attempt has ended. The job keeps its place in memory until it is recorded. */
     ended(place: Place, settlement?: Settlement): void {
       const { lane, state } = place
       if (settlement) {
@@ -469,12 +469,12 @@ export const createPlaces = ({
       place.state = 'ended'
     },
 
-    /** A job has been recorded, or given up, or was not queued after all. */
+    /** Removes a job that was recorded or given up, or was not queued after all. */
     leave: remove,
 
     /**
-     * Nothing is sent to the webhook of this place, in its epoch, until then. Returns what waits for it, to be given
-     * back.
+     * Sends nothing to the webhook of this place, in its epoch, until then. Returns its waiting jobs, which have to be
+     * given back.
      */
     holdWebhook({ lane, job: { epoch } }: Place, until: number): Place[] {
       if (epoch > lane.held.epoch) lane.held = { epoch, until }
@@ -482,7 +482,7 @@ export const createPlaces = ({
       return takeOut(lane, place => place.job.epoch === epoch)
     },
 
-    /** Returns those that wait, to be given back. */
+    /** Removes and returns its waiting jobs, which have to be given back. */
     withdraw(given: Place[]): Place[] {
       const wanted = new Set(given)
       return [...Map.groupBy(given, ({ lane }) => lane).keys()].flatMap(lane =>
@@ -490,10 +490,10 @@ export const createPlaces = ({
       )
     },
 
-    /** Returns all that waits, to be given back. */
+    /** Removes and returns all waiting jobs, which have to be given back. */
     withdrawWaiting: (): Place[] => [...waitingTenants].flatMap(({ waiting }) => [...waiting].flatMap(withdraw)),
 
-    /** Drops what waits under a lease that has run out, before the same deliveries are claimed again. */
+    /** Drops waiting jobs whose lease has run out, before the same deliveries are claimed again. */
     dropExpired(now: number): void {
       for (const lane of [...waitingTenants].flatMap(({ waiting }) => [...waiting])) {
         for (const place of takeOut(lane, place => place.leaseEnd <= now)) remove(place)

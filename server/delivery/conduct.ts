@@ -1,27 +1,27 @@
 import type { Settlement } from './queue.ts'
 
-/** What this process knows of an endpoint. */
+/** What this process knows about an endpoint. */
 type Conduct = {
   hasAnswered: boolean
-  /** Attempts since the last answer that took a place for long and had none. */
+  /** Attempts since the last answer that occupied a place for long without an answer. */
   unanswered: number
   /** Its last answer was 429. */
   isThrottling: boolean
 }
 
-/** An attempt without an answer for so long has cost others a place. */
+/** An attempt without an answer for this long has cost others a place. */
 const LONG_MS = 1_000
 const AGAIN_AND_AGAIN = 2
-/** Endpoints that are remembered; of more, those that were heard of longest ago are strangers again. */
+/** The most endpoints to remember; the least recently seen are forgotten first. */
 const MOST = 20_000
 
-/** How endpoints have behaved towards this process, by webhook. */
+/** The behaviour of endpoints towards this process, by webhook. */
 export const createConducts = () => {
   const conducts = new Map<string, Conduct>()
   const probed = new Set<string>()
 
   return {
-    /** It gets one attempt at a time, until it answers. */
+    /** Whether it gets one attempt at a time until it answers. */
     isProbed: (webhookId: string): boolean => probed.has(webhookId),
 
     probed: (): Iterable<string> => probed,

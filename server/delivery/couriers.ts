@@ -7,14 +7,14 @@ import { LEASE_MS, newLease } from './leases.ts'
 import type { Job } from './queue.ts'
 
 /**
- * Makes couriers, each for one transaction. What is queued in it has been looked at: the transaction holds the
- * webhooks, so that what was read of them is so until it is committed.
+ * Makes couriers, each for one transaction. The transaction locks the webhooks, so that what it read of them stays true
+ * until its commit; deliveries queued in it need no further check.
  *
- * @param given.isTaking whether fresh deliveries of a webhook are sent from here at once
- * @param given.onCommitted called with what was taken, and when it was looked at, by `performance.now()`
- * @param given.onLeft called with what is committed and was left to be claimed
- * @param given.onReleased called with each place that was kept for what was not committed
- * @param given.onDoubt called with jobs of which it is not known whether they were committed: none of them is sent
+ * @param given.isTaking whether this process sends fresh deliveries of a webhook at once
+ * @param given.onCommitted called with the jobs taken, and the time of the check by `performance.now()`
+ * @param given.onLeft called with the committed deliveries that have to be claimed
+ * @param given.onReleased called with each reserved place whose job was not committed
+ * @param given.onDoubt called with jobs whose commit is in doubt; none of them is sent
  */
 export const createCouriers =
   (given: {

@@ -9,36 +9,36 @@ import type { Log } from '../log.ts'
 import type { Settlement } from './queue.ts'
 import { endOf } from './settle.ts'
 
-/** A webhook whose row another transaction holds is tried again after so long. */
+/** When to retry a webhook whose row another transaction has locked. */
 const AGAIN_MS = 100
 /**
- * One in so many tries waits for the row for a moment: where events come all the time, it is never free to be taken in
- * passing. Not longer, since whoever comes for the row meanwhile waits behind.
+ * One in this many tries waits briefly for the row, because under a constant stream of events it is never free. It
+ * waits no longer, because others then wait behind it.
  */
 const PATIENT_EACH = 5
 const PATIENCE_MS = 150
 
 const ONE_TRY = { againForMs: 0 }
 
-/** What an endpoint has asked of its webhook with 429. */
+/** What an endpoint asked for by a 429. */
 type Asked = {
-  /** The webhook's epoch in which it was asked. */
+  /** The webhook's epoch at that time. */
   epoch: number
   heldUntil: number
-  /** It asked without saying for how long. */
+  /** There was no Retry-After. */
   isEnd: boolean
   tries: number
   written: (() => void)[]
 }
 
 export type Keeper = {
-  /** Resolves when what an answer means for its webhook has been written: at once for most. */
+  /** Resolves when the effect of an answer on its webhook is written: at once for most answers. */
   follow(settlement: Settlement): Promise<void>
 }
 
 /**
- * Writes what answers mean for webhooks: held for a while, or inactive. Many of one webhook are one write. Apart from
- * what they mean for deliveries, since a webhook's row may be held by somebody else for long: only that webhook waits.
+ * Writes the effect of answers on webhooks: held for a time, or inactive. Several answers of one webhook are one write.
+ * This is separate from their effect on deliveries, so that a locked webhook row delays only that webhook.
  */
 export const createKeeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Keeper => {
   const waiting = new Map<string, Asked>()
@@ -62,7 +62,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
     isWriting = false
   }
 
-  /** @returns those whose row was held by another */
+  /** @returns those whose row another transaction had locked */
   const write = async (batch: [string, Asked][]): Promise<[string, Asked][]> => {
     const holds = batch.filter(([, { isEnd }]) => !isEnd)
     const free = holds.length === 0 ? new Set() : await hold(holds)
@@ -73,7 +73,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
     return left
   }
 
-  /** @returns whether it is written, having waited for its row */
+  /** @returns whether it was written after a wait for its row */
   const waitFor = async (id: string, asked: Asked): Promise<boolean> => {
     try {
       if (asked.isEnd) await deactivate(id, asked, true)
@@ -119,7 +119,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
   const put = (id: string, asked: Asked): void => {
     const other = waiting.get(id)
     const written = [...(other?.written ?? []), ...asked.written]
-    // What was asked of a past epoch is asked of nobody any more.
+    // A request from a past epoch no longer counts.
     const latest = !other || other.epoch < asked.epoch ? asked : other
     const both = other?.epoch === asked.epoch
     waiting.set(id, {
@@ -146,7 +146,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
   }
 }
 
-/** @returns the ids of webhooks whose rows are locked now; waiting for a moment, of all that there are */
+/** @returns the ids of the webhooks whose rows are locked now; with a wait, of all that exist */
 const lock = async (trx: Knex.Transaction, ids: string[], isPatient: boolean): Promise<Set<string>> => {
   const { forUpdate, forUpdateSkipLocked, within } = dialectOf(trx)
   const select = `SELECT id FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id`

@@ -6,19 +6,18 @@ import type { Place } from './concurrency.ts'
 import type { Claim } from './queue.ts'
 
 /**
- * A claim lasts so long, and is extended while its attempts live. What a dead process has claimed is due again after
- * it.
+ * The length of a lease. It is extended while its attempts live; the claims of a dead process are due again after it.
  */
 export const LEASE_MS = 30_000
 const EXTEND_EVERY_MS = 10_000
 
-/** A lease's id, which tells when it was taken: `due_at` does not, once the lease has been extended. */
+/** The id of a lease, which contains the time of the claim; `due_at` does not, once the lease was extended. */
 export const newLease = (now: number): string => uuid({ msecs: now })
 
 /**
- * Pushes the end of leases forward, for those of `claims` that are still under their own.
+ * Extends the leases of those `claims` that are still under them.
  *
- * @returns whether a claim is
+ * @returns whether a claim still is
  */
 export const extendLeases = async (
   database: Database,
@@ -43,7 +42,7 @@ export const extendLeases = async (
   return claimed => owners.get(claimed.deliveryId) === claimed.lease
 }
 
-/** Extends the leases of all `places` every 10 s, until it is told to stop. */
+/** Extends the leases of all `places` every 10 s until it is stopped. */
 export const keepExtending = ({
   database,
   clock,
@@ -74,8 +73,8 @@ export const keepExtending = ({
   )
   return {
     /**
-     * Extends leases that may have run out, as in a process that stood still or had no database: what it is making
-     * attempts of, it does not claim from itself.
+     * Extends leases that may have run out, such as after the process stood still or lost its database, so that it does
+     * not claim deliveries that it is already sending.
      */
     async renew(): Promise<void> {
       if (performance.now() - extendedAt > 2 * EXTEND_EVERY_MS) await extendAll()

@@ -17,49 +17,50 @@ import { createPings, type Pings } from './pings.ts'
 import { type Claim, freeLeases, type Job, nextDue, presentJobOf, putBack, type Settlement } from './queue.ts'
 import { BELIEVED_MS, createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
+import type { Rider } from './rider.ts'
 import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
 import type { DeliveryWatch } from './watch.ts'
 
-/** How late this process finds what another has queued. What it has queued itself wakes it at once. */
+/** How late this process finds deliveries that another has queued. Its own wake it at once. */
 const POLL_MS = 1_000
-/** Places that become free are gathered for so long, so that a claim is worth its transaction. */
+/** How long free places are collected, so that a claim is worth its transaction. */
 const GATHER_MS = 10
-/** Deliveries that are given up, of one transaction. */
+/** The most dropped deliveries of one transaction. */
 const DROPPED_AT_ONCE = 32
-/** A webhook that is about to become inactive is left alone meanwhile. */
+/** How long a webhook is left alone that is about to become inactive. */
 const ENDING_MS = 1_000
-/** After an outage, each process has so long to record what it sent meanwhile. */
+/** How long each process has after an outage to record what it sent meanwhile. */
 const RESUME_MS = 4 * OUTAGE_MS
-/** A database that is slow to tell is asked so often whether a ping may be sent. */
+/** How often a slow database is asked whether a ping may be sent. */
 const MOST_READS = 5
 
 export type DeliveryLoop = {
   /** The places for pings. */
   pings: Pings
-  /** Says that something may be due now. */
+  /** Reports that a delivery may be due now. */
   wake(): void
   /**
-   * Sends what a transaction queues when it is committed: without a claim, and by the same rules. Until then it has
-   * places for it.
+   * A courier for one transaction: it reserves places, and sends the queued deliveries after the commit without a
+   * claim, by the same rules.
    */
   courier(trx: Knex.Transaction): Courier
   /**
-   * Makes the attempt of what was claimed elsewhere in this process, and records it; nothing if it is stopped before,
-   * or where the database is too slow to tell: then its lease runs out, and it is claimed again.
+   * Makes and records the attempt of a job that was claimed elsewhere in this process. Does nothing if the delivery was
+   * stopped, or if the database is too slow to tell: then the lease runs out, and the delivery is claimed again.
    */
   deliverNow(claimed: Claim): Promise<Settlement | undefined>
-  /** Resolves when nothing is due, in flight or unrecorded. */
+  /** Resolves when no delivery is due, in flight or unrecorded. */
   idle(): Promise<void>
-  /** Claims nothing more, and resolves when all that is in flight has been recorded. */
+  /** Stops claiming, and resolves when everything in flight is recorded. */
   stop(): Promise<void>
 }
 
 /**
- * Claims what is due, hands it to its webhook's share of connections, sends, and has the answers recorded.
+ * Claims due deliveries, gives them to their webhook's share of places, sends them, and has the answers recorded.
  *
- * @param tools.claims false in a process without the role `delivery`, which makes no attempts but its own pings
- * @param tools.concurrency attempts in flight at most; one webhook alone takes at most a quarter of them
+ * @param tools.claims false in a process without the role `delivery`, which makes no attempts except its own pings
+ * @param tools.concurrency the most attempts in flight; one webhook takes at most a quarter of them
  */
 export const startDeliveryLoop = (
   tools: AttemptTools & {
@@ -68,6 +69,7 @@ export const startDeliveryLoop = (
     concurrency: number
     claims: boolean
     watch?: DeliveryWatch | undefined
+    rider?: Rider
   },
 ): DeliveryLoop => {
   const { database, clock, log } = tools
@@ -81,14 +83,14 @@ export const startDeliveryLoop = (
   })
   const claims = createClaims({ database, places, onPast: () => sweeper?.look(), watch: tools.watch })
   const record = createRecorder(tools)
-  // Others are told of what is given up, which may take longer: the rest does not wait behind it.
+  // Dropped deliveries are reported to other webhooks, which may take longer, so they have a recorder of their own.
   const recordDropped = createRecorder({ ...tools, batchSize: DROPPED_AT_ONCE })
   const keeper = createKeeper(tools)
   const leases = keepExtending({ database, clock, log, places: places.all })
-  /** Those whose turn has come, and of these, those whose request has begun. */
+  /** Jobs whose turn has come, and of these, the ones whose request has begun. */
   const begun = new Set<Place>()
   const sent = new Set<Place>()
-  /** Those that must not begin although their turn has come. */
+  /** Jobs that must not begin although their turn has come. */
   const stoppedPlaces = new Set<Place>()
   const recheck = createRecheck({
     database,
@@ -102,12 +104,12 @@ export const startDeliveryLoop = (
   })
   const sweeper = tools.claims ? startSweeper(tools) : undefined
   const idlers: (() => void)[] = []
-  /** Leases of a process that is gone: on an engine of one process, all that there are at the start. */
+  /** The leases of a dead process: on an embedded engine, all that exist at the start. */
   let stale = tools.claims && database.dialect.isEmbedded
   let mayBeDue = true
   let failing = false
   let stopping = false
-  /** What is not committed by now is not waited for: a transaction may hang. */
+  /** Transactions that are not committed by now are not waited for: one may hang. */
   let isLate = false
   let looking: Promise<void> | undefined
 
@@ -136,17 +138,17 @@ export const startDeliveryLoop = (
   }
 
   const alarm = createAlarm(() => {
-    // A look that is under way may have passed what this one was for.
+    // A look that is under way may have passed the new row already.
     if (looking) mayBeDue = true
     else lookSoon()
   })
 
-  /** A key may have been revoked, and the next one not be known to all receivers yet. */
+  /** A key may have been revoked while receivers do not know the next one yet. */
   const canSign = (): boolean => tools.keyring.signsFrom() <= clock.now()
 
   const lookIn = (ms: number): void => alarm.setIn(Math.min(POLL_MS, ms))
 
-  /** Claims until nothing is due that there is a place for, and says in how many milliseconds to look again. */
+  /** Claims until no due delivery has a free place, and returns the milliseconds until the next look. */
   const look = async (): Promise<number> => {
     alarm.clear()
     if (failing) await resume()
@@ -170,7 +172,7 @@ export const startDeliveryLoop = (
         if (inMs !== undefined && !mayBeDue) return inMs
         continue
       }
-      const due = await nextDue(database)
+      const due = await nextDue(database, tools.rider)
       if (mayBeDue) continue
       const inMs = due === undefined ? POLL_MS : due - clock.now()
       if (inMs > 0) return inMs
@@ -181,7 +183,7 @@ export const startDeliveryLoop = (
   }
 
   /**
-   * An outage outlasts leases whose attempts were made all the same: each process records its own before any takes
+   * An outage may outlast the leases of attempts that were made. Each process records its own before any process takes
    * over.
    */
   const resume = async (): Promise<void> => {
@@ -207,13 +209,16 @@ export const startDeliveryLoop = (
     for (let place = places.next(); place; place = places.next()) {
       const { job } = place
       make(place).catch(error =>
-        // Its lease runs out, and it is due again.
+        // The lease runs out, and the delivery is due again.
         logSeldom(log, 'error', 'attempt', { err: error, deliveryId: job.deliveryId }, 'an attempt could not be made'),
       )
     }
   }
 
-  /** Outside of the trace of the request that has an attempt begin: that is one of its own event, or none. */
+  /**
+   * Runs outside the trace of the request that happens to start the attempt: the attempt belongs to its event's trace,
+   * or to none.
+   */
   const make = (place: Place): Promise<Settlement | undefined> => inTrace(undefined, () => makeAlone(place))
 
   const makeAlone = async (place: Place): Promise<Settlement | undefined> => {
@@ -226,22 +231,22 @@ export const startDeliveryLoop = (
       places.ended(place, settlement)
       sent.add(place)
       const { outcome } = settlement
-      // Until the database says so, too.
+      // Until the database says the same.
       const waitMs = outcome.status === 'cancelled' ? ENDING_MS : 'holdWebhookMs' in outcome && outcome.holdWebhookMs
       const until = clock.now() + (waitMs || 0)
       if (waitMs) giveBack(places.holdWebhook(place, until), until)
       startWaiting()
-      // Others are told at once that a webhook is to be left alone; that it is inactive, when its log says why.
+      // A hold is written at once. The change to inactive waits until the attempt that caused it is logged.
       const following = outcome.status === 'pending' ? keeper.follow(settlement) : undefined
       await (outcome.status === 'dropped' ? recordDropped : record)(settlement)
       tools.watch?.attempted(settlement)
       if (outcome.status === 'dropped') logDropped(settlement, outcome.reason)
       if (outcome.status === 'pending') lookIn(outcome.retryInMs)
-      // It has handed its turn on.
+      // It has passed its turn on.
       else if (place.job.line !== null) wake()
       await (following ?? keeper.follow(settlement))
       if (outcome.status === 'cancelled') sweeper?.look()
-      // Somebody may have to be told of it.
+      // Other webhooks may have to be told.
       if (outcome.status === 'cancelled' || outcome.status === 'dropped') wake()
       return settlement
     } catch (error) {
@@ -261,13 +266,15 @@ export const startDeliveryLoop = (
   }
 
   const mayBegin = (place: Place): boolean => {
-    // A connection may have taken long, and the process may have stood still.
+    // Connecting may have taken long, and the process may have stood still.
     if (stoppedPlaces.has(place) || !recheck.mayBegin() || place.leaseEnd <= clock.now()) return false
     sent.add(place)
     return true
   }
 
-  /** Gives back what a look has found to be stopped, and keeps from beginning what is only being connected. */
+  /**
+   * Gives back deliveries that a check found to be stopped, and prevents the start of those that are still connecting.
+   */
   const withdraw = (stopped: Stopped[]): void => {
     const now = clock.now()
     const present = stopped.filter(({ until }) => until === 0 || until > now)
@@ -294,7 +301,7 @@ export const startDeliveryLoop = (
     for (const place of unsent) leave(place)
   }
 
-  /** Unsent claims that cannot be given back now are so when the database is back, or their lease runs out. */
+  /** Unsent claims that cannot be given back now are given back when the database returns, or their lease runs out. */
   const putBackUnsent = (jobs: Job[], dueAt: number): Promise<void> =>
     putBack(database, jobs, { dueAt, now: clock.now() }).catch(error => {
       logSeldom(log, 'warn', 'give back claims', { err: error }, 'claims cannot be given back; their lease runs out')
@@ -302,8 +309,8 @@ export const startDeliveryLoop = (
     })
 
   /**
-   * What is not sent, or may have been committed when the connection broke, does not wait for its lease: nobody else
-   * knows of it. It is given back when the database is there, before this process claims again.
+   * Claims that were not sent, or whose commit is in doubt, need not wait for their lease, because no other process
+   * knows of them. They are given back when the database returns, before this process claims again.
    */
   const putBackLater = async (jobs: Job[], dueAt: number): Promise<void> => {
     for (const until = clock.now() + LEASE_MS; !stopping && clock.now() < until; ) {
@@ -332,7 +339,7 @@ export const startDeliveryLoop = (
       startWaiting()
     },
     onLeft(jobs) {
-      // Else a place that becomes free is the reason to look.
+      // Otherwise a free place triggers the next look.
       if (jobs.some(places.hasRoom)) wake()
       else claims.crowd()
     },

@@ -8,16 +8,16 @@ import { tunnel } from './proxy.ts'
 type Address = ipaddr.IPv4 | ipaddr.IPv6
 type Network = [Address, number]
 
-/** Judges addresses that deliveries are about to be sent to. */
+/** Decides which addresses deliveries may be sent to. */
 export type NetworkGuard = {
-  /** Whether an IP address, in any spelling, is public unicast or in a network that was opened. */
+  /** Whether an IP address, in any notation, is public unicast or in an allowed network. */
   isAllowed(address: string): boolean
 }
 
-/** The endpoint's address must not be sent to; `code` is a failure reason. Its message is for who runs the server. */
+/** Thrown for an endpoint whose address is not allowed; `code` is a failure reason. The message is for the operator. */
 export class AddressNotAllowedError extends Error {
   readonly code = 'address_not_allowed'
-  /** What the endpoint's owner is told: what a name leads to inside is not for everybody. */
+  /** The text for the endpoint's owner, who must not learn internal addresses. */
   readonly told: string
 
   constructor(host: string, addresses: readonly string[]) {
@@ -30,8 +30,8 @@ export class AddressNotAllowedError extends Error {
 }
 
 /**
- * Reads networks in CIDR notation, separated by commas or blanks: `10.1.0.0/16, fd00::/8`. A lone address is a network
- * of one. Answers them normalised; nothing for an empty text.
+ * Reads networks in CIDR notation, separated by commas or blanks: `10.1.0.0/16, fd00::/8`. A single address is a
+ * network of one. Returns them normalised; none for an empty text.
  *
  * @throws RangeError naming every part that is no network, and what would be right
  */
@@ -48,7 +48,7 @@ export const parseNetworks = (text: string): string[] => {
 }
 
 /**
- * `::1.2.3.4`, which RFC 4291 section 2.5.5.1 has retired. ipaddr.js takes it for `::ffff:1.2.3.4`; the network does
+ * `::1.2.3.4`, which RFC 4291 section 2.5.5.1 has deprecated. ipaddr.js reads it as `::ffff:1.2.3.4`; the network does
  * not.
  */
 const IPV4_COMPATIBLE = /^::\d+\.\d/
@@ -69,8 +69,8 @@ export const createNetworkGuard = ({ allow }: { allow: readonly string[] }): Net
 }
 
 /**
- * Public unicast, also where an IPv4 address is wrapped into an IPv6 one: then it is the inner one that a gateway will
- * connect to, and its being public is what counts. (IPv4-mapped addresses have been unwrapped already.)
+ * Whether an address is public unicast. For an IPv4 address embedded in an IPv6 address, the inner one decides, because
+ * a gateway connects to it. (IPv4-mapped addresses are already unwrapped.)
  */
 const isPublic = (address: Address): boolean => {
   if (address instanceof ipaddr.IPv4) return address.range() === 'unicast'
@@ -81,14 +81,14 @@ const isPublic = (address: Address): boolean => {
   if (a === 0x2002) return isPublic(embedded(b, c))
   // Teredo, RFC 4380 section 4: the server's address, and the client's with every bit turned over.
   if (a === 0x2001 && b === 0) return isPublic(embedded(c, d)) && isPublic(embedded(g ^ 0xffff, h ^ 0xffff))
-  // 2000::/3 is all of IPv6 that has been given out as global unicast (RFC 4291 section 2.4).
+  // 2000::/3 is all global unicast space of IPv6 that has been allocated (RFC 4291 section 2.4).
   return a >> 13 === 1 && address.range() === 'unicast'
 }
 
 const embedded = (high: number, low: number): ipaddr.IPv4 =>
   new ipaddr.IPv4([high >> 8, high & 0xff, low >> 8, low & 0xff])
 
-/** The network, or what is wrong with it. */
+/** The parsed network, or what is wrong with it. */
 const readNetwork = (text: string): Network | string => {
   const cidr = text.includes('/') ? text : `${text}/${text.includes(':') ? 128 : 32}`
   const isIPv6 = ipaddr.IPv6.isValidCIDR(cidr) && !IPV4_COMPATIBLE.test(cidr)
@@ -109,21 +109,21 @@ const unmapped = ([address, bits]: Network): Network =>
     ? [address.toIPv4Address(), bits - 96]
     : [address, bits]
 
-/** Looks a name up as `dns.lookup` does with `all`. */
+/** Resolves a name, as `dns.lookup` does with `all`. */
 export type Lookup = (
   host: string,
   options: { all: true },
   callback: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
 ) => void
 
-/** The proxy that requests to a URL go by, if any. */
+/** The proxy for requests to a URL, if any. */
 export type ProxyFor = (url: string) => string
 
 /**
- * A connector for undici that connects to allowed addresses only. It judges IP literals, which never reach a lookup; of
- * a name's addresses it tries those that are allowed; and it judges the address that was connected to in the end,
- * before a byte is sent. A proxy is told an address that has been judged, and no name. Looking up, connecting and the
- * TLS handshake together take at most `connectTimeoutMs`.
+ * A connector for undici that connects to allowed addresses only. It checks IP literals, which never reach a lookup; it
+ * tries only the allowed addresses of a name; and it checks the address of the connection before it sends a byte. A
+ * proxy receives a checked address and no name. Lookup, connection and TLS handshake together take at most
+ * `connectTimeoutMs`.
  */
 export const createGuardedConnector = (
   guard: NetworkGuard,
@@ -145,8 +145,8 @@ export const createGuardedConnector = (
       callback(null, allowed[0]!.address, allowed[0]!.family)
     })
   }
-  // The connector that undici builds returns its socket, though its type does not say so.
-  // Its own timeout is off: it is up to a second late.
+  // The connector that undici builds returns its socket, though its type does not say so. Its own timeout is off,
+  // because it fires up to a second late.
   const connect = buildConnector({ timeout: 0, allowH2: false, lookup: guardedLookup }) as (
     ...args: Parameters<buildConnector.connector>
   ) => Socket
@@ -168,7 +168,7 @@ export const createGuardedConnector = (
       if (connecting) socket.destroy(tooLate(hostname))
     }
     const timer = setTimeout(whenArrivedIsRead, connectTimeoutMs, giveUp)
-    // Ahead of undici's listener, and of the TLS handshake: a forbidden address is not even greeted.
+    // Runs before undici's listener and before the TLS handshake: a forbidden address receives nothing.
     socket.prependOnceListener('connect', () => {
       refused = refusal(guard, hostname, socket.remoteAddress)
       if (refused !== undefined) socket.destroy(refused)
@@ -224,7 +224,7 @@ const once = <Args extends unknown[]>(work: (...args: Args) => void): ((...args:
 }
 
 const refusal = (guard: NetworkGuard, hostname: string, address: string | undefined): Error | undefined => {
-  // The peer has gone already; what cannot be judged is not sent to.
+  // The peer is already gone. Nothing is sent to an address that cannot be checked.
   if (address === undefined)
     return Object.assign(new Error('Reset as soon as it was connected'), { code: 'ECONNRESET' })
   return guard.isAllowed(address) ? undefined : new AddressNotAllowedError(hostname, [address])

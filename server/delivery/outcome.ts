@@ -2,45 +2,42 @@ import type { FailureReason } from '../../shared/vocabulary.ts'
 import { parseRetryAfter } from './retry-after.ts'
 
 /**
- * What an attempt yielded. `body` is the beginning of the answer as text; `retryAfter` and `challenge` are the headers
- * Retry-After and WWW-Authenticate as they came.
+ * The result of an attempt. `body` is the beginning of the answer as text; `retryAfter` and `challenge` are the headers
+ * Retry-After and WWW-Authenticate as received.
  */
 export type AttemptResult =
   | { kind: 'response'; statusCode: number; retryAfter?: string; challenge?: string; body: string }
   | { kind: 'failure'; reason: FailureReason; detail: string }
 
-/** What a delivery has been through before this attempt. */
+/** The history of a delivery before this attempt. */
 export type History = {
-  /** Attempts that failed; a 429 with Retry-After is none. */
+  /** Failed attempts; a 429 with Retry-After does not count. */
   failureCount: number
   /** When this delivery was first answered 429 with Retry-After; null if it never was. */
   throttledSinceMs: number | null
 }
 
-/** What becomes of a delivery, and of its webhook. */
+/** What happens to a delivery and its webhook. */
 export type Outcome =
   | { status: 'delivered' }
-  /** `handledBefore`: the receiver says so. It is believed if an earlier attempt left that open (`settle.ts`). */
+  /** `handledBefore`: the receiver claims so. That counts only if an earlier attempt left it open (`settle.ts`). */
   | { status: 'rejected'; handledBefore?: true }
   | { status: 'dropped'; reason: 'retries_exhausted' | 'throttled_too_long' }
-  /** The webhook is set to inactive, which cancels this delivery and all else that is pending for it. */
+  /** The webhook becomes inactive, which cancels this delivery and all others that are pending for it. */
   | { status: 'cancelled'; deactivateWebhook: 'throttled_without_retry_after' }
-  /** Again in `retryInMs`. `holdWebhookMs`: nothing at all is sent to the webhook for so long. */
+  /** Retried in `retryInMs`. For `holdWebhookMs` the webhook receives nothing at all. */
   | ({ status: 'pending'; retryInMs: number; holdWebhookMs?: number } & History)
 
 const SECOND_MS = 1000
 const HOUR_MS = 3600 * SECOND_MS
-/** However far ahead a Retry-After lies, the next attempt is at most this far ahead. */
+/** The longest wait for a Retry-After. */
 export const LONGEST_THROTTLE_MS = 24 * HOUR_MS
-/** However near a Retry-After lies: an endpoint that says "0" or a date gone by must not be asked in a tight loop. */
+/** The shortest wait for a Retry-After: "0" or a past date must not cause a tight loop. */
 export const SHORTEST_THROTTLE_MS = SECOND_MS
-/** A delivery that has been answered 429 with Retry-After for so long is dropped at the next one. */
+/** A delivery that has been answered 429 with Retry-After for this long is dropped at the next one. */
 export const LONGEST_THROTTLED_MS = 72 * HOUR_MS
 
-/**
- * The rules of acknowledgement: what an answer means for the delivery. `scheduleMs` has one wait for each retry after a
- * failure.
- */
+/** The rules of acknowledgement: what an answer means for the delivery. `scheduleMs` has one wait for each retry. */
 export const outcome = (
   result: AttemptResult,
   given: History & { attempt: number; nowMs: number; scheduleMs: readonly number[] },
@@ -52,14 +49,14 @@ export const outcome = (
   if (statusCode >= 400 && statusCode < 500) {
     return { status: 'rejected', ...(given.attempt > 1 && isReplay(result) && { handledBefore: true }) }
   }
-  // 5XX, and what is no answer to a delivery: 1XX, 3XX (redirects are not followed), and numbers that HTTP does not
-  // define.
+  // 5XX, and statuses that are no answer to a delivery: 1XX, 3XX (redirects are not followed), and numbers that HTTP
+  // does not define.
   return failed(given)
 }
 
 /**
- * A receiver that knows the `jti` has handled it. That is news only of a retry: the answer to an earlier attempt was
- * lost, came too late, or was a gateway's.
+ * Whether the receiver reports a replay, which means that it has handled the `jti`. This matters for a retry only: the
+ * answer to an earlier attempt was lost, came too late, or was a gateway's.
  */
 const isReplay = ({ statusCode, challenge }: { statusCode: number; challenge?: string }): boolean =>
   statusCode === 401 && /(^|[\s,])error_description\s*=\s*("replay"|replay)\s*(,|$)/i.test(challenge ?? '')

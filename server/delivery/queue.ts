@@ -7,6 +7,7 @@ import { cancel, logLost } from '../domain/deliveries.ts'
 import { outOfSight, type Sight } from '../domain/sight.ts'
 import { type Swept, sweepRows } from '../domain/sweep.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
+import type { Rider } from './rider.ts'
 
 // The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.
 //
@@ -522,13 +523,17 @@ const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void>
   }
 }
 
-/** When the next delivery falls due; undefined when none is waiting. Reads the head of an index. */
-export const nextDue = async (database: Database): Promise<number | undefined> => {
-  const [first] = await rows<{ due_at: number }>(
-    database.knex,
-    'SELECT due_at FROM delivery_queue ORDER BY due_at LIMIT 1',
-  )
-  return first?.due_at
+/**
+ * When the next delivery falls due; undefined when none is waiting. Reads the head of an index, and what somebody else
+ * wants to know along with it.
+ */
+export const nextDue = async ({ knex }: Database, rider?: Rider): Promise<number | undefined> => {
+  const head = 'SELECT due_at FROM delivery_queue ORDER BY due_at LIMIT 1'
+  const columns = rider?.columns()
+  const sql = columns === undefined ? head : `SELECT (${head}) AS due_at, ${columns}`
+  const [first] = await rows<{ due_at: number | null }>(knex, sql)
+  if (columns !== undefined) rider!.brought(first!)
+  return first?.due_at ?? undefined
 }
 
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */

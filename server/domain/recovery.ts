@@ -1,7 +1,7 @@
 import { notFound, TidingsError } from '../../shared/errors.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, marks, rows, type Sql } from '../database/connect.ts'
+import { type Database, marks, partOfMany, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue, enqueueRecovered, type PastEvent } from './deliveries.ts'
@@ -12,10 +12,11 @@ import { sweepUntil } from './sweep.ts'
 import { requireVisible, visibleTo } from './visibility.ts'
 import { lockActive, requireWebhook } from './webhooks.ts'
 
-/** Events of one transaction of a recovery. */
-const BATCH = 500
-/** Events that one transaction of a recovery looks at: it holds the webhook for so long. */
-const WINDOW = 5_000
+/**
+ * Events that one transaction of a recovery queues, and events that it looks at. It holds the webhook for so long, and
+ * on an embedded engine the process: there it takes a few tens of milliseconds.
+ */
+const PAGES = { server: { batch: 500, window: 5_000 }, embedded: { batch: 50, window: 500 } }
 /** What another process wrote before a recovery began may have a later time, by so much at most. */
 const CLOCKS_APART_MS = 1_000
 /** A recovery that takes longer answers with where to go on. */
@@ -88,7 +89,7 @@ export const recoverDeliveries = async (
   for (let hasBegun = earlier !== undefined; !recovery.isComplete; hasBegun = true) {
     const soFar = recovery
     try {
-      recovery = await change(held => recoverPage(held, soFar))
+      recovery = await partOfMany(database, () => change(held => recoverPage(held, soFar)))
     } catch (error) {
       // What was queued stays so: it is answered, with where to go on.
       if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
@@ -99,6 +100,8 @@ export const recoverDeliveries = async (
   return recovery
 }
 
+const pageOf = (sql: Sql) => (dialectOf(sql).isEmbedded ? PAGES.embedded : PAGES.server)
+
 /** Queues the next page of a recovery, and returns how far it has come by then. */
 const recoverPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
   const { trx, token } = held
@@ -107,7 +110,8 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
     time: Math.max(after.time, webhook.created_at),
     id: after.time >= webhook.created_at ? after.id : '',
   }
-  const edge = await edgeOf(trx, from, end)
+  const { batch, window } = pageOf(trx)
+  const edge = await edgeOf(trx, from, end, window)
   const missed = await rows<{ id: string; created_at: number }>(trx, missedOf(trx), [
     from.time,
     from.time,
@@ -116,12 +120,12 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
     edge.time,
     edge.id,
     webhookId,
-    BATCH,
+    batch,
   ])
   const there = await holdEvents(trx, missed)
   await enqueueRecovered(trx, there, webhook, held.now)
   const last = missed.at(-1)
-  const isLooked = missed.length < BATCH
+  const isLooked = missed.length < batch
   return {
     webhookId,
     queued: queued + (await countSeen(trx, token, there)),
@@ -143,11 +147,11 @@ const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[])
 type Mark = { time: number; id: string }
 
 /** The last of so many events after `from` as one transaction looks at, or else `end`, with all that happened then. */
-const edgeOf = async (trx: Sql, from: Mark, end: number): Promise<Mark & { isLast: boolean }> => {
+const edgeOf = async (trx: Sql, from: Mark, end: number, window: number): Promise<Mark & { isLast: boolean }> => {
   const [last] = await rows<{ created_at: number; id: string }>(
     trx,
     `SELECT e.created_at, e.id FROM events e ${dialectOf(trx).useIndex('events_by_time')}
-     WHERE ${AFTER} AND e.created_at <= ? ORDER BY e.created_at, e.id LIMIT 1 OFFSET ${WINDOW - 1}`,
+     WHERE ${AFTER} AND e.created_at <= ? ORDER BY e.created_at, e.id LIMIT 1 OFFSET ${window - 1}`,
     [from.time, from.time, from.id, end],
   )
   return last ? { time: last.created_at, id: last.id, isLast: false } : { time: end, id: LAST_ID, isLast: true }

@@ -1,6 +1,6 @@
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, marks, rows, type Sql } from '../database/connect.ts'
+import { type Database, marks, partOfMany, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { find } from '../mango/find.ts'
 import type { Meter } from '../mango/meter.ts'
@@ -14,8 +14,8 @@ import { type DeliveryRow, deliveries } from './resources.ts'
 import { visibleTo } from './visibility.ts'
 import { lockActive } from './webhooks.ts'
 
-/** Deliveries of one transaction. */
-const BATCH = 500
+/** Deliveries of one transaction: on an embedded engine, which does nothing else meanwhile, a few. */
+const BATCH = { server: 500, embedded: 50 }
 /** Events whose deliveries are looked for at once: each may have been sent again often. */
 const ALIKE = 50
 /** What takes longer answers with where to go on. */
@@ -59,8 +59,10 @@ export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redeli
   for (let hasBegun = earlier !== undefined; !done.isComplete; hasBegun = true) {
     const soFar = done
     try {
-      const page = await pageOf(tools, asked, soFar)
-      done = await tools.change(held => queuePage(held, page, asked, soFar))
+      done = await partOfMany(tools.database, async () => {
+        const page = await pageOf(tools, asked, soFar)
+        return tools.change(held => queuePage(held, page, asked, soFar))
+      })
     } catch (error) {
       // What was queued stays so: it is answered, with where to go on.
       if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
@@ -76,7 +78,7 @@ type Page = { firsts: DeliveryRow[]; last: DeliveryRow | undefined; isLast: bool
 
 /** The next deliveries that match. */
 const pageOf = async (
-  { database: { knex }, clock, token, bounded }: Tools,
+  { database: { knex, dialect }, clock, token, bounded }: Tools,
   { webhookId, query }: Asked,
   { last }: Redelivery,
 ): Promise<Page> => {
@@ -92,7 +94,8 @@ const pageOf = async (
       const { rows } = await find(knex, deliveries, asked, visible, { related: seen, now: clock.now(), meter })
       return rows as DeliveryRow[]
     })
-  const limit = Math.min(BATCH, query.limit ?? BATCH)
+  const batch = dialect.isEmbedded ? BATCH.embedded : BATCH.server
+  const limit = Math.min(batch, query.limit ?? batch)
   const place = last ? { after: last.id, afterValues: null, skip: null } : {}
   const found = await search({ ...query, ...place, limit })
   const eventIds = [...new Set(found.map(row => row.event_id))]

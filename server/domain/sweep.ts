@@ -10,8 +10,8 @@ import { NEVER } from './lines.ts'
 // what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
 // their own, by any process (`delivery/sweeper.ts`), until none is left.
 
-/** Rows of one sweep: a transaction of some ten milliseconds. */
-const SWEEP = 500
+/** Rows of one sweep: a transaction of some ten milliseconds, in which an embedded engine holds up the process. */
+const SWEEP = { server: 500, embedded: 100 }
 const LONGEST_REST_MS = 100
 
 /** A webhook as its sweep needs it. */
@@ -38,7 +38,7 @@ const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number>
     `SELECT delivery_id, event_id, lease, attempt, epoch, due_at, line FROM delivery_queue
      ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
      WHERE webhook_id = ? AND epoch < ? LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
-    [webhook.id, webhook.epoch, SWEEP],
+    [webhook.id, webhook.epoch, dialectOf(trx).isEmbedded ? SWEEP.embedded : SWEEP.server],
   )
   await sweepRows(trx, webhook, past, now)
   return past.length

@@ -26,7 +26,7 @@ const TURN_EVERY = 5
 /**
  * What changes among deliveries, whichever process changes it, found by keys alone: new ones by their ids, which are in
  * the order of time (RFC 9562 section 5.7), pending ones when they are due or were settled here. A look that finds
- * nothing is one range of the primary key.
+ * nothing is one range of the primary key; signs say when there is no need of one.
  */
 export class Changes {
   readonly #sql: Sql
@@ -58,6 +58,21 @@ export class Changes {
   /** Has this delivery looked at next time, due or not. */
   settled(id: string): void {
     this.#settledHere.add(id)
+  }
+
+  /** Whether one that is pending is due by now, so that it may change without any other sign. */
+  isDue(): boolean {
+    const now = this.#clock.now()
+    // Those without a time wait for another.
+    for (const { dueAt } of this.#known.values()) if (dueAt && dueAt <= now) return true
+    return false
+  }
+
+  /** For so long after a sign, a look each second finds all that it was of. */
+  get findAllMs(): number {
+    let pending = 0
+    for (const { dueAt } of this.#known.values()) if (dueAt !== undefined) pending += 1
+    return Math.max(FAR_OVERLAP_MS, 1_000 * TURN_EVERY * Math.ceil(pending / TURN))
   }
 
   /** The ids of those that have changed since the last look. One that throws has taken in nothing. */

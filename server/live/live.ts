@@ -4,6 +4,7 @@ import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
 import { isPassing, patiently } from '../database/patience.ts'
+import type { Rider } from '../delivery/rider.ts'
 import { findByApiKeys } from '../domain/access-tokens.ts'
 import { type AccessToken, endOf, requirePermission } from '../domain/permissions.ts'
 import { deliveries } from '../domain/resources.ts'
@@ -13,10 +14,10 @@ import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
 import type { Meter } from '../mango/meter.ts'
 import { Changes } from './changes.ts'
+import { createSigns } from './signs.ts'
 import type { Stream } from './stream.ts'
 
-/** How late a change that another process made is seen. What this one makes has it look at once. */
-const LOOK_MS = 1_000
+/** What this process changes has it look at once. */
 const HURRY_MS = 50
 /** Between two signs of life; shorter than what drops an answer that nobody reads. */
 const BEAT_MS = 5_000
@@ -48,6 +49,8 @@ export type Subscriber = {
 type Group = Omit<Subscriber, 'stream' | 'missed'> & { id: string; streams: Set<Stream>; owed: Set<string> }
 
 export type Live = {
+  /** What the delivery loop takes along. */
+  rider: Rider
   /** Throws UNAVAILABLE where there are too many, or the database cannot be had until `giveUpAt`. */
   ready(tokenId: string, giveUpAt: number): Promise<void>
   subscribe(subscriber: Subscriber): void
@@ -59,8 +62,8 @@ export type Live = {
 
 /**
  * Tells subscribers of deliveries as they change. Whoever subscribes, and however many, the database is asked for
- * changes once a process, and only while somebody subscribes; what a subscriber may see is asked when there is
- * something to send.
+ * changes once a process, and only while somebody subscribes and something happens; what a subscriber may see is asked
+ * when there is something to send.
  */
 export const createLive = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Live => {
   const { knex } = database
@@ -70,7 +73,9 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   let isStopping = false
   /** When somebody came last, by `performance.now()`. */
   let askedAt = Number.NEGATIVE_INFINITY
-  let hurry = new AbortController()
+  const signs = createSigns(knex, clock)
+  let woken = new AbortController()
+  let isHurried = false
   /** Everything that changed until then is told. */
   let cursor: number | undefined
 
@@ -89,30 +94,59 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
       for (const { streams, owed } of groups.values())
         for (const stream of streams) stream.beat(owed.size === 0 ? cursor : undefined)
     }, BEAT_MS)
+    signs.bring(() => woken.abort())
     let checkedAt = performance.now()
+    /** The sign up to which all is found. */
+    let found = ''
+    /** Until then looks are made although there is no sign: what was begun before one may be committed after it. */
+    let quietAt = Number.NEGATIVE_INFINITY
     while (!isStopping && (groups.size > 0 || performance.now() - askedAt < COMING_MS)) {
-      await sleep(LOOK_MS, undefined, { signal: hurry.signal, ref: false }).catch(() => sleep(HURRY_MS))
-      hurry = new AbortController()
+      const wasHurried = await rest()
       if (isStopping) break
       try {
-        const lookedAt = clock.now()
-        const ids = await changes!.look()
+        const startedAt = clock.now()
+        const sign = await signs.take()
+        const isNew = sign !== undefined && sign.ends !== found
+        const isNeeded = wasHurried || isNew || startedAt < quietAt || changes!.isDue()
+        const ids = isNeeded ? await changes!.look() : []
+        if (isNew) found = sign.ends
+        if (isNew || ids.length > 0) quietAt = startedAt + changes!.findAllMs
         for (const group of groups.values()) owe(group, ids)
-        const isOwed = [...groups.values()].some(({ owed }) => owed.size > 0)
-        if (isOwed || performance.now() - checkedAt >= BEAT_MS) {
+        const isTime = performance.now() - checkedAt >= BEAT_MS && (startedAt < quietAt || hasExpired())
+        if (isTime || [...groups.values()].some(({ owed }) => owed.size > 0)) {
           checkedAt = performance.now()
           await checkTokens()
         }
-        for (const group of groups.values()) await pay(group, lookedAt)
-        cursor = lookedAt
+        for (const group of groups.values()) await pay(group, startedAt)
+        cursor = isNeeded ? startedAt : (sign?.at ?? cursor)
         for (const group of groups.values()) joinOthers(group)
       } catch (error) {
+        // What a sign was of may not be found yet.
+        quietAt = clock.now() + changes!.findAllMs
         logSeldom(log, 'warn', 'live', { err: error }, 'changes cannot be told to subscribers; trying until they can')
       }
     }
     clearInterval(beating)
+    signs.bring()
     changes = undefined
   }
+
+  /** Until there is a sign, this process has changed something, or it is time to ask. Tells whether it has. */
+  const rest = async (): Promise<boolean> => {
+    await sleep(signs.dueInMs(), undefined, { signal: woken.signal, ref: false }).catch(() => {})
+    if (isHurried) await sleep(HURRY_MS)
+    const wasHurried = isHurried
+    isHurried = false
+    woken = new AbortController()
+    return wasHurried
+  }
+
+  const hurry = (): void => {
+    isHurried = true
+    woken.abort()
+  }
+
+  const hasExpired = (): boolean => [...groups.values()].some(({ token }) => endOf(token, clock.now()))
 
   const owe = (group: Group, ids: readonly string[]): void => {
     for (const id of ids) group.owed.add(id)
@@ -202,6 +236,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   }
 
   return {
+    rider: signs.rider,
     async ready(tokenId, giveUpAt) {
       const all = [...groups.values()]
       const count = (of: Group[]) => of.reduce((sum, { streams }) => sum + streams.size, 0)
@@ -227,16 +262,16 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
       groups.set(id, group)
       group.streams.add(stream)
       stream.onClose(() => leave(stream))
-      if (missed.length > 0) hurry.abort()
+      if (missed.length > 0) hurry()
     },
     hurry(deliveryId) {
       if (!changes) return
       if (deliveryId !== undefined) changes.settled(deliveryId)
-      hurry.abort()
+      hurry()
     },
     stop() {
       isStopping = true
-      hurry.abort()
+      woken.abort()
       for (const stream of streams()) stream.breakOff()
       groups.clear()
     },

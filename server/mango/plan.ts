@@ -33,8 +33,8 @@ export type Plan = {
 }
 
 /**
- * `from`: the rows of the relation that are seen, under a name. `required`: what is selected has this relation. `isSearched`: nothing but the text of its documents is asked about,
- * to which no index leads.
+ * `from`: the visible rows of the relation, under an alias. `required`: selected rows have this relation. `isSearched`:
+ * only the text of its documents is searched, which no index covers.
  */
 export type Join = { from: Fragment; alias: string; on: Fragment; required: boolean; isSearched: boolean }
 

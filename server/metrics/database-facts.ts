@@ -9,8 +9,9 @@ import { headOfEach } from '../delivery/queue.ts'
 
 /** What was asked so long ago at most is told again. */
 const FRESH_MS = 10_000
-/** Asking takes this part of the time at most. */
+/** Asking takes this part of the time at most, but for where the rest between would be longer than this. */
 const LARGEST_PART = 1 / 100
+const LONGEST_REST_MS = 60_000
 /** Who looks waits so long for the database, and else sees what was told last. */
 const PATIENCE_MS = 1_000
 /** What was told last is told for so long. */
@@ -116,15 +117,16 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
 
   const ask = async (): Promise<void> => {
     const startedAt = performance.now()
+    let restMs = FRESH_MS
     try {
       told = { facts: await askFacts(tools), at: performance.now() }
       isUp = 1
+      restMs = Math.max(restMs, Math.min((told.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
     } catch {
       // An outage is told in the log by those whom it keeps from their work.
       isUp = 0
     }
-    const tookMs = performance.now() - startedAt
-    askAgainAt = performance.now() + Math.max(FRESH_MS, tookMs / LARGEST_PART)
+    askAgainAt = performance.now() + restMs
   }
 
   /** What is known by now. */

@@ -1,17 +1,15 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
-import { rows } from '../../server/database/connect.ts'
 import { sendOnce } from '../../server/delivery/attempt.ts'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
-import { claim } from '../../server/delivery/queue.ts'
 import { createSender } from '../../server/delivery/send.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { openKeyring } from '../../server/keys/signing-keys.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import { type Fixture, startFixture } from '../delivery/fixture.ts'
-import { masterKey, startServerProcess } from '../delivery/server-process.ts'
+import { masterKey } from '../delivery/server-process.ts'
 import { engines } from '../support/databases.ts'
-import { eventually } from '../support/eventually.ts'
+import { byProcesses, claimTimer, untilEmpty } from './backlog.ts'
 import { startReceivers } from './receivers.ts'
 
 // What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address
@@ -56,14 +54,6 @@ const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number
   return (DELIVERIES / took) * 1000
 }
 
-const untilEmpty = (fixture: Fixture) =>
-  eventually(
-    'an empty queue',
-    () => fixture.database.knex('delivery_queue').select('delivery_id').limit(1),
-    queue => queue.length === 0,
-    { timeoutMs: 600_000, everyMs: 20 },
-  )
-
 /** Deliveries a second of a backlog, claimed, signed, logged and settled. */
 const withDatabase = async (fixture: Fixture): Promise<number> => {
   await fixture.emit(DELIVERIES / ENDPOINTS)
@@ -73,23 +63,6 @@ const withDatabase = async (fixture: Fixture): Promise<number> => {
   const took = performance.now() - startedAt
   await loop.stop()
   return (DELIVERIES / took) * 1000
-}
-
-/** Deliveries a second of a backlog that falls due at one moment, by so many server processes. */
-const byProcesses = async (fixture: Fixture, count: number): Promise<number> => {
-  const { knex } = fixture.database
-  await fixture.emit(DELIVERIES / ENDPOINTS)
-  await knex('delivery_queue').update({ due_at: Date.now() + 3_600_000 })
-  const env = { TIDINGS_ROLES: 'delivery' }
-  const servers = await Promise.all(Array.from({ length: count }, () => startServerProcess(fixture.given.url, env)))
-  try {
-    const due_at = Date.now() + 2_000
-    await knex('delivery_queue').update({ due_at })
-    await untilEmpty(fixture)
-    return (DELIVERIES / (Date.now() - due_at)) * 1000
-  } finally {
-    for (const server of servers) await server.end('SIGTERM')
-  }
 }
 
 const throughput = async (engine: string): Promise<void> => {
@@ -116,7 +89,7 @@ const throughput = async (engine: string): Promise<void> => {
     for (const count of engine === 'sqlite' ? [1] : [1, 2]) {
       const bare = await withoutDatabase(fixture, receivers.urls)
       for (const url of receivers.urls) await fixture.webhook(url)
-      const durable = await byProcesses(fixture, count)
+      const durable = await byProcesses(fixture, count, DELIVERIES / ENDPOINTS)
       await fixture.reset()
       console.log(
         `${engine}: ${Math.round(durable)} deliveries/s by ${count} server process(es) of their own, ` +
@@ -174,38 +147,9 @@ const latencies = async (engine: string): Promise<void> => {
 const claims = async (engine: string): Promise<void> => {
   const fixture = await startFixture(engine, { now: () => Date.now() })
   try {
-    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
-    let later = 0
-    const timed = async (wanted: number): Promise<number> => {
-      for (; later < wanted; later += 1000) {
-        const due_at = Date.now() + 24 * 3_600_000 + later
-        const waiting = { event_id: randomUUID(), webhook_id: webhookId, due_at }
-        await fixture.database
-          .knex('delivery_queue')
-          .insert(Array.from({ length: 1000 }, () => ({ delivery_id: randomUUID(), ...waiting })))
-      }
-      const times: number[] = []
-      for (let n = 0; n < 15; n++) {
-        await fixture.emit(200)
-        const startedAt = performance.now()
-        const given = { lease: randomUUID(), now: Date.now(), limit: 200, leaseMs: 30_000 }
-        const { taken } = await claim(fixture.database, { ...given, triage: due => ({ take: due, later: [] }) })
-        times.push(performance.now() - startedAt)
-        if (taken.length !== 200) throw new Error(`claimed ${taken.length}`)
-        await rows(fixture.database.knex, 'SELECT 1')
-        await fixture.database
-          .knex('delivery_queue')
-          .whereNotNull('lease')
-          .where('due_at', '<', Date.now() + 3_600_000)
-          .delete()
-      }
-      return quantile(
-        times.toSorted((a, b) => a - b),
-        0.5,
-      )
-    }
-    const few = await timed(1000)
-    const many = await timed(1_000_000)
+    const claimMs = await claimTimer(fixture)
+    const few = await claimMs(1000)
+    const many = await claimMs(1_000_000)
     console.log(
       `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with 1,000,000: ` +
         `ratio ${round(many / few)} (wanted: 1.5 or less)`,

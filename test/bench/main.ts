@@ -8,12 +8,13 @@ import { fileURLToPath } from 'node:url'
 import { aftercare } from '../../scripts/aftercare.js'
 import { startThrowAwayDatabase } from '../../scripts/throw-away-database.js'
 
-// Runs one benchmark by its name, or all of them that need neither arguments nor an hour. They run on SQLite and on the
+// Runs one benchmark by its name, or every one that needs neither arguments nor an hour. They run on SQLite and on the
 // servers named in TIDINGS_TEST_DATABASE_URLS; without any on a private MariaDB, unless TIDINGS_TEST_ENGINES is
-// `sqlite`. What stands behind the name goes to the benchmark.
+// `sqlite`. Arguments after the name go to the benchmark.
 //
 //   npm run bench -- --list
 //   npm run bench [-- NAME [options]]
+//   npm run bench -- --plot [options]
 
 type Benchmark = { file: string; args?: string[]; about: string; isAlone?: true }
 
@@ -51,6 +52,11 @@ const benchmarks: Record<string, Benchmark> = {
     about: 'two endpoints of a hundred that hang and flood, and the latency of the others',
   },
   mango: { file: 'mango.ts', about: 'selectors over 1,000,000 rows beside the SQL that one would write by hand' },
+  counts: {
+    file: 'mango.ts',
+    args: ['--organisations', '1000', '--projects', '1000', '--only', 'counts'],
+    about: 'counts of 1,000,000 deliveries beside the GROUP BY that one would write by hand',
+  },
   reads: {
     file: 'reads.ts',
     about: 'what support asks of many deliveries, as an admin and as a token of few organisations, beside SQL by hand',
@@ -69,6 +75,11 @@ const benchmarks: Record<string, Benchmark> = {
     file: 'memory.ts',
     isAlone: true,
     about: 'ten minutes of load with a million waiting: memory.ts mysql://… [minutes]',
+  },
+  plots: {
+    file: 'plots.ts',
+    isAlone: true,
+    about: 'the figures of docs/performance.md and their plots; `--plot` for short',
   },
   fuzz: { file: 'fuzz.ts', isAlone: true, about: 'a hundred thousand random requests on two worlds' },
 }
@@ -107,16 +118,18 @@ const run = async (name: string, args: string[]): Promise<number> => {
 }
 
 const main = async (): Promise<number> => {
-  const [name, ...args] = process.argv.slice(2)
+  const [given, ...args] = process.argv.slice(2)
+  const name = given === '--plot' ? 'plots' : given
   if (name === '--list') {
     console.log(list())
     return 0
   }
+  const isDrawing = args.includes('--draw')
   if (name !== undefined && !benchmarks[name]) {
     console.error(`There is no benchmark "${name}". There are:\n${list()}`)
     return 2
   }
-  const isSqliteOnly = process.env.TIDINGS_TEST_ENGINES === 'sqlite'
+  const isSqliteOnly = process.env.TIDINGS_TEST_ENGINES === 'sqlite' || isDrawing
   const named = isSqliteOnly ? '' : (process.env.TIDINGS_TEST_DATABASE_URLS ?? '')
   const server = isSqliteOnly || named ? undefined : await startThrowAwayDatabase(undefined, { isDurable: true })
   process.env.TIDINGS_TEST_DATABASE_URLS = server?.url ?? named

@@ -4,7 +4,7 @@ import { v7 as uuid } from 'uuid'
 import { type Database, rows } from '../../server/database/connect.ts'
 import { migrate } from '../../server/database/migrate.ts'
 import { deliveries, events, organisations, projects } from '../../server/domain/resources.ts'
-import { find } from '../../server/mango/find.ts'
+import { count, find } from '../../server/mango/find.ts'
 import type { MangoQuery } from '../../server/mango/query.ts'
 import type { Resource } from '../../server/mango/resource.ts'
 import { seedMany } from '../../server/seed.ts'
@@ -15,7 +15,7 @@ import { addWebhooks } from '../support/webhooks.ts'
 // and a walk over all rows with `after` while rows are inserted and deleted.
 //
 //   TIDINGS_TEST_DATABASE_URLS=mysql://… node test/bench/mango.ts [--organisations 1000000] [--projects 100000]
-//     [--deliveries 1000000]
+//     [--deliveries 1000000] [--only counts]
 
 const { values: options } = parseArgs({
   options: {
@@ -23,6 +23,8 @@ const { values: options } = parseArgs({
     projects: { type: 'string', default: '100000' },
     deliveries: { type: 'string', default: '1000000' },
     engine: { type: 'string', default: engines.at(-1)! },
+    // What the names of those that are to be compared begin with.
+    only: { type: 'string', default: '' },
   },
 })
 const counts = {
@@ -48,7 +50,7 @@ const main = async (): Promise<void> => {
       }
     } else await database.knex.raw('ANALYZE')
     await compareAll(database)
-    await walk(database)
+    if (!options.only) await walk(database)
   } finally {
     await fresh.drop()
   }
@@ -128,6 +130,8 @@ type Compared = {
   name: string
   resource: Resource
   query: MangoQuery
+  /** Counted by these fields. */
+  by?: string[]
   sql: string
   bindings?: (string | number)[]
 }
@@ -313,6 +317,40 @@ const compareAll = async (database: Database): Promise<void> => {
           },
         ]),
     {
+      name: 'counts of all deliveries by status',
+      resource: deliveries,
+      query: {},
+      by: ['status'],
+      sql: 'SELECT status, COUNT(*) FROM deliveries GROUP BY status',
+    },
+    {
+      name: 'counts of all deliveries by webhook and status',
+      resource: deliveries,
+      query: {},
+      by: ['webhookId', 'status'],
+      sql: 'SELECT webhook_id, status, COUNT(*) FROM deliveries GROUP BY webhook_id, status',
+    },
+    {
+      name: 'counts of the dropped since a time, by webhook',
+      resource: deliveries,
+      query: {
+        selector: { status: 'dropped', createdAt: { $gte: new Date(START + deliveryCount / 2).toISOString() } },
+      },
+      by: ['webhookId'],
+      sql:
+        "SELECT webhook_id, COUNT(*) FROM deliveries WHERE status = 'dropped' AND created_at >= ? " +
+        'GROUP BY webhook_id',
+      bindings: [START + deliveryCount / 2],
+    },
+    {
+      name: 'counts of deliveries by type, of one webhook',
+      resource: deliveries,
+      query: { selector: { webhookId: webhookIds[5] } },
+      by: ['eventType'],
+      sql: 'SELECT event_type, COUNT(*) FROM deliveries WHERE webhook_id = ? GROUP BY event_type',
+      bindings: [webhookIds[5]!],
+    },
+    {
       name: 'payload quarter and name',
       resource: events,
       query: {
@@ -328,26 +366,31 @@ const compareAll = async (database: Database): Promise<void> => {
       `${deliveryCount} deliveries`,
   )
   console.log('ratio   mango ms  by hand ms  rows  examined  indexes')
-  for (const { name, resource, query, sql, bindings = [] } of compared) {
+  for (const { name, resource, query, by, sql, bindings = [] } of compared) {
+    if (!name.startsWith(options.only)) continue
     let found = 0
     const mango = async () => {
-      found = (await find(knex, resource, query, () => {})).rows.length
+      const { selector } = query
+      found = by
+        ? (await count(knex, resource, { selector, by }, () => {})).length
+        : (await find(knex, resource, query, () => {})).rows.length
     }
     let byHandRows = 0
     const byHand = async () => {
       byHandRows = (await rows(knex, sql, bindings)).length
     }
     const [mangoMs, byHandMs] = (await medians(mango, byHand)) as [number, number]
-    const { explain } = await find(knex, resource, query, () => {}, { explain: true })
+    const explain = by ? undefined : (await find(knex, resource, query, () => {}, { explain: true })).explain
     const figures = [
       (mangoMs / byHandMs).toFixed(2).padStart(5),
       mangoMs.toFixed(2).padStart(10),
       byHandMs.toFixed(2).padStart(11),
       String(found).padStart(6),
-      String(explain.rowsExamined).padStart(8),
+      String(explain?.rowsExamined ?? '').padStart(8),
     ]
     const differs = found === byHandRows ? '' : ` (by hand ${byHandRows} rows)`
-    console.log(`${figures.join('')}  ${name}: ${explain.indexes?.join(', ') || 'no index'}${differs}`)
+    const indexes = explain ? `: ${explain.indexes?.join(', ') || 'no index'}` : ''
+    console.log(`${figures.join('')}  ${name}${indexes}${differs}`)
   }
 }
 

@@ -302,7 +302,7 @@ const checkServers = ({ servers, disturbances }: Given, findings: Findings): voi
     // Waking, it finds that all it waited for has taken too long.
     const wasFrozen = (at: number) =>
       disturbances.some(it => it.target === server.server && it.kind === 'freeze' && it.from <= at && it.to >= at)
-    // What a frozen process holds locked is not to be had for as long as it may be waited for.
+    // What a frozen process holds locked is not available for as long as it may be waited for.
     const someoneWasFrozen = (at: number) =>
       disturbances.some(it => it.kind === 'freeze' && it.from <= at && it.to >= at - 2 * WAITED_MS)
     for (const line of server.lines) {

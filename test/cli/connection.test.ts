@@ -212,7 +212,7 @@ test('login says that a profile cannot be saved before it asks the server', asyn
   const args = ['login', '--url', server.url, '--api-key', credentials.apiKey, '--api-secret', '-']
   const { code, stderr } = await tidings(args, { home, stdin: credentials.apiSecret })
   assert.equal(code, 1)
-  assert.match(stderr, /part of its path is no folder/)
+  assert.match(stderr, /part of its path is not a folder/)
   assert.equal(server.received.length, 0)
 })
 
@@ -222,7 +222,7 @@ test('a folder that cannot be written is told of as such', async () => {
   const folder = join(home, 'file', 'below')
   const listen = await tidings(['listen', '--save', folder], { home, env: connectedTo(server) })
   assert.equal(listen.code, 2, listen.stderr)
-  assert.match(listen.stderr, /The folder of --save cannot be used: part of its path is no folder\./)
+  assert.match(listen.stderr, /The folder of --save cannot be used: part of its path is not a folder\./)
   const demo = await tidings(['demo'], { home, env: { TMPDIR: folder } })
   assert.equal(demo.code, 1)
   assert.match(demo.stderr, /file\/below\/tidings-demo-\S* cannot be written/)

@@ -184,7 +184,7 @@ test('deliveries watch goes on, more slowly, when the server limits the token', 
   const messages = createInterface(child.stderr)[Symbol.asyncIterator]()
   assert.match(String((await messages.next()).value), /Watching; times are UTC/)
   server.answer = () => ({ status: 429, errors: [{ message: 'Too many.', extensions: { code: 'RATE_LIMITED' } }] })
-  assert.match(String((await messages.next()).value), /Too many\. From then on it looks every 2 s; nothing is missed/)
+  assert.match(String((await messages.next()).value), /Too many\. From then on it polls every 2 s; nothing is missed/)
   assert.equal(child.exitCode, null)
 })
 

@@ -7,6 +7,7 @@ import { manualPages } from '../../cli/help/manual.ts'
 import { topics } from '../../cli/help/topics.ts'
 import { wholeProgram } from '../../cli/main.ts'
 import { displayWidth } from '../../cli/output/table.ts'
+import { fitHelp } from '../../cli/output/wrap.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
 const home = temporaryFolder()
@@ -20,13 +21,13 @@ const withChildren = (command: CommandUnknownOpts): CommandUnknownOpts[] => [
 ]
 const pathOf = (command: CommandUnknownOpts): string =>
   command.parent ? `${pathOf(command.parent)} ${command.name()}` : command.name()
-const helpOf = (command: CommandUnknownOpts): string => {
+const helpOf = (command: CommandUnknownOpts, columns = 80): string => {
   let help = ''
   command.configureOutput({
     writeOut: text => {
       help += text
     },
-    getOutHelpWidth: () => 80,
+    getOutHelpWidth: () => columns,
     getOutHasColors: () => false,
   })
   command.outputHelp()
@@ -38,6 +39,7 @@ for (const command of withChildren(program)) {
     const help = helpOf(command)
     assert.ok(command.description() || command.summary(), 'no description')
     assert.match(help, command === program ? /Begin with:\n {2}\$ tidings / : /Examples:\n {2}# .+\n {2}\$ /)
+    assert.doesNotMatch(help, /^ {2}\$ [^'"]* #/m, 'zsh takes a comment behind a command for words of it')
     const wide = help.split('\n').filter(line => displayWidth(line) > 80)
     assert.deepEqual(wide, [])
     for (const option of command.options) assert.ok(option.description, `${option.flags} is not described`)
@@ -46,6 +48,48 @@ for (const command of withChildren(program)) {
     if (command !== program) assert.ok(command.summary() || command.description().length < 100, 'no summary')
   })
 }
+
+for (const columns of [40, 56, 79]) {
+  test(`help has no line that is too wide for ${columns} columns, but for words that are`, () => {
+    const texts = [...withChildren(program).map(command => helpOf(command, columns)), ...topics.map(({ text }) => text)]
+    const lines = texts.flatMap(text => fitHelp(text, columns).split('\n'))
+    const hasWideWord = (line: string) =>
+      (line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []).some(word => word.length > columns - 6)
+    assert.deepEqual(
+      lines.filter(line => displayWidth(line) > columns && !hasWideWord(line)),
+      [],
+    )
+    // A command that was broken can be pasted as it is.
+    assert.deepEqual(
+      lines.filter(line => /^ *\\$/.test(line)),
+      [],
+    )
+  })
+}
+
+test('help in a narrow terminal breaks paragraphs and commands anew', () => {
+  const text = `What is written for eighty columns is broken in two where the terminal has fewer of
+them.
+Next.
+
+  $ tidings webhooks create https://example.com/hooks --events \\
+    token_expired \\
+    --name Ledger
+  $ tidings demo          see it`
+  const fitted = `What is written for eighty columns is
+broken in two where the terminal has
+fewer of them.
+Next.
+
+  $ tidings webhooks create \\
+    https://example.com/hooks \\
+    --events token_expired --name \\
+    Ledger
+  $ tidings demo          see it`
+  assert.equal(fitHelp(text, 40), fitted)
+  assert.equal(fitHelp(text, 100), text)
+  assert.equal(fitHelp(text, undefined), text)
+})
 
 const folder = new URL('../../cli/commands/', import.meta.url)
 for (const file of readdirSync(folder)) {

@@ -111,5 +111,5 @@ test('a list turns pages on Enter, stops on q, and is never cut in silence', { s
 
   const quiet = `node ${join(home, 'tidings.js')} users list --quiet </dev/null; echo "=$?="`
   const terminal = await openTerminal(['bash', '-c', quiet], { env })
-  assert.match(await terminal.waitForOutput(/^=0=/m), /The first 50 users\. The next ones: --after/)
+  assert.match(await terminal.waitForOutput(/^=0=/m), /The first 50 users\. Next page: --after/)
 })

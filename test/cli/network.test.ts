@@ -52,7 +52,7 @@ test('a proxy that is not there is named, without its password, with how to do w
   const gone = { ...env, HTTP_PROXY: 'http://user:hunter2@127.0.0.1:1' }
   const { code, stderr } = await tidings(['whoami'], { home, env: gone })
   assert.equal(code, 5)
-  assert.match(stderr, /was not reached by the proxy http:\/\/127\.0\.0\.1:1 \(from HTTP_PROXY\)/)
+  assert.match(stderr, /was not reached by way of proxy http:\/\/127\.0\.0\.1:1 \(from HTTP_PROXY\)/)
   assert.match(stderr, /NO_PROXY=127\.0\.0\.1/)
   assert.doesNotMatch(stderr, /hunter2/)
 })

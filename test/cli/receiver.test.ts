@@ -195,7 +195,7 @@ test('a sender that hangs up halfway does not end the receiver', async () => {
 
 test('a port that is taken says so', async () => {
   const { url } = await start()
-  await assert.rejects(start({ port: Number(new URL(url).port) }), /is taken by another program/)
+  await assert.rejects(start({ port: Number(new URL(url).port) }), /is in use by another program/)
 })
 
 test('what is no answer to rehearse is named', () => {

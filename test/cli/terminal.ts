@@ -38,8 +38,8 @@ export interface Terminal {
 
 type Given = { env?: Record<string, string>; columns?: number; rows?: number }
 
-/** A real terminal in which a command runs, with none of the caller's own settings; gone when the test has ended. */
-export const openTerminal = async (
+/** A real terminal in which a command runs, with none of the caller's own settings, until it is closed. */
+const startTerminal = async (
   command: string[],
   { env = {}, columns = 80, rows = 24 }: Given = {},
 ): Promise<Terminal> => {
@@ -52,7 +52,6 @@ export const openTerminal = async (
     (await promisify(execFile)('tmux', ['-u', '-L', name, '-f', '/dev/null', ...args], { env: environment })).stdout
   const tmux = async (...args: string[]) => void (await run(...args))
   const close = () => tmux('kill-server').catch(() => {})
-  after(close)
   await tmux(
     ...['new-session', '-d', '-x', String(columns), '-y', String(rows)],
     command.map(quoted).join(' '),
@@ -86,11 +85,25 @@ export const openTerminal = async (
   }
 }
 
+/** As startTerminal, and closed when the test has ended. */
+export const openTerminal = async (command: string[], given: Given = {}): Promise<Terminal> => {
+  const terminal = await startTerminal(command, given)
+  after(terminal.close)
+  return terminal
+}
+
 /** A shell in a terminal, with its prompt on an empty screen, in which `tidings` is the command line. */
-export const openShell = async (given: Given): Promise<Terminal> => {
-  const terminal = await openTerminal(['sh'], given)
+export const startShell = async (given: Given): Promise<Terminal> => {
+  const terminal = await startTerminal(['sh'], given)
   await terminal.type(`tidings() { '${process.execPath}' '${PROGRAM}' "$@"; }; clear\n`)
   await terminal.waitFor(/^[$#]\s*$/)
+  return terminal
+}
+
+/** As startShell, and closed when the test has ended. */
+export const openShell = async (given: Given): Promise<Terminal> => {
+  const terminal = await startShell(given)
+  after(terminal.close)
   return terminal
 }
 

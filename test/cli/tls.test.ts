@@ -92,9 +92,9 @@ for (const { fault, certificate, found, next } of [
     next: /Renew it/,
   },
   {
-    fault: 'is signed by itself',
+    fault: 'is self-signed',
     certificate: { authority: false },
-    found: /is signed by itself/,
+    found: /is self-signed/,
     next: /public authority/,
   },
   {
@@ -158,7 +158,7 @@ test('server doctor says that the network guard keeps an endpoint from being sen
   })
   assert.equal(code, 1)
   const check = JSON.parse(stdout).checks.find(({ name }: { name: string }) => name === 'endpoint')
-  assert.match(check.found, /127\.0\.0\.1, which the network guard does not send to/)
+  assert.match(check.found, /127\.0\.0\.1, to which the network guard does not send/)
   assert.match(check.next, /TIDINGS_ALLOW_NETWORKS=127\.0\.0\.1\/32/)
 })
 

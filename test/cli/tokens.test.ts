@@ -66,7 +66,20 @@ test('--save that cannot save is said before a token is made', async () => {
     env: connectedTo(server),
   })
   assert.equal(code, 1)
-  assert.match(stderr, /The profiles in .*profiles\.json cannot be (read|written): part of its path is no folder\./)
+  assert.match(stderr, /The profiles in .*profiles\.json cannot be (read|written): part of its path is not a folder\./)
+  assert.equal(server.received.length, 0)
+})
+
+const noProc = existsSync('/proc/self') ? false : 'there is no /proc here'
+
+test('--save where no folder can be made is said at once', { skip: noProc, timeout: 20_000 }, async () => {
+  server.received.length = 0
+  const { code, stderr } = await tidings([...create, '--save', 'ci'], {
+    home: temporaryFolder(),
+    env: { ...connectedTo(server), XDG_CONFIG_HOME: '/proc' },
+  })
+  assert.equal(code, 1)
+  assert.match(stderr, /The profiles in .*profiles\.json cannot be written: there is no such file or folder\./)
   assert.equal(server.received.length, 0)
 })
 

@@ -4,6 +4,7 @@ import { type Database, rows } from '../../server/database/connect.ts'
 import { type DeliveryLoop, startDeliveryLoop } from '../../server/delivery/loop.ts'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
 import type { Settlement } from '../../server/delivery/queue.ts'
+import type { Rider } from '../../server/delivery/rider.ts'
 import { createSender } from '../../server/delivery/send.ts'
 import { type Credentials, createAccessToken } from '../../server/domain/access-tokens.ts'
 import { recordEvent } from '../../server/domain/events.ts'
@@ -61,6 +62,7 @@ type LoopOptions = {
   retryScheduleMs?: readonly number[]
   log?: Log
   onSettled?: (settlement: Settlement) => void
+  rider?: Rider
 }
 
 const LINES = ['delivery_lines', 'ordered_deliveries']
@@ -109,6 +111,7 @@ export const startFixture = async (
         log: options.log ?? createLog('silent'),
         concurrency,
         claims: true,
+        ...(options.rider && { rider: options.rider }),
         ...(options.onSettled && {
           watch: { attempted: options.onSettled, claimed: () => {}, recorded: () => {} },
         }),

@@ -7,6 +7,7 @@ import path from 'node:path'
 import { after, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
+import { caddyWith } from '../support/caddy.ts'
 import { eventually } from '../support/eventually.ts'
 import { nginxWith } from '../support/nginx.ts'
 import { freePort } from '../support/ports.ts'
@@ -108,13 +109,8 @@ describe('behind a reverse proxy', () => {
   ] as const) {
     it(`as deploy/Caddyfile has it for ${site}${prefix}, signatures hold`, { skip: noCaddy }, async () => {
       const { server, port, base } = await startBehind(prefix)
-      const text = deploy('Caddyfile')
-      const block = text.slice(text.indexOf(`\n${site} {`), text.indexOf('\n}\n', text.indexOf(`\n${site} {`)) + 3)
       const configuration = path.join(folder, `Caddyfile-${site}`)
-      const here = block
-        .replace(`\n${site} {`, `\nhttp://127.0.0.1:${port} {`)
-        .replace('127.0.0.1:4100', `127.0.0.1:${server.config.port}`)
-      writeFileSync(configuration, `{\n\tadmin off\n}\n${here}`)
+      writeFileSync(configuration, caddyWith(deploy('Caddyfile'), site, port, `127.0.0.1:${server.config.port}`))
       await start('caddy', ['run', '--adapter', 'caddyfile', '--config', configuration], base)
       await assertServed(server, base)
     })

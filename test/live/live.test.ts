@@ -2,17 +2,17 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
 import type { ServerResponse } from 'node:http'
-import { it } from 'node:test'
+import { it, type TestContext } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
 import { createAccessToken, findByApiKeys } from '../../server/domain/access-tokens.ts'
-import type { AccessToken } from '../../server/domain/permissions.ts'
 import { newId } from '../../server/ids.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { createLive } from '../../server/live/live.ts'
 import { Stream } from '../../server/live/stream.ts'
 import { createLog } from '../../server/log.ts'
 import { unmetered } from '../../server/mango/meter.ts'
-import { realClock } from '../support/clock.ts'
+import { startFixture } from '../delivery/fixture.ts'
+import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 
@@ -28,7 +28,8 @@ const startResponse = ({ reads = true } = {}) => {
       response.written.push(text)
       if (!reads) response.writableLength += text.length
     },
-    end() {
+    end(text = '') {
+      response.written.push(text)
       response.writableEnded = true
     },
     destroy() {
@@ -47,19 +48,30 @@ it('a client that does not read is dropped before a mebibyte is kept for it', ()
 })
 
 describeEachEngine('subscribers', engine => {
-  it('cost the database the same, one or a thousand, and nothing once they are gone', async () => {
-    const fresh = await migratedDatabase(engine)
+  /** An idle process, whose clock stands still, with what counts its statements. */
+  const startIdle = async (t: TestContext, { delivers = true } = {}) => {
+    const clock = testClock()
+    const fixture = await startFixture(engine, clock)
+    const { database } = fixture
+    const live = createLive({ database, clock, log: createLog('silent') })
+    t.after(async () => {
+      live.stop()
+      await fixture.stop()
+    })
+    if (delivers) await fixture.startLoop({ rider: live.rider })
+    const made = await fixture.token()
+    const { token } = (await findByApiKeys(database.knex, [made.apiKey])).get(made.apiKey)!
     let statements = 0
-    fresh.database.knex.on('query', () => {
+    database.knex.on('query', () => {
       statements += 1
     })
-    const live = createLive({ database: fresh.database, clock: realClock, log: createLog('silent') })
-    const token = { id: 'a', apiKey: 'tk_a', permissions: ['read'] } as unknown as AccessToken
-    const join = (count: number) =>
+    const answer = async (rows: { id?: unknown; status?: unknown }[]) =>
+      rows.map(({ id, status }) => JSON.stringify({ id, status }))
+    const join = (count: number, name = `${count}`) =>
       Array.from({ length: count }, (_, n) => {
         const { response, stream } = startResponse()
-        const answering = () => ({ meter: unmetered, answer: async () => [] })
-        live.subscribe({ key: `${count} ${n}`, token, selector: null, answering, told: String, stream, missed: [] })
+        const answering = () => ({ meter: unmetered, answer })
+        live.subscribe({ key: `${name} ${n}`, token, selector: null, answering, told: String, stream, missed: [] })
         return response
       })
     const during = async (ms: number) => {
@@ -67,22 +79,90 @@ describeEachEngine('subscribers', engine => {
       await wait(ms)
       return statements - before
     }
-    await live.ready('a', performance.now() + 10_000)
+    /** All that has happened is found, and what may come late of it would have. */
+    const quiet = async () => {
+      await wait(1_800)
+      clock.advance(3_600_000)
+      await wait(1_800)
+    }
+    const ready = (tokenId = token.id) => live.ready(tokenId, performance.now() + 10_000)
+    return { clock, fixture, database, live, token, join, during, quiet, ready }
+  }
+
+  it('cost the database nothing while nothing happens, one or a thousand', async t => {
+    const { live, token, join, during, quiet, ready } = await startIdle(t)
+    await wait(500)
+    const ofNone = await during(4_000)
+    assert.ok(ofNone >= 3, `none: ${ofNone}`)
+    await ready()
     const [only] = join(1)
-    const ofOne = await during(3_000)
+    await quiet()
+    const ofOne = await during(4_000)
     join(999)
-    const ofAll = await during(1_500)
-    assert.ok(ofOne >= 1 && ofOne <= 4, `one: ${ofOne}`)
-    assert.ok(ofAll <= 3, `a thousand: ${ofAll}`)
+    const ofAll = await during(4_000)
+    assert.ok(Math.abs(ofOne - ofNone) <= 1, `none: ${ofNone}, one: ${ofOne}`)
+    assert.ok(Math.abs(ofAll - ofNone) <= 1, `none: ${ofNone}, a thousand: ${ofAll}`)
     // Half of all that a process has is one token's; the rest is for others.
     join(24)
-    await assert.rejects(live.ready('a', performance.now() + 1_000), { code: 'UNAVAILABLE' })
-    await live.ready('b', performance.now() + 1_000)
+    await assert.rejects(live.ready(token.id, performance.now() + 1_000), { code: 'UNAVAILABLE' })
+    await ready('b')
     only!.destroy()
-    live.stop()
-    assert.equal(await during(1_500), 0)
-    await fresh.drop()
   })
+
+  it('cost a process that does not deliver a statement a second, one or a thousand', async t => {
+    const { live, join, during, quiet, ready } = await startIdle(t, { delivers: false })
+    await ready()
+    join(1)
+    await quiet()
+    const ofOne = await during(3_000)
+    join(999)
+    const ofAll = await during(3_000)
+    assert.ok(ofOne >= 2 && ofOne <= 4, `one: ${ofOne}`)
+    assert.ok(ofAll >= 2 && ofAll <= 4, `a thousand: ${ofAll}`)
+    live.stop()
+    await wait(100)
+    assert.equal(await during(1_500), 0)
+  })
+
+  for (const delivers of [true, false]) {
+    const process = delivers ? 'one that delivers' : 'one that does not deliver'
+    it(`are told within a second or so of what others do after a long silence, by ${process}`, async t => {
+      const { clock, fixture, database, token, join, quiet, ready } = await startIdle(t, { delivers })
+      const webhookId = await fixture.webhook('https://receiver.example/')
+      const day = 24 * 3_600_000
+      const pending = { id: newId(clock.now()), status: 'pending', next_attempt_at: clock.now() + day }
+      const of = { event_id: webhookId, webhook_id: webhookId, event_type: 'ping', created_at: clock.now() }
+      await database.knex('deliveries').insert({ ...pending, ...of })
+      const queued = { delivery_id: pending.id, event_id: webhookId, webhook_id: webhookId, due_at: clock.now() + day }
+      await database.knex('delivery_queue').insert(queued)
+      await ready()
+      const [client] = join(1)
+      await quiet()
+      const told = (what: string, text: string) =>
+        eventually(
+          what,
+          () => client!.written,
+          written => written.some(some => some.includes(text)),
+          { timeoutMs: 8_000 },
+        )
+      const added = newId(clock.now())
+      const startedAt = performance.now()
+      await database.knex('deliveries').insert({ ...of, id: added, status: 'delivered', finished_at: clock.now() })
+      await told('a delivery that another process made', added)
+      assert.ok(performance.now() - startedAt < 2_500)
+      await quiet()
+      // One mutation disables the webhook, and this is cancelled long before it is due.
+      const entry = { created_at: clock.now(), access_token_id: token.id, operation: 'x', arguments: '{}' }
+      await database.knex('audit_log').insert({ ...entry, id: newId(clock.now()) })
+      await database.knex('deliveries').where('id', pending.id).update({ status: 'cancelled', next_attempt_at: null })
+      await database.knex('delivery_queue').del()
+      await told('what was cancelled', '"cancelled"')
+      await quiet()
+      await database.knex('access_tokens').where('id', token.id).update({ revoked_at: clock.now() })
+      await database.knex('audit_log').insert({ ...entry, id: newId(clock.now()) })
+      await told('the end of its token', 'event: complete')
+    })
+  }
 
   it('who came back for what they missed are answered by the same work as all once they have it', async t => {
     const fresh = await migratedDatabase(engine)

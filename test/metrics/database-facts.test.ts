@@ -132,4 +132,36 @@ describeEachEngine('what the database is asked for by metrics', engine => {
     assert.match(text, /^tidings_database_up 0$/m)
     assert.doesNotMatch(text, /^tidings_queue_depth /m)
   })
+
+  it('is told again soon after an outage, and not for longer than it stays fresh after a slow answer', async t => {
+    const { database } = fixture
+    let now = performance.now()
+    t.mock.method(performance, 'now', () => now)
+    let takesMs = 0
+    let isAway = false
+    const slow = new Proxy(database.knex, {
+      get(knex, name) {
+        now += takesMs
+        takesMs = 0
+        if (isAway) throw new Error('away')
+        return Reflect.get(knex, name)
+      },
+    })
+    const registry = new Registry()
+    databaseFacts(registry, { database: { ...database, knex: slow }, clock, retentionDays: 30 })
+    const up = async (): Promise<string | undefined> =>
+      /^tidings_database_up (\d)$/m.exec(await registry.metrics())?.[1]
+    isAway = true
+    takesMs = 30_000
+    assert.equal(await up(), '0')
+    isAway = false
+    now += 10_001
+    assert.equal(await up(), '1')
+    takesMs = 20_000
+    now += 10_001
+    assert.match(await registry.metrics(), /^tidings_queue_due 0$/m)
+    await queue(await fixture.webhook('http://late.example'), MINUTE_MS)
+    now += 60_001
+    assert.match(await registry.metrics(), /^tidings_queue_due 1$/m)
+  })
 })

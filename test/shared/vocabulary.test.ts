@@ -21,7 +21,7 @@ import { temporaryFolder, tidings } from '../cli/tidings.ts'
 const read = (file: string) => readFileSync(new URL(`../../${file}`, import.meta.url), 'utf8')
 const schemaText = read('server/graphql/schema.graphql')
 const schema = buildSchema(schemaText)
-const readme = read('README.md')
+const rules = read('docs/api.md')
 
 /** What stands in backticks. */
 const quoted = (text: string): string[] => [...text.matchAll(/`([^`]+)`/g)].map(([, word]) => word!)
@@ -64,8 +64,8 @@ describe('a word that server and command line both speak', () => {
     assert.deepEqual(sorted(told), sorted(errorCodes))
   })
 
-  it('is told in the README, if it is the reason of a refusal', () => {
-    const [, ...told] = quoted(paragraph(readme, 'A refusal is a 401 whose `reason` is one of'))
+  it('is told on the page of the API’s rules, if it is the reason of a refusal', () => {
+    const [, ...told] = quoted(paragraph(rules, 'A refusal is a 401 whose `reason` is one of'))
     assert.deepEqual(told, [...refusalReasons])
   })
 
@@ -96,10 +96,11 @@ describe('the retry schedule', () => {
     assert.deepEqual(told?.slice(1).join(', ').split(', ').map(Number), seconds)
   })
 
-  it('is told in the README as it is', () => {
-    const told = `again after ${seconds.slice(0, 4).join(', ')} … ${last} s, ten times, then dropped`
-    assert.ok(readme.includes(told), told)
+  it('is told to integrators and in the README as it is', () => {
+    const told = `after ${seconds.slice(0, 4).join(', ')} … ${last} s, ten times, then it is dropped`
+    assert.ok(read('docs/integrators.md').includes(told), told)
+    const inShort = `after ${seconds.slice(0, 3).join(', ')} … ${last} s`
+    assert.ok(read('README.md').includes(inShort), inShort)
     assert.equal(seconds.length, 10)
-    assert.ok(readme.includes(`| \`${seconds.slice(0, 2)},…,${last}\` |`))
   })
 })

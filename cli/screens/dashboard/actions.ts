@@ -36,7 +36,7 @@ export const questionOf = (action: Action): string => {
       return `Disable ${shownWebhook(action.webhook)}${waiting}? It receives nothing until it is enabled again.`
     }
     case 'enable':
-      return `Make ${shownWebhook(action.webhook)} active? It is pinged first, and must answer 200.`
+      return `Make ${shownWebhook(action.webhook)} active? It must answer a ping with 200 first.`
     case 'recover':
       return (
         `Send ${shownWebhook(action.webhook)} again all that it has not acknowledged since ` +
@@ -109,7 +109,7 @@ const recover = async (ask: Ask, webhook: Target, sinceMs: number): Promise<Outc
   }
   const text =
     queued === 0
-      ? 'Nothing to send: all is acknowledged or pending.'
+      ? 'Nothing to send: everything is acknowledged or pending.'
       : `Queued ${count(queued, 'delivery', 'deliveries')}.`
   return { text, good: true }
 }

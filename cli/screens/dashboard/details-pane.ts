@@ -50,12 +50,12 @@ const textOf = (state: State, colours: Colours): string => {
     const webhook = selectedWebhook(state)
     return webhook
       ? describeWebhook(webhook, state.nowMs, colours)
-      : 'Select a webhook with ↓ to see what it is sent, and how it is doing.'
+      : 'Select a webhook with ↓ to see what it is sent, and the health of each.'
   }
   if (state.deliveryId === undefined)
-    return 'Select a delivery with ↓ to see its story. The list stays as it is then; home lets it move on.'
+    return 'Select a delivery with ↓ to see its story. The list then stays still; home lets it follow again.'
   if (state.timeline === undefined) return 'Looking …'
-  if (state.timeline === null) return 'It is not there any more, or this access token does not see it.'
+  if (state.timeline === null) return 'It no longer exists, or this access token does not see it.'
   return describeDelivery(state.timeline, state.nowMs, colours)
 }
 

@@ -46,7 +46,7 @@ export const noticeLines = (state: State, width: number, colours: Colours): stri
 }
 
 const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string[] => {
-  const since = seenAtMs === undefined ? '' : ` What is shown is of ${timeOfDay(seenAtMs)}.`
+  const since = seenAtMs === undefined ? '' : ` The screen shows ${timeOfDay(seenAtMs)}.`
   switch (link.kind) {
     case 'live':
       return []

@@ -15,7 +15,7 @@ export const printSnapshot = async (session: Session, filters: Filters): Promise
   const { output } = session
   if (output.form === 'id') {
     throw usageError(
-      'A dashboard has more to tell than ids.',
+      'A dashboard shows more than ids.',
       'Ask for another form, or for a list: tidings deliveries list --output id',
     )
   }

@@ -13,7 +13,7 @@ export type Pane = 'webhooks' | 'deliveries' | 'details'
 export type Mode =
   | { kind: 'browse' }
   | { kind: 'help' }
-  /** Typing what to look for in a list. */
+  /** Typing the resource to query in a list. */
   | { kind: 'search'; list: 'webhooks' | 'deliveries'; text: string }
   /** Typing the time that a recovery begins at. */
   | { kind: 'since'; webhook: Target; text: string; fault: string }
@@ -167,7 +167,7 @@ export const notPermitted = ({ viewer }: State, kind: ActionKind): string | unde
   viewer.permissions.some(each => each === 'webhooks' || each === 'admin')
     ? undefined
     : `This access token may read but not ${kind}: it lacks the permission “webhooks”. ` +
-      'An admin can make one that has it: tidings tokens create --permissions read,webhooks'
+      'An admin can create one that has it: tidings tokens create --permissions read,webhooks'
 
 const WHOLE_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/

@@ -8,6 +8,7 @@ import { planCases } from './plans.ts'
 import { raceCases } from './races.ts'
 import { recoveryCases } from './recovery.ts'
 import { stopCases } from './stop.ts'
+import { upgradeCases } from './upgrades.ts'
 import { waitingCases } from './waiting.ts'
 
 export const cases: readonly Case[] = [
@@ -21,4 +22,5 @@ export const cases: readonly Case[] = [
   ...decidedCases,
   ...machineryCases,
   ...raceCases,
+  ...upgradeCases,
 ]

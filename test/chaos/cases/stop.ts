@@ -1,7 +1,17 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { done } from '../stage/client.ts'
-import type { Endpoint } from '../stage/endpoint.ts'
-import { CREATE_WEBHOOK, createToken, type Stage, UPSERT_PROJECT, UPSERT_WEBHOOK, until } from '../stage/stage.ts'
+import type { Endpoint, Reply } from '../stage/endpoint.ts'
+import { fillQueue } from '../stage/filling.ts'
+import {
+  CREATE_WEBHOOK,
+  createToken,
+  gate,
+  type Stage,
+  UPSERT_PROJECT,
+  UPSERT_WEBHOOK,
+  until,
+  type World,
+} from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
 // Stop means stop: no request begins more than 1 s after the mutation that ends it was answered, on whichever process
@@ -18,7 +28,14 @@ const serversOf = async (stage: Stage) => {
 }
 
 /** Of one webhook, 32 are in flight in a process of 128, and as many wait in its memory. */
-const EVENTS_A_SERVER = 80
+const EVENTS_A_SERVER = 150
+const LEAST_WAITING = 10
+
+/**
+ * One in eight is answered soon, the others in 10 s: what is left for an endpoint that answers nothing is given back
+ * within half a second, and would not wait in memory.
+ */
+const slowAnswer = (nth: number): Reply => ({ status: 200, afterMs: nth % 8 === 0 ? 100 : ANSWER_AFTER_MS })
 
 /** Waits until everything that was going to begin has begun, and says how much began too late. */
 const expectStopped = async (stage: Stage, endpoint: Endpoint, stoppedAt: number, after: string): Promise<void> => {
@@ -34,12 +51,24 @@ const expectStopped = async (stage: Stage, endpoint: Endpoint, stoppedAt: number
 }
 
 /**
- * Events that wait in every process for an endpoint that takes 10 s; the mutation comes 1.5 s after the first arrival.
+ * Makes deliveries pending that wait in every process for an endpoint that is slow; comes back 1.5 s after the first
+ * arrival, when some wait in memory.
  */
-const fill = async (stage: Stage, given: { endpoint: Endpoint; submit: () => Promise<unknown> }): Promise<void> => {
-  await Promise.all([given.submit(), until('the first event arrives', () => given.endpoint.arrivals.length > 0)])
-  await wait(Math.max(0, given.endpoint.arrivals[0]!.at + 1_500 - Date.now()))
-  stage.say(`${given.endpoint.arrivals.length} requests are being answered`)
+const fill = async (
+  stage: Stage,
+  given: { endpoint: Endpoint; webhookId: string; project: World['projects'][number]; count: number },
+): Promise<void> => {
+  const { endpoint, webhookId, project, count } = given
+  await fillQueue(stage.sql, { webhookId, ...project, count })
+  await until('the first arrives', () => endpoint.arrivals.length > 0)
+  await wait(Math.max(0, endpoint.arrivals[0]!.at + 1_500 - Date.now()))
+  let waiting = 0
+  await until('some wait in memory', async () => {
+    const leased = await stage.sql.number('SELECT COUNT(*) FROM delivery_queue WHERE lease IS NOT NULL')
+    waiting = leased - endpoint.arrivals.filter(({ answeredAt }) => answeredAt === undefined).length
+    return waiting >= LEAST_WAITING
+  })
+  stage.say(`${endpoint.arrivals.length} requests have begun, ${waiting} more wait in memory`)
 }
 
 const disabled: Case = {
@@ -50,9 +79,10 @@ const disabled: Case = {
     const servers = await serversOf(stage)
     const client = stage.client(servers.at(-1)!)
     const world = await stage.world(client)
-    const endpoint = await stage.endpoint(() => ({ status: 200, afterMs: ANSWER_AFTER_MS }))
+    const endpoint = await stage.endpoint(() => slowAnswer(endpoint.arrivals.length))
     const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
-    await fill(stage, { endpoint, submit: () => world.submitMany(client, EVENTS_A_SERVER * servers.length) })
+    const count = EVENTS_A_SERVER * servers.length
+    await fill(stage, { endpoint, webhookId: id, project: world.projects[0]!, count })
     await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
     await expectStopped(stage, endpoint, Date.now(), 'its webhook was disabled')
   },
@@ -66,11 +96,11 @@ const urlChanged: Case = {
     const servers = await serversOf(stage)
     const client = stage.client(servers.at(-1)!)
     const world = await stage.world(client)
-    const old = await stage.endpoint(() => ({ status: 200, afterMs: ANSWER_AFTER_MS }))
+    const old = await stage.endpoint(() => slowAnswer(old.arrivals.length))
     const next = await stage.endpoint()
     const { id } = await done(client(CREATE_WEBHOOK, { url: old.url }))
     const count = EVENTS_A_SERVER * servers.length
-    await fill(stage, { endpoint: old, submit: () => world.submitMany(client, count) })
+    await fill(stage, { endpoint: old, webhookId: id, project: world.projects[0]!, count })
     await done(client(UPSERT_WEBHOOK, { id, url: next.url }))
     await expectStopped(stage, old, Date.now(), 'its webhook was given another url')
     await until(
@@ -96,18 +126,21 @@ const heldElsewhere: Case = {
     const client = stage.client(servers[0]!)
     const world = await stage.world(client)
     let told: number | undefined
+    const filled = gate()
     const endpoint = await stage.endpoint(async ({ id }, before) => {
-      // The last that arrives is told to wait, when all that there are places for are being answered.
+      // One is told to wait, when others wait in the memory of each process.
       if (before === 0 && endpoint.arrivals.length === 50 && told === undefined) {
-        await wait(1_500)
+        await filled.opened
         told = Date.now()
         stage.say(`${id} is answered 429`)
         return { status: 429, headers: { 'retry-after': '20' } }
       }
-      return { status: 200, afterMs: ANSWER_AFTER_MS }
+      return slowAnswer(endpoint.arrivals.length)
     })
-    await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
-    await world.submitMany(client, EVENTS_A_SERVER * servers.length)
+    const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
+    const count = EVENTS_A_SERVER * servers.length
+    await fill(stage, { endpoint, webhookId: id, project: world.projects[0]!, count })
+    filled.open()
     await until('one is answered 429', () => told !== undefined)
     await wait(19_000)
     const late = endpoint.arrivals.filter(({ at }) => at > told! + STOPPED_WITHIN_MS && at < told! + 19_000)
@@ -134,9 +167,9 @@ const tokenLosesSight: Case = {
       ['webhooks', 'read'],
       [lost!.organisationId, kept!.organisationId],
     )
-    const endpoint = await stage.endpoint(() => ({ status: 200, afterMs: ANSWER_AFTER_MS }))
-    await done(stage.client(servers[0]!, maker)(CREATE_WEBHOOK, { url: endpoint.url }))
-    await fill(stage, { endpoint, submit: () => world.submitMany(client, EVENTS_A_SERVER * servers.length) })
+    const endpoint = await stage.endpoint(() => slowAnswer(endpoint.arrivals.length))
+    const { id } = await done(stage.client(servers[0]!, maker)(CREATE_WEBHOOK, { url: endpoint.url }))
+    await fill(stage, { endpoint, webhookId: id, project: lost!, count: EVENTS_A_SERVER * servers.length })
     await stage.sql.run('DELETE FROM access_token_organisations WHERE access_token_id = ? AND organisation_id = ?', [
       maker.id,
       lost!.organisationId,
@@ -155,9 +188,9 @@ const projectLosesSight: Case = {
     const world = await stage.world(client)
     const [from, to] = world.projects
     const maker = await createToken(client, 'limited', ['webhooks', 'read'], [from!.organisationId])
-    const endpoint = await stage.endpoint(() => ({ status: 200, afterMs: ANSWER_AFTER_MS }))
-    await done(stage.client(servers[0]!, maker)(CREATE_WEBHOOK, { url: endpoint.url }))
-    await fill(stage, { endpoint, submit: () => world.submitMany(client, EVENTS_A_SERVER * servers.length) })
+    const endpoint = await stage.endpoint(() => slowAnswer(endpoint.arrivals.length))
+    const { id } = await done(stage.client(servers[0]!, maker)(CREATE_WEBHOOK, { url: endpoint.url }))
+    await fill(stage, { endpoint, webhookId: id, project: from!, count: EVENTS_A_SERVER * servers.length })
     const moved = { id: from!.projectId, organisationId: to!.organisationId, name: 'Moved' }
     await done(client(UPSERT_PROJECT, moved))
     await expectStopped(stage, endpoint, Date.now(), 'its project moved out of sight')
