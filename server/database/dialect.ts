@@ -223,9 +223,9 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
 }))
 
 /**
- * TiDB is compatible with MySQL, with four exceptions. It refuses LOCK IN SHARE MODE. It locks nothing with SKIP LOCKED:
- * the second transaction waits instead. It has no read-only sessions. It allows no subquery after ON. A build without a
- * release's name reports version 8.4.
+ * TiDB is compatible with MySQL, with four exceptions. It refuses LOCK IN SHARE MODE. It locks nothing with SKIP
+ * LOCKED: the second transaction waits instead. It has no read-only sessions. It allows no subquery after ON. A build
+ * without a release's name reports version 8.4.
  */
 const tidb: Dialect = {
   ...mysql,

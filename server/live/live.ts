@@ -297,8 +297,8 @@ const stillMayRead = (token: AccessToken | undefined, now: number): AccessToken 
 const tooMany = (): TidingsError =>
   new TidingsError(
     'QUERY_TOO_COMPLEX',
-    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Any number that ask for the same ` +
-      'count as one: ask for fewer, with broader selectors.',
+    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Subscriptions that ask for the ` +
+      'same count as one: ask for fewer, with broader selectors.',
     { limit: MOST_QUESTIONS, budget: 'subscriptions' },
   )
 
