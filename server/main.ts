@@ -120,18 +120,20 @@ const startRoles = async (
   givenClock: Clock | undefined,
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
+  // The database is queried before anything starts: if it goes away meanwhile, all of this is repeated.
+  const besideUntil = await sideBySideUntil(database, '0011_audit_log')
   // Deliveries have connections of their own, whatever clients ask for.
   const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
   const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
-  metrics.compareWith(clock)
-  metrics.watchPool('api', database)
-  if (own) metrics.watchPool('delivery', own)
-  metrics.askOf(database, clock, config.retentionDays)
   const keyring = await orElse(
     () => Promise.all([own?.close(), ownClock?.stop()]),
     openKeyring(database, sealer, clock, fault => log.error({ fault }, 'this process is not ready')),
   )
+  metrics.compareWith(clock)
+  metrics.watchPool('api', database)
+  if (own) metrics.watchPool('delivery', own)
+  metrics.askOf(database, clock, config.retentionDays)
   const clockWatch = ownClock && watchMachineClock(clock, log)
   // Each webhook's share limits its connections, so that two webhooks on one host do not affect each other.
   const sender = createSender({
@@ -183,7 +185,7 @@ const startRoles = async (
   return {
     service: {
       ...{ database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
-      sideBySideUntil: await sideBySideUntil(database, '0011_audit_log'),
+      sideBySideUntil: besideUntil,
     },
     async stop(answered) {
       live.stop()

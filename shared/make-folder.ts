@@ -2,8 +2,8 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 
 /**
- * Makes a folder, and those that it is to be in, for this user alone; none where it is there. Node's own recursion
- * never ends in a folder that nothing can be made in and that answers ENOENT, such as /proc.
+ * Makes a folder with its parents, for this user alone, unless it exists. Node's own recursion never ends in a folder
+ * that refuses children with ENOENT, such as /proc.
  */
 export const makeFolder = (path: string): void => {
   if (existsSync(path)) return

@@ -28,6 +28,10 @@ const AT_ONCE = 100
 /** The most deliveries kept for a group while the database is unavailable; with more, its clients have to reconnect. */
 const MOST_OWED = 10_000
 const MOST_STREAMS = 2_048
+/** The most different subscriptions of one token, because each costs a statement per change. */
+const MOST_QUESTIONS = 256
+/** The rest after each look, as a multiple of the time it took, so that the process has time for other work. */
+const REST_PART = 3
 /** The most buffered bytes of all streams; beyond it, the streams that read least end. */
 const MOST_KEPT_BYTES = 64 * 1024 * 1024
 
@@ -103,6 +107,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     while (!isStopping && (groups.size > 0 || performance.now() - askedAt < COMING_MS)) {
       const wasHurried = await rest()
       if (isStopping) break
+      const lookedAt = performance.now()
       try {
         const startedAt = clock.now()
         const sign = await signs.take()
@@ -125,6 +130,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
         quietAt = clock.now() + changes!.findAllMs
         logSeldom(log, 'warn', 'live', { err: error }, 'changes cannot be told to subscribers; trying until they can')
       }
+      await sleep(REST_PART * (performance.now() - lookedAt), undefined, { ref: false })
     }
     clearInterval(beating)
     signs.bring()
@@ -257,6 +263,9 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     subscribe({ stream, missed, ...asked }) {
       // It took too long: the client has to reconnect.
       if (!changes) return stream.breakOff()
+      const own = [...groups.values()].filter(({ token }) => token.id === asked.token.id)
+      const questions = new Set(own.map(({ key }) => key))
+      if (questions.size >= MOST_QUESTIONS && !questions.has(asked.key)) return stream.complete(asked.told(tooMany()))
       const id = missed.length > 0 ? `${asked.key} ${randomUUID()}` : asked.key
       const group = groups.get(id) ?? { ...asked, id, streams: new Set(), owed: new Set(missed) }
       groups.set(id, group)
@@ -284,6 +293,14 @@ const stillMayRead = (token: AccessToken | undefined, now: number): AccessToken 
   requirePermission(token!, 'read')
   return token!
 }
+
+const tooMany = (): TidingsError =>
+  new TidingsError(
+    'QUERY_TOO_COMPLEX',
+    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Subscriptions that ask for the ` +
+      'same count as one: ask for fewer, with broader selectors.',
+    { limit: MOST_QUESTIONS, budget: 'subscriptions' },
+  )
 
 /** The deliveries of some ids that a selector matches. */
 export const whereAmong = (ids: readonly string[], selector: unknown): object =>

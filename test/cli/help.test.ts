@@ -39,7 +39,7 @@ for (const command of withChildren(program)) {
     const help = helpOf(command)
     assert.ok(command.description() || command.summary(), 'no description')
     assert.match(help, command === program ? /Begin with:\n {2}\$ tidings / : /Examples:\n {2}# .+\n {2}\$ /)
-    assert.doesNotMatch(help, /^ {2}\$ [^'"]* #/m, 'zsh takes a comment behind a command for words of it')
+    assert.doesNotMatch(help, /^ {2}\$ [^'"\n]* #/m, 'zsh takes a comment behind a command for words of it')
     const wide = help.split('\n').filter(line => displayWidth(line) > 80)
     assert.deepEqual(wide, [])
     for (const option of command.options) assert.ok(option.description, `${option.flags} is not described`)

@@ -67,11 +67,20 @@ describeEachEngine('subscribers', engine => {
     })
     const answer = async (rows: { id?: unknown; status?: unknown }[]) =>
       rows.map(({ id, status }) => JSON.stringify({ id, status }))
-    const join = (count: number, name = `${count}`) =>
+    /** Up to a hundred of them ask for different things. */
+    const join = (count: number, { name = `${count}`, different = 100 } = {}) =>
       Array.from({ length: count }, (_, n) => {
         const { response, stream } = startResponse()
         const answering = () => ({ meter: unmetered, answer })
-        live.subscribe({ key: `${name} ${n}`, token, selector: null, answering, told: String, stream, missed: [] })
+        live.subscribe({
+          key: `${name} ${n % different}`,
+          token,
+          selector: null,
+          answering,
+          told: String,
+          stream,
+          missed: [],
+        })
         return response
       })
     const during = async (ms: number) => {
@@ -107,6 +116,17 @@ describeEachEngine('subscribers', engine => {
     await assert.rejects(live.ready(token.id, performance.now() + 1_000), { code: 'UNAVAILABLE' })
     await ready('b')
     only!.destroy()
+  })
+
+  it('of one token ask for 256 different things at most, however many ask for them', async t => {
+    const { join, ready } = await startIdle(t)
+    await ready()
+    join(500, { name: 'many', different: 256 })
+    const [refused] = join(1, { name: 'one more' })
+    assert.match(refused!.written.join(''), /QUERY_TOO_COMPLEX|256 different subscriptions/)
+    assert.ok(refused!.writableEnded)
+    const [same] = join(1, { name: 'many' })
+    assert.ok(!same!.writableEnded)
   })
 
   it('cost a process that does not deliver a statement a second, one or a thousand', async t => {

@@ -142,17 +142,28 @@ describe('OpenTelemetry', () => {
       assert.deepEqual(sent.toSorted(), attempts.map(({ id }) => `00-${TRACE}-${id}-01`).toSorted())
     })
 
-    it("a request's line of the log names its trace", () => {
+    it("a request's line of the log names its trace, and its span the request and the token", () => {
       const line = server
         .log()
         .split('\n')
         .find(text => text.includes('"operation":"submitProjectReport"'))
-      assert.equal(JSON.parse(line!).traceId, TRACE)
+      const { traceId, requestId } = JSON.parse(line!)
+      assert.equal(traceId, TRACE)
+      const span = spans.find(found => found.traceId === TRACE && found.name === 'POST /graphql')
+      assert.equal(span!.attributes['tidings.request.id'], requestId)
+      assert.equal(span!.attributes['tidings.token.id'], token.id)
     })
   })
 })
 
-type Span = { traceId: string; id: string; parent: string; name: string }
+type Span = {
+  traceId: string
+  id: string
+  parent: string
+  name: string
+  /** Those that are text. */
+  attributes: Record<string, string>
+}
 
 /** The fields of a protobuf message: bytes of those that have a length. */
 const fieldsOf = (message: Buffer): { field: number; bytes: Buffer }[] => {
@@ -193,5 +204,11 @@ const spansOf = (request: Buffer): Span[] => {
       id: parts(span, 2)[0]!.toString('hex'),
       parent: parts(span, 4)[0]?.toString('hex') ?? '',
       name: parts(span, 5)[0]!.toString(),
+      attributes: Object.fromEntries(
+        parts(span, 9).map(attribute => [
+          parts(attribute, 1)[0]!.toString(),
+          parts(parts(attribute, 2)[0]!, 1)[0]?.toString() ?? '',
+        ]),
+      ),
     }))
 }

@@ -19,9 +19,7 @@ type Kill = 'before the database has it' | 'while the database does it'
 
 const migrateKilled: Case = {
   name: 'migrate-killed',
-  says:
-    'A migration whose process is killed at any of its statements is finished by the next one, with the same schema ' +
-    'and the same rows',
+  says: 'A migration killed at any of its statements is completed by the next run, to the same schema and rows',
   engines: SHARED,
   async run(stage) {
     const [clean, killed] = [await emptyDatabase(stage), await emptyDatabase(stage)]

@@ -224,8 +224,9 @@ const starting: Case = {
     await well.ended
     stage.say(`a start makes ${texts.length} statements`)
     const ended: string[] = []
+    // From its first statement to its last, however many there are.
     const steps = Math.min(texts.length, stage.size(12))
-    for (let step = 1; step <= steps; step++) {
+    for (const step of Array.from({ length: steps }, (_, index) => 1 + Math.floor((index * texts.length) / steps))) {
       const by = await stage.proxy()
       let n = 0
       const hold = by.hold(() => ++n === step)
