@@ -92,9 +92,9 @@ base64-decoded secret as key, over three lines joined by a line feed:
   path and query
   the values of the signed headers, joined by ;
 x-content-sha256 is the base64 SHA-256 of the body, for an empty one too. The
-date may be 5 minutes off. A signature is good for one mutation: a signed x-nonce
-distinguishes two equal ones, and under an Idempotency-Key a repeated one is
-done once. tidings sign prints the headers; tidings proxy signs for other
+date may be 5 minutes off. A signature is good for one mutation: a signed
+x-nonce distinguishes two equal ones, and under an Idempotency-Key a repeated
+one is done once. tidings sign prints the headers; tidings proxy signs for other
 programs on this machine.
 
 Deliveries carry
