@@ -11,9 +11,7 @@ export const exitCodes = {
 
 export type ExitCode = (typeof exitCodes)[keyof typeof exitCodes]
 
-/**
- * A failure as its reader needs it: a stable `code`, what went wrong, what to do next, and the exit code it ends with.
- */
+/** A failure for its reader: a stable `code`, what went wrong, what to do next, and the exit code. */
 export class CliError extends Error {
   override readonly name = 'CliError'
   readonly exitCode: ExitCode
@@ -28,7 +26,7 @@ export class CliError extends Error {
   }
 }
 
-/** The caller's command line, or a file it names, is at fault: exit code 2. */
+/** An error in the command line or in a file that it names: exit code 2. */
 export const usageError = (message: string, hint?: string): CliError =>
   new CliError(exitCodes.usage, 'USAGE', message, hint)
 
@@ -46,18 +44,18 @@ const FILE_FAULTS: Record<string, string> = {
   EMFILE: 'too many files are open',
 }
 
-/** What the file system says no with, in words; the error's own where there are none. */
+/** A file system error in words; the error's own message if it has no entry. */
 export const fileFault = (error: unknown): string => {
   const { code = '', message } = error as NodeJS.ErrnoException
   return FILE_FAULTS[code] ?? message
 }
 
-/** Whether it is the file system that says no, and not a mistake of the program. */
+/** Whether the file system refused, in contrast to an error of the program. */
 export const isFileFault = (error: unknown): error is NodeJS.ErrnoException & { path: string } =>
   Object.hasOwn(FILE_FAULTS, (error as NodeJS.ErrnoException)?.code ?? '') &&
   typeof (error as NodeJS.ErrnoException).path === 'string'
 
-/** Ends a command early and well, such as a dry run at the place where its request would have left. */
+/** Ends a command early and successfully, such as a dry run where its request would be sent. */
 export class Finished extends Error {
   override readonly name = 'Finished'
 }

@@ -8,11 +8,12 @@ import { asStarted } from './output/program.ts'
 import { fitHelp, fold, HELP_WIDTH } from './output/wrap.ts'
 
 /**
- * Runs the command line with the arguments after the program's name, and answers with the exit code. Everything is
- * printed by then; the caller sets `process.exitCode` and lets the process end by itself, so that no output is lost.
+ * Runs the command line with the arguments after the program's name, and resolves to the exit code. Everything is
+ * printed by then. The caller sets `process.exitCode` and lets the process end by itself, so that no output is lost.
+ * Never rejects.
  */
 export const run = async (argv: string[]): Promise<number> => {
-  // A reader that stops reading, such as `head`, has what it wanted.
+  // A reader that closes the pipe, such as `head`, has what it wanted.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', endOnBrokenOutput)
   if (argv[0] === 'complete') return completeLine(argv)
   const program = createProgram(argv)
@@ -33,7 +34,7 @@ export const run = async (argv: string[]): Promise<number> => {
   }
 }
 
-/** `tidings help`, of everything, a command, or a topic; as JSON of the whole tree. */
+/** `tidings help` for everything, a command or a topic, or the whole tree as JSON. */
 const help = async (program: CommandUnknownOpts, words: string[], argv: string[]): Promise<ExitCode> => {
   const { checkPath, topicNamed, treeAsJson } = await import('./help/help.ts')
   const asJson = argv.includes('--json') || askedForm(argv) === 'json'
@@ -52,7 +53,7 @@ const help = async (program: CommandUnknownOpts, words: string[], argv: string[]
   return exitCodes.done
 }
 
-/** The program with every command loaded, for what looks at all of them. */
+/** The program with every command loaded, for code that inspects all of them. */
 export const wholeProgram = async (): Promise<CommandUnknownOpts> => {
   const program = createProgram([]) as unknown as CommandUnknownOpts
   await addCommands(program, () => true)
@@ -60,19 +61,19 @@ export const wholeProgram = async (): Promise<CommandUnknownOpts> => {
 }
 
 /**
- * What a shell's completion script asks: `complete [--empty] -- WORD…`. It has nobody to tell an error to, and nothing
- * to wait for once it has answered.
+ * Answers a shell's completion script: `complete [--empty] -- WORD…`. It reports no errors, and exits right after the
+ * answer.
  */
 const completeLine = async (argv: string[]): Promise<number> => {
   try {
     const words = argv.slice(1)
     const endsEmpty = words[0] === '--empty'
     if (endsEmpty) words.shift()
-    // A script that PowerShell starts, such as npm's for Windows, is not handed the sign itself.
+    // A script started by PowerShell, such as npm's for Windows, does not receive the `--` itself.
     if (words[0] === '--') words.shift()
     if (endsEmpty) words.push('')
     const program = createProgram(argv) as unknown as CommandUnknownOpts
-    // Commander would find fault with a line that is not finished.
+    // Commander would reject an unfinished line.
     const used = words.slice(0, -1).find(word => entries.some(({ name }) => name === word))
     await addCommands(program, name => name === used)
     const { complete } = await import('./completion/complete.ts')
@@ -140,7 +141,7 @@ Begin with:
       command.parent ? '\nEvery command also takes --output, --profile and more: tidings --help' : '',
     )
 
-/** Loaded only where there is something to set up. The server reads the same variables for what it sends itself. */
+/** Loaded only if there is something to set up. The server reads the same variables for its deliveries. */
 const setUpNetworkFor = async (program: CommandUnknownOpts, action: CommandUnknownOpts): Promise<void> => {
   const { caFile } = program.opts() as { caFile?: string }
   const isNamed = Object.keys(process.env).some(name => /^(TIDINGS_CA_FILE|(https?|all)_proxy)$/i.test(name))
@@ -152,7 +153,7 @@ const setUpNetworkFor = async (program: CommandUnknownOpts, action: CommandUnkno
   setUpNetwork(caFile, process.env)
 }
 
-/** A newcomer looks for what can be done before how to fine-tune it. */
+/** Commands come before options, because newcomers look for commands first. */
 const commandsFirst = (command: CommandUnknownOpts, helper: Help): string => {
   const sections = Help.prototype.formatHelp.call(helper, command, helper).trimEnd().split('\n\n')
   const optionsAt = sections.findIndex(section => /^\S*Options:/.test(section))
@@ -179,7 +180,7 @@ function itemThatFits(this: Help, term: string, termWidth: number, description: 
 
 let outputBroken = false
 
-/** A command that has something to put away first does so as when it is told to end; the others just end. */
+/** A command with cleanup runs it as for a signal; the others just end. */
 const endOnBrokenOutput = (error: NodeJS.ErrnoException): void => {
   if (outputBroken) return
   outputBroken = true
@@ -193,7 +194,7 @@ const endOnBrokenOutput = (error: NodeJS.ErrnoException): void => {
 const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): number => {
   if (error instanceof Finished) return exitCodes.done
   if (error instanceof CommanderError) {
-    // Help has been printed already: because it was asked for, or because a noun came without its verb.
+    // The help was already printed, on request or because a noun had no verb.
     if (error.exitCode === 0) return exitCodes.done
     if (error.code === 'commander.help') return exitCodes.usage
     return report(usageError(sentence(error.message), `See how it is used with: ${pathOf(program, argv)} --help`), argv)
@@ -221,7 +222,7 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
 
 const WRITES = new Set(['mkdir', 'mkdtemp', 'rename', 'write', 'unlink', 'chmod'])
 
-/** Errors are JSON where a form for programs was asked for by name; stdout stays empty either way. */
+/** Errors are JSON if a form for programs was requested explicitly; stdout stays empty. */
 const report = (error: CliError, argv: string[]): number => {
   const { code, exitCode } = error
   const message = asStarted(error.message)
@@ -237,7 +238,7 @@ const report = (error: CliError, argv: string[]): number => {
   return exitCode
 }
 
-/** Read from the line itself, since the error may be that the line could not be parsed. */
+/** Read from the arguments themselves, because the error may be that they could not be parsed. */
 const askedForm = (argv: string[]): string | undefined => {
   const at = argv.findLastIndex(arg => /^(-o|--output)(=|$)/.test(arg))
   const arg = argv[at]
@@ -249,7 +250,7 @@ const askedColour = (argv: string[]): OutputFlags['color'] => {
   return last === undefined ? undefined : last === '--color'
 }
 
-/** The commands named on the line, as far as they exist: `tidings webhooks create`. */
+/** The existing commands named by the arguments: `tidings webhooks create`. */
 const pathOf = (program: CommandUnknownOpts, argv: string[]): string => {
   let command = program
   let path = program.name()

@@ -32,7 +32,7 @@ export const collect = (value: string, before: string[] | undefined): string[] =
 /** For an option that may be repeated, whose values may have commas in them. */
 export const gather = (value: string, before: string[] | undefined): string[] => [...(before ?? []), value]
 
-/** What `--label KEY=VALUE` gives, together; `none` stands alone, for none. Throws a CliError, exit code 2. */
+/** The labels of `--label KEY=VALUE`; `none` alone means no labels. Throws a CliError, exit code 2. */
 export const labelsOf = (given: string[] | undefined): Record<string, string> | undefined => {
   if (given === undefined) return undefined
   if (given.length === 1 && given[0] === 'none') return {}
@@ -44,7 +44,7 @@ export const labelsOf = (given: string[] | undefined): Record<string, string> | 
   return Object.fromEntries(labels)
 }
 
-/** `all` in a filter means that it filters nothing, which the API writes as an empty list. */
+/** `all` means no filter, which the API writes as an empty list. */
 export const filterList = (values: string[] | undefined): string[] | undefined => {
   if (values === undefined) return undefined
   if (!values.includes('all')) return values
@@ -53,7 +53,7 @@ export const filterList = (values: string[] | undefined): string[] | undefined =
   return []
 }
 
-/** The permissions that an option names. Throws a CliError, exit code 2, for one that there is not. */
+/** The permissions of an option. Throws a CliError, exit code 2, for an unknown one. */
 export const permissionList = (given: string[]): Permission[] =>
   given.map(name => {
     const permission = permissions.find(each => each === name)
@@ -66,7 +66,7 @@ export const wholeNumber = (value: string): number => {
   return Number(value)
 }
 
-/** A Mango selector: a JSON object. */
+/** A Mango selector, a JSON object. Throws a CliError, exit code 2. */
 export const parseSelector = (text: string): Record<string, unknown> => {
   const value = parseJson(text, 'The selector')
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>
@@ -110,7 +110,7 @@ export const readBytes = (path: string | 0, what: string): Buffer => {
 const lookedIn = (path: string): string =>
   isAbsolute(path) ? 'Check its path.' : `Looked for ${neutralise(path)} in ${neutralise(process.cwd())}.`
 
-/** To its end. What writes into a pipe may have made it one that does not wait, and be slower than this. */
+/** Reads to the end. The writer of a pipe may have made it non-blocking and be slower than this process. */
 const readStandardInput = (): Buffer => {
   const chunks: Buffer[] = []
   const chunk = Buffer.alloc(65_536)
@@ -130,13 +130,13 @@ const readStandardInput = (): Buffer => {
 
 const UNIT_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 
-/** An ISO time from what `--since` and its like take: a time, a date, or how long ago. */
+/** An ISO time from `--since` and similar options: a time, a date, or how long ago. Throws a CliError, exit code 2. */
 export const pastTime = (text: string, flag: string, nowMs: number): string => {
   const ms = durationOption(text)
   return isoTime(text, flag, ms === undefined ? undefined : nowMs - ms, 'how long ago (90s, 15m, 2h, 7d)')
 }
 
-/** An ISO time from what `--expires` takes: a time, a date, or how long from now. */
+/** An ISO time from `--expires`: a time, a date, or how long from now. Throws a CliError, exit code 2. */
 export const futureTime = (text: string, flag: string, nowMs: number): string => {
   const ms = durationOption(text)
   return isoTime(text, flag, ms === undefined ? undefined : nowMs + ms, 'how long from now (12h, 90d)')
@@ -156,7 +156,7 @@ const isoTime = (text: string, flag: string, relativeMs: number | undefined, rel
   )
 }
 
-/** 0 takes any free one. */
+/** 0 means any free port. */
 export const portNumber = (value: string): number => {
   if (/^\d{1,5}$/.test(value) && Number(value) < 65_536) return Number(value)
   throw new InvalidArgumentError('Give a number from 0 to 65535.')

@@ -33,14 +33,14 @@ export const metricsPage = async (): Promise<string> => {
   })
   return `# Metrics
 
-\`GET /metrics\` answers in Prometheus' text format; with \`TIDINGS_METRICS_PORT\` at that port and not on the public
-one. Several processes of one \`tidings server start --processes\` answer together. What the database knows
-(\`tidings_queue_…\`, \`tidings_webhooks\`, \`tidings_purge_lag_seconds\`) is the same from every server: take \`max\`
-of it, not \`sum\`. A process asks for it when somebody looks, every 10 s at most and for a hundredth of the time at
-most; where the database has been away for two minutes, these are left out and \`tidings_database_up\` is 0.
+\`GET /metrics\` answers in Prometheus' text format. With \`TIDINGS_METRICS_PORT\` that port serves it, and the public
+one does not. The processes of one \`tidings server start --processes\` answer together. Metrics from the database
+(\`tidings_queue_…\`, \`tidings_webhooks\`, \`tidings_purge_lag_seconds\`) are the same on every server: take
+\`max\`, not \`sum\`. A process queries them when they are scraped, at most every 10 s and for a hundredth of the time. If the
+database has been away for two minutes, they are missing and \`tidings_database_up\` is 0.
 
-Beside these there are \`process_…\` and \`nodejs_…\`: memory, processor time, open files, garbage collection.
-[The dashboard](../../deploy/grafana.json) shows them, [the alerts](../../deploy/alerts.yaml) watch them.
+There are also \`process_…\` and \`nodejs_…\`: memory, processor time, open files, garbage collection.
+[The dashboard](../../deploy/grafana.json) shows them, and [the alerts](../../deploy/alerts.yaml) use them.
 
 <!-- Written by scripts/metrics-reference.ts. -->
 

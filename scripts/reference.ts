@@ -8,7 +8,7 @@ import { migrationFaults } from '../server/database/migrate.ts'
 import { errorMeanings, refusalMeanings } from '../shared/error-meanings.ts'
 import { errorCodes, failureReasons, refusalReasons } from '../shared/vocabulary.ts'
 
-const MADE = '<!-- Made by scripts/reference.ts from the sources: change those, and run it. -->'
+const MADE = '<!-- Written by scripts/reference.ts from the sources: change those, and run it. -->'
 const root = fileURLToPath(new URL('..', import.meta.url))
 
 const table = (titles: string[], rows: string[][]): string =>
@@ -18,9 +18,8 @@ const settings = (): string => `# Settings of a server
 
 ${MADE}
 
-Environment variables, read once at the start. Every fault is told at once, a name that is none of these too:
-\`tidings server doctor\`. A secret can be in a file that \`…_FILE\` names instead. What the command line reads:
-\`tidings help environment\`.
+Environment variables, read once at the start. \`tidings server doctor\` reports every fault at once, unknown names
+included. \`…_FILE\` names a file that holds a secret. \`tidings help environment\` lists what the command line reads.
 
 ${table(
   ['Name', 'Default', 'Meaning'],
@@ -53,9 +52,9 @@ const errors = (): string => `# Error codes
 
 ${MADE}
 
-## Of the API
+## Codes of the API
 
-In \`errors[].extensions.code\`, beside the request's id. The message says what would be right.
+In \`errors[].extensions.code\`, with the request's id. The message says what would be right.
 
 ${table(
   ['Code', 'Status', 'Means', 'Do'],
@@ -74,7 +73,7 @@ ${table(
   refusalReasons.map(reason => [`\`${reason}\``, refusalMeanings[reason]]),
 )}
 
-## Why an attempt to deliver had no usable answer
+## Why an attempt had no usable answer
 
 In \`attempts.failure\`, and in \`PING_FAILED\`.
 
@@ -83,10 +82,10 @@ ${table(
   Object.entries(failureReasons).map(([reason, means]) => [`\`${reason}\``, means]),
 )}
 
-## Of the command line
+## Codes of the command line
 
-With \`--output json\` in \`error.code\`; the message and the hint say what was wrong and what to do. What a server
-refuses keeps the code that it has there. All exit codes: \`tidings help exit-codes\`.
+With \`--output json\` in \`error.code\`; message and hint say what was wrong and what to do. An error of the server
+keeps its code. All exit codes: \`tidings help exit-codes\`.
 
 ${table(['Code', 'Exit code'], ownCodes())}
 `

@@ -118,57 +118,52 @@ const environment = z.object({
   TIDINGS_HOST: z
     .string()
     .default('127.0.0.1')
-    .describe('the address that it listens on; `0.0.0.0` or `::` for all of the machine’s'),
-  TIDINGS_PORT: integer(0, 65535).default(4100).describe('the port that it listens on'),
-  TIDINGS_BASE_URL: url.optional().describe('the address that clients use; from host and port unless given'),
+    .describe('the address to listen on; `0.0.0.0` or `::` for all addresses of the machine'),
+  TIDINGS_PORT: integer(0, 65535).default(4100).describe('the port to listen on'),
+  TIDINGS_BASE_URL: url.optional().describe('the address that clients use; by default made from host and port'),
   TIDINGS_BEHIND_PROXY: z
     .enum(['true', 'false', '1', '0'], 'is neither true nor false')
     .default('false')
-    .describe(
-      '`true` where a reverse proxy stands in front: signatures are checked against host and path of ' +
-        '`TIDINGS_BASE_URL`',
-    ),
-  TIDINGS_ISSUER_URL: url.optional().describe('`iss` of delivery tokens; the base URL unless given'),
+    .describe('`true` behind a reverse proxy: signatures are checked against host and path of ' + '`TIDINGS_BASE_URL`'),
+  TIDINGS_ISSUER_URL: url.optional().describe('`iss` of delivery tokens; by default the base URL'),
   TIDINGS_MASTER_KEY: parsed(masterKeys).describe(
     '32 bytes in base64: `openssl rand -base64 32`. Encrypts secrets and private keys at rest. Several with commas ' +
       'while one replaces the other: the first seals, all open',
   ),
   TIDINGS_ROLES: parsed(roleList)
     .default([...roles])
-    .describe('what the process does, with commas: `api`, `delivery`, `scheduler`'),
+    .describe('the work of the process, separated by commas: `api`, `delivery`, `scheduler`'),
   TIDINGS_HOME: z.string().default('.tidings').describe('the sandbox’s folder'),
   TIDINGS_ALLOW_NETWORKS: parsed(parseNetworks)
     .default([])
-    .describe('networks (CIDR, with commas) that may be sent to although they are not public'),
+    .describe('networks (CIDR, separated by commas) that deliveries may go to although they are not public'),
   TIDINGS_REQUIRE_HTTPS: z
     .enum(['true', 'false', '1', '0'], 'is neither true nor false')
     .default('false')
-    .describe('`true`: webhooks that are not https are refused'),
+    .describe('`true` refuses webhooks that are not https'),
   TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule)
     .default(RETRY_SCHEDULE_MS)
     .describe('waits in seconds between the attempts at a delivery, with commas; for rehearsals'),
   TIDINGS_RATE_LIMIT: integer(0, 10_000_000)
     .default(60_000)
-    .describe('requests a minute an access token, over all processes; 0 for no limit'),
-  TIDINGS_CONCURRENCY: integer(1, 10_000).default(512).describe('attempts in flight at most, in each process'),
+    .describe('requests a minute for each access token, over all processes; 0 for no limit'),
+  TIDINGS_CONCURRENCY: integer(1, 10_000).default(512).describe('the most attempts in flight in each process'),
   TIDINGS_API_CONNECTIONS: integer(2, 1_000)
     .default(12)
-    .describe('connections to the database at most, for requests, in each process'),
+    .describe('the most database connections for requests in each process'),
   TIDINGS_DELIVERY_CONNECTIONS: integer(3, 1_000)
     .default(6)
-    .describe('connections to the database at most, for delivery and the scheduler, in each process'),
+    .describe('the most database connections for delivery and the scheduler in each process'),
   TIDINGS_WEBHOOKS_PER_TOKEN: integer(1, 1_000_000)
     .default(10_000)
-    .describe('webhooks that one access token may have made'),
+    .describe('the most webhooks that one access token may have created'),
   TIDINGS_RETENTION_DAYS: integer(1, 3_650).default(30).describe('how long events and their deliveries are kept'),
-  TIDINGS_AUDIT_DAYS: integer(1, 36_500).default(90).describe('how long it is kept who has changed what'),
+  TIDINGS_AUDIT_DAYS: integer(1, 36_500).default(90).describe('how long entries of the audit log are kept'),
   TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30).describe('days from a quarter’s end to its reports’ due date'),
   TIDINGS_METRICS_PORT: integer(1, 65535)
     .optional()
-    .describe(
-      'the port of an address for operations: `/metrics` and the health routes are there, and not on the public port',
-    ),
-  TIDINGS_METRICS_HOST: z.string().default('127.0.0.1').describe('the address that `TIDINGS_METRICS_PORT` is of'),
+    .describe('the port for operations, which serves `/metrics` and the health checks instead of the public port'),
+  TIDINGS_METRICS_HOST: z.string().default('127.0.0.1').describe('the address of `TIDINGS_METRICS_PORT`'),
   TIDINGS_LOG_LEVEL: z
     .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])
     .default('info')

@@ -10,7 +10,7 @@ import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
 import { type LiveProcess, liveProcesses, namesOf } from './keys/master-keys.ts'
 import { createSealer, type Sealer } from './keys/seal.ts'
 
-// Facts about an installation, found out without changing it. What they mean to a person is the command line's to say.
+// Finds facts about an installation without changing it. The command line says what they mean.
 
 export type InstallationFacts =
   | { configurationFaults: string[] }
@@ -20,7 +20,7 @@ export type InstallationFacts =
       database: DatabaseFacts
       guard: GuardFacts
       port: PortFacts
-      /** Of the endpoint that was asked about. */
+      /** Only if an endpoint was given. */
       endpoint: EndpointFacts | undefined
     }
 
@@ -34,20 +34,20 @@ export type DatabaseFacts = { url: string } & (
 )
 
 export type ReachedDatabaseFacts = {
-  /** The engine's name, as its makers write it. */
+  /** The engine's name in its official spelling. */
   engine: string
   version: string
   /** Major and minor. */
   oldestVersion: readonly [number, number]
   isSupported: boolean
-  /** Of the connection; empty where it is not encrypted, undefined where there is none. */
+  /** The cipher of the connection; empty if it is not encrypted, undefined on an embedded engine. */
   cipher: string | undefined
   pendingMigrations: string[]
-  /** Why this version cannot run on the schema, which is for later ones. */
+  /** Why this version cannot run on the schema of a later one. */
   newerSchema: string | undefined
-  /** What the database's user may not do, and running takes: `INSERT on webhooks`. */
+  /** The grants that the database user lacks for running, such as `INSERT on webhooks`. */
   lacking: string[]
-  /** Of a file that others than its owner may read or write: its mode. */
+  /** The mode of a database file that users other than its owner can read or write. */
   openFileMode: number | undefined
   /** How far its clock is ahead of this machine's, in milliseconds. */
   clockAheadMs: number
@@ -60,7 +60,7 @@ export type ContentFacts = {
   signingKeys: { number: number; closedKids: string[] }
   /** `admins` are neither revoked nor expired. */
   accessTokens: { admins: number; allOpen: boolean }
-  /** Names of master keys: those of this environment, of which the first seals, and those in use. */
+  /** The names of master keys: those of this environment, of which the first seals, and those in use. */
   masterKeys: { own: string[]; used: string[] }
   processes: LiveProcess[]
   /** Deliveries that have been due for a minute. */
@@ -70,7 +70,7 @@ export type ContentFacts = {
 export type GuardFacts = {
   allowNetworks: string[]
   requireHttps: boolean
-  /** Of the usual addresses inside a network, those that deliveries are sent to. */
+  /** The common internal addresses that deliveries may be sent to. */
   insideAllowed: string[]
 }
 
@@ -85,12 +85,13 @@ export type PortFacts = { host: string; port: number } & (
 export type EndpointFacts = {
   url: URL
   isRefusedAsHttp: boolean
-  /** Those of its addresses that the network guard does not send to. */
+  /** The endpoint's addresses that the network guard refuses. */
   closedAddresses: string[]
 }
 
 /**
- * Finds out about the installation that an environment names, and about an endpoint if one is given. Changes nothing.
+ * Examines the installation of an environment, and an endpoint if one is given. Changes nothing. Faults are part of the
+ * result; it does not reject because of them.
  */
 export const inspectInstallation = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<InstallationFacts> => {
   let config: Config
@@ -114,7 +115,7 @@ export const inspectInstallation = async (env: NodeJS.ProcessEnv, endpoint?: URL
 const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
   const isFile = config.databaseUrl.startsWith('sqlite:')
   const url = isFile ? config.databaseUrl : withoutPassword(config.databaseUrl)
-  // Connecting would make the file.
+  // Connecting would create the file.
   if (isFile && !existsSync(config.databaseUrl.slice('sqlite:'.length))) return { url, state: 'absent' }
   let database: Database
   try {
@@ -158,7 +159,10 @@ const openModeOf = (path: string): number | undefined => {
   return (mode & 0o077) === 0 ? undefined : mode
 }
 
-/** By trying, with conditions that match nothing: grants may come by roles, or be on some tables only. */
+/**
+ * Tries each statement with a condition that matches nothing, because grants may come from roles or be limited to some
+ * tables.
+ */
 const lackingGrants = async ({ knex, dialect }: Database): Promise<string[]> => {
   if (dialect.isEmbedded) return []
   const lacking: string[] = []
@@ -179,7 +183,10 @@ const lackingGrants = async ({ knex, dialect }: Database): Promise<string[]> => 
   return lacking
 }
 
-/** All that a server reads and writes: what the migrations make. Of what a user may not see, no database tells it. */
+/**
+ * Every table that a server uses: those of the migrations, because a database does not list tables that the user cannot
+ * see.
+ */
 const tablesOfSchema = async (): Promise<string[]> => {
   const database = await connect('sqlite::memory:')
   try {
@@ -255,7 +262,7 @@ const countAdmins = async (database: Database): Promise<number> => {
   return Number(found!.number)
 }
 
-/** Sealed text begins with the name of its master key: one of each tells of all. */
+/** Sealed text begins with the name of its master key, so one secret for each name suffices. */
 const allSecretsOpen = async (database: Database, sealer: Sealer): Promise<boolean> => {
   const samples = await rows<{ api_key: string }>(
     database.knex,
@@ -269,7 +276,7 @@ const allSecretsOpen = async (database: Database, sealer: Sealer): Promise<boole
   return [...tokens.values()].every(token => opens(() => openApiSecret(sealer, token)))
 }
 
-/** A loop that runs takes what is due within a second or so. */
+/** A running loop takes due deliveries within about a second. */
 const OVERDUE_MS = 60_000
 
 const inspectQueue = async (database: Database): Promise<ContentFacts['overdue']> => {
@@ -307,7 +314,7 @@ const inspectEndpoint = async ({ allowNetworks, requireHttps }: Config, url: URL
   }
 }
 
-/** Empty where the host has none. */
+/** Empty if the host has none. */
 const addressesOf = async (url: URL): Promise<string[]> => {
   const host = url.hostname.replace(/^\[|\]$/g, '')
   if (isIP(host)) return [host]

@@ -1,27 +1,27 @@
 import { randomBytes } from 'node:crypto'
 import { v7 } from 'uuid'
 
-/** A clock that is set right goes back by less; one that goes back further is another clock. */
+/** A corrected clock goes back by less than this; a larger step means another clock. */
 const LARGEST_CORRECTION_MS = 1_000
 const LARGEST_SEQUENCE = 2 ** 32 - 1
 
 let latest = { ms: Number.NEGATIVE_INFINITY, sequence: 0 }
 
 /**
- * An id of what is made at `now` (epoch milliseconds by the database's clock): a UUID of version 7 (RFC 9562 section
- * 5.7). Ids sort by that time, whichever process makes them; those that one process makes also in the order in which it
- * made them, by a counter in the bits after the time (section 6.2, method 1).
+ * A new id for something created at `now` (epoch milliseconds by the database's clock): a UUID of version 7 (RFC 9562
+ * section 5.7). Ids sort by that time, whichever process makes them. Ids of one process also sort in the order of their
+ * creation, by a counter in the bits after the time (section 6.2, method 1).
  */
 export const newId = (now: number): string => {
   const stays = now <= latest.ms && latest.ms - now < LARGEST_CORRECTION_MS && latest.sequence < LARGEST_SEQUENCE
-  // Begins in the lower half, so that there is room to count.
+  // The counter begins in the lower half of its range, so that it has room to grow.
   latest = stays
     ? { ms: latest.ms, sequence: latest.sequence + 1 }
     : { ms: now, sequence: randomBytes(4).readUInt32BE() >>> 1 }
   return v7({ msecs: latest.ms, seq: latest.sequence })
 }
 
-/** Sorts before every id of a time (epoch milliseconds), and after those of earlier ones. */
+/** An id that sorts before all ids of a time (epoch milliseconds) and after all earlier ones. */
 export const firstIdAt = (time: number): string => {
   const hex = Math.max(0, time).toString(16).padStart(12, '0')
   return `${hex.slice(0, 8)}-${hex.slice(8)}`

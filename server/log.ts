@@ -3,8 +3,8 @@ import { pino } from 'pino'
 export type Log = ReturnType<typeof createLog>
 
 /**
- * JSON lines on stderr: stdout belongs to what a command prints. No secret is ever passed to it, and of an error only
- * what `errorFields` lets through: what came over the network hangs on some, statements with their values on others.
+ * JSON lines on stderr, because stdout belongs to a command's output. No secret is ever passed to it, and of an error
+ * only what `errorFields` selects: some errors carry received data, others statements with values.
  */
 export const createLog = (level: string) =>
   pino(
@@ -18,13 +18,13 @@ export const createLog = (level: string) =>
     pino.destination(2),
   )
 
-/** Characters of a message that are kept at each of its ends. */
+/** Characters kept at each end of a message. */
 const MESSAGE_ENDS = 400
 const FRAMES = 12
 
 type ErrorFields = { name?: string; code?: string | number; message: string; stack?: string; cause?: ErrorFields }
 
-/** What is told of an error, wherever it was thrown: its name, code and message, where it was, and what it came of. */
+/** The logged fields of any error: its name, code, message, place and cause. */
 export const errorFields = (error: unknown): ErrorFields => {
   if (!(error instanceof Error)) return { message: cleaned(String(error)) }
   const { name, message, stack = '', cause } = error
@@ -41,16 +41,14 @@ export const errorFields = (error: unknown): ErrorFields => {
   }
 }
 
-/**
- * Text on one line and of a bounded length. What it is about mostly stands at its beginning, what it was at its end.
- */
+/** Text on one line, of bounded length. Keeps both ends: the beginning mostly has the subject, the end the cause. */
 const cleaned = (text: string): string => {
   const short = text.length <= 2 * MESSAGE_ENDS ? text : `${text.slice(0, MESSAGE_ENDS)} … ${text.slice(-MESSAGE_ENDS)}`
   return short.replace(/\p{Cc}+/gu, ' ')
 }
 
 type Level = 'debug' | 'info' | 'warn' | 'error'
-/** Lines of a kind that are written a minute; the others are counted. */
+/** Lines of a kind written each minute; further ones are counted. */
 const LINES_A_MINUTE = 10
 const MINUTE_MS = 60_000
 
@@ -58,10 +56,10 @@ type Kind = { level: Level; message: string; written: number; counted: number }
 const kindsOf = new WeakMap<Log, Map<string, Kind>>()
 
 /**
- * Writes a line of which anybody can cause as many as they like: ten a minute as they come, and at the minute's end how
- * many more there were.
+ * Writes a line that strangers can cause in any number: the first ten a minute, and at the minute's end the number of
+ * the others.
  *
- * @param kind what is counted together; one of a few
+ * @param kind what is counted together, one of a few words
  */
 export const logSeldom = (log: Log, level: Level, kind: string, fields: object, message: string): void => {
   const kinds = kindsOf.get(log) ?? new Map<string, Kind>()
@@ -91,7 +89,7 @@ const logCounted = (log: Log, kind: string): void => {
   )
 }
 
-/** Writes what has been counted and not told yet, before the process ends. */
+/** Writes the pending counts before the process ends. */
 export const logAllCounted = (log: Log): void => {
   for (const kind of [...(kindsOf.get(log)?.keys() ?? [])]) logCounted(log, kind)
 }

@@ -26,20 +26,20 @@ export type RunningServer = {
   url: string
   /** Resolves when the database answers, its schema is current, and requests are served. */
   ready: Promise<void>
-  /** Finishes what is in flight, then lets go of everything. */
+  /** Finishes requests and deliveries in flight, then releases everything. */
   stop(): Promise<void>
 }
 
-/** What there is once the database has answered with a current schema. */
+/** The services that exist once the database has answered with a current schema. */
 type Running = { service: Service; stop(answered: Promise<void>): Promise<void> }
 
 /**
- * Starts a process with the roles that its configuration names. It becomes ready when the database does: one that is
- * down, or not migrated yet, is waited for. It listens when it is ready, so that whoever it refuses asks another;
- * health and metrics, where they have an address of their own, at once. Where they have none, it listens as soon as it
- * has something to wait for, and says what.
+ * Starts a process with the configured roles. It waits for a database that is down or not migrated yet, and is ready
+ * when the database is. It listens when it is ready, so that clients reach another server before. Health and metrics
+ * with an address of their own listen at once; without one, the server listens as soon as it has to wait for something,
+ * and says for what.
  *
- * @param given.clock in place of the database's clock
+ * @param given.clock replaces the database's clock
  */
 export const startServer = async (config: Config, log: Log, given: { clock?: Clock } = {}): Promise<RunningServer> => {
   const metrics = createMetrics()
@@ -53,7 +53,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   const door = createDoor(createApp(tools).callback(), config, log)
   const operations = config.operations && createDoor(createOperationsApp(tools).callback(), config.operations, log)
   await operations?.open()
-  /** Told when there is something to wait for. */
+  /** Called when there is something to wait for. */
   const waits = Promise.withResolvers<void>()
   const onWait = (): void => waits.resolve()
 
@@ -81,7 +81,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     log.info({ roles: config.roles, engine: database.dialect.engine }, 'ready')
   }
   const ready = start()
-  // Whoever awaits it is told; nobody has to.
+  // A caller that awaits it sees the error; nobody has to await it.
   ready.catch(error => log.fatal({ err: error }, 'the server cannot start'))
   const stop = async (): Promise<void> => {
     state.isStopping = true
@@ -120,9 +120,9 @@ const startRoles = async (
   givenClock: Clock | undefined,
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
-  // What is asked of the database comes before what begins: if it goes away meanwhile, all of this is done again.
+  // What is read from the database comes before what starts: if the database goes away meanwhile, all is repeated.
   const besideUntil = await sideBySideUntil(database, '0011_audit_log')
-  // Whatever callers ask of theirs, deliveries have connections.
+  // Deliveries have connections of their own, whatever clients ask for.
   const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
   const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
   const clock = givenClock ?? ownClock!
@@ -135,7 +135,7 @@ const startRoles = async (
   if (own) metrics.watchPool('delivery', own)
   metrics.askOf(database, clock, config.retentionDays)
   const clockWatch = ownClock && watchMachineClock(clock, log)
-  // What bounds connections is each webhook's share: two webhooks on one host do not share fate either.
+  // Each webhook's share limits its connections, so that two webhooks on one host do not affect each other.
   const sender = createSender({
     guard: createNetworkGuard({ allow: config.allowNetworks }),
     maxConnectionsPerOrigin: 6 * config.concurrency,
@@ -189,7 +189,7 @@ const startRoles = async (
     },
     async stop(answered) {
       live.stop()
-      // A request may be in the middle of a ping, or of its transaction.
+      // A request may be in the middle of a ping or a transaction.
       await Promise.all([scheduler?.stop(), loop.stop(), answered])
       readers.stop()
       await sender.close()
@@ -201,7 +201,7 @@ const startRoles = async (
   }
 }
 
-/** What is awaited, or its error when `undo` has been done. */
+/** Awaits a promise; on an error, first runs `undo`. */
 const orElse = async <T>(undo: () => unknown, work: Promise<T>): Promise<T> => {
   try {
     return await work
@@ -211,22 +211,25 @@ const orElse = async <T>(undo: () => unknown, work: Promise<T>): Promise<T> => {
   }
 }
 
-/** A start that takes longer waits for something, although it has not heard so yet. */
+/** A start that takes longer counts as waiting. */
 const SILENT_START_MS = 5_000
-/** A proxy's idle connections to us: longer than `deploy/nginx.conf` and `deploy/Caddyfile` have it keep them. */
+/**
+ * How long idle connections stay open during shutdown: longer than a proxy keeps them by `deploy/nginx.conf` and
+ * `deploy/Caddyfile`.
+ */
 const PROXY_IDLE_MS = 6_000
-/** Shutting down, the last spans get so long to be sent. */
+/** The time for the last spans to be sent during shutdown. */
 const TRACES_MS = 2_000
-/** Shutting down, requests get so long to be answered. */
+/** The time for requests to be answered during shutdown. */
 const REQUESTS_MS = 20_000
 
 const PATIENCE = { retries: Number.POSITIVE_INFINITY, minTimeout: 1_000, factor: 1 }
 
-/** Longer than any statement takes that the server makes. */
+/** Longer than any statement of the server takes. */
 const SILENCE_MS = 30_000
 /**
- * By default a claim, a settle, an extension of leases, a look at what waits, a change of a webhook and the scheduler
- * at once. Who waits for a lock is in the way of others that come for it: not for long.
+ * The default suffices for a claim, a settle, an extension of leases, a recheck, a change of a webhook and the
+ * scheduler at once. Lock waits are short, because a waiting transaction blocks others.
  */
 const deliveryConnections = ({ connections }: Config) => ({
   poolSize: connections.delivery,
@@ -234,7 +237,7 @@ const deliveryConnections = ({ connections }: Config) => ({
   lockWaitS: 1,
 })
 
-/** Waits until this process fits the others: what keeps it out for now is told by `state.fault`. */
+/** Waits until this process matches the others; `state.fault` says what prevents it. */
 const joinPatiently = (
   config: Config,
   database: Database,

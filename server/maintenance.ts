@@ -8,9 +8,9 @@ import { namesOf, requireMasterKeys } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { type Keyring, openKeyring, revokeKey, type SigningKey } from './keys/signing-keys.ts'
 
-// What an operator does to an installation straight on its database, whether or not a server runs.
+// Operations on an installation's database by an operator, whether or not a server runs.
 
-/** Makes an access token that nobody had to ask for. Throws NOT_FOUND for an organisation that there is not. */
+/** Creates an access token without a calling token. Throws NOT_FOUND for an unknown organisation. */
 export const createToken = (database: Database, { masterKeys }: Config, token: NewAccessToken): Promise<Credentials> =>
   withClock(database, async clock => {
     const ids = token.organisationIds ?? []
@@ -26,13 +26,13 @@ export const createToken = (database: Database, { masterKeys }: Config, token: N
   })
 
 /**
- * `next`: published, does not sign yet; `published`: signs no more, for tokens on their way; `retired`: needed no more;
- * `revoked`: good for nothing since then.
+ * `next`: published, does not sign yet. `published`: no longer signs, kept for tokens in flight. `retired`: no longer
+ * needed. `revoked`: taken out of use at that time.
  */
 export type SigningKeyStatus = 'signing' | 'next' | 'published' | 'retired' | 'revoked'
 export type ListedSigningKey = Pick<SigningKey, 'kid' | 'createdAt' | 'activeFrom'> & { status: SigningKeyStatus }
 
-/** The signing keys, the newest first. Makes none. */
+/** The signing keys, newest first. Creates none. */
 export const listSigningKeys = async (database: Database, config: Config): Promise<ListedSigningKey[]> => {
   type Row = { kid: string; created_at: number; active_from: number; revoked_at: number | null }
   const stored = await database
@@ -59,7 +59,7 @@ export const listSigningKeys = async (database: Database, config: Config): Promi
   })
 }
 
-/** Makes the next signing key, which running servers publish within 15 s. */
+/** Creates the next signing key, which running servers publish within 15 s. */
 export const rotateSigningKey = async (database: Database, config: Config): Promise<SigningKey> => {
   await database.transaction(trx => requireMasterKeys(trx, namesOf(config.masterKeys)))
   return withKeyring(database, config, async (keyring, clock) => {
@@ -69,7 +69,7 @@ export const rotateSigningKey = async (database: Database, config: Config): Prom
   })
 }
 
-/** Takes a signing key out of use at once. Throws NOT_FOUND for one that there is not. */
+/** Takes a signing key out of use at once. Throws NOT_FOUND for an unknown key. */
 export const revokeSigningKey = async (
   database: Database,
   config: Config,
@@ -99,7 +99,7 @@ const withKeyring = <T>(
     }
   })
 
-/** The database's clock for as long as `work` takes. */
+/** Runs `work` with the database's clock. */
 export const withClock = async <T>(database: Database, work: (clock: Clock) => Promise<T>): Promise<T> => {
   const clock = await databaseClock(database)
   try {

@@ -3,34 +3,34 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
 import type { Log } from './log.ts'
 
-// One parent and several processes of one server, which share its port. The parent has no part in a request: whatever a
-// process does, it stays able to start another.
+// One parent and several processes of one server, which share its port. The parent handles no requests, so that it can
+// always start another process.
 
 type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 
-/** What parent and processes say to each other. */
+/** The messages between parent and processes. */
 type Message =
   | { kind: 'ready' }
-  /** Of one process: what all of them have counted, please. */
+  /** From a process: asks for the metrics of all. */
   | { kind: 'metrics of all'; request: number }
   | { kind: 'metrics of all are'; request: number; text: string }
-  /** Of the parent: what have you counted, and what does the database know? */
+  /** From the parent: asks a process for its metrics, and one for the database's. */
   | { kind: 'metrics'; round: number; isAll: boolean }
   | { kind: 'metrics are'; round: number; metrics: Metrics }
 
 const FIRST_REST_MS = 1_000
 const LONGEST_REST_MS = 30_000
-/** A process that served for so long and ended then is started again as if for the first time. */
+/** A process that served for this long before it ended is restarted without a longer delay. */
 const WELL_MS = 60_000
 /** A process ends within 28 s of SIGTERM by itself. */
 const SHUTDOWN_LIMIT_MS = 29_000
-/** Who says nothing for so long is left out of the metrics. */
+/** A process that does not answer in this time is left out of the metrics. */
 const METRICS_MS = 2_000
 
 /**
- * Starts this very program `count` times, and again whenever one of them ends: at first after 1 s, later after up to
- * 30 s. The first is alone until it is ready: what keeps one from starting keeps all. Resolves when all have
- * ended after SIGTERM or SIGINT, which are handed to all; with false, if the first could not start.
+ * Starts this program `count` times, and again whenever one ends: first after 1 s, later after up to 30 s. The first
+ * starts alone until it is ready, because what prevents one prevents all. Passes SIGTERM and SIGINT to all, and
+ * resolves when all have ended; to false if the first could not start.
  */
 export const runProcesses = async (count: number, log: Log): Promise<boolean> => {
   const stopping = new AbortController()
@@ -53,8 +53,8 @@ export const runProcesses = async (count: number, log: Log): Promise<boolean> =>
 /**
  * Keeps one process running until `stopping`.
  *
- * @param onReady called when it is ready
- * @returns false if it ended with an error and had not been ready ever
+ * @param onReady called when the process is ready
+ * @returns false if it ended with an error and was never ready
  */
 const keepRunning = async (log: Log, stopping: AbortSignal, onReady: (isReady: true) => void): Promise<boolean> => {
   let wasReady = false
@@ -76,7 +76,7 @@ const keepRunning = async (log: Log, stopping: AbortSignal, onReady: (isReady: t
   return true
 }
 
-/** How a process ends, which is told to when `stopping`. */
+/** Resolves to how a process ends; passes `stopping` on to it. */
 const ended = async (worker: Worker, stopping: AbortSignal) => {
   let limit: NodeJS.Timeout | undefined
   const end = () => {
@@ -92,7 +92,7 @@ const ended = async (worker: Worker, stopping: AbortSignal) => {
   return exit
 }
 
-/** In the parent: tells each process that asks what all have counted. */
+/** In the parent: answers each process that asks with the metrics of all. */
 const answerForAll = (): void => {
   const told = new Map<number, { metrics: Metrics[]; awaited: Set<number>; done: () => void }>()
   let round = 0
@@ -103,7 +103,7 @@ const answerForAll = (): void => {
     const metrics: Metrics[] = []
     const { promise: all, resolve: done } = Promise.withResolvers<void>()
     told.set(number, { metrics, awaited: new Set(workers.map(worker => worker!.id)), done })
-    // What the database knows is the same for all: one asks.
+    // The database's metrics are the same for all, so one process queries them.
     for (const [n, worker] of workers.entries()) tell(worker!, { kind: 'metrics', round: number, isAll: n === 0 })
     const late = setTimeout(done, METRICS_MS)
     await all
@@ -126,7 +126,7 @@ const answerForAll = (): void => {
   })
 }
 
-/** One that ends at this moment hears nothing any more. */
+/** A process that is ending receives nothing. */
 const tell = (to: Pick<Worker, 'send'>, message: Message): void => {
   to.send(message, () => {})
 }
@@ -135,28 +135,25 @@ const tell = (to: Pick<Worker, 'send'>, message: Message): void => {
 export const isOneOfSeveral = cluster.isWorker
 
 /**
- * How a process listens. On Linux the kernel hands connections to the processes that listen, and ends those of one that
- * dies. Elsewhere the parent hands them on: one that it gives to a process which dies at that moment hears nothing.
+ * How a process listens. On Linux the kernel distributes connections to the listening processes, and closes those of a
+ * dead one. Elsewhere the parent distributes them, and a connection given to a dying process gets no answer.
  */
 export const SHARED_PORT = { reusePort: isOneOfSeveral && process.platform === 'linux' }
 
-/** Its number, which a process that is started in its place does not have. */
+/** The number of the process; its replacement has another. */
 export const processNumber = (): number | undefined => cluster.worker?.id
 
-/** Tells the parent that this process serves. */
+/** Tells the parent that this process is ready. */
 export const tellReady = (): void => {
   if (cluster.worker) tell(cluster.worker, { kind: 'ready' })
 }
 
-/** Lets this process end when it has nothing more to do. */
+/** Lets this process end when it has no more work. */
 export const leaveParent = (): void => {
   cluster.worker?.disconnect()
 }
 
-/**
- * What this process has counted, or all of several together, and what is the same for all of them, in Prometheus' text
- * format.
- */
+/** The metrics of this process, or of all processes together, with the database's, in Prometheus' text format. */
 export const createExposition = (registry: Registry, shared: Registry): (() => Promise<string>) => {
   const own = cluster.worker
   const all = (): Registry => Registry.merge([registry, shared])

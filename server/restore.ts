@@ -9,10 +9,10 @@ import { liveProcesses, named, namesOf, requireMasterKeys } from './keys/master-
 import { createSealer } from './keys/seal.ts'
 import { revokeKey } from './keys/signing-keys.ts'
 
-// Backups of SQLite, and what is to be done to any database that was put back to an earlier time: what was revoked
-// since then would be good again.
+// Backups of SQLite, and the repair of any restored database, in which everything revoked since the backup would be
+// valid again.
 
-/** Why a file cannot be written, or put in the database's place. */
+/** Why a file cannot be written, or cannot replace the database. */
 export class BackupError extends Error {
   override name = 'BackupError'
   readonly hint: string
@@ -25,8 +25,8 @@ export class BackupError extends Error {
 const OWNER_ONLY = 0o600
 
 /**
- * Writes the database as it is at one moment into a new file, while servers go on: section 3 of
- * https://www.sqlite.org/lang_vacuum.html. The file is there when it is whole, and not before.
+ * Writes the database as of one moment into a new file while servers run: section 3 of
+ * https://www.sqlite.org/lang_vacuum.html. The file appears only when it is complete. Throws BackupError.
  */
 export const backUp = (path: string, to: string): void => {
   if (existsSync(to)) throw new BackupError(`${to} exists already`, 'Give the name of a file that does not.')
@@ -45,10 +45,10 @@ export const backUp = (path: string, to: string): void => {
   renameSync(partial, to)
 }
 
-/** An access token or a signing key that is good no more, and since when, in epoch milliseconds. */
+/** A revoked access token or signing key, and since when, in epoch milliseconds. */
 export type Revocation = { kind: 'access token' | 'signing key'; id: string; revokedAt: number }
 
-/** What was revoked since then, the latest last. */
+/** The revocations since a time, latest last. */
 export const listRevocations = async ({ knex }: Database, since = 0): Promise<Revocation[]> => {
   const found = await rows<Revocation>(
     knex,
@@ -61,12 +61,15 @@ export const listRevocations = async ({ knex }: Database, since = 0): Promise<Re
   return found.map(each => ({ ...each, revokedAt: Number(each.revokedAt) }))
 }
 
-/** What has been done after a restore. `unknown`: revocations of what was made after the backup, and is not there. */
+/**
+ * The result after a restore. `unknown`: revocations of tokens and keys that were created after the backup and do not
+ * exist.
+ */
 export type Restored = { revokedTokens: string[]; revokedKeys: string[]; unknown: string[] }
 
 /**
- * Revokes again what had been revoked by the time that the database was lost: what a list of revocations names, or all
- * access tokens but those to be kept.
+ * Revokes again what had been revoked before the database was lost: everything in a list of revocations, or all access
+ * tokens except those to keep.
  */
 export const afterRestore = async (
   database: Database,
@@ -119,8 +122,8 @@ const revokeTokens = async ({ knex }: Database, ids: string[], now: number): Pro
 }
 
 /**
- * Puts a backup in the place of a SQLite database, which is kept beside it; what had been revoked in that is revoked in
- * the backup too, which is migrated before. Refused while a server runs on it.
+ * Replaces a SQLite database by a backup and keeps the old one beside it. The backup is migrated first, and gets the
+ * old database's revocations. Throws BackupError while a server runs on it.
  */
 export const restore = async (
   config: Config,
@@ -172,7 +175,7 @@ const checkBackup = (from: string): void => {
   }
 }
 
-/** What had been revoked in the database that is to be replaced, as far as that can be read. */
+/** The revocations of the database to be replaced, as far as it is readable. */
 const revocationsOf = async (url: string): Promise<Revocation[]> => {
   const database = await connect(url)
   try {
@@ -189,14 +192,14 @@ const revocationsOf = async (url: string): Promise<Revocation[]> => {
   }
 }
 
-/** Takes what is in a file's write-ahead log into the file, so that it can be moved alone. */
+/** Moves the content of the write-ahead log into the file, so that the file can be moved alone. */
 const makeWhole = (path: string): void => {
   try {
     const database = new DatabaseSync(path, { timeout: 1_000 })
     database.exec('PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE')
     database.close()
   } catch {
-    // What is no database any more has nothing to take in; its log goes with it.
+    // A damaged database has nothing to checkpoint; its log is moved with it.
   }
   for (const suffix of ['-wal', '-shm'])
     if (existsSync(path + suffix)) renameSync(path + suffix, `${path}.broken${suffix}`)

@@ -13,8 +13,9 @@ import { seedSamples } from './seed.ts'
 const TOKEN_NAME = 'sandbox'
 
 /**
- * Prepares the sandbox under TIDINGS_HOME, leaving what is there as it is: a master key and settings that open
- * loopback, a SQLite database with the current schema, samples, and an access token that may do everything.
+ * Prepares the sandbox under TIDINGS_HOME without changing what exists: a master key and settings that allow loopback,
+ * a SQLite database with the current schema, samples, and an access token with the permission admin. Throws
+ * ConfigError.
  */
 export const prepareSandbox = async (env: NodeJS.ProcessEnv): Promise<{ config: Config; credentials: Credentials }> => {
   const { TIDINGS_DATABASE_URL: _, TIDINGS_DATABASE_URL_FILE: _file, ...rest } = env
@@ -55,7 +56,7 @@ TIDINGS_LOG_LEVEL=warn
   }
 }
 
-/** Receivers on this machine are what a sandbox is for, and a proxy elsewhere cannot reach them. */
+/** Excludes loopback from proxies, because a sandbox sends to receivers on this machine, which a proxy cannot reach. */
 const keepLoopbackFromProxies = (): void => {
   const name = process.env.no_proxy ? 'no_proxy' : 'NO_PROXY'
   process.env[name] = [process.env[name], 'localhost', '127.0.0.1', '[::1]'].filter(Boolean).join(',')

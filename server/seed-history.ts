@@ -7,9 +7,9 @@ import { newId } from './ids.ts'
 export type HistoryCounts = { webhooks: number; events: number; deliveries: number }
 
 type History = {
-  /** Whose webhooks they are: of a token that sees all organisations. */
+  /** The owner of the webhooks, a token that sees all organisations. */
   accessTokenId: string
-  /** The events are spread over so many days before `now`. */
+  /** The number of days before `now` over which the events are spread. */
   days: number
   now: number
 }
@@ -17,15 +17,15 @@ type History = {
 const DAY_MS = 24 * 3600 * 1000
 const HOUR_MS = 3600 * 1000
 const EVENTS_A_TRANSACTION = 400
-/** Every so many webhooks one names an organisation, and the others none. */
+/** One in this many webhooks names an organisation. */
 const NAMES_ONE = 5
 
 /**
- * Adds made-up webhooks, events and deliveries with their attempts, for tests of size. The events go round the projects
- * that there are, and an event's deliveries round the webhooks that may have it. Most were delivered; one in a hundred
- * each was rejected, dropped and cancelled, and of the last day's one in twenty is still pending, due within a day.
+ * Adds made-up webhooks, events and deliveries with their attempts, for tests of size. Events are distributed over the
+ * existing projects, and an event's deliveries over the webhooks that may receive it. Most are delivered; one in a
+ * hundred each is rejected, dropped and cancelled, and one in twenty of the last day is pending, due within a day.
  *
- * @param onProgress told how many rows of a table have been written
+ * @param onProgress called with the number of rows written to a table
  */
 export const seedHistory = async (
   database: Database,
@@ -86,7 +86,7 @@ const insertWebhooks = async (
   await insertRows(trx, 'webhook_organisations', ['webhook_id', 'organisation_id'], naming)
 }
 
-/** Those that name no organisation, and those that name one, by it. */
+/** The webhooks that name no organisation, and the others by organisation. */
 const webhooksByOrganisation = async (sql: Sql): Promise<Webhooks> => {
   const found = await rows<WebhookRow & { organisation_id: string | null }>(
     sql,

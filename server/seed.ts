@@ -6,13 +6,13 @@ const ORGANISATIONS = ['Acme Relief', 'Borealis Trust', 'Cedar Foundation']
 const PROJECTS = ['Clean Water', 'School Meals']
 const USERS = ['Ada Okafor', 'Bruno Silva', 'Chiara Rossi']
 
-/** What is made up has been there for a quarter, whose report its projects owe. */
+/** Samples have existed for a quarter, whose report their projects owe. */
 const timesOf = (now: number) => {
   const madeAt = startOfQuarter(quarterBefore(now))
   return { created_at: madeAt, updated_at: madeAt }
 }
 
-/** The sandbox's samples, where there are none: three organisations with two projects each, and three users. */
+/** Creates the sandbox's samples if there are none: three organisations with two projects each, and three users. */
 export const seedSamples = async (database: Database, now: number): Promise<void> => {
   await database.transaction(async trx => {
     if (await trx('organisations').first('id')) return
@@ -41,10 +41,10 @@ const FIRST = ['Acme', 'Borealis', 'Cedar', 'Delta', 'Élan', 'Fjord', 'Gamma', 
 const SECOND = ['Relief', 'Trust', 'Foundation', 'Alliance', 'Network', 'Initiative', 'Fund', 'Works']
 
 /**
- * Adds made-up organisations, projects and users, for tests of size. Names are spread over a few words and end in a
- * number; projects go round the organisations that were added.
+ * Adds made-up organisations, projects and users, for tests of size. Names combine a few words with a number; projects
+ * are distributed over the added organisations.
  *
- * @param onProgress told how many rows of a table have been written
+ * @param onProgress called with the number of rows written to a table
  */
 export const seedMany = async (
   database: Database,
@@ -81,7 +81,7 @@ export const seedMany = async (
     name: `Project ${name(index)}`,
     ...times,
   }))
-  // The schedule looks again what is owed.
+  // Makes the scheduler check again which reports are owed.
   if (counts.projects > 0) await run(database.knex, 'DELETE FROM report_quarters')
   await insert('users', counts.users, index => ({ id: newId(now), name: `User ${index + 1}`, ...times }))
 }

@@ -37,16 +37,16 @@ export type Permission = (typeof permissions)[number]
 /** Why an attempt had no usable answer, each reason with its meaning. */
 export const failureReasons = {
   connection_refused: 'Nobody listens at the address.',
-  connection_reset: 'The connection was closed or reset before an answer was complete up to its body.',
-  connect_timeout: 'No connection within the time for it.',
-  timeout: 'No answer within the time for the whole attempt.',
+  connection_reset: 'The connection was closed or reset before the headers of an answer were complete.',
+  connect_timeout: 'No connection within its time limit.',
+  timeout: 'No answer within the time limit of the attempt.',
   unreachable: 'No route to the address.',
-  dns_error: 'The host name has no address, or could not be resolved.',
-  tls_error: 'No secure connection: the certificate, or the handshake.',
-  address_not_allowed: 'The address is not public, and not in a network that was opened.',
-  malformed_response: 'What came is not HTTP, or too long to be the head of an answer.',
-  invalid_url: 'The registered URL cannot be sent to.',
-  connection_failed: 'Anything else; the detail says what.',
+  dns_error: 'The host name has no address, or was not resolved.',
+  tls_error: 'The certificate or the handshake of TLS failed.',
+  address_not_allowed: 'The address is neither public nor in an allowed network.',
+  malformed_response: 'The answer is not HTTP, or its headers are too long.',
+  invalid_url: 'The registered URL is not usable.',
+  connection_failed: 'Any other failure; the detail says which.',
 } as const
 /** Why an attempt that was made had no usable answer. */
 export type FailureReason = keyof typeof failureReasons

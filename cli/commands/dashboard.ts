@@ -50,7 +50,7 @@ export const dashboardCommand = () =>
       const viewer = await askViewer(document => session.graphql(document))
       const { url, profile } = session.settings
       const { connection } = session
-      // React checks much more otherwise, for those who develop with it, and takes several times as long.
+      // In development mode React checks much more, and takes several times as long.
       process.env.NODE_ENV ??= 'production'
       const [{ Dashboard }, { showDashboard }, { screenColours }] = await Promise.all([
         import('../screens/dashboard/dashboard.ts'),
@@ -64,6 +64,6 @@ export const dashboardCommand = () =>
       const live = (signal: AbortSignal) => openLive(connection, 'subscription { deliveries { id } }', {}, signal)
       const dashboard = new Dashboard({ ask, look, live }, viewer, filters, colours)
       await showDashboard({ dashboard, colours, place: { url: cellText(url?.value), profile: profile?.value } })
-      // A look or a ping may still be under way, and nobody waits for it any more.
+      // A request or a ping may still be under way; nobody waits for it any more.
       process.exit(exitCodes.done)
     })

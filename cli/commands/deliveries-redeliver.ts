@@ -117,7 +117,7 @@ const queryOf = ({ selector, status, eventType, since, until, limit }: Filters, 
   return { ...(conditions && { selector: conditions }), ...(limit !== undefined && { limit }) }
 }
 
-/** Counts first, and asks. */
+/** Counts first, and asks for confirmation. */
 const redeliverMatching = async (session: Session, named: string, query: MangoQuery): Promise<void> => {
   const { output } = session
   const webhookId = await resolveId(session, 'webhooks', named)
@@ -135,7 +135,7 @@ const redeliverMatching = async (session: Session, named: string, query: MangoQu
   if (queued > 0) output.message(`See them arrive with: tidings deliveries watch --webhook ${cellText(webhookId)}`)
 }
 
-/** Asks until there is nothing left; each request is bounded by the server, and tells where to go on. */
+/** Repeats the request until nothing is left; the server limits each request, and returns where to continue. */
 const walk = async (
   session: Session,
   { query, ...asked }: { webhookId: string; query: MangoQuery; dryRun?: boolean },

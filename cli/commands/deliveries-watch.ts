@@ -16,7 +16,7 @@ import { existingId } from '../resources/ids.ts'
 import { type DeliveryAtAGlance, describeState, knownStatuses, statusMark } from '../resources/timeline.ts'
 
 const INTERVAL_MS = 1000
-/** The limit is for a minute; some of it may have gone by. */
+/** The limit applies to a minute, part of which may be over. */
 const LIMITED_WAIT_MS = 15_000
 const LONGEST_REST_MS = 15_000
 
@@ -65,7 +65,7 @@ export const watchCommand = () =>
       while (!ending.signal.aborted) {
         const startedAt = performance.now()
         let restMs = 0
-        // Before it looks, so that nothing happens between the two.
+        // Subscribes before the first look, so that nothing is missed in between.
         const live: Told | 'not offered' | undefined = isOffered
           ? await session.live<{ deliveries: DeliveryAtAGlance }>(LIVE_DELIVERIES, { selector }, ending.signal)
           : 'not offered'
@@ -97,7 +97,7 @@ export const watchCommand = () =>
             away = true
           } else throw error
         }
-        // A server that needs long for a look is left alone as long.
+        // The pause is as long as the last look took, to spare a slow server.
         const tookMs = Math.min(LONGEST_REST_MS, performance.now() - startedAt)
         const waitMs = Math.max(slowdown * INTERVAL_MS, restMs, tookMs)
         await delay(waitMs, undefined, { signal: ending.signal }).catch(() => {})
@@ -108,14 +108,14 @@ type Told = LiveStream<{ deliveries: DeliveryAtAGlance }>
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-/** A stream has no end to wait for: JSON is an object a line here, whatever the form of JSON. */
+/** A stream has no end, so both JSON forms print one object a line. */
 const print = (output: Output, delivery: DeliveryAtAGlance): void => {
   if (output.form === 'table') output.data(`${describe(delivery, output.colours)}\n`)
   else if (output.form === 'id') output.data(`${cellText(delivery.id)}\n`)
   else output.data(`${safeJson(delivery)}\n`)
 }
 
-/** One line, cut to the terminal: first what is needed to go on from here, then whatever fits. */
+/** One line, cut to the terminal: first the id, then whatever fits. */
 const describe = (delivery: DeliveryAtAGlance, colours: Colours): string => {
   const now = Date.now()
   const time = timeOfDay(now)

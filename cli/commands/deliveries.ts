@@ -113,10 +113,10 @@ const showCommand = () =>
       session.output.one(delivery, colours => describeDelivery({ ...delivery, heldBy }, session.output.nowMs, colours))
     })
 
-/** So many of what waits for a webhook, the oldest first, are looked at for the one that made the others wait. */
+/** How many pending deliveries of a webhook, oldest first, are searched for the one whose 429 holds the others. */
 const LOOKED_AT = 50
 
-/** The delivery whose 429 keeps this one waiting, as far as it can be found. */
+/** The delivery whose 429 holds this one, if it can be found. */
 const findHolder = async (
   session: Session,
   { id, webhookId, status, nextAttemptAt }: Delivery,
@@ -143,7 +143,7 @@ const view = (nowMs: number): View<ListedDelivery> => ({
   columns: [
     idColumn,
     { title: 'STATUS', cell: (row, colours) => statusCell(row.status, colours) },
-    // Types differ at their ends.
+    // Event types differ at their ends.
     { title: 'EVENT', shrinks: 'start', optional: true, cell: row => cellText(row.eventType) },
     { title: 'WEBHOOK', shrinks: 'url', cell: row => calledWebhook(row.webhook, row.webhookId) },
     {

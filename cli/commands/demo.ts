@@ -51,8 +51,7 @@ export const demoCommand = () =>
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
 /**
- * A signal, kept until what was made has been put away: the next step ends the story then, by an error that passes
- * through everything that cleans up.
+ * Keeps a signal until everything is cleaned up: the next step then throws an error that passes through all cleanup.
  */
 class Interruption {
   readonly #output: Output
@@ -72,18 +71,18 @@ class Interruption {
     this.#signalled.reject(new Finished('interrupted'))
   }
 
-  /** The work's own end, or the signal if that comes first. */
+  /** Resolves to the result of the work, or rejects with the signal if that comes first. */
   or<T>(work: Promise<T>): Promise<T> {
     return Promise.race([this.#signalled.promise, work])
   }
 
-  /** Ends the process by its signal, once all is put away. */
+  /** Ends the process by its signal after the cleanup. */
   async endsWell<T>(work: Promise<T>): Promise<T> {
     try {
       return await work
     } finally {
       for (const signal of SIGNALS) process.off(signal, this.#note)
-      // Where nobody reads any more, which counts as a signal, the exit code is known.
+      // A closed output counts as a signal, with a known exit code.
       if (this.#signal !== undefined && process.exitCode !== undefined) process.exit()
       if (this.#signal !== undefined) process.kill(process.pid, this.#signal)
     }
@@ -99,8 +98,8 @@ const isReady = async (url: URL): Promise<boolean> => {
 }
 
 /**
- * The story: each step is told when it has happened, and the first that does not ends it. Answers with the retried
- * delivery's id.
+ * Runs the demo and prints each step when it has happened. Returns the retried delivery's id. Throws a CliError at the
+ * first step that fails.
  */
 const perform = async (connection: Connection, output: Output, interruption: Interruption): Promise<string> => {
   const { startLocalReceiver } = await import('../listen/receiver.ts')
@@ -186,7 +185,7 @@ const perform = async (connection: Connection, output: Output, interruption: Int
 
   try {
     done(`A receiver listens at ${receiver.url}`)
-    // Not left alone by a signal: what it makes is to be put away.
+    // A signal does not interrupt this, because what it creates must be cleaned up.
     const { createWebhook } = await graphql<{ createWebhook: { id: string } }>(
       connection,
       'mutation ($url: String!) { createWebhook(url: $url) { id } }',
@@ -199,7 +198,10 @@ const perform = async (connection: Connection, output: Output, interruption: Int
   }
 }
 
-/** By its URL, since the answer to its creation may have been lost; nobody else's has this port just now. */
+/**
+ * Finds the webhook by its URL, because the answer to its creation may have been lost; no other webhook uses this port
+ * now.
+ */
 const disableAt = async (url: string, connection: Connection, output: Output): Promise<void> => {
   try {
     const { webhooks } = await graphql<{ webhooks: { id: string }[] }>(

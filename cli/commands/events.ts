@@ -19,7 +19,7 @@ interface Event {
   project: { name: string } | null
   payload: unknown
   time: string
-  /** It did not happen, but was sent on demand. */
+  /** Whether it is an example, sent on demand. */
   example: boolean
 }
 

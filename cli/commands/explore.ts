@@ -41,7 +41,7 @@ export const exploreCommand = () =>
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-/** Has the system open an address. Where it has nothing to do so with, the address is printed all the same. */
+/** Opens an address with the system's browser. If there is none, the printed address remains. */
 const open = (url: string): void => {
   const [program, ...before] = OPENERS[process.platform] ?? ['xdg-open']
   const child = spawn(program!, [...before, url], { stdio: 'ignore', detached: true })

@@ -1,6 +1,6 @@
 import { Command, type CommandUnknownOpts } from '@commander-js/extra-typings'
 
-/** A command of the top level. `load` is called only when it is the one used, so that none costs the others time. */
+/** A top-level command. `load` is called only if the command is used, so that it costs the others no time. */
 interface Entry {
   name: string
   summary: string
@@ -173,7 +173,7 @@ export const entries: Entry[] = [
   },
 ]
 
-/** Adds every command of the top level, but only what is needed of those that are not the one used. */
+/** Adds every top-level command; those that are not used get only their name and summary. */
 export const addCommands = async (program: CommandUnknownOpts, isUsed: (name: string) => boolean): Promise<void> => {
   for (const entry of entries) {
     const command: CommandUnknownOpts = isUsed(entry.name) ? await entry.load() : new Command(entry.name)
@@ -182,7 +182,7 @@ export const addCommands = async (program: CommandUnknownOpts, isUsed: (name: st
   }
 }
 
-/** Commander hands settings down only to commands that it creates itself; these were made on their own. */
+/** Commander passes settings only to commands that it creates itself, so this copies them to the others. */
 const inheritSettings = (command: CommandUnknownOpts, parent: CommandUnknownOpts): void => {
   command.copyInheritedSettings(parent)
   for (const child of command.commands) inheritSettings(child, command)

@@ -102,7 +102,7 @@ export const listenCommand = () =>
         keysUrl: keysFrom(options.jwks ?? jwksUrl(issuer)),
         issuer,
         responses,
-        // Not the ping that registers it: that must be answered with 200.
+        // The ping of the registration must be answered with 200.
         get scriptPings() {
           return counting && (options.answerPings ?? false)
         },
@@ -153,20 +153,20 @@ export const listenCommand = () =>
             arrivals: id => arrivals.get(id) ?? 0,
             say: text => output.warning(text),
           })
-          // What it sends elsewhere is known to whoever may read.
+          // Whoever has the permission read knows its other attempts.
           if (registered.mayRead) reachability.start()
         } else {
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
         }
         counting = true
-        // A command that is run has the keyboard.
+        // A command of --run uses the keyboard.
         if (options.run === undefined) stopKeys = listenForKeys(session, { receiver, last: () => last, end: stop })
         if (options.run !== undefined) {
           command = startCommand(options.run, { webhookId, url, profile: session.profileFlag })
           command.ended.catch(ending.reject)
         }
         await ending.promise
-        // What it was waiting for has come just now.
+        // The awaited delivery has just come.
         if (command) await Promise.race([command.ended, delay(GRACE_MS, undefined, { ref: false })])
       } finally {
         stopKeys()
@@ -187,7 +187,7 @@ export const listenCommand = () =>
       }
     })
 
-/** Which deliveries a selector matches, asked of the server. Throws a CliError where it cannot be asked. */
+/** Asks the server which deliveries a selector matches. Throws a CliError if the server does not answer. */
 const filterBy = async (session: Session, filter: string): Promise<(eventId: string) => Promise<boolean>> => {
   const selector = parseSelector(filter)
   const document = 'query ($query: MangoQuery) { deliveries(query: $query) { id } }'
@@ -203,7 +203,7 @@ const filterBy = async (session: Session, filter: string): Promise<(eventId: str
   }
 }
 
-/** For a command of --run to end by itself, once all has been received. */
+/** How long a command of --run has to end by itself after everything was received. */
 const GRACE_MS = 2_000
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
@@ -236,7 +236,7 @@ const httpUrl = (text: string, suchAs: string): URL => {
   throw usageError(`${JSON.stringify(text)} is no http or https URL.`, `Such as: ${suchAs}`)
 }
 
-/** The webhook of this URL from an earlier run is taken up again, so that runs do not leave one each. */
+/** Reuses the webhook of this URL from an earlier run, so that runs do not leave one each. */
 const register = async (
   session: Session,
   url: string,

@@ -58,12 +58,12 @@ export const loginCommand = () =>
       )
     })
 
-/** What may not read is good all the same: the server would not have known it otherwise. */
+/** A token without the permission read is still valid, because the server accepted it. */
 const unlessForbidden = (error: unknown): undefined => {
   if (!(error instanceof CliError) || error.code !== 'FORBIDDEN') throw error
 }
 
-/** Asks for what neither flags nor environment say; where there is nobody to ask, that is an error. */
+/** Asks for settings that neither flags nor environment give. Throws a CliError without a terminal. */
 const complete = async (settings: Settings, savedUrl = 'http://127.0.0.1:4100'): Promise<Settings> => {
   const missing = [
     ...(settings.url ? [] : ['--url']),

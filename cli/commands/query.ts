@@ -7,9 +7,7 @@ import { count } from '../output/time.ts'
 import type { ListOptions } from '../resources/list-options.ts'
 import { list, listCommand, mangoQuery } from '../resources/listing.ts'
 
-/**
- * The API's lists, and the fields shown of each where none are asked for; on a narrow terminal the last are left out.
- */
+/** The API's lists with their default fields; on a narrow terminal the last ones are left out. */
 const RESOURCES: Record<string, string[]> = {
   organisations: ['id', 'name'],
   projects: ['id', 'name', 'organisation.name', 'organisation.id'],
@@ -60,12 +58,12 @@ export const queryCommand = () =>
         {
           resource,
           noun: ['row', 'rows'],
-          // The id is what the next page and --output id need, asked for or not.
+          // The next page and --output id always need the id.
           fields: selection(['id', ...fields]),
           view: {
             columns: fields.map((field, index) => ({
               title: field,
-              // Cut ids and times are of no use; what was asked for by name is never left out.
+              // Shortened ids and times are useless, and a requested field is never left out.
               ...(!/(\bid|Id|At|time)$/.test(field) && { shrinks: 'end' as const }),
               ...(!options.fields && index > 1 && { optional: true as const }),
               cell: row => cellText(valueAt(row, field)),

@@ -13,8 +13,7 @@ import { backupCommand, restoreCommand, restoredCommand, revocationsCommand } fr
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
 
-// These commands work on the database that the server's environment names. What they need of the server is loaded when
-// asked for.
+// These commands work on the database of the server's environment. They load the server's code only when they run.
 
 export const serverCommand = () =>
   new Command('server')
@@ -101,7 +100,7 @@ const processCount = (value: string): number | 'auto' => {
 
 const MOST_PROCESSES = 256
 
-/** SQLite is the engine of one process: another would wait for its every transaction. */
+/** SQLite serves one process: another would wait for each of its transactions. */
 const requireOneProcess = (processes: number | 'auto'): void => {
   if (processes === 1 || processes === 'auto') return
   throw usageError(
@@ -119,7 +118,7 @@ const startSandbox = async (session: Session): Promise<void> => {
     try {
       saveProfile('sandbox', { url, apiKey: credentials.apiKey, apiSecret: credentials.apiSecret })
     } catch (error) {
-      // The server does without; its commands do not.
+      // The server runs without it; its commands do not.
       if (!(error instanceof CliError)) throw error
       profile = 'without a CLI profile'
       session.output.warning(`${error.message} ${error.hint} Commands reach the sandbox once it is started after that.`)
@@ -140,8 +139,8 @@ ctrl-C stops it; the data stays.`)
 }
 
 /**
- * What the process waits for while shutting down may be out of its hands, as a database that does not answer: it ends
- * before an init system ends it. What it could not record is taken over by another when its leases have run out.
+ * The shutdown may wait for something external, such as a database that does not answer, so the process ends before an
+ * init system kills it. Another process takes over unrecorded deliveries when the leases run out.
  */
 const SHUTDOWN_LIMIT_MS = 28_000
 
@@ -157,7 +156,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
   const stopped = new Promise<void>(resolve => {
     let isStopping = false
     const stop = () => {
-      // From ctrl-C comes one signal, and from the parent of several processes another.
+      // ctrl-C sends one signal, and the parent of several processes another.
       if (isStopping) return
       isStopping = true
       setTimeout(() => {
@@ -165,7 +164,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
         process.exit(0)
       }, SHUTDOWN_LIMIT_MS).unref()
       log.info('shutting down')
-      // What fails meanwhile for want of a database keeps nothing else from being finished, until the limit.
+      // Errors of the database meanwhile do not stop the rest of the shutdown, until the limit.
       server.stop().then(resolve, error => log.error({ err: error }, 'shutting down without all that it needs'))
     }
     process.once('SIGTERM', stop)
@@ -188,7 +187,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
   await stopped
 }
 
-/** What a process is told that cannot listen where it should; undefined for another error. */
+/** The error for an address that cannot be listened on; undefined for any other error. */
 const listenFault = (error: unknown): CliError | undefined => {
   const { code, syscall, address, port, message } = error as NodeJS.ErrnoException & { address?: string; port?: number }
   if (syscall !== 'listen' && syscall !== 'bind' && syscall !== 'getaddrinfo') return undefined

@@ -68,7 +68,7 @@ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://12
       }
     })
 
-/** A body is signed byte by byte, so a file's are taken as they are. */
+/** The body is signed byte by byte, so a file is used unchanged. */
 const bodyBytes = (value: string): Uint8Array => {
   if (value === '-') return readBytes(0, 'The body')
   return value.startsWith('@') ? readBytes(value.slice(1), 'The body') : Buffer.from(value)

@@ -108,7 +108,7 @@ const createCommand = () =>
       if (output.form === 'id' && options.save === undefined) {
         throw usageError('--output id would lose the secret.', 'Take --output json, or --save PROFILE.')
       }
-      // Before anything is made: a secret that cannot be kept is lost.
+      // Checked before the token is created, because a secret that cannot be saved is lost.
       if (options.save === undefined && !session.dryRun) output.mustNotBeLost()
       const replaced = options.save === undefined ? undefined : readProfiles().profiles[options.save]
       if (options.save !== undefined && !/^[A-Za-z0-9][\w.-]*$/.test(options.save)) {

@@ -58,7 +58,7 @@ export const triggerCommand = () =>
       session.output.message(`See them arrive with: tidings deliveries watch --webhook ${cellText(webhookId)}`)
     })
 
-/** The webhook that is named, or else the only one that is active. */
+/** The named webhook, or the only active one. Throws a CliError if there is none or several. */
 const webhookFor = async (session: Session, named: string | undefined): Promise<string> => {
   if (named !== undefined) return resolveId(session, 'webhooks', named)
   const { webhooks } = await session.graphql<{ webhooks: { id: string; url: string; name: string | null }[] }>(
@@ -81,7 +81,7 @@ const webhookFor = async (session: Session, named: string | undefined): Promise<
 
 type Payload = { [name: string]: unknown }
 
-/** `projectReport.quarter=2026-3` as an object; a value that is no JSON is a text. */
+/** `projectReport.quarter=2026-3` as an object; a value that is not JSON is text. */
 export const payloadOf = (given: string[]): Payload | undefined => {
   if (given.length === 0) return undefined
   const payload: Payload = Object.create(null)

@@ -69,12 +69,12 @@ export const verifyCommand = () =>
         exitCodes.verificationFailed,
         'VERIFICATION_FAILED',
         `The token is not valid: ${failed.map(({ name }) => name.replace('_', ' ')).join(', ')} failed.`,
-        // For people it stands with the check.
+        // People see it beside the check.
         output.forPeople ? undefined : failed.find(({ advice }) => advice)?.advice,
       )
     })
 
-/** Nothing shows that standard input is waited for. */
+/** Nothing else shows that the command waits for standard input. */
 const tellToPaste = ({ output }: Session): void => {
   if (process.stdin.isTTY) output.message('Paste it here, then press Enter and ctrl-D.')
 }

@@ -17,12 +17,12 @@ interface Result {
   error: { code: string; message: string; hint: string | null } | null
 }
 
-/** Each waits for its endpoint's ping; so many wait at once, so that ten that do not answer take no minutes. */
+/** How many webhooks are pinged at once, so that ten endpoints that do not answer do not take minutes. */
 const AT_ONCE = 5
 
 /**
- * Makes the webhooks of a file so: creates those that are missing, changes those that differ, leaves the others alone.
- * One that fails keeps none of the others back; exit code 1 then.
+ * Applies the webhooks of a file: creates missing ones, changes those that differ, leaves the others alone. A failure
+ * does not stop the others. Throws a CliError, exit code 1, if any failed.
  */
 export const applyWebhookFile = async (session: Session, path: string): Promise<void> => {
   const source = path === '-' ? 'Standard input' : path
@@ -55,7 +55,7 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
   )
 }
 
-/** Disabling cancels what waits to be sent, also where a file asks for it. */
+/** Disabling cancels pending deliveries, so a file that disables needs confirmation too. */
 const confirmDisabling = async (session: Session, plan: Planned[]): Promise<void> => {
   const urls = plan.flatMap(({ entry, exists, changed }) =>
     exists && entry.status === 'disabled' && changed.includes('status') ? [cellText(entry.url)] : [],
@@ -71,7 +71,8 @@ interface Planned {
 }
 
 /**
- * Which webhook each entry means: the one with its id, else the one with its URL, else a new one.
+ * The webhook of each entry: the one with its id, else the one with its URL, else a new one. Throws a CliError if
+ * several have the URL.
  */
 const plannedFor = async (session: Session, entries: WebhookEntry[]): Promise<Planned[]> => {
   const { connection } = session
@@ -130,7 +131,7 @@ const make = async (session: Session, { entry, exists, changed }: Planned): Prom
     const isNew = !exists && webhook.createdAt === webhook.updatedAt
     return { ...result, outcome: isNew ? 'created' : 'changed' }
   } catch (error) {
-    // Where it was not this webhook's fault, the others would fail alike.
+    // An error that is not this webhook's fault would stop the others too.
     if (!(error instanceof CliError) || error.exitCode === exitCodes.unreachable || error.code === 'UNAUTHENTICATED')
       throw error
     const { code, message, hint = null } = error

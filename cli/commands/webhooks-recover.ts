@@ -64,7 +64,7 @@ export const recoverCommand = () =>
       if (queued > 0) output.message(`See them arrive with: tidings deliveries watch --webhook ${id}`)
     })
 
-/** Asks until there is nothing left; each request is bounded by the server, and tells where to go on. */
+/** Repeats the request until nothing is left; the server limits each request, and returns where to continue. */
 const recover = async (
   session: Session,
   variables: { webhookId: string; since: string; until?: string },

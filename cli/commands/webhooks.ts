@@ -319,7 +319,7 @@ const pingCommand = () =>
       )
     })
 
-/** Of one or of many, after asking once. */
+/** Runs for one or many, after one confirmation. */
 const changeStatus = async (session: Session, given: string[], status: 'active' | 'disabled'): Promise<void> => {
   const ids = givenIds(given)
   if (session.dryRun || (ids.length === 1 && !given.includes('-'))) return change(session, ids[0]!, { status })
@@ -334,19 +334,19 @@ const changeStatus = async (session: Session, given: string[], status: 'active' 
   })
 }
 
-/** Changes a webhook, after asking if that would cancel what waits to be sent to it. */
+/** Changes a webhook; asks first if that would cancel pending deliveries. */
 const change = async (session: Session, named: string, changes: Partial<WebhookInput>): Promise<void> => {
   const id = await resolveId(session, 'webhooks', named)
   let known: Webhook | undefined
   if (!session.dryRun) {
-    // The API's upsert would create what it does not know; a change must be of something.
+    // The API's upsert would create an unknown id, but a change needs an existing webhook.
     known = await lookAtWebhook(session, id)
     if (changes.status === 'disabled') {
       await confirm(`Disable ${calledWebhook(known, id)} and cancel what is waiting to be sent to it?`, session)
     }
   }
   const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, ...changes })
-  // Made by this, and not known to whoever may not read.
+  // Created by this call; a token without the permission read could not know.
   if (!known && webhook.createdAt === webhook.updatedAt) {
     session.output.warning('There was no webhook with this id: it was created.')
   }
@@ -364,7 +364,7 @@ const orderingOption = () =>
       'or none',
   ).choices(webhookOrderings)
 
-/** Each field that a client sets, as the options give it; undefined where they do not. */
+/** The fields that the options set; undefined for the others. */
 type GivenInput = { [Name in Exclude<keyof WebhookInput, 'id'>]: WebhookInput[Name] | undefined }
 
 const given = (input: Partial<GivenInput>): Partial<WebhookInput> =>

@@ -2,20 +2,20 @@ import type { Argument, CommandUnknownOpts, Option } from '@commander-js/extra-t
 import { neutralise } from '../output/neutralise.ts'
 import { type Candidate, FILES, namedValues, type Values } from './values.ts'
 
-/** What a line leads to: a command, and what it expects at the cursor. */
+/** The state of a line: its command, and what the command expects at the cursor. */
 interface Position {
   command: CommandUnknownOpts
-  /** How many arguments of the command stand before the cursor. */
+  /** The number of arguments before the cursor. */
   argumentsBefore: number
-  /** Whose value is expected. */
+  /** The option whose value is expected. */
   option: Option | undefined
-  /** Nothing behind `--` is an option. */
+  /** After `--` there are no options. */
   optionsEnded: boolean
 }
 
 /**
- * What may stand at the end of a line. `words` are those behind the program's name, the last one, perhaps empty, up to
- * the cursor. The answer is what a shell's script reads: a candidate and what it is a line, or `:files`.
+ * The completions at the end of a line. `words` are the words after the program's name; the last one, perhaps empty,
+ * ends at the cursor. Returns the lines for a shell's script: a candidate with its description on each, or `:files`.
  */
 export const complete = async (root: CommandUnknownOpts, words: string[]): Promise<string> => {
   const line = joinEquals(words)
@@ -41,12 +41,12 @@ export const complete = async (root: CommandUnknownOpts, words: string[]): Promi
   return expected ? print(await argumentValues(expected, position, before), current) : ''
 }
 
-/** Bash hands `--output=json` over as three words. */
+/** Bash passes `--output=json` as three words. */
 const joinEquals = (words: string[]): string[] => {
   const joined: string[] = []
   for (const word of words) {
     if (word === '=' && /^--[\w-]+$/.test(joined.at(-1) ?? '')) {
-      // The option's value is a word of its own then, as it is without the sign.
+      // The option's value is then a separate word, as without the equals sign.
       joined.push('=')
     } else if (joined.at(-1) === '=') joined[joined.length - 1] = word
     else joined.push(word)
@@ -109,7 +109,7 @@ const optionValues = async (
   const [, name = ''] = /<([\w-]+)>/.exec(option.flags) ?? []
   const values = await namedValues({ name, option: option.long ?? '', noun: nounOf(command), before })
   if (values === FILES || !/^(types|list|statuses)$/.test(name)) return values
-  // One more of a list: what stands before the last comma stays, and is not offered again.
+  // Another value of a list: the values before the last comma stay, and are not offered again.
   const given = current.split(',').slice(0, -1)
   const prefix = given.map(value => `${value},`).join('')
   return values

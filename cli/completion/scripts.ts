@@ -1,11 +1,11 @@
-/** The shells that there is a script for. */
+/** The shells with a script. */
 export const shells = ['bash', 'zsh', 'fish', 'powershell'] as const
 export type Shell = (typeof shells)[number]
 
 /**
  * The script that makes a shell ask `tidings complete -- WORD…`, the words up to the cursor, the last one perhaps
- * empty. Each line of the answer is a candidate, a tab, and what it is; the line `:files` alone means that the shell
- * completes a path.
+ * empty. Each line of the answer is a candidate, a tab and its description; the single line `:files` means that the
+ * shell completes a path.
  */
 export const completionScript = (shell: Shell): string => SCRIPTS[shell]
 
@@ -74,7 +74,7 @@ function __tidings_complete
 end
 complete -c tidings -f -k -a '(__tidings_complete)'
 `,
-  // Windows PowerShell leaves empty arguments out when it starts a program: --empty says that there is one.
+  // Windows PowerShell drops empty arguments when it starts a program; --empty stands for one.
   powershell: `# tidings: completion for PowerShell
 Register-ArgumentCompleter -Native -CommandName tidings -ScriptBlock {
   param($wordToComplete, $commandAst, $cursorPosition)

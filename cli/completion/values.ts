@@ -5,30 +5,28 @@ import { readProfiles } from '../connection/profiles.ts'
 
 export interface Candidate {
   value: string
-  /** What it is. */
+  /** Its description. */
   text: string
 }
 
-/** A path, which the shell itself knows best. */
+/** A path, which the shell completes itself. */
 export const FILES = ':files'
 export type Values = Candidate[] | typeof FILES
 
-/** A person waits with a finger on the tab key. */
+/** The time limit, because a person waits at the tab key. */
 const TIMEOUT_MS = 2_000
 
 interface ValueSlot {
-  /** As the help names the value: `id`, `path`, `types`. */
+  /** The value's name in the help: `id`, `path`, `types`. */
   name: string
-  /** The option whose value it is; empty for an argument. */
+  /** The option of the value; empty for an argument. */
   option: string
   /** The command of the top level. */
   noun: string
   before: string[]
 }
 
-/**
- * What may stand for a value that has no fixed choices; nothing when that is not known, or the server does not tell.
- */
+/** The candidates of a value without fixed choices; none if they are unknown or the server does not answer. */
 export const namedValues = async (place: ValueSlot): Promise<Values> => {
   const { name, option, noun } = place
   if (/^(path|file|folder)$/.test(name)) return FILES
@@ -61,7 +59,7 @@ const webhooks: Listed = {
   text: row => `${row.name || row.url} ${row.status}`,
 }
 
-/** By the noun whose `<id>` it is, or by the option. */
+/** By the noun of the `<id>`, or by the option. */
 export const idsFrom: Record<string, Listed> = {
   webhooks,
   '--webhook': webhooks,
@@ -78,7 +76,7 @@ export const idsFrom: Record<string, Listed> = {
   reports: { query: 'projectReports', fields: 'id quarter status', text: row => `${row.quarter} ${row.status}` },
 }
 
-/** The latest: whoever wants an older one has its id from elsewhere. */
+/** Offers the latest ones; older ids come from elsewhere. */
 const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
   const connection = connect(resolveSettings(connectionFlags(before), process.env, readProfiles()))
   const document = `{ rows: ${query}(query: { sort: [{ id: "desc" }], limit: 50 }) { ${fields} } }`
@@ -90,7 +88,7 @@ const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot):
   return (found?.rows ?? []).map(row => ({ value: row.id!, text: text(row) }))
 }
 
-/** What the line says of the connection; a secret from standard input is not available here. */
+/** The connection flags of the line; a secret from standard input is not available here. */
 const connectionFlags = (before: string[]): ConnectionFlags => {
   const given = (...flags: string[]) => {
     for (const [index, word] of before.entries()) {

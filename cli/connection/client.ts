@@ -6,24 +6,25 @@ import type { Connection } from './connection.ts'
 import { type ServerError, serverError } from './refusal.ts'
 import { type Done, notReached, notTidings, Passing, passingError, whatMayBeDone } from './unreached.ts'
 
-/** For a request and its repetitions: as long as a server waits for its database, and some. */
+/** The time limit for a request and its retries: somewhat longer than a server waits for its database. */
 const TIMEOUT_MS = 15_000
-/** For what waits for a ping, which takes 15 s at an endpoint that does not answer, and first for a place and a row. */
-const PING_TIMEOUT_MS = 40_000
-/** For one look of many at what changes: the next one asks again. */
-export const LOOK_TIMEOUT_MS = 5_000
-/** The mutations that answer late: those that ping, and a recovery, which works for 15 s at a time. */
-const ANSWERED_LATE = /\b(?:createWebhook|upsertWebhook|pingWebhook|recoverDeliveries)\b/
-/** How often a request is repeated that never left, or that changes nothing. */
-const REPEATS = 2
 /**
- * How often a mutation is that may have been done. What its server held that has died is free for another within 10 s.
+ * The limit for a request with a ping, which takes 15 s at an endpoint that does not answer, after waits for a place
+ * and a row.
  */
+const PING_TIMEOUT_MS = 40_000
+/** The limit for one of many polls: the next one asks again. */
+export const LOOK_TIMEOUT_MS = 5_000
+/** The slow mutations: those that ping, and a recovery, which works for 15 s at a time. */
+const ANSWERED_LATE = /\b(?:createWebhook|upsertWebhook|pingWebhook|recoverDeliveries)\b/
+/** How often a request is retried that was never sent, or that changes nothing. */
+const REPEATS = 2
+/** How often a mutation is retried that may have been done. The locks of a dead server are free within 10 s. */
 const MUTATION_REPEATS = 6
 const FIRST_PAUSE_MS = 300
 const LONGEST_PAUSE_MS = 3_000
 
-/** Sends a query or mutation and answers with its data. Throws a CliError. */
+/** Sends a query or mutation and returns its data. Throws a CliError. */
 export type Ask = <Data>(document: string, variables?: object) => Promise<Data>
 
 export interface GraphqlRequest {
@@ -38,16 +39,16 @@ export const graphqlRequest = (base: URL, document: string, variables: object): 
 })
 
 interface Patience {
-  /** Milliseconds for the request and its repetitions. */
+  /** Milliseconds for the request and its retries. */
   timeoutMs?: number
-  /** Told why it is repeated, and after how long. */
+  /** Called before a retry with its reason and delay. */
   onRepeat?: (why: string, pauseMs: number) => void
 }
 
 /**
- * Sends a signed GraphQL request and answers with its `data`. It is repeated after a broken connection, and when the
- * server is not there or busy; a mutation under one Idempotency-Key, by which it is done once.
- * @throws CliError with the exit code that the server's error stands for.
+ * Sends a signed GraphQL request and returns its `data`. Retries after a broken connection, and while the server is
+ * unreachable or busy; a mutation has one Idempotency-Key, so that it is done once.
+ * @throws CliError with the exit code of the server's error
  */
 export const graphql = async <Data>(
   connection: Connection,
@@ -78,7 +79,7 @@ export const graphql = async <Data>(
   }
 }
 
-/** Whether a document may hold a mutation. Errs on the side of yes: a query is answered as ever. */
+/** Whether a document may contain a mutation. In doubt yes, which does not change the answer to a query. */
 export const hasMutation = (document: string): boolean => /\bmutation\b/.test(document)
 
 const send = async <Data>(
@@ -111,9 +112,7 @@ const send = async <Data>(
   return answer.data as Data
 }
 
-/**
- * The headers of a signed request, made now and with a nonce of its own. Throws a CliError when the secret is not one.
- */
+/** The headers of a signed request, with the present time and a new nonce. Throws a CliError for a malformed secret. */
 export const sign = (
   request: Omit<Parameters<typeof signRequest>[0], 'at' | 'nonce'> & { at?: Date; nonce?: string },
 ): Record<string, string> => {

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { noSuchProfile, type Profile, type Profiles, profilesPath } from './profiles.ts'
 
-/** A server and the access token used there. */
+/** A server and its access token. */
 export interface Connection {
   url: URL
   apiKey: string
@@ -10,7 +10,7 @@ export interface Connection {
   apiSecret: string
 }
 
-/** What the command line may say about the connection. `apiSecret` can only be `-`, for standard input. */
+/** The connection flags. `apiSecret` can only be `-`, for standard input. */
 export interface ConnectionFlags {
   profile?: string | undefined
   url?: string | undefined
@@ -20,7 +20,7 @@ export interface ConnectionFlags {
   caFile?: string | undefined
 }
 
-/** A setting and where its value came from, for `tidings config` and for messages. */
+/** A setting and the source of its value, for `tidings config` and for messages. */
 export interface Setting {
   value: string
   source: string
@@ -31,19 +31,16 @@ export interface Settings {
   url: Setting | undefined
   apiKey: Setting | undefined
   apiSecret: Setting | undefined
-  /**
-   * What a person should know about how these came together, such as an environment variable that hides a profile's
-   * value.
-   */
+  /** Notes about the sources, such as an environment variable that overrides a profile's value. */
   warnings: string[]
-  /** Why saved profiles could not be read; it matters where something is missing that they might have. */
+  /** Why saved profiles could not be read, which matters only if a setting is missing. */
   profilesFault?: CliError | undefined
 }
 
 /**
- * Each setting by itself: flag, then environment, then profile. The secret of a profile is only ever used with that
- * profile's own API key, since with another it can only fail.
- * @throws CliError when a named profile does not exist, or a secret is given in a way that others could see.
+ * Resolves each setting by itself: flag, then environment, then profile. A profile's secret is used only with that
+ * profile's API key, because with another it would fail.
+ * @throws CliError if a named profile does not exist, or a secret is given in a way that others could see
  */
 export const resolveSettings = (flags: ConnectionFlags, environment: NodeJS.ProcessEnv, stored: Profiles): Settings => {
   const chosen = chooseProfile(flags, environment, stored)
@@ -68,7 +65,7 @@ export const resolveSettings = (flags: ConnectionFlags, environment: NodeJS.Proc
   return { profile: chosen?.setting, url, apiKey, apiSecret, warnings }
 }
 
-/** The server's base URL alone, for what needs no access token. Throws a CliError when none is known. */
+/** The server's base URL, for commands that need no access token. Throws a CliError if none is known. */
 export const serverUrl = (settings: Settings): URL => {
   if (!settings.url) throw settings.profilesFault ?? notConnected('No server is named')
   return parseServerUrl(settings.url)

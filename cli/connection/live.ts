@@ -2,16 +2,16 @@ import { resultsOf } from '../../shared/server-sent-events.ts'
 import { graphqlRequest, sign } from './client.ts'
 import type { Connection } from './connection.ts'
 
-/** A server begins to answer a subscription at once, and gives a sign of life every 5 s. */
+/** The longest silence: a server answers a subscription at once, and sends a keep-alive every 5 s. */
 const OPEN_MS = 3_000
 const SILENT_MS = 15_000
 
-/** What a subscription brings, until its connection breaks, it is silent, or it ends. */
+/** The results of a subscription, until its connection breaks, falls silent, or ends. */
 export type LiveStream<Data> = AsyncIterable<Data>
 
 /**
- * Subscribes. 'not offered' where the server answers but not with a stream; undefined where it cannot be had now. What
- * is wrong is for a question to find out, which is asked then instead.
+ * Subscribes. Returns 'not offered' if the server does not answer with a stream, undefined if it is unavailable now.
+ * The caller then polls, which reports what is wrong.
  */
 export const openLive = async <Data>(
   { url: base, apiKey, apiSecret }: Connection,
@@ -62,7 +62,7 @@ async function* streamOf<Data>(
       yield data
     }
   } catch {
-    // It broke off, or was given up.
+    // The connection broke, or was closed.
   } finally {
     await reader.cancel().catch(() => {})
   }

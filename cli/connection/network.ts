@@ -5,11 +5,11 @@ import { getProxyForUrl } from 'proxy-from-env'
 import { fileFault, usageError } from '../errors.ts'
 import type { Setting } from './connection.ts'
 
-// How other machines are reached: by a proxy, and trusting whom besides the public authorities.
+// Proxies and additional certificate authorities.
 
 /**
- * Makes all of this process's requests go by the proxies of the environment, and trust the authorities of a file.
- * Throws a CliError, exit code 2, when the file holds no certificate.
+ * Sends all requests of this process through the proxies of the environment, and trusts the authorities of a file.
+ * Throws a CliError, exit code 2, if the file has no certificate.
  */
 export const setUpNetwork = (caFileFlag: string | undefined, environment: NodeJS.ProcessEnv): void => {
   const caFile = caFileSetting(caFileFlag, environment)
@@ -24,14 +24,14 @@ export const setUpNetwork = (caFileFlag: string | undefined, environment: NodeJS
   })
 }
 
-/** The file of authorities to trust besides those that Node knows. */
+/** The file of authorities to trust besides Node's. */
 export const caFileSetting = (flag: string | undefined, environment: NodeJS.ProcessEnv): Setting | undefined => {
   if (flag !== undefined) return { value: flag, source: '--ca-file' }
   const { TIDINGS_CA_FILE: value } = environment
   return value ? { value, source: 'TIDINGS_CA_FILE' } : undefined
 }
 
-/** The proxy by which a URL is reached, without the password it may hold, and the variable that names it. */
+/** The proxy for a URL, without its password, and the variable that names it. */
 export const proxyFor = (url: URL, environment: NodeJS.ProcessEnv): Setting | undefined => {
   if (!namesProxy(environment)) return undefined
   const proxy = URL.parse(getProxyForUrl(url.href))
@@ -43,7 +43,7 @@ export const proxyFor = (url: URL, environment: NodeJS.ProcessEnv): Setting | un
 const namesProxy = (environment: NodeJS.ProcessEnv): boolean =>
   ['HTTP_PROXY', 'HTTPS_PROXY', 'ALL_PROXY'].some(name => read(environment, name))
 
-/** Both spellings are in use; the lower case one comes first, as everywhere. */
+/** Both spellings are in use; lower case takes precedence, as everywhere. */
 const read = (environment: NodeJS.ProcessEnv, name: string): Setting | undefined => {
   const source = [name.toLowerCase(), name].find(each => environment[each])
   return source === undefined ? undefined : { value: environment[source]!, source }

@@ -5,7 +5,7 @@ import { makeFolder } from '../../shared/make-folder.ts'
 import { CliError, exitCodes, fileFault } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 
-/** Where a server is and the access token to use there. */
+/** A server's address and its access token. */
 export interface Profile {
   url: string
   apiKey: string
@@ -13,7 +13,7 @@ export interface Profile {
 }
 
 export interface Profiles {
-  /** The profile used when none is named; `sandbox` when this is not set. */
+  /** The profile to use if none is named; by default `sandbox`. */
   current?: string
   profiles: Record<string, Profile>
 }
@@ -27,7 +27,7 @@ export const profilesPath = (): string => {
   return join(home?.startsWith('/') ? home : join(homedir(), '.config'), 'tidings', 'profiles.json')
 }
 
-/** All saved profiles; none when there is no file yet. Throws a CliError when the file cannot be read as one. */
+/** All saved profiles; none if there is no file yet. Throws a CliError if the file is unreadable. */
 export const readProfiles = (): Profiles => {
   const path = profilesPath()
   let text: string
@@ -49,15 +49,15 @@ export const readProfiles = (): Profiles => {
 }
 
 /**
- * Makes sure that a profile can be saved, before anything is made that only a profile would keep. Throws a CliError
- * when not.
+ * Checks that a profile can be saved, before anything is created that only a profile would keep. Throws a CliError
+ * otherwise.
  */
 export const tryToSave = (): void => {
   const stored = readProfiles()
   writing(() => rmSync(writeBeside(stored)))
 }
 
-/** Adds or replaces one profile. With `current`, it becomes the one used when none is named. */
+/** Adds or replaces a profile. With `current`, it becomes the default. Throws a CliError if it cannot be saved. */
 export const saveProfile = (name: string, profile: Profile, { current = false } = {}): void => {
   const stored = readProfiles()
   const { url, apiKey, apiSecret } = profile
@@ -66,7 +66,7 @@ export const saveProfile = (name: string, profile: Profile, { current = false } 
   write(stored)
 }
 
-/** Makes a saved profile the one used when none is named. Throws a CliError when there is none of that name. */
+/** Makes a saved profile the default. Throws a CliError for an unknown name. */
 export const useProfile = (name: string): void => {
   const stored = readProfiles()
   if (!Object.hasOwn(stored.profiles, name)) throw noSuchProfile(name, stored)
@@ -74,7 +74,7 @@ export const useProfile = (name: string): void => {
   write(stored)
 }
 
-/** Forgets a saved profile. Throws a CliError when there is none of that name. */
+/** Deletes a saved profile. Throws a CliError for an unknown name. */
 export const removeProfile = (name: string): void => {
   const stored = readProfiles()
   if (!Object.hasOwn(stored.profiles, name)) throw noSuchProfile(name, stored)
@@ -94,12 +94,12 @@ export const noSuchProfile = (name: string, { profiles }: Profiles): CliError =>
 }
 
 /**
- * The file holds secrets: it is never readable by others, not even while it is being written, and is replaced in one
+ * The file contains secrets: others can never read it, not even while it is being written, and it is replaced in one
  * step.
  */
 const write = (stored: Profiles): void => writing(() => renameSync(writeBeside(stored), profilesPath()))
 
-/** Answers with the path of a file beside the one that is to be replaced. */
+/** Writes a file beside the one to replace, and returns its path. */
 const writeBeside = (stored: Profiles): string => {
   const path = profilesPath()
   const folder = dirname(path)

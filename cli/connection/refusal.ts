@@ -10,10 +10,10 @@ export interface ServerError {
   extensions?: Record<string, unknown>
 }
 
-/** What the server said no to, and all that is known of it. */
+/** A refused request and what is known about it. */
 interface Refusal {
   message: string
-  /** Of the error, made safe for a terminal where it is printed. */
+  /** The error's message; printing makes it safe for a terminal. */
   extensions: Record<string, unknown>
   response: Response
   apiKey: string
@@ -39,7 +39,7 @@ export const serverError = (
   )
 }
 
-/** Why an endpoint refused its ping is in its own words, if anywhere. */
+/** Only the endpoint's own words can say why it refused its ping. */
 const whatItSaid = ({ response }: Record<string, unknown>): string => {
   const text = typeof response === 'string' ? neutralise(response.replaceAll(/\s+/g, ' ').trim()) : ''
   return text === '' ? '' : ` It said: ${text.length > 300 ? `${text.slice(0, 300)}…` : text}`
@@ -61,7 +61,7 @@ const EXIT_CODES: Record<ErrorCode, ExitCode> = {
 
 const none = (): undefined => undefined
 
-/** What to do about each error; undefined where its message says it. */
+/** The hint for each error; undefined if its message already says it. */
 const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
   UNAUTHENTICATED: ({ extensions, apiKey }) =>
     (entryFor(REFUSAL_HINTS, String(extensions.reason)) ?? whichToken)(neutralise(apiKey)),
@@ -97,7 +97,7 @@ const whichToken = (_apiKey: string): string =>
 const askForAnother = (ended: string): string =>
   `This access token was ${ended}. Ask an admin for a new one, then: tidings login`
 
-/** What to do about a request that was refused with 401. */
+/** The hint for a request refused with 401. */
 const REFUSAL_HINTS: Record<RefusalReason, (apiKey: string) => string> = {
   clock_skew: () => 'Set this machine’s clock, for instance by switching on network time.',
   unknown_key: apiKey =>

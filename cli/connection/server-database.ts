@@ -2,7 +2,7 @@ import type { Config } from '../../server/config.ts'
 import type { Database } from '../../server/database/connect.ts'
 import { CliError, exitCodes } from '../errors.ts'
 
-/** Runs `work` on the server's database, with a schema that is there. */
+/** Runs `work` on the server's database. Throws a CliError if the database does not answer or has no schema. */
 export const withDatabase = async (work: (database: Database, config: Config) => Promise<void>): Promise<void> => {
   const config = await configuration()
   const { connect, isMissingTable } = await import('../../server/database/connect.ts')
@@ -33,13 +33,13 @@ export const withDatabase = async (work: (database: Database, config: Config) =>
   }
 }
 
-/** The server's configuration, from its environment. Throws a CliError that lists every fault of it. */
+/** The server's configuration from its environment. Throws a CliError that lists every fault. */
 export const configuration = async (): Promise<Config> => {
   const { readConfig } = await import('../../server/config.ts')
   return whereConfigured(async () => readConfig())
 }
 
-/** Tells the faults of a configuration as the command line tells errors. */
+/** Converts the faults of a configuration to a CliError. */
 export const whereConfigured = async <T>(work: () => Promise<T>): Promise<T> => {
   const { ConfigError } = await import('../../server/config.ts')
   return work().catch(error => {

@@ -2,7 +2,7 @@ import { neutralise } from '../output/neutralise.ts'
 
 const TIMEOUT_MS = 3_000
 
-/** The server's version, as the description of its deliveries has it; undefined where it does not tell. */
+/** The server's version from its OpenAPI description; undefined if it has none. */
 export const serverVersion = async (base: URL): Promise<string | undefined> => {
   try {
     const url = new URL('spec/webhooks.json', base.href.replace(/\/?$/, '/'))
@@ -15,8 +15,8 @@ export const serverVersion = async (base: URL): Promise<string | undefined> => {
 }
 
 /**
- * What to know where the two differ in a way that matters: in the first number, or before 1.0.0 in the second
- * (semver.org, 4). Undefined where they do not.
+ * A note if the versions differ in the major number, or before 1.0.0 in the minor number (semver.org, 4). Undefined
+ * otherwise.
  */
 export const difference = (server: string | undefined, own: string): string | undefined => {
   if (server === undefined || line(server) === line(own)) return undefined

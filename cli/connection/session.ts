@@ -18,18 +18,18 @@ import { type Profiles, readProfiles } from './profiles.ts'
 /** The options that every command has. */
 export interface GlobalOptions extends ConnectionFlags, OutputFlags {}
 
-/** Options that commands share where they have a meaning. */
+/** Options shared by the commands for which they have a meaning. */
 interface SharedOptions {
   dryRun?: boolean | undefined
   yes?: boolean | undefined
 }
 
-/** What a command needs from commander's; any command will do, whatever its types. */
+/** The part of commander's Command that is needed, independent of its types. */
 export interface Invocation {
   optsWithGlobals(): object
 }
 
-/** One run of one command: where its output goes, and the server it speaks to, found out when first needed. */
+/** One run of a command: its output, and its server connection, resolved when first needed. */
 export class Session {
   readonly output: Output
   readonly yes: boolean
@@ -54,7 +54,7 @@ export class Session {
     return this.#settings
   }
 
-  /** A file of profiles that is broken is the fault only of what would be in it. */
+  /** A broken profiles file matters only for settings that would be in it. */
   #storedProfiles(): { stored: Profiles; fault?: CliError } {
     try {
       return { stored: readProfiles() }
@@ -65,7 +65,7 @@ export class Session {
     }
   }
 
-  /** Only what flags and environment say, for a login, which must not mix in what an earlier one saved. */
+  /** The settings of flags and environment only: a login must not use saved ones. */
   newSettings(): Settings {
     const { TIDINGS_PROFILE: _, ...environment } = process.env
     return resolveSettings({ ...this.#flags, profile: undefined }, environment, { profiles: {} })
@@ -84,7 +84,7 @@ export class Session {
     return caFileSetting(this.#flags.caFile, process.env)
   }
 
-  /** The profile that --profile names. */
+  /** The profile of --profile. */
   get profileFlag(): string | undefined {
     return this.#flags.profile
   }
@@ -94,8 +94,8 @@ export class Session {
   }
 
   /**
-   * Sends a GraphQL request and answers with its data. With --dry-run it prints the request instead, without
-   * its signature, and ends the command there.
+   * Sends a GraphQL request and returns its data. With --dry-run it prints the request without its signature instead,
+   * and ends the command. Throws a CliError.
    */
   async graphql<Data>(document: string, variables: object = {}): Promise<Data> {
     if (this.#dryRun) {
@@ -107,12 +107,12 @@ export class Session {
     return this.output.waiting(this.url.host, this.#send<Data>(document, variables))
   }
 
-  /** As graphql, for one look of many at what changes: it gives up sooner, and the caller says so. */
+  /** As graphql, for polling: it gives up sooner, and the caller reports that. */
   async look<Data>(document: string, variables: object = {}): Promise<Data> {
     return this.#send(document, variables, LOOK_TIMEOUT_MS)
   }
 
-  /** What a subscription brings as it happens, where the server offers that: see openLive. */
+  /** The results of a subscription, if the server offers it: see openLive. */
   live<Data>(document: string, variables: object, signal: AbortSignal) {
     return openLive<Data>(this.connection, document, variables, signal)
   }

@@ -5,18 +5,20 @@ import { duration } from '../output/time.ts'
 import { proxyFor } from './network.ts'
 import type { ServerError } from './refusal.ts'
 
-// What keeps a request from its answer, and may pass.
+// Temporary reasons why a request has no answer.
 
 /**
- * What of a request was done: `nothing`, since it never left; `refused` by a server that can't do it now; or it is
+ * The effect of a request: `nothing`, because it was never sent; `refused` by a server that cannot do it now; or
  * `unknown`.
  */
 export type Done = 'nothing' | 'refused' | 'unknown'
 
-/** What may pass: the server was not reached, or what answered was not (yet) it, or it is at work on the request. */
+/**
+ * A temporary failure: the server was not reached, something else answered, or the server still works on the request.
+ */
 export class Passing extends CliError {
   readonly done: Done
-  /** How long the server asks to wait. */
+  /** The wait that the server asks for. */
   readonly retryAfterMs: number
 
   constructor(
@@ -35,13 +37,13 @@ type Asked = { exitCode: ExitCode; code: ErrorCode | 'UNREACHABLE'; retryAfterMs
 export const whatMayBeDone = ({ exitCode, code, message, hint }: Passing): CliError =>
   new CliError(exitCode, code, message, `It may have been done: check before you run this again. ${hint}`)
 
-/** What the server says that it cannot do now; undefined if it can, and won't. */
+/** A temporary refusal of the server; undefined for a permanent one. */
 export const passingError = ({ message, extensions = {} }: ServerError, response: Response): Passing | undefined => {
   const retryAfterMs = 1000 * Number(/^\d+$/.exec(response.headers.get('retry-after') ?? '')?.[0] ?? 0)
   if (response.status === 503) {
     return new Passing('refused', neutralise(message), 'Try again in a moment.', { code: 'UNAVAILABLE', retryAfterMs })
   }
-  // The same request, as it was sent before its connection broke.
+  // The same request, sent before its connection broke.
   if (response.status === 409 && extensions.retryAfterSeconds !== undefined) {
     const is = { exitCode: exitCodes.failed, code: 'CONFLICT', retryAfterMs } as const
     return new Passing('unknown', 'The server is still working on this.', 'Check the result later.', is)

@@ -16,13 +16,13 @@ import { checkReachable } from './endpoint-check.ts'
 import { type Finding, note, ok, problem, skipped } from './findings.ts'
 
 const TIMEOUT_MS = 10_000
-/** Signatures are good for five minutes either way. */
+/** Signatures are valid for five minutes before and after. */
 const SIGNATURE_WINDOW_MS = 5 * 60_000
-/** The `Date` header tells whole seconds, and the answer took its time. */
+/** The `Date` header has whole seconds, and the answer took some time. */
 const CLOCK_TOLERANCE_MS = 30_000
 const EXPIRES_SOON_MS = 14 * 86_400_000
 
-/** Looks at everything between this machine and the server, and with an id at that webhook. Changes nothing. */
+/** Checks everything between this machine and the server, and with an id also that webhook. Changes nothing. */
 export const diagnoseClient = async (session: Session, webhookId: string | undefined): Promise<Finding[]> => {
   const { settings } = session
   let url: URL
@@ -56,7 +56,7 @@ export const diagnoseClient = async (session: Session, webhookId: string | undef
 const authoritiesOf = ({ caFile }: Session): Finding[] =>
   caFile ? [ok('authorities', `those of ${caFile.value} (from ${caFile.source}) besides Node’s own`)] : []
 
-/** The connection, to the proxy where one is used. */
+/** The connection to the server, or to the proxy if one is used. */
 const diagnoseConnection = async (url: URL): Promise<Finding> => {
   const proxy = proxyFor(url, process.env)
   if (!proxy) return checkReachable('connection', url)
@@ -126,7 +126,7 @@ const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: b
   return { findings, ready: true }
 }
 
-/** Whether a server publishes keys there, as one does whose health is told elsewhere. */
+/** Whether a server publishes keys there, like a server whose health checks are at another address. */
 const hasKeySet = async (base: string): Promise<boolean> => {
   try {
     const response = await fetch(new URL('.well-known/jwks.json', base), { signal: AbortSignal.timeout(TIMEOUT_MS) })
@@ -267,13 +267,13 @@ const diagnoseDeliveries = (
   )
 }
 
-/** From here, which is not from the server: what fails here may be reached there, and the other way round. */
+/** Checks from this machine, not from the server, which may reach other endpoints. */
 const diagnoseEndpoint = async (url: URL): Promise<Finding> => {
   const finding = await checkReachable('endpoint', url)
   return { ...finding, found: `from this machine: ${finding.found}` }
 }
 
-/** What the API or the connection refused, with the advice that goes with it. */
+/** The refusal of the API or the connection, with its hint. */
 const failure = (name: string, error: unknown): Finding => {
   if (!(error instanceof CliError)) throw error
   const next =

@@ -7,7 +7,7 @@ import { type Finding, note, ok, problem } from './findings.ts'
 const TIMEOUT_MS = 5_000
 const EXPIRES_SOON_MS = 14 * 86_400_000
 
-/** The addresses that a URL's host has here; empty where it has none. */
+/** The addresses of a URL's host as resolved here; empty if it has none. */
 const addressesOf = async (url: URL): Promise<string[]> => {
   const host = hostOf(url)
   if (isIP(host)) return [host]
@@ -15,8 +15,8 @@ const addressesOf = async (url: URL): Promise<string[]> => {
 }
 
 /**
- * Whether a URL's host has an address, takes a connection, and shows a certificate that is good. Nothing is sent: an
- * endpoint may do something on whatever request it gets.
+ * Whether a URL's host has an address, accepts a connection, and has a valid certificate. Sends no request, because an
+ * endpoint may act on any.
  */
 export const checkReachable = async (name: string, url: URL): Promise<Finding> => {
   const host = hostOf(url)
@@ -49,7 +49,7 @@ export const checkReachable = async (name: string, url: URL): Promise<Finding> =
 
 const hostOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
 
-/** A certificate that is not good does not end the connection here, so that what is wrong with it can be said. */
+/** An invalid certificate does not end the connection here, so that its fault can be reported. */
 const connected = (tls: boolean, host: string, port: number): Promise<Socket | TLSSocket> =>
   new Promise((resolve, reject) => {
     const servername = isIP(host) ? {} : { servername: host }
@@ -73,7 +73,7 @@ const certificateInDate = (name: string, found: string, { valid_to }: PeerCertif
   return note(name, said, 'Renew the certificate: without a valid one nothing is delivered.')
 }
 
-/** What is wrong with a certificate, and what to do. The codes are those of OpenSSL, and Node's own for the name. */
+/** The fault of a certificate and what to do, by the codes of OpenSSL and Node's own code for the name. */
 const certificateFault = (
   code: string,
   host: string,

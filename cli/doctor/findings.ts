@@ -4,13 +4,13 @@ import { asStarted } from '../output/program.ts'
 import { displayWidth } from '../output/table.ts'
 import { roomFor, wrap } from '../output/wrap.ts'
 
-/** One thing that a doctor has looked at. A `note` may be as it is meant to be; a `problem` is not. */
+/** The result of one check. A `note` may be intended; a `problem` is not. */
 export interface Finding {
   name: string
   status: 'ok' | 'note' | 'problem' | 'skipped'
-  /** What was found, in a sentence or less. */
+  /** What was found, in at most a sentence. */
   found: string
-  /** The next step, where there is one to take. */
+  /** The next step, if there is one. */
   next: string | null
 }
 
@@ -24,7 +24,7 @@ export const problem = (name: string, found: string, next: string): Finding => (
 })
 export const skipped = (name: string, found: string): Finding => ({ name, status: 'skipped', found, next: null })
 
-/** Prints the findings. Throws a CliError, exit code 1, when one of them is a problem. */
+/** Prints the findings. Throws a CliError, exit code 1, if one is a problem. */
 export const printFindings = (output: Output, findings: Finding[]): void => {
   const told = findings.map(each => ({
     ...each,

@@ -13,12 +13,13 @@ import { count, duration } from '../output/time.ts'
 import { checkReachable } from './endpoint-check.ts'
 import { type Finding, note, ok, problem, skipped } from './findings.ts'
 
-/** Signatures are good for five minutes either way; what is a tenth of that off will be more tomorrow. */
+/**
+ * Signatures are valid for five minutes before and after; a clock that is off by a tenth of that will be worse
+ * tomorrow.
+ */
 const CLOCK_TOLERANCE_MS = 30_000
 
-/**
- * What the facts about an installation mean, and what to do. Looks whether its own address and an endpoint are reached.
- */
+/** Interprets the facts about an installation, and checks whether its own address and an endpoint are reachable. */
 export const diagnoseInstallation = async (facts: InstallationFacts): Promise<Finding[]> => {
   if (facts.configurationFaults !== undefined) {
     return [
@@ -61,7 +62,8 @@ const diagnoseAddresses = async ({ baseUrl, issuerUrl }: ConfigurationFacts): Pr
 }
 
 /**
- * A machine may not reach its own public address from inside; a certificate that it is shown is what others are shown.
+ * A machine may not reach its own public address from inside, but a certificate that it sees is the one that others
+ * see.
  */
 const diagnoseTls = async (url: URL): Promise<Finding> => {
   const finding = await checkReachable('TLS', url)
@@ -297,7 +299,8 @@ const diagnosePort = (facts: PortFacts): Finding => {
 }
 
 /**
- * From the server's machine: whether the guard lets deliveries through, and whether the endpoint takes a connection.
+ * Checks from the server's machine whether the network guard allows deliveries, and whether the endpoint accepts a
+ * connection.
  */
 const diagnoseEndpoint = async (
   { url, isRefusedAsHttp, closedAddresses }: EndpointFacts,

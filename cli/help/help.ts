@@ -5,7 +5,7 @@ import { asStarted } from '../output/program.ts'
 import { topics } from './topics.ts'
 import { describeProgram, pathOf } from './tree.ts'
 
-/** The text of a topic that `tidings help` names; undefined where it names none. */
+/** The text of a topic of `tidings help`; undefined for an unknown name. */
 export const topicNamed = (name: string | undefined): string | undefined => {
   const topic = topics.find(each => each.name === name)
   return topic && `${asStarted(topic.text)}\n`
@@ -14,7 +14,7 @@ export const topicNamed = (name: string | undefined): string | undefined => {
 /** The tree of all commands, for programs. */
 export const treeAsJson = (program: CommandUnknownOpts): string => `${safeJson(describeProgram(program), 2)}\n`
 
-/** Throws a CliError, exit code 2, when the words that follow `help` lead to no command. */
+/** Throws a CliError, exit code 2, if the words after `help` name no command. */
 export const checkPath = (program: CommandUnknownOpts, words: string[]): void => {
   let command = program
   for (const word of words) {
@@ -34,7 +34,7 @@ const unknown = (word: string, command: CommandUnknownOpts) => {
   )
 }
 
-/** Letters to change, add or leave out to make one word of the other (Levenshtein). */
+/** The number of letters to change, add or remove between two words (Levenshtein). */
 const distance = (a: string, b: string): number => {
   let row = Array.from({ length: b.length + 1 }, (_, index) => index)
   for (let i = 1; i <= a.length; i++) {

@@ -2,13 +2,13 @@ import type { CommandUnknownOpts } from '@commander-js/extra-typings'
 import { topics } from './topics.ts'
 import { type DescribedCommand, describeCommand, textAfter } from './tree.ts'
 
-/** A manual page in man(7), and the file that it is in. */
+/** A manual page in man(7) format, and its file. */
 export interface ManualPage {
   file: string
   text: string
 }
 
-/** A page for the program, for each noun with its verbs, and for each topic: the texts of the help. */
+/** Pages for the program, each noun with its verbs, and each topic, from the texts of the help. */
 export const manualPages = (program: CommandUnknownOpts, version: string): ManualPage[] => {
   const heading = (title: string, section: number): string =>
     `.TH ${title.toUpperCase()} ${section} "" "Tidings ${version}" "Tidings"`
@@ -74,7 +74,7 @@ const item = (term: string, text: string): string => `.TP\n.B ${plain(term)}\n${
 const asItIs = (text: string): string => `.nf\n${text.split('\n').map(plain).join('\n')}\n.fi`
 const join = (parts: string[]): string => `${parts.join('\n')}\n`
 
-/** Nothing in a text is taken for markup, and a hyphen stays one that can be copied. */
+/** Escapes text so that nothing is markup and hyphens can be copied. */
 const plain = (text: string): string =>
   text
     .replaceAll('\\', '\\e')

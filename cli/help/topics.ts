@@ -1,4 +1,7 @@
-/** What is not about one command: `tidings help NAME`. Lines of at most 80 columns; a manual page is made of each. */
+/**
+ * Help about more than one command: `tidings help NAME`. Lines have at most 80 columns; each topic becomes a manual
+ * page.
+ */
 export interface Topic {
   name: string
   summary: string
@@ -30,8 +33,8 @@ What comes out:
   NO_COLOR                  no colour, unless --color is given
   FORCE_COLOR               colour, even without a terminal
 
-The server (tidings server …) is configured by the environment alone.
-This lists every variable that it reads, and every fault in them:
+The server (tidings server …) reads its configuration from the environment
+alone. This lists every variable that it reads, and every fault in them:
   $ tidings server doctor`,
   },
   {

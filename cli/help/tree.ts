@@ -2,9 +2,9 @@ import type { CommandUnknownOpts } from '@commander-js/extra-typings'
 import { exitCodes } from '../errors.ts'
 import { topics } from './topics.ts'
 
-/** A command as a program or an agent learns it. */
+/** A command, described for programs. */
 export interface DescribedCommand {
-  /** As it is typed: `tidings webhooks create`. */
+  /** The typed form: `tidings webhooks create`. */
   command: string
   summary: string
   description: string
@@ -20,14 +20,14 @@ interface DescribedOption {
   long: string | null
   short: string | null
   description: string
-  /** Whether a value follows it. */
+  /** Whether it takes a value. */
   takesValue: boolean
   mandatory: boolean
   default: unknown
   choices: string[]
 }
 
-/** The whole tree, with what holds for all of it. */
+/** The whole tree, with exit codes and topics. */
 export const describeProgram = (program: CommandUnknownOpts) => ({
   ...describeCommand(program),
   exitCodes,
@@ -63,18 +63,18 @@ export const describeCommand = (command: CommandUnknownOpts): DescribedCommand =
 export const pathOf = (command: CommandUnknownOpts): string =>
   command.parent ? `${pathOf(command.parent)} ${command.name()}` : command.name()
 
-/** What a command's help says behind its options. */
+/** The text of a command's help after its options. */
 export const textAfter = (command: CommandUnknownOpts): string => {
   let text = ''
   const write = (more: string): void => {
     text += more
   }
-  // A command is an emitter, which its type does not say.
+  // A command is an EventEmitter, although its type does not say so.
   ;(command as unknown as NodeJS.EventEmitter).emit('afterHelp', { error: false, command, write })
   return text
 }
 
-/** The examples of a help text: what each is for, and the lines to type, without the prompt. */
+/** The examples of a help text: the purpose of each, and the lines to type, without the prompt. */
 export const examplesIn = (text: string): { purpose: string; line: string }[] =>
   [...text.matchAll(/^ {2}# (.+)\n((?: {2}\$ .+\n?(?: {4}.+\n?)*)+)/gm)].map(([, purpose = '', lines = '']) => ({
     purpose,

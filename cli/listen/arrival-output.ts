@@ -6,7 +6,7 @@ import { duration, timeOfDay } from '../output/time.ts'
 import { fold } from '../output/wrap.ts'
 import type { Arrival } from './receiver.ts'
 
-/** One line for people, one JSON object for programs, whatever the form of JSON: a stream has no end to wait for. */
+/** One line for people, one JSON object for programs in both JSON forms, because a stream has no end. */
 export const printArrival = (output: Output, arrival: Arrival, full: boolean): void => {
   if (output.form === 'table')
     output.data(`${describe(arrival, output.colours)}${full ? describeFully(arrival, output.colours) : ''}\n`)
@@ -14,7 +14,7 @@ export const printArrival = (output: Output, arrival: Arrival, full: boolean): v
   else output.data(`${safeJson(asData(arrival, full))}\n`)
 }
 
-/** One line, cut to the terminal: the id, to go on with, is never cut, and types differ at their ends. */
+/** One line, cut to the terminal: the id is never cut, and event types keep their ends. */
 const describe = (
   { verification, receivedAtMs, eventType, eventId, answered, reason, durationMs, method, path }: Arrival,
   colours: Colours,
@@ -36,7 +36,7 @@ const describe = (
         .join('\n')}`
 }
 
-/** The whole of a delivery: its body and its checks. */
+/** A delivery in full: its body and its checks. */
 export const describeFully = ({ body, verification }: Arrival, colours: Colours): string => {
   const checks = verification?.checks.map(check => `${check.name} ${check.status}`).join(', ') ?? 'none made'
   return `\n${prettyBody(body)}\n${colours.dim(fold(`checks: ${checks}`, columnsOf(process.stdout)))}\n`

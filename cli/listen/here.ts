@@ -1,7 +1,7 @@
 import type { Server } from 'node:http'
 import { CliError, exitCodes } from '../errors.ts'
 
-/** Listens on this machine's loopback address alone. @throws CliError when the port is taken. */
+/** Listens on the loopback address only. Throws a CliError if the port is taken. */
 export const listenHere = (server: Server, port: number): Promise<void> =>
   new Promise((resolve, reject) => {
     server.once('error', (error: NodeJS.ErrnoException) => {

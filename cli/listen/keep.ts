@@ -6,7 +6,7 @@ import type { Output } from '../output/output.ts'
 import { writeRequest } from '../verify/saved-request.ts'
 import type { Arrival } from './receiver.ts'
 
-/** What cannot be kept has been received all the same. */
+/** A delivery that cannot be saved was still received. */
 export const saving = (output: Output, work: () => void): void => {
   try {
     work()
@@ -15,7 +15,7 @@ export const saving = (output: Output, work: () => void): void => {
   }
 }
 
-/** One that can be written to, as long as it is still of use to say so. */
+/** Checks that the folder is writable before the command begins. */
 export const prepareFolder = (folder: string): void => {
   try {
     makeFolder(folder)
@@ -28,10 +28,10 @@ export const prepareFolder = (folder: string): void => {
   }
 }
 
-/** Readable by this user only: a token is good for five minutes. */
+/** Readable by this user only, because a token is valid for five minutes. */
 export const save = (folder: string, arrival: Arrival, url: string): void => {
   const time = new Date(arrival.receivedAtMs).toISOString().replaceAll(':', '-')
-  // What is untrusted must not choose where a file goes.
+  // Untrusted values must not choose the file's path.
   const name = `${time}-${(arrival.eventId ?? 'request').replace(/[^\w-]/g, '_').slice(0, 64)}.http`
   writeFileSync(join(folder, name), writeRequest(arrival, url), { mode: 0o600 })
 }

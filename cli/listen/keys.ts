@@ -7,7 +7,7 @@ import type { ScriptedResponse } from './scripted-responses.ts'
 const HELP = 'Keys: r sends the last one again, d shows it in full, n chooses the next answer, q ends.'
 const INTERRUPT = '\u0003'
 
-/** What n offers, one after the other; the last is what was to be answered anyway. */
+/** The answers that the key n cycles through; the last one is the configured answer. */
 const ANSWERS: [told: string, answer: ScriptedResponse | undefined][] = [
   ['500', { kind: 'status', statusCode: 500 }],
   ['400', { kind: 'status', statusCode: 400 }],
@@ -17,10 +17,10 @@ const ANSWERS: [told: string, answer: ScriptedResponse | undefined][] = [
 ]
 
 /**
- * What a person can do with keys while deliveries come. Nothing where there is no terminal to press them on.
+ * Handles keys while deliveries come; does nothing without a terminal.
  *
- * @param given.last the delivery that came last
- * @returns what ends it, and leaves the terminal as it was
+ * @param given.last returns the last delivery
+ * @returns the function that ends it and restores the terminal
  */
 export const listenForKeys = (
   session: Session,

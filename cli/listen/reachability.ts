@@ -6,9 +6,9 @@ import { count, relativeIso } from '../output/time.ts'
 import type { Attempt } from '../resources/timeline.ts'
 
 const INTERVAL_MS = 5_000
-/** A loop that runs takes what is due within a second or so. */
+/** A running delivery loop takes due deliveries within about a second. */
 const OVERDUE_MS = 20_000
-/** More of them say the same. */
+/** Further ones add no information. */
 const TOLD_AT_ONCE = 3
 
 interface SentDelivery {
@@ -41,21 +41,21 @@ export interface ReachabilityOptions {
   webhookId: string
   /** The last delivery from before this run; empty if there was none. */
   after: string
-  /** What the webhook is registered under, and where this receiver listens. */
+  /** The registered URL, and the address of this receiver. */
   url: string
   receiverUrl: string
-  /** How many requests have arrived here for a delivery. */
+  /** The number of requests that arrived here for a delivery. */
   arrivals: (deliveryId: string) => number
   say: (text: string) => void
 }
 
 /**
- * Whether what the server sends to a webhook arrives here, found by asking it: an attempt that it has made and that
- * never came means that something between is not as it should be, which nobody would notice who only waits.
+ * Detects whether the server's deliveries arrive here by asking the server: an attempt that never arrived means that
+ * something in between is wrong, which a waiting receiver would not notice.
  */
 export class ReachabilityWatch {
   readonly #options: ReachabilityOptions
-  /** Attempts when a delivery was last looked at, and how many arrivals are accounted for by them. */
+  /** The attempts of a delivery at the last look, and the arrivals that they explain. */
   readonly #known = new Map<string, { attempts: number; arrivals: number }>()
   #status: WebhookStatus | 'gone' = 'active'
   #away = false
@@ -80,7 +80,7 @@ export class ReachabilityWatch {
     this.#timer = undefined
   }
 
-  /** Says what is new since the last look. */
+  /** Reports what is new since the last look. */
   async look(): Promise<void> {
     const { say, webhookId } = this.#options
     let state: WebhookState | undefined
@@ -134,10 +134,7 @@ export class ReachabilityWatch {
     }
   }
 
-  /**
-   * Attempts since the last look, and no arrival that could be theirs. An arrival may be there before its attempt is
-   * recorded.
-   */
+  /** Attempts since the last look without an arrival. An arrival may come before its attempt is recorded. */
   #isMissed({ id, attemptCount }: SentDelivery): boolean {
     const known = this.#known.get(id) ?? { attempts: 0, arrivals: 0 }
     const made = attemptCount - known.attempts
@@ -170,7 +167,7 @@ export class ReachabilityWatch {
     }
     if (url !== receiverUrl) return `Does ${cellText(url)} lead to ${receiverUrl}?`
     return statusCode === null
-      ? `The server tries ${url} from its own machine. If that is not this one, use a ` + 'tunnel and --public-url.'
+      ? `The server tries ${url} from its own machine. If that is not this one, use a tunnel and --public-url.`
       : `Something else answers at ${url} on the server’s machine. If that is not this one, ` +
           'use a tunnel and --public-url.'
   }
@@ -183,7 +180,7 @@ export class ReachabilityWatch {
   }
 }
 
-/** The attempt is over; one that is under way may still come. */
+/** Only ended attempts count; one under way may still arrive. */
 const isAnswered = ({ attempts: [attempt] }: SentDelivery): boolean =>
   attempt !== undefined && (attempt.statusCode !== null || attempt.failure !== null)
 

@@ -8,7 +8,7 @@ import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
 import { listenHere } from './here.ts'
 import type { ScriptedResponse } from './scripted-responses.ts'
 
-/** As long as the service waits for an answer. */
+/** As long as Tidings waits for an answer. */
 const FORWARD_TIMEOUT_MS = 15_000
 
 export interface LocalReceiverOptions {
@@ -16,46 +16,41 @@ export interface LocalReceiverOptions {
   port: number
   /** Deliveries to other paths are answered 404. */
   path: string
-  /** URL of the issuer's JSON Web Key set, or where else its keys come from. */
+  /** The URL of the issuer's JSON Web Key Set, or another source of its keys. */
   keysUrl: string | KeySource
-  /** What `iss` must equal. */
+  /** The value that `iss` must equal. */
   issuer: string
-  /** What `aud` must equal, if the endpoint is registered under another URL than its own, such as a tunnel's. */
+  /** The value that `aud` must equal, if the endpoint is registered under another URL, such as a tunnel's. */
   audience?: string
-  /** The webhooks that it receives from; any that leads here unless given. */
+  /** The accepted webhooks; by default any. */
   webhookIds?: readonly string[]
-  /** Responses to verified deliveries, in order; the last one stays. 200 unless given. */
+  /** Responses to verified deliveries, in order; the last one repeats. By default 200. */
   responses?: ScriptedResponse[]
   /** Pings are answered 200 and take none of `responses`, unless this is set. */
   scriptPings?: boolean
   /** Milliseconds before a verified delivery is answered. */
   delayMs?: number
-  /** Verified deliveries are sent on to this URL, and its answers passed back. */
+  /** Forwards verified deliveries to this URL, and passes its answers back. */
   forward?: URL
-  /** Whatever certificate is shown there. */
+  /** Accepts any certificate there. */
   insecure?: boolean
-  /** Whether a verified delivery is for this receiver; another is answered 200, and nobody is told of it. */
+  /** Whether a verified delivery is for this receiver; others are answered 200 silently. */
   isWanted?: (eventId: string) => Promise<boolean>
-  /** As soon as a request has come in, before it is verified or answered; what it says of itself may be false. */
+  /** Called for a request before it is verified or answered; its content may be false. */
   onRequest?: (eventId: string | undefined) => void
   onDelivery: (arrival: Arrival) => void
 }
 
-/**
- * A request that came, what was made of it and how it was answered. Everything in it came from elsewhere: see
- * neutralise.
- */
+/** A request, its verification and its answer. All of it is untrusted: see neutralise. */
 export interface Arrival {
   receivedAtMs: number
   method: string
   path: string
   headers: IncomingMessage['headers']
   body: string
-  /**
-   * Undefined if it was not a delivery at all: another path or method, no token, a body too long, or no keys to be had.
-   */
+  /** Undefined if it was not a delivery: another path or method, no token, a body too long, or no keys available. */
   verification: Verification | undefined
-  /** What the body says, believable only if verified. */
+  /** The body's members, to be trusted only if verified. */
   eventId: string | undefined
   eventType: string | undefined
   /** A status code, or what was done instead. */
@@ -66,17 +61,16 @@ export interface Arrival {
 }
 
 export interface LocalReceiver {
-  /** Where it listens; what to register, unless `audience` was given. */
+  /** The address it listens on, which is to be registered unless `audience` was given. */
   url: string
-  /** Answers the next verified delivery so, whatever else was said; as usual where none is given. */
+  /** Overrides the answer to the next verified delivery; without an argument, restores the usual one. */
   answerNext(answer: ScriptedResponse | undefined, onAnswered: () => void): void
   close(): Promise<void>
 }
 
 /**
- * A receiver on this machine's loopback address, which does what a receiver must: verifies each token against the
- * issuer's keys, refuses with 401 what is not valid, and keeps each `jti` once its event is handled, that is, answered
- * with 2XX.
+ * A receiver on the loopback address that does what a receiver must: it verifies each token against the issuer's keys,
+ * refuses invalid ones with 401, and records each `jti` once its event is answered with 2XX.
  * @throws CliError when the port is taken.
  */
 export const startLocalReceiver = async (options: LocalReceiverOptions): Promise<LocalReceiver> => {
@@ -101,7 +95,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     try {
       published = await keys(kidOf(token))
     } catch (error) {
-      // Not the sender's fault, so not a 4XX, which would end the delivery.
+      // This is not the sender's fault, so the answer is no 4XX, which would end the delivery.
       return refused(503, (error as Error).message)
     }
     const verification = await verifyDeliveryToken(token, {
@@ -158,7 +152,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
 
   const server = createServer((request, response) => {
     handle(request, response).catch(error => {
-      // A sender that hangs up halfway has sent nothing; what else goes wrong here is not to be hidden.
+      // A sender that hangs up halfway has sent nothing; any other error is thrown.
       if (!request.errored) throw error
     })
   })
@@ -177,7 +171,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   }
 }
 
-/** What is sent back, and why. */
+/** The answer and its reason. */
 interface Decision {
   answered: number | 'reset' | 'hang'
   headers: Record<string, string>
@@ -245,7 +239,7 @@ const forward = async (to: URL, request: IncomingMessage, body: string, insecure
   }
 }
 
-/** For a certificate that nobody has signed; loaded only where that was asked for. */
+/** Accepts an unsigned certificate; loaded only on request. */
 const fetchInsecurely: typeof fetch = async (to, init) => {
   const { Agent, fetch } = await import('undici')
   const dispatcher = new Agent({ connect: { rejectUnauthorized: false } })
@@ -255,14 +249,14 @@ const fetchInsecurely: typeof fetch = async (to, init) => {
 const HUNG_UP = 'The sender hung up before the answer, so the delivery is not handled: it comes again.'
 
 /**
- * Turns of the event loop after which the end of a connection that came with the request, while this process slept, is
- * known.
+ * Turns of the event loop after which this process knows whether the connection of a request, received while it slept,
+ * has ended.
  */
 const TURNS = 3
 
 /**
- * Whether nobody waits for an answer any more: to take the event as handled would make a replay of the attempt that
- * follows.
+ * Whether nobody waits for the answer any more. Recording the event as handled would then make the next attempt a
+ * replay.
  */
 const hasHungUp = async ({ socket }: IncomingMessage): Promise<boolean> => {
   for (let n = 0; n < TURNS && !socket.destroyed; n++) await othersTurn()
@@ -297,7 +291,7 @@ const readBody = (body: string): { eventId: string | undefined; eventType: strin
   }
 }
 
-/** Characters that are told of an id or a type, which anybody may send, and of what a check has found. */
+/** The most characters shown of an untrusted id or type, and of a check's finding. */
 const LONGEST_NAME = 64
 const LONGEST_FOUND = 300
 

@@ -2,15 +2,15 @@ import { spawn } from 'node:child_process'
 import { CliError, exitCodes } from '../errors.ts'
 
 export interface RunningCommand {
-  /** Rejects with a CliError when the command fails. */
+  /** Rejects with a CliError if the command fails. */
   ended: Promise<void>
-  /** Ends it, and what it has started. */
+  /** Ends the command and everything that it has started. */
   stop(): void
 }
 
 interface Given {
   webhookId: string | undefined
-  /** Where deliveries are expected. */
+  /** The URL that expects deliveries. */
   url: string
   profile: string | undefined
 }
@@ -18,8 +18,8 @@ interface Given {
 const isWindows = process.platform === 'win32'
 
 /**
- * Runs a command in a shell. It has no standard input, since that is listen's, and what it prints goes to stderr, since
- * stdout has what arrives.
+ * Runs a command in a shell, without standard input, which belongs to listen, and with its output on stderr, because
+ * stdout has the deliveries.
  */
 export const startCommand = (command: string, { webhookId, url, profile }: Given): RunningCommand => {
   const { promise: ended, resolve, reject } = Promise.withResolvers<void>()
@@ -29,7 +29,7 @@ export const startCommand = (command: string, { webhookId, url, profile }: Given
     ...(webhookId !== undefined && { WEBHOOK_ID: webhookId }),
     ...(profile !== undefined && { TIDINGS_PROFILE: profile }),
   }
-  // A process group of its own, so that it ends with all that it has started.
+  // A process group of its own, so that it ends with everything that it has started.
   const child = spawn(command, { shell: true, env, detached: !isWindows, stdio: ['ignore', 2, 2] })
   let hasEnded = false
   child.once('error', error => reject(commandFailed(error.message)))

@@ -1,17 +1,16 @@
 import { usageError } from '../errors.ts'
 
-/** What a rehearsing receiver does with a delivery that it has verified. */
+/** What a rehearsing receiver does with a verified delivery. */
 export type ScriptedResponse =
   | { kind: 'status'; statusCode: number; retryAfterSeconds?: number }
-  /** Breaks the connection off without an answer. */
+  /** Resets the connection without an answer. */
   | { kind: 'reset' }
   /** Never answers. */
   | { kind: 'hang' }
 
 /**
  * A rehearsal as `--answer` takes it, such as `500,500,429:30,200`: status codes in order, 429 and 503 with a
- * Retry-After in seconds behind a colon, `reset` and `hang`. Throws a CliError that names the part which is none of
- * these.
+ * Retry-After in seconds after a colon, `reset` and `hang`. Throws a CliError that names an invalid part.
  */
 export const parseScriptedResponses = (text: string): ScriptedResponse[] =>
   text.split(',').map(part => {

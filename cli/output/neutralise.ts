@@ -1,18 +1,16 @@
 /**
- * Text that came from elsewhere, made safe for a terminal: control characters (C0, DEL, C1), line separators and
- * characters that reorder what follows are spelled out, so that they show instead of acting.
+ * Makes untrusted text safe for a terminal: control characters (C0, DEL, C1), line separators and characters that
+ * reorder text are spelled out instead of acting.
  */
 export const neutralise = (text: string): string => text.replace(ACTING, spelledOut)
 
-/**
- * The last look at what is printed for people: colours, line ends and tabs act, and nothing else that slipped through.
- */
+/** The last filter of text for people: only colours, line ends and tabs act. */
 export const printable = (text: string): string =>
   text.replace(COLOUR_OR_ACTING, found =>
     found.length > 1 || found === '\n' || found === '\t' ? found : spelledOut(found),
   )
 
-/** As `printable`, for text that has no colours: lines are all there is to it. */
+/** As `printable`, for text without colours. */
 export const plain = (text: string): string => text.split('\n').map(neutralise).join('\n')
 
 /** JSON with the same characters escaped, which JSON itself leaves alone above U+001F. The value stays the same. */

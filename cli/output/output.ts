@@ -17,24 +17,24 @@ export interface OutputFlags {
   verbose?: boolean | undefined
 }
 
-/** Whoever waits so long wonders whether anything still happens. */
+/** After this wait a person wants to know that something still happens. */
 const LONG_MS = 3_000
 
 export type Colours = ReturnType<typeof pc.createColors>
 
 export interface View<Row> {
   columns: (Column & { cell: (row: Row, colours: Colours) => string })[]
-  /** Told to a person when there is nothing to show: what to do next. */
+  /** The hint for a person if there is nothing to show. */
   empty: string
 }
 
 /**
- * Data to stdout in the form asked for, messages to stderr. Where nobody asked, a terminal gets tables and everything
- * else gets JSON. Cells and field values are neutralised here or, where a caller adds colour, by that caller.
+ * Writes data to stdout in the requested form, and messages to stderr. By default a terminal gets tables, anything else
+ * JSON. Cells and field values are neutralised here or, if a caller adds colour, by that caller.
  */
 export class Output {
   readonly form: Form
-  /** Whether the form was asked for by name; errors follow it then. */
+  /** Whether the form was requested explicitly; errors then follow it. */
   readonly formGiven: boolean
   readonly quiet: boolean
   readonly verbose: boolean
@@ -54,12 +54,12 @@ export class Output {
     this.messageColours = pc.createColors(useColour(flags.color, process.stderr))
   }
 
-  /** Whether a person reads what comes out, so that relative times, colour and shortened lists are of use. */
+  /** Whether a person reads the output, so that relative times, colour and shortened lists are useful. */
   get forPeople(): boolean {
     return this.form === 'table'
   }
 
-  /** Whether a person reads it as it comes, so that a long list is better shown in parts. */
+  /** Whether a person reads the output live, so that a long list is better shown in parts. */
   get onTerminal(): boolean {
     return this.forPeople && process.stdout.isTTY === true
   }
@@ -78,7 +78,7 @@ export class Output {
     this.data(renderTable(columns, cells, { width: columnsOf(process.stdout), title: this.colours.bold }))
   }
 
-  /** One thing: `describe` gives the text for people; the other forms get its data. */
+  /** Prints one object: `describe` gives the text for people; the other forms get its data. */
   one(row: object, describe: (colours: Colours) => string): void {
     if (this.form === 'json') this.data(`${safeJson(row, 2)}\n`)
     else if (this.form === 'ndjson') this.data(`${safeJson(row)}\n`)
@@ -86,7 +86,7 @@ export class Output {
     else this.data(fold(describe(this.colours), columnsOf(process.stdout)))
   }
 
-  /** Throws a CliError, exit code 2, where what is printed goes nowhere, as it does once stdout has been closed. */
+  /** Throws a CliError, exit code 2, if the output is discarded, such as by a closed stdout. */
   mustNotBeLost(): void {
     if (!leadsNowhere()) return
     throw usageError(
@@ -96,7 +96,7 @@ export class Output {
   }
 
   /**
-   * One thing that is shown this once. Throws a CliError that says how to undo what was made, where it cannot be
+   * Prints an object that is shown only once. Throws a CliError that says how to undo its creation if it cannot be
    * written.
    */
   secret<Row extends { id: string }>(row: Row, undo: string, describe: (colours: Colours) => string): void {
@@ -110,17 +110,17 @@ export class Output {
     }
   }
 
-  /** Text to stdout as it is, but for what would act on a terminal. */
+  /** Writes text to stdout, without characters that would act on a terminal. */
   data(text: string): void {
     process.stdout.write(printable(text))
   }
 
-  /** For people, on stderr; silent with --quiet. */
+  /** A message for people on stderr; silent with --quiet. */
   message(text: string): void {
     if (!this.quiet) this.notice(text)
   }
 
-  /** A message without which the data would mislead: --quiet does not silence it. */
+  /** A message that --quiet does not silence, because the data would mislead without it. */
   notice(text: string): void {
     process.stderr.write(`${fold(printable(asStarted(text)), columnsOf(process.stderr))}\n`)
   }
@@ -129,7 +129,7 @@ export class Output {
     this.message(`${this.messageColours.yellow('Note:')} ${text}`)
   }
 
-  /** Waits for what another machine is to answer, and says so where that takes long. */
+  /** Waits for another machine's answer, and says so if that takes long. */
   async waiting<T>(host: string, work: Promise<T>): Promise<T> {
     const timer = setTimeout(() => {
       if (!this.#toldToWait) this.message(`Still waiting for ${neutralise(host)} …`)
@@ -143,7 +143,7 @@ export class Output {
     }
   }
 
-  /** For people who want to know what happens underneath, with --verbose. */
+  /** A message of --verbose. */
   detail(text: string): void {
     if (this.verbose) process.stderr.write(`${this.messageColours.dim(printable(text))}\n`)
   }
@@ -157,7 +157,7 @@ export const secretLost = (id: string, why: string, undo: string): CliError =>
     `Revoke it with: ${undo}. Correct that, then run this again.`,
   )
 
-/** Node opens what discards everything in the place of a standard output that was closed. */
+/** Node replaces a closed standard output by a device that discards everything. */
 const leadsNowhere = (): boolean => {
   try {
     const { rdev } = fstatSync(1)
@@ -167,7 +167,7 @@ const leadsNowhere = (): boolean => {
   }
 }
 
-/** To its end, or with an error. A pipe may be one that does not wait for its reader. */
+/** Writes everything, or throws. A pipe may be non-blocking. */
 const writeWhole = (text: string): void => {
   let left = Buffer.from(text)
   while (left.length > 0) {
@@ -192,7 +192,7 @@ export const cellText = (value: unknown): string => {
   return typeof value === 'string' ? neutralise(value) : neutralise(JSON.stringify(value))
 }
 
-/** Flag, then NO_COLOR and FORCE_COLOR, then whether anybody watches. */
+/** Decides by the flag, then NO_COLOR and FORCE_COLOR, then whether there is a terminal. */
 export const useColour = (flag: boolean | undefined, stream: NodeJS.WriteStream): boolean => {
   if (flag !== undefined) return flag
   if (process.env.NO_COLOR) return false
@@ -200,7 +200,7 @@ export const useColour = (flag: boolean | undefined, stream: NodeJS.WriteStream)
   return stream.isTTY === true && process.env.TERM !== 'dumb'
 }
 
-/** A terminal's width; undefined for what is none, where nothing is to be folded or cut. */
+/** A terminal's width; undefined without a terminal, where nothing is folded or cut. */
 export const columnsOf = (stream: NodeJS.WriteStream): number | undefined => (stream.isTTY ? stream.columns : undefined)
 
 const idOf = (row: object): string => {

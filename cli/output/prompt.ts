@@ -3,7 +3,7 @@ import { Writable } from 'node:stream'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { printable } from './neutralise.ts'
 
-/** Questions go to stderr, so that they show even where stdout is piped. Both ends must be a terminal to ask. */
+/** Questions go to stderr, so that they show even if stdout is piped. Both stdin and stderr must be a terminal. */
 export const canAsk = (): boolean => process.stdin.isTTY === true && process.stderr.isTTY === true
 
 /** Asks for a line of text; `fallback` is what an empty line means. */
@@ -27,7 +27,7 @@ const INTERRUPT = '\u0003'
 /** q, ctrl-D, escape and ctrl-C. */
 const ENOUGH = `qQ\u0004\u001b${INTERRUPT}`
 
-/** Waits for a key below what a list has shown so far: true to go on, false to leave it at that. */
+/** Waits for a key below a list: true to continue, false to stop. */
 export const askForMore = (told: string): Promise<boolean> =>
   new Promise(resolve => {
     const { stdin, stderr } = process
@@ -39,7 +39,7 @@ export const askForMore = (told: string): Promise<boolean> =>
       stdin.off('data', listen)
       stdin.setRawMode(false)
       stdin.pause()
-      // The question makes way for what follows it.
+      // Erases the question before the next output.
       stderr.write('\r\u001b[K')
       if (key === INTERRUPT) process.kill(process.pid, 'SIGINT')
       resolve(MORE.includes(key))
@@ -48,8 +48,8 @@ export const askForMore = (told: string): Promise<boolean> =>
   })
 
 /**
- * Makes sure that something dangerous is meant: `--yes` says so, a person is asked, and where there is nobody to ask
- * it is refused. Throws a CliError unless the answer is yes.
+ * Confirms a dangerous action: by `--yes`, or by asking a person; without a terminal it is refused. Throws a CliError
+ * unless confirmed.
  */
 export const confirm = async (question: string, { yes }: { yes: boolean }): Promise<void> => {
   if (yes) return
@@ -68,7 +68,7 @@ const readLine = (prompt: string, output: NodeJS.WritableStream): Promise<string
       lines.close()
       resolve(line)
     })
-    // Closing puts the terminal back as it was; then the signal does what it does everywhere else.
+    // Closing restores the terminal; then the signal acts as usual.
     lines.once('SIGINT', () => {
       answered = true
       lines.close()

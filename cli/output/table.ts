@@ -3,31 +3,29 @@ import { stripVTControlCharacters } from 'node:util'
 export interface Column {
   title: string
   align?: 'left' | 'right'
-  /**
-   * May be cut at this end to make the table fit the terminal's width; a `url` loses its scheme first, then its middle.
-   */
+  /** The end at which the column may be cut to fit the terminal; a `url` loses its scheme first, then its middle. */
   shrinks?: 'start' | 'end' | 'url'
-  /** An id, of which the end is enough where all of it has no room. */
+  /** An id, which may be shortened to its end. */
   isId?: true
-  /** Left out where the table would be too wide even so; of several such columns the last one goes first. */
+  /** May be left out if the table is still too wide; of several such columns the last goes first. */
   optional?: true
 }
 
 const GAP = '  '
-/** A shrinking column keeps at least this many columns of the terminal, or its content's width if that is less. */
+/** The least width of a shrinking column, or its content's width if that is less. */
 const SHRUNK_WIDTH = 12
-/** Hosts and paths need some more. */
+/** The least width of URLs, whose hosts and paths need more. */
 const SHRUNK_URL_WIDTH = 14
 /** On a narrower terminal each row is a block of lines. */
 const LEAST_WIDTH = 64
-/** Of an id; commands take it for the whole one where no other ends so. */
+/** The length of a shortened id; commands accept it if no other id has the same end. */
 const ID_END = 8
 
 /**
- * Rows as aligned columns under their titles, or as a block of lines each on a narrow terminal. Cells may carry colour
- * codes, and must otherwise be free of control characters. Where `width` (terminal columns) is given, the table is made
- * to fit: ids are cut to their ends, optional columns are left out, those without content first, then those that may
- * shrink are cut with `…`, URLs last.
+ * Renders rows as aligned columns under titles, or as a block of lines for each row on a narrow terminal. Cells may
+ * contain colour codes, but no other control characters. If `width` (terminal columns) is given, the table is made to
+ * fit: ids are cut to their ends, optional columns are left out, empty ones first, then shrinking columns are cut with
+ * `…`, URLs last.
  */
 export const renderTable = (
   columns: Column[],
@@ -55,7 +53,7 @@ export const renderTable = (
   return [line(titles, title), ...rows.map(row => line(row, text => text))].map(text => `${text}\n`).join('')
 }
 
-/** Each row's titles and values below one another, which people can read in a window of any width. */
+/** Each row as titles and values below one another, readable at any width. */
 const renderBlocks = (columns: Column[], rows: string[][], width: number, title: (text: string) => string): string => {
   const names = Math.max(...columns.map(column => displayWidth(column.title)))
   const room = Math.max(SHRUNK_WIDTH, width - names - GAP.length)
@@ -86,7 +84,7 @@ interface TableOptions {
   title?: (text: string) => string
 }
 
-/** Which columns are shown, by index, and how wide each is. */
+/** The shown columns, by index, and their widths. */
 const fit = (
   columns: Column[],
   natural: number[],
@@ -119,8 +117,8 @@ const fit = (
 }
 
 /**
- * Cuts text to so many terminal columns; a coloured cell is cut without its colours, since a cut colour code would run
- * on.
+ * Cuts text to a number of terminal columns. A coloured cell loses its colours, because a cut colour code would
+ * continue.
  */
 export const cut = (cell: string, width: number, end: 'start' | 'end' | 'url' = 'end'): string => {
   if (displayWidth(cell) <= width) return cell
@@ -144,7 +142,7 @@ export const cut = (cell: string, width: number, end: 'start' | 'end' | 'url' = 
 }
 
 let segmenter: Intl.Segmenter | undefined
-/** Made when first needed: it costs a millisecond that most tables have no use for. */
+/** Created at first use: it costs a millisecond that most tables do not need. */
 const graphemes = (text: string) => {
   segmenter ??= new Intl.Segmenter('en', { granularity: 'grapheme' })
   return segmenter.segment(text)
@@ -157,7 +155,7 @@ const ZERO = /^[\p{Mn}\p{Me}\p{Cf}]+$/u
 
 const graphemeWidth = (grapheme: string): number => (ZERO.test(grapheme) ? 0 : WIDE.test(grapheme) ? 2 : 1)
 
-/** Terminal columns that text takes, colour codes not counted. */
+/** The width of text in terminal columns, without colour codes. */
 export const displayWidth = (text: string): number => {
   const visible = stripVTControlCharacters(text)
   if (PLAIN.test(visible)) return visible.length

@@ -17,7 +17,7 @@ export const relativeTime = (atMs: number, nowMs: number): string => {
   return atMs > nowMs ? `in ${text}` : `${text} ago`
 }
 
-/** A length of time in milliseconds as people say it: `12 ms`, `3.4 s`, `5 min 20 s`, `2 h 5 min`. */
+/** A duration in milliseconds for people: `12 ms`, `3.4 s`, `5 min 20 s`, `2 h 5 min`. */
 export const duration = (ms: number): string => {
   if (ms < 1000) return `${Math.round(ms)} ms`
   if (ms < 60_000) return `${Number((ms / 1000).toFixed(1))} s`
@@ -32,20 +32,17 @@ export const duration = (ms: number): string => {
 export const count = (number: number, singular: string, plural = `${singular}s`): string =>
   `${number.toLocaleString('en-GB')} ${number === 1 ? singular : plural}`
 
-/** An ISO time relative to now; `–` for null, and the text itself, neutralised, if it is no time. */
+/** An ISO time relative to now; `–` for null, and the neutralised text if it is not a time. */
 export const relativeIso = (iso: string | null | undefined, nowMs: number): string => {
   if (!iso) return '–'
   const at = parseIso(iso)
   return at === undefined ? neutralise(iso) : relativeTime(at, nowMs)
 }
 
-/** How far this machine's time is from UTC at a time (epoch milliseconds), in minutes; positive to the east. */
+/** The UTC offset of this machine at a time (epoch milliseconds), in minutes; positive to the east. */
 export const zoneAt = (ms: number): number => -new Date(ms).getTimezoneOffset()
 
-/**
- * `UTC`, `UTC+02:00`. People are shown their own time, and told with this which one that is; data has UTC with its
- * offset.
- */
+/** `UTC`, `UTC+02:00`. People see their local time with this name; data has UTC with its offset. */
 export const zoneName = (offsetMinutes: number): string => {
   if (offsetMinutes === 0) return 'UTC'
   const minutes = Math.abs(offsetMinutes)
@@ -53,9 +50,9 @@ export const zoneName = (offsetMinutes: number): string => {
   return `UTC${offsetMinutes < 0 ? '-' : '+'}${two(Math.floor(minutes / 60))}:${two(minutes % 60)}`
 }
 
-/** `2026-11-21 02:40:01` in a zone, this machine's unless given. Epoch milliseconds. */
+/** `2026-11-21 02:40:01` in a zone, by default this machine's. Takes epoch milliseconds. */
 export const dateAndTime = (ms: number, offsetMinutes = zoneAt(ms)): string =>
   new Date(ms + offsetMinutes * 60_000).toISOString().slice(0, 19).replace('T', ' ')
 
-/** `02:40:01` in a zone, this machine's unless given. Epoch milliseconds. */
+/** `02:40:01` in a zone, by default this machine's. Takes epoch milliseconds. */
 export const timeOfDay = (ms: number, offsetMinutes = zoneAt(ms)): string => dateAndTime(ms, offsetMinutes).slice(11)

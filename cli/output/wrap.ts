@@ -1,6 +1,9 @@
 import { displayWidth } from './table.ts'
 
-/** Lines of at most so many terminal columns, broken between words; a word that is longer stays whole, to be copied. */
+/**
+ * Lines of at most a number of terminal columns, broken between words; a longer word stays whole, so that it can be
+ * copied.
+ */
 export const wrap = (text: string, width: number): string[] => {
   const lines: string[] = []
   for (const word of text.split(/ +/)) {
@@ -13,9 +16,8 @@ export const wrap = (text: string, width: number): string[] => {
 }
 
 /**
- * A text's lines broken between words where they are wider than the terminal, and indented as far as what they go on
- * with: behind a name and the gap after it, or as the line itself. A line that fits, or has a word that never does,
- * stays as it is.
+ * Breaks lines that are wider than the terminal between words. Continuation lines are indented like the line, or to the
+ * text after a name and its gap. A line that fits, or has a word that never fits, stays as it is.
  */
 export const fold = (text: string, columns: number | undefined): string =>
   columns === undefined
@@ -45,7 +47,7 @@ const foldLine = (line: string, columns: number): string => {
 /** An id fits behind it on the narrowest terminal that is thought of, which has 40 columns. */
 const BELOW = 4
 
-/** A name and the gap after it, colour codes among them. */
+/** A name and the gap after it, with colour codes. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: it is what colour codes begin with
 const LEAD = /^(?: *\S+(?: \S+)*? {2,}(?:\u001b\[\d+m *)*| +)/
 
@@ -97,6 +99,6 @@ export const foldCommand = (line: string, columns = HELP_WIDTH): string => {
   return folded.join(' \\\n  ')
 }
 
-/** Terminal columns that are left for text behind an indent of so many; a hundred where there is no terminal. */
+/** The terminal columns left for text after an indent; a hundred without a terminal. */
 export const roomFor = (indent: number): number =>
   Math.max(30, (process.stdout.isTTY ? process.stdout.columns : 100) - indent)

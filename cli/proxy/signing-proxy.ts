@@ -6,21 +6,21 @@ import { sign } from '../connection/client.ts'
 import type { Connection } from '../connection/connection.ts'
 import { listenHere } from '../listen/here.ts'
 
-/** As much as the server takes. */
+/** The server's own limit. */
 const MOST_BODY_BYTES = 1024 * 1024
 const HERE = '127.0.0.1'
 
-/** A request that was passed on, or refused here. */
+/** A request that was forwarded, or refused here. */
 export type Passed = { method: string; path: string; status: number; durationMs: number; refused?: string }
 
 export type SigningProxy = { url: string; close(): Promise<void> }
 
 /**
- * Signs what comes from this machine, and passes it on. Whoever reaches it acts with the access token: it listens on
- * loopback alone, and lets in no web page, by which any site that is visited here would reach it.
+ * Signs requests from this machine and forwards them. Whoever reaches the proxy acts with the access token, so it
+ * listens on loopback only, and refuses web pages, through which any visited site could reach it.
  *
  * @param options.port 0 takes any free one
- * @param options.allowOrigin the one origin whose pages are let in
+ * @param options.allowOrigin the one origin whose pages are accepted
  * @throws CliError when the port is taken
  */
 export const startSigningProxy = async (
@@ -64,7 +64,7 @@ export const startSigningProxy = async (
     passed(answer.status)
     for (const [name, value] of answer.headers) if (!NOT_PASSED.has(name)) response.setHeader(name, value)
     response.writeHead(answer.status)
-    // What comes bit by bit is passed on so, and ends when either side ends.
+    // Streams are forwarded as they come, and end when either side ends.
     await pipeline(answer.body ? Readable.fromWeb(answer.body as never) : Readable.from([]), response).catch(() => {})
   }
   const server = createServer((request, response) => void handle(request, response).catch(() => response.destroy()))
@@ -79,14 +79,14 @@ export const startSigningProxy = async (
   }
 }
 
-/** Why a request is not let in; undefined if it is. */
+/** Why a request is refused; undefined if it is accepted. */
 const strangerIn = ({ headers, socket }: IncomingMessage, allowOrigin: string | undefined): string | undefined => {
-  // A name that was made to lead here is that of a web page's own site.
+  // Another host name that resolves here belongs to a web site (DNS rebinding).
   const names = [HERE, 'localhost', '[::1]'].map(name => `${name}:${socket.localPort}`)
   if (!names.includes(headers.host ?? '')) return `The Host must be ${names[0]}.`
   const { origin, 'sec-fetch-site': site } = headers
   if (allowOrigin !== undefined && origin === allowOrigin) return undefined
-  // The server's own pages, which come through here.
+  // The server's own pages, which are served through this proxy.
   const isOwn = origin === undefined || origin === `http://${headers.host}`
   if (!isOwn || (site !== undefined && site !== 'none' && site !== 'same-origin')) {
     return 'Web pages are refused. Allow one origin with: tidings proxy --allow-origin ORIGIN'
@@ -136,7 +136,7 @@ const send = ({ url: base, apiKey, apiSecret }: Connection, sent: Outgoing): Pro
   })
 }
 
-/** What of a client's headers means something to the server. */
+/** The client's headers that the server uses. */
 const PASSED_ON = ['accept', 'content-type', 'content-encoding', 'idempotency-key', 'last-event-id']
-/** What is between two machines, and not for the next. */
+/** Hop-by-hop headers, which are not forwarded. */
 const NOT_PASSED = new Set(['connection', 'keep-alive', 'transfer-encoding', 'content-length', 'content-encoding'])

@@ -5,7 +5,7 @@ import { entryFor } from '../output/words.ts'
 
 type Status = DeliveryStatus | WebhookStatus | ReportStatus
 
-/** Green is well, yellow is waiting, red needs somebody. */
+/** Green is healthy, yellow is waiting, red needs attention. */
 const COLOURS: Record<Status, 'green' | 'yellow' | 'red' | 'dim'> = {
   active: 'green',
   inactive: 'yellow',
@@ -26,20 +26,20 @@ export const statusColour = (status: Status, colours: Colours): ((text: string) 
 
 export const statusCell = (status: Status, colours: Colours): string => statusColour(status, colours)(cellText(status))
 
-/** A webhook that is active and only fails is as little well as one that is not active. */
+/** An active webhook whose deliveries all fail is no healthier than an inactive one. */
 export const webhookStatusCell = (
   { status, health }: { status: WebhookStatus; health: Partial<Record<DeliveryStatus, number>> },
   colours: Colours,
 ): string => (onlyFails(health) && status === 'active' ? colours.red(cellText(status)) : statusCell(status, colours))
 
-/** Whether nothing of the last 24 hours has arrived, and something was to. */
+/** Whether deliveries of the last 24 hours exist and none arrived. */
 export const onlyFails = ({ delivered = 0, rejected = 0, dropped = 0 }: Partial<Record<DeliveryStatus, number>>) =>
   delivered === 0 && rejected + dropped > 0
 
-/** A webhook as others tell of it; some fields of it, or none where it may not be read. */
+/** A webhook as a related object: some of its fields, or none if the token may not read it. */
 type NamedWebhook = { name?: string | null; url?: string } | null | undefined
 
-/** What people know a webhook by: its name, or else its URL; its id where neither may be read. */
+/** A webhook's name, or else its URL; its id if neither may be read. */
 export const calledWebhook = (webhook: NamedWebhook, id: string): string =>
   cellText(webhook?.name || webhook?.url || id)
 
@@ -53,7 +53,7 @@ export const labelsCell = (labels: Record<string, string>): string =>
 
 export const idColumn = { title: 'ID', isId: true as const, cell: (row: { id: string }) => cellText(row.id) }
 
-/** A column of times, told relative to now. */
+/** A column of times relative to now. */
 export const timeColumn = <Row>(
   title: string,
   time: (row: Row) => string | null,
@@ -63,7 +63,7 @@ export const timeColumn = <Row>(
   cell: (row, colours) => colours.dim(cellText(relativeIso(time(row), nowMs))),
 })
 
-/** What has a name and an id besides, and nothing more to tell. */
+/** The columns of objects with only a name and an id. */
 export const printNamed = (output: Output, row: { id: string; name: string }): void =>
   output.one(row, colours =>
     describeFields(

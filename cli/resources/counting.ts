@@ -24,7 +24,7 @@ const COUNTS = `query ($resource: Resource!, $selector: MangoSelector, $by: [Str
 
 export const isCounting = ({ count, by }: ListOptions): boolean => count === true || by !== undefined
 
-/** How many rows match, by the fields that --by names, the most frequent first. */
+/** The number of matching rows by the fields of --by, most frequent first. */
 export const countRows = async (
   session: Session,
   options: ListOptions,

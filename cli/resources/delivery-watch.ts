@@ -2,10 +2,10 @@ import { timeOfId } from '../../shared/time.ts'
 import type { Ask } from '../connection/client.ts'
 import { type DeliveryAtAGlance, glanceFields } from './timeline.ts'
 
-/** What tells whether a delivery has changed: an attempt counts, and so does an end. */
+/** The part of a delivery that shows a change: its attempts and its end. */
 type Mark = Pick<DeliveryAtAGlance, 'id' | 'status' | 'attemptCount'>
 
-/** What happens, as the server tells of it by itself. */
+/** The subscription by which the server reports changes. */
 export const LIVE_DELIVERIES = `subscription ($selector: MangoSelector) {
   deliveries(selector: $selector) { ${glanceFields} } }`
 
@@ -13,30 +13,30 @@ const documentOf = (fields: string) => `query ($query: MangoQuery) { deliveries(
 const MARKS = documentOf('id status attemptCount')
 const DELIVERIES = documentOf(glanceFields)
 
-/** Marks are small. */
+/** Marks are small, so a page has many. */
 const MARKS_PAGE = 5_000
 const PAGE = 500
-/** Ids are made before the transaction that stores them ends: one may show up after others that are later. */
+/** An id is created before its transaction commits, so it may appear after later ids. */
 const OVERLAP_MS = 2_000
-/** Some transactions are long, and some clocks behind; one look in so many goes back further. */
+/** Some transactions are long and some clocks behind, so one look in this many goes back further. */
 const FAR_OVERLAP_MS = 30_000
 const FAR_EVERY = 10
-/** The retries of the schedule take 85 minutes: what is older and still pending was asked to wait. */
+/** The retries take 85 minutes: an older pending delivery was asked to wait. */
 const PENDING_SINCE_MS = 90 * 60_000
-/** Of the deliveries that are pending already, so many of the newest are followed. */
+/** The most deliveries pending at the start to follow, newest first. */
 const MOST_PENDING_BEFORE = 100_000
-/** Pending ones that a look asks for; where there are more they take turns. */
+/** The most pending deliveries of one look; more take turns. */
 const PENDING_A_LOOK = 4 * MARKS_PAGE
 
 /**
- * What changes among deliveries, found by asking for it now and then. New ones are found by their ids, which are in the
- * order of time (RFC 9562 section 5.7) and indexed, and those that are pending by asking for them, so that a look costs
- * the same in a table of millions. Each end is told once; of several attempts between two looks the last one is told.
+ * Finds changed deliveries by polling. New ones are found by their ids, which are indexed and in the order of time (RFC
+ * 9562 section 5.7), pending ones by asking for them, so that a look costs the same in a table of millions. Each end is
+ * reported once; of several attempts between two looks only the last one.
  */
 export class DeliveryWatch {
   readonly #ask: Ask
   readonly #conditions: Record<string, unknown>
-  /** As last told. Settled ones are forgotten once no look can find them again. */
+  /** The last reported state of each delivery. Settled ones are forgotten when no look can find them again. */
   readonly #known = new Map<string, { mark: string; pending: boolean }>()
   /** The time of the newest id seen, in epoch milliseconds by the server's clock. */
   #newestMs = 0
@@ -47,7 +47,7 @@ export class DeliveryWatch {
     this.#conditions = conditions
   }
 
-  /** Takes in what there is already, so that only what changes from here on is told. */
+  /** Reads the present state, so that only later changes are reported. */
   async begin(): Promise<void> {
     const [newest] = await this.#find<Mark>(MARKS, {}, { sort: [{ id: 'desc' }], limit: 1 })
     if (!newest) return
@@ -62,9 +62,8 @@ export class DeliveryWatch {
   }
 
   /**
-   * What has changed since the last look, in batches: what is new in the order of creation, then what has become of the
-   * others. A delivery that was queued and sent meanwhile comes once. What has not been taken when a request fails
-   * comes again.
+   * The changes since the last look in batches: new deliveries in the order of creation, then changed ones. A delivery
+   * that was queued and sent meanwhile comes once. Changes not consumed when a request fails come again.
    */
   async *changes(): AsyncGenerator<DeliveryAtAGlance[]> {
     this.#looks += 1
@@ -80,7 +79,7 @@ export class DeliveryWatch {
     this.#forget()
   }
 
-  /** Whether a delivery, as the server has told of it by itself, is not as it was told last. */
+  /** Whether a delivery reported by the server differs from its last reported state. */
   note(delivery: DeliveryAtAGlance): boolean {
     const isChanged = this.#known.get(delivery.id)?.mark !== markOf(delivery)
     this.#noteAll([delivery])
@@ -88,7 +87,7 @@ export class DeliveryWatch {
     return isChanged
   }
 
-  /** Those of a page that are not as they were told last. */
+  /** The deliveries of a page that differ from their last reported state. */
   async *#changed(page: Mark[]): AsyncGenerator<DeliveryAtAGlance[]> {
     const ids = page.filter(each => this.#known.get(each.id)?.mark !== markOf(each)).map(({ id }) => id)
     for (const some of inPages(ids, PAGE)) {

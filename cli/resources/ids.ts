@@ -2,7 +2,7 @@ import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { cellText } from '../output/output.ts'
 
-/** What has ids, by the API's name of its list. */
+/** The resources with ids, by the API's name of their list. */
 type Resource =
   | 'webhooks'
   | 'deliveries'
@@ -24,15 +24,15 @@ const NOUNS: Record<Resource, string> = {
   accessTokens: 'access token',
 }
 
-/** The commands that list them, where those are called otherwise than the API's list. */
+/** The commands that list them, if their name differs from the API's. */
 const LISTS: Partial<Record<Resource, string>> = { projectReports: 'reports', accessTokens: 'tokens' }
 
 const WHOLE = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const END = /^(?=.{4,35}$)[0-9a-f]*(-[0-9a-f]+)*$/i
 
 /**
- * The id that is meant by one, by the end of one that no other has, or by a webhook's name or URL. What is none of
- * these is left to the server. Throws a CliError: exit code 3 where there is none, 2 where several are meant.
+ * The id meant by an id, by a unique end of an id, or by a webhook's name or URL. Anything else is left to the server.
+ * Throws a CliError: exit code 3 if nothing matches, 2 if several match.
  */
 export const resolveId = async (session: Session, resource: Resource, given: string): Promise<string> => {
   if (WHOLE.test(given) || session.dryRun) return given
@@ -53,14 +53,14 @@ export const resolveId = async (session: Session, resource: Resource, given: str
   )
 }
 
-/** As resolveId, for each of some; undefined where none are given. */
+/** As resolveId for several; undefined if none are given. */
 export const resolveIds = async <Given extends string[] | undefined>(
   session: Session,
   resource: Resource,
   given: Given,
 ): Promise<Given | string[]> => given && Promise.all(given.map(one => resolveId(session, resource, one)))
 
-/** As resolveId, for a filter, which would find nothing in silence. Undefined where none is given. */
+/** As resolveId for a filter, which would otherwise silently find nothing. Undefined if none is given. */
 export const existingId = async <Given extends string | undefined>(
   session: Session,
   resource: Resource,
@@ -79,7 +79,7 @@ export const existingId = async <Given extends string | undefined>(
 const selectorFor = (resource: Resource, given: string): Record<string, unknown> | undefined => {
   const ofId = END.test(given) ? [{ id: { $regex: `${given.toLowerCase()}$` } }] : []
   if (resource !== 'webhooks') return ofId[0]
-  // As lists show it, with its scheme or without.
+  // A URL with or without its scheme, as lists show it.
   const urls = /[.:]/.test(given) ? [{ url: { $in: [given, `https://${given}`, `http://${given}`] } }] : []
   return { $or: [...ofId, { name: given }, ...urls] }
 }

@@ -1,4 +1,4 @@
-/** What every list takes. */
+/** The options of every list. */
 export interface ListOptions {
   selector?: string | undefined
   sort?: string | undefined

@@ -11,10 +11,7 @@ import type { ListOptions } from './list-options.ts'
 import { allOf, type MangoQuery } from './mango-query.ts'
 import { placeOf, selectPlace, withoutPlace } from './place.ts'
 
-/**
- * A person gets so many rows at a time unless they say how many; a program gets all of them, or an error that says to
- * page.
- */
+/** A person gets this many rows at a time by default; a program gets all, or an error that says to page. */
 const ROWS_FOR_PEOPLE = 50
 
 /** A `list` command with the options of every list, to which its noun adds its own. */
@@ -43,13 +40,12 @@ export interface Listing<Row> {
   view: View<Row>
   /** Conditions from the command's own options. */
   conditions?: Record<string, unknown>[]
-  /** Used when --sort is not given; the order of creation if there is none. */
+  /** The default sort; without one, the order of creation. */
   sort?: MangoQuery['sort']
 }
 
 /**
- * The query that a list's options ask for. Where only so many are shown unasked, it asks for one more, which tells
- * whether there are more.
+ * The query of a list's options. With the default number of rows, it asks for one more, to see whether there are more.
  */
 export const mangoQuery = (
   options: ListOptions,
@@ -70,7 +66,7 @@ export const mangoQuery = (
   return { query, shownLimit: shortened ? ROWS_FOR_PEOPLE : undefined }
 }
 
-/** Asks the API for a list and prints it: to a person page by page as they ask for more, to a program all at once. */
+/** Prints a list from the API: page by page for a person, all at once for a program. Throws a CliError. */
 export const list = async <Row extends { id: string }>(
   session: Session,
   options: ListOptions,
@@ -97,7 +93,7 @@ export const list = async <Row extends { id: string }>(
     if (total === 0 && filtersOf(options) !== '') {
       const empty = `No ${listing.noun[1]} with ${filtersOf(options)}.`
       output.list([], { ...listing.view, empty })
-      // A program gets its empty list, and a person who reads it what was asked for.
+      // A program gets an empty list, a person a hint with the filters.
       if (!output.forPeople && !output.formGiven) output.message(empty)
       return
     }
@@ -112,11 +108,11 @@ export const list = async <Row extends { id: string }>(
   }
 }
 
-/** Rows of one request of a walk through all of them. */
+/** Rows of one request of --all. */
 const PAGE = 1_000
 const PROGRESS_EVERY_MS = 3_000
 
-/** Page by page, printed as it comes; JSON, which is one array, at the end. */
+/** Prints page by page; JSON, which is one array, at the end. */
 const listAll = async <Row extends { id: string }>(
   session: Session,
   query: MangoQuery,
@@ -149,7 +145,7 @@ const listAll = async <Row extends { id: string }>(
 
 const NO_FILTERS = ['all', 'count', 'by', 'sort', 'limit', 'after', 'afterValues', 'dryRun']
 
-/** The options that chose what is listed, as they were given: `--status rejected --since 2h`. */
+/** The given filter options: `--status rejected --since 2h`. */
 const filtersOf = (options: ListOptions): string =>
   Object.entries(options)
     .filter(([name, value]) => value !== undefined && !NO_FILTERS.includes(name))
@@ -159,7 +155,7 @@ const filtersOf = (options: ListOptions): string =>
     })
     .join(' ')
 
-/** One word for a shell, whatever is in it. */
+/** Quotes a word for a shell. */
 const inShell = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`
 
 /** `createdAt,-name`: the first ascending, the second descending. */

@@ -1,4 +1,4 @@
-/** What the API's lists take; see the description of MangoQuery in its schema. */
+/** The argument of the API's lists; see MangoQuery in its schema. */
 export interface MangoQuery {
   selector?: Record<string, unknown>
   sort?: Record<string, 'asc' | 'desc'>[]
@@ -9,8 +9,8 @@ export interface MangoQuery {
 }
 
 /**
- * A selector that asks for all of the conditions that are given, or undefined when none is. An empty one asks for
- * nothing; inside another it would ask for what is equal to `{}`, as in CouchDB.
+ * Joins the given conditions with `and`; undefined if there are none. Empty conditions are dropped, because inside
+ * another selector they would mean equality with `{}`, as in CouchDB.
  */
 export const allOf = (given: Record<string, unknown>[]): Record<string, unknown> | undefined => {
   const conditions = given.filter(condition => Object.keys(condition).length > 0)

@@ -4,17 +4,17 @@ import { readText } from '../options.ts'
 import { type Colours, cellText, type View } from '../output/output.ts'
 import { count } from '../output/time.ts'
 
-/** What became of one of many. */
+/** The result of one of many. */
 export interface Result {
-  /** The id of what was made or changed; where that failed, the one that was given. */
+  /** The id of the created or changed object; the given id if that failed. */
   id: string
-  /** As it was given. */
+  /** The given value. */
   of: string
   outcome: string
   error: { code: string; message: string; hint: string | null } | null
 }
 
-/** What the server does at once for one command; its own requests have their limits. */
+/** How many requests of one command run at once. */
 const AT_ONCE = 5
 const PROGRESS_EVERY_MS = 3_000
 
@@ -29,8 +29,8 @@ export const givenIds = (given: string[]): string[] => {
 }
 
 /**
- * Does the same for each. One that fails keeps none of the others back; what none can have, such as an answer, ends it.
- * Throws a CliError, exit code 1, that counts those that failed.
+ * Does the same for each. A failure of one does not stop the others; an error that concerns all, such as an unreachable
+ * server, does. Throws a CliError, exit code 1, with the number of failures.
  */
 export const forEach = async (
   session: Session,
@@ -75,7 +75,7 @@ export const forEach = async (
   )
 }
 
-/** Where it is not this one's fault, the others would fail alike. */
+/** An error that is not this one's fault would fail the others too. */
 const ownFault = (error: unknown): NonNullable<Result['error']> => {
   if (
     !(error instanceof CliError) ||

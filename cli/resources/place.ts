@@ -2,17 +2,17 @@ import type { MangoQuery } from './mango-query.ts'
 
 type Sort = NonNullable<MangoQuery['sort']>
 
-/** Takes any path, and is selected as a whole. */
+/** A field of JSON, which takes any path and is selected as a whole. */
 const JSON_FIELD = 'payload'
 
 const alias = (index: number): string => `sortedBy${index}`
 const ALIAS = /^sortedBy\d+$/
 
-/** GraphQL selection of what rows are sorted by, under names of its own: a walk goes on from there. */
+/** The GraphQL selection of the sort fields, under aliases, to continue from. */
 export const selectPlace = (sort: Sort): string =>
   isById(sort) ? '' : sort.map((key, index) => `${alias(index)}: ${select(pathOf(key))}`).join(' ')
 
-/** Where a walk goes on after a row that was selected so, whatever becomes of the row. */
+/** The position after a row selected this way, which stays valid even if the row changes. */
 export const placeOf = (row: { id: string }, sort: Sort): Pick<MangoQuery, 'after' | 'afterValues'> => {
   const after = row.id
   if (isById(sort)) return { after }
@@ -23,11 +23,11 @@ export const placeOf = (row: { id: string }, sort: Sort): Pick<MangoQuery, 'afte
   return { after, afterValues: values }
 }
 
-/** The row as it was asked for. */
+/** The row without the aliases. */
 export const withoutPlace = <Row extends object>(row: Row): Row =>
   Object.fromEntries(Object.entries(row).filter(([name]) => !ALIAS.test(name))) as Row
 
-/** The id says all by itself. */
+/** The id alone is sufficient. */
 const isById = (sort: Sort): boolean => sort.length === 0 || pathOf(sort[0]!).join('.') === 'id'
 
 const pathOf = (key: Sort[number]): string[] => Object.keys(key)[0]!.split('.')

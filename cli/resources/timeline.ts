@@ -39,20 +39,20 @@ export interface Delivery {
   eventType: string
   event: { id: string; payload: unknown; example?: boolean } | null
   status: DeliveryStatus
-  /** The receiver had handled it at an earlier attempt, whose answer was late or lost. */
+  /** Whether the receiver had handled it at an earlier attempt, whose answer was late or lost. */
   handledBefore?: boolean
   attemptCount: number
   nextAttemptAt: string | null
-  /** The one of its project that it waits for, where its webhook keeps their order. */
+  /** The delivery of the same project that it waits for, if its webhook keeps the order. */
   waitsFor?: { id: string; attemptCount: number; nextAttemptAt: string | null } | null
   createdAt: string
   finishedAt: string | null
   attempts: Attempt[]
-  /** Another delivery to the same webhook, whose 429 made all of them wait. */
+  /** Another delivery to the same webhook, whose 429 holds this one. */
   heldBy?: { id: string; until: string } | undefined
 }
 
-/** What has become of a delivery in each status. Who looks for what failed looks for both ways to fail. */
+/** The outcome of each status; two statuses are failures. */
 export const outcomes: Record<DeliveryStatus, 'waiting' | 'failed' | 'delivered' | 'cancelled'> = {
   pending: 'waiting',
   rejected: 'failed',
@@ -63,7 +63,7 @@ export const outcomes: Record<DeliveryStatus, 'waiting' | 'failed' | 'delivered'
 
 export const hasFailed = (status: DeliveryStatus): boolean => entryFor(outcomes, status) === 'failed'
 
-/** The statuses that an option names. Throws a CliError, exit code 2, for one that there is not. */
+/** The statuses of an option. Throws a CliError, exit code 2, for an unknown one. */
 export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | undefined =>
   given?.map(status => {
     const known = deliveryStatuses.find(each => each === status)
@@ -74,13 +74,13 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
     )
   })
 
-/** GraphQL selection of everything that a delivery's timeline is told from. */
+/** The GraphQL selection for a delivery's timeline. */
 export const deliveryFields = `id webhookId webhook { id url name status statusReason deletedAt }
   eventType event { id payload example } status handledBefore attemptCount nextAttemptAt
   waitsFor { id attemptCount nextAttemptAt } createdAt finishedAt
   attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
 
-/** One attempt on one line: what came back, and how long it took. */
+/** One attempt on one line: the answer and its duration. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
   const took = attempt.durationMs === null ? '' : colours.dim(`  after ${duration(attempt.durationMs)}`)
   return `${describeAnswer(attempt, colours)}${took}`
@@ -100,7 +100,7 @@ const describeAnswer = (attempt: Attempt, colours: Colours): string => {
   return colour(`answered ${cellText(statusCode)}${asked}`)
 }
 
-/** What a line about a delivery needs; of its attempts the last one. */
+/** The data for a line about a delivery, with its last attempt. */
 export type DeliveryAtAGlance = Pick<
   Delivery,
   | 'id'
@@ -117,19 +117,19 @@ export type DeliveryAtAGlance = Pick<
   attempts: Pick<Attempt, 'number' | 'startedAt' | 'durationMs' | 'statusCode' | 'failure' | 'retryAfter'>[]
 }
 
-/** What is left of a whole delivery. */
+/** Reduces a delivery to that. */
 export const atAGlance = (delivery: Delivery): DeliveryAtAGlance => ({
   ...delivery,
   attempts: delivery.attempts.slice(-1),
 })
 
-/** GraphQL selection of DeliveryAtAGlance. */
+/** The GraphQL selection of DeliveryAtAGlance. */
 export const glanceFields = `id webhookId webhook { url name } eventType
   status handledBefore attemptCount nextAttemptAt createdAt finishedAt
   attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
     number startedAt durationMs statusCode failure retryAfter }`
 
-/** One sign for how it stands, which says it without colour too. */
+/** A sign for its state, distinct without colour too. */
 export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Colours): string => {
   switch (entryFor(outcomes, status)) {
     case 'delivered':
@@ -143,7 +143,7 @@ export const statusMark = ({ status, attempts }: DeliveryAtAGlance, colours: Col
   }
 }
 
-/** What has happened to a delivery, in a few words: `delivered (200, 12 ms)`, `again in 5 s (500)`, `queued`. */
+/** The state of a delivery in a few words: `delivered (200, 12 ms)`, `again in 5 s (500)`, `queued`. */
 export const describeState = (
   { status, handledBefore, attempts, nextAttemptAt }: DeliveryAtAGlance,
   nowMs: number,
@@ -165,8 +165,8 @@ export const describeState = (
 }
 
 /**
- * The timeline of a delivery for people: each attempt, what was answered, the waits between, and what happens next and
- * when. Times are this machine's, in the one zone that the timeline names.
+ * The timeline of a delivery for people: each attempt with its answer, the waits between, and what happens next and
+ * when. Times are in this machine's zone, which the timeline names.
  */
 export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
   const { webhook, event } = delivery
@@ -194,7 +194,7 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
     }
     lines.push(line(attempt.startedAt, `attempt ${attempt.number}  ${describeAttempt(attempt, colours)}`))
     if (attempt.response) {
-      // What was answered last is what a reader is after.
+      // The last answer is shown in full, because readers look for it.
       const said = attempt === delivery.attempts.at(-1) ? attempt.response : shorten(attempt.response)
       lines.push(`${' '.repeat(INDENT)}${colours.dim('it said:')} ${cellText(said)}`)
     }
@@ -205,7 +205,7 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
   return `${head}\n${lines.join('\n')}\n\n${next}\n\n${colours.dim('Payload')}\n${payload.join('\n')}\n`
 }
 
-/** Why it is not attempted before then, where that is not the schedule. */
+/** Why it is not attempted earlier, if the reason is not the schedule. */
 const whyThen = ({ attempts, heldBy }: Delivery, at: number, zone: number): string => {
   const own = attempts.at(-1)
   if (own?.statusCode === 429 && own.retryAfter !== null) return ' The endpoint asked to wait until then (429).'
@@ -216,7 +216,7 @@ const whyThen = ({ attempts, heldBy }: Delivery, at: number, zone: number): stri
   )
 }
 
-/** Which one has the turn, where the webhook keeps the order of its projects. */
+/** The delivery that has the turn, if the webhook keeps the order of its projects. */
 const whyItWaits = ({ waitsFor }: Delivery, zone: number): string => {
   if (!waitsFor) return ''
   const { id, attemptCount, nextAttemptAt } = waitsFor
@@ -227,10 +227,10 @@ const whyItWaits = ({ waitsFor }: Delivery, zone: number): string => {
   )
 }
 
-/** Those that wait for one endpoint are spread a little. */
+/** Held deliveries of one endpoint are spread a little in time. */
 const HELD_TOLERANCE_MS = 60_000
 
-/** What becomes of a delivery from here, and what a reader can do about it. */
+/** What happens to a delivery next, and what a reader can do. */
 const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: number, colours: Colours) => string> = {
   pending: (delivery, nowMs, zone, colours) => {
     const number = delivery.attemptCount + 1

@@ -2,21 +2,21 @@ import type { Permission } from '../../shared/vocabulary.ts'
 import type { Ask } from '../connection/client.ts'
 import { cellText } from '../output/output.ts'
 
-/** The calling access token, as the API shows it. */
+/** The access token in use. */
 export interface Viewer {
   id: string
   name: string
   apiKey: string
   permissions: Permission[]
   seesAllOrganisations: boolean
-  /** Those it is limited to; none if it sees all, which may be more than a list can hold. */
+  /** The organisations it is limited to; empty if it sees all, which may be too many for a list. */
   organisations: { id: string; name: string }[]
   expiresAt: string | null
 }
 
 const viewerDocument = '{ viewer { id name apiKey permissions seesAllOrganisations expiresAt } }'
 
-/** Asks which access token this is. */
+/** Asks the server for the access token in use. Throws a CliError. */
 export const askViewer = async (ask: Ask): Promise<Viewer> => {
   const { viewer } = await ask<{ viewer: Omit<Viewer, 'organisations'> }>(viewerDocument)
   if (viewer.seesAllOrganisations) return { ...viewer, organisations: [] }

@@ -5,16 +5,16 @@ import { neutralise } from '../output/neutralise.ts'
 import { wordsOf } from '../output/words.ts'
 import { fieldNames, inputTypes, settableStatuses, type Webhook, type WebhookInput } from './webhook.ts'
 
-/** A webhook as a file describes it. What is not given is left as it is, or as the API has it for a new one. */
+/** A webhook in a file. Missing fields stay as they are, or get the API's default for a new one. */
 export type WebhookEntry = Partial<WebhookInput> & Pick<WebhookInput, 'url'>
 
 const KNOWN = wordsOf<keyof WebhookEntry>(inputTypes)
 const isKnown = (name: string): boolean => KNOWN.some(known => known === name)
-/** What `webhooks list --output json` says besides, so that its output can be given back. */
+/** Fields of `webhooks list --output json` that are accepted and ignored, so that its output can be applied. */
 const isReadOnly = (name: string): boolean => fieldNames.some(known => known === name)
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
-/** What of an entry can be wrong, and is not the API's to say: the fault in a value, in a sentence or less. */
+/** The checks of an entry: each returns the fault of a value in at most a sentence. */
 const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined> = {
   url: value =>
     typeof value === 'string' && /^https?:$/.test(URL.parse(value)?.protocol ?? '')
@@ -44,8 +44,8 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
 }
 
 /**
- * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, that names every
- * fault of every entry, since a file of ten should not need ten tries.
+ * Reads webhooks from a JSON array, from NDJSON, or from one object. Throws a CliError, exit code 2, with every fault
+ * of every entry.
  */
 export const parseWebhookFile = (text: string, source: string): WebhookEntry[] => {
   const values = parse(text, source)
@@ -65,13 +65,13 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
   })
 }
 
-/** Which of what an entry gives is not so yet. */
+/** The fields of an entry that differ from the webhook. */
 export const differences = (entry: WebhookEntry, webhook: Webhook): (keyof WebhookEntry)[] =>
   KNOWN.filter(name => name !== 'id' && entry[name] !== undefined && !isSame(entry[name], webhook[name]))
 
 type Value = Webhook[keyof WebhookInput]
 
-/** Lists are sets here: their order says nothing, nor does that of labels. No name is an empty one. */
+/** Compares lists and labels without their order; a missing name equals an empty one. */
 const isSame = (one: Value, other: Value): boolean => {
   if (Array.isArray(one) && Array.isArray(other)) {
     return new Set(one).size === new Set(other).size && one.every(value => other.includes(value))
@@ -94,7 +94,7 @@ const parse = (text: string, source: string): unknown[] => {
     return Array.isArray(value) ? value : [value]
   } catch (error) {
     const lines = text.split('\n').flatMap((line, index) => (line.trim() === '' ? [] : [{ line, number: index + 1 }]))
-    // An array over several lines is not one webhook a line: then it is the array that has the fault.
+    // For an array over several lines, the fault of the whole text is reported.
     if (lines.length === 1 || !lines[0]!.line.trim().startsWith('{') || lines[0]!.line.trim() === '{') {
       throw usageError(
         `${source} is not JSON: ${neutralise((error as Error).message)}.`,
@@ -130,7 +130,7 @@ const faultOfList = (name: string, value: unknown): string | undefined =>
 
 const shown = (value: unknown): string => (value === undefined ? 'missing' : neutralise(JSON.stringify(value)))
 
-/** Two entries for one webhook would undo each other on each run. */
+/** Refuses two entries for one webhook, which would undo each other on each run. */
 const repeated = (entries: WebhookEntry[]): string[] => {
   const faults: string[] = []
   const seen = new Map<string, number>()

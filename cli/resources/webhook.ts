@@ -6,11 +6,11 @@ import { relativeIso } from '../output/time.ts'
 import { wordsOf } from '../output/words.ts'
 import { labelsCell, onlyFails, statusCell, webhookStatusCell } from './cells.ts'
 
-/** A webhook as the API shows it. Each field stands in FIELDS too; a test compares them with the API's own. */
+/** A webhook of the API. FIELDS has each field too; a test compares them with the API's. */
 export interface Webhook {
   id: string
   url: string
-  /** Null where it was given none. */
+  /** Null if it has none. */
   name: string | null
   labels: Record<string, string>
   events: string[]
@@ -21,18 +21,18 @@ export interface Webhook {
   statusReason: string | null
   createdAt: string
   updatedAt: string
-  /** Null but for one that only its deliveries still lead to. */
+  /** Null unless it is deleted and only its deliveries still lead to it. */
   deletedAt: string | null
   lastDeliveryAt: string | null
   health: Record<DeliveryStatus, number>
 }
 
-/** What needs somebody comes first. */
+/** The order of display: what needs attention comes first. */
 const HEALTH = wordsOf<DeliveryStatus>({ rejected: 1, dropped: 1, pending: 1, cancelled: 1, delivered: 1 })
 
 /**
- * `argument`: the API's type of it where a client sets it. `selection`: what is selected of it, where that is more than
- * its name.
+ * `argument`: its GraphQL type if a client can set it. `selection`: its GraphQL selection if that is more than its
+ * name.
  */
 const FIELDS = {
   id: { argument: 'UUID!' },
@@ -59,17 +59,17 @@ type Settable = {
 /** The statuses that a client sets. */
 export const settableStatuses = ['active', 'disabled'] as const satisfies WebhookStatus[]
 
-/** What a client sets of a webhook. */
+/** The fields that a client can set. */
 export type WebhookInput = Omit<Pick<Webhook, Settable>, 'status'> & { status: (typeof settableStatuses)[number] }
 
-/** Every field, in the order in which it is shown as data. */
+/** Every field, in the order of the data. */
 export const fieldNames = wordsOf<keyof Webhook>(FIELDS)
-/** The API's type of each field that a client sets. */
+/** The GraphQL type of each settable field. */
 export const inputTypes = Object.fromEntries(
   Object.entries(FIELDS).flatMap(([name, field]) => ('argument' in field ? [[name, field.argument]] : [])),
 ) as Record<Settable, string>
 
-/** GraphQL selection of everything that is told about a webhook. */
+/** The GraphQL selection of a webhook. */
 export const webhookFields = Object.entries(FIELDS)
   .map(([name, field]) => ('selection' in field ? field.selection : name))
   .join(' ')
@@ -83,15 +83,15 @@ const mutationOf = (name: string, types: Record<string, string>): string => {
 }
 
 const { id: _id, status: _status, ...creationTypes } = inputTypes
-/** Creates a webhook, under an id of the server's. */
+/** Creates a webhook with an id from the server. Throws a CliError. */
 export const createWebhook = mutationOf('createWebhook', { ...creationTypes, url: 'String!' })
-/** Creates or changes the webhook with an id. */
+/** Creates or changes the webhook with an id. Throws a CliError. */
 export const upsertWebhook = mutationOf('upsertWebhook', inputTypes)
 
-/** A name and a value for each field; undefined for one that has no line of its own. */
+/** The label and value of each field; undefined for one without a line of its own. */
 export type WebhookLines = Record<keyof Webhook, [name: string, value: string] | undefined>
 
-/** The webhook with this id. Throws a CliError, exit code 3, when the access token sees none. */
+/** The webhook with this id. Throws a CliError, exit code 3, if the access token sees none. */
 export const findWebhook = async (session: Session, id: string): Promise<Webhook> => {
   const { webhooks } = await session.graphql<{ webhooks: Webhook[] }>(
     `query ($query: MangoQuery) { webhooks(query: $query) { ${webhookFields} } }`,
@@ -107,18 +107,18 @@ export const findWebhook = async (session: Session, id: string): Promise<Webhook
   )
 }
 
-/** The same, before something is done with it; undefined where the access token may do that, and not look. */
+/** The same before an action; undefined if the access token may act but not read. */
 export const lookAtWebhook = (session: Session, id: string): Promise<Webhook | undefined> =>
   findWebhook(session, id).catch(unlessForbidden)
 
-/** An access token that has the permission webhooks alone may change what it may not read. */
+/** An access token with only the permission webhooks may change webhooks that it cannot read. */
 export const unlessForbidden = (error: unknown): undefined => {
   if (!(error instanceof CliError) || error.code !== 'FORBIDDEN') throw error
 }
 
 /**
- * The id for a webhook that is to be made once: it follows from access token and URL, so that a run whose answer was
- * lost, or two at once, make one webhook and not two.
+ * The id for a new webhook, derived from access token and URL, so that a repeated or concurrent run creates one webhook
+ * and not two.
  */
 export const idForUrl = async (apiKey: string, url: string): Promise<string> => {
   const { v5: uuid } = await import('uuid')

@@ -3,13 +3,13 @@ import { neutralise } from '../output/neutralise.ts'
 import { jwksUrl } from './jwks.ts'
 import { clockAhead, onTime } from './time-advice.ts'
 
-/** What is known of a verification besides the token. */
+/** The circumstances of a verification besides the token. */
 export interface Circumstances {
   token: string
   /** URL or file of the keys. */
   keySource: string
   issuer: string | undefined
-  /** The issuer was not named: the server's URL was taken. */
+  /** Whether the issuer was not named and the server's URL was taken. */
   issuerAssumed: boolean
   audience: string | undefined
   /** When `--at` was given. */
@@ -17,8 +17,8 @@ export interface Circumstances {
 }
 
 /**
- * The checks, with advice on those that failed as far as the circumstances allow: what differs in an address, which
- * keys there are, and whose clock is off. Asks the issuer for its time, unless the keys are in a file.
+ * Adds advice to failed checks as far as possible: what differs in an address, which keys exist, and whose clock is
+ * off. Asks the issuer for its time, unless the keys are in a file.
  */
 export const withAdvice = async ({ checks, claims }: Verification, circumstances: Circumstances): Promise<Check[]> => {
   const failed = (name: Check['name']) => checks.some(check => check.name === name && check.status === 'failed')
@@ -57,7 +57,7 @@ const adviceOn = (
   }
 }
 
-/** What is no token because of where it came from, or how it came here. */
+/** Recognises text that is not a token: another kind of credential, or a token damaged by copying. */
 const onFormat = (token: string): Partial<Check> => {
   const [, scheme] = /^(?:authorization:\s*)?["']?(HMAC-SHA256|Basic|Digest)\s/i.exec(token) ?? []
   if (scheme?.toUpperCase() === 'HMAC-SHA256') {

@@ -7,7 +7,7 @@ import { withAdvice } from './check-advice.ts'
 import { jwksUrl, keysFrom, kidOf } from './jwks.ts'
 import { claimsOf, type ReceivedToken } from './token-source.ts'
 
-/** What a token is to be checked against, as the command line says it. */
+/** The options that a token is checked against. */
 export interface Expectations {
   issuer?: string | undefined
   audience?: string | undefined
@@ -20,7 +20,7 @@ export interface Expectations {
   seen?: ((jti: string) => boolean) | undefined
 }
 
-/** Checks a token, with advice on what failed. Throws a CliError when it is not known whose keys to check with. */
+/** Checks a token, with advice on failed checks. Throws a CliError if the issuer is unknown. */
 export const checkToken = async (
   session: Session,
   given: ReceivedToken,
@@ -52,7 +52,7 @@ export const checkToken = async (
   return { ...checked, ok: judged.every(({ status }) => status !== 'failed'), checks: judged }
 }
 
-/** What a receiver must check is not left unchecked. */
+/** With --strict, every check of a receiver must be possible. */
 const strictly = (check: Check): Check =>
   check.status === 'skipped' && (check.name === 'issuer' || check.name === 'audience')
     ? {
@@ -66,7 +66,7 @@ const strictly = (check: Check): Check =>
 
 const hostOf = (keySource: string): string => URL.parse(keySource)?.host || keySource
 
-/** Of a body that is not told byte for byte, the digest is not known. */
+/** Without the exact bytes of the body, its digest is unknown. */
 const withoutDigest = (verification: Verification): Verification => {
   const checks = verification.checks.map(
     (check): Check =>
@@ -81,7 +81,7 @@ const withoutDigest = (verification: Verification): Verification => {
   return { ...verification, checks, ok: checks.every(({ status }) => status !== 'failed') }
 }
 
-/** Whom the token names: for a person to judge, and not to be believed by itself. */
+/** The issuer that the token claims, for a person to judge. */
 const issuerOf = (token: string): string => {
   const { iss } = claimsOf(token)
   return typeof iss === 'string' ? ` The token says that it comes from ${cellText(iss)}.` : ''

@@ -18,7 +18,7 @@ const X11: Program[] = [
   ['xclip', '-selection', 'clipboard', '-out'],
 ]
 
-/** What prints the clipboard's text on this system: the first of them that does. The last is for WSL. */
+/** The programs that print the clipboard on this system; the first that works is used. The last is for WSL. */
 const programs = (): Program[] => {
   if (process.platform === 'darwin') return [['pbpaste']]
   if (process.platform === 'win32') return [POWERSHELL]
@@ -26,11 +26,11 @@ const programs = (): Program[] => {
   return [...(process.env.WAYLAND_DISPLAY ? [WAYLAND] : []), ...X11, POWERSHELL]
 }
 
-/** A program that waits for its display is given up. */
+/** The time limit, for a program that waits for a display. */
 const WAIT_MS = 10_000
 const LONGEST = 16 * 1024 * 1024
 
-/** The clipboard's text. Throws a CliError where there is no clipboard, or nothing to read it with. */
+/** The clipboard's text. Throws a CliError if there is no clipboard, or no program to read it. */
 export const readClipboard = async (): Promise<string> => {
   const tried = programs()
   let why = `there is no ${tried.map(([name]) => name).join(', nor ')} here`

@@ -1,10 +1,12 @@
-/** A request in parts, as curl told it. */
+/** A request reconstructed from curl's output. */
 export interface ToldRequest {
   /** Request line and headers. */
   head: string
-  /** Undefined where curl did not tell it, as with -v, or told it with characters missing, as --trace-ascii may. */
+  /** Undefined if curl did not print it, as with -v, or printed it incompletely, as --trace-ascii may. */
   body: string | undefined
-  /** Whether the body is the one that was sent, byte for byte: --trace-ascii prints a dot for what is not ASCII. */
+  /**
+   * Whether the body has the exact bytes that were sent: --trace-ascii prints a dot for other characters than ASCII.
+   */
   isExact: boolean
 }
 
@@ -53,7 +55,7 @@ const fromTrace = (text: string): ToldRequest | undefined => {
 const bytesOf = (lines: { text: string }[]): Buffer =>
   Buffer.from(lines.map(({ text }) => text.slice(0, 48).replaceAll(' ', '')).join(''), 'hex')
 
-/** A line that ends with CR LF is broken there; a longer one goes on in the next. */
+/** A line that ends with CR LF is complete; a longer one continues in the next. */
 const textOf = (lines: { offset: number; text: string }[]): string =>
   lines
     .map(({ offset, text }, index) => {
@@ -62,7 +64,9 @@ const textOf = (lines: { offset: number; text: string }[]): string =>
     })
     .join('')
 
-/** `--trace-ascii` prints a dot for a line feed and for all that is not ASCII; within a string that does no harm. */
+/**
+ * `--trace-ascii` prints a dot for a line feed and for other characters than ASCII; inside a string this is harmless.
+ */
 const isJson = (text: string): boolean => {
   try {
     JSON.parse(text)

@@ -6,7 +6,7 @@ import { neutralise } from '../output/neutralise.ts'
 
 export { jwksUrl, kidOf, type RemoteKeys as KeySource } from '../../receiver/keys.ts'
 
-/** The keys at a URL, as the receiver kit has them. Rejects with a CliError, exit code 5, when they cannot be had. */
+/** The keys at a URL, read by the receiver kit. Rejects with a CliError, exit code 5, if they are unavailable. */
 export const remoteKeys = (url: string): KeySource => {
   const keys = keysAt(url)
   return kid =>
@@ -20,7 +20,7 @@ export const remoteKeys = (url: string): KeySource => {
     })
 }
 
-/** The keys in a file, or at a URL. Throws a CliError, exit code 2, when the file holds none. */
+/** The keys in a file, or at a URL. Throws a CliError, exit code 2, if the file has none. */
 export const keysFrom = (source: string): KeySource => {
   if (/^https?:\/\//.test(source) && URL.canParse(source)) return remoteKeys(source)
   const keys = readKeys(readKeyFile(source))

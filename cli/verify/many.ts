@@ -7,19 +7,19 @@ import { count } from '../output/time.ts'
 import { checkToken, type Expectations } from './check-token.ts'
 import { readToken } from './token-source.ts'
 
-/** What became of one of many saved requests. */
+/** The result of one of many saved requests. */
 interface Verified {
   file: string
   id: unknown
   ok: boolean
-  /** The file that has the same token, if one has. */
+  /** The file with the same token, if there is one. */
   replayOf: string | null
   checks: Check[]
 }
 
 /**
- * Checks saved requests, one a line. One that has the very token of another is a replay; a retry has the same jti and a
- * token of its own. Throws a CliError, exit code 6, when one is not valid.
+ * Checks saved requests and prints a line for each. A request with the token of another is a replay; a retry has the
+ * same jti and its own token. Throws a CliError, exit code 6, if one is invalid.
  */
 export const verifyMany = async (session: Session, files: string[], options: Expectations): Promise<void> => {
   const { output } = session

@@ -2,7 +2,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { usageError } from '../errors.ts'
 import { requestFromCurl } from './curl-output.ts'
 
-/** What a request is written from. */
+/** The parts of a request to write. */
 interface RequestParts {
   method: string
   headers: IncomingHttpHeaders
@@ -11,17 +11,17 @@ interface RequestParts {
 
 /** A delivery as it was received. */
 export interface SavedRequest {
-  /** The whole URL if the request line has it, as those have that `listen` saves; else its path. */
+  /** The whole URL if the request line has it, as in requests saved by `listen`; else the path. */
   target: string
   host: string | undefined
   authorization: string | undefined
-  /** Undefined where what it was saved by does not tell it. */
+  /** Undefined if the saved form does not contain it. */
   body: string | undefined
   /** Whether the body is the one that was sent, byte for byte. */
   isExact: boolean
 }
 
-/** An HTTP/1.1 request as text (RFC 9112), with the whole URL in its first line, so that it tells its own audience. */
+/** An HTTP/1.1 request as text (RFC 9112), with the whole URL in its first line, which is the audience. */
 export const writeRequest = ({ method, headers, body }: RequestParts, url: string): string => {
   const lines = Object.entries(headers).flatMap(([name, value]) =>
     value === undefined ? [] : [`${name}: ${[value].flat().join(', ')}`],
@@ -33,8 +33,8 @@ export const writeRequest = ({ method, headers, body }: RequestParts, url: strin
 export const isRequest = (text: string): boolean => /^(> |0000: )?[A-Z]+ \S+ HTTP\/\d/m.test(text)
 
 /**
- * Reads such a request, or one out of what curl prints with `-v`, `--trace` or `--trace-ascii`; line ends may have lost
- * their CR. Throws a CliError when it is none of these.
+ * Reads such a request, or one from curl's output with `-v`, `--trace` or `--trace-ascii`; line ends may lack their CR.
+ * Throws a CliError for anything else.
  */
 export const readRequest = (text: string): SavedRequest => {
   const { head, body, isExact } = requestFromCurl(text) ?? { ...partsOf(text), isExact: true }
@@ -63,10 +63,7 @@ const partsOf = (text: string): { head: string; body: string | undefined } => {
   return { head, body }
 }
 
-/**
- * The URLs that a saved request may have been sent to: one if the request line has it, else the same host and path with
- * both schemes, since the request does not tell.
- */
+/** The possible URLs of a saved request: one if the request line has it, else host and path with both schemes. */
 export const possibleUrls = ({ target, host }: SavedRequest): string[] => {
   if (/^https?:\/\//.test(target)) return [target]
   return host === undefined ? [] : [`https://${host}${target}`, `http://${host}${target}`]

@@ -2,9 +2,9 @@ import type { Check } from '../../shared/delivery-token.ts'
 import { toIso } from '../../shared/time.ts'
 import { duration, relativeTime } from '../output/time.ts'
 
-// What to do about a token that is not good at this time, and whose clock or mistake that is.
+// Advice on a token that is not valid now, and whose clock or mistake that is.
 
-/** Two clocks that differ by less are as good as equal: a `Date` header tells whole seconds. */
+/** Clocks that differ by less count as equal, because a `Date` header has whole seconds. */
 const SAME_CLOCK_MS = 5_000
 const TIMEOUT_MS = 5_000
 
@@ -23,7 +23,7 @@ export const onTime = (
   const fault = onNumber(name === 'expiry' ? 'exp' : 'iat', own)
   if (fault !== undefined) return fault
   if (name === 'issued_at' && (iat as number) * 1000 <= nowMs + TOLERANCE_MS) return onNotBefore(claims.nbf, nowMs)
-  // Of the other claim there is advice of its own.
+  // The other claim has its own advice.
   if (typeof exp !== 'number' || typeof iat !== 'number' || isMilliseconds(iat)) return advice
   const expired = name === 'expiry' && nowMs >= exp * 1000
   if (name === 'expiry' && !expired) return advice
@@ -57,7 +57,7 @@ const ago = (thenMs: number, nowMs: number): string =>
   nowMs - thenMs < 3_600_000 ? `${duration(nowMs - thenMs)} ago` : relativeTime(thenMs, nowMs)
 const ahead = (thenMs: number, nowMs: number): string => duration(thenMs - nowMs)
 
-/** Two honest clocks differ by so much. */
+/** The tolerance between two correct clocks. */
 const TOLERANCE_MS = 60_000
 
 /** Seconds reach this in the year 5138, milliseconds did in 1973. */
@@ -65,7 +65,7 @@ const isMilliseconds = (value: number): boolean => Math.abs(value) > 1e11
 
 const NOT_MADE = 'the service did not make it, so reject it'
 
-/** What is wrong with a time that is no number of seconds at all. */
+/** The fault of a time that is not a number of seconds. */
 const onNumber = (name: string, value: unknown): string | undefined => {
   if (value === undefined) return `There is no ${name}, which every delivery token has: ${NOT_MADE}.`
   if (typeof value === 'number' && isMilliseconds(value)) {
@@ -84,8 +84,7 @@ const onNotBefore = (nbf: unknown, nowMs: number): string => {
 }
 
 /**
- * How far this machine's clock is ahead of the one that answers at a URL, in milliseconds; undefined if it does not
- * tell.
+ * How far this machine's clock is ahead of the server at a URL, in milliseconds; undefined if its answer has no time.
  */
 export const clockAhead = async (url: string): Promise<number | undefined> => {
   const startedAt = Date.now()
@@ -96,7 +95,7 @@ export const clockAhead = async (url: string): Promise<number | undefined> => {
       cache: 'no-store',
       signal: AbortSignal.timeout(TIMEOUT_MS),
     })
-    // A cache tells the time at which it was filled, and how long ago that was.
+    // A cached answer has the time at which it was cached, and its age.
     const age = Number(response.headers.get('age') ?? 0) * 1000
     const theirs = Date.parse(response.headers.get('date') ?? '')
     const off = (startedAt + Date.now()) / 2 - (theirs + age)

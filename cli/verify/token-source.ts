@@ -3,7 +3,7 @@ import { readBytes, readText } from '../options.ts'
 import { readClipboard } from './clipboard.ts'
 import { isRequest, possibleUrls, readRequest } from './saved-request.ts'
 
-/** Where a token may come from, as the command line says it. */
+/** The options for the source of a token. */
 export interface TokenSource {
   /** The token, `@FILE`, or `-` for standard input. */
   argument?: string | undefined
@@ -12,16 +12,16 @@ export interface TokenSource {
   clipboard?: boolean | undefined
 }
 
-/** A token, and what else came with it. */
+/** A token and the rest of its request. */
 export interface ReceivedToken {
   token: string
   body: string | undefined
-  /** Whether the body is the one that was sent, byte for byte; one that is not says nothing of its digest. */
+  /** Whether the body has the exact bytes that were sent; otherwise its digest is not checked. */
   isExact: boolean
   audience: string | undefined
 }
 
-/** Reads the token from where it is. Throws a CliError unless exactly one place is named, and a token is there. */
+/** Reads the token from its source. Throws a CliError unless exactly one source is named and has a token. */
 export const readToken = async ({ argument, request, clipboard }: TokenSource): Promise<ReceivedToken> => {
   const named = [
     argument !== undefined && 'a token',
@@ -46,7 +46,7 @@ export const readToken = async ({ argument, request, clipboard }: TokenSource): 
 const fromText = (text: string): ReceivedToken =>
   isRequest(text) ? fromRequest(text) : { token: bareToken(text), body: undefined, isExact: true, audience: undefined }
 
-/** What is in a clipboard may be anything, a password too: what is no token is not shown. */
+/** A clipboard may contain anything, even a password: text that is not a token is not shown. */
 const fromClipboard = (text: string): ReceivedToken => {
   const given = fromText(text)
   if (/^[\w-]+\.[\w-]+\.[\w-]*$/.test(given.token)) return given
@@ -66,23 +66,21 @@ const fromRequest = (text: string): ReceivedToken => {
   return { token, body: saved.body, isExact: saved.isExact, audience: urls.find(url => url === aud) ?? urls[0] }
 }
 
-/**
- * What follows “Bearer ” in the header, which may stand in other text, such as a line of a log; else all of the text.
- */
+/** The token after “Bearer ”, possibly inside other text such as a log line; else the whole text. */
 const bareToken = (text: string): string => {
   const found = /(?:^|authorization["']?\s*[:=]\s*["']?)\s*bearer\s+([^\s"',]+)/im.exec(text)
   if (!found) return text.trim()
   const [whole, token = ''] = found
   const after = text.slice(found.index + whole.length)
-  // One that is not whole goes on in the next line, where something has wrapped it.
+  // An incomplete token continues on the next line if something has wrapped it.
   const isCut = !WHOLE.test(token) && /^\s+[\w.-]+(?:\s+[\w.-]+)*\s*$/.test(after)
   return isCut ? (token + after).trim() : token
 }
 
-/** With the 64 bytes of an Ed25519 signature. */
+/** A complete token has the 64 bytes of an Ed25519 signature. */
 const WHOLE = /^[\w-]+\.[\w-]+\.[\w-]{86}$/
 
-/** What a token says, before it is verified: good for a guess, and for nothing else. */
+/** The claims of an unverified token, good only for hints. */
 export const claimsOf = (token: string): Record<string, unknown> => {
   try {
     return JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString('utf8')) ?? {}

@@ -12,10 +12,10 @@ import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
 import type { AttemptResult } from './outcome.ts'
 
-/** Of a key that this process cannot open it is not known when there is another. */
+/** When the next key signs is unknown if this process cannot open the present one. */
 const LONGEST_WAIT_MS = 60_000
 
-/** A ping that was answered with 200: what is written down once the webhook is stored. */
+/** A ping that was answered with 200, to be recorded once the webhook is stored. */
 export type AnsweredPing = {
   deliveryId: string
   eventId: string
@@ -74,7 +74,7 @@ const inWords = (result: AttemptResult): string =>
     ? `it answered ${result.statusCode}`
     : `gave no answer: ${result.detail} (${result.reason})`
 
-/** Writes an answered ping into the history of the webhook it let in. */
+/** Records an answered ping in the history of the webhook that it admitted. */
 export const recordAnsweredPing = async (
   trx: Knex.Transaction,
   webhookId: string,

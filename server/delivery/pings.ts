@@ -1,19 +1,20 @@
 import { TidingsError } from '../../shared/errors.ts'
 
-// Pings, on registration and on demand, have places of their own: whatever an endpoint does with them, deliveries keep
-// theirs. A few are in flight for a token, fewer for a webhook; some more wait a while, each token in turn.
+// Pings, on registration and on demand, have places of their own, so that slow endpoints take no places from
+// deliveries. Few are in flight for a token, fewer for a webhook; some more wait for a while, served by turns of the
+// tokens.
 
 const OF_TOKEN = 4
 const OF_WEBHOOK = 2
 const WAITING_OF_TOKEN = 1_000
 const WAIT_MS = 5_000
 
-/** Whose ping, and of which webhook. */
+/** The owner of a ping, and its webhook. */
 type Pinger = { tokenId: string; webhookId: string }
 
 export type Pings = ReturnType<typeof createPings>
 
-/** @param concurrency attempts in flight at most; pings in flight come to an eighth of them beside */
+/** @param concurrency the most attempts in flight; an eighth as many pings are in flight besides */
 export const createPings = ({ concurrency }: { concurrency: number }) => {
   const size = Math.max(OF_TOKEN, concurrency / 8)
   const inFlight = new Set<Pinger>()
@@ -75,14 +76,14 @@ export const createPings = ({ concurrency }: { concurrency: number }) => {
           : [inFlight.size, 'all access tokens', Math.floor(size)]
     return new TidingsError(
       'RATE_LIMITED',
-      `Pings wait for an answer: ${count} of ${whose}, where at most ${limit} may at once. Nothing was sent. ` +
+      `${count} pings of ${whose} wait for an answer, and at most ${limit} may at once. Nothing was sent. ` +
         'Try again when they have been answered, in 15 s at most.',
       { limit, retryAfterSeconds: 15 },
     )
   }
 
   return {
-    /** Runs what pings, in one of the places for it; RATE_LIMITED when there is none for a while. */
+    /** Runs a ping in one of the places. Throws RATE_LIMITED if none becomes free in time. */
     async run<T>(pinger: Pinger, ping: () => Promise<T>): Promise<T> {
       const own = { ...pinger }
       await turn(own)

@@ -2,9 +2,9 @@ import { request as httpRequest, type RequestOptions } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 import type { Socket } from 'node:net'
 
-/** The proxy did not open a way to the endpoint. Its message is for who runs the server, and has the proxy's name. */
+/** The proxy did not open a connection to the endpoint. The message names the proxy, and is for the operator. */
 export class ProxyError extends Error {
-  /** As Node names what went wrong on the way to the proxy, or `proxy_refused`. */
+  /** Node's code for the failed connection to the proxy, or `proxy_refused`. */
   readonly code: string
 
   constructor(proxy: URL, what: string, code: string) {
@@ -15,12 +15,11 @@ export class ProxyError extends Error {
 }
 
 /**
- * A connection to an address by way of an HTTP proxy (CONNECT, RFC 9110 section 9.3.6), for http as for https. A user
- * name and password in the proxy's URL are sent as Basic credentials. Ended by `signal`.
+ * Connects to an address through an HTTP proxy (CONNECT, RFC 9110 section 9.3.6), for http as for https. A user name
+ * and password in the proxy's URL are sent as Basic credentials. Ended by `signal`.
  *
  * @param proxy its URL, http: or https:
- * @param target an IP address and a port: the proxy is left no name to look up, so what was judged is what is connected
- *   to
+ * @param target an IP address and a port, no name, so that the proxy connects to the address that was checked
  * @throws ProxyError
  */
 export const tunnel = (proxy: URL, target: { address: string; port: number }, signal: AbortSignal): Promise<Socket> => {

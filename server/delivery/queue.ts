@@ -9,64 +9,63 @@ import { type Swept, sweepRows } from '../domain/sweep.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 import type { Rider } from './rider.ts'
 
-// The queue of what is owed: one row a pending delivery, apart from the history and gone when the delivery is settled.
+// The queue: one row for each pending delivery, apart from the history, deleted when the delivery is settled.
 //
 // Invariants
 // 1. A delivery is `pending` exactly while it has a row here. Both change in one transaction, in the settle or in
 //    `domain/deliveries.ts`.
-// 2. A claim looks at due rows in the order of their due time, of all or of each webhook, writes its own id into the
-//    `lease` of those it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run out is
-//    simply due again, for any process. No transaction is open while sending. What is fresh may be inserted as if the
-//    process that commits it had claimed it (`couriers.ts`).
-// 3. `attempt` grows with each claim, so no two attempts of a delivery have the same number, whoever makes them.
-//    The change itself asks whether the row is as it was read: locks only keep claims from meeting, and some engines
-//    have none to pass over.
-// 4. An outcome counts only while the lease is still the one it was claimed under. The exception is a 2XX: the receiver
-//    has acknowledged the event, so the delivery is delivered, whoever has its lease now and even if it was cancelled
-//    meanwhile.
-// 5. Every attempt is logged, also one that no longer counts; a process that dies leaves a row that the next claim logs
+// 2. A claim looks at due rows in the order of their due time, of all webhooks or of each. It writes its own id into
+//    the `lease` of the rows it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run
+//    out is simply due again, for any process. No transaction is open while sending. A fresh row may be inserted as if
+//    the inserting process had claimed it (`couriers.ts`).
+// 3. `attempt` increases with each claim, so no two attempts of a delivery have the same number, whoever makes them.
+//    The change itself is conditional on the row being as it was read. Locks only keep claims from meeting, and some
+//    engines cannot skip locked rows.
+// 4. An outcome counts only under the lease of its claim. The exception is a 2XX: the receiver has acknowledged the
+//    event, so the delivery is delivered, whoever has its lease now and even if it was cancelled meanwhile.
+// 5. Every attempt is logged, even one that no longer counts. A process that dies leaves a row that the next claim logs
 //    as lost.
-// 6. What waits for its turn in a line (`domain/lines.ts`) is never due, and under no lease.
+// 6. A row that waits for its turn in a line (`domain/lines.ts`) is never due, and has no lease.
 
-/** A claimed delivery: what is owed to whom, under which lease. */
+/** A claimed delivery and its lease. */
 export type Claim = {
   deliveryId: string
   eventId: string
   webhookId: string
-  /** The webhook's epoch that it was queued in: of an older one than the webhook's it is not sent any more. */
+  /** The webhook's epoch in which it was queued. If that is older than the webhook's, the delivery is not sent. */
   epoch: number
-  /** It goes behind what is new. */
+  /** Whether it comes after new deliveries. */
   recovered: boolean
   lease: string
   /** The number of the attempt to be made. */
   attempt: number
   failureCount: number
   throttledSinceMs: number | null
-  /** In which it has its turn, where it keeps an order. */
+  /** The line in which it has the turn, if it keeps an order. */
   line: string | null
 }
 
 /** A webhook as its claims need it. */
 type JobWebhook = Swept & {
   url: string
-  /** The access token that made it. */
+  /** The access token that created it. */
   access_token_id: string
   sees_all_organisations: number
   /** Nothing is sent until then. */
   held_until: number | null
-  /** It has deliveries of past epochs, which go in batches of their own. */
+  /** Whether it has deliveries of past epochs, which are swept in batches of their own. */
   sweeping: number
 }
 
-/** A claim with all that is needed to send it. */
+/** A claim with everything needed to send it. */
 export type Job = Claim & {
   url: string
   webhook: Pick<JobWebhook, 'epoch' | 'access_token_id' | 'held_until'>
   eventType: EventType
   eventTime: number
-  /** The payload as JSON text, as it was written. */
+  /** The payload as its stored JSON text. */
   payload: string
-  /** The trace that its event belongs to. */
+  /** The trace of its event. */
   traceparent: string | null
 }
 
@@ -98,10 +97,10 @@ export type QueueRow = {
 
 type HeadRow = Pick<QueueRow, 'webhook_id' | 'epoch' | 'recovered' | 'due_at'>
 
-/** What a process does with due deliveries: those it takes, and those that are not to be sent before another time. */
+/** A process's decision about due deliveries: those it takes, and those to postpone. */
 export type Triage = { take: Job[]; later: { job: Job; dueAt: number }[] }
 
-/** The first that is due of a webhook in one of its epochs: what is new, or what is recovered. */
+/** The first due delivery of a webhook in one of its epochs, new or recovered. */
 export type Head = { webhookId: string; epoch: number; recovered: boolean; dueAt: number }
 
 export type Claimed = {
@@ -110,21 +109,21 @@ export type Claimed = {
   found: Claim[]
   /** Whether some were left. */
   left: boolean
-  /** Webhooks, in an epoch, that nothing is sent to until then: they may have more in the queue. */
+  /** Webhooks, in an epoch, that receive nothing until then; they may have more in the queue. */
   passedOver: { webhookId: string; epoch: number; until: number }[]
-  /** Some are of past epochs, and left to be swept. */
+  /** Whether some are of past epochs and have to be swept. */
   hasPast: boolean
-  /** Of those taken, how many another had taken, whose lease has run out. */
+  /** How many of the taken ones had a lease that ran out under another process. */
   takenOver: number
 }
 
-/** A webhook that is being swept is looked at again after so long. */
+/** When to look again at a webhook that is being swept. */
 const SWEPT_AGAIN_MS = 1_000
 
 /**
- * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` that have been
- * due longest, or, with `quotas`, at so many of each webhook; `triage` says what becomes of them, and is asked again
- * when the transaction has to be made again. What it does not name is left where it is.
+ * Claims deliveries that are due, in one short transaction, for `leaseMs` from now. Looks at the `limit` longest due
+ * rows, or with `quotas` at a number of rows of each webhook. `triage` decides about them, and is called again if the
+ * transaction is repeated. Rows that it does not name stay as they are.
  */
 export const claim = async (
   database: Database,
@@ -161,7 +160,7 @@ export const claim = async (
   })
 }
 
-/** Jobs but those that the tokens of their webhooks see no more. */
+/** The jobs, without those that the tokens of their webhooks no longer see. */
 const inSight = async (sql: Sql, jobs: ReadJob[]): Promise<ReadJob[]> => {
   const unseen = await outOfSight(sql, jobs, sightOf)
   return jobs.filter(job => !unseen.has(job))
@@ -174,8 +173,8 @@ const sightOf = ({ webhook, eventId }: ReadJob): Sight => ({
 })
 
 /**
- * Of rows that a claim has locked, cancels those whose event was purged or is out of sight, and sweeps those of a past
- * epoch, unless their webhook is being swept already: those it returns.
+ * Among the rows that a claim has locked, cancels those whose event was purged or is out of sight, and sweeps those of
+ * a past epoch. Returns those whose webhook is already being swept.
  */
 const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: ReadJob[], now: number): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
@@ -192,7 +191,7 @@ const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: ReadJob[]
 }
 
 // Each statement names the index that serves both its condition and its order, so that only the rows looked at are
-// locked: of a small table, MySQL would read and lock every row.
+// locked; MySQL would otherwise read and lock every row of a small table.
 
 const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<QueueRow[]> =>
   rows(
@@ -231,7 +230,7 @@ const lockDueOf = async (
   )
 }
 
-/** What is due first of each webhook that has something in the queue, the earliest first. */
+/** The first due row of each webhook in the queue, earliest first. */
 export const headOfEach = async ({ knex, dialect }: Database): Promise<Head[]> => {
   const keys = ['webhook_id', 'epoch', 'recovered']
   const found: HeadRow[] = []
@@ -243,13 +242,13 @@ export const headOfEach = async ({ knex, dialect }: Database): Promise<Head[]> =
     const some = await rows<HeadRow>(knex, sql, bindings)
     found.push(...some)
     isLast = !page || some.length < page.limit
-    // Where nothing else runs while a statement does, others have their turn.
+    // Pauses on an embedded engine, which blocks the process, so that other work runs.
     if (!isLast) await othersTurn()
   }
   return found.map(headOf).toSorted((a, b) => a.dueAt - b.dueAt)
 }
 
-/** Of an embedded engine: a few milliseconds’ work. */
+/** For an embedded engine: a few milliseconds of work. */
 const HEADS_AT_ONCE = 250
 
 const headOf = (row: HeadRow): Head => ({
@@ -259,7 +258,7 @@ const headOf = (row: HeadRow): Head => ({
   dueAt: row.due_at,
 })
 
-/** What has fallen due last, of what has fallen due since a moment, the earliest first. */
+/** The first rows of the webhooks among those that have fallen due since a time, earliest first. */
 export const newlyDue = async (database: Database, since: number, now: number): Promise<Head[]> => {
   const found = await rows<HeadRow>(
     database.knex,
@@ -273,7 +272,7 @@ export const newlyDue = async (database: Database, since: number, now: number): 
 
 const MOST_NEW = 500
 
-/** The access tokens that made these webhooks, by webhook. */
+/** The access tokens that created these webhooks, by webhook. */
 export const tenantsOf = async (database: Database, webhookIds: string[]): Promise<[string, string][]> => {
   const found: { id: string; access_token_id: string }[] = []
   for (let from = 0; from < webhookIds.length; from += STATEMENT_LIMITS.keys) {
@@ -298,8 +297,8 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
 })
 
 /**
- * Takes leases on what is still as it was read: due, under the same lease, with as many attempts. Where reading locks
- * nothing, another claim may have been first.
+ * Writes leases on the rows that are still as they were read: due, under the same lease, with as many attempts. If
+ * reading does not lock, another claim may have been first.
  *
  * @returns those that were taken
  */
@@ -327,7 +326,7 @@ const takeLeases = async (
   return jobs.filter(job => ids.has(job.deliveryId))
 }
 
-/** Puts rows off that are still as they were read: due later, and under no lease. */
+/** Postpones rows that are still as they were read: they are due later, without a lease. */
 const postpone = async (
   trx: Knex.Transaction,
   later: Triage['later'],
@@ -346,7 +345,7 @@ const postpone = async (
     ...still.bindings,
   ])
   if (put < later.length) throw new Overtaken()
-  // The history says as the queue does, of what is under no lease.
+  // For rows without a lease, the delivery's next attempt is the queue's due time.
   const next = caseOf(
     'id',
     later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
@@ -358,7 +357,7 @@ const postpone = async (
   return later
 }
 
-/** The condition that due rows of the queue are as they were read. Found by their key, whatever else it says. */
+/** The condition that due rows are as they were read. The engine finds them by their key. */
 const asRead = (
   jobs: Job[],
   read: ReadonlyMap<string, QueueRow>,
@@ -382,8 +381,7 @@ const asRead = (
 }
 
 /**
- * Makes everything that is claimed due at once. For an engine of one process, as it starts: whoever had a lease is
- * gone.
+ * Makes all claimed deliveries due at once. For an embedded engine at its start: every holder of a lease is gone.
  *
  * @returns how many deliveries were claimed
  */
@@ -394,10 +392,7 @@ export const freeLeases = (database: Database, now: number): Promise<number> =>
     return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
   })
 
-/**
- * Claims with all that is needed to send them. What many have in common is read once; a claim whose event was purged is
- * left out.
- */
+/** Loads everything needed to send the claims. Shared rows are read once. Leaves out claims whose event was purged. */
 export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   if (claims.length === 0) return []
   type EventDetails = { id: string; type: EventType; payload: string; created_at: number; traceparent: string | null }
@@ -407,7 +402,7 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   }
   const eventIds = new Set(claims.map(({ eventId }) => eventId))
   const events = await read<EventDetails>('type, payload, created_at, traceparent', 'events', eventIds)
-  // Last: an event does not change, and a webhook may be disabled at this moment.
+  // Read last, because an event does not change, and a webhook may be disabled at any moment.
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
   const webhooks = await read<JobWebhook>(
     `url, epoch, ended_epoch, sweeping, access_token_id, held_until,
@@ -432,15 +427,15 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   })
 }
 
-/** A claim with all that is needed to send it; none where its webhook has ended it meanwhile. */
+/** Loads everything needed to send a claim; undefined if its webhook has ended it meanwhile. */
 export const presentJobOf = async (database: Database, claimed: Claim): Promise<Job | undefined> => {
   const [job] = await jobsOf(database.knex, [claimed])
   return job && job.epoch === job.webhook.epoch ? job : undefined
 }
 
 /**
- * Gives claims back unsent, due again at `dueAt`, as if they had never been claimed; at `now` those that go to another
- * url by now, of which nobody has asked to wait.
+ * Gives unsent claims back, due again at `dueAt`, as if they had never been claimed. Those that now go to another URL
+ * are due at `now`, because that endpoint has not asked to wait.
  */
 export const putBack = async (
   database: Database,
@@ -488,7 +483,7 @@ const giveBack = async (
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(ids)})`, [dueAt, ...ids])
 }
 
-/** Gives back all of a claim, of which it is not known whether it was committed. None of it was sent. */
+/** Gives back all rows of a claim whose commit is in doubt. None was sent. */
 export const forgetClaim = (
   database: Database,
   { lease, end, now }: { lease: string; end: number; now: number },
@@ -503,7 +498,10 @@ export const forgetClaim = (
     await giveBack(trx, own, { dueAt: now, leases: [lease] })
   })
 
-/** Of claims that were cancelled before they were sent, whoever cancelled them could not know that: none is lost. */
+/**
+ * Corrects attempts logged as lost: the claims were cancelled before they were sent, which the canceller could not
+ * know.
+ */
 const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {
   for (const [attempt, group] of Map.groupBy(unsent, claimed => claimed.attempt)) {
     const ids = group.map(claimed => claimed.deliveryId)

@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import type { buildConnector } from 'undici'
 
-/** An answer has taken all that it may, and has not come to its end. */
+/** An answer has reached the limit before its end. */
 export class TooLongAnswer extends Error {
   constructor(limit: number) {
     super(`The answer is longer than ${limit} bytes, whatever it is made of`)
@@ -9,9 +9,9 @@ export class TooLongAnswer extends Error {
 }
 
 /**
- * Makes a connector whose connections end when they have read more than `limit` bytes since their last request began.
- * Counted on the connection, so that it holds for what a parser passes over too: extensions of chunks, blank lines, a
- * reason phrase, answers of 1XX one after the other.
+ * Makes a connector whose connections end after they have read more than `limit` bytes since their last request began.
+ * Counts on the connection, so that parts which a parser skips count too: chunk extensions, blank lines, a reason
+ * phrase, repeated 1XX answers.
  */
 export const limitReading =
   (connect: buildConnector.connector, limit: number): buildConnector.connector =>
@@ -27,11 +27,11 @@ const countReading = (socket: Socket, limit: number): void => {
   let read = socket.bytesRead
   let before = read
   const count = (): void => {
-    // One request at a time: what is read after something was written belongs to it.
+    // A connection carries one request at a time, so bytes read after a write belong to that request.
     if (socket.bytesWritten > written) before = read
     written = socket.bytesWritten
     read = socket.bytesRead
-    // What this very turn has read is parsed first: it counts if it has the head.
+    // The bytes of this turn are parsed first, and count if they contain the head.
     if (read - before > limit) process.nextTick(() => socket.destroy(new TooLongAnswer(limit)))
   }
   socket.prependListener('readable', count)

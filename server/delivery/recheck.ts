@@ -3,27 +3,29 @@ import { outOfSight } from '../domain/sight.ts'
 import type { Log } from '../log.ts'
 import type { Place } from './concurrency.ts'
 
-/** What has not been sent is looked at again after so long. */
+/** How often waiting deliveries are checked again. */
 const EVERY_MS = 500
-/** Nothing is taken up on the word of a look that is older: with it, a stop is heard of within a second. */
+/** No delivery is taken on a check older than this, so that a stop takes effect within a second. */
 export const BELIEVED_MS = 800
-/** Nor does a request begin, once there is a connection for it. */
+/** No request begins on a check older than this. */
 const BEGUN_MS = 950
 
-/** A claim that is not to be sent any more, or not before `until`. */
+/** A claim that must not be sent, or not before `until`. */
 export type Stopped = { place: Place; until: number }
 
 export type Recheck = {
-  /** Called when a claim begins, which is a look at what it takes; what it answers, when that has been added. */
+  /**
+   * Call it when a claim begins, which also checks what it takes; call the returned function when the jobs are added.
+   */
   claiming(): () => void
   /**
-   * Called when what was looked at then, by `performance.now()`, is added without a claim; what it answers, when it has
-   * been.
+   * Call it when jobs are added without a claim that were checked at this time, by `performance.now()`; call the
+   * returned function when they are added.
    */
   adding(lookedAt: number): () => void
-  /** Whether what waits may be sent without another look. If not, one is on its way. */
+  /** Whether waiting jobs may be sent without another check. If not, one is on its way. */
   isFresh(): boolean
-  /** Whether a request may begin at this moment on the word of the last look. */
+  /** Whether the last check allows a request to begin now. */
   mayBegin(): boolean
   stop(): void
 }
@@ -31,12 +33,12 @@ export type Recheck = {
 type LookedAt = { id: string; status: string; epoch: number; held_until: number | null; sees_all: number }
 
 /**
- * Looks again at what this process has claimed and not yet sent, with a statement for all webhooks, one for all leases,
- * and one for what tokens with limited sight may see: every half second at most, and only while something waits. A
- * claim is as good as a look for what it takes.
+ * Checks again what this process has claimed and not yet sent: one statement for all webhooks, one for all leases, and
+ * one for what limited tokens may see. Runs every half second, and only while deliveries wait. A claim counts as a
+ * check of what it takes.
  *
- * @param given.hasUnsent whether `unsent` would have any: asked often
- * @param given.onLooked called after each look with what it has found to be stopped
+ * @param given.hasUnsent whether `unsent` would return any; called often
+ * @param given.onLooked called after each check with the claims that it found stopped
  */
 export const createRecheck = (given: {
   database: Database
@@ -46,7 +48,7 @@ export const createRecheck = (given: {
   onLooked: (stopped: Stopped[]) => void
 }): Recheck => {
   const { database, log, unsent, hasUnsent, onLooked } = given
-  /** All that waits was looked at then, or later. */
+  /** Everything that waits was checked at this time or later. */
   let lookedAt = performance.now()
   const claims = new Set<number>()
   let looking = false
@@ -54,7 +56,7 @@ export const createRecheck = (given: {
   let ended = false
   let timer: NodeJS.Timeout | undefined
   let nextAt = 0
-  /** Of what has been added while a look is under way: it does not see that. */
+  /** Times of jobs added while a check is under way, which does not see them. */
   let unseenSince = Number.POSITIVE_INFINITY
 
   const look = async (): Promise<void> => {
@@ -62,7 +64,7 @@ export const createRecheck = (given: {
     timer = undefined
     looking = true
     nextAt = performance.now() + EVERY_MS
-    // What a claim adds meanwhile was looked at when the claim began.
+    // A claim's jobs were checked when the claim began.
     const startedAt = Math.min(performance.now(), ...claims)
     unseenSince = Number.POSITIVE_INFINITY
     const stopped = await stoppedOf(unsent()).catch(error => {
@@ -97,7 +99,8 @@ export const createRecheck = (given: {
       const { webhookId, deliveryId, epoch, lease } = place.job
       const webhook = webhooks.get(webhookId)
       const hasEnded = webhook?.status !== 'active' || webhook.epoch > epoch
-      // Whoever stood still, or lost its database, past a lease may have had it answered, and says so when it is back.
+      // A process that stood still or lost its database past a lease may have received the answer, and records it when
+      // it is back.
       const isOthers = leases.get(deliveryId) !== lease
       if (hasEnded || isOthers || unseen.has(place)) return [{ place, until: 0 }]
       return webhook.held_until === null ? [] : [{ place, until: webhook.held_until }]
@@ -115,7 +118,7 @@ export const createRecheck = (given: {
 
   const keepLooking = (): void => {
     if (!hasUnsent() || timer || looking || ended) return
-    // What was looked at a moment ago, as by its claim, is not looked at again at once: most is sent by then.
+    // Jobs checked a moment ago, such as by their claim, are not checked again at once: most are sent by then.
     timer = setTimeout(look, Math.max(0, nextAt - performance.now(), lookedAt + EVERY_MS - performance.now()))
   }
 

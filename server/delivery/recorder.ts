@@ -6,24 +6,23 @@ import type { Settlement } from './queue.ts'
 import { settle } from './settle.ts'
 import type { DeliveryWatch } from './watch.ts'
 
-/** Settlements of one transaction: enough that the database's commit is shared, few enough that it is short. */
+/** Settlements of one transaction: enough to share the cost of a commit, few enough to keep it short. */
 const BATCH = 256
-/** SQLite rests between two batches for so long at most. */
+/** The longest pause between two batches on SQLite. */
 const LONGEST_REST_MS = 10
-/** Out of reach, the database is tried again after so long. */
+/** The pause before an unreachable database is tried again. */
 export const OUTAGE_MS = 250
-/** What another transaction holds is tried again after so long. */
+/** The pause before a locked row is tried again. */
 const HELD_MS = 50
 
-/** Resolves when the settlement has been recorded, however long the database is out of reach. */
+/** Resolves when the settlement is recorded, however long the database is unreachable. */
 export type Recorder = (settlement: Settlement) => Promise<void>
 
 type Waiting = { settlement: Settlement; recorded: () => void }
 
 /**
- * Records what attempts have come to, in batches, each with the answer that it
- * had. Nothing but the end of the process loses what waits here: what the database
- * says is believed to be the settlement's own fault only if it refuses a value.
+ * Records the results of attempts in batches, each with its answer. Only the end of the process loses results that wait
+ * here: a database error counts as the settlement's own fault only if the database refuses a value.
  */
 export const createRecorder = ({
   database,
@@ -47,8 +46,8 @@ export const createRecorder = ({
   }
 
   /**
-   * What arrives while one transaction runs goes into the next: at once when idle, in batches when busy. SQLite lets
-   * nothing arrive while it works, so it rests as long as it worked.
+   * Results that arrive during a transaction go into the next: at once when idle, in batches under load. SQLite blocks
+   * the process while it works, so it rests as long as it worked.
    */
   const recordAll = async (): Promise<void> => {
     isRecording = true
@@ -70,10 +69,10 @@ export const createRecorder = ({
   }
 
   /**
-   * Waits while the database is out of reach, or can't be written. If it can, what fails together is recorded one by
-   * one: none keeps the others back.
+   * Waits while the database is unreachable or read-only. Otherwise records a failed batch one by one, so that one
+   * failure does not block the others.
    *
-   * @returns those that another transaction holds
+   * @returns the settlements whose rows another transaction has locked
    */
   const recordBatch = async (settlements: Settlement[]): Promise<Settlement[]> => {
     for (let isLogged = false; ; ) {
@@ -103,7 +102,7 @@ export const createRecorder = ({
     return held
   }
 
-  /** What the database refuses can only be what came from outside. */
+  /** A value that the database refuses can only come from outside. */
   const recordWithoutTexts = async (settlement: Settlement, cause: unknown): Promise<Settlement[]> => {
     const { deliveryId } = settlement.job
     const result =

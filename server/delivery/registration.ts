@@ -19,10 +19,10 @@ import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'
 import { type AnsweredPing, pingBeforeStoring, pingStored, recordAnsweredPing } from './ping.ts'
 
-// A ping takes seconds, and comes before the transaction that stores what it lets in. What may be done is decided
-// twice: before the ping, and by the same rules in the transaction, on the rows that it holds.
+// A ping takes seconds, and runs before the transaction that stores the webhook. The rules are applied twice: before
+// the ping, and in the transaction on the rows that it locks.
 
-/** Whoever registers, and what it takes. */
+/** The caller who registers, and the tools for it. */
 export type Registrant = {
   tools: AttemptTools
   requireHttps: boolean
@@ -31,24 +31,25 @@ export type Registrant = {
   loop: DeliveryLoop
   /** Runs a change in a transaction that holds the calling token. */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
-  /** As `change`, for what only looks. */
+  /** As `change`, for reads only. */
   look<T>(work: (change: Change) => Promise<T>): Promise<T>
 }
 
-/** What a webhook is answered with, read in the transaction that stored it. */
+/** The answer for a webhook, read in the transaction that stored it. */
 export type Stored<T> = { told: T }
 type Read<T> = (change: Change, webhook: WebhookRow) => Promise<T>
 
 /**
- * Stores a webhook, active, once its endpoint has answered a ping with 200; else throws PING_FAILED, and nothing is
- * stored.
+ * Stores a webhook as active after its endpoint has answered a ping with 200. Otherwise throws PING_FAILED, and stores
+ * nothing.
  */
 export const createWebhook = <T>(registrant: Registrant, input: WebhookInput, read: Read<T>): Promise<Stored<T>> =>
   store(registrant, newId(registrant.tools.clock.now()), input, read)
 
 /**
- * Changes what `input` gives of the webhook with this id, or stores a webhook with it, so that the same call may be
- * made again, or twice at once. A new url, or a return to `active`, must answer a ping with 200 first.
+ * Changes the webhook with this id as `input` says, or stores a webhook with the id, so that the call may be repeated
+ * or made twice at once. A new URL, or a webhook made active again, must answer a ping with 200 first. Throws
+ * PING_FAILED, NOT_FOUND or CONFLICT.
  */
 export const upsertWebhook = <T>(
   registrant: Registrant,
@@ -58,7 +59,7 @@ export const upsertWebhook = <T>(
 ): Promise<Stored<T>> =>
   id === undefined ? createWebhook(registrant, input, read) : store(registrant, id, input, read)
 
-/** A webhook that is changed by others again and again, each time so that it must be pinged anew, is given up. */
+/** How often a webhook is pinged anew because others keep changing it, before this gives up. */
 const MOST_ROUNDS = 4
 
 const store = async <T>(registrant: Registrant, id: string, input: WebhookInput, read: Read<T>): Promise<Stored<T>> => {
@@ -72,7 +73,7 @@ const store = async <T>(registrant: Registrant, id: string, input: WebhookInput,
     const stored = await storeAsSeen(registrant, { id, seen, ping }, input, read)
     if (stored) return stored
     if (round === MOST_ROUNDS) {
-      throw new TidingsError('CONFLICT', 'The webhook is being changed all the time. Look at it, and try again.', {
+      throw new TidingsError('CONFLICT', 'The webhook keeps changing. Look at it, and try again.', {
         webhookId: id,
         status: seen?.status ?? 'active',
       })
@@ -82,7 +83,7 @@ const store = async <T>(registrant: Registrant, id: string, input: WebhookInput,
 
 type Ping = { url: string; answered: AnsweredPing }
 
-/** The webhook as it is, if there is one, once `input` is known to be one that the token may give. */
+/** Checks that the token may give `input`, and returns the present webhook, if there is one. */
 const look = async (
   { trx, token }: Change,
   id: string,
@@ -92,8 +93,8 @@ const look = async (
   const seen = await findWebhook(trx, token, id)
   if (!seen && input.url === undefined) throw badInput('url', 'is missing; a new webhook needs one')
   await checkWebhookInput(trx, token, input, { requireHttps })
-  // An id that is taken by a webhook out of sight answers as one that never was. What has come since it was looked for
-  // is of the same upsert, made twice at once.
+  // An id of a webhook out of sight answers like an unknown one. A webhook that appeared since the lookup comes from
+  // the same upsert, made twice at once.
   if (!seen && (await isTaken(trx, token, id))) {
     const come = await findWebhook(trx, token, id)
     if (!come) throw notFound('webhook', [id])
@@ -103,7 +104,7 @@ const look = async (
   return seen
 }
 
-/** Undefined, with nothing done, if what is stored by now asks for another look. */
+/** Undefined, with nothing done, if the stored webhook has changed and has to be looked at again. */
 const storeAsSeen = async <T>(
   { change, webhooksPerToken }: Registrant,
   { id, seen, ping }: { id: string; seen: WebhookRow | undefined; ping: Ping | undefined },
@@ -118,7 +119,7 @@ const storeAsSeen = async <T>(
       return { told: await read(held, await webhookNow(held.trx, id)) }
     })
   } catch (error) {
-    // The same upsert, made twice at once: the first has stored it, and the second changes it.
+    // The same upsert was made twice at once: the first stored the webhook, the second changes it.
     if (!seen && isDuplicate(error)) return undefined
     throw error
   }
@@ -126,7 +127,7 @@ const storeAsSeen = async <T>(
 
 const pingInTurn = ({ token, tools, loop, look }: Registrant, ping: { webhookId: string; url: string }) =>
   loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, async () => {
-    // It may have waited for its turn: nothing is sent in the name of a token that was revoked meanwhile.
+    // The ping may have waited for its turn: check the token again, which may have been revoked.
     await look(async () => {})
     return pingBeforeStoring(tools, ping)
   })

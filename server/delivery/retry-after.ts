@@ -1,16 +1,16 @@
 import { parseHttpDate } from '../../shared/http-date.ts'
 import { parseIso } from '../../shared/time.ts'
 
-/** Far beyond any wait that is honoured, and still an exact number. */
+/** Longer than any wait that is honoured, and still an exact number. */
 const LONGEST_MS = 1e15
 
 /**
- * How long an answer's `Retry-After` (RFC 9110 section 10.2.3) asks to wait, in milliseconds from `nowMs`: seconds, or
- * an HTTP-date in any of its three forms. A moment that has passed, or a negative number, is 0. Undefined if it can't
- * be read.
+ * The wait that an answer's `Retry-After` (RFC 9110 section 10.2.3) asks for, in milliseconds from `nowMs`. It may be
+ * seconds, or an HTTP-date in any of its three forms. A past time or a negative number is 0. Undefined if it is
+ * unreadable.
  *
- * More is read than the RFC allows (fractions of a second, ISO 8601 with an offset), since a webhook whose Retry-After
- * can't be read is set to inactive.
+ * It accepts more than the RFC (fractions of a second, ISO 8601 with an offset), because an unreadable Retry-After
+ * makes the webhook inactive.
  */
 export const parseRetryAfter = (header: string, nowMs: number): number | undefined => {
   const text = header.trim()

@@ -13,26 +13,26 @@ import type { AttemptResult } from './outcome.ts'
 import { ProxyError } from './proxy.ts'
 import { limitReading, TooLongAnswer } from './read-limit.ts'
 
-/** Bytes that an attempt reads at most, of whatever an answer is made of; then the connection is given up. */
+/** The most bytes that an attempt reads, whatever the answer consists of; then the connection is closed. */
 export const ANSWER_READ_LIMIT = 16 * 1024
 /** Bytes of an answer's body that are kept. */
 export const ANSWER_KEPT = 1024
 /** Bytes of an answer's status line and headers. */
 const ANSWER_HEAD_LIMIT = 16 * 1024
 /**
- * Milliseconds that an unused connection is kept, unless the server announces another time. Receivers close theirs
- * after 5 s and more.
+ * How long an unused connection is kept, unless the receiver announces another time. Receivers close theirs after 5 s
+ * or more.
  */
 const KEEP_ALIVE_MS = 4000
 const LONGEST_KEEP_ALIVE_MS = 60_000
 
 export type Sender = {
   /**
-   * Makes one attempt, and resolves. What was answered counts from the moment the headers are complete: a body
-   * that is cut, reset, endless or slow does not take the status back.
+   * Makes one attempt and resolves to its result. The status counts once the headers are complete, even if the body is
+   * cut, reset, endless or slow.
    *
-   * @param request.mayBegin asked when there is a connection; if it says no, nothing is sent
-   * @throws NotBegun if `mayBegin` has said no
+   * @param request.mayBegin called when there is a connection; if it returns false, nothing is sent
+   * @throws NotBegun if `mayBegin` returned false
    */
   send(request: {
     url: string
@@ -40,27 +40,26 @@ export type Sender = {
     body: string
     mayBegin?: () => boolean
   }): Promise<AttemptResult & { durationMs: number }>
-  /** Lets what is under way finish, then closes every connection. */
+  /** Lets requests under way finish, then closes every connection. */
   close(): Promise<void>
 }
 
-/** The request was not to be sent any more when there was a connection for it. */
+/** The request must no longer be sent, as found when it had a connection. */
 export class NotBegun extends Error {
   override name = 'NotBegun'
 }
 
 /**
- * Sends deliveries over HTTP/1.1, one request at a time on a connection. Connections are kept and reused per origin,
- * and an origin that is no longer sent to costs nothing once its connections have timed out. Redirects are not
- * followed.
+ * Sends deliveries over HTTP/1.1, one request at a time on a connection. Connections are kept and reused per origin; an
+ * unused origin costs nothing once its connections have timed out. Redirects are not followed.
  *
  * @param options.connectTimeoutMs for the lookup, the connection and the TLS handshake together
  * @param options.attemptTimeoutMs for the whole attempt, waiting for a free connection included
  * @param options.maxConnectionsPerOrigin further requests to the same origin wait for a free connection, within their
  *   own time
  * @param options.lookup in place of the system's name resolution
- * @param options.onInside told why an attempt failed where the reason is for who runs the server, and no one else
- * @param options.proxyFor in place of what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in upper or lower case
+ * @param options.onInside called with the reason of a failure that only the operator may see
+ * @param options.proxyFor replaces the rules of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, in upper or lower case
  */
 export const createSender = ({
   guard,
@@ -88,7 +87,7 @@ export const createSender = ({
     maxHeaderSize: ANSWER_HEAD_LIMIT,
     keepAliveTimeout: KEEP_ALIVE_MS,
     keepAliveMaxTimeout: LONGEST_KEEP_ALIVE_MS,
-    // The attempt has a timer of its own, over all of its parts.
+    // The attempt has its own timer over all its parts.
     headersTimeout: 0,
     bodyTimeout: 0,
   })
@@ -116,12 +115,11 @@ export const createSender = ({
   }
 }
 
-/** What an attempt that needs no more is ended with; nobody sees it. */
+/** Ends an attempt that needs no more data; nobody sees this error. */
 const ENOUGH = new Error('The result is known.')
 
 /**
- * One request as undici reports it, from its start to the first of: the answer's end, enough of the answer, an error,
- * no more time.
+ * One request as undici reports it, until the answer ends, enough of it has arrived, an error occurs, or time is up.
  */
 class Attempt implements Dispatcher.DispatchHandler {
   readonly #mayBegin: () => boolean
@@ -133,7 +131,7 @@ class Attempt implements Dispatcher.DispatchHandler {
   #bytesRead = 0
   #kept: Buffer[] = []
 
-  /** @param given.onResult called once; with nothing if `mayBegin` has said no */
+  /** @param given.onResult called once, without a result if `mayBegin` returned false */
   constructor(given: {
     mayBegin: () => boolean
     onResult: (result: AttemptResult | undefined) => void
@@ -155,7 +153,7 @@ class Attempt implements Dispatcher.DispatchHandler {
     statusCode: number,
     headers: Record<string, string | string[] | undefined>,
   ): void {
-    // 1XX announces an answer, and is none.
+    // 1XX announces an answer and is not one.
     if (statusCode < 200) return
     const retryAfter = [headers['retry-after']].flat()[0]
     const challenge = headers['www-authenticate'] && [headers['www-authenticate']].flat().join(', ')
@@ -190,7 +188,7 @@ class Attempt implements Dispatcher.DispatchHandler {
     this.#finish({ kind: 'failure', reason, detail })
   }
 
-  /** With what has come of the answer if its headers are complete, else with the failure. */
+  /** Ends with the answer so far if its headers are complete, else with the failure. */
   #conclude({ reason, detail }: Failure): void {
     if (this.#head === undefined) this.fail(reason, detail)
     else this.#finish({ kind: 'response', ...this.#head, body: this.#text() })
@@ -202,7 +200,7 @@ class Attempt implements Dispatcher.DispatchHandler {
     this.#onResult(result)
   }
 
-  /** UTF-8 with U+FFFD for what is not; a character that the limit cuts in two is left out. */
+  /** Decodes UTF-8, with U+FFFD for invalid bytes; drops a character that the limit cut in two. */
   #text(): string {
     const bytes = Buffer.concat(this.#kept)
     if (this.#bytesRead <= ANSWER_KEPT) return bytes.toString()
@@ -233,7 +231,7 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
   UND_ERR_RES_CONTENT_LENGTH_MISMATCH: 'malformed_response',
 }
 
-/** What failed on the way to an address, in words that do not have the address: it may be one inside. */
+/** Describes a failed connection without the address, which may be internal. */
 const WORDS: Partial<Record<FailureReason, string>> = {
   connection_refused: 'Nothing listens there, or it is kept from us',
   connection_reset: 'Closed before an answer came',
@@ -244,21 +242,21 @@ const WORDS: Partial<Record<FailureReason, string>> = {
 const isInside = (error: Error): error is AddressNotAllowedError | ProxyError =>
   error instanceof AddressNotAllowedError || error instanceof ProxyError
 
-/** What undici says of an answer that fits no request of ours. */
+/** undici's codes for an answer that fits no request. */
 const UNASKED: Readonly<Record<string, string>> = {
   'bad response': '100 Continue came, which was not asked for',
   'bad upgrade': 'A change of protocol came, which was not asked for',
 }
 
-/** OpenSSL's and Node's names for a certificate or a handshake that is not accepted. */
+/** OpenSSL's and Node's codes for a rejected certificate or a failed handshake. */
 const TLS_CODE =
   /^(ERR_(TLS|SSL|OSSL)_|CERT_|CRL_|UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|ERROR_IN_|INVALID_|HOSTNAME_MISMATCH|PATH_LENGTH_)/
 
-/** Of a name's several addresses each failed in a way of its own; the first speaks for all. */
+/** If several addresses of a name fail in different ways, the first error stands for all. */
 const causeOf = (error: Error): Error =>
   error instanceof AggregateError && error.errors[0] instanceof Error ? error.errors[0] : error
 
-/** What the owner of the endpoint is told of an error. */
+/** The text of an error for the endpoint's owner. */
 const explain = (error: Error): Failure => {
   if (error instanceof AddressNotAllowedError) return { reason: error.code, detail: error.told }
   if (error instanceof ProxyError) return { reason: 'connection_failed', detail: 'No connection to it was to be had' }
@@ -270,6 +268,6 @@ const explain = (error: Error): Failure => {
   if (unasked !== undefined) return { reason: 'malformed_response', detail: unasked }
   if (code === 'UND_ERR_SOCKET') return { reason: 'connection_reset', detail: 'Closed before an answer came' }
   const reason = REASONS[code] ?? (TLS_CODE.test(code) ? 'tls_error' : 'connection_failed')
-  // What we say ourselves has no address in it either.
+  // Our own messages contain no address either.
   return { reason, detail: (code.startsWith('UND_ERR') ? undefined : WORDS[reason]) ?? detail }
 }

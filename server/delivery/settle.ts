@@ -7,29 +7,28 @@ import { type Dropped, tellOfDropped } from '../domain/notices.ts'
 import type { Outcome } from './outcome.ts'
 import { caseOf, type Job, type QueueRow, type Settlement } from './queue.ts'
 
-/** Another transaction in the way of all is soon told to the recorder, which tries them one by one. */
+/** The lock wait is short: on a conflict the recorder tries the settlements one by one. */
 const AGAIN = { againForMs: 500 }
 
 /**
- * A delivery that waits for its webhook to become inactive, which cancels it, is sent again where nobody has made it so
- * by then: the process that was told to has ended.
+ * A delivery waits this long for its webhook to become inactive, which cancels it. If nobody has done that by then, the
+ * responsible process has ended, and the delivery is sent again.
  */
 const UNTIL_INACTIVE_MS = 5_000
 
 /**
- * Records attempts and what they mean for their deliveries: log, deliveries and queue in one transaction. What they
- * mean for webhooks is written apart (`keeper.ts`): nothing here waits for a webhook's row.
+ * Records attempts and their outcomes: log, deliveries and queue in one transaction. Their effect on webhooks is
+ * written apart (`keeper.ts`), so nothing here waits for a webhook's row.
  *
- * @param now asked when the deliveries are held
- * @returns those whose row of the queue, or whose line, another transaction holds at this moment: nothing of them was
- *   recorded
+ * @param now called when the deliveries are locked
+ * @returns the settlements whose queue row or line another transaction has locked; nothing of them was recorded
  */
 export const settle = async (
   database: Database,
   settlements: Settlement[],
   now: () => number,
 ): Promise<Settlement[]> => {
-  // One order of locking in every process: what two settles share, they take in the same order.
+  // Every process locks in the same order, so that two settles do not deadlock.
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
   return database.transaction(async trx => {
     const { locked, held } = await lockRows(trx, sorted)
@@ -65,7 +64,7 @@ export const settle = async (
   }, AGAIN)
 }
 
-/** Rows of the queue that are free to be locked, and the deliveries whose row another transaction holds. */
+/** Locks the free queue rows, and returns them with the deliveries whose row another transaction has locked. */
 const lockRows = async (
   trx: Knex.Transaction,
   settlements: Settlement[],
@@ -89,9 +88,9 @@ const lockRows = async (
 }
 
 /**
- * Holds the lines that deliveries stand in which come to an end. Those of a line that another holds join `held`.
+ * Locks the lines of deliveries that end. Deliveries whose line another transaction has locked join `held`.
  *
- * @returns the rows of the queue of the others
+ * @returns the queue rows of the others
  */
 const holdLines = async (
   trx: Knex.Transaction,
@@ -106,7 +105,7 @@ const holdLines = async (
   return ended
 }
 
-/** Those whose deliveries have not been purged, which they are not now before this is committed. */
+/** The settlements whose deliveries still exist; they cannot be purged before this commits. */
 const stillThere = async (trx: Knex.Transaction, late: Settlement[]): Promise<Settlement[]> => {
   if (late.length === 0) return []
   const ids = late.map(({ job }) => job.deliveryId)
@@ -120,8 +119,8 @@ const stillThere = async (trx: Knex.Transaction, late: Settlement[]): Promise<Se
 }
 
 /**
- * What an endpoint asks for with 429 is not asked of the url that has taken its place: the delivery goes there now. Nor
- * is a delivery cancelled because its webhook becomes inactive before it has: it may have another url by then.
+ * A 429 of an old URL does not apply to the new one: the delivery goes there now. Nor is a delivery cancelled before
+ * its webhook is inactive, since the webhook may have another URL by then.
  */
 const asOfNow = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
   const asked = own.filter(({ outcome }) => 'deactivateWebhook' in outcome || 'holdWebhookMs' in outcome)
@@ -161,7 +160,7 @@ const ATTEMPT_COLUMNS = [
 
 const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
   if (settlements.length === 0) return
-  // A process that was frozen past its lease finds its attempt logged as lost, and tells the truth in its place.
+  // A process that was frozen past its lease finds its attempt logged as lost, and replaces that by the answer.
   const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
   await run(
     trx,
@@ -183,7 +182,7 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
   )
 }
 
-/** The end of an attempt: what waits are counted from. */
+/** The end of an attempt, from which waits are counted. */
 export const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number =>
   startedAt + durationMs
 
@@ -192,7 +191,7 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
     outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
   )
   if (again.length === 0) return
-  // Of rows that are there, under the lease of this attempt: else nothing of this is so any more.
+  // Only rows under the lease of this attempt: otherwise the outcome no longer applies.
   const leases = leasesOf(again)
   const freed = await run(
     trx,
@@ -255,15 +254,15 @@ const droppedOf = ({ job, outcome }: Settlement): Dropped[] =>
 const wasHandled = (outcome: Outcome): boolean => outcome.status === 'rejected' && outcome.handledBefore === true
 
 /**
- * Whether an attempt of the delivery may have been handled: one without an answer, or whose answer was a gateway's or
- * said that time was up. A receiver that answered 500 or 429 said that it had not handled the event: one that takes the
- * retry for a replay has lost it, and a recovery is to send it again.
+ * Whether an earlier attempt may have been handled: it had no answer, or the answer of a gateway or of a receiver out
+ * of time. A receiver that answered 500 or 429 has not handled the event; if it calls the retry a replay, it has lost
+ * the event, and a recovery has to send it again.
  */
 const LEFT_OPEN = `CASE WHEN EXISTS (
   SELECT 1 FROM attempts WHERE attempts.delivery_id = deliveries.id
   AND (attempts.status_code IS NULL OR attempts.status_code > 500)) THEN 1 ELSE 0 END`
 
-/** Takes deliveries out of the queue, whatever their lease or only under one of these; returns how many there were. */
+/** Deletes deliveries from the queue, under any lease or only under one of these; returns the number deleted. */
 const dequeue = (trx: Knex.Transaction, finished: Settlement[], leases?: string[]): Promise<number> => {
   const ids = finished.map(({ job }) => job.deliveryId)
   const own = leases ? ` AND lease IN (${marks(leases)})` : ''
@@ -276,7 +275,7 @@ const isEnd = ({ outcome }: Settlement): boolean => outcome.status !== 'pending'
 
 const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
 
-/** Attempts that came after their lease. */
+/** Attempts whose lease had ended. */
 const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number): Promise<void> => {
   for (const [attempt, group] of Map.groupBy(late, ({ job }) => job.attempt)) {
     await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(group)}) AND attempt_count < ?`, [

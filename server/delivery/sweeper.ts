@@ -4,20 +4,19 @@ import { type Database, rows } from '../database/connect.ts'
 import { type Swept, sweepOnce } from '../domain/sweep.ts'
 import type { Log } from '../log.ts'
 
-/** How soon a process finds what another has left to be swept; what it has left itself, it is told of. */
+/** How soon a process finds rows that another left to be swept; it is told of its own. */
 const POLL_MS = 10_000
 const SOON_MS = 250
 
 export type Sweeper = {
-  /** Says that something may be left to be swept. */
+  /** Reports that rows may have to be swept. */
   look(): void
   stop(): Promise<void>
 }
 
 /**
- * Sweeps what is left of deliveries of past epochs, until it is stopped. Each batch is a short
- * transaction that holds no webhook's row; a process that ends in between leaves the rest to others, or to its next
- * start.
+ * Sweeps remaining deliveries of past epochs until it is stopped. Each batch is a short transaction that locks no
+ * webhook's row; if the process ends in between, others do the rest.
  */
 export const startSweeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Sweeper => {
   const stopping = new AbortController()
@@ -28,7 +27,7 @@ export const startSweeper = ({ database, clock, log }: { database: Database; clo
       database.knex,
       'SELECT id, epoch, ended_epoch FROM webhooks WHERE sweeping = 1 LIMIT 100',
     )
-    // By turns: none of them waits behind another's million.
+    // Webhooks take turns, so that none waits behind a million rows of another.
     for (let left = found; left.length > 0 && !stopping.signal.aborted; ) {
       const again: Swept[] = []
       for (const webhook of left) if (await sweepOnce(database, clock, webhook)) again.push(webhook)

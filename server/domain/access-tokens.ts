@@ -27,14 +27,14 @@ export const accessTokenOf = (row: AccessTokenRow, granted: Permission[]): Acces
 export type NewAccessToken = {
   name: string
   permissions: Permission[]
-  /** Undefined: it sees all. */
+  /** Undefined: the token sees all organisations. */
   organisationIds?: string[] | undefined
   expiresAt?: number | undefined
 }
 
 export type Credentials = { id: string; apiKey: string; apiSecret: string }
 
-/** Stores a new access token. Its secret is in the answer and nowhere else in the clear. */
+/** Stores a new access token. The result has its secret, which exists in the clear nowhere else. */
 export const createAccessToken = async (
   trx: Sql,
   sealer: Sealer,
@@ -70,14 +70,17 @@ export const createAccessToken = async (
   return { id, apiKey, apiSecret }
 }
 
-/** Stores a new access token for a caller, who can make none that sees more than the caller does. */
+/**
+ * Stores a new access token for a caller, who cannot create one that sees more than the caller. Throws NOT_FOUND or
+ * FORBIDDEN otherwise.
+ */
 export const grantAccessToken = async (
   { trx, token, now }: Change,
   sealer: Sealer,
   wanted: NewAccessToken,
 ): Promise<Credentials> => {
   if (wanted.organisationIds === undefined) requireSeesAll(token, 'create one that does; name organisationIds')
-  // It would not see a token that sees nothing, nor could it revoke it.
+  // The caller could neither see nor revoke a token that sees nothing.
   if (wanted.organisationIds?.length === 0) requireSeesAll(token, 'create one that sees nothing; name organisationIds')
   await requireVisible(trx, token, organisations, wanted.organisationIds ?? [])
   return createAccessToken(trx, sealer, wanted, now())
@@ -85,10 +88,10 @@ export const grantAccessToken = async (
 
 export type SealedAccessToken = { token: AccessToken; secretSealed: string }
 
-/** The tokens that API keys name, by API key, in one statement. Expired and revoked ones are found too. */
+/** The tokens of API keys, by API key, in one statement. Includes expired and revoked ones. */
 export const findByApiKeys = async (sql: Sql, apiKeys: Iterable<string>): Promise<Map<string, SealedAccessToken>> => {
-  // The column is ASCII, and MySQL and MariaDB do not compare it with anything else. Nor do they tell a key from the
-  // same with spaces after it; who looks it up in the answer does.
+  // The column is ASCII, which MySQL and MariaDB compare with nothing else. They also ignore spaces at the end of a
+  // key; the lookup in the result does not.
   const comparable = Array.from(new Set(apiKeys), apiKey => apiKey.replaceAll(/[^\x20-\x7e]/g, '?'))
   const found = await rows<RowWithPermissions>(
     sql,
@@ -108,9 +111,9 @@ const tokenOf = (row: RowWithPermissions): AccessToken =>
   accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[])
 
 /**
- * The token that a change is made in the name of, held so that it is not revoked before the change is committed, and
- * what is read `beside` it. Throws UNAUTHENTICATED if it was revoked or has expired since the request was let in,
- * FORBIDDEN if it has lost a permission.
+ * Locks the caller's token, so that it is not revoked before the change commits, and reads the rows `beside` it. Throws
+ * UNAUTHENTICATED if it was revoked or has expired since the request was accepted, FORBIDDEN if it has lost a
+ * permission.
  */
 export const holdAccessToken = async <Row extends object>(
   trx: Sql,
@@ -128,8 +131,8 @@ export const holdAccessToken = async <Row extends object>(
 }
 
 /**
- * Lets the changes of a token that come this way come one after the other. Not by its own row: each change of the token
- * holds that, and those that come later would wait behind one that is held up.
+ * Serialises these changes of a token. It does not use the token's own row, which every change locks: later changes
+ * would then wait behind one that is held up.
  */
 export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => {
   await rows(
@@ -145,13 +148,10 @@ const NOTHING: Beside<never> = { columns: '', joins: '', bindings: [] }
 export const openApiSecret = (sealer: Sealer, { token, secretSealed }: SealedAccessToken): string =>
   sealer.open(secretSealed, tokenSealContext(token.id))
 
-/** What an access token's secret is sealed to. */
+/** The sealing context of an access token's secret. */
 export const tokenSealContext = (id: string): string => `access token ${id}`
 
-/**
- * The token that an API key names, with its secret; undefined when there is none. Expired and revoked ones are found
- * too.
- */
+/** The token of an API key, with its secret; undefined if there is none. Includes expired and revoked ones. */
 export const findByApiKey = async (
   sql: Sql,
   sealer: Sealer,
@@ -163,12 +163,12 @@ export const findByApiKey = async (
 
 const LAST_USED_STEP_MS = 60_000
 
-/** So soon it is tried again while changes hold the token. */
+/** The pause before the next try while changes lock the token. */
 const LAST_USED_RETRY_MS = 1000
 
 /**
- * Notes that tokens are used, to the minute: a write a minute and not one a request. It waits for no change that holds
- * the token, since others would then wait behind it; the next request tries again.
+ * Records the use of tokens to the minute: one write a minute instead of one a request. It skips tokens that a change
+ * has locked, because others would wait behind it; the next request tries again.
  */
 export const noteUses = (database: Database) => {
   const triedAt = new Map<string, number>()
@@ -189,8 +189,8 @@ export const noteUses = (database: Database) => {
 }
 
 /**
- * Ends a token at once: what is being changed in its name is committed before, and nothing after. One that is revoked
- * already stays as it is.
+ * Revokes a token at once: mutations under way in its name commit before, and none after. A token that is already
+ * revoked stays as it is. Throws NOT_FOUND.
  */
 export const revokeAccessToken = async ({ trx, token, now }: Change, id: string): Promise<void> => {
   await rows(trx, `SELECT id FROM access_tokens WHERE id = ?${dialectOf(trx).forUpdate}`, [id])

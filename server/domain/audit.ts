@@ -2,10 +2,10 @@ import { hostname, userInfo } from 'node:os'
 import { marks, rows, run, type Sql } from '../database/connect.ts'
 import { newId } from '../ids.ts'
 
-// The audit log: a row each mutation, written in the transaction that makes the change. Where the mutation is one
-// transaction, the row is the mark of its signature (`used-signatures.ts`), which is written in any case.
+// The audit log: one row for each mutation, written in the transaction of the change. If the mutation is one
+// transaction, the row is also the mark of its signature (`used-signatures.ts`), which is written anyway.
 
-/** Who asks for what. */
+/** The author and the operation of an entry. */
 export type Entry = {
   accessTokenId: string
   requestId: string
@@ -28,7 +28,7 @@ const LONGEST_LIST = 50
 const MOST_KEYS = 50
 const DEEPEST = 6
 
-/** What was given, but for what is long in it. */
+/** The arguments, with long values shortened. */
 const shortened = (value: unknown, depth = 0): unknown => {
   if (typeof value === 'string') return value.length <= LONGEST_TEXT ? value : `${value.slice(0, LONGEST_TEXT)}…`
   if (value === null || typeof value !== 'object') return value
@@ -41,7 +41,7 @@ const shortened = (value: unknown, depth = 0): unknown => {
   return Object.fromEntries(entries.map(([name, each]) => [name, shortened(each, depth + 1)]))
 }
 
-/** Writes what a mutation has done; what it made has an id that its arguments may not tell. */
+/** Writes the entry of a mutation. `subjectId` is the id of what it created, which the arguments may not contain. */
 export const writeEntry = async (
   trx: Sql,
   { accessTokenId, requestId, operation, arguments: args }: Entry,
@@ -56,7 +56,7 @@ export const writeEntry = async (
   )
 }
 
-/** As `writeEntry`, in the row that marks the signature of the request. */
+/** As `writeEntry`, into the row that marks the request's signature. */
 export const completeEntry = async (
   trx: Sql,
   markId: string,
@@ -75,7 +75,7 @@ export const nameSubject = async (trx: Sql, id: string, subjectId: string): Prom
   await run(trx, 'UPDATE audit_log SET subject_id = ? WHERE id = ?', [subjectId, id])
 }
 
-/** Writes what an operator has done on the machine, straight on the database. */
+/** Writes what an operator has done directly on the database. */
 export const auditOperator = async (
   sql: Sql,
   { operation, args = {}, subjectId, now }: { operation: string; args?: object; subjectId?: string; now: number },
@@ -88,7 +88,7 @@ export const auditOperator = async (
   )
 }
 
-/** A user in a container may have no name. */
+/** A container's user may have no name. */
 const userName = (): string => {
   try {
     return userInfo().username

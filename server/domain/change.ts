@@ -3,22 +3,22 @@ import type { Courier } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 
 /**
- * What a rule needs to change something: the transaction it happens in, who asks,
- * whose row the transaction holds, and the time. A rule decides on rows that it holds,
- * and reads the time when it holds them: what it waited for has happened before. What it
- * queues, the courier may send when the transaction is committed.
+ * What a rule needs for a change: the transaction, the caller's token, whose row the transaction has locked, and the
+ * time. A rule decides on rows that it has locked, and reads the time after it has locked them, so that whatever it
+ * waited for is earlier. The courier may send what the rule queues, after the commit.
  */
 export type Change = { trx: Knex.Transaction; token: AccessToken; now: () => number; courier?: Courier }
 
 /**
- * What a change is decided on, read and held in one statement with the row `t` of the caller's token: columns (each
- * begins with a comma) of a `Row`, from joins. What is in a subquery or a derived table is read and not held.
+ * The rows that a change is decided on, read and locked by one statement with the row `t` of the caller's token:
+ * columns (each begins with a comma) of a `Row`, from joins. Rows of a subquery or derived table are read but not
+ * locked.
  */
 export type Beside<Row extends object> = {
   columns: string
   joins: string
-  /** Of both, in this order. */
+  /** The bindings of both, in this order. */
   bindings: Knex.RawBinding[]
-  /** Nothing: it says what a row of it is. */
+  /** Has no value: it only carries the type of a row. */
   row?: Row
 }

@@ -14,40 +14,40 @@ import {
   type OrderedWebhook,
 } from './lines.ts'
 
-// A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, and nowhere
-// but here and in the settle (`delivery/queue.ts`), which records what attempts have come to.
+// A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, only here and
+// in the settle (`delivery/settle.ts`), which records the results of attempts.
 
 const ROWS_A_STATEMENT = 500
 
-/** A webhook that may be sent to, as read under a lock that keeps it so until the transaction ends. */
+/** A webhook that may receive deliveries, locked so until the transaction ends. */
 export type ActiveWebhook = OrderedWebhook & { epoch: number }
 
-/** An active webhook with all that is needed to send to it. */
+/** An active webhook with everything needed to send to it. */
 export type SendableWebhook = ActiveWebhook & { url: string; access_token_id: string; held_until: number | null }
 
-/** A delivery that is being queued, with all that is needed to send it. */
+/** A delivery that is being queued, with everything needed to send it. */
 export type FreshDelivery = {
   id: string
   event: { id: string; type: EventType; createdAt: number; payload: string; traceparent: string | null }
   webhook: SendableWebhook
-  /** Where it keeps an order: it has its turn. */
+  /** The line in which it has the turn, if it keeps an order. */
   line: string | null
 }
 
 export type Lease = { id: string; end: number }
 
-/** Sends what one transaction queues as soon as it is committed, as far as this process has places for it. */
+/** Sends the deliveries of one transaction right after its commit, as far as this process has places. */
 export type Courier = {
-  /** Takes those that there are places for. */
+  /** Takes the deliveries that get a place. */
   take(fresh: FreshDelivery[]): { lease: Lease; taken: ReadonlySet<string> }
-  /** Whether it sees to all that was queued, what it has no place for included: nobody else need look for it. */
+  /** Whether it takes care of everything queued, even without a place, so that nobody else has to look. */
   readonly seesToAll: boolean
 }
 
 /**
- * Writes pending deliveries, due now and in no line, and returns their ids in the order of `owed`.
+ * Inserts pending deliveries, due now and in no line, and returns their ids in the order of `owed`.
  *
- * @param lease if given, the first attempt is claimed by the caller from the start, until `end`
+ * @param lease if given, the caller has claimed the first attempt from the start, until `end`
  */
 export const enqueue = async (
   trx: Sql,
@@ -60,10 +60,10 @@ export const enqueue = async (
   return added.map(delivery => delivery.id)
 }
 
-/** An event that is queued again. */
+/** An event to queue again. */
 export type PastEvent = { id: string; type: EventType; createdAt: number; projectId: string | null }
 
-/** Writes pending deliveries of past events, which go behind what is new, and keep their order where one is kept. */
+/** Inserts pending deliveries of past events. They come after new ones, and keep their order if the webhook has one. */
 export const enqueueRecovered = async (
   trx: Sql,
   events: PastEvent[],
@@ -81,9 +81,9 @@ export const enqueueRecovered = async (
 }
 
 /**
- * Writes pending deliveries of an event that happens now; what `courier` takes is leased to it from the start.
+ * Inserts the pending deliveries of a new event; those that `courier` takes are leased to it from the start.
  *
- * @param lines those of the event's project that are to keep an order
+ * @param lines the lines of the event's project that keep an order
  */
 export const enqueueFresh = async (
   trx: Sql,
@@ -108,7 +108,7 @@ type Pending = {
   webhook: { id: string; epoch: number }
   lease: Lease | undefined
   line: string | null
-  /** For its turn in the line. */
+  /** Whether it waits for its turn in the line. */
   waits: boolean
 }
 
@@ -140,15 +140,15 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
   }
 }
 
-/** The time given twice, or that of its creation where another process, whose clock is ahead, has made it later. */
+/** The given time, or the time of its creation if another process with a clock ahead created it later. */
 export const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
 
-/** A row of the queue, as far as its end is concerned. */
+/** The part of a queue row that its end needs. */
 export type OwedRow = InLine & { lease: string | null; attempt: number }
 
 /**
- * Cancels deliveries whose rows of the queue this transaction has locked; those that stand in a line which another
- * holds stay as they are.
+ * Cancels deliveries whose queue rows this transaction has locked, except those in a line that another transaction has
+ * locked.
  */
 export const cancel = async (trx: Sql, given: OwedRow[], now: number): Promise<void> => {
   const owed = await inHeldLines(trx, given)
@@ -167,11 +167,11 @@ export const cancel = async (trx: Sql, given: OwedRow[], now: number): Promise<v
   await leaveLines(trx, owed, now)
 }
 
-/** Logs the attempts of those that had these rows leased before and never said what came of it. */
+/** Logs attempts as lost whose process had leased these rows and never recorded a result. */
 export const logLost = async (trx: Sql, owed: OwedRow[]): Promise<void> => {
   const lost = owed.filter(row => row.lease !== null)
   if (lost.length === 0) return
-  // One that has recorded its attempt in this very moment is believed.
+  // If a process has just recorded its attempt, that record counts.
   const recorded = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ['number'])
   await run(
     trx,

@@ -17,11 +17,11 @@ export type NewEvent<Type extends EventType = EventType> = {
   projectId?: string
 }
 
-/** Writes a ping, which belongs to no organisation and goes only where it is asked for. */
+/** Writes a ping, which belongs to no organisation and goes to one webhook. */
 export const recordPing = (trx: Sql, now: number, id?: string): Promise<string> =>
   recordOnDemand(trx, now, { type: 'ping', payload: {}, isExample: false, ...(id !== undefined && { id }) })
 
-/** Writes what is sent to one webhook on demand, a ping or an example: it belongs to no organisation. */
+/** Writes an event sent to one webhook on demand, a ping or an example. It belongs to no organisation. */
 export const recordOnDemand = async (
   trx: Sql,
   now: number,
@@ -38,16 +38,19 @@ export const recordOnDemand = async (
   return id
 }
 
-/** Whether the event `e` belongs to no organisation, and is seen by those who see the webhook that it was sent to. */
+/**
+ * SQL: whether the event `e` belongs to no organisation, and is visible to whoever sees the webhook that it was sent
+ * to.
+ */
 export const ON_DEMAND = "(e.type = 'ping' OR e.example = 1)"
 
 /**
- * Writes an event, and for each webhook that is to have it a delivery with its place in the queue: all in the caller's
- * transaction, with the change that caused it, so that none of them is ever there without the others.
+ * Writes an event, and for each webhook that wants it a delivery with its queue row, all in the caller's transaction,
+ * so that change, event and deliveries exist together or not at all.
  *
- * @param now asked when the webhooks are held: what one of them had before its last change is older than this. Where
- *   webhooks keep the order of the project, the event is later than all that they are to have before it
- * @param courier takes what it can send when the transaction is committed
+ * @param now called when the webhooks are locked, so that the event is later than the last change of each. If webhooks
+ *   keep the order of the project, the event is later than all earlier ones in their lines
+ * @param courier takes deliveries that it can send after the commit
  */
 export const recordEvent = async <Type extends EventType>(
   trx: Knex.Transaction,
@@ -56,7 +59,7 @@ export const recordEvent = async <Type extends EventType>(
   courier?: Courier,
 ): Promise<void> => {
   const { type, organisationIds, projectId = null } = event
-  // Without an organisation nobody sees it.
+  // An event without an organisation would be visible to nobody.
   const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, event)
   const { lines, time } = await holdLines(
     trx,
@@ -81,7 +84,7 @@ export const recordEvent = async <Type extends EventType>(
   await enqueueFresh(trx, fresh, webhooks, { lines, courier })
 }
 
-/** The trace of an event: a span of its own, which there has been once the transaction is committed. */
+/** The trace of an event: a span of its own, which is real once the transaction commits. */
 const traceOf = (trx: Knex.Transaction, id: string, type: EventType): string | null => {
   const span = startSpan(`event ${type}`, 'producer', { 'tidings.event.id': id, 'tidings.event.type': type })
   if (!span) return currentTrace() ?? null
@@ -95,20 +98,19 @@ const traceOf = (trx: Knex.Transaction, id: string, type: EventType): string | n
 const MATCHED =
   'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at, w.ordering, w.ordered_since'
 
-/** A webhook as it is, and when it was changed last before it was found to match: later after each change. */
+/** A webhook with the time of its last change before it was found to match; the time increases with each change. */
 type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: number; matched_at: number }
 
 /**
- * The active webhooks that are to have an event, locked against any change until the
- * transaction ends: nothing is queued for a webhook that has left `active`, nor for one that
- * has come to ask for less. Those that are not active are locked too: who makes one active,
- * or recovers what it missed, waits for the events that are under way, and finds them.
+ * The active webhooks that want an event, locked until the transaction ends, so that no delivery is queued for a
+ * webhook that has left `active` or has narrowed its filters. Inactive ones are locked too: whoever makes one active,
+ * or recovers what it missed, waits for the events under way and finds them.
  */
 const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<SendableWebhook[]> => {
   const [matching, bindings] = matchingOf(event)
   const { forShare, useIndex } = dialectOf(trx)
   if (forShare === '') return (await rows<MatchedWebhook>(trx, matching, bindings)).filter(isActive)
-  // Each is locked as it is found to match, by its id alone: in another order, rows would be locked that do not match.
+  // Webhooks are matched first and then locked by id alone; in another order, rows that do not match would be locked.
   const found = await rows<MatchedWebhook>(
     trx,
     `SELECT ${MATCHED}, m.matched_at
@@ -125,8 +127,8 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<Send
 const isActive = ({ status }: MatchedWebhook): boolean => status === 'active'
 
 /**
- * Selects the webhooks that asked for an event's type, name one of its organisations or its project or name none, and
- * were made by a token that sees one of its organisations.
+ * Selects the webhooks that want the event's type, that name one of its organisations or its project or name none, and
+ * whose token sees one of its organisations.
  */
 const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement: string, bindings: string[]] => {
   const [among, ids] =
@@ -149,8 +151,9 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
 }
 
 /**
- * Whether the token `t` sees the event `e`: one of its organisations, and the one that its project is in by now. What
- * is on demand belongs to none, and is not asked about. What is about a webhook is for those who see that as well.
+ * SQL: whether the token `t` sees the event `e`: one of its organisations, and the present one of its project. An event
+ * about a webhook also needs sight of that webhook. Events on demand belong to no organisation and are not checked
+ * here.
  */
 export const SEES = `
   (t.sees_all_organisations = 1
@@ -165,8 +168,8 @@ export const SEES = `
         WHERE s.access_token_id = t.id AND s.organisation_id = p.organisation_id))))`
 
 /**
- * The rules of `matching` asked the other way round, whatever the event's type: whether the webhook `w`, made by the
- * token `t`, may have the event `e` by what it names and what its token sees.
+ * SQL: the rules of `matching` from the webhook's side, without the event type: whether the webhook `w`, created by the
+ * token `t`, may receive the event `e` by its filters and its token's sight.
  */
 export const MAY_HAVE = `
   (w.all_organisations_and_projects = 1
@@ -178,7 +181,7 @@ export const MAY_HAVE = `
   AND (e.about_webhook_id IS NULL OR e.about_webhook_id <> w.id)
   AND ${SEES}`
 
-/** Whether the webhook `w` asked for the type of the event `e`: what is about webhooks it has to name. */
+/** SQL: whether the webhook `w` wants the type of the event `e`. It must name types about webhooks explicitly. */
 export const ASKED_FOR = `
   ((w.all_events = 1 AND e.about_webhook_id IS NULL)
     OR EXISTS (SELECT 1 FROM webhook_events we WHERE we.webhook_id = w.id AND we.event_type = e.type))`

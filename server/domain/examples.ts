@@ -12,10 +12,10 @@ const MOST_BYTES = 8_192
 const fixed = new Set<unknown>(Object.values(exampleIds))
 
 /**
- * Queues an example of an event to one webhook, whatever it is limited to, and returns the delivery's id. From then on
- * it is a delivery like any other.
+ * Queues an example event for one webhook, whatever its filters are, and returns the delivery's id. From then on it is
+ * a delivery like any other. Throws NOT_FOUND, CONFLICT or BAD_USER_INPUT.
  *
- * @param given.payload what of the payload is not to be as in the example; its ids stay
+ * @param given.payload values that replace those of the example's payload, except ids
  */
 export const sendExample = async (
   change: Change,
@@ -45,7 +45,7 @@ const examplePayload = (type: EventType, given: unknown = {}): Json => {
   return merged
 }
 
-/** What is given in place of what the example has, but for its ids: by them a receiver can tell what is one. */
+/** Replaces values of the example by the given ones, except ids, by which a receiver recognises an example. */
 const merge = (example: Json, given: unknown, at: string): Json => {
   if (typeof given !== 'object' || given === null || Array.isArray(given)) {
     const what = at === '' ? 'is' : `${at.slice(0, -1)} is`
@@ -54,7 +54,7 @@ const merge = (example: Json, given: unknown, at: string): Json => {
   const changed = Object.entries(given).map(([name, value]) => {
     const was = Object.hasOwn(example, name) ? example[name] : undefined
     if (fixed.has(was) && value !== was) {
-      throw badInput('payload', `${at}${name} is the same in every example: receivers tell one by it`)
+      throw badInput('payload', `${at}${name} is the same in every example, by which receivers recognise one`)
     }
     const isObject = typeof was === 'object' && was !== null && !Array.isArray(was)
     return [name, isObject ? merge(was as Json, value, `${at}${name}.`) : value]

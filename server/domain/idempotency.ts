@@ -6,25 +6,25 @@ import { type Database, isDuplicate, marks, rows, run, type Sql } from '../datab
 import { isPassing, patiently } from '../database/patience.ts'
 import type { Sealer } from '../keys/seal.ts'
 
-// A mutation that is sent again under its Idempotency-Key is done once. Who works on it holds the key by a lease. Each
-// change notes in its own transaction what its field has come to, and only while the lease is still its own: that
-// condition, not the time, is what keeps a change from being made twice. Sent again after a crash, a field that was
-// done is not done again, and answers from what was noted; in the end the answer itself is kept.
+// A mutation that is repeated under its Idempotency-Key is done once. The request that works on it holds the key by a
+// lease. Each change records the result of its field in its own transaction, and only under the request's own lease:
+// that condition, not the time, prevents a change from being made twice. After a crash, a repeated request does not
+// redo finished fields, and answers from their recorded results. Finally the answer itself is kept.
 
 /** How long a key is kept from its first use. */
 export const KEPT_MS = 24 * 3600 * 1000
-/** What a process held that died is free for others after so long. */
+/** The length of the lease: the keys of a dead process are free after it. */
 export const LEASE_MS = 8_000
 const RENEW_MS = 2_500
 
-/** What is written about a key, by a database that may be about to come back, is waited for so long at most. */
+/** How long a write about a key waits for a database that may come back. */
 const PATIENCE_MS = 2_000
 const TRIES = 6
 
 /** What was answered. */
 export type Answer = { status: number; contentType: string; body: string }
 
-/** An answer beyond this is not kept: sent again, it is made anew from what its fields have come to. */
+/** A longer answer is not kept: a repeated request builds it anew from the results of its fields. */
 const ANSWER_CHARACTERS = 4 * 1024 * 1024
 
 type Outcomes = Record<string, unknown>
@@ -57,45 +57,43 @@ export class Claim {
     this.#place = place
   }
 
-  /** Goes on from what has been done under the key so far, and keeps it until it is finished or released. */
+  /** Continues from what has been done under the key, and keeps it until it is finished or released. */
   begin(begun: Begun): this {
     this.#recall(begun)
     this.#renewal = setInterval(() => this.#renew().catch(() => {}), RENEW_MS).unref()
     return this
   }
 
-  /** What a field of the mutation came to when the request was made before; undefined if it was not done. */
+  /** The result of a field from an earlier request; undefined if it was not done. */
   enter(field: string): unknown {
     this.#field = field
     return this.#outcomes[field]
   }
 
   /**
-   * Notes what the present field has come to, in the transaction that does it; nothing, if that is undefined. Throws
-   * CONFLICT if another request works under the key by now.
+   * Records the result of the present field in the transaction that makes the change; does nothing for undefined.
+   * Throws CONFLICT if another request has the key by now.
    */
   async note(trx: Sql, outcome: unknown): Promise<void> {
     if (outcome === undefined) return
     const outcomes = this.#seal('outcomes', { ...this.#outcomes, [this.#field]: outcome })
-    // The version too: what seemed to fail at its commit, and was done, is not done again.
+    // The version is part of the condition, so that a change whose commit seemed to fail is not repeated if it
+    // succeeded.
     const noted = await this.#update(trx, 'outcomes_sealed = ?, version = version + 1', [outcomes], this.#version)
     if (noted === 0) throw running()
   }
 
-  /** What `note` was given is committed. */
+  /** The result given to `note` is committed. */
   noted(outcome: unknown): void {
     if (outcome === undefined) return
-    // As it will be read, if it is.
+    // In the form in which it would be read again.
     this.#outcomes = JSON.parse(JSON.stringify({ ...this.#outcomes, [this.#field]: outcome }))
     this.#version += 1
   }
 
-  /**
-   * What the present field has come to in a transaction of which nobody knows whether it was committed; undefined if it
-   * was not.
-   */
+  /** The result of the present field after a commit in doubt; undefined if the transaction was not committed. */
   async lookAgain(database: Database): Promise<unknown> {
-    // Its lock is given back when the other transaction has come to its end.
+    // Waits for the lock, which the other transaction releases when it ends.
     const found = await database.transaction(trx =>
       rows<Begun>(
         trx,
@@ -115,14 +113,14 @@ export class Claim {
     if (outcomes_sealed !== null) this.#outcomes = JSON.parse(this.#open('outcomes', outcomes_sealed))
   }
 
-  /** Keeps what is answered. Whether that can be written or not, it is an answer. */
+  /** Stores the answer. The answer is sent whether or not it can be stored. */
   finish(answer: Answer): Promise<void> {
     if (answer.body.length > ANSWER_CHARACTERS) return this.release()
     const sealed = this.#seal('answer', answer)
     return this.#end('answer_sealed = ?, owner = NULL, leased_until = 0', [sealed])
   }
 
-  /** Lets the request be made again, and go on from what was done. */
+  /** Releases the key, so that a repeated request continues from what was done. */
   release(): Promise<void> {
     return this.#end('owner = NULL, leased_until = 0')
   }
@@ -133,7 +131,7 @@ export class Claim {
       retries: TRIES - 1,
       minTimeout: 50,
       shouldRetry: ({ error }) => isPassing(error),
-      // What cannot be written down ends with the lease.
+      // If the release cannot be written, the lease ends by itself.
     }).catch(() => {})
     const { promise: late, resolve } = Promise.withResolvers<void>()
     const timer = setTimeout(resolve, PATIENCE_MS)
@@ -165,7 +163,7 @@ export class Claim {
 
 const sealContext = (what: string, place: readonly string[]): string => `${what} of idempotency key ${place.join(' ')}`
 
-/** What the two are sealed to. */
+/** The sealing context of the two. */
 export const outcomesSealContext = (...place: string[]): string => sealContext('outcomes', place)
 export const answerSealContext = (...place: string[]): string => sealContext('answer', place)
 
@@ -175,8 +173,8 @@ const running = (): TidingsError<'CONFLICT'> =>
   })
 
 /**
- * Claims a key for a request, or finds what the request was answered; tries again until `giveUpAt` while the database
- * cannot be had, and throws UNAVAILABLE then. Throws CONFLICT while another works on it, and BAD_USER_INPUT if it was
+ * Claims a key for a request, or finds the stored answer. Retries until `giveUpAt` while the database is unavailable,
+ * then throws UNAVAILABLE. Throws CONFLICT while another request works on the key, BAD_USER_INPUT if the key belongs to
  * another request.
  */
 export const claimKey = async (
@@ -189,7 +187,7 @@ export const claimKey = async (
     const found = await patiently(() => take(tools, place, { owner: claim.owner, requestHash: hashOf(body) }), giveUpAt)
     return 'status' in found ? found : claim.begin(found)
   } catch (error) {
-    // It may be taken all the same.
+    // The key may be taken although the insert failed.
     if (error instanceof TidingsError && error.code === 'UNAVAILABLE') await claim.release()
     throw error
   }
@@ -197,7 +195,7 @@ export const claimKey = async (
 
 const MOST_ROUNDS = 5
 
-/** Takes a key for `owner`, who may have taken it without having been told so. */
+/** Takes a key for `owner`, who may already have taken it without knowing. */
 const take = async (
   { sql, sealer, clock }: Tools,
   place: Place,

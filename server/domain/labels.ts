@@ -1,14 +1,14 @@
 import { badInput } from '../../shared/errors.ts'
 
-/** What a webhook is sorted by for people: short strings by key. */
+/** A webhook's labels: short strings by key. */
 export type Labels = Record<string, string>
 
 const MOST = 20
 const LONGEST_VALUE = 100
-/** Without a dot, which in a selector leads further: `labels.team`. */
+/** Without a dot, because a selector uses it for paths: `labels.team`. */
 const KEY = /^[A-Za-z][A-Za-z0-9_-]{0,39}$/
 
-/** Throws unless `value` is an object of at most 20 short strings. */
+/** Throws BAD_USER_INPUT unless `value` is an object of at most 20 short strings. */
 export const checkLabels: (value: unknown) => asserts value is Labels = value => {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw badInput('labels', 'is an object with a string for each key, such as {"team": "payments"}')
@@ -30,6 +30,6 @@ export const checkLabels: (value: unknown) => asserts value is Labels = value =>
   }
 }
 
-/** As they are stored: in the order of their keys. */
+/** The stored form, in the order of the keys. */
 export const labelsText = (labels: Labels): string =>
   JSON.stringify(Object.fromEntries(Object.entries(labels).toSorted(([a], [b]) => (a < b ? -1 : 1))))

@@ -3,50 +3,50 @@ import type { WebhookOrdering } from '../../shared/vocabulary.ts'
 import { insertMany, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 
-// What keeps an order: the deliveries of one project's events to one webhook with `ordering: project` stand in a line,
-// in the order in which the events happened. What is sent again because somebody asked for it stands in none.
+// Ordered deliveries: the deliveries of one project's events to one webhook with `ordering: project` form a line, in
+// the order in which the events happened. Deliveries that somebody sends again are in no line.
 //
 // Invariants
 // 1. A pending delivery that keeps an order has its line in `delivery_queue.line`, and a row in `ordered_deliveries`,
 //    until it comes to an end. Both are written in the transaction that queues it, and deleted in the one that ends it.
-// 2. In a line that is not empty, one has its turn, and the others wait: their rows of the queue are due never, so
-//    that claims know nothing of lines. In the transaction that ends it, the turn goes on to the earliest that waits.
-//    Only what was pending before the webhook was told to keep an order has a turn beside others.
-// 3. Whoever changes a line holds its row in `delivery_lines`, and writes it: of two changes at once, on engines that
-//    lock nothing for others too, one comes after the other.
-// 4. An event gets its time while its lines are held, later than any before in them: in a line, the order of events is
-//    the order in which their changes were committed.
+// 2. In a line that is not empty, one delivery has the turn and the others wait: their queue rows are never due, so
+//    that claims need not know of lines. The transaction that ends a delivery passes the turn to the earliest that
+//    waits. Only deliveries that were pending before the webhook was given an order share the turn.
+// 3. Whoever changes a line locks its row in `delivery_lines` and writes it, so that two changes are serial even on
+//    engines whose locking reads lock nothing.
+// 4. An event gets its time while its lines are locked, later than any before in them: in a line, the order of events
+//    is the order of the commits.
 
-/** What waits for its turn is due then: never. The latest time that a JavaScript Date holds. */
+/** The due time of deliveries that wait for their turn: never. It is the latest time of a JavaScript Date. */
 export const NEVER = 8_640_000_000_000_000
 
-/** A webhook as its lines need it, held until the transaction ends. */
+/** The part of a webhook that its lines need, locked until the transaction ends. */
 export type OrderedWebhook = { id: string; ordering: WebhookOrdering; ordered_since: number }
 
-/** A row of the queue, as far as its line is concerned. */
+/** The part of a queue row that its line needs. */
 export type InLine = { delivery_id: string; line: string | null }
 
 type Line = { id: string; webhook: OrderedWebhook; projectId: string }
 
-/** Lines that a transaction holds, by their ids, and whether somebody in one has the turn. */
+/** The lines that a transaction has locked, by id, and whether a delivery in each has the turn. */
 export type HeldLines = Map<string, { id: string; isTaken: boolean }>
 
-/** Where a delivery stands that is being queued, and whether it waits for its turn. */
+/** The line of a delivery that is being queued, and whether it waits for its turn. */
 type Standing = { line: string | null; waits: boolean }
 
 const ROWS_A_STATEMENT = 500
-/** What was queued before a change of its webhook may have a later time, by so much at most. */
+/** The most by which a delivery queued before a change of its webhook may have a later time. */
 const CLOCKS_APART_MS = 1_000
 
 const lineOf = (webhookId: string, projectId: string): string =>
   createHash('sha256').update(`${webhookId} ${projectId}`).digest('base64url')
 
 /**
- * Holds the lines of webhooks and projects, for what is to stand in them; waits for whoever has them. Of a webhook that
- * keeps no order there is none.
+ * Locks the lines of webhooks and projects for new deliveries, and waits for other holders. A webhook without an order
+ * has none.
  *
- * @param now asked when they are held
- * @returns the lines by their ids, and the time of an event that is to stand in all of them: now, or after their last
+ * @param now called when the lines are locked
+ * @returns the lines by id, and the time of an event for all of them: now, or after their last event
  */
 export const holdLines = async (
   trx: Sql,
@@ -59,7 +59,7 @@ export const holdLines = async (
     const id = lineOf(webhook.id, projectId)
     lines.set(id, { id, webhook, projectId })
   }
-  // In one order, whoever takes them.
+  // Every transaction locks them in the same order.
   const sorted = [...lines.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1))
   const held: HeldLines = new Map()
   let time = 0
@@ -97,8 +97,8 @@ const hold = async (trx: Sql, lines: Line[]): Promise<LineRow[]> => {
 }
 
 /**
- * Takes into a line what was pending of its project when the webhook was told to keep an order: that goes on as it is,
- * and what comes waits for it. Returns whether there is any.
+ * Adds to a line the deliveries of its project that were pending when the webhook was given an order. They stay as they
+ * are, and later ones wait for them. Returns whether there are any.
  */
 const adopt = async (trx: Sql, { id, webhook, projectId }: Line): Promise<boolean> => {
   const { useIndex, forUpdate } = dialectOf(trx)
@@ -138,7 +138,7 @@ type Entering = {
   event: { id: string; createdAt: number; projectId: string | null }
 }
 
-/** Puts deliveries into those of these lines that are theirs, in the order of their events. */
+/** Adds deliveries to their lines, in the order of their events. */
 export const enterLines = async <One extends Entering>(
   trx: Sql,
   lines: HeldLines,
@@ -165,9 +165,9 @@ const standIn = (lines: HeldLines, { webhook, event }: Entering): Standing => {
 }
 
 /**
- * Holds the lines of rows that are to come to an end, passing over those that another transaction holds.
+ * Locks the lines of rows that are about to end, skipping lines that another transaction has locked.
  *
- * @returns the rows that stand in none, or in one that is held now
+ * @returns the rows in no line, or in one that is locked now
  */
 export const inHeldLines = async <Row extends InLine>(trx: Sql, ending: Row[]): Promise<Row[]> => {
   const ids = [...new Set(ending.flatMap(row => row.line ?? []))].toSorted()
@@ -181,7 +181,7 @@ export const inHeldLines = async <Row extends InLine>(trx: Sql, ending: Row[]): 
   return ending.filter(({ line }) => line === null || free.has(line))
 }
 
-/** Takes deliveries that have come to an end out of lines that this transaction holds, and hands their turns on. */
+/** Removes ended deliveries from lines that this transaction has locked, and passes their turns on. */
 export const leaveLines = async (trx: Sql, ended: InLine[], now: number): Promise<void> => {
   const left = ended.filter(({ line }) => line !== null)
   if (left.length === 0) return
@@ -201,7 +201,7 @@ export const leaveLines = async (trx: Sql, ended: InLine[], now: number): Promis
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(next)})`, [now, ...next])
 }
 
-/** Of each line in which nobody has the turn, who waits for it first. */
+/** The first waiting delivery of each line in which nobody has the turn. */
 const firstOf = async (trx: Sql, lines: string[]): Promise<string[]> => {
   const first = `SELECT delivery_id, waits FROM (
     SELECT delivery_id, waits FROM ordered_deliveries ${dialectOf(trx).useIndex('ordered_deliveries_by_line')}
@@ -216,7 +216,7 @@ const firstOf = async (trx: Sql, lines: string[]): Promise<string[]> => {
 const partsOf = <T>(all: T[], size = ROWS_A_STATEMENT): T[][] =>
   Array.from({ length: Math.ceil(all.length / size) }, (_, n) => all.slice(n * size, (n + 1) * size))
 
-/** Deletes lines in which nobody has stood since a time; returns how many. */
+/** Deletes lines that have been empty since a time; returns their number. */
 export const deleteIdleLines = async (sql: Sql, before: number, limit: number): Promise<number> => {
   const idle = await rows<{ id: string }>(
     sql,
@@ -225,7 +225,7 @@ export const deleteIdleLines = async (sql: Sql, before: number, limit: number): 
     [before, limit],
   )
   if (idle.length === 0) return 0
-  // Whoever comes to stand in one meanwhile has used it.
+  // A delivery that joins a line meanwhile updates its time of use.
   return run(sql, `DELETE FROM delivery_lines WHERE id IN (${marks(idle)}) AND used_at < ?`, [
     ...idle.map(({ id }) => id),
     before,

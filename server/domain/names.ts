@@ -2,7 +2,7 @@ import { badInput } from '../../shared/errors.ts'
 
 const LONGEST = 255
 
-/** Throws unless `name` is something to call a thing by. */
+/** Throws BAD_USER_INPUT unless `name` is a usable name. */
 export const checkName = (name: string): void => {
   if (name.trim() === '') throw badInput('name', 'is empty; give it a name')
   if (!name.isWellFormed() || name.includes('\0'))

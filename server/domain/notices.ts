@@ -7,19 +7,19 @@ import { newId } from '../ids.ts'
 import { enqueue } from './deliveries.ts'
 import { MAY_HAVE } from './events.ts'
 
-// Events about a webhook: it has become inactive, or one of its deliveries was given up. They are written in the
-// transaction that makes it so, with their deliveries. That transaction holds what others wait for, so it waits for
-// none of the webhooks that are to be told: where one of them is held, it is made again.
+// Events about a webhook: it has become inactive, or one of its deliveries was dropped. The transaction that makes it
+// so writes them with their deliveries. Others wait for the locks of that transaction, so it waits for no webhook to
+// notify: if one is locked, the transaction is repeated.
 
-/** An event about a webhook that is to be written. */
+/** An event about a webhook. */
 type Notice<Type extends NoticeType = NoticeType> = {
   type: Type
   payload: EventPayload<Type>
   aboutWebhookId: string
-  /** The one that it belongs to, if it is one. */
+  /** Its organisation, if it has exactly one. */
   organisationId: string | null
   allOrganisations: boolean
-  /** Those that it belongs to, if there are several. */
+  /** Its organisations, if it has several. */
   organisationIds: string[]
   projectId: string | null
 }
@@ -27,8 +27,8 @@ type Notice<Type extends NoticeType = NoticeType> = {
 type Subscriber = { event_id: string; id: string; updated_at: number; epoch: number }
 
 /**
- * Writes events about webhooks, with a delivery to each webhook that names their type and may know of the webhook.
- * Throws Overtaken where another transaction holds one of those.
+ * Writes events about webhooks, with a delivery to each webhook that names their type and may know of the webhook
+ * concerned. Throws Overtaken if another transaction has locked one of those.
  */
 const tell = async (trx: Knex.Transaction, notices: Notice[], now: number): Promise<void> => {
   if (notices.length === 0) return
@@ -59,7 +59,7 @@ const tell = async (trx: Knex.Transaction, notices: Notice[], now: number): Prom
   await enqueue(trx, owed, now)
 }
 
-/** The active webhooks that are to have some events about others, held until the transaction ends. */
+/** The active webhooks that want these events about others, locked until the transaction ends. */
 const subscribersTo = async (trx: Knex.Transaction, eventIds: string[]): Promise<Subscriber[]> => {
   const found = await rows<Subscriber>(
     trx,
@@ -83,7 +83,7 @@ const subscribersTo = async (trx: Knex.Transaction, eventIds: string[]): Promise
   return found.filter(({ id }) => asHeld.get(id)!.status === 'active')
 }
 
-/** A delivery that was given up. */
+/** A dropped delivery. */
 export type Dropped = {
   deliveryId: string
   attempts: number
@@ -103,8 +103,8 @@ type DroppedRow = {
 }
 
 /**
- * Tells of deliveries that this transaction has given up, of events that have happened: not of pings, examples and
- * these notices, which would tell of one another for ever.
+ * Reports deliveries that this transaction has dropped, except pings, examples and notices themselves, which would
+ * report one another for ever.
  */
 export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], now: number): Promise<void> => {
   if (dropped.length === 0) return
@@ -158,7 +158,7 @@ const organisationsOf = async (trx: Sql, found: DroppedRow[]): Promise<Map<strin
   return new Map([...byEvent].map(([id, some]) => [id, some.map(row => row.organisation_id)]))
 }
 
-/** Tells of a webhook that this transaction has made inactive: in the organisations that it receives from. */
+/** Reports a webhook that this transaction has made inactive, to the organisations that it receives from. */
 export const tellOfInactive = async (trx: Knex.Transaction, webhookId: string, now: number): Promise<void> => {
   const [webhook] = await rows<{ url: string; name: string | null; status_reason: string; sees_all: number }>(
     trx,

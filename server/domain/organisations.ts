@@ -8,13 +8,16 @@ import { type OrganisationRow, organisations } from './resources.ts'
 import { insertedFirst } from './upsert.ts'
 import { requireVisible } from './visibility.ts'
 
-/** Renames an organisation, or creates it, under the id if one is given. Only a token that sees all can create one. */
+/**
+ * Renames an organisation, or creates it, under the id if one is given. Only a token that sees all organisations can
+ * create one. Throws FORBIDDEN, NOT_FOUND or BAD_USER_INPUT.
+ */
 export const upsertOrganisation = async (
   { trx, token, now }: Change,
   { id: given, name }: { id?: string; name: string },
 ): Promise<OrganisationRow> => {
   checkName(name)
-  // To a token that sees some, an id out of its sight and one that never was are the same.
+  // For a limited token, an id out of its sight equals an unknown one.
   if (given && !token.seesAllOrganisations) await requireVisible(trx, token, organisations, [given])
   const id = given ?? newId(now())
   const isThere =

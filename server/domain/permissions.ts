@@ -2,7 +2,7 @@ import { TidingsError } from '../../shared/errors.ts'
 import { toIso } from '../../shared/time.ts'
 import type { Permission, RefusalReason } from '../../shared/vocabulary.ts'
 
-/** Whoever makes a request: what it may do and what it sees. */
+/** The access token of a request: what it may do and what it sees. */
 export type AccessToken = {
   id: string
   name: string
@@ -19,7 +19,7 @@ export type AccessToken = {
 export const may = (token: AccessToken, permission: Permission): boolean =>
   token.permissions.includes(permission) || token.permissions.includes('admin')
 
-/** Why a token may do nothing any more; undefined while it may. */
+/** Why a token is no longer valid; undefined while it is. */
 export const endOf = (
   { revokedAt, expiresAt }: AccessToken,
   now: number,
@@ -44,7 +44,7 @@ export const requirePermission = (token: AccessToken, permission: Permission): v
   )
 }
 
-/** Throws FORBIDDEN for a token that sees only some organisations, where what it asks for concerns them all. */
+/** Throws FORBIDDEN for a token that sees only some organisations if the operation concerns all of them. */
 export const requireSeesAll = (token: AccessToken, what: string): void => {
   if (token.seesAllOrganisations) return
   throw new TidingsError('FORBIDDEN', `Only an access token that sees all organisations can ${what}.`)

@@ -9,7 +9,7 @@ import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
 import type { ProjectReportRow } from './resources.ts'
 import { insertedFirst } from './upsert.ts'
 
-/** Opens the reports of one quarter for many projects, where there is none. */
+/** Opens the missing reports of one quarter for many projects. */
 export const openReports = async (
   sql: Sql,
   { projectIds, quarter, dueDays, now }: { projectIds: string[]; quarter: string; dueDays: number; now: number },
@@ -27,8 +27,8 @@ export const openReports = async (
 export type Submission = { projectId: string; quarter: string; submitterId: string }
 
 /**
- * A report as it is read without being held, its project if the caller's token sees it, and a user: these are held.
- * Each is null where there is none.
+ * A report, read but not locked; its project if the caller's token sees it, and a user, both locked. Each is null if
+ * there is none.
  */
 type BesideReport = { [Column in Told as `report_${Column}`]: ProjectReportRow[Column] | null } & {
   project_organisation_id: string | null
@@ -50,7 +50,7 @@ const TOLD = [
 ] as const satisfies (keyof ProjectReportRow)[]
 type Told = (typeof TOLD)[number]
 
-/** @param given where the report is, and the id of its project */
+/** @param given SQL that finds the report, and the id of its project */
 const beside = (
   given: { report: string; project: string },
   bindings: { ofReport: string[]; ofProject: string[]; userId: string },
@@ -64,7 +64,7 @@ const beside = (
   bindings: [...bindings.ofReport, ...bindings.ofProject, bindings.userId],
 })
 
-/** What a submission is decided on. */
+/** The rows that a submission is decided on. */
 export const besideSubmission = ({ projectId, quarter, submitterId }: Submission): Beside<BesideReport> => {
   if (!isQuarter(quarter))
     throw badInput(
@@ -83,13 +83,13 @@ const reportOf = (row: BesideReport): ProjectReportRow | undefined =>
     ? undefined
     : (Object.fromEntries(TOLD.map(column => [column, row[`report_${column}`]])) as ProjectReportRow)
 
-/** The organisation of a project that the token sees. */
+/** The organisation of the project, if the token sees it. */
 const seenIn = ({ token }: Change, row: BesideReport): string | undefined =>
   token.seesAllOrganisations || row.sees_project !== null ? (row.project_organisation_id ?? undefined) : undefined
 
 /**
- * Submits the report of a quarter, opening it first where that has not happened yet. Late is accepted, twice is a
- * CONFLICT.
+ * Submits the report of a quarter, and opens it first if necessary. A late submission is accepted, a second one is a
+ * CONFLICT. Throws NOT_FOUND too.
  */
 export const submitProjectReport = async (
   change: Change,
@@ -105,7 +105,7 @@ export const submitProjectReport = async (
   const given = { projectId, quarter, submitterId, dueDays, now }
   const submitted =
     (read ? await submitOpen(trx, read, given) : await insertSubmitted(trx, given)) ??
-    // It has changed since it was read.
+    // The report has changed since it was read.
     (await submitOpen(trx, requireOpen((await lockReport(trx, OF_QUARTER, [projectId, quarter]))!), given))!
   await recordEvent(
     trx,
@@ -131,7 +131,7 @@ const requireOpen = (report: ProjectReportRow): ProjectReportRow => {
   })
 }
 
-/** Submits a report that is open and as it was read; undefined, with nothing done, if it is not. */
+/** Submits a report that is open and unchanged since it was read; otherwise does nothing and returns undefined. */
 const submitOpen = async (
   trx: Sql,
   report: ProjectReportRow,
@@ -149,7 +149,7 @@ const submitOpen = async (
   return { ...report, status: 'submitted', submitter_id: submitterId, submitted_at: submittedAt }
 }
 
-/** Opens and submits the report of a project and quarter; undefined if there is one by now. */
+/** Opens and submits the report of a project and quarter; undefined if it exists by now. */
 const insertSubmitted = async (
   trx: Sql,
   { projectId, quarter, submitterId, dueDays, now }: Submission & { dueDays: number; now: () => number },
@@ -180,7 +180,7 @@ const insertSubmitted = async (
 
 export type Approval = { id: string; approverId: string; approvedDate?: string }
 
-/** What an approval is decided on. Of whichever project a report is, it stays. */
+/** The rows that an approval is decided on. A report never changes its project. */
 export const besideApproval = ({ id, approverId, approvedDate }: Approval): Beside<BesideReport> => {
   if (
     approvedDate !== undefined &&
@@ -191,7 +191,7 @@ export const besideApproval = ({ id, approverId, approvedDate }: Approval): Besi
   return beside({ report: 'id = ?', project: 'r.project_id' }, { ofReport: [id], ofProject: [], userId: approverId })
 }
 
-/** Approves a submitted report; anything else is a CONFLICT. Without a date it is approved today (UTC). */
+/** Approves a submitted report, by default as of today (UTC). Any other report is a CONFLICT. Throws NOT_FOUND too. */
 export const approveProjectReport = async (
   change: Change,
   { id, approverId, approvedDate }: Approval,
@@ -241,8 +241,7 @@ const requireSubmitted = (report: ProjectReportRow): ProjectReportRow => {
 }
 
 /**
- * Approves a report that is submitted, and from then on has been as it was read; undefined, with nothing done, if it is
- * not.
+ * Approves a report that is submitted and unchanged since it was read; otherwise does nothing and returns undefined.
  */
 const approveSubmitted = async (
   trx: Sql,

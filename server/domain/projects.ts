@@ -7,7 +7,7 @@ import { organisations, type ProjectRow, projects } from './resources.ts'
 import { insertedFirst } from './upsert.ts'
 import { requireVisible } from './visibility.ts'
 
-/** Changes a project, or creates it, under the id if one is given. */
+/** Changes a project, or creates it, under the id if one is given. Throws NOT_FOUND or BAD_USER_INPUT. */
 export const upsertProject = async (
   { trx, token, now }: Change,
   { id: given, organisationId, name }: { id?: string; organisationId: string; name: string },
@@ -23,7 +23,7 @@ export const upsertProject = async (
     if (isFirst) return row
     await lockProject(trx, id, 'forUpdate')
   }
-  // Where it is now: no other moves it from here on.
+  // Its present organisation; nobody else can move it from here on.
   await requireVisible(trx, token, projects, [id])
   await run(trx, 'UPDATE projects SET organisation_id = ?, name = ?, updated_at = ? WHERE id = ?', [
     organisationId,
@@ -34,7 +34,7 @@ export const upsertProject = async (
   return row
 }
 
-/** A project as it is, held against changes until the transaction ends. */
+/** The present project, locked until the transaction ends. */
 export const lockProject = async (
   trx: Sql,
   id: string,

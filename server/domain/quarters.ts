@@ -1,6 +1,6 @@
-// Quarters are written `<year>-<1…4>`, which sorts as they follow each other, and dates `YYYY-MM-DD`, both in UTC.
+// Quarters are written `<year>-<1…4>`, which sorts in the order of time, and dates `YYYY-MM-DD`, both in UTC.
 
-/** Years whose quarters, and the due dates of their reports, every engine and client can write as a date. */
+/** The years whose quarters and due dates every engine and client can represent as a date. */
 const FIRST_YEAR = 1900
 const LAST_YEAR = 9998
 
@@ -9,16 +9,16 @@ export const isQuarter = (text: string): boolean =>
 
 export const dateOf = (ms: number): string => new Date(ms).toISOString().slice(0, 10)
 
-/** The quarter that a time is in. */
+/** The quarter of a time. */
 export const quarterOf = (ms: number): string => {
   const date = new Date(ms)
   return `${date.getUTCFullYear()}-${Math.floor(date.getUTCMonth() / 3) + 1}`
 }
 
-/** So many quarters later than one, or earlier where that is less than 0. */
+/** The quarter that is `count` quarters later, or earlier for a negative number. */
 export const quartersAfter = (quarter: string, count: number): string => quarterOf(startOf(quarter, count))
 
-/** The quarter that had ended last at `now`. */
+/** The latest quarter that has ended at `now`. */
 export const quarterBefore = (now: number): string => quartersAfter(quarterOf(now), -1)
 
 /** When a quarter begins. */
@@ -27,7 +27,7 @@ export const startOfQuarter = (quarter: string): number => startOf(quarter, 0)
 /** When a quarter ends: the first moment after it. */
 export const endOfQuarter = (quarter: string): number => startOf(quarter, 1)
 
-/** The due date of a quarter's report: so many days after the quarter's last day. */
+/** The due date of a quarter's report: `days` after the quarter's last day. */
 export const dueDateOf = (quarter: string, days: number): string => {
   const [year, number] = partsOf(quarter)
   return dateOf(Date.UTC(year, number * 3, days))

@@ -1,16 +1,15 @@
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 
-// The count that all processes share has what each has taken of a window. Used
-// or not, what is taken counts; what a process does not use it gives back when
-// another finds nothing left. A count of one beyond the limit says that one has.
+// All processes share one count of the requests taken from a window. A taken request counts, used or not; a process
+// gives unused ones back when another finds none left. A count of one beyond the limit says that one has found none.
 
-/** What a process has got of a token's window, and where the count stands. */
+/** What a process got of a token's window, and the state of the count. */
 export type Taken = { got: number; windowStart: number; taken: number }
 
 /**
- * Takes up to `wanted` requests of a token's window. A process whose clock is behind takes from the next window, which
- * others are in already, and does not begin it again.
+ * Takes up to `wanted` requests of a token's window. A process whose clock is behind takes from the window that others
+ * have already begun, and does not begin it again.
  */
 export const takeRequests = (
   database: Database,
@@ -39,7 +38,7 @@ export const takeRequests = (
     return { got, windowStart: Number(window_start), taken: Math.min(taken, limit) }
   })
 
-/** Which of these tokens somebody has found nothing left for. */
+/** Those of these tokens for which some process found no request left. */
 export const wantedBack = async (
   { knex }: Database,
   tokenIds: readonly string[],
@@ -53,7 +52,7 @@ export const wantedBack = async (
   return new Set(found.map(row => row.access_token_id))
 }
 
-/** Gives requests of a window back that were taken and are not used. */
+/** Gives back requests of a window that were taken and not used. */
 export const giveBackRequests = async (
   { knex }: Database,
   tokenId: string,

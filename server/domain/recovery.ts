@@ -17,14 +17,14 @@ import { lockActive, requireWebhook } from './webhooks.ts'
  * on an embedded engine the process: there it takes a few tens of milliseconds.
  */
 const PAGES = { server: { batch: 500, window: 5_000 }, embedded: { batch: 50, window: 500 } }
-/** What another process wrote before a recovery began may have a later time, by so much at most. */
+/** The most by which an event that another process wrote before the recovery began may have a later time. */
 const CLOCKS_APART_MS = 1_000
-/** A recovery that takes longer answers with where to go on. */
+/** A recovery that takes longer stops and returns where to continue. */
 const BUDGET_MS = 15_000
 
 /**
- * How far a recovery has come: how many deliveries that the caller sees it has queued, of the events up to `after`, of
- * those up to `end`.
+ * The progress of a recovery: the number of queued deliveries that the caller sees, for the events up to `after`, of
+ * all up to `end`.
  */
 export type Recovery = {
   webhookId: string
@@ -36,7 +36,7 @@ export type Recovery = {
 
 type Transact = <T>(work: (change: Change) => Promise<T>) => Promise<T>
 
-/** Sends the event of a delivery to its webhook again, as a delivery of its own. */
+/** Sends the event of a delivery to its webhook again, as a new delivery. Throws NOT_FOUND or CONFLICT. */
 export const redeliver = async (change: Change, deliveryId: string): Promise<string> => {
   const { trx, token, now } = change
   const [found] = await requireVisible<DeliveryRow>(trx, token, deliveries, [deliveryId])
@@ -44,14 +44,14 @@ export const redeliver = async (change: Change, deliveryId: string): Promise<str
   const webhook = await lockActive(change, delivery.webhook_id)
   const event = { id: delivery.event_id, type: delivery.event_type }
   const isHeld = (await holdEvents(trx, [event])).length > 0
-  // Where the webhook may have it no more, or its event was purged, it has gone out of sight meanwhile.
+  // If the webhook may no longer receive the event, or the event was purged, the delivery is out of sight by now.
   if (!isHeld) throw notFound('delivery', [deliveryId])
   await requireVisible(trx, token, deliveries, [deliveryId])
   const [id] = await enqueue(trx, [{ event, webhook }], now())
   return id!
 }
 
-/** Those of some events that are still there, held so that they are not purged before they are queued. */
+/** The existing ones of some events, locked so that they are not purged before they are queued. */
 export const holdEvents = async (trx: Sql, events: { id: string }[]): Promise<PastEvent[]> => {
   const { forShare } = dialectOf(trx)
   if (events.length === 0) return []
@@ -68,11 +68,11 @@ export const holdEvents = async (trx: Sql, events: { id: string }[]): Promise<Pa
 }
 
 /**
- * Queues every event since a time that a webhook should have had, and has neither acknowledged, nor handled before, nor
- * pending. A page a transaction, each under the webhook's lock: two recoveries at once queue nothing twice, and one
- * that is cut short has queued what it did, and finds the rest when it is made again.
+ * Queues every event since a time that a webhook should have received and that is neither acknowledged, nor handled
+ * before, nor pending. Each page is one transaction under the webhook's lock: two concurrent recoveries queue nothing
+ * twice, and an interrupted one finds the rest when it is repeated. Throws NOT_FOUND or CONFLICT.
  *
- * @param earlier what it has come to already; it goes on from there
+ * @param earlier earlier progress, from which it continues
  */
 export const recoverDeliveries = async (
   { database, clock, change, look }: { database: Database; clock: Clock; change: Transact; look: Transact },
@@ -84,14 +84,14 @@ export const recoverDeliveries = async (
   const nothing = { webhookId, queued: 0, after: { time: since, id: '' }, isComplete: false }
   let recovery = earlier ?? { ...nothing, end: until ?? clock.now() + CLOCKS_APART_MS }
   await look(({ trx, token }) => requireWebhook(trx, token, webhookId))
-  // What is still pending of a past epoch is missed, once it has been cancelled.
+  // Deliveries of a past epoch that are still pending count as missed once they are cancelled.
   if (!(await sweepUntil(database, clock, webhookId, deadline))) return recovery
   for (let hasBegun = earlier !== undefined; !recovery.isComplete; hasBegun = true) {
     const soFar = recovery
     try {
       recovery = await partOfMany(database, () => change(held => recoverPage(held, soFar)))
     } catch (error) {
-      // What was queued stays so: it is answered, with where to go on.
+      // Queued deliveries stay queued: the result says where to continue.
       if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
       throw error
     }
@@ -102,7 +102,7 @@ export const recoverDeliveries = async (
 
 const pageOf = (sql: Sql) => (dialectOf(sql).isEmbedded ? PAGES.embedded : PAGES.server)
 
-/** Queues the next page of a recovery, and returns how far it has come by then. */
+/** Queues the next page of a recovery, and returns its progress. */
 const recoverPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
   const { trx, token } = held
   const webhook = await lockActive(held, webhookId, 'forUpdate')
@@ -135,7 +135,7 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
   }
 }
 
-/** An admin who sees some organisations may recover any webhook, and is not told by it what happened in the others. */
+/** A limited admin may recover any webhook that it sees, but must not learn what happened in other organisations. */
 const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[]): Promise<number> => {
   if (token.seesAllOrganisations) return missed.length
   const ids = missed.map(event => event.id)
@@ -143,10 +143,10 @@ const countSeen = async (sql: Sql, token: AccessToken, missed: { id: string }[])
   return Number(found!.seen)
 }
 
-/** A moment in the order of events. */
+/** A position in the order of events. */
 type Mark = { time: number; id: string }
 
-/** The last of so many events after `from` as one transaction looks at, or else `end`, with all that happened then. */
+/** The last of the events after `from` that one transaction looks at, or else `end`, with all events of that time. */
 const edgeOf = async (trx: Sql, from: Mark, end: number, window: number): Promise<Mark & { isLast: boolean }> => {
   const [last] = await rows<{ created_at: number; id: string }>(
     trx,
@@ -162,8 +162,8 @@ const LAST_ID = 'g'
 const AFTER = 'e.created_at >= ? AND (e.created_at > ? OR e.id > ?)'
 
 /**
- * The same rules as for a new event (webhooksFor), asked the other way round: of one webhook, which events, and without
- * those that it has a delivery of. A join and not NOT EXISTS, which MariaDB makes a list of all deliveries for.
+ * The rules for a new event (webhooksFor) from the webhook's side: which events it should have and has no delivery of.
+ * Uses a join instead of NOT EXISTS, for which MariaDB would list all deliveries.
  */
 const missedOf = (trx: Sql): string => `
   SELECT e.id, e.created_at FROM events e ${dialectOf(trx).useIndex('events_by_time')}

@@ -16,12 +16,12 @@ import { lockActive } from './webhooks.ts'
 
 /** Deliveries of one transaction: on an embedded engine, which does nothing else meanwhile, a few. */
 const BATCH = { server: 500, embedded: 50 }
-/** Events whose deliveries are looked for at once: each may have been sent again often. */
+/** Events whose deliveries are looked up at once; each may have been sent again often. */
 const ALIKE = 50
-/** What takes longer answers with where to go on. */
+/** A call that takes longer stops and returns where to continue. */
 const BUDGET_MS = 15_000
 
-/** How far it has come: how many deliveries it has queued, of those up to the last one that it looked at. */
+/** The progress: the number of queued deliveries, up to the last one that it looked at. */
 export type Redelivery = {
   webhookId: string
   queued: number
@@ -37,24 +37,25 @@ type Tools = {
   token: AccessToken
   change: Transact
   look: Transact
-  /** Runs a search within what one may spend. */
+  /** Runs a search within the caller's budget. */
   bounded: <T>(search: (meter: Meter) => Promise<T>) => Promise<T>
 }
 
-/** `query.limit`: so many are queued at most. `dryRun`: none is, and it is counted how many would be. */
+/** `query.limit` is the most to queue. With `dryRun` nothing is queued, and the result is the number that would be. */
 type Asked = { webhookId: string; query: MangoQuery; dryRun?: boolean }
 
 /**
- * Sends the events of deliveries to one webhook again, pings and what is pending aside, behind what is new. Each event
- * is sent once, at the oldest of its deliveries that match: what this queues may match too, and is not sent once more,
- * not even by whoever goes on where this ended. A page a transaction, each under the webhook's lock.
+ * Sends the events of matching deliveries to one webhook again, after new deliveries, except pings and pending ones.
+ * Each event is sent once, at the oldest of its matching deliveries, so that deliveries queued here, which may match
+ * too, are not sent again, not even by a call that continues. Each page is one transaction under the webhook's lock.
+ * Throws NOT_FOUND or CONFLICT.
  *
  * @param earlier what it has come to already; it goes on from there
  */
 export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redelivery): Promise<Redelivery> => {
   const deadline = performance.now() + BUDGET_MS
   let done = earlier ?? { webhookId: asked.webhookId, queued: 0, last: null, isComplete: false }
-  // It is not looked for long for what cannot be sent.
+  // Checked first, so that it does not search for deliveries that cannot be sent.
   if (!earlier) await tools.look(held => lockActive(held, asked.webhookId))
   for (let hasBegun = earlier !== undefined; !done.isComplete; hasBegun = true) {
     const soFar = done
@@ -73,7 +74,7 @@ export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redeli
   return done
 }
 
-/** `firsts`: those of them that are the oldest of their event. */
+/** `firsts`: the deliveries that are the oldest of their event. */
 type Page = { firsts: DeliveryRow[]; last: DeliveryRow | undefined; isLast: boolean }
 
 /** The next deliveries that match. */
@@ -115,7 +116,7 @@ const pageOf = async (
   }
 }
 
-/** Queues a page, and returns how far it has come by then. What has changed since it was found is looked at again. */
+/** Queues a page, and returns the progress. Looks again at what has changed since it was found. */
 const queuePage = async (
   held: Change,
   { firsts, last, isLast }: Page,
@@ -148,7 +149,7 @@ const seenOf = async (trx: Sql, token: AccessToken, found: DeliveryRow[]): Promi
   return trx('deliveries').whereIn('deliveries.id', ids).modify(visibleTo(token)(deliveries)).pluck('deliveries.id')
 }
 
-/** Those of some events that the webhook is about to have anyway. */
+/** Those of some events that are pending for the webhook anyway. */
 const pendingOf = async (trx: Sql, webhookId: string, events: { id: string }[]): Promise<Set<string>> => {
   if (events.length === 0) return new Set()
   const found = await rows<{ event_id: string }>(

@@ -10,18 +10,21 @@ import type { Resource } from '../mango/resource.ts'
 import { waitsForOf } from './waits-for.ts'
 import { healthOf, lastDeliveryOf } from './webhook-health.ts'
 
-// Everything that can be read, as data: selectors, GraphQL's fields and the types of rows are made from it. A new field
-// is a migration, a line here and a line in schema.graphql.
+// Everything that can be read, as data. Selectors, GraphQL's fields and the types of rows are derived from it. A new
+// field needs a migration, a line here, and a line in schema.graphql.
 
-/** What has a query of its own. */
+/** A resource with a query of its own. */
 export type Entity = Resource & {
-  /** One of it, for messages. */
+  /** The singular, for messages. */
   singular: string
-  /** The rows of others that name one of it in their column `key`: lists in an answer, which no selector looks into. */
+  /**
+   * Lists of other rows that name this one in their column `key`. They are part of answers only; selectors cannot use
+   * them.
+   */
   lists?: Record<string, { resource: () => Entity; key: string }>
 }
 
-/** Whom projects belong to. */
+/** The organisations that projects belong to. */
 export const organisations = {
   name: 'organisations',
   singular: 'organisation',
@@ -210,7 +213,7 @@ export const accessTokens = {
   },
 } as const satisfies Entity
 
-/** Who has changed what: a row of `audit.ts`. */
+/** A change and its author: a row of `audit.ts`. */
 export const auditLog = {
   name: 'auditLog',
   singular: 'audit log entry',
@@ -228,7 +231,7 @@ export const auditLog = {
   },
 } as const satisfies Entity
 
-/** By the names of the queries for them. */
+/** The resources by the names of their queries. */
 export const resources: Record<string, Entity> = {
   organisations,
   projects,
@@ -241,7 +244,7 @@ export const resources: Record<string, Entity> = {
   auditLog,
 }
 
-// The rows that rules and tests work with: the columns above, and what nobody is shown.
+// The rows for rules and tests: the columns above, and those that nobody is shown.
 
 export type OrganisationRow = RowOf<typeof organisations>
 export type ProjectRow = RowOf<typeof projects>
@@ -261,7 +264,7 @@ export type DeliveryRow = RowOf<typeof deliveries>
 export type AttemptRow = RowOf<typeof attempts> & { delivery_id: string }
 export type AccessTokenRow = RowOf<typeof accessTokens> & { secret_sealed: string }
 
-/** A row as the database has it: times are epoch milliseconds, booleans 0 or 1. */
+/** A row in its stored form: times are epoch milliseconds, booleans 0 or 1. */
 type RowOf<R extends Resource> = {
   [Name in keyof R['fields'] as ColumnOf<R['fields'][Name]>]: ValueOf<R['fields'][Name]>
 }

@@ -2,12 +2,12 @@ import { marks, rows, type Sql } from '../database/connect.ts'
 import { STATEMENT_LIMITS } from '../database/dialect.ts'
 import { ON_DEMAND, SEES } from './events.ts'
 
-/** An event, and the token of a webhook that is to have it. */
+/** An event, and the token of a webhook that should receive it. */
 export type Sight = { accessTokenId: string; seesAllOrganisations: boolean; eventId: string }
 
 /**
- * Those of what is owed that the token of its webhook sees no more: it has lost an organisation, or the event's project
- * has moved to one that it does not see. One statement for up to 200 tokens, none for those that see all.
+ * The pending deliveries whose webhook's token no longer sees the event: the token has lost an organisation, or the
+ * event's project has moved out of its sight. One statement for up to 200 tokens, none for tokens that see all.
  */
 export const outOfSight = async <T>(sql: Sql, owed: T[], sightOf: (one: T) => Sight): Promise<Set<T>> => {
   const limited = owed.filter(one => !sightOf(one).seesAllOrganisations)

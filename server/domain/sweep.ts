@@ -6,9 +6,9 @@ import { cancel, type OwedRow } from './deliveries.ts'
 import { MAY_HAVE, ON_DEMAND } from './events.ts'
 import { NEVER } from './lines.ts'
 
-// A webhook's epoch grows with each change that ends what was pending for it, and one row says so: claims pass over
-// what has an older one. A few such rows are swept in the transaction of the change, the others in transactions of
-// their own, by any process (`delivery/sweeper.ts`), until none is left.
+// A webhook's epoch increases with each change that ends its pending deliveries. It is one row, and claims skip queue
+// rows of an older epoch. The transaction of the change sweeps a few such rows; any process sweeps the others in
+// transactions of their own (`delivery/sweeper.ts`).
 
 /** Rows of one sweep: a transaction of some ten milliseconds, in which an embedded engine holds up the process. */
 const SWEEP = { server: 500, embedded: 100 }
@@ -17,12 +17,12 @@ const LONGEST_REST_MS = 100
 /** A webhook as its sweep needs it. */
 export type Swept = { id: string; epoch: number; ended_epoch: number }
 
-/** A row of the queue of a past epoch. */
+/** A queue row of a past epoch. */
 type PastRow = OwedRow & { event_id: string; epoch: number; due_at: number }
 
 /**
- * Takes some deliveries of past epochs out of the queue, or on to the present one, after a change of a webhook in this
- * transaction; what is left is marked to be swept later.
+ * Cancels some deliveries of past epochs, or moves them to the present one, after a change of a webhook in this
+ * transaction; marks the rest to be swept later.
  */
 export const sweepAfterChange = async (trx: Sql, webhookId: string, now: number): Promise<void> => {
   const [webhook] = await rows<Swept>(trx, 'SELECT id, epoch, ended_epoch FROM webhooks WHERE id = ?', [webhookId])
@@ -31,7 +31,7 @@ export const sweepAfterChange = async (trx: Sql, webhookId: string, now: number)
   await run(trx, 'UPDATE webhooks SET sweeping = ? WHERE id = ?', [isLeft ? 1 : 0, webhookId])
 }
 
-/** Sweeps a few hundred deliveries of past epochs at most, passing over rows that are locked; returns how many. */
+/** Sweeps at most a few hundred deliveries of past epochs, skipping locked rows; returns the number swept. */
 const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number> => {
   const past = await rows<PastRow>(
     trx,
@@ -45,8 +45,8 @@ const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number>
 }
 
 /**
- * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended, and those that the
- * webhook is not to have any more; the others go to its present url.
+ * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended and those that the webhook
+ * may no longer receive; moves the others to its present URL.
  */
 export const sweepRows = async (
   trx: Sql,
@@ -70,10 +70,7 @@ export const sweepRows = async (
   )
 }
 
-/**
- * What they were to wait for was the old url's: a pause that it asked for, or its recovery from a failure. Their turn
- * they wait for all the same.
- */
+/** Their waits belonged to the old URL: a pause that it asked for, or a retry. They still wait for their turn. */
 const moveOn = async (trx: Sql, moved: PastRow[], epoch: number, now: number): Promise<void> => {
   if (moved.length === 0) return
   const ids = moved.map(row => row.delivery_id)
@@ -100,7 +97,7 @@ const hasPast = async (trx: Sql, { id, epoch }: Swept): Promise<boolean> => {
   return found.length > 0
 }
 
-/** Those of some events that a webhook may receive as it is now: by what it names, and what its token sees. */
+/** Those of some events that a webhook may receive now, by its filters and its token's sight. */
 const dueTo = async (trx: Sql, webhookId: string, eventIds: string[]): Promise<Set<string>> => {
   if (eventIds.length === 0) return new Set()
   const found = await rows<{ id: string }>(
@@ -137,7 +134,7 @@ export const sweepOnce = async (database: Database, clock: Clock, webhook: Swept
   const startedAt = performance.now()
   const swept = await database.transaction(trx => sweepSome(trx, webhook, clock.now()))
   if (swept > 0) {
-    // Others have the database for as long as this had it.
+    // Leaves the database to others for as long as this used it.
     await sleep(Math.min(LONGEST_REST_MS, performance.now() - startedAt))
     return true
   }
@@ -145,7 +142,7 @@ export const sweepOnce = async (database: Database, clock: Clock, webhook: Swept
     await sleep(LONGEST_REST_MS)
     return true
   }
-  // What is queued in an epoch is committed before the epoch ends: none comes after this.
+  // Rows of an epoch are committed before the epoch ends, so no more can come.
   await run(database.knex, 'UPDATE webhooks SET sweeping = 0 WHERE id = ? AND epoch = ?', [webhook.id, webhook.epoch])
   return false
 }

@@ -1,8 +1,8 @@
 import { isDuplicate } from '../database/connect.ts'
 
 /**
- * Runs an INSERT of a row that was not there when it was looked for; false if another transaction has written it in
- * between, and has been committed.
+ * Runs an INSERT of a row that did not exist when it was looked up. Returns false if another transaction has inserted
+ * and committed it in between.
  */
 export const insertedFirst = async (insert: PromiseLike<unknown>): Promise<boolean> => {
   try {

@@ -14,17 +14,17 @@ export const REPLAYED = {
     'one second.',
 } as const
 
-/** Twice the clock window: for so long the same request would be let in again. */
+/** Twice the clock window, during which the same request would be accepted again. */
 const MARKED_MS = 10 * 60_000
-/** An id's time may be that of a clock which was set right since. */
+/** An id's time may come from a clock that was corrected since. */
 const CORRECTION_MS = 2_000
 
-/** A signature that carries a mutation, from `at` on. It is marked in the row of the audit log with this id. */
+/** A signature that carries a mutation, used at `at`. The row of the audit log with this id is its mark. */
 export type Mark = {
   id: string
   signature: string
   at: number
-  /** Processes of the version before run beside this one: it is marked where they look, too. */
+  /** Processes of the previous version may run beside this one, so the signature is also marked where they look. */
   isTwice: boolean
 }
 
@@ -36,9 +36,9 @@ export const newMark = (signature: string, at: number, isTwice: boolean): Mark =
 })
 
 /**
- * Marks a signature as having carried a mutation; false if it had already, in whichever process.
+ * Marks a signature as used by a mutation; false if any process has used it already.
  *
- * @param entry what the row says for the audit log, where it is known by now
+ * @param entry the content for the audit log, if it is known by now
  */
 export const useSignature = async (sql: Sql, mark: Mark, entry?: Entry): Promise<boolean> => {
   const hash = hashOf(mark.signature)
@@ -66,8 +66,8 @@ export const useSignature = async (sql: Sql, mark: Mark, entry?: Entry): Promise
 }
 
 /**
- * As `useSignature`, tried again while the database cannot be had, until `giveUpAt`. Where a try may have marked it
- * without being told so, nobody knows whose mark it is: then it throws UNAVAILABLE.
+ * As `useSignature`, repeated while the database is unavailable, until `giveUpAt`. If a failed try may have set the
+ * mark, its owner is unknown: then throws UNAVAILABLE.
  */
 export const useSignatureOnce = async (sql: Sql, mark: Mark, giveUpAt: number): Promise<boolean> => {
   let tries = 0
@@ -79,18 +79,18 @@ export const useSignatureOnce = async (sql: Sql, mark: Mark, giveUpAt: number): 
   }, giveUpAt)
 }
 
-/** A request whose mutations have come to their end is not kept waiting for longer, to have its signature marked. */
+/** The longest that a finished request waits for its signature to be marked. */
 const LATE_MS = 500
 
 /**
- * The signature of a request with mutations. It is marked in the first transaction of theirs, so that neither is ever
- * there without the other; where none was committed, apart from them.
+ * The signature of a request with mutations. The first transaction of the mutations marks it, so that both exist
+ * together; if none commits, the mark is written by itself.
  */
 export class CarryingSignature {
   readonly mark: Mark
   #isMarked = false
   #isReplayed = false
-  /** A transaction was to mark it: where it is marked and nobody was told so, it may be by that one. */
+  /** A transaction that was to mark it, and whose result is unknown, may have set the mark that is found. */
   #isTried = false
 
   constructor(mark: Mark) {
@@ -102,11 +102,12 @@ export class CarryingSignature {
   }
 
   /**
-   * Does `work` in a transaction that `transact` makes, marking the signature before. What `work` refuses by a rule,
-   * having written nothing, is committed with the mark, and thrown then: nobody can slip in between. Throws REPLAYED if
-   * another request has marked it, and CommitInDoubt where it cannot be found out in time whether the mark is there.
+   * Runs `work` in a transaction of `transact`, after marking the signature. If a rule of `work` refuses and nothing
+   * was written, the mark is committed and the refusal thrown, so that no other request can use the signature in
+   * between. Throws REPLAYED if another request has used it, CommitInDoubt if it cannot be determined in time whether
+   * the mark exists.
    *
-   * @param entry what is written in the audit log with the mark, unless it is refused
+   * @param entry the audit log entry to write with the mark, unless the change is refused
    */
   async carry<T>(
     transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
@@ -128,7 +129,7 @@ export class CarryingSignature {
     entry: Entry | undefined,
   ): Promise<Ended<T>> {
     const giveUpAt = performance.now() + REQUEST_MS
-    /** What was being committed when the connection broke: the mark says whether it was. */
+    /** After a commit in doubt: the mark says whether it succeeded. */
     const doubt: { latest?: Ended<T>; error?: CommitInDoubt | undefined } = {}
     for (;;) {
       try {
@@ -151,7 +152,10 @@ export class CarryingSignature {
     }
   }
 
-  /** Marks what has not been marked yet, as far as the database can be had; false if another request has. */
+  /**
+   * Marks the signature if that has not happened yet and the database is available; false if another request has used
+   * it.
+   */
   async end(sql: Sql): Promise<boolean> {
     if (this.#isReplayed || this.#isMarked) return !this.#isReplayed
     const mark = () => useSignature(sql, this.mark)
@@ -163,7 +167,7 @@ export class CarryingSignature {
   }
 }
 
-/** What a transaction has come to. */
+/** The result of a transaction. */
 type Ended<T> = { result?: T; refusal?: TidingsError }
 
 const endOf = async <T>(trx: Knex.Transaction, work: (trx: Knex.Transaction) => Promise<T>): Promise<Ended<T>> => {
@@ -176,7 +180,7 @@ const endOf = async <T>(trx: Knex.Transaction, work: (trx: Knex.Transaction) => 
   }
 }
 
-/** What was refused is no change: its row is the mark, and nothing else. */
+/** A refused change has no audit entry: its row is only the mark. */
 const blank = async (trx: Sql, { id }: Mark): Promise<void> => {
   await run(trx, "UPDATE audit_log SET operation = '' WHERE id = ?", [id])
 }
@@ -188,7 +192,7 @@ const hashOf = (signature: string): string => createHash('sha256').update(signat
 
 const replayed = (): TidingsError => new TidingsError('UNAUTHENTICATED', REPLAYED.message, { reason: REPLAYED.reason })
 
-/** Whether anything was written in a transaction from here on. */
+/** Watches whether a transaction writes anything from here on. */
 const watchWrites = (trx: Knex.Transaction): (() => boolean) => {
   let hasWritten = false
   trx.on('query', ({ sql }: { sql: string }) => {
@@ -198,8 +202,8 @@ const watchWrites = (trx: Knex.Transaction): (() => boolean) => {
 }
 
 /**
- * Forgets up to `limit` signatures that the clock window keeps out by now, and returns how many there were: what was
- * changed with them stays in the audit log.
+ * Deletes up to `limit` marks of signatures that the clock window refuses by now, and returns their number. Their
+ * entries in the audit log stay.
  */
 export const forgetSignatures = async (sql: Sql, now: number, limit: number): Promise<number> => {
   const index = dialectOf(sql).useIndex('audit_log_by_signature')
@@ -219,7 +223,7 @@ export const forgetSignatures = async (sql: Sql, now: number, limit: number): Pr
   return found.length
 }
 
-/** Deletes up to `limit` marks that the version before this one has made, once they have expired. */
+/** Deletes up to `limit` expired marks of the previous version. */
 export const deleteExpiredSignatures = async (sql: Sql, now: number, limit: number): Promise<number> => {
   const expired = await rows<{ signature_hash: string }>(
     sql,

@@ -8,8 +8,8 @@ import type { UserRow } from './resources.ts'
 import { insertedFirst } from './upsert.ts'
 
 /**
- * Renames a user, or creates one, under the id if one is given. Users belong to no organisation: only a token that sees
- * all can rename one.
+ * Renames a user, or creates one, under the id if one is given. Users belong to no organisation, so only a token that
+ * sees all organisations can rename one. Throws FORBIDDEN or BAD_USER_INPUT.
  */
 export const upsertUser = async (
   { trx, token, now }: Change,

@@ -15,13 +15,13 @@ import {
   webhooks,
 } from './resources.ts'
 
-// Every rule of who sees which rows. A rule narrows a SELECT, by conditions on columns named with their table.
+// All rules of visibility. A rule narrows a SELECT by conditions on columns that are named with their table.
 
 type Rule = (token: AccessToken) => Visible
 
 /**
- * The rows of a resource that an access token sees. Everything that reads rows for a caller goes through here, related
- * rows included. Users belong to nobody, and attempts to their delivery: they have no rule of their own.
+ * The rows of a resource that an access token sees. Every read for a caller goes through here, related rows included.
+ * Users belong to no organisation, and attempts to their delivery, so neither has a rule.
  */
 export const visibleTo =
   (token: AccessToken) =>
@@ -31,8 +31,7 @@ export const visibleTo =
 const everything: Visible = () => {}
 
 /**
- * The rows that lists and ids show a token. A webhook that was deleted is in no list: only the deliveries that were
- * made to it still lead to it.
+ * The rows that a token finds in lists and by id. A deleted webhook is not among them; only its deliveries lead to it.
  */
 export const listedTo =
   (token: AccessToken) =>
@@ -42,7 +41,7 @@ export const listedTo =
     if (resource === webhooks) builder.whereNull('webhooks.deleted_at')
   }
 
-/** To look up more would hold up the process. */
+/** More ids would block the process for too long. */
 const IDS_AT_ONCE = 2_000
 
 /** The rows of `resource` with these ids; throws NOT_FOUND with those that the token does not see. */
@@ -80,7 +79,7 @@ export const findVisible = async <Row>(
   return query.modify(listedTo(token)(resource)).first()
 }
 
-/** The ids of the organisations that some tokens were created with; of one that sees all there are none. */
+/** The ids of the organisations that some tokens were created with; none for a token that sees all. */
 const organisationIdsOf =
   (tokenIds: string[]) =>
   (builder: Knex.QueryBuilder): void => {
@@ -110,7 +109,7 @@ const visibleProjectReports: Rule = token => builder => {
   })
 }
 
-/** An event belongs to one organisation, to several, or to all; what is sent on demand to none. */
+/** An event belongs to one organisation, several, or all; an event on demand belongs to none. */
 const visibleEvents: Rule = token => builder => {
   if (token.seesAllOrganisations) return
   whereAboutVisible(builder, token)
@@ -120,7 +119,7 @@ const visibleEvents: Rule = token => builder => {
   })
 }
 
-/** What is about a webhook is for those who see that as well. */
+/** An event about a webhook is visible only to those who also see that webhook. */
 const whereAboutVisible = (builder: Knex.QueryBuilder, token: AccessToken): void => {
   builder.where(about =>
     about.whereNull('events.about_webhook_id').orWhereIn('events.about_webhook_id', seen => {
@@ -129,7 +128,7 @@ const whereAboutVisible = (builder: Knex.QueryBuilder, token: AccessToken): void
   )
 }
 
-/** Of the events that belong to no organisation alone, those that a token sees. */
+/** The events visible to a token among those that do not belong to exactly one organisation. */
 const whereVisibleThoughOfNoneAlone = (builder: Knex.QueryBuilder, token: AccessToken): void => {
   builder.whereNull('events.organisation_id').where(some => {
     some.where(all => all.where('events.all_organisations', 1).whereExists(organisationIdsOf([token.id])))
@@ -155,16 +154,16 @@ const IS_SHARED_WITH = `SELECT 1 FROM event_organisations eo
   WHERE eo.event_id = events.id`
 
 /**
- * Narrows to the rows for which a subquery has any: a look into its indexes for each row. Said in this way, no engine
- * makes a join of it, which might begin at the other end.
+ * Narrows to the rows for which a subquery has a row, by an index lookup for each. In this form no engine turns it into
+ * a join, which might start at the other table.
  */
 const rowByRow = (builder: Knex.QueryBuilder, subquery: string, bindings: string[]): void => {
   builder.whereRaw(`CASE WHEN EXISTS (${subquery}) THEN 1 ELSE 0 END = 1`, bindings)
 }
 
 /**
- * A delivery is visible where both its webhook and its event are: what a webhook was sent before it named less is not
- * for all who see it now.
+ * A delivery is visible if both its webhook and its event are: whoever sees a webhook whose filters were narrowed must
+ * not see what it received before.
  */
 const visibleDeliveries: Rule = token => builder => {
   if (token.seesAllOrganisations) return
@@ -174,7 +173,10 @@ const visibleDeliveries: Rule = token => builder => {
   whereEventVisible(builder, token)
 }
 
-/** Of deliveries whose webhook a token sees, those whose event it sees: what is sent on demand was sent to it. */
+/**
+ * The deliveries whose event a token sees, among those whose webhook it sees. An event on demand is visible with its
+ * webhook.
+ */
 const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): void => {
   rowByRow(
     builder,
@@ -189,12 +191,12 @@ const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): voi
   )
 }
 
-/** So many parts at most, and one more that has what belongs to none of them. */
+/** The most parts, besides one for the rest. */
 const MOST_PARTS = 100
 
 /**
- * What a token sees of a resource in parts that share no row: events by their organisation, deliveries by their
- * webhook. Undefined where that is one part or too many.
+ * The visible rows of a resource in disjoint parts: events by organisation, deliveries by webhook. Undefined for one
+ * part or too many.
  */
 export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource): Promise<Visible[] | undefined> => {
   if (token.seesAllOrganisations) return undefined
@@ -233,8 +235,8 @@ export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource):
 }
 
 /**
- * An admin sees the tokens that see organisations, and none that it does not see itself; everyone else sees the token
- * they call with.
+ * An admin sees the tokens whose organisations it sees, if they have any; everyone else sees only the token of the
+ * call.
  */
 const visibleAccessTokens: Rule = token => builder => {
   if (!may(token, 'admin')) return void builder.where('access_tokens.id', token.id)
@@ -261,11 +263,10 @@ const visibleAccessTokens: Rule = token => builder => {
 }
 
 /**
- * Whether a token sees a webhook, in SQL, by the webhook's alias and what the token's id is; of a token that does not
- * see all. A webhook is visible to its own token, and to every token that sees all organisations that it can receive
- * from. These are the ones that a webhook names and those of the projects it names, or, where it names none, the ones
- * that its maker sees. A project counts with the organisation that it was named in too: moved to another, it hands over
- * no webhook.
+ * SQL: whether a limited token sees a webhook, by the webhook's alias and the token's id. A webhook is visible to its
+ * own token, and to every token that sees all organisations that it can receive from. These are the organisations that
+ * the webhook names and those of its named projects, or, if it names none, those that its creator sees. A project also
+ * counts with the organisation in which it was named, so that moving it hands over no webhook.
  */
 const seesWebhook = (webhook: string, tokenId: string): string => {
   const seen = `SELECT s.organisation_id FROM access_token_organisations s WHERE s.access_token_id = ${tokenId}`
@@ -284,7 +285,7 @@ const seesWebhook = (webhook: string, tokenId: string): string => {
           WHERE mo.access_token_id = maker.id AND mo.organisation_id NOT IN (${seen})))))`
 }
 
-/** Whether the token `t`, which does not see all, sees the webhook `about`. */
+/** SQL: whether the limited token `t` sees the webhook `about`. */
 export const SEES_WEBHOOK = seesWebhook('about', 't.id')
 
 const SEES_LISTED = seesWebhook('webhooks', '?')
@@ -294,7 +295,7 @@ export const visibleWebhooks: Rule = token => builder => {
   if (!token.seesAllOrganisations) builder.whereRaw(SEES_LISTED, Array(BINDINGS).fill(token.id))
 }
 
-/** An admin that sees all organisations sees what everyone has changed; nobody else sees any of it. */
+/** The audit log is visible only to an admin that sees all organisations. */
 const visibleAuditLog: Rule = token => builder => {
   // A row without an operation only marks a signature.
   builder.whereNot('audit_log.operation', '')

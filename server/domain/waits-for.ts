@@ -1,6 +1,9 @@
 import type { Field, Resource } from '../mango/resource.ts'
 
-/** Of each delivery that waits for its turn in a line (`lines.ts`), the one that has it; of several the earliest. */
+/**
+ * For each delivery that waits in a line (`lines.ts`), the delivery that has the turn; the earliest, if several have
+ * it.
+ */
 export const waitsForOf = (deliveries: () => Resource): Extract<Field, { kind: 'derived' }> => ({
   kind: 'derived',
   row: deliveries,

@@ -11,10 +11,7 @@ type Derived = Extract<Field, { kind: 'derived' }>
 const DAY_MS = 24 * 3600 * 1000
 const ENDED = deliveryStatuses.filter(status => status !== 'pending')
 
-/**
- * Of each webhook, how many deliveries came to which end in the last 24 h, and how many are pending: of those that the
- * caller sees.
- */
+/** For each webhook, the visible deliveries of the last 24 h by their end, and the number that are pending. */
 export const healthOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   object: {
@@ -61,7 +58,7 @@ const deliveriesOf = ({ connection, visible }: Source, deliveries: Resource): Kn
   return connection.queryBuilder().fromRaw(`deliveries ${hint}`)
 }
 
-/** Of each webhook, when a delivery to it that the caller sees last came to an end. */
+/** For each webhook, when the latest visible delivery to it ended. */
 export const lastDeliveryOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   load: async (source, webhookIds) => {
@@ -86,7 +83,7 @@ const lastOfAll = (source: Source, webhookIds: string[]): Promise<Last[]> =>
     .whereIn('webhook_id', webhookIds)
     .groupBy('webhook_id', 'status')
 
-/** From the end of each such range to the first that is seen. */
+/** From the end of each such range back to the first visible entry. */
 const lastOfSeen = async (source: Source, webhookIds: string[], deliveries: Resource): Promise<Last[]> => {
   const ends = webhookIds.flatMap(id => ENDED.map(status => ({ id, status })))
   const found: Last[] = []

@@ -12,12 +12,12 @@ import { organisations, projects, type WebhookRow, webhooks } from './resources.
 import { sweepAfterChange } from './sweep.ts'
 import { findVisible, requireVisible, visibleTo, visibleWebhooks } from './visibility.ts'
 
-/** What a client says of a webhook. Undefined leaves as it is; an empty list means all. */
+/** A client's input for a webhook. Undefined leaves a field as it is; an empty list means all. */
 export type WebhookInput = {
   url?: string | undefined
   /** Empty for none. */
   name?: string | undefined
-  /** All that it is to have. */
+  /** The complete set of labels. */
   labels?: Labels | undefined
   events?: EventType[] | undefined
   organisationIds?: string[] | undefined
@@ -28,7 +28,10 @@ export type WebhookInput = {
 
 const URL_MAX_LENGTH = 2048
 
-/** Throws unless every part of `input` is well formed and every id in it is visible to the token. */
+/**
+ * Throws BAD_USER_INPUT or NOT_FOUND unless every part of `input` is well formed and every id in it is visible to the
+ * token.
+ */
 export const checkWebhookInput = async (
   sql: Sql,
   token: AccessToken,
@@ -78,23 +81,23 @@ export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): 
   return webhook!
 }
 
-/** A webhook as this transaction has it. */
+/** A webhook as this transaction has locked it. */
 export const webhookNow = async (trx: Sql, id: string): Promise<WebhookRow> => {
   const [webhook] = await rows<WebhookRow>(trx, 'SELECT * FROM webhooks WHERE id = ?', [id])
   return webhook!
 }
 
-/** Whether a webhook that the token cannot make anew has this id, seen or not. */
+/** Whether the id belongs to a webhook, visible or not, that the token cannot create anew. */
 export const isTaken = async (sql: Sql, token: AccessToken, id: string): Promise<boolean> =>
   (await sql('webhooks').where({ id }).first('id')) !== undefined && !(await isRenewable(sql, token, id))
 
-/** Whether a webhook with this id was deleted, and the token saw it: it may be created again. */
+/** Whether a deleted webhook has this id and was visible to the token, which may then create it again. */
 const isRenewable = async (sql: Sql, token: AccessToken, id: string): Promise<boolean> => {
   const deleted = sql('webhooks').where('webhooks.id', id).whereNotNull('webhooks.deleted_at')
   return (await deleted.modify(visibleTo(token)(webhooks)).first('webhooks.id')) !== undefined
 }
 
-/** CONFLICT when a token has made as many webhooks as it may. */
+/** Throws CONFLICT if the token has created as many webhooks as it may. */
 export const requireRoom = async (sql: Sql, token: AccessToken, most: number): Promise<void> => {
   const [found] = await rows<{ made: number }>(
     sql,
@@ -111,8 +114,8 @@ export const requireRoom = async (sql: Sql, token: AccessToken, most: number): P
 }
 
 /**
- * Stores a webhook whose endpoint has answered its ping; in the place of one that was deleted, if that had this id.
- * Throws the database's error for a duplicate if there is one that was not.
+ * Stores a webhook whose endpoint has answered its ping, in place of a deleted one with the same id. Throws the
+ * database's duplicate error if an existing webhook has the id.
  */
 export const insertWebhook = async (
   { trx, token, now }: Change,
@@ -120,7 +123,7 @@ export const insertWebhook = async (
   input: WebhookInput & { url: string },
   mostOfToken: number,
 ): Promise<void> => {
-  // That there is room for one more, no two are told at once.
+  // The lock ensures that two concurrent calls do not both get the last free slot.
   await takeTurns(trx, token)
   await requireRoom(trx, token, mostOfToken)
   await holdProjects(trx, id, input.projectIds ?? [])
@@ -151,7 +154,8 @@ export const insertWebhook = async (
 }
 
 /**
- * Deletes a webhook that is disabled. Its row stays for as long as there are deliveries to it, and is in no list.
+ * Deletes a disabled webhook. Its row stays, in no list, as long as deliveries to it exist. Throws NOT_FOUND or
+ * CONFLICT.
  */
 export const deleteWebhook = async (change: Change, id: string): Promise<void> => {
   const { trx, now } = change
@@ -164,7 +168,9 @@ export const deleteWebhook = async (change: Change, id: string): Promise<void> =
   await run(trx, 'UPDATE webhooks SET deleted_at = ?, updated_at = ? WHERE id = ?', [time, time, id])
 }
 
-/** Ends webhooks that were deleted before a time, and to which there are no deliveries any more; returns how many. */
+/**
+ * Removes the rows of webhooks that were deleted before a time and have no deliveries any more; returns their number.
+ */
 export const purgeWebhooks = async (trx: Sql, before: number, limit: number): Promise<number> => {
   const gone = await rows<{ id: string }>(
     trx,
@@ -182,21 +188,21 @@ export const purgeWebhooks = async (trx: Sql, before: number, limit: number): Pr
   return ids.length
 }
 
-/** What an update of a webhook was prepared on: how it was when it was looked at, and the url that answered a ping. */
+/** The basis of an update: the webhook as it was read, and the URL that answered a ping. */
 export type Prepared = { seen: WebhookRow; pinged: string | undefined }
 
-/** The url that must answer a ping before `input` is stored; undefined if none must. */
+/** The URL that must answer a ping before `input` is stored; undefined if none must. */
 export const urlToPing = (webhook: WebhookRow, input: WebhookInput): string | undefined => {
   const url = input.url ?? webhook.url
   return url !== webhook.url || (input.status === 'active' && webhook.status !== 'active') ? url : undefined
 }
 
 /**
- * Changes what `input` gives of a webhook that the token may change as it is now, whatever else of it was changed since
- * it was looked at. CONFLICT if that is what `input` gives as well, to another end; nobody else's change is in the way
- * of disabling it. Leaving `active` cancels what is pending.
+ * Applies `input` to a webhook that the token may change, in its present state. Other fields may have changed since it
+ * was read. Throws CONFLICT if someone else changed the same field differently, except that disabling never conflicts.
+ * Leaving `active` cancels pending deliveries.
  *
- * @returns false, with nothing done, if as it is now another url must answer a ping first
+ * @returns false, with nothing done, if another URL must now answer a ping first
  */
 export const updateWebhook = async (
   change: Change,
@@ -218,7 +224,7 @@ export const updateWebhook = async (
   if (mustAnswer !== undefined && mustAnswer !== pinged) return false
   await requireVisible(trx, token, projects, projectIds ?? [])
   const redirected = url !== undefined && url !== before.url
-  // Later after each change: whoever has read what it names sees whether that is still so.
+  // Increases with each change, so that a reader of the filters sees whether they still apply.
   const time = Math.max(now(), before.updated_at + 1)
   await trx('webhooks')
     .where({ id })
@@ -242,9 +248,9 @@ export const updateWebhook = async (
       [id, before.status],
     )
   }
-  // Nobody can turn a webhook into one that receives more than they see, nor one that does towards themselves.
+  // A caller can neither widen a webhook beyond its own sight, nor redirect to itself a webhook that receives more.
   if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
-  // What is pending goes to the new url, but for what is from before the webhook named less.
+  // Pending deliveries go to the new URL, except those that the webhook's narrowed filters no longer allow.
   if (redirected) await sweepAfterChange(trx, id, time)
   return true
 }
@@ -253,9 +259,9 @@ const wasDisabled = (seen: WebhookRow, now: WebhookRow): boolean =>
   seen.status !== 'disabled' && now.status === 'disabled'
 
 /**
- * A webhook that the token sees as it is now, held so until the transaction ends; NOT_FOUND if it does not see it.
+ * A webhook that the token sees now, locked until the transaction ends. Throws NOT_FOUND.
  *
- * @param projectIds those that it is to name are held too
+ * @param projectIds the projects that it will name, locked too
  */
 const lockWebhook = async (
   { trx, token }: Change,
@@ -264,12 +270,12 @@ const lockWebhook = async (
   projectIds: readonly string[] = [],
 ): Promise<WebhookRow> => {
   await rows(trx, `SELECT id FROM webhooks WHERE id = ?${dialectOf(trx)[lock]}`, [id])
-  // Who sees all sees it wherever its projects are.
+  // A token that sees all sees it wherever its projects are.
   if (!token.seesAllOrganisations || projectIds.length > 0) await holdProjects(trx, id, projectIds)
   return requireWebhook(trx, token, id)
 }
 
-/** Holds the projects that a webhook names or is to name where they are: what it can receive is decided by that. */
+/** Locks the projects that a webhook names or will name in their organisations, which decide what it can receive. */
 const holdProjects = async (trx: Sql, webhookId: string, projectIds: readonly string[]): Promise<void> => {
   const { forShare } = dialectOf(trx)
   if (forShare === '') return
@@ -326,7 +332,7 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
   )
 }
 
-/** What was pending until now is ended. The first of the two reads the epoch as it was, on every engine. */
+/** Ends everything pending. On every engine the first of the two assignments reads the old epoch. */
 const END_EPOCH = 'ended_epoch = epoch + 1, epoch = epoch + 1'
 
 type Leaving = {
@@ -335,11 +341,11 @@ type Leaving = {
 }
 
 /**
- * Takes a webhook out of `active` and cancels what is pending for it: some at once, any number of others soon. What is
- * being sent at this moment is finished, and counts as delivered if the receiver acknowledges it.
+ * Takes a webhook out of `active` and cancels its pending deliveries: some at once, the others soon. Requests in flight
+ * are finished, and count as delivered if the receiver acknowledges them.
  *
- * @param change.from nothing is done if it is in another status by now, or in another epoch than one given
- * @returns whether it has left
+ * @param change.from does nothing if the webhook has another status by now, or another epoch than the given one
+ * @returns whether it has left `active`
  */
 export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<boolean> => {
   const [ofEpoch, epochs] = from.epoch === undefined ? ['', []] : [' AND epoch = ?', [from.epoch]]
@@ -355,7 +361,7 @@ export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, n
 }
 
 /**
- * A webhook that the token sees, held against changes until the transaction ends; CONFLICT unless it is active.
+ * A webhook that the token sees, locked until the transaction ends. Throws NOT_FOUND, or CONFLICT unless it is active.
  */
 export const lockActive = async (
   change: Change,

@@ -27,22 +27,23 @@ import { nameOfOperation } from './operation-name.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from './request.ts'
 import { variablesNotGiven } from './variables.ts'
 
-/** As it was answered, and what goes with it. */
+/** The answer and its metadata. */
 export type Answered = GraphqlAnswer & {
   /** Of all its errors. */
   codes: Set<unknown>
-  /** Why it is refused as not authenticated, where it is. */
+  /** Why it is refused as not authenticated, if it is. */
   reason?: string | undefined
-  /** What was asked for, where another process has found it: `nameOfOperation`. */
+  /** The operation's name (`nameOfOperation`), if another process has determined it. */
   operation?: string | undefined
   claim: Claim | undefined
   /**
-   * Of a mutation that was made: what its fields have come to. Its answer is yet to be read, where it holds up nobody.
+   * For a mutation that was made: the results of its fields. Its answer has yet to be read, in a process where it
+   * blocks nobody.
    */
   made: Outcomes | undefined
 }
 
-/** What was found to be asked; no operation: its document is not known yet, and reading it takes a while. */
+/** The operation that was found; undefined if the document is not known yet and takes long to parse. */
 export type Asked = { operation: OperationDefinitionNode | undefined; variables: Record<string, unknown> | null }
 
 type Answering = {
@@ -51,24 +52,24 @@ type Answering = {
   log: Log
   documents: Documents
   budget: Budget
-  /** Until then a query is tried again while the database cannot be had, by `performance.now()`. */
+  /** Until when a query is repeated while the database is unavailable, by `performance.now()`. */
   giveUpAt: number
-  /** Aborted when nobody waits for the answer any more. */
+  /** Aborts when nobody waits for the answer any more. */
   gone: AbortSignal
-  /** Another has read the document, and it is valid. */
+  /** Whether another process has found the document valid. */
   isValid?: boolean
-  /** What a mutation's fields have come to, where that has been made and is to be answered. */
+  /** The results of a mutation's fields, if it was made and has to be answered. */
   made?: Outcomes | undefined
-  /** Asked before anything is executed. */
+  /** Called before anything is executed. */
   admit(asked: Asked): Promise<Admitted>
 }
 
 export const NOT_HERE = Symbol('not here')
 
-/** What an operation brings with it, or that it is not executed here. */
+/** The context of an operation, or that it is not executed here. */
 export type Admitted = Pick<Carried, 'claim' | 'markId' | 'carrying'> | typeof NOT_HERE
 
-/** Answers a request as GraphQL over HTTP has it, within its budget; undefined for one that is not admitted. */
+/** Answers a request by GraphQL over HTTP within its budget; undefined for a request that is not admitted. */
 export const answerGraphql = async (
   request: GraphqlRequest,
   { schema, service, log, documents, budget, giveUpAt, gone, isValid, made, admit }: Answering,
@@ -98,13 +99,13 @@ export const answerGraphql = async (
       if (method === 'POST') checkJson(body)
       return parseRequestParams(asked)
     },
-    // graphql's own takes a tenth more time where there are many rows. Nothing in the schema is deferred.
+    // graphql's own executor takes a tenth more time for many rows. The schema defers nothing.
     execute: async args => {
       const isRead = made !== undefined || operationOf(args) === 'query'
       const document = onlyMade ? withoutAnswer(args.document, onlyMade) : args.document
       const work = () => executeInTime({ ...args, document }, isRead, giveUpAt)
       try {
-        // A mutation ends when it has done what it does, whoever waits for it and however long that takes.
+        // A mutation runs to its end, whether or not a client still waits, however long that takes.
         if (!isRead) return await budget.within(() => inSpan(`mutation ${operationNamed(args)}`, 'internal', {}, work))
         if (gone.aborted) throw hungUp()
         gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
@@ -141,9 +142,9 @@ export const answerGraphql = async (
         return undefined
       }
       if (onlyMade) unanswered = context?.outcomes
-      // graphql-http would look for errors in each value, which takes longer than all else that JSON.stringify does.
+      // graphql-http would search each value for errors, which takes longer than the rest of JSON.stringify.
       const text = JSON.stringify(result)
-      // What is escaped in it, and what is not ASCII, is longer than was counted.
+      // Escaped and non-ASCII characters take more bytes than were counted.
       if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
       serialised = text
       return { data: null }
@@ -174,7 +175,7 @@ export const answerGraphql = async (
   }
 }
 
-/** The status of an answer that has no `data`, by GraphQL over HTTP: with `application/json` it says nothing. */
+/** The status of an answer without `data`, by GraphQL over HTTP; with `application/json` it is always 200. */
 export const statusWithoutData = (accept: string | undefined, codes: Set<unknown>): number =>
   accept?.includes('graphql-response') ? (codes.has('INTERNAL_SERVER_ERROR') ? 500 : 400) : 200
 
@@ -183,7 +184,7 @@ const NOTHING: [null, { status: number; statusText: string }] = [null, { status:
 const FIRST_REST_MS = 50
 const LONGEST_REST_MS = 1_000
 
-/** Executes an operation; a query again, until `giveUpAt`, while the database cannot be had for it. */
+/** Executes an operation. Repeats a query until `giveUpAt` while the database is unavailable. */
 const executeInTime = async (args: ExecutionArgs, isQuery: boolean, giveUpAt: number): Promise<ExecutionResult> => {
   for (let restMs = FIRST_REST_MS; ; restMs = Math.min(2 * restMs, LONGEST_REST_MS)) {
     const result = (await execute(args)) as ExecutionResult
@@ -193,17 +194,17 @@ const executeInTime = async (args: ExecutionArgs, isQuery: boolean, giveUpAt: nu
   }
 }
 
-/** Of a mutation's answer that is read where the mutation is made. */
+/** For a mutation's answer that is read in the process that made the mutation. */
 const MOST_FIELDS = 2_000
 
-/** Whether the answer of a mutation has more than its rows and single ones that they name. */
+/** Whether a mutation's answer needs more than its rows and the single rows that they name. */
 const answersMuch = ({ rows, fields }: Measure): boolean => rows > 0 || fields > MOST_FIELDS
 
-/** The one field of a mutation. Where there are several, each is answered before the next one changes something. */
+/** The only field of a mutation. Several fields are each answered before the next one changes something. */
 const onlyFieldOf = ({ selectionSet: { selections } }: OperationDefinitionNode): FieldNode | undefined =>
   selections.length === 1 && selections[0]!.kind === Kind.FIELD ? selections[0] : undefined
 
-/** A document whose mutation is made, and answers nothing but the name of its type. */
+/** A document that makes the mutation and answers only the name of its type. */
 const withoutAnswer = (document: DocumentNode, made: FieldNode): DocumentNode => ({
   ...document,
   definitions: document.definitions.map(definition =>
@@ -218,7 +219,7 @@ const TYPENAME: SelectionSetNode = {
   selections: [{ kind: Kind.FIELD, name: { kind: Kind.NAME, value: '__typename' } }],
 }
 
-/** What a mutation that is carried out asks for. */
+/** The field that a mutation asks for. */
 const operationNamed = ({ document, operationName }: ExecutionArgs): string =>
   nameOfOperation(getOperationAST(document, operationName)!)
 

@@ -1,9 +1,6 @@
 import { type GraphQLError, Kind, parse, visit } from 'graphql'
 
-/**
- * The name of the argument in whose value a fault of a document lies, or which takes the variable that is at fault.
- * Undefined where it lies elsewhere.
- */
+/** The argument whose value, or whose variable, is at fault in a document. Undefined if the fault is elsewhere. */
 export const argumentAt = ({ nodes, source, message }: GraphQLError): string | undefined => {
   const missing = NOT_PROVIDED.exec(message)
   if (missing) return missing[1]
@@ -30,5 +27,5 @@ export const argumentAt = ({ nodes, source, message }: GraphQLError): string | u
   return found
 }
 
-/** A required argument that is missing is nowhere in the document: graphql names it in its message alone. */
+/** A missing required argument is not in the document; graphql names it only in its message. */
 const NOT_PROVIDED = /^Argument "[^"(]*\((\w+):\)" of type "[^"]*" is required/

@@ -2,12 +2,12 @@ import { GraphQLError } from 'graphql'
 import { TidingsError } from '../../shared/errors.ts'
 
 /**
- * Objects, lists and names in a body of JSON. The largest that anything takes has some thousands; a mebibyte of
- * nothing else holds the process for 100 ms and more. Texts and numbers beside each other do not: they may be many.
+ * The most objects, lists and names in a JSON body. The largest useful body has some thousands; 1 MiB of nothing else
+ * blocks the process for 100 ms and more. Texts and numbers do not block it, so they are not counted.
  */
 export const MOST_JSON_PARTS = 30_000
 
-/** Throws QUERY_TOO_COMPLEX for a body that takes too long to be parsed, which looking through it does not. */
+/** Throws QUERY_TOO_COMPLEX for a body that would take too long to parse. This scan is fast. */
 export const checkJson = (body: string): void => {
   if (body.length <= MOST_JSON_PARTS) return
   let parts = 0
@@ -31,7 +31,7 @@ const [QUOTE, COLON, BRACE, BRACKET, BACKSLASH] = [...'":{[\\'].map(character =>
   number,
 ]
 
-/** Where the text that begins at a quote ends: at the next quote with an even number of backslashes before it. */
+/** The end of a string that begins at a quote: the next quote with an even number of backslashes before it. */
 const endOfText = (body: string, start: number): number => {
   for (let at = start; ; ) {
     at = body.indexOf('"', at + 1)

@@ -6,16 +6,16 @@ import type { Meter } from '../mango/meter.ts'
 import type { Json } from '../mango/selector.ts'
 
 /**
- * What one request may spend, over all its lists and aliases. A list of 10,000 rows with all its scalar fields, and
- * what they refer to, is well within it; memory grows by 100 MB at most.
+ * What one request may spend over all its lists and aliases. A list of 10,000 rows with all scalar fields and related
+ * rows fits well; memory grows by at most 100 MB.
  */
 export const BUDGET = {
-  /** Rows loaded, each once. Five lists of 10,000; a row of ours takes 500 to 1,500 bytes. */
+  /** Rows loaded, each counted once: five lists of 10,000. A row takes 500 to 1,500 bytes. */
   rows: 50_000,
-  /** Characters in the rows loaded: 10,000 webhooks have urls of 2,048 at most. */
+  /** Characters in the loaded rows: 10,000 webhooks have URLs of at most 2,048. */
   characters: 40_000_000,
   /**
-   * Fields answered, those of a row that is answered under several others once for each. 10,000 rows have 50 each; one
+   * Fields answered; a row that is answered in several places counts in each. 10,000 rows may have 50 each; a field
    * takes a microsecond and 50 bytes.
    */
   values: 500_000,
@@ -23,15 +23,15 @@ export const BUDGET = {
   bytes: 24 * 1024 * 1024,
   /** Instructions of all patterns together: a common one has 10 to 50, and takes one step each a character. */
   instructions: 10_000,
-  /** Milliseconds of matching and sorting what the database can't: a million rows with a pattern take about 3 s. */
+  /** Milliseconds of matching and sorting in TypeScript: a million rows with a pattern take about 3 s. */
   matchingMs: 10_000,
   /**
-   * Milliseconds from the request's start to its answer. A mutation may wait for an endpoint, and is not bound to it.
+   * Milliseconds from the request's start to its answer. A mutation may wait for an endpoint, and has no such limit.
    */
   timeMs: 15_000,
 }
 
-/** What may be answered where nothing else is done meanwhile: about 50 ms of it. */
+/** What may be answered in one piece, without other work in between: about 50 ms. */
 export const BUDGET_HERE = { ...BUDGET, values: 50_000, bytes: 4 * 1024 * 1024 }
 
 type Limit = keyof typeof BUDGET
@@ -74,7 +74,7 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
   },
 }
 
-/** Says which limit a request has passed, and what would pass. */
+/** The error that names the exceeded limit and what would fit. */
 export const overspent = (limit: Limit, budget = BUDGET): TidingsError => {
   const { code, what, instead } = REFUSALS[limit]
   const most = budget[limit]
@@ -87,7 +87,7 @@ export const overspent = (limit: Limit, budget = BUDGET): TidingsError => {
 type Spent = Record<Exclude<Limit, 'timeMs'>, number>
 type Weight = { values: number; bytes: number }
 
-/** What is left of one request. Whoever spends more than there is ends the request as a whole. */
+/** The remaining budget of one request. Spending more than is left ends the whole request. */
 export class Budget implements Meter {
   readonly #limits: typeof BUDGET
   readonly #spent: Spent = { rows: 0, characters: 0, values: 0, bytes: 0, instructions: 0, matchingMs: 0 }
@@ -95,7 +95,7 @@ export class Budget implements Meter {
   readonly #ended = Promise.withResolvers<Error>()
   #end: Error | undefined
   #matchedAt = 0
-  /** Where execution stops for good: nothing after it is run, and no error is made for each of 10,000 rows. */
+  /** Thrown where execution stops for good, so that nothing more runs and 10,000 rows make no 10,000 errors. */
   readonly #never = new Promise<never>(() => {})
   #timer: NodeJS.Timeout | undefined
 
@@ -103,7 +103,7 @@ export class Budget implements Meter {
     this.#limits = limits
   }
 
-  /** Resolves when the request is over before it is answered, with the reason. */
+  /** Resolves with the reason if the request ends before it is answered. */
   get ended(): Promise<Error> {
     return this.#ended.promise
   }
@@ -112,12 +112,12 @@ export class Budget implements Meter {
     return this.#end !== undefined
   }
 
-  /** Throws if the request is over: nothing more is to be asked of the database for it. */
+  /** Throws if the request is over, so that it sends no further statement. */
   proceed(): void {
     if (this.#end) throw this.#end
   }
 
-  /** Ends the request: it spent too much, or nobody waits for it. */
+  /** Ends the request, because it spent too much or nobody waits for it. */
   end(reason: Error): void {
     if (this.#end) return
     this.#end = reason
@@ -125,8 +125,8 @@ export class Budget implements Meter {
   }
 
   /**
-   * Runs a request. Resolves with what `work` does, or throws as soon as it has spent too much, whatever `work` still
-   * waits for.
+   * Runs a request. Resolves to the result of `work`, or throws as soon as the budget is exceeded, whatever `work`
+   * still waits for.
    */
   async within<T>(work: () => T | Promise<T>, timeMs?: number): Promise<T> {
     if (timeMs !== undefined) this.#timer = setTimeout(() => this.end(overspent('timeMs')), timeMs)
@@ -169,13 +169,13 @@ export class Budget implements Meter {
     this.#spend('matchingMs', BUDGET.matchingMs)
   }
 
-  /** The characters of a text that is answered. */
+  /** Spends the characters of an answered text. */
   text(length: number): void {
-    // One error is enough for all the fields that are still to be answered.
+    // One error is enough for all remaining fields.
     if (!this.#end) this.#spend('bytes', length)
   }
 
-  /** A list of ids or names that is answered. */
+  /** Spends an answered list of ids or names. */
   list(read: Promise<Json>): Promise<Json> {
     return this.#unlessOver(read, list => {
       const { length } = list as string[]
@@ -184,7 +184,7 @@ export class Budget implements Meter {
     })
   }
 
-  /** The rows of a list, before their fields are answered. */
+  /** Spends the rows of a list, before their fields are answered. */
   answer(info: GraphQLResolveInfo, listed: Promise<Row[]>): Promise<Row[]> {
     return this.#unlessOver(listed, ({ length }) => {
       const { values, bytes } = this.#weightOf(info)
@@ -193,7 +193,7 @@ export class Budget implements Meter {
     })
   }
 
-  /** What was read; nothing, for ever, once the request is over. */
+  /** Resolves to what was read, or never once the request is over. */
   async #unlessOver<T>(read: Promise<T>, count: (found: T) => void): Promise<T> {
     try {
       const found = await read
@@ -215,7 +215,7 @@ export class Budget implements Meter {
     throw error
   }
 
-  /** What a row of a list comes to, without the rows of lists below it. */
+  /** The cost of a row of a list, without the rows of lists below it. */
   #weightOf({ fieldNodes, fragments }: GraphQLResolveInfo): Weight {
     const known = this.#weights.get(fieldNodes[0]!)
     if (known) return known
@@ -226,7 +226,7 @@ export class Budget implements Meter {
   }
 }
 
-/** An object or a list takes as much memory as so many other fields until it is answered. */
+/** How many other fields an object or a list equals in memory until it is answered. */
 const OBJECT_VALUES = 10
 /** Quotes, a colon, a comma, and a value of one character. */
 const AROUND_BYTES = 5

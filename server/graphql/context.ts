@@ -23,7 +23,7 @@ import type { Outcomes } from './request.ts'
 
 type Query = MangoQuery | null | undefined
 
-/** What resolvers share with the rest of the server. */
+/** The services that resolvers share with the rest of the server. */
 export type Service = {
   database: Database
   sealer: Sealer
@@ -34,64 +34,61 @@ export type Service = {
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number
-  /** Until then processes of the version before may run beside this one, in epoch milliseconds. */
+  /** Until when processes of the previous version may run beside this one, in epoch milliseconds. */
   sideBySideUntil: number
 }
 
-/** @param beside what is held with the caller's token, and handed to `work` */
+/** @param beside rows that are locked with the caller's token and passed to `work` */
 type Transact = <T, Row extends object = object>(
   work: (change: Change, row: Row) => Promise<T>,
   beside?: Beside<Row>,
 ) => Promise<T>
 
-/** One request: who asks, and what it has loaded already. */
+/** The context of one request: its caller, and what it has loaded. */
 export type Context = Service & {
   token: AccessToken
   requestId: string
   /** The Idempotency-Key that the request was sent with, if it was. */
   claim: Claim | undefined
-  /** What the audit log is to say of the field that is carried out, until it says so. */
+  /** The pending audit log entry of the present field. */
   entry: Audited | undefined
-  /**
-   * What the fields of a mutation have come to, by their names in the answer: in another process, where it was made.
-   */
+  /** The results of a mutation's fields, by their names in the answer, if another process made the mutation. */
   outcomes: Outcomes
-  /** Whether `outcomes` is all that there is to answer from, and nothing is to be changed. */
+  /** Whether to answer only from `outcomes` and change nothing. */
   isMade: boolean
   budget: Budget
   loaders: Loaders
-  /** The visible rows of a resource that a query asks for, `among` those that are left by another condition. */
+  /** The visible rows of a resource that match a query, `among` the rows of another condition. */
   list(resource: Resource, query: Query, among?: Visible): Promise<Row[]>
-  /** How many visible rows of a resource match, by the values of fields. */
+  /** The number of matching visible rows of a resource, by the values of fields. */
   count(resource: Resource, selector: unknown, by: readonly string[]): Promise<Count[]>
-  /** How a query is answered. */
+  /** Explains how a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
   /**
-   * Runs a change in a transaction that holds the calling token, which may still do what it
-   * might when the request was let in, and wakes the delivery loop when it is committed, unless
-   * what it queued is being sent. What it returns is what the mutation has come to: it becomes
-   * JSON, and is what the mutation answers from when the request is sent again. One that returns
-   * undefined did nothing.
+   * Runs a change in a transaction that locks the caller's token and checks its permissions again. After the commit it
+   * wakes the delivery loop, unless the queued deliveries are already being sent. The returned value is the mutation's
+   * result: it is stored as JSON, and a repeated request answers from it. A change that returns undefined did nothing.
+   * Throws what `work` throws, UNAUTHENTICATED, FORBIDDEN or UNAVAILABLE.
    */
   change: Transact
-  /** As `change`, for what only looks. */
+  /** As `change`, for reads only. */
   look: Transact
-  /** Whether something was changed, and stays so whatever comes of what the document asks for after it. */
+  /** Whether something was changed, which stays so even if a later field fails. */
   hasChanged: boolean
-  /** Forgets what was loaded before something is changed. */
+  /** Forgets loaded rows before a change. */
   forget(): void
 }
 
-/** @param madeBy the id of what a change has made or concerns, where the arguments do not tell */
+/** @param madeBy returns the id of what a change created or concerns, if the arguments do not contain it */
 export type Audited = Entry & { madeBy: ((result: unknown) => string | undefined) | undefined }
 
-/** What a request brings beside its document. */
+/** The part of a request besides its document. */
 export type Carried = {
   claim?: Claim | undefined
-  /** The row of the audit log that marks the request's signature, and says nothing yet. */
+  /** The row of the audit log that marks the request's signature and has no entry yet. */
   markId?: string | undefined
   carrying?: CarryingSignature | undefined
-  /** What its mutations have come to, where they have been made and it is to be answered. */
+  /** The results of its mutations, if they were made and have to be answered. */
   made?: Outcomes | undefined
   budget?: Budget
 }
@@ -109,7 +106,7 @@ export const createContext = (
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
   const loaders = () => createLoaders(database, tools.clock, token, budget)
-  /** A transaction that holds the caller's token; the entry is written with the mark of the signature. */
+  /** Runs a transaction that locks the caller's token and writes the entry with the mark of the signature. */
   const hold = <T, Row extends object>(
     work: (change: Change, row: Row) => Promise<T>,
     beside: Beside<Row> | undefined,
@@ -123,9 +120,11 @@ export const createContext = (
     return carrying ? carrying.carry(transact, held, entry) : transact(held)
   }
   const markRow = carrying?.mark.id ?? markId
-  /** The row of the mark says of no field yet what it has done. */
+  /** The row of the mark has no entry of a field yet. */
   let isMarkBlank = markRow !== undefined
-  /** Says in the audit log what a change has come to; `isThere`: in the row of the mark, which was just written. */
+  /**
+   * Writes the result of a change into the audit log; with `isThere`, into the row of the mark that was just written.
+   */
   const audit = async ({ trx, now }: Change, entry: Audited, result: unknown, isThere: boolean): Promise<void> => {
     const subjectId = entry.madeBy?.(result)
     if (isThere) {
@@ -133,7 +132,7 @@ export const createContext = (
     } else if (isMarkBlank) await completeEntry(trx, markRow!, entry, subjectId)
     else await writeEntry(trx, entry, subjectId, now())
   }
-  /** As `look`, with what it comes to noted under the key: no commit is in doubt for long. */
+  /** As `look`, with the result recorded under the key, so that no commit stays in doubt. */
   const changeNoting = async <T, Row extends object>(
     claim: Claim,
     work: (change: Change, row: Row) => Promise<T>,

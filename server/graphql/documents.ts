@@ -9,14 +9,12 @@ import {
 import { asGraphqlError } from './errors.ts'
 import { checkLimits, listsOf, MAX_CHARACTERS, MAX_TOKENS, type Measure, tooLong } from './limits.ts'
 
-/**
- * Of all documents that are kept, in characters of their text; a parsed one takes about a hundred times as many bytes.
- */
+/** The most characters of all cached documents; a parsed one takes about a hundred times as many bytes. */
 const KEPT_CHARACTERS = 250_000
-/** A longer document is not kept: few would fill the place of many. */
+/** A longer document is not cached: it would take the room of many. */
 const LONGEST_KEPT = 10_000
 
-/** A longer document that is not known takes too long to be validated beside other work. */
+/** A longer unknown document takes too long to validate beside other work. */
 const LONGEST_SHORT = 1_000
 
 type Variables = Record<string, unknown> | null | undefined
@@ -28,10 +26,10 @@ export type Documents = {
   /** Whether reading a document may take longer than a few milliseconds. */
   isLong(text: string): boolean
   /**
-   * Reads a document: parses it, checks the limits, validates. Valid documents are kept, the latest used, and of one
-   * that is met again only the limits are checked, since they depend on the variables too.
+   * Parses a document, checks its limits, and validates it. Recently used valid documents are cached; for these only
+   * the limits are checked, because they also depend on the variables. Throws GraphQLError or QUERY_TOO_COMPLEX.
    *
-   * @param isValid another has read it before, and found it valid
+   * @param isValid another process has found it valid
    */
   read(text: string, variables: Variables, isValid?: boolean): Read
 }

@@ -6,15 +6,15 @@ import { MangoError } from '../mango/error.ts'
 import { argumentAt } from './argument-at.ts'
 
 /**
- * The shape of every error that a client sees: a code, what goes with it, and the request's id. What the client did not
- * cause goes to the log, and the client is told the request id and nothing else.
+ * The form of every error that a client sees: a code, its details, and the request's id. An error that the client did
+ * not cause goes to the log, and the client learns only the request id.
  *
- * @param hasChanged whether the request has changed something: then nobody is told that nothing was done
+ * @param hasChanged whether the request has changed something; then no message may say that nothing was done
  */
 export const presentError =
   (requestId: string, log: Log) =>
   (error: Readonly<Error>, hasChanged = false): GraphQLError => {
-    // graphql-http throws plain errors for a request that is no GraphQL request, and for nothing else.
+    // graphql-http throws plain errors only for a request that is no GraphQL request.
     const given = error instanceof GraphQLError ? error : new GraphQLError(`${error.message}. ${REQUEST_SHAPE}`)
     const present = (shown: TidingsError) =>
       new GraphQLError(shown.message, {
@@ -41,7 +41,7 @@ export const presentError =
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
     if (isPassing(cause)) {
-      logSeldom(log, 'warn', 'outage', { err: cause, requestId }, 'the database could not be had in time')
+      logSeldom(log, 'warn', 'outage', { err: cause, requestId }, 'the database was not available in time')
       return present(hasChanged ? new TidingsError('INTERNAL_SERVER_ERROR', UNTOLD) : unavailable(cause))
     }
     log.error({ err: cause, requestId }, 'a resolver failed')
@@ -55,14 +55,14 @@ const IN_DOUBT =
   'Look before you send it again, or send it again under its Idempotency-Key.'
 
 const NOT_ALL =
-  'The database, or a row of it, could not be had in time, and this was not done. What came before it in the request ' +
+  'The database or a row was not available in time, and this was not done. What came before it in the request ' +
   'is done. Look before you send it again, or send it again under its Idempotency-Key.'
 
 const UNTOLD =
   'The database was lost before this could be answered, and what was done by then is done. ' +
   'Look before you send it again, or send it again under its Idempotency-Key.'
 
-/** Whether a result says of all that was asked for that the database could not be had in time, and nothing else. */
+/** Whether a result consists only of UNAVAILABLE errors. */
 export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>
   (data === null || data === undefined) &&
   errors !== undefined &&
@@ -83,7 +83,7 @@ const tooManyRepetitions = (): TidingsError =>
     'The document asks for the same fields so often that checking them would take too long: ask for each once.',
   )
 
-/** What parsing or measuring a document has thrown. */
+/** The error that parsing or measuring a document has thrown. */
 export const asGraphqlError = (error: unknown): GraphQLError => {
   if (error instanceof GraphQLError) return error
   if (error instanceof RangeError) {
@@ -95,7 +95,7 @@ export const asGraphqlError = (error: unknown): GraphQLError => {
   return new GraphQLError(thrown.message, { originalError: thrown })
 }
 
-/** What was thrown beneath the GraphQL errors around it. */
+/** The original error inside GraphQL errors. */
 const rootOf = (error: GraphQLError): Error | undefined => {
   let cause: Error | undefined = error.originalError
   while (cause instanceof GraphQLError) cause = cause.originalError

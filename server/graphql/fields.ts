@@ -13,7 +13,7 @@ import type { MangoQuery } from '../mango/query.ts'
 import type { Field, Resource } from '../mango/resource.ts'
 import type { Context } from './context.ts'
 
-/** A list's arguments. */
+/** The arguments of a list. */
 export type Listing = { query?: MangoQuery | null }
 
 export type Resolver<Source = Row, Args = Listing> = (
@@ -23,7 +23,7 @@ export type Resolver<Source = Row, Args = Listing> = (
   info: GraphQLResolveInfo,
 ) => unknown
 
-/** A resolver that only tokens with a permission reach. */
+/** A resolver for tokens with a permission. */
 export const needs =
   <Source, Args>(permission: Permission, resolve: Resolver<Source, Args>): Resolver<Source, Args> =>
   (source, args, context, info) => {
@@ -31,7 +31,7 @@ export const needs =
     return resolve(source, args, context, info)
   }
 
-/** Gives the query for each resource, and each of its fields, a resolver. Throws if one has no place in the schema. */
+/** Sets the resolvers of each resource's query and fields. Throws if one is not in the schema. */
 export const resolveResources = (schema: GraphQLSchema): void => {
   for (const resource of Object.values(resources)) {
     const list: Resolver<unknown> = (_root, { query }, context, info) =>
@@ -41,7 +41,7 @@ export const resolveResources = (schema: GraphQLSchema): void => {
   }
 }
 
-/** Sets a field's resolver, and returns the type of what it answers. */
+/** Sets a field's resolver, and returns its type. */
 export const resolve = <Source, Args>(type: GraphQLObjectType, name: string, resolver: Resolver<Source, Args>) => {
   const field = type.getFields()[name]
   if (!field) throw new Error(`schema.graphql has no field ${type.name}.${name}`)
@@ -90,7 +90,7 @@ const resolverOf = (resource: Resource, field: Field): Resolver => {
   }
 }
 
-/** Reads a field that stands in its row, and counts the text that is answered. */
+/** Reads a field from its row, and spends its text. */
 const ownText = (field: Extract<Field, { kind: 'column' | 'json' }>): Resolver => {
   const read = ownValue(field)
   if (field.kind === 'column' && (field.type !== 'string' || field.values)) return read
@@ -102,7 +102,7 @@ const ownText = (field: Extract<Field, { kind: 'column' | 'json' }>): Resolver =
   }
 }
 
-/** Whether a column may hold null. What is always named, everyone sees who sees the row that names it. */
+/** Whether a field may be null. A related row that is always named is visible to everyone who sees the naming row. */
 export const isNullable = ({ fields }: Resource, column: string): boolean =>
   Object.values(fields).some(field => field.kind === 'column' && field.column === column && field.nullable)
 

@@ -17,18 +17,18 @@ import { TidingsError } from '../../shared/errors.ts'
 import { resources } from '../domain/resources.ts'
 import { BUDGET } from './budget.ts'
 
-/** Lexical tokens of a document; more stops the parser. */
+/** The most lexical tokens of a document; the parser stops at more. */
 export const MAX_TOKENS = 4_000
-/** Characters of a document: few tokens can be long ones. */
+/** The most characters of a document, because few tokens can be long. */
 export const MAX_CHARACTERS = 65_536
 /** Levels of fields below an operation. */
 export const MAX_DEPTH = 12
-/** Fields under another name than their own. */
+/** The most aliases. */
 export const MAX_ALIASES = 50
 
 /**
- * The names of fields that are lists of objects, whose rows multiply what is below them, and of those that are worked
- * out from many rows.
+ * The names of fields that multiply the fields below them, because they are lists of objects, and of those computed
+ * from many rows.
  */
 export const listsOf = (schema: GraphQLSchema): Set<string> => {
   const fields = Object.values(schema.getTypeMap()).flatMap(type =>
@@ -41,13 +41,13 @@ export const listsOf = (schema: GraphQLSchema): Set<string> => {
   return new Set([...lists.map(field => field.name), ...derived])
 }
 
-/** Rows and fields by the limits that lists are given; of a list without one, one row is foreseen. */
+/** Rows and fields foreseen from the limits of lists; a list without a limit counts as one row. */
 export type Measure = { depth: number; aliases: number; rows: number; fields: number }
 
 /**
- * What each operation of a document comes to. Throws QUERY_TOO_COMPLEX, naming the limit, for a document that is past
- * one. To be asked before validation, which takes longer than the execution of some documents.
- * Introspection is bounded by a rule of validation, by tokens and by aliases.
+ * The foreseeable cost of each operation of a document. Throws QUERY_TOO_COMPLEX with the exceeded limit. Runs before
+ * validation, which takes longer than the execution of some documents. Introspection is limited by a validation rule,
+ * by tokens and by aliases.
  */
 export const checkLimits = (
   document: DocumentNode,
@@ -118,7 +118,7 @@ type Surroundings = {
   /** A fragment is measured once, however often it is spread. */
   measured: Map<string, Measure>
   variables: Record<string, unknown>
-  /** The fragments being measured: validation refuses a cycle, and it must not hang before. */
+  /** The fragments being measured, so that a cycle, which only validation refuses, does not loop here. */
   within: string[]
 }
 
@@ -144,7 +144,7 @@ const measureField = (field: FieldNode, around: Surroundings): Measure => {
   const aliases = field.alias && field.alias.value !== name ? 1 : 0
   if (!field.selectionSet) return { depth: 1, aliases, rows: 0, fields: 1 }
   const below = measureSelections(field.selectionSet, around)
-  // The schema is no deeper and no larger than it is.
+  // Introspection cannot be larger than the schema.
   if (name.startsWith('__')) return { depth: 1, aliases: below.aliases + aliases, rows: 0, fields: 1 }
   const isList = around.lists.has(name)
   const times = isList ? rowsOf(field, around.variables) : 1
@@ -166,7 +166,7 @@ const measureFragment = (name: string, around: Surroundings): Measure => {
   return measure
 }
 
-/** How many rows a list asks for, as far as its limit says. */
+/** The number of rows that a list's limit asks for. */
 const rowsOf = (field: FieldNode, variables: Record<string, unknown>): number => {
   const query = field.arguments?.find(argument => argument.name.value === 'query')?.value
   const limit = query && limitOf(query, variables)

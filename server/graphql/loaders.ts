@@ -19,17 +19,17 @@ const maxBatchSize = STATEMENT_LIMITS.keys
 
 type Load<Value> = DataLoader.BatchLoadFn<string, Value>
 
-/** Loads what rows refer to, one statement a level however many rows there are. */
+/** Loads related rows, with one statement for each level, however many rows there are. */
 export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken, budget: Budget) => {
   const visible = visibleTo(token)
   const options = () => ({ related: visible, now: clock.now(), meter: budget })
 
-  // By the field in the document: one field has the same arguments wherever it is resolved, and they can be too large
-  // to compare.
+  // Keyed by the field in the document, which has the same arguments wherever it is resolved; the arguments can be too
+  // large to compare.
   const lists = new Map<FieldNode, DataLoader<string, Row[]>>()
 
   return {
-    /** Rows that whoever sees the row which refers to them sees too. */
+    /** Related rows that are visible to everyone who sees the naming row. */
     row: eachOnce(
       (resource: Resource): Load<Row> =>
         async ids => {
@@ -38,7 +38,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
         },
     ),
 
-    /** Rows that may be out of the caller's sight, and then are null. */
+    /** Related rows that may be out of the caller's sight, and are null then. */
     seenRow: eachOnce(
       (resource: Resource): Load<Row | null> =>
         async ids => {
@@ -47,7 +47,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
         },
     ),
 
-    /** Fields that are read from other tables than their row's. */
+    /** Fields computed from other tables. */
     value: eachOnce(
       (field: Field): Load<Json> =>
         async ids => {
@@ -59,7 +59,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
         },
     ),
 
-    /** Lists that a field of a document asks for, each by the id of its parent. */
+    /** Lists of a field in a document, by the id of the parent. */
     list(info: GraphQLResolveInfo, load: Load<Row[]>): DataLoader<string, Row[]> {
       const field = info.fieldNodes[0]!
       const loader = lists.get(field) ?? new DataLoader(load, { maxBatchSize })
@@ -82,7 +82,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
   }
 }
 
-/** A loader for each of what is asked for, made when it is first asked for. */
+/** A map of loaders, each made at its first use. */
 const eachOnce = <Key, Value>(load: (key: Key) => Load<Value>): ((key: Key) => DataLoader<string, Value>) => {
   const made = new Map<Key, DataLoader<string, Value>>()
   return key => {

@@ -1,9 +1,6 @@
 import { Kind, type OperationDefinitionNode } from 'graphql'
 
-/**
- * What an operation asks for, in one of a few words: the field that it names, `introspection`, or `several`. Of a valid
- * document, whose fields are those of the schema.
- */
+/** A bounded name for an operation of a valid document: its only field, `introspection`, or `several`. */
 export const nameOfOperation = ({ selectionSet }: OperationDefinitionNode): string => {
   const names = new Set(
     selectionSet.selections.map(selection => (selection.kind === Kind.FIELD ? selection.name.value : 'several')),

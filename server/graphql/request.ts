@@ -1,7 +1,7 @@
 import { TidingsError } from '../../shared/errors.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 
-// What goes to a process that answers queries, and comes back from it.
+// The messages to and from a process that answers queries.
 
 /** A request over HTTP, authenticated. */
 export type GraphqlRequest = {
@@ -15,7 +15,7 @@ export type GraphqlRequest = {
 
 export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | Buffer | null }
 
-/** What the fields of a mutation have come to, by their names in the answer. */
+/** The results of a mutation's fields, by their names in the answer. */
 export type Outcomes = Record<string, unknown>
 
 export const hungUp = (): TidingsError => new TidingsError('QUERY_TOO_COMPLEX', 'The client has hung up.')

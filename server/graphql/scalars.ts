@@ -3,7 +3,7 @@ import { parseIso } from '../../shared/time.ts'
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
-/** Reads a value; `node` is its place, where it stands in a document. */
+/** Reads a value; `node` is its place in a document, if it has one. */
 type Read = (value: unknown, node?: ValueNode) => unknown
 
 const text =
@@ -13,7 +13,7 @@ const text =
     throw new GraphQLError(`${name} cannot represent ${shown(value)}; write it as "${example}".`, { nodes: node })
   }
 
-/** Enough of a value to know it by. */
+/** The beginning of a value, enough to recognise it. */
 const shown = (value: unknown): string => {
   if (typeof value === 'string') return JSON.stringify(value.length > 80 ? `${value.slice(0, 79)}…` : value)
   if (typeof value === 'object' && value !== null) return Array.isArray(value) ? 'a list' : 'an object'

@@ -22,7 +22,7 @@ const explain: Resolver<unknown, { resource: string; query?: MangoQuery | null }
   context,
 ) => context.explain(resources[resource]!, query)
 
-/** How the database is laid out is for those to know who run it. */
+/** Only operators may see how the database is laid out. */
 const toldToAdmins =
   (name: 'sql' | 'indexes'): Resolver<Explain, unknown> =>
   (explained, _args, { token }) =>
@@ -33,12 +33,12 @@ type Counting = { resource: string; selector?: unknown; by?: string[] | null }
 const counts: Resolver<unknown, Counting> = (_root, { resource, selector, by }, context, info) =>
   context.budget.answer(info, context.count(resources[resource]!, selector, by ?? []))
 
-/** What a subscription was given, once: what it comes to is told by server/live. */
+/** Yields the arguments of a subscription once; server/live sends its results. */
 async function* givenTo(_root: unknown, args: { selector?: unknown }): AsyncGenerator<{ selector: unknown }> {
   yield { selector: args.selector }
 }
 
-/** The schema as it is written: what `/spec/schema.graphql` answers, and what the package exports. */
+/** The text of the schema, which `/spec/schema.graphql` answers and the package exports. */
 export const schemaText = readFileSync(new URL('schema.graphql', import.meta.url), 'utf8')
 
 /** The executable schema: schema.graphql with its scalars and resolvers. Throws if a resolver has no place in it. */

@@ -3,17 +3,17 @@ import type { AccessToken } from '../domain/permissions.ts'
 import { accessTokens, resources } from '../domain/resources.ts'
 import type { Resource } from '../mango/resource.ts'
 
-/** Rows of a list. */
+/** The most rows of a list. */
 const MOST_ROWS = 100
-/** Of the whole document: with the rows, at most 5,000 are answered. */
+/** The most fields of the document: with the rows, at most 5,000 are answered. */
 const MOST_FIELDS = 50
 
 type Variables = Record<string, unknown> | null | undefined
 
 /**
- * Whether a query is bounded by what it is, on any engine and with any number of rows: the caller's token, and lists by
- * one id or of so many rows in the order of the primary key, with what stands in a row and single rows that it names.
- * To hand it to another process would cost more than to answer it.
+ * Whether a query is cheap on any engine and with any number of rows: the caller's token, and lists by one id or of few
+ * rows in the order of the primary key, with fields of the row and of single rows that it names. Passing such a query
+ * to another process would cost more than answering it.
  */
 export const isSmall = (operation: OperationDefinitionNode, variables: Variables, token: AccessToken): boolean => {
   let fields = 0
@@ -41,7 +41,7 @@ export const isSmall = (operation: OperationDefinitionNode, variables: Variables
     const name = selection.name.value
     if (name === '__typename') return true
     if (name === 'viewer') return isWithin(selection.selectionSet!, accessTokens)
-    // What hides rows from others can make the database look at all of them for a few.
+    // A visibility rule can make the database look at all rows to find a few.
     const resource = token.seesAllOrganisations ? resources[name] : undefined
     return resource !== undefined && isPage(selection, variables) && isWithin(selection.selectionSet!, resource)
   })

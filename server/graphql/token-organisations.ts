@@ -5,10 +5,12 @@ import { parsePage } from '../mango/page.ts'
 import type { Context } from './context.ts'
 import type { Listing, Resolver } from './fields.ts'
 
-/** Stands for every token that sees all organisations. */
+/** The key of every token that sees all organisations. */
 const ALL = 'all'
 
-/** The visible organisations that another token sees: the same statements for one token and for many. */
+/**
+ * The organisations of another token that the caller sees, with the same number of statements for one token and many.
+ */
 export const tokenOrganisations: Resolver<AccessTokenRow> = (token, { query }, context, info) =>
   context.budget.answer(
     info,

@@ -8,8 +8,7 @@ import {
 } from 'graphql'
 
 /**
- * A fault where a selector has a variable that is not given. GraphQL would leave out the condition that it stands in,
- * and then more is selected than was meant.
+ * The fault of a selector with a missing variable. GraphQL would drop the condition, and select more than was meant.
  */
 export const variablesNotGiven = (
   document: DocumentNode,

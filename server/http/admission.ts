@@ -2,19 +2,19 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { answerUnavailable, type RequestState } from './request-id.ts'
 
-/** Requests that are worked on at once; the others wait in the order they came. */
+/** Requests that run at once; the others wait in the order of arrival. */
 const AT_ONCE = 64
-/** A request that takes longer waits for something itself, as for an endpoint or a lock, and is in nobody's way. */
+/** A request that takes longer is itself waiting, such as for an endpoint or a lock, and gives its place to others. */
 const IN_THE_WAY_MS = 250
-/** Unless it is this process that has no time for it. */
+/** Unless the process itself is too busy for it. */
 const LONGEST_IN_THE_WAY_MS = 2_000
-/** Part of its time that the event loop has been at work from which on the process has no more to give. */
+/** The event loop utilisation from which the process counts as busy. */
 const BUSY = 0.85
-/** Who has waited so long is told to come again, within a second of having come. */
+/** A request that has waited this long is refused, within a second of its arrival. */
 const LONGEST_WAIT_MS = 700
 const RETRY_AFTER_S = 1
 
-/** Looks at the event loop anew a few times a second at most. */
+/** The event loop is sampled at most a few times a second. */
 const measureBusy = (): (() => boolean) => {
   let last = performance.eventLoopUtilization()
   let lookedAt = performance.now()
@@ -33,11 +33,11 @@ const measureBusy = (): (() => boolean) => {
 type Waiting = { since: number; timer: NodeJS.Timeout; begin: (isAdmitted: boolean) => void }
 
 /**
- * Works on what it can in the order it came, and refuses the rest soon, with nothing done: offered more than it can
- * take, a server that begins everything ends nothing in time.
+ * Runs as many requests as it can in the order of arrival, and refuses the others soon, with nothing done. A server
+ * that begins everything under overload finishes nothing in time.
  *
- * @param given.now milliseconds by which waiting is measured
- * @param given.isBusy whether the process has had no time to spare of late
+ * @param given.now the clock of the waits, in milliseconds
+ * @param given.isBusy whether the process has been busy lately
  */
 export const admit = ({
   now = () => performance.now(),
@@ -49,7 +49,7 @@ export const admit = ({
   let working = 0
   const waiting = new Set<Waiting>()
 
-  /** Takes a place; answers how it is given back, which may be done twice. */
+  /** Takes a place. Returns the function that gives it back, which may be called twice. */
   const take = (): (() => void) => {
     working += 1
     let isHeld = true
@@ -78,14 +78,14 @@ export const admit = ({
 
   const beginNext = (): void => {
     for (const one of waiting) {
-      // Its timer may be late where this process was.
+      // The timer may be late if the process was.
       const isAdmitted = now() - one.since < LONGEST_WAIT_MS
       end(one, isAdmitted)
       if (isAdmitted) return
     }
   }
 
-  /** Undefined if it was not admitted in time. */
+  /** Resolves to undefined if the request was not admitted in time. */
   const place = async (since: number): Promise<(() => void) | undefined> => {
     if (working < AT_ONCE && waiting.size === 0) return take()
     return new Promise(resolve => {

@@ -26,13 +26,13 @@ import { closeUnread, dropStalled } from './unread.ts'
 
 type Tools = { config: Config; log: Log; metrics: Metrics; state: ServerState }
 
-/** The server's middleware, in order. What each does is said in its own file. */
+/** The server's middleware, in order. Each is described in its own file. */
 export const createApp = (tools: Tools): Koa => {
   const { config, state } = tools
   const service = () => state.service
   const app = appWith(tools)
   app.use(refuseMalformed)
-  // First, since it is where nearly all requests go; the others have paths of their own.
+  // First, because nearly all requests go there; the others have paths of their own.
   if (config.roles.includes('api')) app.use(at('/graphql', onlyMethods('GET', 'POST'), whenReady(service, api(tools))))
   app.use(keySet(() => state.service?.tools.keyring))
   if (!config.operations) serveOperations(app, tools)
@@ -43,7 +43,7 @@ export const createApp = (tools: Tools): Koa => {
   return app
 }
 
-/** What an address for those who run the server serves. */
+/** The middleware of the address for operations. */
 export const createOperationsApp = (tools: Tools): Koa => {
   const app = appWith(tools)
   app.use(refuseMalformed)
@@ -58,7 +58,7 @@ const serveOperations = (app: Koa, { metrics, state }: Tools): void => {
   app.use(metricsRoute(metrics))
 }
 
-/** What every request goes through. */
+/** The middleware of every request. */
 const appWith = ({ config, log, metrics, state }: Tools): Koa => {
   const app = new Koa()
   app.use(closeIfStopping(state))
@@ -69,7 +69,7 @@ const appWith = ({ config, log, metrics, state }: Tools): Koa => {
   return app
 }
 
-/** While the server stops, each connection ends with the answer that is under way. */
+/** While the server stops, each connection ends after the present answer. */
 const closeIfStopping =
   (state: ServerState): Middleware =>
   async (ctx, next) => {
@@ -77,7 +77,7 @@ const closeIfStopping =
     if (state.isStopping) ctx.set('Connection', 'close')
   }
 
-/** What requests to the API go through once there is something to serve them with, in order. */
+/** The middleware of requests to the API once the server is ready, in order. */
 const api = ({ config, log }: { config: Config; log: Log }) => {
   const schema = createSchema()
   return (service: Service): Middleware => {

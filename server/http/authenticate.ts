@@ -12,26 +12,26 @@ import { Bodies, isTooLarge, refuseBody, type WithBody } from './body.ts'
 import { bodyRefusalOf, type Refusal, readSigned, refusalOf, type Signed } from './hmac.ts'
 import { type Answerable, answerError } from './request-id.ts'
 
-/** What the middleware after this one finds: who calls, and with which signature. */
+/** The state for later middleware: the caller and the signature. */
 export type Authenticated = WithBody & {
   token: AccessToken
   signature: string
-  /** Until then the database is waited for before the request is carried out, by `performance.now()`. */
+  /** Until when to wait for the database before the request runs, by `performance.now()`. */
   giveUpAt: number
 }
 
-/** A secret to open and compute with when there is none. */
+/** A dummy secret to open and compute with, so that an unknown key takes as long as a known one. */
 const NO_SECRET = Buffer.alloc(32).toString('base64')
 const NOBODY = 'no access token'
-/** A request waits no longer than that to have its token's use noted. */
+/** The longest that a request waits for its token's use to be recorded. */
 const NOTE_MS = 500
 
-/** A body that took longer to arrive may have outlasted its token. */
+/** After a body that took longer to arrive, the token is checked again. */
 const LOOK_AGAIN_MS = 500
 
 /**
- * Lets through requests with a signature that is right and fresh, of a token that is valid now; refuses all others with
- * 401 and the reason. What the header says is judged first: of a request that is not signed no body is read.
+ * Passes requests with a correct and fresh signature of a valid token; refuses all others with 401 and the reason. The
+ * header is checked first, so that the body of an unsigned request is not read.
  */
 export const authenticate = ({
   database,
@@ -42,7 +42,7 @@ export const authenticate = ({
   database: Database
   sealer: Sealer
   clock: Clock
-  /** What clients sign host and path of, where a reverse proxy may pass on others. */
+  /** The URL whose host and path clients sign, if a reverse proxy may pass on others. */
   signedAs?: URL | undefined
 }): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
@@ -78,7 +78,7 @@ export const authenticate = ({
       ctx.state.rawBody = body
       ctx.state.token = stillJudged
       ctx.state.signature = signed.signature
-      // A database that can only be read is no reason to refuse a query; what needs more says so.
+      // A read-only database is no reason to refuse a query; a mutation fails by itself.
       await patiently(() => noteUse(stillJudged, now), performance.now() + NOTE_MS).catch(error => {
         if (!(error instanceof TidingsError)) throw error
       })
@@ -91,8 +91,8 @@ export const authenticate = ({
 type Context = ParameterizedContext<Authenticated>
 
 /**
- * One statement answers all requests whose keys have come in one turn of the event loop. It is made after the last of
- * them came, and nothing is kept for later: what was revoked before a request is refused, whichever process revoked it.
+ * One statement looks up the keys of all requests of one turn of the event loop. It runs after the last of them
+ * arrived, and nothing is cached, so that a token revoked by any process before a request is refused.
  */
 const tokensByApiKey = ({ knex }: Database) =>
   new DataLoader<string, SealedAccessToken | undefined>(

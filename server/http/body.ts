@@ -4,29 +4,29 @@ import { TidingsError } from '../../shared/errors.ts'
 import { type Answerable, answerError, answerUnavailable, type RequestState } from './request-id.ts'
 
 export const BODY_LIMIT_BYTES = 1024 * 1024
-/** A body has so long to arrive. */
+/** The time limit for a body to arrive. */
 const BODY_MS = 10_000
-/** What a process holds of bodies at most, and of those of one access token. */
+/** The most bytes of bodies that a process holds, in total and of one access token. */
 const ROOM_BYTES = 64 * BODY_LIMIT_BYTES
 const ROOM_A_TOKEN_BYTES = 16 * BODY_LIMIT_BYTES
 
 export type WithBody = RequestState & { rawBody: Buffer }
 
-/** Why a body is not read to its end: `gone` is the client. */
+/** Why a body is not read to its end; `gone`: the client has left. */
 export type BodyFault = 'too large' | 'too slow' | 'no room' | 'gone'
 
-/** Whether a body says of itself that it is larger than any may be. */
+/** Whether Content-Length exceeds the limit. */
 export const isTooLarge = ({ headers }: IncomingMessage): boolean =>
   Number(headers['content-length']) > BODY_LIMIT_BYTES
 
-/** Holds the bodies of requests, no more of them at a time than there is room for. */
+/** Holds the bodies of requests within the memory limits. */
 export class Bodies {
   #held = 0
   readonly #heldBy = new Map<string, number>()
 
   /**
-   * Reads a raw body, as it was signed, and holds it while `work` is done with it; or answers why not, having read no
-   * more than is allowed of it.
+   * Reads the raw, signed body and holds it while `work` runs; or returns why it was not read, having read no more than
+   * the limit.
    */
   async hold<T>(
     request: IncomingMessage,
@@ -97,7 +97,9 @@ const ANSWERS: Record<Exclude<BodyFault, 'no room'>, [status: number, message: s
   gone: [400, 'The body was cut off.'],
 }
 
-/** A body as text; undefined where it is none, which is then answered: nothing is guessed, and nothing replaced. */
+/**
+ * The body as text; undefined after answering a body that is not valid UTF-8, of which nothing is guessed or replaced.
+ */
 export const readText = (ctx: Answerable & { get(name: string): string }, body: Buffer): string | undefined => {
   const encoding = ctx.get('content-encoding')
   if (encoding !== '' && !/^identity$/i.test(encoding)) {

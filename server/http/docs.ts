@@ -10,7 +10,9 @@ const POLICY = policyOf({})
 
 type Described = { info: { title: string; summary: string; description: string } }
 
-/** For the author of a receiver: what comes and what to do, a receiver to copy, and each event as it is described. */
+/**
+ * The page for authors of receivers: what comes and what to do, a receiver to copy, and the description of each event.
+ */
 const docsPage = ({ info }: Described): string =>
   pageOf({
     title: info.title,
@@ -30,7 +32,7 @@ ${receiversIndex()}
 `,
   })
 
-/** The descriptions of both APIs, and pages of this package's own files that show the one of webhooks. */
+/** Serves the descriptions of both APIs, and pages that show the one of webhooks, from the package's own files. */
 export const docs = (spec: Described) => {
   const router = new Router<RequestState>()
   const page = docsPage(spec)
@@ -40,7 +42,7 @@ export const docs = (spec: Described) => {
   })
   router.get('/spec/schema.graphql', ctx => {
     ctx.set(PUBLIC)
-    // There is no registered type for a schema; browsers show this one.
+    // There is no registered media type for a schema; browsers show this one.
     ctx.type = 'text/plain; charset=utf-8'
     ctx.body = schemaText
   })

@@ -2,7 +2,7 @@ import Router from '@koa/router'
 import { link, policyOf, servePageFiles, unlessBuilt } from './page-files.ts'
 import type { RequestState } from './request-id.ts'
 
-/** The editor makes styles as it goes, and works in workers. */
+/** The editor creates styles at run time, and uses workers. */
 const POLICY = policyOf({ 'style-src': "'self' 'unsafe-inline'", 'worker-src': "'self'" })
 
 const PAGE = `<!doctype html>
@@ -16,7 +16,7 @@ const PAGE = `<!doctype html>
 <script type="module" src="${link('explorer/view.js')}"></script>
 `
 
-/** GraphiQL, which signs in the browser: nothing of a token is sent or kept. */
+/** Serves GraphiQL, which signs in the browser: it neither sends nor stores the secret. */
 export const explorer = () => {
   const router = new Router<RequestState>()
   router.get('/explorer', ctx => {

@@ -27,8 +27,8 @@ import { answerError, GRAPHQL_RESPONSE, mediaTypeFor } from './request-id.ts'
 import { subscribing, wantsEvents } from './subscribe.ts'
 
 /**
- * Serves GraphQL over HTTP to an authenticated request. Mutations and small queries run here, everything else where it
- * holds up nobody.
+ * Serves GraphQL over HTTP to an authenticated request. Mutations and small queries run in this process, everything
+ * else in readers.
  */
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
   const documents = createDocuments(schema)
@@ -47,13 +47,13 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const request = { url, method, headers: { accept, 'content-type': type }, body, token, requestId }
     const gone = new AbortController()
     ctx.res.once('close', () => gone.abort())
-    // It may have hung up while it was being authenticated.
+    // The client may have left during authentication.
     if (ctx.res.closed) gone.abort()
     if (isForEvents && (await subscribe(ctx, request, gone.signal))) return
     const state: {
       /** Answers without anything having been executed. */
       instead?: () => void
-      /** Of a mutation: its signature, which is yet to be marked. */
+      /** For a mutation: its signature, which is not marked yet. */
       carrying?: CarryingSignature
     } = {}
 
@@ -64,7 +64,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         state.carrying = new CarryingSignature(mark)
         return { carrying: state.carrying }
       }
-      // What is answered from a key makes no transaction.
+      // An answer stored under a key needs no transaction.
       const isNew = await useSignatureOnce(knex, mark, giveUpAt)
       const claim = isNew ? await claimOf(ctx, service) : () => refuseReplay(ctx)
       if (typeof claim !== 'function') return { claim, markId: mark.id }
@@ -101,7 +101,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       })
       return read === 'mutation' ? answerHere(true) : { ...read, claim: undefined, made: undefined }
     }
-    /** Whoever has hung up may come back for it, under its Idempotency-Key. */
+    /** A client that left may repeat the request under its Idempotency-Key. */
     const answerMade = async ({ claim, made }: Answered): Promise<Answered> => {
       const terms = { made, giveUpAt: performance.now() + REQUEST_MS, gone: new AbortController().signal }
       const read = await ask(terms).catch(error => told(request, isUnavailable(error) ? notRead() : error, log))
@@ -138,10 +138,10 @@ const isUnavailable = (error: unknown): boolean => error instanceof TidingsError
 const notRead = (): TidingsError =>
   new TidingsError(
     'INTERNAL_SERVER_ERROR',
-    'What this was to change is changed. Its answer could not be read in time: ask for it in a query.',
+    'The change was made, but its answer could not be read in time: ask for it in a query.',
   )
 
-/** What ended a query as a whole, as it is answered. */
+/** The answer for the error that ended a whole query. */
 const told = ({ requestId, headers }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => {
   const shown = presentError(requestId, log)(asGraphqlError(error))
   const codes = new Set([shown.extensions.code])
@@ -153,7 +153,7 @@ const told = ({ requestId, headers }: GraphqlRequest, error: unknown, log: Log):
   }
 }
 
-/** What graphql-http refuses with a status and no words. */
+/** The messages for statuses that graphql-http returns without a body. */
 const REFUSALS: Record<number, string> = {
   405: 'Send a query by POST or GET, and a mutation by POST.',
   406: 'Accept must let in application/graphql-response+json or application/json, in UTF-8.',

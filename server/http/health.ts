@@ -6,12 +6,12 @@ import type { Keyring } from '../keys/signing-keys.ts'
 import type { RequestState } from './request-id.ts'
 import type { ServerState } from './state.ts'
 
-/** Whether the database can be written is asked once in so long at most, however often a client asks. */
+/** The least time between two write checks of the database, however often a client asks. */
 const ASKED_EACH_MS = 1_000
 
 /**
- * Live: the process answers. Ready: the database answers and can be written, its schema is current, and the process is
- * not shutting down.
+ * Serves health checks. Live: the process answers. Ready: the database can be written, its schema is current, and the
+ * process is not shutting down.
  */
 export const health = ({
   state,

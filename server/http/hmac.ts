@@ -12,31 +12,33 @@ import { toIso } from '../../shared/time.ts'
 import type { RefusalReason } from '../../shared/vocabulary.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 
-/** A request's date may be so far off the server's time, either way. */
+/** How far a request's date may be off the server's time, in either direction. */
 export const CLOCK_WINDOW_MS = 5 * 60_000
 
 /** Why a request is refused with 401. */
 export type Refusal = { reason: RefusalReason; message: string; serverTime?: string }
 
-/** What a signature covers besides the headers that it names. */
+/** The parts of a request that a signature covers besides the named headers. */
 export type Covered = { method: string; pathAndQuery: string }
 
-/** What a request says of its signature. */
+/** The signature data of a request. */
 export type Signed = {
   apiKey: string
   signature: string
-  /** The values that are signed, in the order they were signed in. */
+  /** The signed values, in the order of signing. */
   values: readonly string[]
   date: number
   bodyHash: string
-  /** The header that `bodyHash` was in. */
+  /** The header that held `bodyHash`. */
   hashHeader: string
 }
 
-/** What an API key names. Without a token, a secret all the same: an unknown key costs what a wrong signature costs. */
+/**
+ * The token and secret of an API key. An unknown key has a dummy secret, so that it takes as long as a wrong signature.
+ */
 export type Found = { token: AccessToken | undefined; apiSecret: string }
 
-/** Reads how a request is signed, or says why it cannot be one that is. */
+/** Reads the signature data of a request, or returns why it is malformed. */
 export const readSigned = (headers: RequestHeaders): Signed | Refusal => {
   const header = headerOf(headers, 'authorization')
   if (header === '') return { reason: 'missing', message: 'The request is not signed: it has no Authorization header.' }
@@ -61,8 +63,8 @@ export const readSigned = (headers: RequestHeaders): Signed | Refusal => {
 const headerOf = (headers: RequestHeaders, name: string): string => [headers[name] ?? ''].flat().join(', ')
 
 /**
- * Why a request is refused, by how it is signed, what its API key was found to name, and the time; undefined if it is
- * not. Its body is not needed for it: what the signature covers is the body's hash.
+ * Why a request is refused, from its signature data, the token of its API key, and the time; undefined if it is
+ * accepted. The body is not needed, because the signature covers its hash.
  */
 export const refusalOf = (
   { method, pathAndQuery }: Covered,
@@ -91,7 +93,7 @@ export const refusalOf = (
   return undefined
 }
 
-/** Why the body that has come with a request is not the one that was signed; undefined if it is. */
+/** Why the body differs from the signed hash; undefined if it matches. */
 export const bodyRefusalOf = (body: Uint8Array, signed: Signed): Refusal | undefined =>
   signaturesMatch(bodyHash(body), signed.bodyHash)
     ? undefined

@@ -11,9 +11,9 @@ type Answerable = Parameters<typeof answerError>[0] & {
 }
 
 /**
- * The claim of a mutation on its Idempotency-Key; undefined if it has none. A function, if the request is answered by
- * it and the mutation is not to be made: as it was answered before, or with what is wrong with its key. The header is
- * that of draft-ietf-httpapi-idempotency-key-header, and so are the statuses.
+ * The claim of a mutation on its Idempotency-Key; undefined without a key. A function if the mutation must not run: it
+ * answers the request with the stored answer, or with what is wrong with the key. Header and statuses follow
+ * draft-ietf-httpapi-idempotency-key-header.
  */
 export const claimOf = async (
   ctx: Answerable,
@@ -34,7 +34,7 @@ export const claimOf = async (
   }
 }
 
-/** Keeps what is answered, unless what went wrong may not go wrong when the request is made again. */
+/** Stores the answer, unless it has an error that a repeated request may not have. */
 export const endClaim = (claim: Claim, codes: Set<unknown>, answer: Answer): Promise<void> =>
   PASSING.some(code => codes.has(code)) ? claim.release() : claim.finish(answer)
 

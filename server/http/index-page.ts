@@ -2,7 +2,7 @@ import Router from '@koa/router'
 import type { Config } from '../config.ts'
 import type { RequestState } from './request-id.ts'
 
-/** Where things are: for programs as JSON, for browsers as a page. */
+/** Serves the list of addresses, as JSON for programs and as a page for browsers. */
 export const indexPage = ({ baseUrl, roles, operations }: Pick<Config, 'baseUrl' | 'roles' | 'operations'>) => {
   const router = new Router<RequestState>()
   const places = { ...(roles.includes('api') ? API : {}), ...ALWAYS, ...(operations ? {} : HEALTH) }
@@ -34,7 +34,7 @@ const ALWAYS: Record<string, Place> = {
   schema: { path: '/spec/schema.graphql', text: 'The schema of the GraphQL API.' },
   keys: { path: '/.well-known/jwks.json', text: 'The public keys that delivery tokens are verified with.' },
 }
-/** Where they have no address of their own. */
+/** Listed only if there is no address for operations. */
 const HEALTH: Record<string, Place> = {
   live: { path: '/livez', text: 'Whether this process answers.' },
   ready: { path: '/readyz', text: 'Whether it can serve.' },

@@ -4,7 +4,7 @@ import { notReady } from './health.ts'
 import { PUBLIC } from './public.ts'
 import type { RequestState } from './request-id.ts'
 
-/** The public keys that delivery tokens are verified with, as a JSON Web Key Set (RFC 7517). */
+/** Serves the public keys of delivery tokens as a JSON Web Key Set (RFC 7517). */
 export const keySet = (keyring: () => Keyring | undefined) => {
   const router = new Router<RequestState>()
   router.get('/.well-known/jwks.json', ctx => {

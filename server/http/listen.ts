@@ -6,33 +6,33 @@ import { type Log, logSeldom } from '../log.ts'
 import { SHARED_PORT } from '../processes.ts'
 import { unlessClosing } from './unread.ts'
 
-/** The head of a request has so long to arrive, and all of it so long, body included. */
+/** The time limits for the head of a request and for all of it. */
 const HEAD_MS = 10_000
 const REQUEST_MS = 30_000
 const LOOK_EACH_MS = 5_000
-/** Longer than a proxy keeps the connections that it has to us, so that it is not us who closes the one it sends on. */
+/** Longer than a proxy keeps idle connections, so that this server never closes one on which the proxy is sending. */
 const KEEP_ALIVE_MS = 75_000
-/** Connections that the kernel takes while this process does something else; net.core.somaxconn may say less. */
+/** The kernel's backlog of connections while this process is busy; net.core.somaxconn may be lower. */
 const BACKLOG = 4_096
-/** What is answered that is no HTTP goes on for so long, and is then cut off. */
+/** How long an answer to invalid HTTP may take before the connection is closed. */
 const FAREWELL_MS = 2_000
 
 const CLOSE_IDLE_EACH_MS = 50
 
 export type Door = {
-  /** Listens, unless it does already, or has been closed. */
+  /** Begins to listen, unless it already does or was closed. */
   open(): Promise<void>
   /**
-   * Listens no more, and resolves when the last connection has ended.
+   * Stops listening, and resolves when the last connection has ended.
    *
-   * @param idleMs connections on which nothing is asked stay so long: who has sent on one at this moment is answered
+   * @param idleMs how long idle connections stay open, so that a request just sent on one is answered
    */
   close(idleMs: number): Promise<void>
   /** Ends what connections are left. */
   end(): void
 }
 
-/** An address that is listened on from when it is opened until it is closed. */
+/** A listening address, from `open` to `close`. */
 export const createDoor = (handler: RequestListener, at: Address, log: Log): Door => {
   let opening: Promise<Listening> | undefined
   let opened: Listening | undefined
@@ -47,10 +47,10 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
       isClosed = true
       const server = await opening?.catch(() => undefined)
       if (!server) return
-      // Connections that have come by now have been taken: one that is not is reset with the socket.
+      // Accepts the connections that have arrived by now; closing the socket would reset them.
       await whenAccepted()
       const closed = new Promise<void>(resolve => server.once('close', resolve))
-      // Of a server of HTTP, `close` would end idle connections as well.
+      // `close` of an HTTP server would also close idle connections.
       NetServer.prototype.close.call(server)
       await Promise.race([closed, sleep(idleMs, undefined, { ref: false })])
       server.close()
@@ -63,7 +63,7 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
 }
 
 type Listening = Server & {
-  /** Closes connections that wait for nothing: those that are kept, and those that have never sent a byte. */
+  /** Closes idle connections: kept-alive ones, and those that have never sent a byte. */
   closeUnused(): void
 }
 
@@ -82,7 +82,7 @@ const listen = (handler: RequestListener, { host, port }: Address, log: Log): Pr
     },
     serve,
   )
-  // Whoever waits to be asked for the body is asked when the head has been judged.
+  // A client that waits for 100 Continue is asked for the body after the head is checked.
   server.on('checkContinue', serve)
   server.on('checkExpectation', serve)
   server.on('clientError', refuseJunk(log))
@@ -109,10 +109,7 @@ const STATUSES: Record<string, number> = {
   ERR_HTTP_REQUEST_TIMEOUT: 408,
 }
 
-/**
- * Answers what is no request, or does not become one in time. The bytes that came hang on the error; neither they nor
- * the error go any further.
- */
+/** Answers invalid or incomplete HTTP. The error contains the received bytes, so it is not passed on. */
 const refuseJunk = (log: Log) => {
   const answered = new WeakSet<object>()
   return (error: NodeJS.ErrnoException, stream: import('node:stream').Duplex): void => {

@@ -2,7 +2,7 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { answerError, type RequestState } from './request-id.ts'
 
-/** Refuses what Node would refuse without a word and without a request id, were it not told to let it through. */
+/** Refuses requests that Node would otherwise refuse without a message or a request id. */
 export const refuseMalformed: Middleware<RequestState> = (ctx, next) => {
   const { host, expect } = ctx.headers
   if (host === undefined && ctx.req.httpVersion === '1.1') {

@@ -2,10 +2,10 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { answerError, type RequestState } from './request-id.ts'
 
-/** What routers say of the paths that they know. */
+/** What routers report about known paths. */
 type Matched = { matched?: { methods: string[] }[] }
 
-/** Answers what nothing before it has: the path is not known, or known by other methods. */
+/** Answers requests that nothing before it has: the path is unknown, or has other methods. */
 export const nothingHere: Middleware<RequestState, Matched> = ctx => {
   const methods = new Set((ctx.matched ?? []).flatMap(route => route.methods))
   if (methods.size > 0 && !methods.has(ctx.method)) return refuseMethod(ctx, [...methods])
@@ -13,7 +13,7 @@ export const nothingHere: Middleware<RequestState, Matched> = ctx => {
   answerError(ctx, 404, new TidingsError('NOT_FOUND', `There is nothing at ${ctx.method} ${ctx.path}; ${hint}`))
 }
 
-/** Lets some methods through, and tells the others which those are. */
+/** Passes some methods, and answers the others with 405 and `Allow`. */
 export const onlyMethods =
   (...methods: string[]): Middleware<RequestState> =>
   (ctx, next) =>

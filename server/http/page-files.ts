@@ -6,7 +6,7 @@ import type Router from '@koa/router'
 import { version } from '../../shared/version.ts'
 import type { RequestState } from './request-id.ts'
 
-// What scripts/build-pages.js has made of packages that this one does not bring along.
+// Serves what scripts/build-pages.js has built from packages that this package does not include.
 
 /** The package's own folder, from source and from the built package alike. */
 export const root = dirname(findPackageJSON(import.meta.url)!)
@@ -15,13 +15,13 @@ const TYPES: Record<string, string> = { js: 'text/javascript', css: 'text/css' }
 
 const pathOf = (page: string, file: string): string => join(root, 'dist/pages', page, `${file}.gz`)
 
-/** What a page says instead of nothing, in a checkout where its script has not been built yet. */
+/** The text of a page whose script is not built yet, in a checkout. */
 export const unlessBuilt = (page: string): string =>
   existsSync(pathOf(page, 'view.js'))
     ? ''
     : '<p>The rest of this page is not built yet: it is a few seconds after npm start, or by npm run build.</p>\n'
 
-/** Serves scripts and styles below a page's path, compressed as they are kept, to whoever takes that. */
+/** Serves scripts and styles below a page's path, in their stored compression if the client accepts it. */
 export const servePageFiles = (router: Router<RequestState>, page: string, files: readonly string[]): void => {
   for (const file of files) {
     const path = pathOf(page, file)
@@ -38,7 +38,7 @@ export const servePageFiles = (router: Router<RequestState>, page: string, files
   }
 }
 
-/** Whatever a page would ask of another host, the browser refuses. */
+/** The policy with which the browser refuses every request of a page to another host. */
 export const policyOf = (more: Record<string, string>): string =>
   Object.entries({
     'default-src': "'none'",
@@ -55,13 +55,13 @@ export const policyOf = (more: Record<string, string>): string =>
     .map(([name, value]) => `${name} ${value}`)
     .join('; ')
 
-/** Another version's files are other files. */
+/** The hash in the path, so that each version has its own files. */
 export const link = (path: string): string => `${path}?v=${encodeURIComponent(version)}`
 
 export const escaped = (text: string): string =>
   text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 
-/** A page in the looks of the docs. */
+/** A page in the style of the docs. */
 export const pageOf = ({
   title,
   base = '',

@@ -1,4 +1,2 @@
-/**
- * Of what is the same for everybody, to be kept for 5 minutes, and to be read by pages of any origin. Nothing else is.
- */
+/** Headers of public content: cached for 5 minutes, readable by pages of any origin. No other content has them. */
 export const PUBLIC = { 'Cache-Control': 'public, max-age=300', 'Access-Control-Allow-Origin': '*' }

@@ -10,26 +10,29 @@ import type { Authenticated } from './authenticate.ts'
 import { answerError } from './request-id.ts'
 
 const WINDOW_MS = 60_000
-/** A process takes its requests from the shared count in hundredths of the limit: one statement for many requests. */
+/**
+ * A process takes requests from the shared count in portions of a hundredth of the limit: one statement for many
+ * requests.
+ */
 const SHARES = 100
-/** Beyond this part of the limit it takes what it needs and no more. */
+/** Beyond this part of the limit it takes only what it needs. */
 const STOCKED_PART = 0.9
-/** Who has taken what is not used looks so often whether another wants it. */
+/** How often a process with unused requests looks whether another wants them. */
 const LOOK_MS = 400
-/** Who finds nothing left waits so long for what others give back, asking now and then, before it refuses. */
+/** How long a process that finds none left waits for others to give some back before it refuses. */
 const PATIENCE_MS = 1_000
 const ASK_AGAIN_MS = 100
-/** So long it refuses without asking again. */
+/** How long it then refuses without asking again. */
 const REFUSE_MS = 1_000
 
 type Tools = { database: Database; clock: Clock; limit: number; log: Log }
 
 /**
- * Limits each access token to so many requests a minute, over all server processes together, and tells how many are
- * left in `RateLimit` headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded, and nothing is
- * refused while a request of it is left in any process that lives.
+ * Limits each access token to a number of requests a minute over all processes, and reports the rest in `RateLimit`
+ * headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded, and no request is refused while a living
+ * process has one left.
  *
- * @param limit requests a minute a token; 0 for no limit
+ * @param limit requests a minute for each token; 0 for no limit
  */
 export const rateLimit = ({ database, clock, limit, log }: Tools): Middleware<Authenticated> => {
   if (limit === 0) return (_ctx, next) => next()
@@ -54,12 +57,12 @@ type Share = {
   windowStart: number
   /** Taken, and not used yet. */
   left: number
-  /** Of the shared count, as it was last seen. */
+  /** The rest of the shared count, as last seen. */
   taken: number
-  /** Requests that wait for what is asked for. */
+  /** Requests that wait for the answer. */
   waiting: number
   asking: Promise<void> | undefined
-  /** Since when nothing has been left, by `performance.now()`. */
+  /** Since when none has been left, by `performance.now()`. */
   emptySince: number | undefined
   askedAt: number
 }
@@ -82,12 +85,12 @@ class Shares {
     this.#log = log
   }
 
-  /** Uses one request of a token's window if there is one left anywhere. */
+  /** Uses one request of a token's window if any process has one left. */
   async use(tokenId: string, windowStart: number, giveUpAt: number) {
     const share = this.#shareOf(tokenId, windowStart)
     const told = (isLet: boolean) => ({ isLet, remaining: this.#limit - share.taken + share.left })
     for (;;) {
-      // Looked at and taken in one turn: what is awaited between the two, others take.
+      // Checked and taken in one turn, because others could take it across an await.
       if (share.left > 0) {
         share.left -= 1
         return told(true)
@@ -105,10 +108,10 @@ class Shares {
     }
   }
 
-  /** Whether nothing is left, here and elsewhere, by what was heard a moment ago. */
+  /** Whether none is left in any process, as of a moment ago. */
   #isEmpty({ emptySince, askedAt }: Share): boolean {
     if (emptySince === undefined || performance.now() - askedAt >= REFUSE_MS) return false
-    // With portions of one, nobody has what is not used.
+    // With portions of one, no process has unused requests.
     return this.#portion === 1 || askedAt - emptySince >= PATIENCE_MS
   }
 
@@ -133,7 +136,7 @@ class Shares {
   }
 
   async #ask(tokenId: string, share: Share, giveUpAt: number): Promise<void> {
-    // Whoever comes in this turn is asked for too.
+    // Includes requests that arrive in this turn.
     await (share.emptySince === undefined ? undefined : sleep(ASK_AGAIN_MS))
     const { windowStart } = share
     const limit = this.#limit
@@ -148,7 +151,7 @@ class Shares {
     if (share.left > share.waiting) this.#lookOut()
   }
 
-  /** Gives back what another asks for, as long as there is something to give. */
+  /** Gives unused requests back while another process wants them. */
   #lookOut(): void {
     this.#looking ??= setTimeout(async () => {
       try {
@@ -174,7 +177,7 @@ class Shares {
       const share = this.#byToken.get(tokenId)
       if (!share || share.left === 0) continue
       const { windowStart, left: count } = share
-      // From here on they are not this process's any more.
+      // From here on this process no longer has them.
       share.left = 0
       share.taken = this.#limit
       await giveBackRequests(this.#database, tokenId, { windowStart, count, limit: this.#limit })

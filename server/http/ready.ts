@@ -2,10 +2,7 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { answerUnavailable, type RequestState } from './request-id.ts'
 
-/**
- * Refuses requests with 503 until there is what serving them needs; from then on, goes through what `serve` makes of
- * it.
- */
+/** Refuses requests with 503 until the server is ready; from then on, runs the middleware of `serve`. */
 export const whenReady = <Service>(
   service: () => Service | undefined,
   serve: (service: Service) => Middleware,

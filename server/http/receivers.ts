@@ -5,8 +5,8 @@ import { marked } from 'marked'
 import { escaped, pageOf, root } from './page-files.ts'
 
 /**
- * Receivers in this package, by the name of the page that tells how each is used: its title, its files, and of these
- * the one that shows how little it takes.
+ * The receivers in this package, by the name of the page that explains each: its title, its files, and the shortest
+ * example.
  */
 const RECEIVERS: Record<string, { title: string; files: string[]; shown: string }> = {
   javascript: {
@@ -24,7 +24,7 @@ const RECEIVERS: Record<string, { title: string; files: string[]; shown: string 
 
 const listing = (source: string): string => `<pre><code>${escaped(source)}</code></pre>`
 
-/** What the docs page says of receivers: each language's, and where to read the whole of it. */
+/** The section of the docs page about receivers, with links to each language. */
 export const receiversIndex = (): string => `<p>A receiver in your language, tried with the same 180 deliveries:</p>
 ${Object.entries(RECEIVERS)
   .map(
@@ -35,7 +35,7 @@ ${listing(readFileSync(join(root, 'examples', shown), 'utf8'))}</details>`,
   .join('\n')}
 <p>For any other language: <a href="docs/receivers/README">all the rules, step by step</a>.</p>`
 
-/** The page of a receiver, with its files below; undefined where there is none of this name. */
+/** The page of a receiver with its files; undefined for an unknown name. */
 export const receiverPage = async (name: string): Promise<string | undefined> => {
   const known = Object.hasOwn(RECEIVERS, name) ? RECEIVERS[name] : undefined
   if (!known && name !== 'README') return undefined
@@ -55,7 +55,7 @@ ${listings.join('\n')}
   })
 }
 
-/** Links of the repository's pages, as they are on this server: to other pages, to the files below, or nowhere. */
+/** Rewrites links of the repository's pages for this server: to other pages, to the files below, or removed. */
 const linkedHere = (html: string): string =>
   html
     .replaceAll(

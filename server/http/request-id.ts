@@ -5,34 +5,34 @@ import { extensionsOf, internalError, TidingsError } from '../../shared/errors.t
 import { type Log, logSeldom } from '../log.ts'
 import type { AnsweredRequest } from '../metrics/metrics.ts'
 
-/** What every request carries through the middleware. */
+/** The state of every request in the middleware. */
 export type RequestState = {
   requestId: string
   /** When it was first seen, by `performance.now()`. */
   arrivedAt: number
-  /** Whose request it is, once that is known. */
+  /** The access token, once it is known. */
   token?: { id: string }
-  /** The API key that it names, whether there is one or not. */
+  /** The API key that the request names, existing or not. */
   apiKey?: string
-  /** The field that it asks of the API, or `several`. */
+  /** The requested field of the API, or `several`. */
   operation?: string | undefined
-  /** The trace that it belongs to. */
+  /** The trace of the request. */
   traceId?: string | undefined
-  /** What its answer says, where that is an error. */
+  /** The error of its answer, if it is one. */
   told?: { code: string; reason?: string | undefined }
 }
 
-/** What a caller's own id of a request may be: it goes into headers and logs as it came. */
+/** The form of a caller's own request id, which is copied into headers and logs. */
 const TAKEN_OVER = /^[\w.:/+=@~-]{1,128}$/
 
-/** Asked all the time by machines, which nobody wants to read of. */
+/** Paths that machines request all the time; they are not logged. */
 const PROBES = ['/livez', '/readyz', '/metrics']
 
 /**
- * Gives each request an id, the caller's own if it sends one, in its answer and in its log line, and turns what is
- * thrown below into an answer.
+ * Gives each request an id, the caller's own if it sends one, in its answer and log line, and turns errors into
+ * answers.
  *
- * @param given.onAnswered told of each request to the API
+ * @param given.onAnswered called for each request to the API
  */
 export const requestId = ({
   log,
@@ -70,7 +70,7 @@ export const requestId = ({
 
 type Asked = ParameterizedContext<RequestState>
 
-/** One line of one request: who asked for what, and what came of it. */
+/** Writes the log line of a request. */
 const logRequest = (log: Log, ctx: Asked, durationMs: number, behindProxy: boolean): void => {
   const { requestId, token, apiKey, operation, told, traceId } = ctx.state
   const line = {
@@ -85,23 +85,26 @@ const logRequest = (log: Log, ctx: Asked, durationMs: number, behindProxy: boole
     ...(told?.reason && { reason: told.reason }),
     ...(traceId && { traceId }),
   }
-  // Whose request it is is not known where it was refused for want of a signature, or asked for what is not there.
+  // A request refused for its signature, or for an unknown path, has no known owner.
   if (!token && ctx.status >= 400 && ctx.status < 500) {
     const key = told?.code === 'UNAUTHENTICATED' && apiKey
     const from = { ...line, ...(key && { apiKey: shortened(key) }), address: addressOf(ctx, behindProxy) }
     logSeldom(log, 'info', `request ${ctx.status} ${told?.reason ?? ''}`, from, 'request')
-    // In an outage, every request.
+    // In an outage this happens to every request.
   } else if (told?.code === 'UNAVAILABLE') logSeldom(log, 'warn', 'request 503', line, 'request')
   else if (told?.code === 'INTERNAL_SERVER_ERROR') log.error(line, 'request')
   else log.info(line, 'request')
 }
 
-/** Characters that are logged of what anybody can send. */
+/** The most logged characters of untrusted text. */
 const LONGEST = 200
 
 const shortened = (text: string): string => (text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text)
 
-/** Where a request came from; by way of a proxy, which that says: it adds to what it was told, which may be made up. */
+/**
+ * The address of the client. Behind a proxy it is the last entry of X-Forwarded-For, which the proxy added; earlier
+ * entries may be forged.
+ */
 const addressOf = (ctx: Asked, behindProxy: boolean): string | undefined => {
   const told = behindProxy ? ctx.get('X-Forwarded-For').split(',').at(-1)!.trim() : ''
   return isIP(told) ? told : ctx.req.socket.remoteAddress
@@ -118,17 +121,17 @@ export type Answerable = {
 export const GRAPHQL_RESPONSE = 'application/graphql-response+json; charset=utf-8'
 const JSON_TYPE = 'application/json; charset=utf-8'
 
-/** The media type that a client would have an answer of the API in, by its weights; undefined if neither will do. */
+/** The preferred media type of a client for answers of the API, by its weights; undefined if it accepts neither. */
 export const mediaTypeFor = (ctx: Pick<Answerable, 'accepts'>): string | undefined =>
   [ctx.accepts(JSON_TYPE, GRAPHQL_RESPONSE) || undefined].flat()[0]
 
-/** Answers that nothing was done, and when to try again. */
+/** Answers 503: nothing was done, and when to retry. */
 export const answerUnavailable = (ctx: Answerable, error: TidingsError<'UNAVAILABLE'>): void => {
   ctx.set('Retry-After', String(error.details.retryAfterSeconds))
   answerError(ctx, 503, error)
 }
 
-/** Answers with one error in the shape of a GraphQL result. */
+/** Answers with one error in the form of a GraphQL result. */
 export const answerError = (ctx: Answerable, status: number, error: TidingsError): void => {
   ctx.status = status
   const { reason } = error.details as { reason?: string }

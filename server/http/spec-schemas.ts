@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { events } from '../../shared/events.ts'
 import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
 
-// The schemas of what is delivered, each with a name, since tools that make types of them name those by it.
+// The schemas of deliveries, each with a name, by which code generators name their types.
 
 /** `project_report_quarterly_submitted` is the schema `ProjectReportQuarterlySubmitted`. */
 export const nameOf = (type: string): string =>
@@ -34,16 +34,16 @@ const refTo = (name: string) => `#/components/schemas/${name}`
 const { schemas } = z.toJSONSchema(named, {
   uri: refTo,
   override: ({ jsonSchema }) => {
-    // A format says it already.
+    // The format already says it.
     if (jsonSchema.format) delete jsonSchema.pattern
     if (jsonSchema.additionalProperties !== false) return
-    // Receivers must not refuse what a later version adds.
+    // Receivers must accept members that a later version adds.
     delete jsonSchema.additionalProperties
     if (Object.keys(jsonSchema.properties!).length === 0) jsonSchema.additionalProperties = true
   },
 })
 
-/** Every schema by its name; `Delivery` is any of the bodies. */
+/** Every schema by name; `Delivery` is the union of the bodies. */
 export const bodySchemas: Record<string, object> = {
   Delivery: {
     description: 'The body of any delivery, told apart by `eventType`. There will be more types: acknowledge them.',

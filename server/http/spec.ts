@@ -7,9 +7,7 @@ import { bodySchemas, nameOf } from './spec-schemas.ts'
 
 type Installation = { baseUrl: string; issuerUrl: string; retryScheduleMs: readonly number[] }
 
-/**
- * The description of the webhook API in OpenAPI 3.1.2, made from the registry of events that the sender itself uses.
- */
+/** The description of the webhook API in OpenAPI 3.1.2, built from the sender's registry of events. */
 export const webhookSpec = (installation: Installation) => ({
   openapi: '3.1.2',
   info: {

@@ -1,12 +1,12 @@
 import type { Database } from '../database/connect.ts'
 import type { Service } from '../graphql/context.ts'
 
-/** What the middleware serves from, as far as the server has come: it may listen before its database answers. */
+/** The services of the middleware, as far as they exist: the server may listen before its database answers. */
 export type ServerState = {
   database?: Database
   service?: Service
   isOpen: boolean
   isStopping: boolean
-  /** Why this process does not fit the others. */
+  /** Why this process does not match the others. */
   fault?: () => string | undefined
 }

@@ -31,13 +31,13 @@ type Context = ParameterizedContext<Authenticated>
 type Asked = { document: DocumentNode; query: string; operationName?: string | null; variableValues: Variables }
 type Variables = Record<string, unknown> | null
 
-/** A longer document takes too long to be validated beside other work. */
+/** A longer document takes too long to validate beside other work. */
 const LONGEST = 8_000
-/** What was missed for longer is for a query to find. */
+/** Changes missed for longer have to be queried. */
 const MISSED_MS = 10 * 60_000
-/** A change is committed so long after the time that it has at most. */
+/** The longest time from a change's timestamp to its commit. */
 const OVERLAP_MS = 5_000
-/** The retries of the schedule take 85 minutes: what was settled lately was made since. */
+/** The retries take 85 minutes, so recently settled deliveries were created since then. */
 const SETTLED_MS = 90 * 60_000
 const NOBODY = '00000000-0000-7000-8000-000000000000'
 
@@ -45,8 +45,8 @@ export const wantsEvents = (ctx: { get(name: string): string }): boolean =>
   /\btext\/event-stream\b/i.test(ctx.get('accept'))
 
 /**
- * Answers a subscription with server-sent events, by the protocol of graphql-sse for distinct connections; false for
- * anything else, and for what cannot be one.
+ * Answers a subscription with server-sent events (graphql-sse, distinct connections). Returns false for any other
+ * request.
  */
 export const subscribing =
   (schema: GraphQLSchema, documents: Documents, service: Service, log: Log) =>
@@ -80,7 +80,7 @@ export const subscribing =
     let missed: string[]
     try {
       selector = await selectorOf(schema, asked, createContext(service, token, requestId))
-      // A selector that cannot be answered is told at once.
+      // A selector that cannot be answered is refused at once.
       const options = { related: visibleTo(token), now: tools.clock.now(), meter: new Budget(BUDGET_HERE) }
       const query = { selector: whereAmong([NOBODY], selector), limit: 1 }
       await find(database.knex, deliveries, query, visibleTo(token)(deliveries), options)
@@ -124,7 +124,7 @@ const subscriptionIn = async (request: GraphqlRequest, documents: Documents): Pr
   return { document: document!, query, ...(operationName != null && { operationName }), variableValues: variables }
 }
 
-/** What the subscription's field was given, as its resolver is: see schema.ts. Throws what is wrong with it. */
+/** The arguments of the subscription's field, as its resolver gets them: see schema.ts. Throws if they are invalid. */
 const selectorOf = async (schema: GraphQLSchema, asked: Asked, contextValue: object): Promise<unknown> => {
   const { document, operationName, variableValues } = asked
   const args = validateSubscriptionArgs({ schema, document, operationName, variableValues, contextValue })
@@ -136,8 +136,8 @@ const selectorOf = async (schema: GraphQLSchema, asked: Asked, contextValue: obj
 }
 
 /**
- * The ids of what may have changed since a client was told something last; found where that holds up nobody. A client
- * that was away for too long is told so.
+ * The ids of deliveries that may have changed since a client's last event, found in a reader. Throws for a client that
+ * was away too long.
  */
 const missedSince = async (
   lastEventId: string,

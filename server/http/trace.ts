@@ -3,8 +3,8 @@ import { inTrace, readTraceparent, startSpan } from '../tracing/tracing.ts'
 import type { Authenticated } from './authenticate.ts'
 
 /**
- * Takes over the trace that an authenticated request says it belongs to (`traceparent`), and makes a span of it where
- * spans are made. Strangers begin none.
+ * Continues the trace of an authenticated request (`traceparent`), with a span if tracing is on. Unauthenticated
+ * requests begin none.
  */
 export const traced = (): Middleware<Authenticated> => async (ctx, next) => {
   const { requestId, token, arrivedAt } = ctx.state

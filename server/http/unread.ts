@@ -3,24 +3,24 @@ import { Socket } from 'node:net'
 import type { Middleware } from 'koa'
 import type { Log } from '../log.ts'
 
-/** A rest of a body that is announced to be no longer than that is read away, and its connection kept. */
+/** An announced rest of a body up to this length is read and dropped, and the connection kept. */
 const WORTH_READING_BYTES = 64 * 1024
-/** A connection that is closed reads for so long what comes, and keeps none of it: who still sends sees the answer. */
+/** How long a closing connection reads and drops data, so that a client that still sends can see the answer. */
 const LINGER_MS = 30_000
 const LINGER_SILENT_MS = 5_000
 /**
- * An answer of which nobody takes a byte for so long, or twice that, since Node looks only so often, is dropped; and so
- * is one that is not taken to its end in time.
+ * An answer is dropped if the client takes no byte of it for this long (up to twice that, the interval of Node's
+ * check), or does not take all of it in time.
  */
 const STALL_MS = 10_000
 const SLOWEST_MS = 120_000
-/** Of answers that are on their way at once; beyond it, the one that has been for longest is dropped. */
+/** The most bytes of answers under way at once; beyond it, the oldest is dropped. */
 const ANSWERS_BYTES = 128 * 1024 * 1024
 
-/** Connections that will be closed: what comes on them is no request. */
+/** Connections that will be closed; further data on them is no request. */
 const closing = new WeakSet<Socket>()
 
-/** Serves requests, except what follows on a connection that is being closed. */
+/** Serves requests, except on a connection that is being closed. */
 export const unlessClosing =
   (handler: RequestListener): RequestListener =>
   (request, response) => {
@@ -29,8 +29,8 @@ export const unlessClosing =
   }
 
 /**
- * Closes the connection of a request that was answered before its body was read, having read away what the client needs
- * to get rid of before it sees the answer. Closed at once, a connection takes the answer back that is on its way.
+ * Closes the connection of a request that was answered before its body was read. First it drains what the client still
+ * sends, because closing at once would discard the answer in transit.
  */
 export const closeUnread = (): Middleware => async (ctx, next) => {
   await next()
@@ -46,7 +46,7 @@ const linger = (request: IncomingMessage): void => {
   const { socket } = request
   closing.add(socket)
   const close = () => Socket.prototype.destroySoon.call(socket)
-  // Called by Node when the answer has been handed over.
+  // Node calls this when the answer is handed over.
   socket.destroySoon = () => {
     socket.end()
     request.once('end', close).once('error', () => {})
@@ -57,9 +57,9 @@ const linger = (request: IncomingMessage): void => {
   }
 }
 
-/** Drops answers that nobody reads, which would stay in memory for ever, and their connections. */
+/** Drops answers that nobody reads, and their connections, which would otherwise stay in memory. */
 export const dropStalled = (log: Log): Middleware => {
-  /** In the order they came. */
+  /** In the order of arrival. */
   const answers = new Map<ServerResponse, { socket: Socket; bytes: number }>()
   let held = 0
 
@@ -70,13 +70,13 @@ export const dropStalled = (log: Log): Middleware => {
     if (socket.destroyed) return
     const drop = (): void => {
       log.debug({ requestId: ctx.state.requestId }, 'an answer was dropped, which nobody read')
-      // What the kernel has of it is dropped with it.
+      // Its data in the kernel is dropped too.
       socket.resetAndDestroy()
     }
     socket.setTimeout(STALL_MS).prependOnceListener('timeout', drop)
     response.once('close', () => {
       socket.off('timeout', drop)
-      // Node sets a time of its own for a connection that is kept, but not where the next request has come already.
+      // Node sets its own timeout for a kept connection, but not if the next request has already arrived.
       if (socket.timeout === STALL_MS) socket.setTimeout(0)
     })
     const bytes = typeof body === 'string' || Buffer.isBuffer(body) ? body.length : 0

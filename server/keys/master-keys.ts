@@ -10,32 +10,32 @@ import type { Log } from '../log.ts'
 import { masterKeyName } from './seal.ts'
 
 // A master key is replaced in steps: OLD, then OLD,NEW everywhere, then NEW,OLD everywhere, then `server keys reseal`,
-// then NEW. Each process says which keys it has, in a row of its own; whoever would seal with what another cannot open,
-// or cannot open what another seals with or has sealed, is refused. It decides while it holds the rows of all keys.
+// then NEW. Each process records its keys in a row of its own. A process is refused if it would seal with a key that
+// another cannot open, or cannot open what another seals or has sealed. The check locks the rows of all keys.
 
-/** How often a process says that it lives. One that has not for so long is dead. */
+/** How often a process reports that it lives, and after how long without a report it counts as dead. */
 const SEEN_MS = 10_000
 const DEAD_MS = 45_000
-/** The row of a dead one is kept no longer. */
+/** When the row of a dead process is deleted. */
 const FORGOTTEN_MS = 24 * 3600 * 1000
 
-/** A process of the installation, as it has described itself. */
+/** A process of the installation, by its own record. */
 export type LiveProcess = {
   id: string
   host: string
   pid: number
   version: string
   roles: string
-  /** Names of its master keys; it seals with the first. */
+  /** The names of its master keys; it seals with the first. */
   masterKeys: string[]
   startedAt: number
 }
 
-/** A step of replacing the master key was taken before the one before it was done everywhere. */
+/** A step of the master key's replacement was taken before the previous one was done everywhere. */
 export class KeyOrderError extends Error {
   override name = 'KeyOrderError'
   readonly hint: string
-  /** Others are in the way, and may not be soon. */
+  /** Other processes prevent it now, perhaps not for long. */
   readonly mayPass: boolean
   constructor(message: string, hint: string, { mayPass }: { mayPass: boolean }) {
     super(message)
@@ -46,7 +46,7 @@ export class KeyOrderError extends Error {
 
 export const namesOf = (masterKeys: Buffer[]): string[] => masterKeys.map(masterKeyName)
 
-/** The processes that live, by the database's clock. */
+/** The living processes, by the database's clock. */
 export const liveProcesses = async (sql: Sql): Promise<LiveProcess[]> => {
   const { nowMs } = dialectOf(sql)
   type Row = Omit<LiveProcess, 'masterKeys' | 'startedAt'> & { master_keys: string; started_at: number }
@@ -66,11 +66,10 @@ export const named = ({ host, pid, version, startedAt }: LiveProcess): string =>
   `process ${pid} on ${host} (version ${version}, since ${toIso(startedAt)})`
 
 /**
- * Throws KeyOrderError unless all that is sealed with these keys can be opened by every process, and these keys open
- * all that is sealed, and that other processes seal. Until the transaction ends, no process is let in that would
- * change that.
+ * Throws KeyOrderError unless every process can open what these keys seal, and these keys open everything that is
+ * sealed or that other processes seal. Until the transaction ends, no process is admitted that would change that.
  *
- * @param seals whether something is to be sealed
+ * @param seals whether something will be sealed
  */
 export const requireMasterKeys = async (
   trx: Sql,
@@ -111,10 +110,10 @@ export const requireMasterKeys = async (
   }
 }
 
-/** Says which keys this process has, for as long as it runs; `fault` says why it may not, where it may not. */
+/** Reports this process's keys while it runs; `fault` says why the process may not work, if it may not. */
 export type Membership = { fault(): string | undefined; leave(): Promise<void> }
 
-/** Lets this process in, if its master keys fit those of the others; else throws KeyOrderError. */
+/** Admits this process if its master keys match those of the others. Throws KeyOrderError otherwise. */
 export const joinProcesses = async (
   database: Database,
   { masterKeys, roles, log }: { masterKeys: Buffer[]; roles: Role[]; log: Log },
@@ -134,7 +133,7 @@ export const joinProcesses = async (
     )
   }
 
-  /** Of one that stood still for long, or whose database was put back, the row is gone. */
+  /** The row is gone if the process stood still for long, or the database was restored. */
   const saySo = async (): Promise<void> => {
     const known = await run(database.knex, `UPDATE processes SET seen_at = ${nowMs} WHERE id = ?`, [id])
     if (known === 0) await database.transaction(enter)
@@ -147,7 +146,7 @@ export const joinProcesses = async (
         fault = undefined
       },
       error => {
-        // Whoever cannot say so because of an outage is judged when it is over.
+        // A process that cannot report during an outage is checked after it.
         if (isOutage(error)) return
         fault = error.message
         log.error({ err: error }, 'this process does not fit the others: it is not ready')

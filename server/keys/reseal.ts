@@ -6,7 +6,7 @@ import { KeyOrderError, liveProcesses, named, namesOf, requireMasterKeys } from 
 import { createSealer } from './seal.ts'
 import { sealContext } from './signing-keys.ts'
 
-/** All that is sealed: what a row is known by, and what its secret is sealed to. */
+/** Everything that is sealed: the key of its row, and its sealing context. */
 const SEALED: { table: string; column: string; key: string[]; context: (...key: string[]) => string }[] = [
   { table: 'access_tokens', column: 'secret_sealed', key: ['id'], context: tokenSealContext },
   { table: 'signing_keys', column: 'private_key_sealed', key: ['kid'], context: sealContext },
@@ -24,15 +24,15 @@ const SEALED: { table: string; column: string; key: string[]; context: (...key: 
   },
 ]
 
-/** Answers may have 4 MiB. */
+/** A stored answer may have 4 MiB. */
 const BATCH = 20
 
 /**
- * Seals everything again with the first master key, while servers run, and notes that nothing is sealed with the others
- * any more. Each row is changed only while it is as it was read; killed, it is run again. Throws KeyOrderError unless
- * every process seals with that key by now.
+ * Seals everything again with the first master key while servers run, and records that nothing is sealed with the
+ * others any more. Each row is changed only if it is still as it was read. It can be killed and run again. Throws
+ * KeyOrderError unless every process already seals with that key.
  *
- * @returns how many secrets were sealed again
+ * @returns the number of secrets that were sealed again
  */
 export const reseal = async (database: Database, masterKeys: Buffer[]): Promise<{ resealed: number; key: string }> => {
   const names = namesOf(masterKeys)
@@ -72,7 +72,7 @@ export const reseal = async (database: Database, masterKeys: Buffer[]): Promise<
     }
   }
   await database.transaction(async trx => {
-    // Whoever came in meanwhile is seen here.
+    // A process that was admitted meanwhile is seen here.
     await requireMasterKeys(trx, names)
     for (const { table, column } of SEALED) {
       const [left] = await rows(trx, `SELECT 1 FROM ${table} WHERE ${isOther(column)} LIMIT 1`, [key])
@@ -99,5 +99,5 @@ export const reseal = async (database: Database, masterKeys: Buffer[]): Promise<
   return { resealed, key }
 }
 
-/** Sealed text is `v1.`, the name of the key, and the rest; of a key that was revoked there is none. */
+/** Sealed text is `v1.`, the name of the key, and the rest. A revoked signing key has none. */
 const isOther = (column: string): string => `${column} <> '' AND SUBSTR(${column}, 4, 8) <> ?`

@@ -1,7 +1,8 @@
 import { createCipheriv, createDecipheriv, createHash, createSecretKey, type KeyObject, randomBytes } from 'node:crypto'
 
 /**
- * Encrypts secrets at rest. `context` says what the secret belongs to: sealed text moved to another row does not open.
+ * Encrypts secrets at rest. `context` names the owner of the secret, so that sealed text moved to another row does not
+ * open.
  */
 export type Sealer = { seal(secret: string, context: string): string; open(sealed: string, context: string): string }
 
@@ -36,6 +37,6 @@ export const createSealer = (masterKeys: Buffer[]): Sealer => {
   }
 }
 
-/** A name for a master key that tells nothing of it. */
+/** A name for a master key that reveals nothing about it. */
 export const masterKeyName = (key: Buffer): string =>
   createHash('sha256').update('tidings master key').update(key).digest('base64url').slice(0, 8)

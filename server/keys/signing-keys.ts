@@ -5,14 +5,14 @@ import { type Database, isDuplicate, rows, run, type Sql } from '../database/con
 import { dialectOf } from '../database/dialect.ts'
 import type { Sealer } from './seal.ts'
 
-/** A key is in the JWKS this long before it signs, so that every cache (`max-age=300`) has turned over twice. */
+/** How long a key is in the JWKS before it signs, so that every cache (`max-age=300`) has been refreshed twice. */
 export const PUBLISH_AHEAD_MS = 10 * 60_000
-/** And this long after it signed its last token: the token's 5 minutes, then a cache's 5. */
+/** How long it stays there after its last token: the token's 5 minutes, then a cache's 5. */
 const KEEP_AFTER_MS = 10 * 60_000
 const REFRESH_MS = 15_000
 /**
- * The next key after one that was revoked signs so late: every process has looked for it by then, and every cache has
- * turned over. What was sent before would be refused by who does not know the key.
+ * How long after a revocation the next key begins to sign: by then every process has found it, and every cache has been
+ * refreshed. An earlier delivery would be refused by receivers that do not know the key.
  */
 export const REVOKED_WAIT_MS = 5 * 60_000 + 2 * REFRESH_MS
 
@@ -24,36 +24,36 @@ export type SigningKey = {
   activeFrom: number
   publicJwk: PublicJwk
 }
-/** Without a private key where it is revoked, or no master key opens it. */
+/** Has no private key if it is revoked or no master key opens it. */
 type LoadedKey = SigningKey & { revokedAt: number | null; privateKey: KeyObject | undefined }
 
 export type Keyring = {
-  /** The key that signs now. Throws where there is none: see `signsFrom`. */
+  /** The key that signs now. Throws if there is none: see `signsFrom`. */
   current(): { kid: string; key: KeyObject }
-  /**
-   * From when on there is a key to sign with, in epoch milliseconds: 0 where there is one now, for ever where this
-   * process cannot open it.
-   */
+  /** From when on a key can sign, in epoch milliseconds: 0 if one can now, Infinity if this process cannot open it. */
   signsFrom(): number
-  /** Why this process is of no use: a key that it cannot open. */
+  /** Why this process cannot work: it cannot open a key. */
   fault(): string | undefined
   /**
    * The public keys a receiver may need now: those that sign, those about to, and those whose last tokens may still be
    * on their way.
    */
   jwks(): { keys: PublicJwk[] }
-  /** Makes and publishes the next key, which signs from `activeFrom` on; the one there is if it does not sign yet. */
+  /**
+   * Creates and publishes the next key, which signs from `activeFrom` on; returns the existing next key if there is
+   * one.
+   */
   rotate(sql?: Sql): Promise<SigningKey>
-  /** Looks for the keys of the database now: those that a transaction has made count when it is committed. */
+  /** Reads the keys from the database now; keys of a transaction count after its commit. */
   refresh(): Promise<void>
   stop(): void
 }
 
 /**
- * Loads the signing keys, making the first where there is none, and looks again every 15 s for those of other
- * processes. Throws if it cannot open one.
+ * Loads the signing keys, creates the first if there is none, and looks every 15 s for keys of other processes. Throws
+ * if it cannot open one.
  *
- * @param onFault is told each time that it looks and finds one that it cannot open
+ * @param onFault called each time it finds a key that it cannot open
  */
 export const openKeyring = async (
   database: Database,
@@ -73,7 +73,7 @@ export const openKeyring = async (
     keys = (await load(database.knex, sealer)).filter(hasTurn)
   }
   const timer = setInterval(() => {
-    // A database that does not answer now leaves the keys as they are; those of a rotation are published 10 minutes
+    // If the database does not answer, the keys stay as they are; the keys of a rotation are published 10 minutes
     // ahead.
     load(database.knex, sealer).then(
       found => {
@@ -85,7 +85,7 @@ export const openKeyring = async (
     )
   }, REFRESH_MS).unref()
 
-  /** The one whose turn it is. One before it signs no more, whether or not this one can. */
+  /** The key whose turn it is. The previous one no longer signs, whether or not this one can. */
   const latest = () => keys.findLast(key => key.activeFrom <= clock.now()) ?? keys[0]!
 
   return {
@@ -110,7 +110,7 @@ export const openKeyring = async (
     async rotate(sql = database.knex) {
       const newest = (await load(sql, sealer)).at(-1)!
       const now = clock.now()
-      // The next key is published already: of two rotations at once, both answer with it.
+      // The next key is already published: two concurrent rotations both return it.
       if (newest.activeFrom > now && newest.revokedAt === null) return newest
       const generation = newest.generation + 1
       await insertKey(sql, sealer, { generation, createdAt: now, activeFrom: now + PUBLISH_AHEAD_MS })
@@ -125,7 +125,7 @@ export const openKeyring = async (
   }
 }
 
-/** Whether no token that it has signed can be good any more. */
+/** Whether no token that it signed can still be valid. */
 const isRetired = (keys: { activeFrom: number }[], index: number, now: number): boolean =>
   (keys[index + 1]?.activeFrom ?? now) + KEEP_AFTER_MS <= now
 
@@ -137,9 +137,9 @@ const faultOf = (keys: LoadedKey[]): string | undefined => {
 }
 
 /**
- * Takes a signing key out of the key set at once, with its private half. Where it signs now, the next one signs when
- * every cache has turned over, and until then nothing is sent. Returns from when on something is; undefined where there
- * is no key of that id.
+ * Removes a signing key from the key set at once, and deletes its private half. If it is the key that signs, the next
+ * one signs when every cache has been refreshed, and until then nothing is sent. Returns the time from which deliveries
+ * are sent; undefined for an unknown key.
  */
 export const revokeKey = (
   database: Database,
@@ -169,11 +169,11 @@ export const revokeKey = (
     return { signsFrom }
   })
 
-/** One that was revoked before it signed never does. */
+/** A key revoked before it signed never signs. */
 const hasTurn = ({ revokedAt, activeFrom }: { revokedAt: number | null; activeFrom: number }): boolean =>
   revokedAt === null || revokedAt >= activeFrom
 
-/** Deletes the keys that no receiver needs any more. Of those that were revoked it stays known that they were. */
+/** Deletes the keys that no receiver needs any more. Revoked keys keep a row that says so. */
 export const deleteRetiredKeys = async (sql: Sql, now: number): Promise<void> => {
   type Row = { kid: string; revokedAt: number | null; activeFrom: number }
   const found = await rows<Row>(
@@ -187,7 +187,7 @@ export const deleteRetiredKeys = async (sql: Sql, now: number): Promise<void> =>
   for (const { kid } of retired) await run(sql, 'DELETE FROM signing_keys WHERE kid = ?', [kid])
 }
 
-/** The private keys that no master key opens are left out: their public halves are served all the same. */
+/** A private key that no master key opens is left out; its public half is still served. */
 const load = async (sql: Sql, sealer: Sealer): Promise<LoadedKey[]> => {
   type Row = {
     kid: string
@@ -218,7 +218,7 @@ const opened = (row: { kid: string; private_key_sealed: string }, sealer: Sealer
   }
 }
 
-/** What a private key is sealed to. */
+/** The sealing context of a private key. */
 export const sealContext = (kid: string): string => `signing key ${kid}`
 
 const insertKey = async (
@@ -239,7 +239,7 @@ const insertKey = async (
       [kid, generation, JSON.stringify(publicJwk), sealer.seal(pem, sealContext(kid)), createdAt, activeFrom],
     )
   } catch (error) {
-    // Another process made this generation first: its key is the one.
+    // Another process created this generation first; its key is used.
     if (!isDuplicate(error)) throw error
   }
 }

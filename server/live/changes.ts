@@ -2,24 +2,24 @@ import { timeOfId } from '../../shared/time.ts'
 import type { Clock } from '../clock.ts'
 import { marks, rows, type Sql } from '../database/connect.ts'
 
-/** What tells whether a delivery has changed: an attempt counts, and so does an end. */
+/** The part of a delivery that shows a change: its attempts and its end. */
 type Mark = { id: string; status: string; attempt_count: number; next_attempt_at: number | null }
 type Known = { mark: string; dueAt: number | undefined }
 
 const MARK = 'd.id, d.status, d.attempt_count, d.next_attempt_at'
 const PAGE = 5_000
 const KEYS_A_STATEMENT = 1_000
-/** Ids are made before the transaction that stores them ends: one may show up after others that are later. */
+/** An id is created before its transaction commits, so it may appear after later ids. */
 const OVERLAP_MS = 2_000
-/** Some transactions are long, and some clocks behind; one look in so many goes back further. */
+/** Some transactions are long and some clocks behind, so one look in this many goes back further. */
 const FAR_OVERLAP_MS = 30_000
 const FAR_EVERY = 10
-/** Pending ones that are there at the beginning are followed in the order they fall due. */
+/** The most deliveries pending at the start to follow, in the order of their due time. */
 const MOST_AT_FIRST = 20_000
 const MOST_KNOWN = 100_000
-/** A backlog is due for long: so many of it are looked at each time, in turns. */
+/** How many due deliveries of a backlog each look checks, in turns. */
 const DUE_A_LOOK = 5_000
-/** Those that are not due can only be cancelled: so many are looked at, in turns, each so many looks. */
+/** Deliveries that are not due can only be cancelled. This many are checked, in turns, every few looks. */
 const TURN = 1_000
 const TURN_EVERY = 5
 
@@ -31,7 +31,7 @@ const TURN_EVERY = 5
 export class Changes {
   readonly #sql: Sql
   readonly #clock: Clock
-  /** As last told. Ended ones are forgotten once no look can find them again. */
+  /** The last reported state of each delivery. Ended ones are forgotten when no look can find them again. */
   readonly #known = new Map<string, Known>()
   readonly #settledHere = new Set<string>()
   /** The time of the newest id seen, in epoch milliseconds. */
@@ -43,7 +43,7 @@ export class Changes {
     this.#clock = clock
   }
 
-  /** Takes in what there is already, so that only what changes from here on is found. */
+  /** Reads the present state, so that only later changes are found. */
   async begin(): Promise<void> {
     const [newest] = await rows<{ id: string }>(this.#sql, 'SELECT id FROM deliveries ORDER BY id DESC LIMIT 1')
     this.#newestMs = newest ? timeOfId(newest.id) : 0
@@ -55,7 +55,7 @@ export class Changes {
     this.#changed([...pending, ...(await this.#since(this.#newestMs - FAR_OVERLAP_MS))])
   }
 
-  /** Has this delivery looked at next time, due or not. */
+  /** Has the next look check this delivery, due or not. */
   settled(id: string): void {
     this.#settledHere.add(id)
   }
@@ -75,7 +75,7 @@ export class Changes {
     return Math.max(FAR_OVERLAP_MS, 1_000 * TURN_EVERY * Math.ceil(pending / TURN))
   }
 
-  /** The ids of those that have changed since the last look. One that throws has taken in nothing. */
+  /** The ids of deliveries that have changed since the last look. If it throws, it has recorded nothing. */
   async look(): Promise<string[]> {
     const overlapMs = (this.#looks + 1) % FAR_EVERY === 0 ? FAR_OVERLAP_MS : OVERLAP_MS
     const found = await this.#since(this.#newestMs - overlapMs)
@@ -120,7 +120,7 @@ export class Changes {
     }
   }
 
-  /** Takes in what was found, and tells what of it is not as it was. */
+  /** Records what was found, and returns the changed ones. */
   #changed(found: Mark[]): string[] {
     const changed = new Set<string>()
     for (const { id, status, attempt_count, next_attempt_at } of found) {
@@ -146,7 +146,7 @@ export class Changes {
   }
 }
 
-/** No UUID of version 7 from this time on is less. */
+/** The least UUID of version 7 of this time. */
 export const leastIdAt = (ms: number): string => {
   const hex = Math.max(0, ms).toString(16).padStart(12, '0')
   return `${hex.slice(0, 8)}-${hex.slice(8)}-7000-8000-000000000000`

@@ -19,48 +19,48 @@ import type { Stream } from './stream.ts'
 
 /** What this process changes has it look at once. */
 const HURRY_MS = 50
-/** Between two signs of life; shorter than what drops an answer that nobody reads. */
+/** The time between two keep-alives, shorter than the timeout for unread answers. */
 const BEAT_MS = 5_000
-/** Who has come is subscribed within so long. */
+/** How soon a new subscriber is served. */
 const COMING_MS = 20_000
-/** Deliveries that are answered at once, of which none holds up others for long. */
+/** Deliveries answered in one query, few enough not to delay others. */
 const AT_ONCE = 100
-/** Deliveries that a group is owed while its answers cannot be had; with more it has to come back for them. */
+/** The most deliveries kept for a group while the database is unavailable; with more, its clients have to reconnect. */
 const MOST_OWED = 10_000
 const MOST_STREAMS = 2_048
-/** Different subscriptions of one token: each costs a statement a change. */
+/** The most different subscriptions of one token: each costs a statement for a change. */
 const MOST_QUESTIONS = 256
-/** After each look it rests for so many times as long as that took: the process has other work. */
+/** The loop rests this many times as long as a look took: the process has other work. */
 const REST_PART = 3
-/** Of all streams together: beyond it, the ones that read least end. */
+/** The most buffered bytes of all streams; beyond it, the streams that read least end. */
 const MOST_KEPT_BYTES = 64 * 1024 * 1024
 
-/** What one subscriber asks for. Those who ask for the same by the same token are answered by the same work. */
+/** A subscription. Equal subscriptions of one token are answered together. */
 export type Subscriber = {
   key: string
   token: AccessToken
   selector: unknown
-  /** Told what it costs to find what the selector matches, and answers those rows, in JSON. */
+  /** Answers the rows that the selector matches, in JSON, and reports the cost. */
   answering(token: AccessToken): { meter: Meter; answer(rows: Row[]): Promise<string[]> }
-  /** A fault that ends it, as it is told, in JSON. */
+  /** The error that ends it, in JSON. */
   told(error: unknown): string
   stream: Stream
-  /** Deliveries that it has to be told of although they have not changed since. */
+  /** Deliveries to send although they have not changed since. */
   missed: readonly string[]
 }
 
-/** `id`: its key, unless it has yet to catch up with those who have that. */
+/** `id`: the key of its group, unless it has to catch up with the group first. */
 type Group = Omit<Subscriber, 'stream' | 'missed'> & { id: string; streams: Set<Stream>; owed: Set<string> }
 
 export type Live = {
   /** What the delivery loop takes along. */
   rider: Rider
-  /** Throws UNAVAILABLE where there are too many, or the database cannot be had until `giveUpAt`. */
+  /** Throws UNAVAILABLE if there are too many subscribers, or the database is unavailable until `giveUpAt`. */
   ready(tokenId: string, giveUpAt: number): Promise<void>
   subscribe(subscriber: Subscriber): void
-  /** Something has changed here, such as this delivery. */
+  /** Reports a change made in this process, such as of this delivery. */
   hurry(deliveryId?: string): void
-  /** Ends all streams so that their clients go elsewhere. */
+  /** Ends all streams, so that their clients reconnect elsewhere. */
   stop(): void
 }
 
@@ -75,12 +75,12 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   let changes: Changes | undefined
   let beginning: Promise<void> | undefined
   let isStopping = false
-  /** When somebody came last, by `performance.now()`. */
+  /** When the last subscriber came, by `performance.now()`. */
   let askedAt = Number.NEGATIVE_INFINITY
   const signs = createSigns(knex, clock)
   let woken = new AbortController()
   let isHurried = false
-  /** Everything that changed until then is told. */
+  /** All changes until then are sent. */
   let cursor: number | undefined
 
   const streams = (): Stream[] => [...groups.values()].flatMap(group => [...group.streams])
@@ -161,7 +161,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     for (const stream of group.streams) stream.breakOff()
   }
 
-  /** Who is owed nothing any more is answered with all who ask for the same. */
+  /** A subscriber that has caught up joins the group with the same subscription. */
   const joinOthers = (group: Group): void => {
     if (group.id === group.key || group.owed.size > 0) return
     const others = groups.get(group.key)
@@ -178,7 +178,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     }
   }
 
-  /** Ends what was subscribed to by tokens that have ended, and has the others go on as they are now. */
+  /** Ends the subscriptions of revoked or expired tokens, and updates the other tokens. */
   const checkTokens = async (): Promise<void> => {
     if (groups.size === 0) return
     const found = await findByApiKeys(
@@ -200,7 +200,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     for (const stream of group.streams) stream.complete(told)
   }
 
-  /** Tells a group of what it is owed, as that is and as it may see it now. */
+  /** Sends a group its changed deliveries, in their present state and as visible now. */
   const pay = async (group: Group, cursor: number): Promise<void> => {
     const ids = [...group.owed]
     try {
@@ -212,7 +212,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
         boundMemory()
       }
     } catch (error) {
-      // It is owed until the database can be had.
+      // The deliveries are kept until the database is available.
       if (isPassing(error as Error)) throw error
       end(group, error)
     }
@@ -261,7 +261,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
       }, giveUpAt)
     },
     subscribe({ stream, missed, ...asked }) {
-      // It took too long to come: it is to come again.
+      // It took too long: the client has to reconnect.
       if (!changes) return stream.breakOff()
       const own = [...groups.values()].filter(({ token }) => token.id === asked.token.id)
       const questions = new Set(own.map(({ key }) => key))
@@ -297,18 +297,18 @@ const stillMayRead = (token: AccessToken | undefined, now: number): AccessToken 
 const tooMany = (): TidingsError =>
   new TidingsError(
     'QUERY_TOO_COMPLEX',
-    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Subscriptions that ask for the ` +
-      'same count as one: ask for fewer, with broader selectors.',
+    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Equal subscriptions count as ` +
+      'one: ask for fewer different ones, with broader selectors.',
     { limit: MOST_QUESTIONS, budget: 'subscriptions' },
   )
 
-/** What a selector matches among deliveries of some ids. */
+/** The deliveries of some ids that a selector matches. */
 export const whereAmong = (ids: readonly string[], selector: unknown): object =>
   alsoMatching({ id: { $in: ids } }, selector)
 
 /**
- * A condition, and what a caller's selector says, if anything. An empty selector matches all as a whole, but as a part
- * of another it asks for what is equal to `{}`: CouchDB has it so.
+ * Combines a condition with a caller's selector, if there is one. By itself an empty selector matches everything, but
+ * as a part of another it means equality with `{}`, as in CouchDB.
  */
 export const alsoMatching = (condition: object, selector: unknown): object =>
   isEmpty(selector) ? condition : { $and: [condition, selector] }

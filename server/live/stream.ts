@@ -1,6 +1,9 @@
 import type { ServerResponse } from 'node:http'
 
-/** What is kept for a client that does not read; with more its stream ends, and it may come back for what it missed. */
+/**
+ * The most bytes buffered for a client that does not read. Beyond it the stream ends, and the client can reconnect for
+ * what it missed.
+ */
 const MOST_KEPT_BYTES = 1024 * 1024
 
 /** One client's stream of server-sent events, by the protocol of graphql-sse for distinct connections. */
@@ -14,7 +17,7 @@ export class Stream {
       'cache-control': 'no-store',
       'x-accel-buffering': 'no',
     })
-    // What is between would hold back an answer that has no body yet.
+    // Proxies in between would hold back an answer without a body.
     response.write(':\n\n')
   }
 
@@ -23,27 +26,27 @@ export class Stream {
     if (this.#response.destroyed) ended()
   }
 
-  /** Bytes that the client has not taken yet. */
+  /** Bytes that the client has not read yet. */
   get keptBytes(): number {
     return this.#response.writableLength
   }
 
-  /** One result, in JSON, and where to go on from when the connection breaks after it. */
+  /** Sends one result in JSON, with the position from which to continue after a broken connection. */
   next(result: string, cursor: number): void {
     this.#write(`event: next\nid: ${cursor}\ndata: ${result}\n\n`)
   }
 
-  /** A sign of life; with a cursor, also that nothing was missed until then. */
+  /** Sends a keep-alive; with a cursor, it also says that nothing was missed until then. */
   beat(cursor: number | undefined): void {
     this.#write(cursor === undefined ? ':\n\n' : `:\nid: ${cursor}\n\n`)
   }
 
-  /** Ends it for good, with a last result if there is one. */
+  /** Completes the stream, with a last result if there is one. */
   complete(result?: string): void {
     this.#response.end(`${result === undefined ? '' : `event: next\ndata: ${result}\n\n`}event: complete\ndata:\n\n`)
   }
 
-  /** Ends it so that the client comes back. */
+  /** Closes the stream so that the client reconnects. */
   breakOff(): void {
     this.#response.end()
   }

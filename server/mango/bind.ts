@@ -15,11 +15,11 @@ import {
 } from './selector.ts'
 
 /**
- * Checks a selector against what it selects from: every field exists, and times, dates and enum values are such. Times
- * come out as Tidings writes them, so that comparing them as text compares instants.
+ * Checks a selector against its resource: every field exists, and times, dates and enum values are valid. Times are
+ * normalised to Tidings' format, so that comparing them as text compares instants.
  *
- * Where a field of the resource is an object or a list of objects, conditions on the whole of it see no more than that
- * it is one: its fields are selected on one by one. Throws `MangoError`.
+ * Conditions on a whole object or list of objects see only that it is one; its fields are selected one by one. Throws
+ * `MangoError`.
  */
 export const bind = (node: Node, resource: Resource): Node => bindIn(node, { kind: 'object', resource })
 
@@ -46,7 +46,7 @@ const bindIn = (node: Node, target: Target): Node => {
   }
 }
 
-/** What a path leads to from `target`. Throws where it leads nowhere, naming what there is. */
+/** The target of a path. Throws for an unknown field, with the known ones. */
 export const targetAt = (target: Target, path: readonly string[], at: string): Target => {
   const [name, ...rest] = path
   if (name === undefined || target.kind === 'json') return target
@@ -65,7 +65,7 @@ export const targetAt = (target: Target, path: readonly string[], at: string): T
   }
 }
 
-/** Operators as a query document spells them, where a name looks as if one was meant. */
+/** Names that look like operators in the spelling of query documents. */
 const underscored = (name: string): string[] =>
   name.startsWith('_') ? operators.map(operator => operator.replace('$', '_')) : []
 
@@ -194,7 +194,7 @@ const wholeObjects = (at: string) =>
 const bindObject = (condition: Condition, resource: Resource, at: string): Condition => {
   switch (condition.operator) {
     case '$keyMapMatch': {
-      // Its keys are known before any row is read.
+      // The keys are known before any row is read.
       const found = Object.keys(resource.fields).some(key => evaluate(condition.node, key))
       return found ? { operator: '$type', value: 'object' } : { operator: '$in', values: [] }
     }
@@ -215,7 +215,7 @@ const bindObject = (condition: Condition, resource: Resource, at: string): Condi
       return condition
     case '$elemMatch':
     case '$allMatch':
-      // No object is a list. The fields that it names are checked all the same.
+      // An object is never a list, but the named fields are still checked.
       bindIn(condition.node, { kind: 'object', resource })
       return { operator: '$in', values: [] }
     default:
@@ -223,7 +223,7 @@ const bindObject = (condition: Condition, resource: Resource, at: string): Condi
   }
 }
 
-/** No row is without fields, so it comes after `{}`, and null before. */
+/** Every row has fields, so it sorts after `{}`, and null sorts before. */
 const comparedWithEmptyObject: Record<Comparison, Condition> = {
   $eq: { operator: '$in', values: [] },
   $ne: { operator: '$nin', values: [] },
@@ -238,7 +238,7 @@ const checkEnum = (value: Json, { values }: Scalar, at: string): Json => {
   throw badQuery(at, `${quoted(value)} is none of its values${didYouMean(value, values)} Values: ${values.join(', ')}`)
 }
 
-/** A time as Tidings writes it; a date as it is. Throws `MangoError` where one of them is meant, and it is none. */
+/** A time in Tidings' format, or a date unchanged. Throws `MangoError` for an invalid one. */
 export const timeOrDate = (value: Json, { type }: { type: ScalarType }, at: string): Json => {
   if (value === null || (type !== 'time' && type !== 'date')) return value
   const given = typeof value === 'string' ? quoted(value) : typeOf(value)

@@ -6,7 +6,7 @@ import type { Comparison, Json } from './selector.ts'
 
 export const isText = (type: ScalarType): boolean => type === 'uuid' || type === 'string' || type === 'date'
 
-/** A value of a column's type, where only the type matters. */
+/** A sample value of a column's type, if only the type matters. */
 export const sampleOf = (type: ScalarType): Json => (type === 'integer' ? 0 : type === 'boolean' ? false : '')
 
 export type Comparable = { column: string; type: ScalarType; text: (value: string) => Fragment }
@@ -19,7 +19,7 @@ export const comparison = (column: Comparable, operator: Comparison, value: Json
   return sql(`${column.column} ${signs[operator]} #`, bound)
 }
 
-/** What to compare a column with, or the answer where all its values are on one side. */
+/** The value to compare a column with, or the answer if all its values are on one side. */
 const boundOf = ({ type, text }: Comparable, operator: Comparison, value: Json): Fragment | boolean => {
   const sample = sampleOf(type)
   if (typeof value !== typeof sample || value === null) return satisfies({ operator, value }, sample)
@@ -37,7 +37,7 @@ export const among = (column: Comparable, values: Json[]): Fragment | false => {
   return sql(`${column.column} IN (${bounds.map(() => '#').join(', ')})`, ...bounds)
 }
 
-/** As a range, which is the same on all engines, has no characters to escape and uses an index. */
+/** A prefix as a range, which is equal on all engines, needs no escaping and uses an index. */
 export const beginsWith = ({ column, text }: Comparable, prefix: string): Fragment | boolean => {
   if (prefix === '') return true
   const from = sql(`${column} >= #`, text(prefix))
@@ -45,7 +45,7 @@ export const beginsWith = ({ column, text }: Comparable, prefix: string): Fragme
   return end === undefined ? from : all([from, sql(`${column} < #`, text(end))])
 }
 
-/** The times of a column that begin with a prefix as they are written: between the first and the last of them. */
+/** The range of times whose text begins with a prefix. */
 export const timeBeginsWith = (column: string, prefix: string): Fragment | boolean => {
   if (prefix === '') return true
   const from = firstFrom(prefix)
@@ -55,10 +55,10 @@ export const timeBeginsWith = (column: string, prefix: string): Fragment | boole
   return { sql: `(${column} >= ? AND ${column} < ?)`, bindings: [from, until] }
 }
 
-/** Times that are written with a year of four digits, which sort as they are written. */
+/** The times with a year of four digits, whose text sorts in the order of time. */
 const [FIRST_TIME, AFTER_ALL] = [Date.parse('0000-01-01'), Date.parse('9999-12-31') + 24 * 3600 * 1000]
 
-/** The first time that is written as `text` or comes after it. */
+/** The first time whose text is `text` or later. */
 const firstFrom = (text: string): number => {
   let [low, high] = [FIRST_TIME, AFTER_ALL]
   while (low < high) {

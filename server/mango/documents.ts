@@ -9,10 +9,10 @@ import type { Json, Node } from './selector.ts'
 
 export type Row = Record<string, unknown>
 
-/** The fields of a resource that something wants to see, with the fields wanted below them. */
+/** The needed fields of a resource, with the needed fields below them. */
 export type Needs = Map<string, Needs>
 
-/** Adds the fields that a bound selector over `resource` looks at. */
+/** Adds the fields that a bound selector over `resource` reads. */
 export const addNeedsOf = (needs: Needs, node: Node, resource: Resource): void => {
   switch (node.kind) {
     case 'and':
@@ -29,7 +29,7 @@ export const addNeedsOf = (needs: Needs, node: Node, resource: Resource): void =
   }
 }
 
-/** Adds the field that a path leads to; returns what is wanted of the rows that it ends in, if it ends in rows. */
+/** Adds the field of a path; returns the needed fields of the rows at its end, if it ends in rows. */
 export const addPath = (
   needs: Needs,
   path: readonly string[],
@@ -46,7 +46,7 @@ export const addPath = (
   return undefined
 }
 
-/** The needed fields of rows as JSON documents, with one statement for each kind of thing that the rows refer to. */
+/** The needed fields of rows as JSON documents, with one statement for each related resource. */
 export const documentsOf = async (source: Source, resource: Resource, rows: Row[], needs: Needs): Promise<Json[]> => {
   const documents: Record<string, Json>[] = rows.map(() => ({}))
   for (const [name, below] of needs) {
@@ -58,7 +58,7 @@ export const documentsOf = async (source: Source, resource: Resource, rows: Row[
   return documents
 }
 
-/** Loads what a field needs for some rows, and returns what reads it for one of them. */
+/** Loads what a field needs for some rows, and returns the function that reads it for one row. */
 export const valuesOf = async (
   source: Source,
   field: Field,
@@ -110,7 +110,7 @@ export const valuesOf = async (
   }
 }
 
-/** Reads a field that stands in its row. Made once for many rows. */
+/** Makes the function that reads a field from its row; made once for many rows. */
 export const ownValue = (field: Extract<Field, { kind: 'column' | 'json' }>): ((row: Row) => Json) => {
   const { column } = field
   const convert = field.kind === 'json' ? fromJson : conversions[field.type]
@@ -123,14 +123,14 @@ export const ownValue = (field: Extract<Field, { kind: 'column' | 'json' }>): ((
 
 const fromJson = (raw: unknown): Json => JSON.parse(raw as string)
 
-/** From what a database holds. Text of any kind is as it is. */
+/** Converts a stored value. Text is used as it is. */
 const conversions: Partial<Record<ScalarType, (raw: unknown) => Json>> = {
   time: raw => toIso(Number(raw)),
   boolean: raw => Number(raw) !== 0,
   integer: Number,
 }
 
-/** What a caller is shown of a column's value. */
+/** The visible form of a column's value. */
 export const fromColumn = (type: ScalarType, raw: unknown): Json =>
   raw === null ? null : (conversions[type]?.(raw) ?? (raw as Json))
 
@@ -142,7 +142,7 @@ export const compareRaw = (a: unknown, b: unknown): number => {
   return typeof a === 'string' ? compareText(a, b as string) : Number(a) - Number(b)
 }
 
-/** The columns that needed fields are read from, with the id where other tables refer to it. */
+/** The columns of needed fields, with the id if other tables refer to it. */
 const columnsOf = (resource: Resource, needs: Needs): string[] =>
   [...needs.keys()].map(name => {
     const field = resource.fields[name]!
@@ -168,7 +168,7 @@ const readRows = (
   )
 }
 
-/** Rows that those of one batch may refer to together. */
+/** The most related rows of one batch. */
 const MOST_AT_ONCE = 100_000
 
 const tooMuchBelow = (): MangoError =>

@@ -1,6 +1,6 @@
 /**
- * A selector, sort or page that cannot be answered. `message` names what was wrong and what would be right; `path` says
- * where it stands in the query, as in `selector.organisation.$and[1].name`.
+ * An invalid selector, sort or page. `message` says what was wrong and what would be right; `path` is the place in the
+ * query, such as `selector.organisation.$and[1].name`.
  */
 export class MangoError extends Error {
   readonly code: 'BAD_USER_INPUT' | 'RESULT_TOO_LARGE' | 'QUERY_TOO_COMPLEX'
@@ -17,7 +17,7 @@ export class MangoError extends Error {
 export const badQuery = (path: string, message: string): MangoError =>
   new MangoError('BAD_USER_INPUT', path, `${path}: ${message}`)
 
-/** A text of the caller's for a message: quoted, and cut if it is long. */
+/** A caller's text for a message, quoted and shortened. */
 export const quoted = (text: string): string => {
   const shown = JSON.stringify(text)
   return shown.length > 80 ? `${shown.slice(0, 79)}…` : shown

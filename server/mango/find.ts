@@ -8,8 +8,8 @@ import { Search } from './search.ts'
 import type { Json } from './selector.ts'
 
 /**
- * The rows of a resource that a query selects among those the caller may see, as they are in the table.
- * Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE, QUERY_TOO_COMPLEX.
+ * The stored rows of a resource that a query selects among those visible to the caller. Throws `MangoError`:
+ * BAD_USER_INPUT, RESULT_TOO_LARGE, QUERY_TOO_COMPLEX.
  */
 export const find = async (
   db: Sql,
@@ -24,8 +24,8 @@ export const find = async (
 }
 
 /**
- * As `find`, for the rows of each of many parents: `limit`, `skip`, `sort` and `after` hold for each parent by itself.
- * More than 10,000 rows in all is RESULT_TOO_LARGE. A parent without rows is not in the answer.
+ * As `find`, for the rows of each of many parents: `limit`, `skip`, `sort` and `after` apply to each parent. More than
+ * 10,000 rows in all is RESULT_TOO_LARGE. The result has no entry for a parent without rows.
  */
 export const findByParents = async (
   db: Sql,
@@ -42,9 +42,8 @@ export const findByParents = async (
 }
 
 /**
- * How many of the rows that the caller may see a selector matches: by the values that they have in the fields `by`, or
- * all together. Those that most rows have come first. Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE for more
- * than 10,000 of them, QUERY_TOO_COMPLEX.
+ * The number of visible rows that a selector matches, in total or by the values of the fields `by`, most frequent
+ * first. Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE for more than 10,000 groups, QUERY_TOO_COMPLEX.
  */
 export const count = async (
   db: Sql,
@@ -66,10 +65,10 @@ export const count = async (
     .map(({ key, count }) => ({ key, count }))
 }
 
-/** `key` has the value of each field that is counted by, under its name. */
+/** `key` has the value of each field in `by`, under its name. */
 export type Count = { key: Record<string, Json>; count: number }
 
-/** The rows of a resource with these ids that the caller may see, by id. */
+/** The visible rows of a resource with these ids, by id. */
 export const findByIds = async (
   db: Sql,
   { table }: Resource,

@@ -1,9 +1,9 @@
 import type { Condition, FieldNode, Json, Node } from './selector.ts'
 
-/** Characters that JSON always writes as they are, however it was written. */
+/** Characters that JSON never escapes, whatever wrote it. */
 export const isPlainJson = (text: string): boolean => /^[ !#-.0-[\]-~]+$/.test(text)
 
-/** Pieces one of which the text of a JSON document must have for a condition to hold. */
+/** Substrings, one of which the text of a JSON document must contain for a condition to hold. */
 export const textIn = (condition: Condition): { part: string; ignoreCase: boolean }[] | undefined => {
   switch (condition.operator) {
     case '$eq':
@@ -26,7 +26,7 @@ export const textIn = (condition: Condition): { part: string; ignoreCase: boolea
   }
 }
 
-/** Pieces one of which a document must have for a node to be true of something in it. */
+/** Substrings, one of which a document must contain for a node to be true of something in it. */
 const textOf = (node: Node): { part: string; ignoreCase: boolean }[] | undefined => {
   if (node.kind === 'and') return node.nodes.map(textOf).find(found => found !== undefined)
   if (node.kind !== 'field' || node.negated) return undefined
@@ -39,7 +39,7 @@ const keyIn = ({ path, condition }: FieldNode): { part: string; ignoreCase: bool
   return key === undefined ? undefined : [{ part: `"${key}"`, ignoreCase: false }]
 }
 
-/** The last name in a path that stands in the text of the document as it is. */
+/** The last name in a path that appears unescaped in the document's text. */
 export const lastKey = (path: string[]): string | undefined =>
   path.findLast(name => isPlainJson(name) && !/^[+-]?\d+$/.test(name))
 

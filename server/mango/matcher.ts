@@ -3,13 +3,13 @@ import { type Condition, isObject, type Json, type Node, parseSelector, typeName
 /** Whether a document matches a selector by CouchDB's rules, strings compared by code point. Throws `MangoError`. */
 export const matches = (selector: unknown, document: Json): boolean => evaluate(parseSelector(selector), document)
 
-/** Whether a value matches a selector that has been read. */
+/** Whether a value matches a parsed selector. */
 export const evaluate = (node: Node, value: Json): boolean => {
   switch (node.kind) {
     case 'and':
       return node.nodes.every(inner => evaluate(inner, value))
     case 'or':
-      // An empty $or is true, as an empty $and is: CouchDB's matcher has it so, and the opposite of one is the other.
+      // An empty $or is true, like an empty $and, as in CouchDB's matcher; each is the opposite of the other.
       return node.nodes.length === 0 || node.nodes.some(inner => evaluate(inner, value))
     case 'not':
       return !evaluate(node.node, value)
@@ -24,7 +24,7 @@ export const evaluate = (node: Node, value: Json): boolean => {
   }
 }
 
-/** Whether a value that is there satisfies a condition. */
+/** Whether an existing value satisfies a condition. */
 export const satisfies = (condition: Condition, value: Json): boolean => {
   switch (condition.operator) {
     case '$eq':
@@ -66,23 +66,23 @@ export const satisfies = (condition: Condition, value: Json): boolean => {
   }
 }
 
-/** A list is among values when one of its elements is, and never as a whole. */
+/** A list is among values if one of its elements is; the list as a whole never is. */
 const isAmong = (value: Json, values: Json[]): boolean =>
   (Array.isArray(value) ? value : [value]).some(item => values.some(wanted => compare(item, wanted) === 0))
 
-/** Of one value that is a list itself, the whole list will do as well. */
+/** If the single value is a list itself, the whole list matches too. */
 const hasAll = (value: Json, values: Json[]): boolean => {
   if (!Array.isArray(value) || values.length === 0) return false
   if (values.length === 1 && Array.isArray(values[0]) && compare(value, values[0]) === 0) return true
   return values.every(wanted => value.some(item => compare(item, wanted) === 0))
 }
 
-/** No such key in the object that the path led to. */
+/** The object at the path has no such key. */
 export const missing = Symbol('missing')
-/** The path led through what has no such place: `a.b` of `{a: 1}`. Not even `$exists: false` is true of it. */
+/** The path goes through a value without such a place: `a.b` of `{a: 1}`. Not even `$exists: false` is true of it. */
 export const unreachable = Symbol('unreachable')
 
-/** The value at a path; a number in a path is an index where the value is a list. */
+/** The value at a path; a number in a path is an index if the value is a list. */
 export const read = (value: Json, path: readonly string[]): Json | typeof missing | typeof unreachable => {
   let current = value
   for (const name of path) {
@@ -103,8 +103,9 @@ export const read = (value: Json, path: readonly string[]): Json | typeof missin
 export const isIndex = (name: string): boolean => /^[+-]?\d+$/.test(name)
 
 /**
- * Less than, equal to or greater than 0, as `a` comes before, with or after `b`: null, false, true, numbers, strings,
- * lists, objects. Lists and objects compare member by member, objects in the order in which they are written.
+ * Compares two values: less than, equal to or greater than 0 as `a` sorts before, with or after `b`. The order is null,
+ * false, true, numbers, strings, lists, objects. Lists and objects compare member by member, objects in the order of
+ * their members.
  */
 export const compare = (a: Json, b: Json): number => {
   if (a === b) return 0

@@ -1,14 +1,14 @@
-/** Is told what answering costs, and throws when that is more than the caller may spend. */
+/** Receives the costs of answering, and throws if they exceed the caller's budget. */
 export type Meter = {
-  /** Rows that are in memory until the answer is there. */
+  /** Rows held in memory until the answer is complete. */
   load(rows: readonly Record<string, unknown>[]): void
-  /** A pattern of so many instructions was compiled. */
+  /** A pattern with this many instructions was compiled. */
   compile(instructions: number): void
-  /** Matching or sorting has taken so many more milliseconds. */
+  /** Matching or sorting has taken this many more milliseconds. */
   match(ms: number): void
-  /** Matching is in the middle of a row that takes long. */
+  /** Matching a row takes long. */
   look(): void
 }
 
-/** For callers that are bounded by what they ask. */
+/** A meter without limits, for callers whose queries are bounded. */
 export const unmetered: Meter = { load() {}, compile() {}, match() {}, look() {} }

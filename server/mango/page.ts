@@ -2,10 +2,10 @@ import { badQuery, quoted } from './error.ts'
 import type { Resource } from './resource.ts'
 import { typeOf } from './selector.ts'
 
-/** Rows that come without a limit, and the highest limit. */
+/** The most rows without a limit, and the highest limit. */
 export const MAX_ROWS = 10_000
 
-/** Which part of the rows is asked for. */
+/** The requested part of the rows. */
 export type Page = {
   limit: number | undefined
   skip: number
@@ -13,7 +13,7 @@ export type Page = {
   afterValues: unknown[] | undefined
 }
 
-/** Throws `MangoError` for a page that cannot be. */
+/** Reads the page of a query. Throws `MangoError` for an invalid one. */
 export const parsePage = (
   query: { limit?: unknown; skip?: unknown; after?: unknown; afterValues?: unknown },
   resource: Resource,

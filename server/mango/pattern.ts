@@ -6,7 +6,7 @@ import { type Prefilter, prefilterOf } from './prefilter.ts'
 export const MAX_PATTERN_LENGTH = 1_000
 /** Instructions of the compiled pattern: matching takes at most this many steps a character. */
 export const MAX_PATTERN_SIZE = 2_000
-/** At most so many, about 30 ms, before somebody is asked whether matching may go on. */
+/** The most steps, about 30 ms, between two checks whether matching may continue. */
 const STEPS_BETWEEN_LOOKS = 500_000
 
 /** A regular expression (RE2 syntax) that looks for a match anywhere in a text, in time linear in the text's length. */
@@ -16,7 +16,7 @@ export type Pattern = {
   prefilter: Prefilter
 }
 
-/** Compiles a pattern. Throws `MangoError` where it is too long, too large or no RE2 syntax. */
+/** Compiles a pattern. Throws `MangoError` if it is too long, too large or not RE2 syntax. */
 export const compilePattern = (source: string, where: string, meter: Meter = unmetered): Pattern => {
   if (source.length > MAX_PATTERN_LENGTH) {
     throw badQuery(where, `has ${source.length} characters; a pattern has at most ${MAX_PATTERN_LENGTH}`)

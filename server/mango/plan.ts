@@ -20,15 +20,15 @@ import type { Literal, Prefilter } from './prefilter.ts'
 import type { Field, Resource, ScalarType, VisibleRows } from './resource.ts'
 import type { Condition, FieldNode, Node } from './selector.ts'
 
-/** How a selector is answered: what SQL says of it, and what is left to be matched in TypeScript. */
+/** A plan for a selector: the SQL condition, and the rest to match in TypeScript. */
 export type Plan = {
-  /** To-one relations, in the order in which they depend on each other. */
+  /** To-one relations, in the order of their dependencies. */
   joins: Join[]
-  /** True of every row that the selector selects; false: it selects none. */
+  /** True of every row that the selector selects; `false` if it selects none. */
   where: Fragment | boolean
-  /** What `where` does not say exactly. */
+  /** The conditions that `where` does not express exactly. */
   residual: Node | undefined
-  /** SQL for the column that a path leads to, adding the joins on its way; undefined for what is in a list or JSON. */
+  /** SQL for the column of a path, with the joins that it needs; undefined for a path into a list or JSON. */
   columnAt(path: readonly string[]): string | undefined
 }
 
@@ -38,7 +38,7 @@ export type Plan = {
  */
 export type Join = { from: Fragment; alias: string; on: Fragment; required: boolean; isSearched: boolean }
 
-/** Plans a bound selector over `resource`, whose table goes by its own name. */
+/** Plans a bound selector over `resource`; its table has no alias. */
 export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: VisibleRows): Plan => {
   const planner = new Planner(dialect, visible)
   const root: TableRef = { resource, alias: resource.table, joined: new Map() }
@@ -54,12 +54,12 @@ export const plan = (node: Node, resource: Resource, dialect: Dialect, visible: 
   }
 }
 
-/** More would make a statement of their own long. */
+/** More alternatives would make the statement too long. */
 const MOST_ALTERNATIVES = 8
 
 /**
- * What `node` is the disjunction of, where fields of a relation stand beside others: an index leads to the rows of each
- * by itself, and none to those of all. Empty where it is no such thing.
+ * The alternatives of a disjunction with fields of a relation beside others, where an index serves each alternative but
+ * not all together. Empty for any other node.
  */
 export const alternativesOf = (node: Node, resource: Resource): Node[] => {
   const conjuncts = conjunctsOf(node)
@@ -77,10 +77,10 @@ export const alternativesOf = (node: Node, resource: Resource): Node[] => {
 
 const conjunctsOf = (node: Node): Node[] => (node.kind === 'and' ? node.nodes.flatMap(conjunctsOf) : [node])
 
-/** A table in scope under a name: the statement's own, which can take joins, or that of a subquery, behind EXISTS. */
+/** A table in scope: the statement's own, which can have joins, or that of a subquery in EXISTS. */
 type TableRef = { resource: Resource; alias: string; joined?: Map<string, TableRef> }
 
-/** A column in scope: of a resource's table, or of the table that a list is in. */
+/** A column in scope, of a resource's table or of a list's table. */
 type ColumnRef = { column: string; type: ScalarType; nullable: boolean }
 
 type Kind<K extends Field['kind']> = Extract<Field, { kind: K }>
@@ -118,7 +118,7 @@ class Planner {
 
   #field(node: FieldNode, from: TableRef): Predicate {
     const [name, ...rest] = node.path
-    // About the row as a whole, which is an object whatever is in it.
+    // A condition on the row as a whole, which is always an object.
     if (name === undefined) return exactly(satisfies(node.condition, anObject) !== node.negated)
     const field = fieldOf(from.resource, name, node.at)
     switch (field.kind) {
@@ -141,7 +141,7 @@ class Planner {
     }
   }
 
-  /** A node about fields of one to-one relation: false of a row that has no such relation. */
+  /** A node about fields of one to-one relation; false for a row without it. */
   #related(node: Node, from: TableRef, name: string): Predicate {
     const field = from.resource.fields[name] as Kind<'related'>
     const inner = withoutFirst(node)
@@ -163,7 +163,7 @@ class Planner {
     return this.columnAt(rest, this.#join(from, from.joined, name!, false))
   }
 
-  /** The row that a to-one relation leads to, joined to the statement. */
+  /** The row of a to-one relation, joined to the statement. */
   #join(from: TableRef, joined: Map<string, TableRef>, name: string, required: boolean): TableRef {
     const existing = joined.get(name)
     if (existing) return existing
@@ -200,7 +200,7 @@ class Planner {
     return { sql: sql(`EXISTS (SELECT 1 FROM ${table} ${alias} WHERE #)`, all(conditions)), exact: inner.exact }
   }
 
-  /** A condition on something that is an object or else null, of which no more is asked than that. */
+  /** A condition that only asks whether a value is an object or null. */
   #whole(node: FieldNode, exists: Fragment | boolean): Predicate {
     return choose(
       exactly(satisfies(node.condition, anObject) !== node.negated),
@@ -258,14 +258,14 @@ class Planner {
       key: string
       element: TableRef | ColumnRef
       visible?: Fragment | undefined
-      /** No index leads to them but by what they belong to. */
+      /** No index leads to these rows except by their parent. */
       isRowByRow?: boolean
     },
   ): Predicate {
     const { table, alias, key, element, visible, isRowByRow = false } = rows
     const some = (inner: Predicate): Predicate => {
       const exists = this.#exists(table, alias, key, inner, visible)
-      // Said in this way, no engine makes a join of it that begins at the other end.
+      // In this form no engine turns it into a join that starts at the other table.
       if (!isRowByRow || typeof exists.sql === 'boolean') return exists
       return { ...exists, sql: sql('CASE WHEN # THEN 1 ELSE 0 END = 1', exists.sql) }
     }
@@ -292,14 +292,14 @@ class Planner {
     }
   }
 
-  /** A condition that can tell of a list only whether it is empty; for anything else TypeScript has to see it. */
+  /** A condition in SQL can only tell whether a list is empty; TypeScript decides the rest. */
   #asList({ condition, negated }: FieldNode, some: Fragment): Predicate {
     const { operator } = condition
     const tellsElements =
       'values' in condition || ('value' in condition && Array.isArray(condition.value) && condition.value.length > 0)
     if (tellsElements) {
       const listsNone = operator === '$all' || operator === '$in' || operator === '$nin'
-      // Elements that are objects are nobody's equal: what the list is compared with holds none.
+      // Elements that are objects equal nothing, because the compared list has none.
       if (!listsNone) return UNKNOWN
       return exactly((operator === '$nin') !== negated)
     }
@@ -322,7 +322,7 @@ class Planner {
     )
   }
 
-  /** A condition on a column, supposing that it is not null. */
+  /** A condition on a column, assuming that it is not null. */
   #presentScalar(condition: Condition, column: string, type: ScalarType): Predicate {
     const comparable = { column, type, text: (value: string) => this.#dialect.collated(value) }
     switch (condition.operator) {
@@ -349,7 +349,7 @@ class Planner {
         if (!isText(type)) return type === 'time' ? UNKNOWN : exactly(false)
         return this.#regex(comparable, condition.pattern.prefilter)
       default:
-        // The rest ask for a type, or for lists and objects, which no column is.
+        // The other operators ask for a type, or for lists and objects, which no column is.
         return exactly(satisfies(condition, sampleOf(type)))
     }
   }
@@ -357,7 +357,7 @@ class Planner {
   #regex(column: Comparable, { literals, regex }: Prefilter): Predicate {
     const text = literals.length === 0 ? UNKNOWN : this.#containsOne(column, literals)
     const matches = regex && this.#dialect.matches?.(column.column, regex.source)
-    // Looking for a text costs less than matching.
+    // Searching for a substring costs less than matching.
     if (text.exact || !matches || (text.sql !== true && !regex.complete)) return text
     return { sql: conjunction([text, exactly(matches)]).sql, exact: regex.complete }
   }
@@ -375,9 +375,8 @@ class Planner {
   }
 
   /**
-   * JSON is matched in TypeScript, on rows whose text has what a match must have: JSON functions differ between engines
-   * in what they make of numbers, escapes and duplicate keys, and to look for a string in the text is faster than
-   * to parse it.
+   * JSON is matched in TypeScript, on rows whose text contains what a match needs. JSON functions of the engines differ
+   * in numbers, escapes and duplicate keys, and a substring search is faster than parsing.
    */
   #json(node: FieldNode, column: string, path: string[]): Predicate {
     const { condition, negated } = node
@@ -412,7 +411,7 @@ const anObject = { id: '' }
 const subquery = (scope: TableRef | ColumnRef): TableRef | ColumnRef =>
   'resource' in scope ? { resource: scope.resource, alias: scope.alias } : scope
 
-/** The to-one relation whose fields the whole of `node` is about. */
+/** The to-one relation that the whole `node` is about, if there is one. */
 const relatedTo = (node: Node, resource: Resource): string | undefined => {
   if (node.kind === 'field') {
     const name = node.path.length > 1 ? node.path[0]! : undefined

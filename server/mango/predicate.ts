@@ -1,6 +1,9 @@
 import { all, either, type Fragment, sql } from '../database/fragment.ts'
 
-/** What SQL says of a node: true wherever that is, and if `exact` nowhere else. It may be NULL where that is false. */
+/**
+ * The SQL condition of a node: true wherever the node is true, and if `exact` nowhere else. It may be NULL where the
+ * node is false.
+ */
 export type Predicate = { sql: Fragment | boolean; exact: boolean }
 
 export const exactly = (value: Fragment | boolean): Predicate => ({ sql: value, exact: true })
@@ -31,13 +34,13 @@ export const negatedIf = (negated: boolean, predicate: Predicate): Predicate => 
   return exactly(typeof predicate.sql === 'boolean' ? !predicate.sql : sql('NOT #', predicate.sql))
 }
 
-/** Of something that is not null a comparison is never NULL, so a plain NOT will do, and can use an index. */
+/** A comparison of a non-null value is never NULL, so a plain NOT suffices and can use an index. */
 export const oppositePresent = (predicate: Predicate): Predicate => {
   if (!predicate.exact) return UNKNOWN
   return exactly(typeof predicate.sql === 'boolean' ? !predicate.sql : sql('NOT (#)', predicate.sql))
 }
 
-/** One predicate for what is there and one answer for null. */
+/** Combines a predicate for existing values with the answer for null. */
 export const choose = (whenPresent: Predicate, whenNull: boolean, isPresent: Fragment, isNull: Fragment): Predicate => {
   const { sql: present, exact } = whenPresent
   if (present === true) return { sql: whenNull ? true : isPresent, exact }

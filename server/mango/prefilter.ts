@@ -1,29 +1,29 @@
 /**
- * What a database can look for in the place of a pattern (RE2 syntax), read off it without matching: texts that every
- * match has, and a regular expression of fixed length that every match matches. What is not understood is left out, so
- * that finding nothing means no more than that.
+ * Derives from a pattern (RE2 syntax) what a database can search for instead: texts that every match contains, and a
+ * regular expression of fixed length that every match satisfies. Parts that it does not understand are left out, so the
+ * result may match too much, never too little.
  */
 export type Prefilter = {
-  /** Every matching text has one of these. None: nothing is known of it. */
+  /** Every matching text contains one of these; empty if nothing is known. */
   literals: Literal[]
   regex: PrefilterRegex | undefined
 }
 
 export type Literal = {
   text: string
-  /** `whole`: there is nothing else in the matching text. */
+  /** `whole`: the matching text contains nothing else. */
   at: 'start' | 'anywhere' | 'whole'
-  /** `text` is in lower case and ASCII, and stands in the matching text in either case. */
+  /** `text` is lower-case ASCII, and appears in the matching text in any case. */
   ignoreCase: boolean
-  /** The literal says it all: any text that has it matches. */
+  /** The literal is sufficient: any text that contains it matches. */
   complete: boolean
 }
 
-/** Every matching text matches this, which all engines read alike, and on which none can backtrack. */
+/** Every matching text matches this expression, which all engines interpret alike and without backtracking. */
 export type PrefilterRegex = {
-  /** Classes in ASCII, one after the other, between `\A` and `\z` or without; or alternatives of such. */
+  /** A sequence of ASCII classes, with or without `\A` and `\z`, or alternatives of such sequences. */
   source: string
-  /** The regex says it all: any text that matches it matches the pattern. */
+  /** The expression is sufficient: any text that matches it matches the pattern. */
   complete: boolean
 }
 
@@ -42,14 +42,16 @@ export const prefilterOf = (source: string): Prefilter => {
 
 /** A character, or the inside of a class in ASCII. */
 type Charset = { letter: string; ignoreCase: boolean } | { within: string }
-/** How often a character of a set comes; no set: what is not understood, which may take any characters or none. */
+/**
+ * How often a character of a set occurs; no set: a part that is not understood, which may match any characters or none.
+ */
 type Item = { set: Charset | undefined; min: number; max: number }
 /** `start`, `end`: the match begins or ends with the text. */
 type Alternative = { start: boolean; end: boolean; items: Item[] }
-/** Characters that stand next to each other; `first`, `last`: nothing is before them, or after. */
+/** Adjacent characters; `first`, `last`: nothing comes before or after them. */
 type Run = { sets: Charset[]; first: boolean; last: boolean }
 
-/** At the ends of a match that may begin or end anywhere, what may come more often need not. */
+/** At the open ends of a match, repetitions beyond the minimum can be left out. */
 const trimmed = ({ start, end, items }: Alternative): Alternative => {
   const begun = start ? items : trimmedStart(items)
   return { start, end, items: end ? begun : trimmedStart(begun.toReversed()).toReversed() }
@@ -74,10 +76,10 @@ const runsOf = (items: Item[]): Run[] => {
   return [...runs, { ...run, last: true }]
 }
 
-/** `whole`: there is nothing else in the alternative. */
+/** `whole`: the alternative has nothing else. */
 type Piece = { sets: Charset[]; atStart: boolean; atEnd: boolean; whole: boolean }
 
-/** An alternative's characters, in stretches of those that belong together. */
+/** An alternative's characters in adjacent runs. */
 const piecesOf = ({ start, end, items }: Alternative, together: (a: Charset, b: Charset) => boolean): Piece[] => {
   const runs = runsOf(items)
   return runs.flatMap(({ sets, first, last }) => {
@@ -129,7 +131,7 @@ const regexOf = (alternative: Alternative): PrefilterRegex | undefined => {
   return source === '' ? undefined : { source, complete: whole }
 }
 
-/** More of the same would narrow down no further. */
+/** Longer expressions would not narrow the search further. */
 const MOST_COPIES = 32
 const QUANTIFIER = /^(?:[*+?]|\{\d+(?:,\d*)?\})\??/
 const FLAGS = /^\(\?([imsU]*)(?:-[imsU]*)?\)/
@@ -144,7 +146,7 @@ class Reader {
     this.#source = source
   }
 
-  /** Undefined where the pattern has something that leaves the rest in doubt. */
+  /** Undefined if a part of the pattern makes the rest uncertain. */
   read(): Alternative[] | undefined {
     const alternatives: Alternative[] = []
     let rest: string | undefined = this.#source
@@ -158,7 +160,7 @@ class Reader {
     return alternatives
   }
 
-  /** What follows the alternative that `source` begins with. */
+  /** The rest after the alternative at the beginning of `source`. */
   #alternative(source: string, alternative: Alternative): string | undefined {
     let rest = source
     for (let flags = FLAGS.exec(rest); flags; flags = FLAGS.exec(rest)) {
@@ -182,7 +184,7 @@ class Reader {
     return rest
   }
 
-  /** Adds the item that `rest` begins with, and returns how many characters it takes. */
+  /** Adds the item at the beginning of `rest`, and returns its length. */
   #item(rest: string, items: Item[]): number | undefined {
     const flags = FLAGS.exec(rest)
     if (flags) {
@@ -222,7 +224,7 @@ class Reader {
     return within === undefined || this.#ignoreCase ? undefined : { within }
   }
 
-  /** False where a flag is taken back, or a quantifier follows, which belongs to what stands before the flags. */
+  /** False if a flag is switched off, or a quantifier follows, which belongs to the item before the flags. */
   #flags(flags: RegExpExecArray, rest: string): boolean {
     if (flags[1]!.includes('i')) this.#ignoreCase = true
     if (flags[1]!.includes('m')) this.#multiline = true
@@ -265,7 +267,7 @@ const shorthands: Record<string, string> = {
 
 const CLASS_PART = /^(?:\\([dws])|(\\[!-/:-@[-`{-~]|[ -,./-Z_-~])(?:-(\\[!-/:-@[-`{-~]|[ -,./-Z_-~]))?)/
 
-/** What stands between the brackets of a class; undefined where it is more than ASCII characters and ranges of them. */
+/** The content of a character class; undefined unless it has only ASCII characters and ranges. */
 const withinClass = (inner: string): string | undefined => {
   const negation = inner.startsWith('^') ? '^' : ''
   let found = ''
@@ -282,7 +284,7 @@ const withinClass = (inner: string): string | undefined => {
 }
 
 const groupLength = (rest: string): number | undefined => {
-  // Flags inside a group end with it; they are not read, so what they do to the pattern cannot matter.
+  // Flags inside a group end with it. The group is not read, so they do not matter.
   let depth = 0
   for (let index = 0; index < rest.length; index++) {
     const character = rest[index]

@@ -4,11 +4,11 @@ import type { Fragment } from '../database/fragment.ts'
 import type { Meter } from './meter.ts'
 import type { Json } from './selector.ts'
 
-/** What can be selected from: rows of one table, and what hangs on them. */
+/** A resource to select from: the rows of one table with their related rows. */
 export type Resource = {
   /** For messages: `deliveries`. */
   name: string
-  /** Has a primary key `id`, a UUID, unless it is only ever somebody's children. */
+  /** Has a primary key `id`, a UUID, unless its rows are only children of another resource. */
   table: string
   fields: Record<string, Field>
 }
@@ -20,10 +20,10 @@ export type Field =
       /** `time`: epoch milliseconds, an ISO 8601 time to selectors. `date`: `YYYY-MM-DD`. `boolean`: 0 or 1. */
       type: 'uuid' | 'string' | 'integer' | 'boolean' | 'time' | 'date'
       nullable?: true
-      /** All there can be in it: anything else in a selector is a mistake. */
+      /** All possible values; any other in a selector is an error. */
       values?: readonly string[]
     }
-  /** A text column with an object written by `JSON.stringify`; any path leads into it. */
+  /** A text column with an object written by `JSON.stringify`; selectors can use any path in it. */
   | { kind: 'json'; column: string }
   /** A set of scalars in its own table, such as webhook_events(webhook_id, event_type): a sorted list to selectors. */
   | {
@@ -33,16 +33,16 @@ export type Field =
       column: string
       type: 'uuid' | 'string'
       values?: readonly string[]
-      /** What the values are ids of: one that the caller may not see is not in the list. */
+      /** The resource whose ids the values are; ids that the caller may not see are left out. */
       of?: () => Resource
     }
-  /** To one, by its id in a column of this table, which may be null. */
+  /** A relation to one row, by its id in a column of this table, which may be null. */
   | { kind: 'related'; column: string; resource: () => Resource }
-  /** To many, by this table's id in the column `key` of theirs: a list of objects in the order of their `orderBy`. */
+  /** A relation to many rows, by this table's id in their column `key`: a list of objects in the order of `orderBy`. */
   | { kind: 'children'; resource: () => Resource; key: string; orderBy: string }
   /**
-   * Worked out from other tables, for the rows it is asked of: SQL neither selects on it nor orders by it. An object
-   * with the fields of `object`, a row of `row` (to selectors its id), or else a time, or null where `load` has none.
+   * Computed from other tables for the rows that need it; SQL neither selects on it nor orders by it. An object with
+   * the fields of `object`, a row of `row` (to selectors its id), or a time; null if `load` has none.
    */
   | {
       kind: 'derived'
@@ -59,11 +59,11 @@ export type Visible = (builder: Knex.QueryBuilder) => void
 /** A condition on the rows of `resource`, named `alias`, that the caller may see; undefined where none are hidden. */
 export type VisibleRows = (resource: Resource, alias: string, column?: string) => Fragment | undefined
 
-/** Reads what rows refer to, as the caller sees it at the time `now` (epoch milliseconds). */
+/** Reads related rows as visible to the caller at `now` (epoch milliseconds). */
 export type Source = {
   connection: Sql
   visible: VisibleRows
-  /** Narrows a SELECT from a resource's own table to what the caller sees. */
+  /** Narrows a SELECT from a resource's own table to the visible rows. */
   seen: (resource: Resource) => Visible
   now: number
   meter: Meter

@@ -14,32 +14,32 @@ import { type Json, type Node, parseSelector } from './selector.ts'
 import { beyond, orderBy, ownKey, parseKeys, parseSort, placeOf, type SortKey, type SortValue } from './sort.ts'
 import { sourceOf } from './source.ts'
 
-/** Rows that may be skipped where TypeScript matches or sorts. */
+/** The most rows to skip if TypeScript matches or sorts. */
 const MAX_SKIP = 20_000
-/** How long matching may keep the process from serving others. */
+/** How long matching may block the process. */
 const LONGEST_HOLD_MS = 10
 const ROWS_BETWEEN_LOOKS = 16
-/** Batches grow, so that what is found soon costs little, and a pass over a whole table has few statements. */
+/** Batches grow, so that an early match is cheap and a full scan needs few statements. */
 const BATCH_SIZES = [500, 5_000]
-/** So many rows are looked through before all others. */
+/** How many rows are examined first. */
 const NEAR = 1_000
-/** Of a list that ends soon no more rows are read at first than it has, or so many. */
+/** A short list reads at first as many rows as it needs, or this many. */
 const FEWEST = 50
-/** Ids that may be selected of all pieces of a query, to find the first of them. */
+/** The most ids to select from all pieces of a query. */
 const MOST_OF_PIECES = 100_000
 
-/** `by`: rows are counted by these fields, and not listed. */
+/** `by`: counts rows by these fields instead of listing them. */
 type Key = { unique: string; parent?: string; by?: readonly string[] }
-/** `isFirst`: the rows of the statement are looked up for those of the relation. */
+/** `isFirst`: the statement starts at the relation and looks up its own rows. */
 type Joined = Join & { isFirst?: true }
-/** How many rows have the same values in the fields that they are counted by. */
+/** The number of rows with equal values in the counted fields. */
 export type Group = { values: Json[]; count: number }
 type Values = Json[]
 type Hit = { row: Row; values: Values }
 
 /**
- * One query on its way: SQL narrows, TypeScript matches and sorts what SQL could not. Rows are read in batches by
- * keyset, so that nothing depends on how many there are.
+ * The execution of one query: SQL narrows, TypeScript matches and sorts what SQL cannot. Rows are read in batches by
+ * keyset pagination, so that memory does not depend on their number.
  */
 export class Search {
   readonly #db: Sql
@@ -49,20 +49,20 @@ export class Search {
   readonly #asked: boolean
   readonly #divide: () => Promise<Visible[] | undefined>
   readonly #plan: Plan
-  /** Plans for parts of the selector, which together select what it does; none where it is in one piece. */
+  /** Plans for alternatives of the selector, which together equal it; empty if it has only one. */
   readonly #alternatives: Plan[]
   readonly #keys: SortKey[]
-  /** The order of a pass over everything: by what the rows are stored or indexed by. */
+  /** The order of a full scan: that of the primary key or an index. */
   readonly #scanKeys: SortKey[]
   readonly #sortedInSql: boolean
   readonly #needs: Needs = new Map()
   readonly #page: Page
   readonly #text: (value: string) => Fragment
-  /** The row seen last, if the caller has said what it had in the sort's fields. */
+  /** The last row seen, if the caller gave its values in the sort fields. */
   readonly #place: Values | undefined
-  /** The first statement that selected rows. Compiling it once more is left to who asks to see it. */
+  /** The first statement that selected rows; compiled again only for `explain`. */
   #first: (() => Fragment) | undefined
-  /** What is visible, in parts. */
+  /** The visible rows in parts. */
   #parts: Visible[] | undefined
   #statements = 0
   #rowsExamined = 0
@@ -108,7 +108,7 @@ export class Search {
     return this.#plan.residual === undefined && this.#sortedInSql
   }
 
-  /** One more than may come back, so that a list which is too long is seen to be. */
+  /** One more than the limit, to detect a list that is too long. */
   get #wanted(): number {
     return this.#page.limit ?? MAX_ROWS + 1
   }
@@ -123,7 +123,7 @@ export class Search {
     return this.#checked(hits.slice(this.#page.skip, this.#page.skip + this.#wanted).map(hit => hit.row))
   }
 
-  /** Groups of all the rows that match, in SQL where it can say selector and fields. */
+  /** Groups of all matching rows, in SQL if it can express selector and fields. */
   async counts(): Promise<Group[]> {
     const groups = await this.#groups()
     if (this.#keys.length === 0 && groups.length === 0) return [{ values: [], count: 0 }]
@@ -189,7 +189,7 @@ export class Search {
     return this.#plan.where === false || this.#page.limit === 0
   }
 
-  /** Without a limit, one row too many makes it an error, whichever it is. */
+  /** Without a limit, one row too many is an error, whichever row it is. */
   #isTooLarge(found: number, wanted: number): boolean {
     return this.#page.limit === undefined && found >= wanted
   }
@@ -228,7 +228,7 @@ export class Search {
   /** Rows in order, if TypeScript has to match and SQL can sort. */
   async #inOrder(start: Values | undefined): Promise<Hit[]> {
     const need = this.#page.skip + this.#wanted
-    // Of few parts each is looked through in its own order.
+    // A few parts are each read in their own order.
     const searched = this.#parts ? undefined : this.#searched
     const near = searched && (await this.#near(searched, start, need))
     if (near) return near
@@ -240,8 +240,8 @@ export class Search {
     const hits: Hit[] = []
     let position = start
     for (let batch = 0; ; batch++) {
-      // No index may be in the order of the sort, and then each batch sorts the whole table. After a few of them one
-      // pass in the order of the table costs less.
+      // Without an index in the order of the sort, each batch sorts the whole table. After a few batches, one scan in
+      // the order of the table costs less.
       if (batch === sizes.length && this.#keys.length > 1) {
         return [...hits, ...(await this.#top(position, need - hits.length, this.#pass(position)))]
       }
@@ -255,15 +255,15 @@ export class Search {
     }
   }
 
-  /** The relation whose documents are searched, as the table to begin with, if that is all that is joined. */
+  /** The relation whose documents are searched, as the first table, if it is the only join. */
   get #searched(): Joined | undefined {
     const [join, ...others] = this.#plan.joins
     return join?.isSearched && others.length === 0 ? { ...join, isFirst: true } : undefined
   }
 
   /**
-   * What is found among the first rows in order, where the documents of a relation are searched: what many rows have is
-   * among them, and to search all documents costs the same for any limit. Undefined if that is too little.
+   * The matches among the first rows in order, when the documents of a relation are searched: frequent values are found
+   * there, while a search of all documents costs the same for any limit. Undefined if there are too few.
    */
   async #near(searched: Join, start: Values | undefined, need: number): Promise<Hit[] | undefined> {
     if (need > NEAR / 4 || !this.#keys.every(({ column }) => column?.own)) return undefined
@@ -290,7 +290,7 @@ export class Search {
     return this.#top(start, this.#page.skip + this.#wanted, this.#pass(undefined))
   }
 
-  /** The first `count` of the hits that come after `start`. */
+  /** The first `count` hits after `start`. */
   async #top(start: Values | undefined, count: number, batches: AsyncIterable<Row[]>): Promise<Hit[]> {
     let hits: Hit[] = []
     const cut = () => {
@@ -307,7 +307,7 @@ export class Search {
     return hits
   }
 
-  /** Everything that SQL selects, in the order of the scan; what comes after `start` in the order of the sort. */
+  /** All rows that SQL selects after `start` in the order of the sort, in the order of the scan. */
   async *#pass(start: Values | undefined, parents?: string[]): AsyncGenerator<Row[]> {
     let from: SortValue[] | undefined
     for (let batch = 0; ; batch++) {
@@ -332,7 +332,7 @@ export class Search {
     return this.#select(this.#firstOfPieces(pieces, start, count, skip))
   }
 
-  /** Each part of what is visible with each alternative of the selector; one piece where a statement takes no more. */
+  /** Each visible part combined with each alternative of the selector; one piece if a statement cannot hold more. */
   #pieces(start: Values | undefined): [visible: Visible, plan: Plan][] {
     const parts = this.#parts ?? [this.#visible]
     const canDivide = this.#alternatives.every(({ residual }) => residual === undefined)
@@ -342,7 +342,7 @@ export class Search {
     return parts.flatMap(part => plans.map((plan): [Visible, Plan] => [part, plan]))
   }
 
-  /** Whether one statement takes a SELECT for each part by each plan: a selector may have thousands of values. */
+  /** Whether one statement can hold a SELECT for each part and plan; a selector may have thousands of values. */
   #fit(parts: Visible[], plans: Plan[], start?: Values): boolean {
     const selects = parts.length * plans.length
     if (selects === 1) return true
@@ -351,7 +351,7 @@ export class Search {
     return parts.length * sizes.reduce((sum, size) => sum + size, 0) <= STATEMENT_LIMITS.values
   }
 
-  /** The first of each piece by id and sort columns, of these the first, and then their rows. */
+  /** Selects id and sort columns of the first rows of each piece, takes the first of all, then reads their rows. */
   #firstOfPieces(pieces: [Visible, Plan][], start: Values | undefined, count: number, skip: number): Fragment {
     const { table } = this.#resource
     const columns = [...new Set(['id', ...this.#keys.map(({ column }) => column!.property)])]
@@ -390,7 +390,7 @@ export class Search {
     return this.#run(this.#orderedBuilder(start, count, 0).whereIn(this.#scanKeys[0]!.column!.sql, ids))
   }
 
-  /** A list of its own for each parent, in one statement. Few parents are looked up one by one in the index. */
+  /** A list for each parent, in one statement. Few parents are looked up one by one in the index. */
   async #cutByParent(start: Values | undefined, ids: string[]): Promise<Row[]> {
     const statement = this.#oneByOne(start, ids) ?? this.#ranked(start, ids)
     const found = await this.#select(statement)
@@ -398,7 +398,7 @@ export class Search {
     return found.sort((a, b) => this.#compare(this.#rawValues(a), this.#rawValues(b)))
   }
 
-  /** A SELECT for each parent; undefined for more than a statement takes. */
+  /** A SELECT for each parent; undefined for more than a statement can hold. */
   #oneByOne(start: Values | undefined, ids: string[]): Fragment | undefined {
     if (ids.length > STATEMENT_LIMITS.selects) return undefined
     const builder = this.#orderedBuilder(start, this.#wanted, this.#page.skip)
@@ -410,7 +410,7 @@ export class Search {
     }
   }
 
-  /** All rows of all parents, numbered parent by parent, which costs as many rows as they have. */
+  /** All rows of all parents, numbered within each parent; it reads every row. */
   #ranked(start: Values | undefined, ids: string[]): Fragment {
     const parent = this.#scanKeys[0]!.column!.sql
     const { skip } = this.#page
@@ -450,7 +450,7 @@ export class Search {
     return lists
   }
 
-  /** What SQL says of the rows. */
+  /** The SQL conditions on the rows. */
   #builder(start: Values | undefined, visible = this.#visible, plan = this.#plan): Knex.QueryBuilder {
     const builder = this.#visibleBuilder(true, visible, plan)
     if (typeof plan.where !== 'boolean') where(builder, plan.where)
@@ -458,7 +458,7 @@ export class Search {
     return builder
   }
 
-  /** Rows that the caller may see, with the columns to sort by; `selected`: those with the relations selected on. */
+  /** The visible rows with the sort columns; `selected`: with the relations of the selector. */
   #visibleBuilder(selected: boolean, visible = this.#visible, { joins } = this.#plan): Knex.QueryBuilder {
     const { table } = this.#resource
     const builder = this.#db(table).select(`${table}.*`)
@@ -497,7 +497,7 @@ export class Search {
     this.#statements += 1
   }
 
-  /** The rows that match what SQL could not say, with what they are sorted by. */
+  /** The rows that match the residual conditions, with their sort values. */
   async #matching(rows: Row[]): Promise<Hit[]> {
     const { residual } = this.#plan
     const { meter } = this.#source
@@ -542,8 +542,8 @@ export class Search {
   }
 
   /**
-   * The sort values of the row that `after` names: as the caller read them, or else as they are now. Its id is enough
-   * where that is all the rows are sorted by.
+   * The sort values of the row named by `after`: as the caller read them, or their present values. The id suffices if
+   * rows are sorted only by it.
    */
   async #start(): Promise<Values | undefined> {
     if (this.#page.after === undefined) return undefined
@@ -601,17 +601,17 @@ const tooManyGroups = (): MangoError => {
   return new MangoError('RESULT_TOO_LARGE', 'by', `${tooMany} Narrow the selector, or count by fewer fields.`)
 }
 
-/** What a caller is shown of a value that a row has in a sort field. */
+/** The visible form of a row's value in a sort field. */
 const shownValue = ({ column, type }: SortKey, value: Json): Json =>
   column && type !== undefined && type !== 'list' ? fromColumn(type, value) : value
 
-/** Stands for a parent's id in a statement that is repeated for each. */
+/** The placeholder for a parent's id in a statement repeated for each parent. */
 const PARENT = '\u0000parent'
 
 const where = (builder: Knex.QueryBuilder, condition: Fragment): Knex.QueryBuilder =>
   builder.whereRaw(condition.sql, condition.bindings)
 
-/** The conditions in a selector, in short. */
+/** The conditions of a selector in short form. */
 const describe = (node: Node | undefined): string[] => {
   if (node === undefined || node.kind === 'constant') return []
   if (node.kind === 'not') return describe(node.node)

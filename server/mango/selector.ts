@@ -6,7 +6,8 @@ import { compilePattern, type Pattern } from './pattern.ts'
 /**
  * A selector as CouchDB normalises one: a bare value is `$eq`, several keys are `$and`, nested objects are longer
  * paths, and `$not` and `$nor` are pushed down to the conditions. Inside `$elemMatch`, `$allMatch` and `$keyMapMatch`
- * CouchDB pushes nothing down, and neither does this: there a `not` is the plain opposite, true of a missing field too.
+ * CouchDB pushes nothing down, and neither does this code: there `not` is the plain opposite, which is true of a
+ * missing field too.
  */
 export type Node =
   | { kind: 'and' | 'or'; nodes: Node[] }
@@ -31,7 +32,7 @@ export type Condition =
 export type Comparison = '$eq' | '$ne' | '$lt' | '$lte' | '$gt' | '$gte'
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
 
-/** In the order in which values of different types compare. */
+/** The types, in the order in which their values compare. */
 export const typeNames = ['null', 'boolean', 'number', 'string', 'array', 'object'] as const
 export type TypeName = (typeof typeNames)[number]
 
@@ -40,14 +41,14 @@ export const operators = [
   ...['$regex', '$beginsWith', '$mod', '$size', '$all', '$elemMatch', '$allMatch', '$keyMapMatch'],
 ] as const
 
-/** Levels of objects and lists inside each other. */
+/** The most levels of nested objects and lists. */
 export const MAX_DEPTH = 32
-/** Conditions in one selector, `$and`, `$or` and their like included. */
+/** The most conditions of a selector, including `$and`, `$or` and the like. */
 export const MAX_NODES = 1_000
-/** Keys and list elements in one selector, those of `$in` included. */
+/** The most keys and list elements of a selector, including those of `$in`. */
 export const MAX_VALUES = 11_000
 
-/** Reads a selector. Undefined and null select everything, as `{}` does. Throws `MangoError`. */
+/** Parses a selector. Undefined and null select everything, like `{}`. Throws `MangoError`. */
 export const parseSelector = (selector: unknown, meter = unmetered): Node => {
   if (selector === undefined || selector === null) return everything
   if (!isObject(selector)) {
@@ -191,7 +192,7 @@ const checkSpellings = (keys: string[], place: Place): void => {
   }
 }
 
-/** Each operator and the one that is true where it is false, for a field that is there. */
+/** Each operator with its opposite for an existing field. */
 const opposites = {
   ...{ $eq: '$ne', $ne: '$eq', $lt: '$gte', $gte: '$lt', $lte: '$gt', $gt: '$lte' },
   ...{ $in: '$nin', $nin: '$in' },
@@ -231,7 +232,7 @@ const list = (value: unknown, where: string): unknown[] => {
   return value
 }
 
-/** Throws where a value of the caller's is nested so deep, or so large, that to go through it is work. */
+/** Throws `MangoError` for a value that is too deep or too large to process cheaply. */
 export const checkSize = (whole: unknown, name: string): void => {
   let values = 0
   const walk = (value: unknown, depth: number): void => {
@@ -245,7 +246,7 @@ export const checkSize = (whole: unknown, name: string): void => {
   walk(whole, 1)
 }
 
-/** A copy that is JSON and well-formed Unicode, which is all that a database can hold. */
+/** A copy in JSON and well-formed Unicode, the only values that a database can hold. */
 export const json = (value: unknown, where: string): Json => {
   if (typeof value === 'string') return value.toWellFormed()
   if (value === null || typeof value === 'boolean') return value

@@ -7,8 +7,8 @@ import { checkSize, isObject, type Json, json, splitPath, typeOf } from './selec
 export type Direction = 'asc' | 'desc'
 
 /**
- * What rows are ordered by: the path leads to it in a document, and `column`, where SQL has it, in a row. `type` is
- * undefined where it may be any JSON.
+ * A sort key: its path in a document, and its `column` in SQL, if it has one. `type` is undefined if it may be any
+ * JSON.
  */
 export type SortKey = {
   path: string[]
@@ -18,11 +18,11 @@ export type SortKey = {
 }
 
 export type SortColumn = {
-  /** Names the column. */
+  /** The column's expression. */
   sql: string
-  /** What it is called in the rows that a statement returns. */
+  /** Its name in the rows of a statement. */
   property: string
-  /** It is a column of the table itself. */
+  /** Whether it is a column of the table itself. */
   own: boolean
   nullable: boolean
 }
@@ -35,8 +35,8 @@ export const MAX_SORT_KEYS = 8
 
 /**
  * Reads a sort in CouchDB's two forms, `"name"` and `{"name": "desc"}`, over `resource`. A field that is missing sorts
- * with null, which comes first. The last key is always one that no two rows share, in the direction of the key before
- * it.
+ * with null, which comes first. The last key is always unique, in the direction of the key before it. Throws
+ * `MangoError`.
  */
 export const parseSort = (sort: unknown, resource: Resource, unique: string, columnAt: ColumnAt): SortKey[] => {
   if (sort !== undefined && sort !== null && !Array.isArray(sort)) {
@@ -49,7 +49,7 @@ export const parseSort = (sort: unknown, resource: Resource, unique: string, col
   return [...keys, ownKey(resource, unique, keys.at(-1)?.direction ?? 'asc')]
 }
 
-/** Reads the fields that rows are sorted or counted by: the argument `of`. */
+/** Reads the fields of a sort or a count from the argument `of`. */
 export const parseKeys = (
   items: readonly unknown[],
   of: 'sort' | 'by',
@@ -67,7 +67,7 @@ export const parseKeys = (
   })
 }
 
-/** A key that is a column of the table and never null. */
+/** A key that is a non-null column of the table. */
 export const ownKey = (resource: Resource, column: string, direction: Direction): SortKey => ({
   path: [column],
   direction,
@@ -100,8 +100,8 @@ const isSortable = (target: Target): boolean =>
   target.kind === 'scalar' || target.kind === 'scalars' || target.kind === 'json'
 
 /**
- * What the keys have in the row that was seen last: its id is `after`, and `given` the values of its `fields` sort
- * fields, as the caller has read them. Throws `MangoError`.
+ * The key values of the last row seen: its id is `after`, and `given` has the values of its `fields` sort fields as the
+ * caller read them. Throws `MangoError`.
  */
 export const placeOf = (keys: readonly SortKey[], fields: number, after: string, given: readonly unknown[]): Json[] => {
   if (given.length !== fields) {
@@ -139,7 +139,7 @@ export const orderBy = (keys: readonly SortKey[]): string =>
 /** A text to compare a column with. */
 type Text = (value: string) => Fragment
 
-/** The rows that come after one whose keys have `values`, null being before everything. */
+/** The rows after the one with these key `values`; null sorts first. */
 export const beyond = (keys: readonly SortKey[], values: readonly SortValue[], text: Text): Fragment => {
   const [key, ...others] = keys
   const [value, ...rest] = values as [SortValue, ...SortValue[]]
@@ -150,7 +150,7 @@ export const beyond = (keys: readonly SortKey[], values: readonly SortValue[], t
   const same = bound === null ? sql(`${column.sql} IS NULL`) : sql(`${column.sql} = #`, bound)
   const after = either([further, all([same, beyond(others, rest, text)])])
   if (bound === null || column.nullable) return after
-  // Follows from the rest; in it the optimiser finds the range of the index.
+  // Redundant, but the optimiser derives the index range from it.
   return all([sql(`${column.sql} ${key!.direction === 'asc' ? '>=' : '<='} #`, bound), after])
 }
 

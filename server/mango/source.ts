@@ -4,7 +4,7 @@ import { unmetered } from './meter.ts'
 import type { Options } from './query.ts'
 import type { Resource, Source, VisibleRows } from './resource.ts'
 
-/** Where what rows refer to is read from. */
+/** The source of related rows. */
 export const sourceOf = (db: Sql, { related, now = Date.now(), meter = unmetered }: Options): Source => ({
   connection: db,
   visible: visibleRowsBy(db, related),
@@ -13,7 +13,7 @@ export const sourceOf = (db: Sql, { related, now = Date.now(), meter = unmetered
   meter,
 })
 
-/** What may be seen of other resources, as a condition on their ids. */
+/** The visibility of other resources, as a condition on their ids. */
 const visibleRowsBy = (db: Sql, related: Options['related']): VisibleRows => {
   const known = new Map<Resource, Fragment | undefined>()
   const visibleIds = (resource: Resource): Fragment | undefined => {

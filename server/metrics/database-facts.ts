@@ -4,21 +4,21 @@ import type { Clock } from '../clock.ts'
 import { type Database, otherWork, rows } from '../database/connect.ts'
 import { headOfEach } from '../delivery/queue.ts'
 
-// What only the database knows. However often it is asked for, and by however many, a process asks the database seldom,
-// and for longer the longer it takes; and each statement reads the head of an index, or a bounded part of one.
+// Metrics that only the database knows. However often they are scraped, a process queries the database rarely, and less
+// often the longer it takes. Each statement reads the head of an index or a bounded part of one.
 
-/** What was asked so long ago at most is told again. */
+/** The age up to which values are reused. */
 const FRESH_MS = 10_000
 /** Asking takes this part of the time at most, but for where the rest between would be longer than this. */
 const LARGEST_PART = 1 / 100
 const LONGEST_REST_MS = 60_000
-/** Who looks waits so long for the database, and else sees what was told last. */
+/** How long a scrape waits for the database before it gets the last values. */
 const PATIENCE_MS = 1_000
-/** What was told last is told for so long. */
+/** The age up to which the last values are shown. */
 const STALE_MS = 120_000
-/** Rows of the queue that are counted; of more it is estimated how many there are, where the engine can. */
+/** Queue rows counted at most; beyond it the engine estimates, if it can. */
 const MOST_COUNTED = 50_000
-/** Due for longer, a webhook's deliveries are behind. */
+/** A webhook is behind if a delivery has been due for longer than this. */
 const BEHIND_MS = 60_000
 const DAY_MS = 24 * 3600 * 1000
 
@@ -51,7 +51,7 @@ export const askFacts = async ({
     )
     const found = Number(counted!.n)
     if (found < mostCounted || dialect.isEmbedded) return found
-    // Of an index that it must use, MySQL estimates nothing.
+    // With a forced index MySQL estimates nothing.
     const explained = dialect.explain + select('')
     const [estimated] = await rows<{ rows?: number; estRows?: number }>(knex, explained, bindings)
     return Math.max(found, Math.round(Number(estimated?.rows ?? estimated?.estRows ?? 0)))
@@ -76,8 +76,8 @@ export const askFacts = async ({
 type Late = { oldest: number | null; behind: number | null }
 
 /**
- * What is due first of each webhook, those left out that a receiver has asked to wait with, which are not late, and
- * those that are cancelled by and by.
+ * The first due delivery of each webhook, without those that a receiver asked to wait with and those that are being
+ * cancelled.
  */
 const dueHeads = async (database: Database, now: number): Promise<Late> => {
   const { knex, dialect } = database
@@ -91,7 +91,7 @@ const dueHeads = async (database: Database, now: number): Promise<Late> => {
     const [late] = await rows<Late>(knex, asked(sql), [now - BEHIND_MS, ...(bindings as number[]), now, now])
     return late!
   }
-  // In parts, between which this process does something else.
+  // Runs in parts, so that the process can do other work in between.
   const due = (await headOfEach(database)).filter(({ dueAt }) => dueAt <= now)
   const sum: Late = { oldest: null, behind: 0 }
   for (let from = 0; from < due.length; from += HEADS_AT_ONCE) {
@@ -108,7 +108,7 @@ const dueHeads = async (database: Database, now: number): Promise<Late> => {
 
 const HEADS_AT_ONCE = 200
 
-/** Has the database asked when somebody looks at `registry`. */
+/** Queries the database when `registry` is scraped. */
 export const databaseFacts = (registry: Registry, tools: Tools): void => {
   let told: { at: number; facts: Facts } | undefined
   let asking: Promise<void> | undefined
@@ -123,13 +123,13 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
       isUp = 1
       restMs = Math.max(restMs, Math.min((told.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
     } catch {
-      // An outage is told in the log by those whom it keeps from their work.
+      // Whoever cannot work logs the outage.
       isUp = 0
     }
     askAgainAt = performance.now() + restMs
   }
 
-  /** What is known by now. */
+  /** The values known by now. */
   const look = async (): Promise<Facts | undefined> => {
     if (performance.now() >= askAgainAt) {
       asking ??= ask().finally(() => {
@@ -153,23 +153,23 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
       },
     })
   }
-  const atMost = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, estimated by the engine beyond, where it can.`
+  const atMost = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, beyond that estimated if the engine can.`
   gauge(
     'tidings_queue_oldest_due_seconds',
-    'How long the oldest delivery that is due has been waiting: those that a receiver asked to wait with left out.',
+    'How long the oldest due delivery has been waiting, without those that a receiver asked to wait with.',
     facts => facts.oldestDueMs / 1000,
   )
   gauge('tidings_queue_due', `Deliveries that are due now. ${atMost}`, facts => facts.due)
   gauge('tidings_queue_depth', `Deliveries that are pending, due or not. ${atMost}`, facts => facts.queued)
   gauge(
     'tidings_queue_webhooks_behind',
-    `Webhooks that have had a delivery due for more than ${BEHIND_MS / 1000} s: many where the servers are behind, ` +
-      'few where endpoints are.',
+    `Webhooks with a delivery due for more than ${BEHIND_MS / 1000} s: many if the servers are behind, ` +
+      'few if endpoints are.',
     facts => facts.webhooksBehind,
   )
   gauge(
     'tidings_purge_lag_seconds',
-    'How long the oldest event has outlived its retention.',
+    'How far the oldest event is past its retention.',
     facts => facts.purgeLagMs / 1000,
   )
   new Gauge({

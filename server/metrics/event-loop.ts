@@ -1,13 +1,13 @@
 import { Gauge, Histogram, type Registry } from 'prom-client'
 
-/** Seldom enough that an idle process sleeps, often enough that what holds the loop for long is met. */
+/** Rare enough for an idle process to sleep, frequent enough to detect a blocked event loop. */
 const LOOK_EACH_MS = 100
 
-/** How late timers are, and how much of its time the event loop works. */
+/** Measures how late timers fire, and the utilisation of the event loop. */
 export const watchEventLoop = (registry: Registry): { stop(): void } => {
   const lag = new Histogram({
     name: 'tidings_event_loop_lag_seconds',
-    help: `How late a timer fires that is due every ${LOOK_EACH_MS} ms: what holds up all that a process does.`,
+    help: `How late a timer fires that is due every ${LOOK_EACH_MS} ms, which shows a blocked event loop.`,
     buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5],
     registers: [registry],
   })
@@ -20,7 +20,7 @@ export const watchEventLoop = (registry: Registry): { stop(): void } => {
   let last = performance.eventLoopUtilization()
   new Gauge({
     name: 'tidings_event_loop_utilization',
-    help: 'Part of its time that the event loop was at work since this was last asked for, 0 to 1.',
+    help: 'Utilisation of the event loop since the last scrape, 0 to 1.',
     registers: [registry],
     aggregator: 'max',
     collect() {

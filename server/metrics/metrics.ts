@@ -13,29 +13,29 @@ export type Metrics = ReturnType<typeof createMetrics>
 
 /** One request to the API, answered. */
 export type AnsweredRequest = {
-  /** The field that was asked for, or `several`, or `none` where it did not come to that. */
+  /** The requested field, `several`, or `none` if the request did not get that far. */
   operation: string
-  /** `OK`, or that of the first error. */
+  /** `OK`, or the code of the first error. */
   code: string
-  /** What a refusal says beside its code; empty for none. */
+  /** The reason of a refusal; empty for none. */
   reason: string
   durationMs: number
 }
 
-/** Seconds, for what is over in milliseconds where all is well. */
+/** Buckets in seconds, for operations that normally take milliseconds. */
 const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10]
 const ATTEMPT = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15]
 const DELAY = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600]
 
 /**
- * What a process counts, in `registry`, and what the database knows, in `shared`: that is the same whichever process is
- * asked, so that one of several that share a port tells it.
+ * The metrics of a process in `registry`, and those of the database in `shared`. The latter are the same for every
+ * process, so one of several that share a port reports them.
  */
 export const createMetrics = () => {
   const registry = new Registry()
   const shared = new Registry()
   collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: 500 })
-  // Sampled by a timer, which would have to be due every few milliseconds to tell anything; ours tells it.
+  // prom-client samples this with a timer that would need to fire every few milliseconds; ours replaces it.
   for (const name of registry.getMetricsAsArray().map(metric => metric.name)) {
     if (/^nodejs_eventloop_lag_/.test(name)) registry.removeSingleMetric(name)
   }
@@ -43,8 +43,8 @@ export const createMetrics = () => {
   const attempts = new Counter({
     name: 'tidings_attempts_total',
     help:
-      'Delivery attempts, by what became of the delivery (pending: it is tried again), and by what came of the ' +
-      "attempt: 429, another status code's class, or why there was no answer.",
+      "Delivery attempts, by the delivery's status afterwards (pending: it is retried) and by the attempt's result: " +
+      '429, the class of another status code, or the reason of the failure.',
     labelNames: ['outcome', 'result'],
     registers,
   })
@@ -56,7 +56,7 @@ export const createMetrics = () => {
   })
   const delay = new Histogram({
     name: 'tidings_delivery_delay_seconds',
-    help: 'Time from the making of a delivery to its first attempt, recovered ones left out.',
+    help: 'Time from the creation of a delivery to its first attempt, without recovered deliveries.',
     buckets: DELAY,
     registers,
   })
@@ -68,19 +68,19 @@ export const createMetrics = () => {
   })
   const settles = new Histogram({
     name: 'tidings_settle_duration_seconds',
-    help: 'Time that recording a batch of attempts takes in the database, however often it is tried.',
+    help: 'Time to record a batch of attempts in the database, including retries.',
     buckets: SHORT,
     registers,
   })
   const takeovers = new Counter({
     name: 'tidings_lease_takeovers_total',
-    help: 'Deliveries claimed whose lease had run out under another: its process died, or lost its database.',
+    help: 'Claimed deliveries whose lease had run out under another process, which died or lost its database.',
     registers,
   })
   const requests = new Counter({
     name: 'tidings_requests_total',
     help:
-      'Requests to the API, by the field asked for (several, or none where it did not come to that), the code of ' +
+      'Requests to the API, by the requested field (or several, or none), the code of ' +
       'the first error (or OK), and the reason of a refusal.',
     labelNames: ['operation', 'code', 'reason'],
     registers,
@@ -94,14 +94,14 @@ export const createMetrics = () => {
   })
   const stepFailures = new Counter({
     name: 'tidings_scheduler_step_failures_total',
-    help: 'Steps of the scheduler that have failed.',
+    help: 'Failed steps of the scheduler.',
     labelNames: ['step'],
     registers,
   })
   const doneAt = new Map<string, number>()
   new Gauge({
     name: 'tidings_scheduler_step_age_seconds',
-    help: 'Time since a step of the scheduler was last done, by the process that did it last.',
+    help: 'Time since a step of the scheduler was last completed, by the process that completed it last.',
     labelNames: ['step'],
     registers,
     aggregator: 'min',
@@ -114,11 +114,11 @@ export const createMetrics = () => {
   return {
     registry,
     shared,
-    /** From now on the machine's own clock is compared with this one. */
+    /** Compares the machine's clock with this one from now on. */
     compareWith(clock: Clock): void {
       new Gauge({
         name: 'tidings_clock_offset_seconds',
-        help: "How far this machine's clock is ahead of the database's, which Tidings goes by.",
+        help: "How far this machine's clock is ahead of the database's, which Tidings uses.",
         registers,
         aggregator: 'average',
         collect() {
@@ -126,7 +126,7 @@ export const createMetrics = () => {
         },
       })
     },
-    /** What deliveries tell of themselves. */
+    /** The observer of deliveries. */
     delivery: {
       attempted({ job, startedAt, durationMs, result, outcome }) {
         attempts.inc({ outcome: outcome.status, result: kindOf(result) })
@@ -148,9 +148,9 @@ export const createMetrics = () => {
       if (isDone) doneAt.set(step, performance.now())
       else stepFailures.inc({ step })
     },
-    /** @param name of what uses the connections: `api` or `delivery` */
+    /** @param name the user of the connections: `api` or `delivery` */
     watchPool: (name: string, database: Database) => watchPool(registry, name, database),
-    /** From now on the database is asked what it knows, when somebody looks. */
+    /** Adds the database's metrics, queried when they are scraped. */
     askOf: (database: Database, clock: Clock, retentionDays: number) =>
       databaseFacts(shared, { database, clock, retentionDays }),
     stop: () => eventLoop.stop(),

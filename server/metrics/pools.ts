@@ -1,7 +1,7 @@
 import { Gauge, Histogram, type Registry } from 'prom-client'
 import type { Database } from '../database/connect.ts'
 
-/** What knex leaves untyped of its pool (tarn). */
+/** The members of knex's pool (tarn) that knex leaves untyped. */
 type Pool = {
   numUsed(): number
   numFree(): number
@@ -13,14 +13,14 @@ const connections = (registry: Registry) => {
   const pools = new Map<string, Pool>()
   const wait = new Histogram({
     name: 'tidings_database_connection_wait_seconds',
-    help: 'Time that work waits for a connection to the database, by pool.',
+    help: 'Time that work waits for a database connection, by pool.',
     labelNames: ['pool'],
     buckets: [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10],
     registers: [registry],
   })
   new Gauge({
     name: 'tidings_database_connections',
-    help: 'Connections to the database by pool: used, free, and how many somebody waits for.',
+    help: 'Database connections by pool: used, free, and waited for.',
     labelNames: ['pool', 'state'],
     registers: [registry],
     collect() {
@@ -36,7 +36,7 @@ const connections = (registry: Registry) => {
 
 const known = new WeakMap<Registry, ReturnType<typeof connections>>()
 
-/** Tells how many connections a database's pool has, and how long they are waited for. */
+/** Measures the connections of a database's pool, and the wait for them. */
 export const watchPool = (registry: Registry, name: string, { knex }: Database): void => {
   const { pools, wait } = known.get(registry) ?? connections(registry)
   known.set(registry, { pools, wait })

@@ -1,15 +1,15 @@
 import { Gauge, type Registry } from 'prom-client'
 
-/** Webhooks that are told of: the others are in the sums. */
+/** The most webhooks reported; the others appear only in the sums. */
 const MOST = 100
 const MINUTE_MS = 60_000
 const MINUTES = 10
-/** Of one minute, counted at most: where there are more, the first. */
+/** The most webhooks counted in one minute: the first ones. */
 const MOST_COUNTED = 10_000
 
 type Counts = { delivered: number; failed: number }
 
-/** Attempts of the webhooks that have failed most of late, whatever their number. */
+/** The attempts of the webhooks that failed most recently, in bounded memory. */
 export const worstWebhooks = (registry: Registry, now = () => performance.now()) => {
   const minutes: { since: number; of: Map<string, Counts> }[] = []
 
@@ -36,8 +36,8 @@ export const worstWebhooks = (registry: Registry, now = () => performance.now())
   new Gauge({
     name: 'tidings_webhook_attempts',
     help:
-      `Attempts of the last ${MINUTES} minutes of the ${MOST} webhooks that failed most in them: those with none ` +
-      'failed are left out.',
+      `Attempts of the last ${MINUTES} minutes, of the ${MOST} webhooks with the most failures; webhooks without ` +
+      'failures are left out.',
     labelNames: ['webhook_id', 'result'],
     registers: [registry],
     collect() {

@@ -1,12 +1,12 @@
 import type { GraphqlRequest, Outcomes } from '../graphql/request.ts'
 
-// What the server's process and those that answer its queries tell each other.
+// The messages between the server's process and its readers.
 
 export type ToReader =
   | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number }
   /**
-   * `now`: the time of the request, epoch milliseconds. The database is waited for `patienceMs` at most. `made`: of a
-   * mutation that is made, what its fields have come to.
+   * `now`: the time of the request, epoch milliseconds. `patienceMs` is the longest wait for the database. `made`: the
+   * results of the fields of a finished mutation.
    */
   | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number; made: Outcomes | undefined }
   /** The client of a request has hung up. */
@@ -14,11 +14,11 @@ export type ToReader =
 
 export type FromReader =
   | { kind: 'ready' }
-  /** What the database's server calls a connection, to end it with its statement by; and the one that it replaces. */
+  /** The server's id of a connection, by which it can be closed with its statement, and the id that it replaces. */
   | { kind: 'connection'; connectionId: number; before: number | undefined }
-  /** A connection is to be ended. */
+  /** Asks for a connection to be closed. */
   | { kind: 'end'; connectionId: number }
-  /** Bytes of the body, of which an answer is the last. */
+  /** A part of the body; the answer follows the last one. */
   | { kind: 'part'; id: number; bytes: Uint8Array }
   | {
       kind: 'answer'
@@ -26,8 +26,8 @@ export type FromReader =
       status: number
       headers: Record<string, string>
       codes: Set<unknown>
-      /** What was asked for. */
+      /** The operation's name. */
       operation: string | undefined
     }
-  /** The request is a mutation, its document valid. */
+  /** The request is a mutation with a valid document. */
   | { kind: 'mutation'; id: number }

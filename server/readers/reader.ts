@@ -10,20 +10,20 @@ import { createSchema } from '../graphql/schema.ts'
 import { createLog } from '../log.ts'
 import type { FromReader, ToReader } from './messages.ts'
 
-// A process that answers queries and changes nothing. Whatever it does, it can be ended at once.
+// A process that answers queries and changes nothing, so that it can be killed at any moment.
 
 type Start = Extract<ToReader, { kind: 'start' }>
 type Ask = Extract<ToReader, { kind: 'ask' }>
 
-/** A connection that one request at a time has to itself. */
+/** A connection that one request at a time uses. */
 type Session = { database: Database; budget: Budget; connectionId?: number }
 
-/** After the budget has ended the request, so that it is the budget that says so. */
+/** Later than the budget's own time limit, so that the budget reports the error. */
 const STATEMENT_MS = BUDGET.timeMs + 1_000
-/** Of a body, so that who takes it is not held by its size. */
+/** The size of a part, so that its receiver is not blocked by a large body. */
 const PART_BYTES = 512 * 1024
 
-/** To a server that may have ended: this process ends when it hears of that. */
+/** The server may have ended; this process ends when it notices. */
 const tell = (message: FromReader): void => void process.send?.(message, () => {})
 
 const openSession = ({ databaseUrl, engine }: Start): Session => {
@@ -35,12 +35,12 @@ const openSession = ({ databaseUrl, engine }: Start): Session => {
     },
   })
   const session: Session = { database, budget: new Budget() }
-  // What one request has begun in a row ends with it.
+  // Work that a request has queued ends with it.
   database.knex.on('query', () => session.budget.proceed())
   return session
 }
 
-/** Ends a session with the statement that runs on it. The server's process can do so even when this one is ended. */
+/** Closes a session with its running statement. The server's process can do so even after this one was killed. */
 const endSession = ({ database, connectionId }: Session): Promise<void> => {
   if (connectionId !== undefined) tell({ kind: 'end', connectionId })
   return database.close()
@@ -63,7 +63,7 @@ const start = (message: Start): void => {
     let asked: string | undefined
     const answered = await answerGraphql(request, {
       schema,
-      // Queries ask for no more of the service than this.
+      // The part of the service that queries need.
       service: { database: session.database, tools: { clock: { now: () => now } } } as unknown as Service,
       log,
       documents,
@@ -100,7 +100,7 @@ const start = (message: Start): void => {
   tell({ kind: 'ready' })
 }
 
-// A terminal sends these to the whole group of processes: the server decides when it is over.
+// A terminal sends these signals to the whole process group; the server decides when to end.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
 process.on('disconnect', () => process.exit())
 process.once('message', (message: ToReader) => {

@@ -11,21 +11,21 @@ import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from '
 import type { Log } from '../log.ts'
 import type { FromReader, ToReader } from './messages.ts'
 
-/** Two at least, so that one which is held leaves one. */
+/** At least two, so that one is left if the other is blocked. */
 const MOST_READERS = Math.max(2, Math.min(4, availableParallelism()))
-/** Requests that one works on at once: their statements run in a database's server, or else in the reader itself. */
+/** Requests that a reader runs at once: statements run in a database server, or in the reader itself on SQLite. */
 const PLACES = { embedded: 1, server: 4 }
 /** Megabytes of a reader's heap. */
 const HEAP_MB = 160
-/** A reader that does not end a request so long after it should is held by it, and is ended itself. */
+/** A reader that has not ended a request this long after its limit is blocked, and is killed. */
 const HELD_MS = 2_000
-/** While the others are busy, one has to wait so long before a further reader is started for it. */
+/** How long a request waits for a busy reader before another reader is started. */
 const WORTH_A_READER_MS = 100
-/** The first is started so long after the server, which has enough to do until then. */
+/** How long after the server the first reader starts. */
 const WARM_MS = 1_000
-/** Readers that end before they are ready are not started again at once. */
+/** The pause before a reader that ended before it was ready is started again. */
 const RESTART_MS = 500
-/** Characters of requests that wait, each with what goes with it; of one token's, half. */
+/** The most characters of waiting requests, in total; half of it for one token. */
 const MOST_WAITING = 32_000_000
 const BESIDE_BODY = 10_000
 
@@ -38,15 +38,15 @@ export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & {
 type Told = ReaderAnswer | 'mutation' | Error
 
 /**
- * When a request was made, how long it may wait, and whether anybody still waits for its answer; of a mutation that is
- * made, what its fields have come to.
+ * When a request was made, how long it may wait, and whether its client still waits; for a finished mutation, the
+ * results of its fields.
  */
 export type Terms = { now: number; giveUpAt: number; gone: AbortSignal; made?: Outcomes | undefined }
 
 type Job = Terms & {
   id: number
   request: GraphqlRequest
-  /** How often it was under way when its reader ended. */
+  /** How often its reader ended while it ran. */
   ended: number
   isOver: boolean
   askedAt: number
@@ -59,11 +59,11 @@ type Reader = { process: ChildProcess; isReady: boolean; running: Map<number, Jo
 
 export type Readers = {
   /**
-   * Answers a query in another process, which holds up nobody here; 'mutation' says of a request that it is one, and
-   * its document valid. Throws UNAVAILABLE when none had a place for it in time, and what ended it.
+   * Answers a query in another process, so that it blocks nobody here. Resolves to 'mutation' for a valid mutation,
+   * which has to be made here. Throws UNAVAILABLE if no reader had a place in time, or the error that ended the query.
    */
   ask(request: GraphqlRequest, terms: Terms): Promise<ReaderAnswer | 'mutation'>
-  /** Starts the first soon, so that no query has to wait for it. */
+  /** Starts the first reader soon, so that no query has to wait for it. */
   warm(): void
   stop(): void
 }
@@ -82,7 +82,7 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       env: { ...process.env, ...compileCache() },
       execArgv: [`--max-old-space-size=${HEAP_MB}`, '--disable-warning=ExperimentalWarning'],
       serialization: 'advanced',
-      // Standard output belongs to what a command prints.
+      // Standard output belongs to a command's output.
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     })
     const reader: Reader = { process: child, isReady: false, running: new Map(), connectionIds: new Set() }
@@ -95,10 +95,10 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
     send(reader, { kind: 'start', databaseUrl, engine: dialect.name, logLevel: log.level, places })
   }
 
-  // It may have ended already: its end is heard of by itself.
+  // The process may have ended already; its exit event follows.
   const send = ({ process }: Reader, message: ToReader): void => void process.send(message, () => {})
 
-  /** Ends connections of a reader, and the statements that run on them. One that has ended already is none. */
+  /** Closes the connections of a reader with their running statements; ignores those already closed. */
   const end = (reader: Reader, connectionIds: Iterable<number>): void => {
     for (const connectionId of connectionIds) {
       reader.connectionIds.delete(connectionId)
@@ -140,7 +140,7 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       clearTimeout(job.timer)
       job.ended += 1
       job.parts = []
-      // Whose fault it was is not known where there were several: each is tried once more, by itself.
+      // With several requests it is unknown which one ended the reader: each is tried once more, alone.
       if (job.gone.aborted) job.settle(hungUp())
       else if (job.isOver) job.settle(overspent('timeMs'))
       else if (job.ended > 1 || reader.running.size === 1) job.settle(outOfMemory())
@@ -162,7 +162,7 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
     (other: Job): boolean =>
       other.request.token.id === request.token.id
 
-  /** One token has half of the places at most, so that there are some for others. */
+  /** One token gets at most half of the places. */
   const mayHaveMore = (job: Job): boolean => {
     const running = [...readers].flatMap(reader => [...reader.running.values()])
     return running.filter(isOf(job)).length < (places * MOST_READERS) / 2
@@ -199,7 +199,7 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
     }, afterMs)
   }
 
-  /** Ends a job that waits; whether it did. */
+  /** Ends a waiting job; returns whether it was waiting. */
   const giveUp = (job: Job, reason: Error): boolean => {
     const index = waiting.indexOf(job)
     if (index < 0) return false
@@ -259,28 +259,28 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
   }
 }
 
-/** Where this process keeps what it has compiled: a reader starts in half the time with it. */
+/** The compile cache of this process, with which a reader starts in half the time. */
 const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
   const folder = getCompileCacheDir()
-  // A folder of this version of Node, in the one that is asked for.
+  // Node appends a folder for its version.
   return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder) }
 }
 
-/** Half of the time of what is not as patient, where there is not enough for both: deliveries go before. */
+/** A lower priority, so that deliveries come first when CPU is scarce. */
 const NICENESS = 3
 
 const yieldToOthers = (pid: number): void => {
   try {
     setPriority(pid, NICENESS)
   } catch {
-    // It has ended already.
+    // The process has already ended.
   }
 }
 
 const noPlace = (): TidingsError<'UNAVAILABLE'> =>
   new TidingsError(
     'UNAVAILABLE',
-    `More queries than can be answered at once are under way. Nothing was done. Try again in ${RETRY_AFTER_S} s.`,
+    `Too many queries are under way. Nothing was done. Try again in ${RETRY_AFTER_S} s.`,
     { retryAfterSeconds: RETRY_AFTER_S },
   )
 

@@ -4,21 +4,21 @@ import { dialectOf } from '../database/dialect.ts'
 import { recordEvent } from '../domain/events.ts'
 import type { Step } from './step.ts'
 
-/** Tokens of one transaction: their events hold webhooks against changes until its end. */
+/** Tokens of one transaction, which locks the webhooks of their events. */
 const TOKENS = 10
 
-/** In the place of a time, of a token that was revoked before it expired: it emits none. */
+/** Stands for the time of a token that was revoked before it expired and emits no event. */
 const NONE_OWED = 0
 
 type Expired = { id: string; sees_all_organisations: number; expires_at: number; revoked_at: number | null }
 
-/** Emits `token_expired`, once, for each access token whose time has come. A revoked token emits none. */
+/** Emits `token_expired` once for each access token that has expired. A revoked token emits none. */
 export const expireTokens: Step = {
   name: 'emit token_expired',
   everyMs: 5_000,
   largestPart: 1 / 2,
   begin({ database, clock, onEvents }) {
-    // What was told of in this round is not gone through again.
+    // Continues after the rows of this round.
     let last = { id: '', expires_at: Number.MIN_SAFE_INTEGER }
     return async () => {
       const told = await database.transaction(async trx => {
@@ -43,7 +43,7 @@ export const expireTokens: Step = {
 
 /** @param expired held by this transaction, and not told of */
 const tell = async (trx: Knex.Transaction, expired: Expired[], now: () => number): Promise<void> => {
-  // One that is revoked after its time has expired all the same.
+  // A token revoked after its expiry has still expired.
   const { revoked = [], owed = [] } = Object.groupBy(expired, ({ expires_at: expiresAt, revoked_at: revokedAt }) =>
     revokedAt !== null && Number(revokedAt) <= Number(expiresAt) ? 'revoked' : 'owed',
   )

@@ -24,28 +24,28 @@ const leftovers = (name: string, deleteSome: Delete, everyMs = 30_000): Step => 
       (await deleteSome(database.knex, clock.now(), ROWS, { retentionDays, auditDays })) > 0,
 })
 
-/** Forgets signatures that the clock window keeps out by now. */
+/** Deletes the marks of signatures that the clock window now refuses. */
 export const forgetSignaturesUsed = leftovers('forget signatures', forgetSignatures)
 
-/** Deletes those that the version before this one has noted, likewise. */
+/** Deletes the marks of the previous version in the same way. */
 export const deleteSignatures = leftovers('delete signatures', deleteExpiredSignatures)
 
-/** Deletes idempotency keys whose time is over. */
+/** Deletes expired idempotency keys. */
 export const deleteKeys = leftovers('delete idempotency keys', deleteExpiredKeys)
 
-/** Deletes the lines of ordered deliveries that nobody has stood in for long. */
+/** Deletes lines of ordered deliveries that have long been empty. */
 export const deleteLines = leftovers(
   'delete idle lines',
   (sql, now, limit, { retentionDays }) => deleteIdleLines(sql, now - retentionDays * DAY_MS, limit),
   600_000,
 )
 
-/** Deletes entries of the audit log that are past their time. */
+/** Deletes entries of the audit log past their retention. */
 export const deleteAuditEntries = leftovers('delete audit entries', (sql, now, limit, { auditDays }) =>
   deleteEntriesBefore(sql, now - auditDays * DAY_MS, limit),
 )
 
-/** Deletes signing keys that no receiver needs, and what dead processes have said of themselves. */
+/** Deletes signing keys that no receiver needs, and the records of dead processes. */
 export const tidyKeys: Step = {
   name: 'tidy keys',
   everyMs: 30_000,

@@ -7,16 +7,16 @@ import { dateOf } from '../domain/quarters.ts'
 import type { ProjectReportRow } from '../domain/resources.ts'
 import type { Step } from './step.ts'
 
-/** Reports of one transaction: their events hold webhooks against changes until its end. */
+/** Reports of one transaction, which locks the webhooks of their events. */
 const REPORTS = 10
 
-/** Emits `project_report_quarterly_overdue`, once, for each report that is open after its due date. */
+/** Emits `project_report_quarterly_overdue` once for each report that is still open after its due date. */
 export const emitOverdue: Step = {
   name: 'emit overdue',
   everyMs: 5_000,
   largestPart: 1 / 2,
   begin({ database, clock, onEvents }) {
-    // What was told of in this round is not gone through again.
+    // Continues after the rows of this round.
     let last = { id: '', due_date: '' }
     return async () => {
       const told = await database.transaction(async trx => {
@@ -41,7 +41,7 @@ export const emitOverdue: Step = {
 
 const tell = async (trx: Knex.Transaction, report: ProjectReportRow, now: () => number): Promise<void> => {
   const { id, project_id: projectId, quarter } = report
-  // Its organisation is told that it is in when this is committed.
+  // The event goes to the project's organisation at the commit.
   const project = await lockProject(trx, projectId, 'forShare')
   const overdueAt = now()
   const won = await run(

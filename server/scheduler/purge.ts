@@ -5,14 +5,14 @@ import { purgeWebhooks } from '../domain/webhooks.ts'
 import type { Step } from './step.ts'
 
 const DAY_MS = 24 * 3600 * 1000
-/** Events of one transaction, and their deliveries unless one event alone has more: some 50 ms of work. */
+/** Events of one transaction, and its deliveries unless one event alone has more: about 50 ms of work. */
 const EVENTS = 100
 const DELIVERIES = 300
 const WEBHOOKS = 200
 
 /**
- * Deletes events past their retention with their deliveries, except where one is still owed. Processes share the work:
- * each takes the oldest that no other holds.
+ * Deletes events past their retention with their deliveries, except those with a pending delivery. Processes share the
+ * work: each takes the oldest events that no other has locked.
  */
 export const purge: Step = {
   name: 'purge',
@@ -23,14 +23,14 @@ export const purge: Step = {
     return async () => {
       const before = clock.now() - retentionDays * DAY_MS
       const found = await database.transaction(trx => purgeSome(trx, last, before))
-      // What was kept in this round is not gone through again, nor what has been deleted.
+      // Continues after the events kept or deleted in this round.
       if (found) last = found
       return found !== undefined
     }
   },
 }
 
-/** Ends webhooks that were deleted, once all deliveries to them are past their retention. */
+/** Deletes the rows of deleted webhooks after all their deliveries are purged. */
 export const endDeleted: Step = {
   name: 'end deleted webhooks',
   everyMs: 600_000,
@@ -46,13 +46,13 @@ export const endDeleted: Step = {
 type OldEvent = { id: string; created_at: number }
 
 /**
- * Deletes some of the events of a span of time, all of an event at once, so that a recovery finds none that was
- * acknowledged and does not look it. One that is to be sent again by now stays, with all that is its own.
+ * Deletes some events of a time span, each with everything that belongs to it, so that a recovery never finds an event
+ * whose acknowledgement is gone. An event that is pending again stays complete.
  *
- * @returns the last of them; undefined if there was none
+ * @returns the last event; undefined if there was none
  */
 const purgeSome = async (trx: Knex.Transaction, after: OldEvent, before: number): Promise<OldEvent | undefined> => {
-  // Whoever sends one of them again holds it; what has been written by then is seen below.
+  // A redelivery locks its event; what it wrote by then is visible below.
   const old = await rows<OldEvent>(
     trx,
     `SELECT id, created_at FROM events ${dialectOf(trx).useIndex('events_by_time')}
@@ -72,7 +72,7 @@ const purgeSome = async (trx: Knex.Transaction, after: OldEvent, before: number)
   const owed = new Set(found.filter(({ status }) => status === 'pending').map(({ event_id }) => event_id))
   const gone = part.filter(({ id }) => !owed.has(id)).map(({ id }) => id)
   const theirs = gone.flatMap(id => deliveries.get(id) ?? []).map(({ id }) => id)
-  // Before its attempts: one that is recorded late waits for this, and finds no delivery.
+  // Deliveries go before attempts: an attempt that is recorded late waits for this, and finds no delivery.
   await deleteByKeys(trx, 'deliveries', 'id', theirs.toSorted())
   await deleteByKeys(trx, 'attempts', 'delivery_id', theirs)
   await deleteByKeys(trx, 'events', 'id', gone)
@@ -80,7 +80,7 @@ const purgeSome = async (trx: Knex.Transaction, after: OldEvent, before: number)
   return part.at(-1)
 }
 
-/** The first events, with no more deliveries than a batch has, unless the first alone has more. */
+/** The first events whose deliveries fit into a batch, or only the first if it alone has more. */
 const oneBatch = (events: OldEvent[], deliveriesOf: (id: string) => number): OldEvent[] => {
   let sum = 0
   const end = events.findIndex(({ id }) => {

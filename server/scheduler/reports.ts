@@ -8,9 +8,9 @@ import type { Step, Tools } from './step.ts'
 
 /** Projects of one transaction. */
 const PROJECTS = 500
-/** How far an installation goes back that has opened none so far. */
+/** How far back an installation goes that has opened no report yet. */
 const FIRST_QUARTERS = 4
-/** A project that was being made when its quarter ended is there so long after that at the latest. */
+/** The latest time after a quarter's end at which a project created during it becomes visible. */
 const SETTLED_MS = 60_000
 
 type QuarterRow = {
@@ -21,9 +21,9 @@ type QuarterRow = {
 }
 
 /**
- * Opens the report of each quarter that has ended, for every project that there was before its end and that has none.
- * `report_quarters` has how far that has come: a quarter that was slept through is made up for, and where nothing is to
- * be opened, one row is read. Processes go through the projects together, each taking those after the last one's.
+ * Opens the report of each ended quarter for every project that existed before its end and has none. `report_quarters`
+ * records the progress: missed quarters are made up for, and if nothing is left, one row is read. Processes share the
+ * projects, each taking the next ones.
  */
 export const openOwedReports: Step = {
   name: 'open reports',
@@ -35,7 +35,7 @@ export const openOwedReports: Step = {
   },
 }
 
-/** The first quarter that has ended and is not completed. */
+/** The first ended quarter that is not complete. */
 const quarterToOpen = async ({ database, clock }: Tools): Promise<string | undefined> => {
   const now = clock.now()
   const ended = quarterBefore(now)
@@ -46,7 +46,7 @@ const quarterToOpen = async ({ database, clock }: Tools): Promise<string | undef
   if (last && last.completed_at === null) return last.quarter
   if (last && last.quarter >= ended) return undefined
   const next = last ? quartersAfter(last.quarter, 1) : await firstQuarter(database.knex, now)
-  // None was there before the end of the last one: from the next on there is something to do.
+  // No project existed before the end of the last quarter; work begins with the next one.
   if (next > ended && now < endOfQuarter(ended) + SETTLED_MS) return undefined
   const row = next > ended ? [ended, now] : [next, null]
   const insert = run(database.knex, 'INSERT INTO report_quarters (quarter, completed_at) VALUES (?, ?)', row)
@@ -54,7 +54,7 @@ const quarterToOpen = async ({ database, clock }: Tools): Promise<string | undef
   return next > ended ? undefined : next
 }
 
-/** The quarter that the first project was made in, which is the first that any owes a report for. */
+/** The quarter in which the first project was created, the first that needs reports. */
 const firstQuarter = async (sql: Sql, now: number): Promise<string> => {
   const [first] = await rows<{ at: number | null }>(sql, 'SELECT MIN(created_at) AS at FROM projects')
   const ofFirst = quarterOf(Number(first!.at ?? now))
@@ -62,7 +62,7 @@ const firstQuarter = async (sql: Sql, now: number): Promise<string> => {
   return ofFirst < earliest ? earliest : ofFirst
 }
 
-/** The next projects' reports. False where the pass has ended, and another has to follow. */
+/** Opens the reports of the next projects. False when the pass has ended and another has to follow. */
 const openSome = async (trx: Knex.Transaction, quarter: string, { clock, reportDueDays }: Tools): Promise<boolean> => {
   const [state] = await rows<QuarterRow>(
     trx,

@@ -28,9 +28,9 @@ const allSteps: readonly Step[] = [
 ]
 
 /**
- * What happens because time passes. Each step has a timer of its own, and any number of processes do it at once: what
- * a batch changes, and the events of that, are one transaction that holds its rows. Batches of this process take turns,
- * so that the schedule has one connection at most, and after each its step rests: deliveries come first.
+ * The work that time brings. Each step has its own timer, and any number of processes run it at once: the changes of a
+ * batch and their events are one transaction that locks its rows. The batches of a process take turns on one
+ * connection, and each step rests after a batch, so that deliveries come first.
  */
 export const startScheduler = (tools: Tools, steps = allSteps): { stop(): Promise<void> } => {
   const stopping = new AbortController()
@@ -59,14 +59,14 @@ export const startScheduler = (tools: Tools, steps = allSteps): { stop(): Promis
   }
 }
 
-/** All steps once, without a rest, until nothing is left. */
+/** Runs all steps once, without rests, until nothing is left. */
 export const runSchedule = async (tools: Tools): Promise<void> => {
   for (const step of allSteps) await round(step, tools, batch => batch())
 }
 
 type Batch = () => Promise<boolean>
 
-/** One that fails is tried again in the step's next round. */
+/** A failed batch is tried again in the step's next round. */
 const round = async (step: Step, tools: Tools, once: (batch: Batch) => Promise<boolean>): Promise<void> => {
   try {
     const batch = step.begin(tools)
@@ -78,7 +78,7 @@ const round = async (step: Step, tools: Tools, once: (batch: Batch) => Promise<b
   }
 }
 
-/** Each that is given is done when those before it are. */
+/** Runs each function after the ones before it. */
 const turns = () => {
   let last: Promise<unknown> = Promise.resolve()
   return <T>(work: () => Promise<T>): Promise<T> => {

@@ -8,20 +8,20 @@ export type Tools = {
   log: Log
   reportDueDays: number
   retentionDays: number
-  /** 90 unless given. */
+  /** By default 90. */
   auditDays?: number
-  /** Told when events have been written. */
+  /** Called when events were written. */
   onEvents: () => void
-  /** Told of each step whose round was done, or has failed. */
+  /** Called for each step whose round has ended or failed. */
   onStep?: (name: string, isDone: boolean) => void
 }
 
 export type Step = {
   name: string
-  /** How long after the end of a round the next begins. */
+  /** The pause between two rounds. */
   everyMs: number
-  /** The part of the time that its batches take at most; after each the step rests for the other. */
+  /** The largest part of the time for its batches; the step rests for the other part. */
   largestPart: number
-  /** Begins a round. What comes back does the next batch: false when nothing is left. */
+  /** Begins a round. Returns the function that runs the next batch, and resolves to false when nothing is left. */
   begin(tools: Tools): () => Promise<boolean>
 }

@@ -11,11 +11,11 @@ export const wantsTraces = (env: NodeJS.ProcessEnv): boolean => {
   )
 }
 
-/** What the package of Tidings does not bring along, for the few who want traces. */
+/** Packages that are not dependencies of Tidings, because few installations trace. */
 const PACKAGES =
   '@opentelemetry/api @opentelemetry/resources @opentelemetry/sdk-trace @opentelemetry/exporter-trace-otlp-proto'
 
-/** OpenTelemetry's SDK, which is loaded where it is asked for. Without it a server serves all the same, and says so. */
+/** Loads OpenTelemetry's SDK if it is requested. If it is missing, the server runs without traces and logs that. */
 export const loadTracer = async (env: NodeJS.ProcessEnv, log: Log): Promise<Tracer | undefined> => {
   if (!wantsTraces(env)) return undefined
   const protocol = env.OTEL_EXPORTER_OTLP_TRACES_PROTOCOL ?? env.OTEL_EXPORTER_OTLP_PROTOCOL ?? 'http/protobuf'

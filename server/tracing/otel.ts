@@ -21,9 +21,9 @@ const KINDS: Record<SpanKind, Kind> = {
 }
 
 /**
- * Makes spans and sends them by OTLP over HTTP. Where to, how many of them and under which name is said by
- * OpenTelemetry's own variables: `OTEL_EXPORTER_OTLP_…`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`,
- * `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_…`.
+ * Makes spans and sends them by OTLP over HTTP. OpenTelemetry's own variables configure the address, sampling and
+ * service name: `OTEL_EXPORTER_OTLP_…`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`,
+ * `OTEL_BSP_…`.
  */
 export const createTracer = (env: NodeJS.ProcessEnv): Tracer => {
   const resource = defaultResource()
@@ -61,7 +61,7 @@ const contextOf = (traceparent: string): SpanContext => {
 const traceparentOf = ({ traceId, spanId, traceFlags }: SpanContext): string =>
   `00-${traceId}-${spanId}-0${traceFlags & 1}`
 
-/** `OTEL_TRACES_SAMPLER`, with the names that OpenTelemetry gives. */
+/** The samplers of `OTEL_TRACES_SAMPLER`, by OpenTelemetry's names. */
 const samplerOf = ({ OTEL_TRACES_SAMPLER: name = '', OTEL_TRACES_SAMPLER_ARG: ratio }: NodeJS.ProcessEnv) => {
   const share = ratio === undefined || !(Number(ratio) >= 0 && Number(ratio) <= 1) ? 1 : Number(ratio)
   const root = name.endsWith('always_off')

@@ -1,17 +1,16 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 
-// Which trace what is done belongs to (W3C Trace Context). A caller's `traceparent` goes on to the events of its
-// request and to the receivers of those, whether spans are made here or not; they are, by OpenTelemetry, where its
-// variables ask for it.
+// Trace propagation (W3C Trace Context). A caller's `traceparent` is passed on to the events of its request and to
+// their receivers, whether or not spans are made here. OpenTelemetry makes spans if its variables request it.
 
-/** Strings, numbers and booleans that a span tells of itself. */
+/** The attributes of a span: strings, numbers and booleans. */
 export type Attributes = Record<string, string | number | boolean>
 
 export type Span = {
-  /** By which what is done within it names it. */
+  /** The value by which work within the span refers to it. */
   traceparent: string
   tell(attributes: Attributes): void
-  /** @param failure what went wrong, in few words */
+  /** @param failure what went wrong, in a few words */
   end(failure?: string): void
 }
 
@@ -20,35 +19,35 @@ export type SpanKind = 'server' | 'internal' | 'producer' | 'client'
 export type Tracer = {
   /**
    * @param given.parent a `traceparent`; without one it begins a trace
-   * @param given.startedAt epoch milliseconds; now, unless given
+   * @param given.startedAt epoch milliseconds; by default now
    */
   start(name: string, given: { kind: SpanKind; attributes: Attributes; parent?: string; startedAt?: number }): Span
-  /** Sends what has ended and has not been sent. */
+  /** Sends the ended spans that are not sent yet. */
   stop(): Promise<void>
 }
 
 /** Version 00, and ids that are not all zeros. */
 const TRACEPARENT = /^00-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/
 
-/** What a caller has sent as its `traceparent`, if it is one. */
+/** A caller's `traceparent`, if it is valid. */
 export const readTraceparent = (header: string): string | undefined => (TRACEPARENT.test(header) ? header : undefined)
 
 const current = new AsyncLocalStorage<string | undefined>()
 
-/** The `traceparent` of what is done here, if it belongs to a trace. */
+/** The `traceparent` of the present work, if it belongs to a trace. */
 export const currentTrace = (): string | undefined => current.getStore()
 
 let tracer: Tracer | undefined
 
-/** Has spans made from now on, by the whole process. */
+/** Switches spans on for the whole process. */
 export const traceWith = (given: Tracer | undefined): void => {
   tracer = given
 }
 
 /**
- * Begins a span, undefined where none are made.
+ * Begins a span; undefined if tracing is off.
  *
- * @param given.parent null begins a trace; that of what is done here, unless given
+ * @param given.parent null begins a trace; by default the present span
  */
 export const startSpan = (
   name: string,
@@ -58,11 +57,11 @@ export const startSpan = (
 ): Span | undefined =>
   tracer?.start(name, { kind, attributes, ...(parent && { parent }), ...(startedAt !== undefined && { startedAt }) })
 
-/** Does `work` as part of a trace; of none, where there is none. */
+/** Runs `work` as part of a trace, or of none. */
 export const inTrace = <T>(traceparent: string | undefined, work: () => T): T =>
   traceparent === currentTrace() ? work() : current.run(traceparent, work)
 
-/** Does `work` in a span of its own. */
+/** Runs `work` in a span of its own. */
 export const inSpan = async <T>(
   name: string,
   kind: SpanKind,

@@ -6,7 +6,7 @@ import { startServerProcess } from '../delivery/server-process.ts'
 import { eventually } from '../support/eventually.ts'
 import { median } from './figures.ts'
 
-// What a queue of many deliveries costs.
+// Measures a queue with many deliveries.
 
 export const untilEmpty = (fixture: Fixture) =>
   eventually(
@@ -16,7 +16,7 @@ export const untilEmpty = (fixture: Fixture) =>
     { timeoutMs: 600_000, everyMs: 20 },
   )
 
-/** Deliveries a second of a backlog that falls due at one moment, by so many server processes. */
+/** Deliveries a second of a backlog that falls due at one moment, sent by `count` server processes. */
 export const byProcesses = async (fixture: Fixture, count: number, events: number): Promise<number> => {
   const { knex } = fixture.database
   await fixture.emit(events)
@@ -39,8 +39,8 @@ const CLAIMS = 15
 const ROWS_A_STATEMENT = 1000
 
 /**
- * What measures a claim of 200 due deliveries beside so many that are due later: the median, in milliseconds. To be
- * asked with growing numbers.
+ * Makes the function that measures a claim of 200 due deliveries beside a number of later ones: the median in
+ * milliseconds. Call it with increasing numbers.
  */
 export const claimTimer = async (fixture: Fixture): Promise<(later: number) => Promise<number>> => {
   const { knex } = fixture.database

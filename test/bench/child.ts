@@ -1,7 +1,7 @@
 import { fork } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 
-/** Starts a program of this folder in a process of its own that answers each question with one message. */
+/** Starts a program of this folder as a process that answers each question with one message. */
 export const startChild = async (file: string, args: string[] = [], execArgv: string[] = []) => {
   const child = fork(fileURLToPath(new URL(file, import.meta.url)), args, {
     execArgv: ['--disable-warning=ExperimentalWarning', ...execArgv],

@@ -7,8 +7,8 @@ import { makeDue } from './hanging-webhooks.ts'
 import { cpuMs, pidListeningOn } from './processes.ts'
 import { startWorld } from './world.ts'
 
-// Claiming while one webhook, whose endpoint hangs, is over its share and has very many due: what each delivery of
-// others costs and how long it takes, beside the same with few due.
+// Measures claims while one webhook with a hanging endpoint is over its share and has very many due deliveries: cost
+// and latency of the others' deliveries, compared with few due ones.
 //
 //   npm run bench -- claim-crowd [--engine mysql] [--due 100000] [--few 1000] [--rate 100] [--seconds 10]
 

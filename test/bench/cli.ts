@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { launchSandbox } from '../cli/sandbox-server.ts'
 
-// How long the command line takes to start, and to make one request, beside a bare Node that does the same. Each pair
-// is timed in turns, so that what else the machine does weighs on both; medians are compared.
+// Measures the start of the command line and one request, compared with a bare Node that does the same. Each pair runs
+// in turns, so that other load affects both; medians are compared.
 
 const ROUNDS = 25
 

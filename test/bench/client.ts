@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { Agent, request } from 'undici'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 
-/** What came back: the GraphQL error's code or null, and the first row of a mutation's answer. */
+/** The answer: the GraphQL error's code or null, and the first row of a mutation's answer. */
 export type Answer = { status: number; code: string | null; message?: string; row?: Record<string, unknown> }
 
 type Body = {
@@ -33,7 +33,7 @@ export const createClient = ({ connections = 256 }: { connections?: number } = {
 
 export type Client = ReturnType<typeof createClient>
 
-/** A signed POST to /graphql, as undici takes it. */
+/** A signed POST to /graphql, for undici. */
 export const signed = (base: string, credentials: Credentials, query: string, variables: object) => {
   const url = new URL('/graphql', base)
   const body = JSON.stringify({ query, variables })
@@ -48,7 +48,7 @@ export const signed = (base: string, credentials: Credentials, query: string, va
   }
 }
 
-/** The row that a mutation answered with. Throws an Error that says what else it was. */
+/** The row of a mutation's answer. Throws an Error with any other answer. */
 export const must = ({ row, status, code, message }: Answer): Record<string, unknown> => {
   if (!row || code) throw new Error(`The mutation was answered with ${status} ${code}: ${message}`)
   return row

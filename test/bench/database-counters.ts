@@ -1,9 +1,8 @@
 import { createConnection, type RowDataPacket } from 'mysql2/promise'
 
-// What a server of the MySQL family has done, by its own counters. They are the whole server's: a benchmark that counts
-// has it for itself, or its figures are too large.
+// The counters of a MySQL or MariaDB server. They cover the whole server, so a benchmark needs the server for itself.
 
-/** Sums since the server's start. What the server does not count is left out. */
+/** Sums since the server's start, without those that the server does not count. */
 export type Counts = {
   statements: number
   /** Transactions that wrote. */
@@ -21,7 +20,7 @@ export const openCounters = async (databaseUrl: string) => {
     const [found] = await connection.query<RowDataPacket[]>(sql)
     return found as Row[]
   }
-  // Off by default; what it counts, Com_commit does not: an UPDATE that is a transaction of its own.
+  // Off by default. Unlike Com_commit, it counts an UPDATE that is a transaction of its own.
   const countsCommits = await ask("SET GLOBAL innodb_monitor_enable = 'trx_rw_commits'").then(
     () => true,
     () => false,
@@ -36,7 +35,7 @@ export const openCounters = async (databaseUrl: string) => {
             "SELECT count AS count FROM information_schema.innodb_metrics WHERE name = 'trx_rw_commits'",
           )
         : []
-      // Of MariaDB's counters, that of the log's syncs is gone; its binary log counts the groups it syncs.
+      // MariaDB no longer counts syncs of the log; its binary log counts the groups it syncs.
       const logSyncs = value.get('Innodb_os_log_fsyncs') ?? value.get('Binlog_group_commits')
       return {
         // This SHOW has been counted, and its follower not yet.
@@ -54,7 +53,7 @@ export const openCounters = async (databaseUrl: string) => {
 
 export type Counters = Awaited<ReturnType<typeof openCounters>>
 
-/** What was done between two readings. */
+/** The difference of two readings. */
 export const between = (before: Counts, after: Counts): Counts => ({
   statements: after.statements - before.statements,
   ...(after.commits !== undefined && { commits: after.commits - before.commits! }),

@@ -12,8 +12,8 @@ import { engines } from '../support/databases.ts'
 import { byProcesses, claimTimer, untilEmpty } from './backlog.ts'
 import { startReceivers } from './receivers.ts'
 
-// What the delivery engine reaches, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address
-// of a database server in TIDINGS_TEST_DATABASE_URLS that server too.
+// Measures the delivery engine, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address of a
+// database server in TIDINGS_TEST_DATABASE_URLS that server too.
 
 const ENDPOINTS = 100
 const ROUNDS = 3
@@ -25,7 +25,7 @@ const quantile = (sorted: number[], part: number): number =>
   sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))]!
 const round = (value: number): number => Math.round(value * 100) / 100
 
-/** Deliveries a second by the same client with the same signatures, and nothing written down. */
+/** Deliveries a second by the same client with the same signatures, without a database. */
 const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number> => {
   const clock = { now: () => Date.now() }
   const keyring = await openKeyring(fixture.database, createSealer([Buffer.from(masterKey, 'base64')]), clock)
@@ -143,7 +143,7 @@ const latencies = async (engine: string): Promise<void> => {
   )
 }
 
-/** Milliseconds of a claim of 200 due deliveries, with so many that are due later. */
+/** Milliseconds of a claim of 200 due deliveries, beside few and many later ones. */
 const claims = async (engine: string): Promise<void> => {
   const fixture = await startFixture(engine, { now: () => Date.now() })
   try {

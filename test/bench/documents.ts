@@ -6,7 +6,7 @@ import { signed } from './client.ts'
 
 // The worst requests that can be found within the limits. Add what you find: a name, who asks, and what.
 
-/** What there is to ask about; ids as the API writes them. */
+/** The existing objects; ids in the API's form. */
 export type Prey = {
   /** `read` of everything. */
   reader: Credentials
@@ -16,20 +16,20 @@ export type Prey = {
   organisationIds: string[]
   /** Has 1,317 deliveries. */
   webhookId: string
-  /** Active, hanging, and has been sent nothing. */
+  /** Active, with a hanging endpoint, and no deliveries. */
   owedWebhookId: string
 }
 
 export type Sent = { as: Credentials; query: string; variables?: object }
 export type Attack = {
   name: string
-  /** Sent at once, each over a connection of its own. */
+  /** The number sent at once, each over its own connection. */
   requests?: Sent[]
-  /** The clients go after so long. */
+  /** When the clients hang up. */
   hangUpMs?: number
-  /** Changes something: it is not repeated for as long as the window lasts. */
+  /** Changes something, so it is not repeated during the window. */
   isOnce?: true
-  /** What is no GraphQL request: returns what came of it in a few words. */
+  /** An attack that is no GraphQL request; returns its result in a few words. */
   run?: (url: string) => Promise<string>
 }
 
@@ -200,7 +200,7 @@ const nested = (levels: number): object => {
 
 const HELD_MS = 4_000
 
-/** Asks over raw connections, and reads nothing. */
+/** Sends requests over raw connections, and reads nothing. */
 const unread = async (base: string, as: Credentials, count: number): Promise<string> => {
   const sockets = times(count, () => {
     const { url, options } = signed(

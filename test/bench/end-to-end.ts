@@ -7,11 +7,11 @@ import { fixedWorkMs, median, quantile, show, table } from './figures.ts'
 import { cpuMs, pidListeningOn } from './processes.ts'
 import { type Pace, startWorld, type World } from './world.ts'
 
-// What an event costs from its signed mutation over HTTP to the settled delivery: 10 publishers, 100 endpoints, one
-// event to one endpoint. CPU is that of the server's processes and of the database's; publishers and receivers have
-// processes of their own and are not counted, though they take their part of the machine. Rounds alternate between the
-// engines; medians are printed. CPU is dearer on a machine that is busy otherwise: compare two runs by the CPU of the
-// fixed work that is measured beside.
+// Measures the cost of an event from its signed mutation over HTTP to the settled delivery: 10 publishers, 100
+// endpoints, one event to one endpoint. CPU is that of the server's processes and of the database's; publishers and
+// receivers run in processes of their own and are not counted, although they use the machine too. Rounds alternate
+// between the engines; medians are printed. CPU time grows on a busy machine: compare two runs by the CPU of the fixed
+// work that is measured beside.
 //
 //   npm run bench -- end-to-end [--engine mysql] [--rounds 3] [--seconds 5] [--in-flight 100] [--rate 100]
 
@@ -44,7 +44,7 @@ const startSide = async (engine: string): Promise<Side> => {
   return { engine, world, counters, ...(databasePid !== undefined && { databasePid }) }
 }
 
-/** What one round of one mode came to; what cannot be known is NaN. */
+/** The result of one round of one mode; unknown values are NaN. */
 type Round = Record<string, number>
 
 const measure = async ({ world, counters, databasePid }: Side, pace: Pace): Promise<Round> => {

@@ -47,16 +47,16 @@ const DIGESTS = `SELECT digest_text AS digest, count_star AS n, sum_timer_wait /
 
 export type EventCpu = {
   accepted: number
-  /** CPU milliseconds an event; NaN for a database that cannot be seen. */
+  /** CPU milliseconds an event; NaN for a database whose process is not visible. */
   server: number
   database: number
   /** The server's self time in milliseconds, by package and folder. */
   places: Map<string, number>
-  /** Empty where the engine does not time its statements. */
+  /** Empty if the engine does not time its statements. */
   digests: Digest[]
 }
 
-/** Publishes events for some seconds under a sampling profiler. Rejects where the server cannot be profiled. */
+/** Publishes events for some seconds under a sampling profiler. Rejects if the server cannot be profiled. */
 export const measureEventCpu = async (
   engine: string,
   { seconds, inFlight }: { seconds: number; inFlight: number },

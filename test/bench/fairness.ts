@@ -8,8 +8,8 @@ import { createDatabase, createWorld } from '../chaos/world.ts'
 import { startServerProcess } from '../delivery/server-process.ts'
 import { startReceivers } from './receivers.ts'
 
-// What two endpoints of a hundred, one that hangs and one that floods, do to the latency of the other 98, from an event
-// to its request: node test/bench/fairness.ts [mysql://root@127.0.0.1:3306 [server processes …]]
+// Measures the effect of two endpoints of a hundred, one that hangs and one that floods, on the latency of the other
+// 98, from an event to its request: node test/bench/fairness.ts [mysql://root@127.0.0.1:3306 [server processes …]]
 
 const ENDPOINTS = 100
 const EVENTS_A_SECOND = 60
@@ -17,7 +17,7 @@ const WELL: [string, string] = ['aside', 'aside']
 const ILL: [string, string] = ['hanging', 'flooding']
 const WARM_UP_MS = 15_000
 const MEASURED_MS = 30_000
-/** What else a machine does disturbs a few of these, and not their median. */
+/** Other load disturbs a few of these, but not their median. */
 const SPELL_MS = 3_000
 
 const ascending = (values: number[]): number[] => values.toSorted((a, b) => a - b)
@@ -26,8 +26,8 @@ const quantile = (sorted: number[], part: number): number => sorted[Math.floor(p
 type Latency = { p50: number; p99: number; most: number }
 
 /**
- * The latencies of 98 endpoints in milliseconds while the other
- * two are as their paths say, each as the median of short spells.
+ * The latencies of 98 endpoints in milliseconds while the other two behave as their paths say, each as the median of
+ * short periods.
  */
 const latencies = async (serverUrl: string, processes: number, [first, second]: [string, string]): Promise<Latency> => {
   const receivers = await startReceivers(ENDPOINTS)

@@ -3,13 +3,13 @@ import { stripVTControlCharacters } from 'node:util'
 
 export const ascending = (values: number[]): number[] => values.toSorted((a, b) => a - b)
 
-/** NaN of nothing. */
+/** NaN for an empty list. */
 export const quantile = (values: number[], part: number): number =>
   values.length === 0 ? Number.NaN : ascending(values)[Math.min(values.length - 1, Math.floor(part * values.length))]!
 
 export const median = (values: number[]): number => quantile(values, 0.5)
 
-/** As many digits as mean something: three. */
+/** Three significant digits. */
 export const show = (value: number | undefined): string => {
   if (value === undefined || Number.isNaN(value)) return '—'
   const digits = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2
@@ -37,10 +37,7 @@ const SAMPLE = JSON.stringify(
   Array.from({ length: 200 }, (_, n) => ({ id: `row ${n}`, at: n * 1e6, text: 'x'.repeat(n) })),
 )
 
-/**
- * CPU milliseconds of a work that is always the same: what else a machine does makes each process's CPU time dearer
- * too.
- */
+/** CPU milliseconds of a constant workload, which show how much other load increases CPU times. */
 export const fixedWorkMs = (): number => {
   const before = process.cpuUsage()
   for (let n = 0; n < 40; n++)

@@ -31,9 +31,9 @@ import { engines } from '../support/databases.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { startTestServer, type TestServer } from '../support/server.ts'
 
-// Random and mutated requests against a running server: what is made from the schema, most of it valid, and the same
-// with characters, tokens, JSON or headers changed. No answer is a 500, none shows what its token does not see, and the
-// server is still there at the end.
+// Sends random and mutated requests to a running server: requests generated from the schema, mostly valid, and the same
+// with changed characters, tokens, JSON or headers. No answer may be a 500 or show what its token does not see, and the
+// server must survive.
 //
 //   node test/bench/fuzz.ts [--count 100000] [--seed 1] [--engine sqlite]
 
@@ -44,7 +44,7 @@ export type Fuzzed = {
   faults: string[]
 }
 
-/** Fills the server's database, sends `count` requests made from `seed`, and tells what was wrong with the answers. */
+/** Fills the server's database, sends `count` requests generated from `seed`, and returns the faults of the answers. */
 export const fuzz = async (
   server: TestServer,
   { seed, count, onProgress = () => {} }: { seed: number; count: number; onProgress?: (done: number) => void },
@@ -120,7 +120,7 @@ const send = (base: string, { method, path, headers, body }: Sent): Promise<Answ
     sent.end(body)
   })
 
-/** Ids that only who sees the organisation may be told. */
+/** Ids that only a token with sight of the organisation may see. */
 const privateIds = Object.fromEntries(
   organisationNames.map(name => [
     name,
@@ -174,7 +174,7 @@ const ids = [
   'delivery submitted S to named S',
 ].map(idOf)
 
-/** Under another thing's id an upsert would create something, and then that id would be no secret any more. */
+/** Under an id of another type an upsert would create an object, and the id would no longer be secret. */
 const idsFor = (field: string, argument: string): string[] => {
   if (argument !== 'id' || !field.startsWith('upsert')) return ids
   const names = { upsertUser: ['user 1'], upsertProject: ['project A1', 'project S1', 'project moved to A'] }[field]
@@ -207,7 +207,7 @@ const strings = [
 ]
 const numbers = [0, 1, -1, 2, 3, 10, 0.5, 1e21, -1e-9, 2 ** 31, 2 ** 53, 1e308]
 
-/** Only these change anything: what the others could change would show to one what was another's. */
+/** Only these change anything; changes by the others would show one what belongs to another. */
 const changing: KindName[] = ['sees one', 'sees one, admin', 'sees two', 'sees the third', 'sees none']
 
 class Requests {
@@ -404,7 +404,7 @@ class Requests {
       : random.one([random.one(ids), random.one(strings), random.one(numbers), null, true])
   }
 
-  /** A path to something that hangs on a type, or to nothing. */
+  /** A path to a related field of a type, or to nothing. */
   #path(type: unknown): string {
     const random = this.#random
     const names: string[] = []
@@ -429,7 +429,7 @@ class Requests {
     )
   }
 
-  /** A body that is not what a body should be. */
+  /** An invalid body. */
   #strange(request: Record<string, unknown>, body: string): string {
     const random = this.#random
     const deep = 1 + random.below(30_000)

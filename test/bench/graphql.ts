@@ -19,11 +19,10 @@ import { engines, migratedDatabase } from '../support/databases.ts'
 import { freePort } from '../support/ports.ts'
 import { addWebhooks } from '../support/webhooks.ts'
 
-// GraphQL queries, signed, answered by Tidings as it starts by default, beside the same schema,
-// resolvers and database on graphql-yoga and on Apollo Server, which ask nobody who they are: node
-// test/bench/graphql.ts [engine …]. Each server is a process of its own, and so is the client;
-// they are measured in turns, and medians are compared. The CPU time of a server is the steadier
-// figure on a machine that has other things to do; that of a database server is not in it.
+// GraphQL queries, signed, answered by Tidings as it starts by default, beside the same schema, resolvers and database
+// on graphql-yoga and on Apollo Server, which authenticate nobody: node test/bench/graphql.ts [engine …]. Each server
+// is a process of its own, and so is the client; they are measured in turns, and medians are compared. On a busy
+// machine the CPU time of a server is the steadier figure; it does not include the database server.
 
 const CALLERS = 16
 const ROUNDS = 7
@@ -55,7 +54,7 @@ type ServerName = keyof typeof SERVERS
 const rivals = new URL('rivals/', import.meta.url)
 const installation = new URL('../../node_modules/.bench-rivals/', import.meta.url)
 
-/** Installs the other servers in a folder of their own, unless what their lock file names is there. */
+/** Installs the other servers in a folder of their own, unless the packages of their lock file are there. */
 const installRivals = (): void => {
   const wanted = JSON.parse(readFileSync(new URL('package-lock.json', rivals), 'utf8')).packages
   const found = new URL('node_modules/.package-lock.json', installation)
@@ -145,7 +144,7 @@ class Server {
     return new Server(name, child, url)
   }
 
-  /** Waits until the server has nothing to do: one that has just started opens the reports of the last quarter. */
+  /** Waits until the server is idle: after its start it opens the reports of the last quarter. */
   async settled(): Promise<void> {
     for (let before = await this.#cpuMs(); ; ) {
       await wait(1_000)

@@ -3,9 +3,9 @@ import { asIdLike, copyRow, idText, newIdLike, templateOf } from './seed.ts'
 import { createToken, type World } from './world.ts'
 
 /**
- * Gives another tenant so many webhooks whose endpoint never answers, and makes so many deliveries due for each.
- * Returns the ids of the webhooks, their url and the tenant's token. The first delivery is made over the API, and is in
- * flight; the others are copies of it.
+ * Gives another tenant a number of webhooks whose endpoint never answers, and makes deliveries due for each. Returns
+ * the ids of the webhooks, their url and the tenant's token. The first delivery is made over the API, and is in flight;
+ * the others are copies of it.
  */
 export const makeDue = async (
   { given: { database }, client, admin, tenant, server }: World,
@@ -30,7 +30,7 @@ export const makeDue = async (
     { url: `${anyWebhook.url}aside` },
     crowd,
   )
-  // It has answered its ping, and hangs from now on.
+  // The endpoint has answered its ping, and hangs from now on.
   const hangingUrl = `${anyWebhook.url}${path}`
   const id = asIdLike(anyWebhook.id, webhookId) as string
   await knex('webhooks').where({ id }).update({ url: hangingUrl })

@@ -9,7 +9,7 @@ import { median, quantile, show, table } from './figures.ts'
 import { makeDue } from './hanging-webhooks.ts'
 import { startWorld, type World } from './world.ts'
 
-// What hangs, and within what time others receive their events meanwhile.
+// Measures the latency of others' events while webhooks and pings hang.
 //
 // npm run bench -- hanging [--engine mysql] [--concurrency 100] [--webhooks 40,400] [--pings 230] [--rate 5] [--seconds
 // 10]
@@ -26,7 +26,7 @@ const { values: options } = parseArgs({
   },
 })
 const DUE_OF_EACH = 10
-/** What hangs has taken all that it gets by then. */
+/** By then the hanging requests have taken all places that they get. */
 const FILL_MS = 3_000
 
 type Trouble = { name: string; make: (world: World) => Promise<() => Promise<string>> }
@@ -68,7 +68,7 @@ const troubles: Trouble[] = [
   },
 ]
 
-/** Keeps so many requests in flight; what it returns ends them and tells how they were answered. */
+/** Keeps a number of requests in flight. The returned function ends them and returns their answers. */
 const inFlight = async (world: World, as: Credentials, query: string, variables: object) => {
   const { url: base } = world.server()
   const answers = new Map<string, number>()
@@ -80,7 +80,7 @@ const inFlight = async (world: World, as: Credentials, query: string, variables:
         const { statusCode, body } = await request(url, { ...given, signal: gone.signal })
         const code = /"code":"(\w+)"/.exec(await body.text())?.[1] ?? 'done'
         answers.set(`${statusCode} ${code}`, (answers.get(`${statusCode} ${code}`) ?? 0) + 1)
-        // A refusal is not asked again at once.
+        // A refused request is not repeated at once.
         await wait(250)
       } catch {
         await wait(250)

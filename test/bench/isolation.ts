@@ -15,8 +15,8 @@ import { cpuMs, memoryMb, resetPeak } from './processes.ts'
 import { copyRow, idText, newIdLike, templateOf } from './seed.ts'
 import { createToken, startWorld, type World } from './world.ts'
 
-// What the worst requests do to everybody else: one document after the other beside 100 deliveries a second of another
-// tenant, which is served by the same process. A server that dies, or is silent for too long, is started again, and the
+// Measures the effect of the worst requests on everybody else: one document after the other, beside 100 deliveries a
+// second of another tenant in the same process. A server that dies or is silent for too long is restarted, and the
 // table says so.
 //
 // npm run bench -- isolation [--engine sqlite] [--only '45 ×'] [--deliveries 1000000 --users 200000] [--rate 100]
@@ -41,9 +41,9 @@ const WINDOW_MS = Number(options.window) * 1000
 const PATIENCE_MS = Number(options.patience) * 1000
 const RATE = Number(options.rate)
 const BASE_MS = 5_000
-/** After its clients have gone, a server that is silent for so long is ended. */
+/** A server that is silent for this long after its clients have left is killed. */
 const GRACE_MS = 5_000
-/** What still runs in the database so long after its client has gone runs on. */
+/** A statement still running this long after its client left counts as left behind. */
 const RUNS_ON_MS = 2_000
 
 const GOAL = { silenceMs: 50, memoryMb: 100, p99: 2 }
@@ -55,10 +55,7 @@ const ORGANISATIONS = 20_000
 const DELIVERIES_A_WEBHOOK = 1_317
 const URL_BYTES = 2_000
 
-/**
- * Fills the database with what there is to ask about, all of it another tenant's than the one whose deliveries are
- * measured.
- */
+/** Fills the database with objects to query, which belong to another tenant than the measured deliveries. */
 const seed = async ({ given: { database }, client, admin, tenant, server, settled }: World): Promise<Prey> => {
   const url = server().url
   const ask = async (query: string, variables: object, as = admin) =>
@@ -87,7 +84,7 @@ const seed = async ({ given: { database }, client, admin, tenant, server, settle
   )
   await settled()
 
-  // The rows to copy are those of Crowd: nothing else has an event yet.
+  // Copies the rows of Crowd, the only ones with an event so far.
   const copy = async (name: string, count: number, change: (n: number) => object, where = {}) => {
     const template = await templateOf(database, name, where)
     const key = 'id' in template ? 'id' : undefined
@@ -176,10 +173,10 @@ const sayOnce = (text: string): void => {
   said.add(text)
 }
 
-/** What one client got. */
+/** The result of one client. */
 type Answered = { what: string; tookMs: number; bytes: number }
 
-/** Sends a request as a client of its own that never parses what it gets, and may go before. */
+/** Sends a request as a client that never parses the answer, and may hang up earlier. */
 const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<Answered> => {
   const dispatcher = new Agent({ connections: 1, headersTimeout: 0, bodyTimeout: 0 })
   const startedAt = performance.now()
@@ -198,7 +195,7 @@ const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<A
       tail = (tail + part).slice(-1_024)
     }
     const code = /"code":"(\w+)"/.exec(head + tail)?.[1]
-    // Of a document that has a mistake, its author wants to know.
+    // Reports an invalid document to its author.
     if (code === 'BAD_USER_INPUT' || statusCode === 400) sayOnce(head.slice(0, 200))
     what =
       code && /^\{"errors"/.test(head) ? `${statusCode} ${code}` : code ? `${statusCode} (${code})` : `${statusCode}`
@@ -211,7 +208,7 @@ const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<A
   return { what, tookMs: performance.now() - startedAt, bytes }
 }
 
-/** What an attack came to, beside the steady load. */
+/** The result of an attack beside the steady load. */
 type Finding = {
   name: string
   answer: string
@@ -268,7 +265,7 @@ const isolate = async (engine: string): Promise<void> => {
         tookMs,
         bytes,
         silenceMs,
-        // A loop that has not come back has written nothing of it.
+        // A blocked event loop has not written its lag.
         lagMs: left.endsWith(ENDED)
           ? Number.NaN
           : lags.reduce((most, line) => Math.max(most, Number(line.split(' ')[1])), 0),
@@ -285,7 +282,7 @@ const isolate = async (engine: string): Promise<void> => {
       await wait(BASE_MS)
       return { answer: '', tookMs: Number.NaN, bytes: 0 }
     }
-    // A process that has just started is slower, and has its memory before it.
+    // A process that has just started is slower, and its memory still grows.
     const warming = world.publish({ rate: RATE })
     await wait(WINDOW_MS)
     await warming()
@@ -303,7 +300,7 @@ const isolate = async (engine: string): Promise<void> => {
   }
 }
 
-/** Sends an attack again and again until the window is over; tells the time of its first round. */
+/** Repeats an attack until the window ends; returns the time of its first round. */
 const strike = async ({ requests = [], hangUpMs, isOnce, run }: Attack, world: World) => {
   const { url } = world.server()
   const startedAt = performance.now()
@@ -328,8 +325,8 @@ const DIED = 'the server DIED'
 const ENDED = 'KILLED'
 
 /**
- * What is left when all clients have gone: statements that run on, a server that works on, is silent or dead. Sees to
- * it that there is one.
+ * What is left when all clients have gone: running statements, or a server that is busy, silent or dead. Ensures that a
+ * server runs.
  */
 const afterwards = async (world: World, counters: Counters | undefined, goneAt: number): Promise<string> => {
   const { pid, url } = world.server()
@@ -342,7 +339,7 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
          AND time >= ${RUNS_ON_MS / 1000 - 1}`,
     )) ?? []
   if (running.length > 0) left.push(`statements that run on: ${running.length}`)
-  // The next document is judged by its own.
+  // Resets the measurement for the next document.
   for (const { id } of running) await counters?.ask(`KILL QUERY ${id}`).catch(() => {})
   if (!memoryMb(pid)) {
     await world.restart()

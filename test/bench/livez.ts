@@ -1,8 +1,8 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { Agent, request } from 'undici'
 
-// Asks a server for /livez every 10 ms, from a process of its own, and tells when asked the longest time without an
-// answer since it was last asked. One that is under way counts.
+// Requests /livez every 10 ms from a process of its own, and reports the longest time without an answer since the last
+// report, including the present wait.
 
 export type Ask = { url: string }
 

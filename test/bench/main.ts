@@ -92,8 +92,8 @@ const list = (): string => {
 }
 
 /**
- * Nothing of a benchmark outlives this process, even when that is killed: it has a folder and a process group of its
- * own.
+ * A benchmark has a folder and a process group of its own, so that nothing of it outlives this process, even if that is
+ * killed.
  */
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-bench-'))
 const care = aftercare(folder)

@@ -11,8 +11,8 @@ import { seedMany } from '../../server/seed.ts'
 import { engines, freshDatabase } from '../support/databases.ts'
 import { addWebhooks } from '../support/webhooks.ts'
 
-// Selectors over many rows against the SQL that one would write by hand, as ratios of the medians of alternating runs;
-// and a walk over all rows with `after` while rows are inserted and deleted.
+// Compares selectors over many rows with handwritten SQL, as ratios of the medians of alternating runs, and walks all
+// rows with `after` while rows are inserted and deleted.
 //
 //   TIDINGS_TEST_DATABASE_URLS=mysql://… node test/bench/mango.ts [--organisations 1000000] [--projects 100000]
 //     [--deliveries 1000000] [--only counts]
@@ -397,7 +397,7 @@ const compareAll = async (database: Database): Promise<void> => {
 /** The medians of runs that take turns, in milliseconds: of many where they are short. */
 const medians = async (...works: (() => Promise<void>)[]): Promise<number[]> => {
   const times = works.map(() => [] as number[])
-  // A server is warm; what is compared is not how soon it becomes so.
+  // Warms up first, because a running server is warm.
   for (const work of works) {
     const from = performance.now()
     for (let n = 0; n === 0 || (n < 2_000 && performance.now() - from < 500); n++) await work()
@@ -456,7 +456,7 @@ const walk = async (database: Database): Promise<void> => {
         else seen.add(id)
       }
       if (found.length < 5_000) break
-      // One that has gone by then is no place to go on from, unless the order is that of the ids.
+      // A row that is gone by then cannot be continued from, unless the order is that of the ids.
       after = found.findLast(({ name }) => !name.includes('Passing'))!.id
     }
     const seconds = (performance.now() - started) / 1000

@@ -7,7 +7,7 @@ import { createDatabase, createWorld, type World } from '../chaos/world.ts'
 import { startServerProcess } from '../delivery/server-process.ts'
 import { startReceivers } from './receivers.ts'
 
-// The memory of one server process under load, with a million deliveries waiting for later and half of the endpoints
+// Measures the memory of one server process under load, with a million deliveries that wait and half of the endpoints
 // answering a byte at a time: node test/bench/memory.ts mysql://root@127.0.0.1:3306 [minutes]
 
 const WAITING = 1_000_000

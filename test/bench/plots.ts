@@ -23,7 +23,7 @@ import { median } from './figures.ts'
 import { startReceivers } from './receivers.ts'
 import { barPlot, linePlot } from './svg-plot.ts'
 
-// The figures of docs/performance.md: measures, keeps the results as JSON beside the plots, and draws these.
+// Measures the figures of docs/performance.md, keeps them as JSON beside the plots, and draws the plots.
 //
 //   npm run bench -- --plot [--engine mysql] [--processes 4] [--deliveries 10000] [--rows 300000] [--seconds 10]
 //   npm run bench -- --plot --draw        draws again from the JSON that is there
@@ -43,7 +43,7 @@ const { values: options } = parseArgs({
 type Point = { x: number; y: number }
 type Figures = {
   measured: { at: string; engine: string; cores: number; processor: string; node: string; minutes: number }
-  /** Deliveries a second by so many processes. */
+  /** Deliveries a second, by the number of processes. */
   processes: Point[]
   /** Milliseconds of a claim of 200, by rows in the queue that are not due. */
   claim: Point[]
@@ -72,7 +72,7 @@ const measureProcesses = async (engine: string): Promise<Point[]> => {
   }
 }
 
-/** 1,000, 10,000 … up to the rows that are asked for. */
+/** 1,000, 10,000 … up to the requested rows. */
 const sizes = (from: number): number[] => {
   const most = Number(options.rows)
   const found: number[] = []
@@ -103,7 +103,7 @@ const QUERIES: Record<string, MangoQuery> = {
 }
 const QUERY_ROUNDS = 9
 
-/** History is seeded for a tenth of the rows of the queue's figure: its rows are ten times as large. */
+/** Seeds half as many deliveries as the claim's figure has rows, because their rows are larger. */
 const measureQueries = async (engine: string): Promise<Record<string, Point[]>> => {
   const { database: migrated, url, drop } = await migratedDatabase(engine)
   const now = Date.now()
@@ -154,7 +154,10 @@ const PARTS: [part: string, places: RegExp][] = [
   ],
   ['signatures', /^(jose|node:crypto|server\/keys|native .*(sign|hmac|hash))/i],
   ['rules and queries', /^(server\/(domain|mango|metrics|tracing)|server$|shared|dataloader|uuid|pino)/],
-  ['database driver', /^(server\/database|knex|mysql2|native .*writev?|node:net|node:sqlite|node:internal)/],
+  [
+    'database driver and sockets',
+    /^(server\/database|knex|mysql2|native .*writev?|node:net|node:sqlite|node:internal)/,
+  ],
   ['delivery', /^(server\/delivery|undici|ipaddr)/],
 ]
 const OTHER = 'Node itself'
@@ -167,7 +170,7 @@ const KINDS: [kind: string, digests: RegExp][] = [
   ['commits', /^(BEGIN|COMMIT|START|ROLLBACK)/i],
 ]
 
-/** Splits a sum as the shares of what it is made of say. */
+/** Splits a sum in proportion to the shares of its parts. */
 const split = (sum: number, shares: [name: string, share: number][]): Record<string, number> => {
   const whole = shares.reduce((total, [, share]) => total + share, 0)
   const parts: Record<string, number> = {}
@@ -237,7 +240,7 @@ const draw = ({ measured, processes, claim, queries, cpu }: Figures): void => {
       Object.entries(queries).map(([name, points]) => ({ name, points })),
     ),
     cpu: barPlot(
-      `CPU of an event with one delivery, from its mutation to its record (${on})`,
+      `CPU of an event (${on})`,
       'ms',
       Object.entries(cpu).map(([name, parts]) => ({ name, parts })),
     ),

@@ -1,8 +1,8 @@
 import { readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 
-// What processes cost, read from /proc.
+// CPU and memory of processes, read from /proc.
 
-/** The kernel's clock ticks are hundredths of a second wherever Linux runs Node. */
+/** A clock tick of the kernel is a hundredth of a second wherever Linux runs Node. */
 const MS_A_TICK = 10
 
 type Stat = { pid: number; parent: number; ticks: number }
@@ -75,8 +75,8 @@ const listeningInodes = (file: string, port: number): string[] =>
     })
 
 /**
- * Resident memory in MB of a process with those that it has started: now, and at most the most that there was since
- * `resetPeak`, since each may have had its own at another time. Undefined if the process is gone.
+ * Resident memory in MB of a process and its descendants: now, and an upper bound of the peak since `resetPeak`,
+ * because the peaks may be at different times. Undefined if the process is gone.
  */
 export const memoryMb = (pid: number): { now: number; peak: number } | undefined => {
   const [own, ...others] = treeOf(pid).map(ownMemoryMb)
@@ -97,7 +97,7 @@ const ownMemoryMb = (pid: number): { now: number; peak: number } | undefined => 
   }
 }
 
-/** Forgets the most memory that there was. */
+/** Resets the peak memory. */
 export const resetPeak = (pid: number): void => {
   for (const each of treeOf(pid)) writeFileSync(`/proc/${each}/clear_refs`, '5')
 }

@@ -4,9 +4,9 @@ import { engines } from '../support/databases.ts'
 import { measureEventCpu } from './event-cpu.ts'
 import { show, table } from './figures.ts'
 
-// Where the CPU of an event goes: the server's by package and folder, as its sampling profiler sees it, and the
-// database's by kind of statement, as MySQL's performance schema times it (waits for the disk are in that). MariaDB has
-// that schema off by default.
+// Splits the CPU of an event: the server's by package and folder, from a sampling profiler, and the database's by kind
+// of statement, from MySQL's performance schema (which includes waits for the disk). MariaDB has that schema off by
+// default.
 //
 //   npm run bench -- profile [--engine mysql] [--seconds 5] [--in-flight 100]
 

@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs'
 import { Session } from 'node:inspector/promises'
 import { isMainThread } from 'node:worker_threads'
 
-// Loaded into a server with --import: SIGUSR2 begins to sample its CPU, another ends that and writes the profile down.
+// Loaded into a server with --import: SIGUSR2 starts a CPU profile, a second one ends it and writes it to a file.
 
 const file = process.env.BENCH_PROFILE_FILE
 let session: Session | undefined

@@ -2,8 +2,8 @@ import { setTimeout as wait } from 'node:timers/promises'
 import type { Credentials } from '../../shared/hmac.ts'
 import { createClient } from './client.ts'
 
-// Publishers in a process of their own, for benchmarks: from `start` to `stop` they submit project reports, so many in
-// flight or so many a second, each of another project and quarter; then they tell what was answered, and when.
+// Publishers in a process of their own, for benchmarks: from `start` to `stop` they submit project reports, with a
+// number in flight or a rate, each of another project and quarter; then they report the answers and their times.
 
 export type Start = {
   kind: 'start'
@@ -27,9 +27,9 @@ export type Published = {
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
-/** Far from the quarters that a scheduler opens reports of. */
+/** Far from the quarters whose reports a scheduler opens. */
 const FIRST_YEAR = 3000
-/** After `stop`, what is not answered within this is unanswered. */
+/** How long after `stop` an answer still counts. */
 const GRACE_MS = 5_000
 const MOST_IN_FLIGHT = 2_000
 const TICK_MS = 5

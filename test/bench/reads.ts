@@ -17,8 +17,8 @@ import { engines, freshDatabase } from '../support/databases.ts'
 import { rowsRead } from '../support/rows-read.ts'
 import { median, show } from './figures.ts'
 
-// What support asks of many deliveries, as an admin and as a token that sees few organisations, beside SQL by hand:
-// milliseconds (the median of five) and the rows that the engine says it read.
+// Measures support's questions on many deliveries, as an admin and as a token that sees few organisations, beside
+// handwritten SQL: milliseconds (the median of five) and the rows that the engine says it read.
 //
 //   npm run bench -- reads [--events 100000] [--deliveries 500000] [--engine NAME]
 //   node test/bench/reads.ts --url mysql://…   on a database that `tidings server seed` has filled; it is left so

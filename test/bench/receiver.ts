@@ -2,8 +2,8 @@ import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
 // A receiver in a process of its own, for benchmarks: one port an endpoint, answers at once; a path that ends in
-// /hanging never, one that ends in /flooding without end, one that ends in /trickling a byte at a time. Tells its
-// parent, when asked and except of a path that ends in /aside, which project reports it has been told of, and when.
+// /hanging never, one that ends in /flooding without end, one that ends in /trickling a byte at a time. On request, it
+// tells its parent which project reports it has received, and when, except on a path that ends in /aside.
 
 const CHUNK = Buffer.alloc(65_536, 'x')
 const flood = (response: ServerResponse): void => {

@@ -1,8 +1,8 @@
 import { v7 as uuid } from 'uuid'
 import { type Database, marks, run } from '../../server/database/connect.ts'
 
-// Rows in bulk, without the API. Each is a copy of a row that the API has made, but for the columns that are named:
-// what else a version of the schema has, and how it writes ids down, comes along by itself.
+// Inserts rows in bulk, without the API. Each is a copy of a row that the API has created, except the named columns, so
+// that the other columns and the form of ids fit any version of the schema.
 
 export type Row = Record<string, unknown>
 
@@ -36,10 +36,10 @@ export const copyRow = async (
   }
 }
 
-/** A new id of version 7, as text, or as bytes where the template's is. */
+/** A new id of version 7, as text or bytes like the template's. */
 export const newIdLike = (template: unknown): unknown => asIdLike(template, uuid())
 
-/** An id as the template's are written. */
+/** An id in the form of the template's. */
 export const asIdLike = (template: unknown, id: string): unknown =>
   Buffer.isBuffer(template) ? Buffer.from(id.replaceAll('-', ''), 'hex') : id
 

@@ -5,14 +5,14 @@ import { must } from './client.ts'
 import { openCounters } from './database-counters.ts'
 import { startWorld } from './world.ts'
 
-// Every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled, as the
-// database's general log has them: npm run bench -- statements [engine]. The log is switched on for that moment, on the
+// Prints every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled,
+// from the database's general log: npm run bench -- statements [engine]. The log is switched on for that moment, on the
 // whole server.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
 const SHOWN = 220
-/** The look at an idle queue, and others' turns, are over by then. */
+/** By then other periodic statements are over. */
 const QUIET_MS = 1_500
 
 type Logged = { at: string; connection: number; statement: string }
@@ -28,7 +28,7 @@ const statementsOf = async (engine: string): Promise<Logged[]> => {
     await world.settled()
   }
   try {
-    // What is asked once, at the first request of a token or of all, is not an event's.
+    // Statements of a token's first request do not belong to an event.
     for (const quarter of ['3000-1', '3000-2', '3000-3']) await submit(projectIds[0]!, quarter)
     await wait(QUIET_MS)
     const own = await ask<{ id: number }>('SELECT CONNECTION_ID() AS id')

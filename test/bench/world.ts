@@ -10,9 +10,8 @@ import { type Client, createClient, must } from './client.ts'
 import type { Published, Start } from './publishers.ts'
 import { startReceivers } from './receivers.ts'
 
-// What end-to-end benchmarks work on: a server process on a database of its own, set up over its API; publishers and
-// receivers in processes of their own. It knows nothing of the server's insides, so that it measures any version of
-// them.
+// The environment of end-to-end benchmarks: a server process on its own database, set up over its API, with publishers
+// and receivers in processes of their own. It uses no internals of the server, so that it can measure any version.
 
 const PUBLISHERS = 10
 const ENDPOINTS = 100
@@ -20,7 +19,7 @@ const EVENT = 'project_report_quarterly_submitted'
 
 export type Pace = Start['pace']
 
-/** Latencies are milliseconds; what has not arrived counts as if it did when the window ended. */
+/** Latencies are in milliseconds; an event that has not arrived counts as if it arrived at the window's end. */
 export type Window = {
   accepted: number
   acceptedPerSecond: number
@@ -50,9 +49,9 @@ export type World = {
   client: Client
   tenant: Tenant
   server(): ServerProcess
-  /** Starts a server in place of the one that there was, which is ended if it still runs. */
+  /** Replaces the server, ending the old one if it still runs. */
   restart(): Promise<void>
-  /** Begins to publish; what it returns ends it, waits for what is on its way, and tells. */
+  /** Begins to publish. The returned function stops it, waits for what is in flight, and returns the results. */
   publish(pace: Pace): () => Promise<Window>
   /** Resolves when nothing is queued. Throws an Error after `withinMs`. */
   settled(withinMs?: number): Promise<void>
@@ -112,7 +111,7 @@ export const startWorld = async (
   }
 }
 
-/** The schedule of retries that a server has by default, and not a rehearsal's. */
+/** The default retry schedule. */
 const SCHEDULE = { TIDINGS_RETRY_SCHEDULE: '5,10,20,40,80,160,320,640,1280,2560' }
 
 const program = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
@@ -176,7 +175,7 @@ const createTenant = async (given: {
   return { publishers, organisationId, projectIds, webhookIds, submitterId }
 }
 
-/** What is acknowledged has so long to arrive. */
+/** How long an acknowledged event may take to arrive. */
 const ARRIVAL_MS = 5_000
 
 const windowOf = async (

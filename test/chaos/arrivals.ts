@@ -20,7 +20,7 @@ export type Arrival = {
   isWritten: boolean
   iat: number | null
   exp: number | null
-  /** What is wrong with the request: a check of the token that failed, or a path that nobody should ask for. */
+  /** The fault of the request: a failed check of the token, or an unexpected path. */
   wrong: string | null
 }
 
@@ -37,9 +37,7 @@ const COLUMNS = [
   'wrong',
 ] as const
 
-/**
- * The log of all endpoints, in a file: it is written in one process and read in another, and may be larger than memory.
- */
+/** The log of all endpoints in a file, written by one process and read by another; it may be larger than memory. */
 export const openArrivals = (file: string) => {
   const database = new DatabaseSync(file)
   database.exec(`PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;

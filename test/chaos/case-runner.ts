@@ -11,10 +11,10 @@ import { type Expectation, openStage } from './stage/stage.ts'
 export type CaseOptions = {
   /** Names of cases, or `all`. */
   names: string[]
-  /** Which engines, of those that there are; all if empty. */
+  /** The engines to run on; all if empty. */
   engines: string[]
   size: number | undefined
-  /** Whether the database servers that the environment names may be made read-only, and the like. */
+  /** Whether cases may make the named database servers read-only and change their settings. */
   ownsServers: boolean
   repeat: number
 }
@@ -30,7 +30,7 @@ type Result = {
 export const listCases = (): string =>
   cases.map(({ name, engines, says }) => `${name.padEnd(28)} ${engines.join(', ').padEnd(24)} ${says}`).join('\n')
 
-/** Runs cases one after the other on each engine, and returns whether none was red. */
+/** Runs cases one after the other on each engine, and returns whether all passed. */
 export const runCases = async (options: CaseOptions): Promise<boolean> => {
   const unknown = options.names.filter(name => name !== 'all' && !cases.some(it => it.name === name))
   if (unknown.length > 0) throw new Error(`There is no case ${unknown.join(', ')}. --list shows those that there are.`)

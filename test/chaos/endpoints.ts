@@ -1,8 +1,8 @@
 import type { EventType, WebhookOrdering } from '../../shared/vocabulary.ts'
 import { portion } from './random.ts'
 
-// The endpoints of a run: what each is to have, and how it behaves. What an endpoint does with a delivery depends on
-// the delivery's id and on how often it has come before, and on nothing else.
+// The endpoints of a run: their expected events and their behaviour. What an endpoint does with a delivery depends only
+// on the delivery's id and the number of its earlier arrivals.
 
 export type Behaviour =
   | 'good'
@@ -69,7 +69,7 @@ export const endpoints: readonly Endpoint[] = [
   { behaviour: 'throttling', projects: [11] },
   { behaviour: 'redirecting', projects: [12] },
   { behaviour: 'rejecting', projects: [13] },
-  // What comes one after the other must not come faster than it can be answered.
+  // Ordered events must not come faster than they can be answered.
   { behaviour: 'good', organisations: [3], ordering: 'project' },
   { behaviour: 'resetting', events: ['project_report_quarterly_approved'], projects: [14, 15], ordering: 'project' },
 ]

@@ -8,7 +8,7 @@ export type Fault = {
   kind: 'kill' | 'terminate' | 'freeze'
 }
 
-/** A fault as it came to pass, in epoch milliseconds: from the signal until the target served again. */
+/** A fault that happened, in epoch milliseconds: from the signal until the target served again. */
 export type Disturbance = Fault & { from: number; to: number }
 
 const SECOND_MS = 1000

@@ -7,9 +7,9 @@ import type { LoadResult } from './load.ts'
 import { rules, type Timeline, tell, time, waits } from './timeline.ts'
 import type { World } from './world.ts'
 
-// What must hold at the end of a run, of all that is in the database and in the endpoints' log.
+// The invariants at the end of a run, over the database and the endpoints' log.
 
-/** Each invariant by its sentence, with what offends it. */
+/** Each invariant as a sentence, with its violations. */
 export type Findings = Map<string, string[]>
 
 export type Figures = Record<string, number | string>
@@ -49,10 +49,7 @@ const finder = (findings: Findings, sentence: string) => {
   return wrong
 }
 
-/**
- * Whether faults, of some kinds or of any, lie between two times;
- * those of the past stay in mind for so long as they were felt.
- */
+/** Whether faults, of some kinds or any, lie between two times, including the time of their after-effects. */
 const among =
   (disturbances: Disturbance[]): Timeline['disturbances'] =>
   (from, to, ...kinds) =>
@@ -194,7 +191,7 @@ const checkDeliveries = async (given: Given, findings: Findings, figures: Figure
   figures['retries late while nothing was out of order'] = quantiles(lateUndisturbed)
 }
 
-/** Catching up after an outage included. */
+/** Includes the time to catch up after an outage. */
 const LATE_MS = 5_000
 
 const quantile = (values: number[], part: number): number | undefined =>
@@ -208,7 +205,7 @@ const nameOf = (world: World, { webhook_id }: DeliveryRow): string => {
   return `${endpoints[index]?.behaviour} (${index})`
 }
 
-/** From an answer to where every process knows of it, and has sent what it had in its hands. */
+/** The time from an answer until every process knows of it, and has sent what it held. */
 const TOLD_WITHIN_MS = 1_000
 
 const checkHolds = ({ arrivals, disturbances }: Given, findings: Findings): void => {
@@ -260,7 +257,7 @@ const checkOrder = async ({ world, arrivals, disturbances }: Given, findings: Fi
         const ended = arrived.get(before.id)?.filter(it => it.isWritten && it.endedAt! <= first.arrivedAt) ?? []
         if (ended.length === 0) wrong.push(`${what} came at ${time(first.arrivedAt)}, before the last was answered`)
         const late = arrived.get(before.id)?.find(it => it.arrivedAt > first.arrivedAt)
-        // One that stood still, or its connection, may have held a request in its hands that another has made since.
+        // A process that stood still may have held a request that another has made since.
         if (late && among(disturbances)(before.created_at, late.arrivedAt, 'freeze').length === 0) {
           wrong.push(`${what} came at ${time(first.arrivedAt)}, and the last again at ${time(late.arrivedAt)}`)
         }
@@ -302,7 +299,7 @@ const checkServers = ({ servers, disturbances }: Given, findings: Findings): voi
     // Waking, it finds that all it waited for has taken too long.
     const wasFrozen = (at: number) =>
       disturbances.some(it => it.target === server.server && it.kind === 'freeze' && it.from <= at && it.to >= at)
-    // What a frozen process holds locked is not available for as long as it may be waited for.
+    // The locks of a frozen process can last longer than a wait.
     const someoneWasFrozen = (at: number) =>
       disturbances.some(it => it.kind === 'freeze' && it.from <= at && it.to >= at - 2 * WAITED_MS)
     for (const line of server.lines) {

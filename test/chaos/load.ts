@@ -5,10 +5,7 @@ import { signRequest } from '../../shared/hmac.ts'
 import { seeded } from './random.ts'
 import type { World } from './world.ts'
 
-/**
- * A mutation that was answered with an error it should not have
- * been answered with, unless something was out of order then.
- */
+/** A mutation with an error that is only acceptable during a fault. */
 export type Refusal = { at: number; tookMs: number; mutation: string; code: string; message: string }
 
 export type LoadResult = {
@@ -26,7 +23,7 @@ export type Target = { url: string; avoidUntil: number }
 
 const ANSWER_WITHIN_MS = 12_000
 const AVOID_MS = 2_000
-/** Beyond so many requests under way, none is added: the load is what the servers bear. */
+/** The most requests under way, so that the load is what the servers can bear. */
 const MOST_UNDER_WAY = 400
 const APPROVED_PART = 0.2
 const TICK_MS = 20
@@ -142,7 +139,7 @@ export const startLoad = (given: { world: World; rate: number; seed: number; tar
 
   return {
     result,
-    /** Adds nothing more, and resolves when what is under way has happened, or after `withinMs` has been given up. */
+    /** Adds no more, and resolves when everything under way is done, or after `withinMs`. */
     async stop(withinMs: number): Promise<LoadResult> {
       if (!isOver) clearInterval(ticking)
       isOver = true

@@ -1,18 +1,18 @@
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
-// A way between a server process and its database (MySQL or MariaDB) that a case can break, slow down, or stop at a
+// A proxy between a server process and its database (MySQL or MariaDB) that a case can break, slow down, or stop at a
 // statement.
 
 /** A statement that was stopped on its way. */
 export type Held = {
   text: string
-  /** Lets it through, with all that waits behind it on its connection. */
+  /** Releases it, with everything behind it on its connection. */
   release(): void
 }
 
 export type Hold = {
-  /** Resolves when a statement has come and stands still. Never, if none comes. */
+  /** Resolves when a statement has arrived and is held; never if none comes. */
   caught: Promise<Held>
   /** How many stand still, or are on their way to it. */
   count(): number
@@ -23,22 +23,21 @@ export type Hold = {
 /** An error of the database. `instead`: a statement that the database is given in place of the one that fails. */
 export type Failure = { errno: number; sqlState: string; message: string; instead?: string }
 
-/** Which statements are meant: those whose text matches, or those that a function picks. */
+/** Selects statements by a pattern or a function. */
 export type Pattern = RegExp | ((text: string) => boolean)
 
 export type DatabaseProxy = {
-  /** The database's address by this way. */
+  /** The database's address through this proxy. */
   url: string
   /**
-   * Connections stay and new ones are taken, and nothing comes through, the end of a connection neither: a host gone
-   * without a word.
+   * Connections stay and new ones are accepted, but nothing passes, not even the end of a connection: a vanished host.
    */
   hole(): void
   /** Breaks every connection; new ones are taken. */
   cut(): void
   /** Breaks every connection, and refuses new ones. */
   refuse(): void
-  /** Ends `hole` and `refuse`: what waited comes through. */
+  /** Ends `hole` and `refuse`; waiting data passes. */
   mend(): void
   /** Milliseconds that each byte takes longer from now on, each way. */
   delay(ms: number): void
@@ -61,7 +60,7 @@ const HEADER_BYTES = 4
 
 type Gate = { isOpen: boolean; onReached?: (() => void) | undefined }
 
-/** One direction of a connection: chunks in their order, each after its delay, none past a gate that is closed. */
+/** One direction of a connection: chunks in order, each after its delay, none past a closed gate. */
 class Lane {
   readonly #write: (chunk: Buffer) => void
   readonly #items: (Gate | { chunk: Buffer; at: number })[] = []
@@ -224,7 +223,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
   const server = createServer(client => {
     client.on('error', () => {})
     if (isRefusing) return void client.resetAndDestroy()
-    // A host that is gone takes no connection; it only seems so to who connects to this proxy.
+    // A vanished host accepts no connection; connecting to this proxy only seems to succeed.
     const upstream = isHoled ? undefined : connect(Number(port), hostname)
     client.setNoDelay()
     upstream?.setNoDelay()
@@ -280,7 +279,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
     },
     mend() {
       isRefusing = false
-      // What a client sent that is gone by now never arrives.
+      // Data of a client that is gone never arrives.
       for (const link of [...links]) {
         if (!link.upstream || link.client.destroyed || link.upstream.destroyed) end(link)
       }

@@ -10,8 +10,7 @@ import { type Arrival, openArrivals } from './arrivals.ts'
 import { type Action, actionOf, endpoints } from './endpoints.ts'
 import { seeded } from './random.ts'
 
-// The endpoints of a run, in a process of their own that nothing
-// happens to. Started with the path of the log and the seed.
+// The endpoints of a run, in a process of their own without faults. Started with the path of the log and the seed.
 
 export type ToReceivers = { keys: Jwk[]; issuer: string } | 'calm' | 'finish'
 export type FromReceivers = { urls: string[] } | { arrived: number } | 'finished'
@@ -124,7 +123,7 @@ const listen = (server: Server, port = 0): Promise<number> =>
     })
   })
 
-/** Now and then nobody listens, until all is to be calm. */
+/** Now and then an endpoint does not listen, until the calm phase. */
 const refuseAtTimes = async (server: Server, port: number): Promise<void> => {
   const random = seeded(Number(seed))
   while (!isCalm) {

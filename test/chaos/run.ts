@@ -40,18 +40,18 @@ export type Chaos = {
 const ISSUER = 'https://tidings.example'
 const SCHEDULE = '0.4,0.8,1.6,3.2'
 const ATTEMPT_MS = 15_000
-/** So long after the load's end, mutations that have had no answer are left at that. */
+/** How long after the load's end mutations may still be answered. */
 const GIVE_UP_MS = 30_000
 const PROGRESS_EVERY_MS = 10_000
-/** A database that answers again is felt for so long: connections are made anew. */
+/** How long the after-effects of a database outage last, while connections are made anew. */
 const RECOVERY_MS = 2_000
 
 /** A server by its number: the same place, whichever process fills it. */
 type Slot = Target & { number: number; process: ServerProcess | undefined }
 
 /**
- * Runs servers under load while faults happen to them, to their database and at their endpoints; lets what is owed be
- * delivered; and checks what must hold.
+ * Runs servers under load with faults of the servers, their database and their endpoints; waits for the pending
+ * deliveries; then checks the invariants.
  */
 export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figures: Figures }> => {
   const { databaseUrl, instance, folder, seed, servers, rate, loadMs, faults } = chaos

@@ -2,8 +2,7 @@ import type { AttemptRow, DeliveryRow } from '../../server/domain/resources.ts'
 import type { Arrival } from './arrivals.ts'
 import type { Disturbance } from './faults.ts'
 
-// What must hold of one delivery, told twice: by the database, and
-// by the endpoint it went to. Each rule returns what is wrong.
+// The invariants of one delivery, as seen by the database and by its endpoint. Each rule returns its violations.
 
 export type Timeline = {
   delivery: DeliveryRow
@@ -38,7 +37,7 @@ const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs, disturbances 
   if (status === 'delivered') {
     return acknowledged.length > 0 ? [] : ['is delivered, but the endpoint has not acknowledged it']
   }
-  // The sender may never have known: its process ended or froze first, and what came after failed.
+  // The sender may not know of it: its process ended or froze first, and later attempts failed.
   const known = acknowledged.find(
     ({ isWritten, arrivedAt, endedAt }) =>
       isWritten && disturbances(arrivedAt - CLOCKS_MS, endedAt! + RECORDED_WITHIN_MS, 'kill', 'freeze').length === 0,
@@ -133,7 +132,7 @@ const logged: Rule = ({ attempts, arrivals }) => {
     return false
   }
   const wrong: string[] = []
-  // The shortest first: one that froze has a time in which much may have arrived.
+  // Shortest first, because much may have arrived during an attempt that froze.
   const made = attempts.toSorted((a, b) => (a.duration_ms ?? 0) - (b.duration_ms ?? 0))
   for (const attempt of made.filter(({ status_code }) => status_code !== null)) {
     if (take(attempt, ({ status }) => status === attempt.status_code)) continue

@@ -24,7 +24,7 @@ const present = fileURLToPath(new URL('../..', import.meta.url))
 const PHASE_MS = 4_000
 const SENDERS = 4
 const PROJECTS = 2_000
-/** So many changes are sent a second time as they were, to another server. */
+/** One in this many changes is sent again unchanged to another server. */
 const REPLAY_EACH = 5
 
 const name = `tidings_upgrade_${randomBytes(4).toString('hex')}`
@@ -116,7 +116,7 @@ const change = async (by: Credentials, variables: object, n: number): Promise<vo
       if (answer.status !== 503) throw new Error(JSON.stringify(answer))
     } catch (error) {
       if (!(error instanceof TypeError)) throw error
-      // Whether it was made before the connection broke is known with a key only.
+      // Without a key it is unknown whether it was made before the connection broke.
       if (n % 2 === 1) {
         count.lost += 1
         return
@@ -186,7 +186,7 @@ try {
     serving.push(await startServer(present))
     await sleep(PHASE_MS)
     serving.splice(serving.indexOf(old), 1)
-    // What was sent to it has been answered by then, as behind a proxy that takes it out.
+    // Its requests are answered by then, as behind a proxy that removes it.
     await sleep(1_000)
     old.process.kill('SIGTERM')
     await once(old.process, 'exit')

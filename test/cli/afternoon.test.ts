@@ -9,8 +9,7 @@ import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
-// An afternoon with the command line, as a person has it: in a
-// terminal, each step following what the one before it said.
+// An afternoon with the command line in a terminal, where each step follows what the previous one said.
 
 const home = temporaryFolder()
 const bin = join(home, 'bin')
@@ -38,9 +37,7 @@ for (const [columns, rows] of [
     })
     await shell.waitForOutput(/^\$ /m)
     const seen: string[] = []
-    /**
-     * Types a line, and gives what it printed once the shell asks for the next; keys in between answer its questions.
-     */
+    /** Types a line, and returns its output when the prompt is back; the keys answer its questions. */
     const type = async (line: string, ...questions: [RegExp, ...string[]][]): Promise<string> => {
       await shell.clear()
       await shell.press(`${line}; echo "=$?="`, 'Enter')
@@ -123,7 +120,7 @@ for (const [columns, rows] of [
     assert.match(await type(revoke, [/\(y\/N\):/, 'y', 'Enter']), /Revoked +2[\s\S]*=0=/)
     assert.match(await type('tidings tokens list --active'), /ci-2/)
 
-    // Nothing was wider than the terminal but what is to be copied whole; tmux joins what it has wrapped.
+    // Nothing was wider than the terminal except text to copy; tmux joins wrapped lines.
     const wide = seen
       .flatMap(text => text.split('\n'))
       .filter(line => displayWidth(line) > columns && !/^(\$ |Payload)|^(Revoke|\s*→?\s*tidings )/.test(line))

@@ -4,7 +4,7 @@ import { withAdvice } from '../../cli/verify/check-advice.ts'
 import { readToken } from '../../cli/verify/token-source.ts'
 import { type CheckName, type Jwk, verifyDeliveryToken } from '../../shared/delivery-token.ts'
 
-// What a reader is told to do about a token that is not as the service makes them.
+// The advice for tokens that Tidings did not make.
 
 const at = new Date('2026-11-21T00:40:01Z')
 const now = at.getTime() / 1000

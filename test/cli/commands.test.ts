@@ -297,8 +297,8 @@ test('a mutation is sent again under its key until it is answered, and --verbose
   assert.match(keys[0]!, /^[0-9a-f-]{36}$/)
   assert.equal(new Set(server.received.map(({ nonce }) => nonce)).size, 5, 'each is signed anew')
   assert.deepEqual(
-    [...stderr.matchAll(/(\(ECONNRESET\)|answered 502|Not now|still at work).*Trying again in/g)].map(([, why]) => why),
-    ['(ECONNRESET)', 'answered 502', 'Not now', 'still at work'],
+    [...stderr.matchAll(/(\(ECONNRESET\)|answered 502|Not now|still working).*Trying again in/g)].map(([, why]) => why),
+    ['(ECONNRESET)', 'answered 502', 'Not now', 'still working'],
   )
   await run(args, { data: { webhook } })
   assert.notEqual(server.received[0]!.idempotencyKey, keys[0], 'another run has another key')

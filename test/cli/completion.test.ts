@@ -123,7 +123,7 @@ test('each shell gets its script, and another is wrong usage that names them', a
   assert.match(stderr, /bash, zsh, fish, powershell/)
 })
 
-/** Where the shells find `tidings`, and what tells it which server to ask. */
+/** The folder with `tidings` for the shells, and the environment with its server. */
 const bin = join(home, 'bin')
 mkdirSync(bin)
 symlinkSync(fileURLToPath(new URL('../../bin/tidings.js', import.meta.url)), join(bin, 'tidings'))
@@ -134,7 +134,7 @@ const env = {
 }
 const without = (shell: string) => (spawnSync(shell, ['-c', ':']).status === 0 ? false : `${shell} is not installed`)
 
-/** The line that a shell has made of each of these after a tab, as its line editor shows it. */
+/** The line after a tab in a shell's line editor, for each of these. */
 const pressTab = async (shell: string[], settingUp: string[], lines: string[]) => {
   const terminal = await openTerminal(shell, { env: { ...env, PS1: '> ' }, columns: 200 })
   await terminal.press([...settingUp, 'echo re""ady'].join('; '), 'Enter')

@@ -59,7 +59,7 @@ test('TIDINGS_PROFILE chooses a profile, and --profile comes before it', async (
 test('an environment variable that hides part of a named profile is told of', async () => {
   const home = saved({ b: { url: unreachable } })
   const { stderr } = await tidings(['whoami', '--profile', 'b'], { home, env: { TIDINGS_URL: server.url } })
-  assert.match(stderr, /TIDINGS_URL in the environment takes the place of what profile b says/)
+  assert.match(stderr, /TIDINGS_URL in the environment overrides what profile b says/)
 })
 
 test('the secret of a profile is not used with another API key', async () => {

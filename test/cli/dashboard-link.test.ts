@@ -8,7 +8,7 @@ import { type Answer, connectedTo, type Received, startStubServer } from './stub
 import { noTerminal, openShell } from './terminal.ts'
 import { temporaryFolder } from './tidings.ts'
 
-// What the dashboard does with servers that flood it, are away, limit it, or send what is meant for the terminal.
+// The dashboard with servers that flood it, are unreachable, limit it, or send control characters.
 
 const home = temporaryFolder()
 const viewer = {
@@ -123,7 +123,7 @@ suite('the dashboard and its server', { skip: noTerminal, timeout: 120_000 }, ()
       times.push(Date.now() - at)
     }
     times.sort((a, b) => a - b)
-    // By hand it is less than 100; here three processes are in it, and the machine has other tests to run.
+    // Usually less than 100; here three processes are involved, and other tests run too.
     assert.ok(times[5]! < 1000, `keys were shown after ${times.join(', ')} ms`)
     assert.ok(server.received.length - before <= 30, 'a key asks for a look, and a look is one request')
   })
@@ -142,7 +142,7 @@ suite('the dashboard and its server', { skip: noTerminal, timeout: 120_000 }, ()
     server.reset = true
     await terminal.waitFor(/○ no answer for \d+ s, as of \d\d:\d\d:\d\d/)
     await terminal.waitFor(
-      /was not reached: the connection was broken off\s+\(ECONNRESET\)\. Still trying\. What is shown is of \d\d:\d\d/,
+      /was not reached: the connection was reset\s+\(ECONNRESET\)\. Still trying\. The screen shows the state of \d\d/,
     )
     server.reset = false
     await terminal.waitFor(/● live/)

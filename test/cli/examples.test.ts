@@ -22,7 +22,7 @@ const topicExamples = topics.flatMap(({ name, text }) =>
   [...text.matchAll(/^ {2}\$ (.+)$/gm)].map(([, line = '']) => ({ command: `help ${name}`, line })),
 )
 
-/** A folder with what examples name, and programs that only note how they were called. */
+/** A folder with the files of the examples, and programs that only record their calls. */
 const folder = temporaryFolder()
 const bin = join(folder, 'bin')
 mkdirSync(bin)

@@ -12,7 +12,7 @@ import { temporaryFolder, tidings } from './tidings.ts'
 
 const home = temporaryFolder()
 
-// Every command that the program itself has, so that none can be forgotten.
+// Every command of the program itself, so that none is forgotten.
 
 const program = await wholeProgram()
 const withChildren = (command: CommandUnknownOpts): CommandUnknownOpts[] => [

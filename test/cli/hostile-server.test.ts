@@ -7,10 +7,10 @@ import { startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
-/** Clears a screen, in 7 and in 8 bits; colours; turns what follows round. */
+/** Clears a screen in 7 and 8 bits, sets colours, and reverses the following text. */
 const POISON = '\u001b[2J\u009b2J\u001b[31m\u202e\r'
 
-/** Everything that a server says in words, with something in it that acts on a terminal. */
+/** Every text of a server, with control characters in it. */
 const poisoned = (value: unknown, key = ''): unknown => {
   if (typeof value === 'string') return `${value}${POISON}`
   if (Array.isArray(value)) return value.map(each => poisoned(each))

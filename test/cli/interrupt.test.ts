@@ -7,8 +7,8 @@ import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
-// What a person sees who breaks a command off, or is asked
-// something: in a real terminal, which must be as it was afterwards.
+// What a person sees who interrupts a command or is asked something, in a real terminal, which must be restored
+// afterwards.
 
 const home = temporaryFolder()
 const url = noTerminal ? '' : await startSandbox(home)

@@ -10,7 +10,7 @@ import { startReceiver } from '../support/receiver.ts'
 import { startSandbox } from './sandbox-server.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 
-// What a program gets from each command that there is: JSON and nothing else, and never the secret.
+// The output of every command for programs: only JSON, and never the secret.
 
 const home = temporaryFolder()
 const at = (name: string) => join(home, name)
@@ -60,7 +60,7 @@ interface Use {
   env?: Record<string, string>
   /** It prints a secret on purpose, this once. */
   printsSecret?: true
-  /** It goes on until it is told to end, and prints an object a line; the first of them comes with this. */
+  /** It runs until it is ended, and prints one object a line; this causes the first. */
   until?: () => Promise<unknown>
 }
 
@@ -124,7 +124,7 @@ const uses: Record<string, Use> = {
   'server doctor': { line: [], env: installation },
   demo: { line: [] },
 }
-/** What prints no data: a script for a shell, a log, a screen, an address that is served. */
+/** Commands without data: a shell script, a log, a screen, a served address. */
 const withoutData = ['completion', 'server start', 'dashboard', 'proxy', 'explore']
 
 const leaves = (command: CommandUnknownOpts, path: string[] = []): [path: string, CommandUnknownOpts][] =>
@@ -162,7 +162,7 @@ for (const path of withOption('--dry-run')) {
   })
 }
 
-/** What makes a command ask that has more to do than what it asks about. */
+/** Arguments with which a command asks for confirmation. */
 const dangerous: Record<string, string[]> = {
   'webhooks create': ['--file', at('disabling.json')],
   'webhooks update': [webhook.id, '--status', 'disabled'],

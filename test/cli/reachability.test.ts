@@ -64,7 +64,7 @@ test('an attempt that came is not told, whatever was answered and whenever it is
   scene.state = { deliveries: [sent()] }
   assert.equal(await look(), '')
   scene.state = { deliveries: [sent({ attemptCount: 2 })] }
-  assert.match(await look(), /Not reached/)
+  assert.match(await look(), /Not received/)
 })
 
 test('deliveries from before this run are not told', async () => {

@@ -21,8 +21,8 @@ export interface Received {
 }
 
 /**
- * What the server answers: data or errors of GraphQL, or a status and text that no GraphQL server would give; or it
- * breaks the connection, or never answers. `afterMs` is how long it takes.
+ * The server's answer: data or errors of GraphQL, or a status and text that no GraphQL server would send; or it resets
+ * the connection, or never answers. `afterMs` delays it.
  */
 export type Answer =
   | 'reset'
@@ -31,8 +31,8 @@ export type Answer =
   | { text: string; status: number }
 
 /**
- * A GraphQL endpoint that refuses what is not signed as the contract says, keeps what it received, and answers what the
- * test gives it. `answer` may be replaced between requests.
+ * A GraphQL endpoint that refuses unsigned requests, records what it received, and gives the test's answers. `answer`
+ * may be replaced between requests.
  */
 export const startStubServer = async (answer: (received: Received) => Answer = () => ({ data: {} })) => {
   const received: Received[] = []

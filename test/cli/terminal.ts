@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { eventually } from '../support/eventually.ts'
 
-/** For a test's `skip`: why there is no terminal to be had, or false. */
+/** For a test's `skip`: why there is no terminal, or false. */
 export const noTerminal: string | false =
   spawnSync('tmux', ['-V']).status === 0 ? false : 'a terminal is tmux, which is not installed here'
 
@@ -13,11 +13,11 @@ const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
 const WAIT_MS = 20_000
 
 export interface Terminal {
-  /** Presses keys by tmux's names for them, `Enter`, `Down`, `C-c`, and types what is no such name. */
+  /** Presses keys by their names in tmux, `Enter`, `Down`, `C-c`; types any other text. */
   press(...keys: string[]): Promise<void>
   /** Types text as it is. */
   type(text: string): Promise<void>
-  /** What it shows, a line a row; with colour codes on request. */
+  /** The screen, one line for each row, optionally with colour codes. */
   screen(options?: { codes: boolean }): Promise<string>
   /** Waits until the screen shows this, and answers with it. Throws with the screen at the deadline. */
   waitFor(shown: string | RegExp, timeoutMs?: number): Promise<string>
@@ -55,7 +55,7 @@ const startTerminal = async (
   await tmux(
     ...['new-session', '-d', '-x', String(columns), '-y', String(rows)],
     command.map(quoted).join(' '),
-    // What it ended with stays to be looked at.
+    // The window stays open after the command has ended.
     ...[';', 'set-option', '-g', 'remain-on-exit', 'on'],
   )
 

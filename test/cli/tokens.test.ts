@@ -96,11 +96,11 @@ test('--save that fails after all says which token was made and how to end it', 
   })
   assert.equal(code, 1, stderr)
   assert.match(stderr, new RegExp(`Access token ${token.id} was made, and its secret is lost\\.`))
-  assert.match(stderr, new RegExp(`End it with: tidings tokens revoke ${token.id}`))
+  assert.match(stderr, new RegExp(`Revoke it with: tidings tokens revoke ${token.id}`))
   assert.doesNotMatch(stdout + stderr, /c2VjcmV0/)
 })
 
-test('where standard output leads nowhere no token is made', async () => {
+test('where standard output is discarded no token is made', async () => {
   server.received.length = 0
   server.answer = () => created
   const program = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
@@ -109,7 +109,7 @@ test('where standard output leads nowhere no token is made', async () => {
     const env = { ...process.env, ...connectedTo(server), XDG_CONFIG_HOME: home }
     const ended = await promisify(execFile)('sh', ['-c', line], { env }).catch(error => error)
     assert.equal(ended.code, 2, to)
-    assert.match(ended.stderr, /The secret would be lost: standard output leads nowhere/)
+    assert.match(ended.stderr, /The secret would be lost: standard output is discarded/)
   }
   assert.equal(server.received.length, 0)
 })

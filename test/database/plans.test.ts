@@ -14,7 +14,7 @@ import { addWebhook, DISABLING } from '../support/webhooks.ts'
 
 const HISTORY = 4_000
 const EVENTS = 30
-/** What a statement may read beside a few rows for each value that it is given. */
+/** The rows that a statement may read besides a few for each bound value. */
 const FEW = 400
 
 type Statement = { sql: string; bindings: (string | number | null)[] }
@@ -144,7 +144,7 @@ const scans = async (database: Database, statements: Map<string, Statement>): Pr
   return found
 }
 
-/** Statements that make the server read many rows, by its own count, each made again and taken back. */
+/** Statements that read many rows by the server's own count, each repeated and rolled back. */
 const readers = async (fixture: Fixture, statements: Map<string, Statement>): Promise<string[]> => {
   const database = await connect(fixture.given.url, { poolSize: 1 })
   const found: string[] = []

@@ -1,15 +1,12 @@
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
-/**
- * `does not answer`: connections stay and new ones are taken, and nothing comes through, as when a host is gone without
- * a word.
- */
+/** `does not answer`: connections stay and new ones are accepted, but nothing passes, as with a vanished host. */
 export type Outage = 'refuses' | 'does not answer'
 
-/** A way to a database server that a test can break. */
+/** A proxy to a database server that a test can break. */
 export type DatabaseProxy = {
-  /** The database's address by this way. */
+  /** The database's address through this proxy. */
   url: string
   break(how: Outage): void
   mend(): void

@@ -67,7 +67,7 @@ describeEachEngine('kill -9 of a server in the middle of deliveries', engine => 
   })
 })
 
-/** How many of the queue are held by a process that does nothing more: the same for a while, with nothing else left. */
+/** The number of queue rows held by a dead process: it stays the same, and nothing else is left. */
 const leftOf = async (fixture: Fixture, dead: Set<string>): Promise<number> => {
   const sizes: number[] = []
   const look = async () => {

@@ -31,11 +31,11 @@ export type Fixture = {
   /** Stores another project of the organisation that events are of. */
   project(): Promise<string>
   /**
-   * Emits so many events, each in a transaction with its deliveries, and returns the ids of their project reports.
+   * Emits events, each in a transaction with its deliveries, and returns the ids of their project reports.
    *
-   * @param options.through sends what it has places for when it is committed
+   * @param options.through the loop that sends deliveries it has places for, after the commit
    * @param options.beforeCommit awaited in each transaction
-   * @param options.projectId of which project; of the first, if not given
+   * @param options.projectId the project; by default the first
    */
   emit(count?: number, options?: EmitOptions): Promise<string[]>
   delivery(webhookId: string): Promise<DeliveryRow>
@@ -46,7 +46,7 @@ export type Fixture = {
   countWhere(where: Partial<DeliveryRow>): Promise<number>
   /** Milliseconds from the end of the first attempt to the start of the second, of each delivery of a webhook. */
   waits(webhookId: string): Promise<number[]>
-  /** Makes each delivery that a webhook is owed `times` as many. */
+  /** Multiplies each pending delivery of a webhook. */
   multiplyQueue(webhookId: string, times: number): Promise<void>
   /** Ends the loops, and removes webhooks, events and deliveries. */
   reset(): Promise<void>
@@ -67,7 +67,7 @@ type LoopOptions = {
 
 const LINES = ['delivery_lines', 'ordered_deliveries']
 
-/** A database with what deliveries need, and delivery loops as a server starts them, on a clock that the test has. */
+/** A database with everything that deliveries need, and delivery loops like a server's, on the test's clock. */
 export const startFixture = async (
   engine: string,
   clock: Clock,

@@ -11,8 +11,8 @@ import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer } from '../support/server.ts'
 import { heldAt, startTwoServers, type TwoServers } from './two-servers.ts'
 
-// What a mutation may do, and to what, is decided in the transaction that does it, on rows that it holds: one server
-// stands still between two statements, and another does what would make its decision wrong.
+// The transaction of a mutation decides what it may do, on rows that it has locked: one server is held between two
+// statements, while another does what would make that decision wrong.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`

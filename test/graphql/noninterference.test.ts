@@ -32,8 +32,8 @@ import {
   type Tokens,
 } from './noninterference.ts'
 
-// Noninterference: what a token does not see changes no answer that it gets. Everything here is read from the schema: a
-// field, a query or a mutation that is added to it is walked too, or the test says that it does not know how.
+// Noninterference: data that a token does not see changes none of its answers. Everything is derived from the schema:
+// an added field, query or mutation is covered too, or the test says that it does not know how.
 
 const schema = createSchema()
 type Field = GraphQLField<unknown, unknown>

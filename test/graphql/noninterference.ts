@@ -6,8 +6,7 @@ import type { Credentials } from '../../shared/hmac.ts'
 import type { Permission } from '../../shared/vocabulary.ts'
 import { webhookRows } from '../support/webhooks.ts'
 
-// The same installation twice: as it is, and as it would be if nothing existed but what one token sees. Whatever the
-// token asks, both must answer alike.
+// The same installation twice: complete, and with only what one token sees. Both must answer the token alike.
 
 /** Three organisations. Every text of one of them carries its mark. */
 export const organisationNames = ['A', 'B', 'S'] as const
@@ -305,8 +304,8 @@ export const createTokens = async (database: Database, sealer: Sealer, now: numb
 }
 
 /**
- * Fills a database with the whole data set, or with what is left of it for one token: whatever that does not see is not
- * there. Of a token that it does not see no more is left than that it has made a webhook.
+ * Fills a database with the whole data set, or with only the rows that one token sees. Of a token that it does not see,
+ * only the creation of a webhook remains.
  */
 export const fill = async (
   database: Database,

@@ -16,8 +16,8 @@ import {
 } from '../../shared/vocabulary.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 
-// What can be read stands in three places: the tables, domain/resources.ts and schema.graphql. Here each is held
-// against the next.
+// The readable fields are in three places: the tables, domain/resources.ts and schema.graphql. These tests compare
+// them.
 
 const schema = createSchema()
 const queries = schema.getQueryType()!
@@ -156,7 +156,7 @@ describe('the schema', () => {
     const objects = Object.values(schema.getTypeMap()).filter(type => isObjectType(type) && !type.name.startsWith('__'))
     for (const type of objects) {
       for (const field of Object.values((type as GraphQLObjectType).getFields())) {
-        // What counts has no rows to page through.
+        // A count has no rows to page through.
         if (field.name === 'counts') continue
         if (!String(field.type).startsWith('[') || !isObjectType(getNamedType(field.type))) continue
         const taken = field.args.map(argument => `${argument.name}: ${argument.type}`)
@@ -177,7 +177,7 @@ describeEachEngine('the tables', engine => {
 
   for (const [type, resource] of described) {
     const { table, fields, lists = {} } = resource
-    // What is worked out has no table of its own.
+    // A computed field has no table.
     if (type.name === 'WebhookHealth') continue
 
     it(`have in ${table} a column for each field, of its type, and no other but hidden ones`, async () => {

@@ -51,14 +51,14 @@ export const startTwoServers = async (engine: string, more: Record<string, strin
   }
 }
 
-/** What waits for a lock of what stands still does not come before it; after so long it is taken to wait. */
+/** After this time the other action counts as waiting for a lock of the held statement. */
 const MEANWHILE_MS = 700
 
 /**
- * Makes `act` stand still at its first statement that matches while something else happens.
+ * Holds `act` at its first matching statement while another action runs.
  *
- * @param options.withinMs for what waits for nothing that stands still, and only takes its time
- * @returns `hadHappened`: whether that was done before `act` went on, and did not have to wait for it
+ * @param options.withinMs for an action that waits for no lock and is only slow
+ * @returns `hadHappened`: whether the other action finished before `act` continued
  */
 export const heldAt = async <A, B>(
   proxy: DatabaseProxy,

@@ -3,7 +3,7 @@ import { type OutgoingHttpHeaders, request } from 'node:http'
 import { text } from 'node:stream/consumers'
 import type { Credentials } from '../../shared/hmac.ts'
 
-// A client that shares no code with the server: what it sends is put together from the description of the scheme alone.
+// A client that shares no code with the server: it implements the scheme from its description alone.
 
 export type SentRequest = {
   method?: string

@@ -11,8 +11,8 @@ import {
 } from 'jose'
 import type { CheckName, Jwk } from '../../shared/delivery-token.ts'
 
-// Tokens as other libraries make them, or can be made to, each broken in one way; and some that are not. Made of fixed
-// keys, so that they are the same each time: docs/receivers/vectors.json is written from them.
+// Tokens made like other libraries make them, most of them broken in one way each. The keys are fixed, so that the
+// tokens are always the same: docs/receivers/vectors.json is written from them.
 
 export const issuer = 'https://tidings.example'
 export const audience = 'https://receiver.example:8443/hooks/Acme'
@@ -103,7 +103,7 @@ const byJose = (claimed: object = {}, head: object = {}, key: KeyObject = ed2551
 const encode = (text: string | Uint8Array): string => Buffer.from(text as string).toString('base64url')
 const json = JSON.stringify
 
-/** As no library would: any text as header and claims, under a signature that matches. */
+/** As no library would sign: any text as header and claims, with a matching signature. */
 const byHand = (
   head: string | Uint8Array,
   content: string | Uint8Array,
@@ -145,7 +145,7 @@ const malleable = (): string => {
   return `${goodHeader}.${goodClaims}.${encode(bytes)}`
 }
 
-/** What it is, the token, the check that fails first, and what of the fault must be said. */
+/** The case, the token, the first failing check, and the required text of the fault. */
 export const broken: [what: string, token: string, check: CheckName, says?: RegExp][] = [
   // algorithm
   ['unsecured, as jose makes it', new UnsecuredJWT(claims).encode(), 'algorithm', /"none"/],

@@ -7,13 +7,13 @@ import { fileURLToPath } from 'node:url'
 
 export const repository = fileURLToPath(new URL('../..', import.meta.url))
 
-/** Makes the Node it is given to say that it is 20.1.0, and no process that this one starts. */
+/** Makes this Node process claim to be 20.1.0, but not the processes that it starts. */
 export const OLD_NODE = [
   '--import',
   'data:text/javascript,Object.defineProperty(process,"versions",{value:{...process.versions,node:"20.1.0"}})',
 ]
 
-/** A folder with the repository's bin and scripts, and a command line that says what it was given. */
+/** A folder with the repository's bin and scripts, and a command line that prints its arguments. */
 export const checkout = async ({ isInstalled = true } = {}) => {
   const folder = await mkdtemp(path.join(tmpdir(), 'tidings-checkout-'))
   for (const part of ['bin', 'scripts', 'package.json', 'package-lock.json']) {

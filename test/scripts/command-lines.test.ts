@@ -19,8 +19,8 @@ import {
   runnable,
 } from '../support/pasted.ts'
 
-// The commands that the pages name are commands of the program, and what is pasted is understood by shells.
-// test/cli/readme.test.ts and test/scripts/runbooks.test.ts run them.
+// The commands that pages name exist, and shells understand what is pasted. test/cli/readme.test.ts and
+// test/scripts/runbooks.test.ts run them.
 
 const program = await wholeProgram()
 const shells: [name: string, check: string][] = [
@@ -65,7 +65,7 @@ test('every command of a page is run by a test, or is said to be not here', () =
   assert.deepEqual(forgotten, [])
 })
 
-/** The commands that a page names between backticks, or has in a block for a shell. */
+/** The commands in a page's inline code and shell blocks. */
 const named = allPages.flatMap(page => {
   const text = pageText(page)
   const inline = [...text.matchAll(/`(?:npx )?tidings ([^`]+)`/g)].map(([, words = '']) => words.replaceAll('\n', ' '))

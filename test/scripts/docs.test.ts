@@ -8,7 +8,7 @@ import { settings } from '../../server/config.ts'
 import { errorCodes, failureReasons } from '../../shared/vocabulary.ts'
 import { repository } from './checkout.ts'
 
-// What pages say of the program is compared with the program.
+// Compares what pages say about the program with the program.
 
 const pages = globSync(['*.md', 'docs/**/*.md'], { cwd: repository }).sort()
 const reference = (name: string): string => read(`docs/reference/${name}.md`)
@@ -43,7 +43,7 @@ test('the README is a front page of at most 150 lines, with both pictures', () =
     assert.ok(lines.some(line => line.includes(`docs/pictures/${name}.svg`)))
 })
 
-/** What a page says between backticks, by a pattern of the whole. */
+/** The matches of a pattern in a page's inline code. */
 const named = (pattern: RegExp): { page: string; name: string }[] =>
   pages.flatMap(page =>
     [...read(page).matchAll(/`([^`\n]+)`/g)].flatMap(([, words = '']) =>

@@ -4,7 +4,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { repository } from './checkout.ts'
 
-// What an installation of the package brings: all in the lock file that is of no build and no test.
+// The packages of an installation: everything in the lock file that is not for building or testing.
 
 type Locked = { dev?: true; devOptional?: true; link?: true; hasInstallScript?: true; deprecated?: string }
 

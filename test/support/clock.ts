@@ -11,8 +11,8 @@ export type TestClock = Clock & {
 export const realClock: Clock = { now: () => Date.now() }
 
 /**
- * A clock that stands still until a test moves it. It starts at the real time unless told otherwise, and is soon behind
- * it: what meets it goes by it as well.
+ * A clock that stands still until a test moves it. By default it starts at the real time and soon falls behind, so
+ * everything compared with it must use it too.
  */
 export const testClock = (startMs: number = Date.now()): TestClock => {
   let nowMs = startMs

@@ -10,7 +10,7 @@ import { migrate } from '../../server/database/migrate.ts'
 export type TestDatabase = {
   /** The engine's name in `engines`. */
   engine: string
-  /** What `connect` and `TIDINGS_DATABASE_URL` take: a process of its own can work on the same database. */
+  /** The URL for `connect` and `TIDINGS_DATABASE_URL`, so that another process can use the same database. */
   url: string
   database: Database
   /** Closes `database` and removes what it was connected to. */
@@ -45,7 +45,7 @@ for (const url of (process.env.TIDINGS_TEST_DATABASE_URLS ?? '').split(',').map(
   servers.set(servers.has(name) ? `${name} at ${new URL(url).host}` : name, url)
 }
 
-/** The names of what tests run on: always SQLite, and each server named in TIDINGS_TEST_DATABASE_URLS. */
+/** The engines of the tests: always SQLite, and each server in TIDINGS_TEST_DATABASE_URLS. */
 export const engines: readonly string[] = ['sqlite', ...servers.keys()]
 
 /** `describe(name, fn)`, once for each engine. */
@@ -95,7 +95,7 @@ const copySchema = async (sql: Knex, tables: Schema): Promise<void> => {
   for (const { table, rows } of tables) if (rows.length > 0) await sql(table).insert(rows)
 }
 
-/** Removes the databases that tests of this run have left on the servers. */
+/** Drops the databases that tests of this run have left on the servers. */
 export const dropLeftovers = async (): Promise<void> => {
   for (const url of servers.values()) {
     await onServer(url, async server => {

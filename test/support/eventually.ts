@@ -2,10 +2,10 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { inspect } from 'node:util'
 
 /**
- * Looks again and again until what is seen is as it should be, and answers with that. A look that throws has not seen
- * it. Throws at the deadline, with what was waited for and what was seen last.
+ * Repeats a look until its result is as expected, and returns that. An error counts as unexpected. Throws at the
+ * deadline, with what was waited for and what was seen last.
  *
- * @param what in words that go on from "waited for", such as "every delivery to be claimed"
+ * @param what completes "waited for", such as "every delivery to be claimed"
  */
 export const eventually = async <Seen>(
   what: string,

@@ -2,10 +2,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 
 const PATIENCE_MS = 20_000
 
-/**
- * What an attempt resolves to once it does not reject any more,
- * as while a process that was just started does not listen yet.
- */
+/** Repeats an attempt until it no longer rejects, such as while a new process does not listen yet. */
 export const whenItListens = async <T>(attempt: () => Promise<T>): Promise<T> => {
   for (const endMs = Date.now() + PATIENCE_MS; ; await wait(20)) {
     try {

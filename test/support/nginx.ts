@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 
-/** The file as it is, but for what this machine has no certificates and no port of: where it listens and leads to. */
+/** The file with only addresses and certificates replaced by those of this machine. */
 export const nginxWith = (site: string, folder: string, port: number, upstream: string): string => {
   const here = site
     .replace('listen 443 ssl', `listen 127.0.0.1:${port}`)

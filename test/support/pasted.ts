@@ -32,7 +32,7 @@ export const NOT_HERE: Record<string, string> = {
   top: 'shows a screen until it is left',
 }
 
-/** Blocks that run nowhere but on the reader's machine, by a word in them, each with the reason. */
+/** Blocks that only run on the reader's machine, by a word in them, each with the reason. */
 export const BLOCKS_NOT_HERE: Record<string, string> = {
   '/etc/tidings': 'writes to /etc as root, and needs a MySQL server',
   'npm run bench': 'measures for minutes',
@@ -55,13 +55,13 @@ export const RUN_WITH_SERVER = [
   'docs/runbooks/key-known.md',
 ]
 
-/** What of a block can be run here: the whole, without the lines whose program is not here. */
+/** The part of a block that can run here: without the lines whose program is not here. */
 export const runnable = (paste: string): string => {
   if (Object.keys(BLOCKS_NOT_HERE).some(word => paste.includes(word))) return ''
   const commands = paste.split(/(?<!\\)\n(?=\S)/)
   return commands.filter(command => !programNotHere(command)).join('\n')
 }
 
-/** The program of a command, or of a part of it, that is not here. */
+/** The program of a command or a part of it that is not here. */
 export const programNotHere = (command: string): string | undefined =>
   Object.keys(NOT_HERE).find(program => new RegExp(`(^|[;|&(] *|do )${program} `, 'm').test(command))

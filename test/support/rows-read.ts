@@ -1,6 +1,6 @@
 import { type Database, rows } from '../../server/database/connect.ts'
 
-/** What this connection has read so far, by the engine's own count, which SQLite does not have. */
+/** The number of rows read by this connection, by the engine's own count, which SQLite lacks. */
 export const rowsRead = async ({ knex, dialect }: Database): Promise<number> => {
   if (dialect.isEmbedded) return 0
   const found = await rows<{ Value: string }>(knex, "SHOW SESSION STATUS LIKE 'Handler_read%'")

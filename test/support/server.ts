@@ -27,9 +27,9 @@ export type TestServer = {
   database: Database
   /** The time of the requests that are signed here, and the server's. */
   clock: Clock
-  /** Makes an access token straight on the database. */
+  /** Creates an access token directly in the database. */
   token(token?: Partial<NewAccessToken>): Promise<Credentials & { id: string }>
-  /** Sends a signed GraphQL request as a token; as one that may do everything if none is given. */
+  /** Sends a signed GraphQL request as a token, by default an admin's. */
   graphql(document: string, variables?: object, as?: Credentials): Promise<GraphqlAnswer>
   /** Ends the server, and lets go of its database unless it was given. */
   stop(): Promise<void>
@@ -39,9 +39,9 @@ export type TestServer = {
  * The real server in this process, on a database of its own (or a given one), allowed to send to loopback.
  *
  * @param options.env settings that differ from the defaults, by their names in the environment
- * @param options.by gives the way of the server to its database
- * @param options.clock what server and requests go by; without
- *   it the server has the database's, requests this machine's
+ * @param options.by maps the database URL, such as to a proxy
+ * @param options.clock the clock of server and requests; by default the database's for the server, this machine's for
+ *   requests
  */
 export const startTestServer = async (
   engine: string,
@@ -117,7 +117,7 @@ export const sendGraphql = async (
   return { status: response.status, headers: response.headers, data, errors }
 }
 
-/** Organisations, projects and users to test with; what is not said is made up. */
+/** Adds organisations, projects and users for tests; missing values are made up. */
 export const addProject = async (
   database: Database,
   {

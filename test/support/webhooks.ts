@@ -3,7 +3,7 @@ import { insertMany, type Sql } from '../../server/database/connect.ts'
 import type { WebhookRow } from '../../server/domain/resources.ts'
 import type { EventType, WebhookOrdering, WebhookStatus } from '../../shared/vocabulary.ts'
 
-/** A webhook to store; what is not said is as createWebhook leaves it, and an empty or missing list means all. */
+/** A webhook to store. Missing values are createWebhook's defaults; an empty or missing list means all. */
 export type GivenWebhook = {
   accessTokenId: string
   id?: string
@@ -58,7 +58,7 @@ export const webhookRows = ({
   }
 }
 
-/** Stores webhooks straight in the database, without a ping, and returns their ids. */
+/** Stores webhooks directly in the database, without a ping, and returns their ids. */
 export const addWebhooks = async (sql: Sql, given: readonly GivenWebhook[]): Promise<string[]> => {
   const all = given.map(webhookRows)
   for (const table of ['webhooks', 'webhook_events', 'webhook_organisations', 'webhook_projects'] as const) {
@@ -75,7 +75,7 @@ export const addWebhooks = async (sql: Sql, given: readonly GivenWebhook[]): Pro
 export const addWebhook = async (sql: Sql, given: GivenWebhook): Promise<string> =>
   (await addWebhooks(sql, [given]))[0]!
 
-/** What `leaveActive` is told to disable an active webhook. */
+/** The argument of `leaveActive` that disables an active webhook. */
 export const DISABLING = {
   from: { status: 'active' },
   to: { status: 'disabled', reason: null },

@@ -9,17 +9,17 @@ import type { Action, Target } from './state.ts'
 
 export interface Outcome {
   text: string
-  /** Whether all is as it was meant. */
+  /** Whether the action succeeded as intended. */
   good: boolean
-  /** A delivery that was made, to be looked at. */
+  /** The created delivery, to be shown. */
   deliveryId?: string
 }
 
-/** Short enough for a question to be seen whole; URLs of real endpoints are shorter. */
+/** Short enough for a question to fit; URLs of real endpoints are shorter. */
 export const shownWebhook = (webhook: { id: string; name?: string | null; url?: string }): string =>
   cutMiddle(calledWebhook(webhook, webhook.id), 100)
 
-/** What exactly will happen, as a question. */
+/** The confirmation question. */
 export const questionOf = (action: Action): string => {
   switch (action.kind) {
     case 'redeliver': {
@@ -45,7 +45,7 @@ export const questionOf = (action: Action): string => {
   }
 }
 
-/** What is said while it is being done. */
+/** The text while the action runs. */
 export const progressOf = (action: Action): string => {
   switch (action.kind) {
     case 'redeliver':
@@ -61,7 +61,7 @@ export const progressOf = (action: Action): string => {
   }
 }
 
-/** Does it, and tells what came of it. Throws a CliError when the server refuses. */
+/** Runs the action and returns its result as text. Throws a CliError if the server refuses. */
 export const perform = async (ask: Ask, action: Action, colours: Colours): Promise<Outcome> => {
   switch (action.kind) {
     case 'redeliver': {
@@ -94,7 +94,7 @@ export const perform = async (ask: Ask, action: Action, colours: Colours): Promi
   }
 }
 
-/** Each request is bounded by the server, and tells where to go on. */
+/** The server limits each request, and returns where to continue. */
 const recover = async (ask: Ask, webhook: Target, sinceMs: number): Promise<Outcome> => {
   let queued = 0
   for (let since: string | null = toIso(sinceMs); since !== null; ) {

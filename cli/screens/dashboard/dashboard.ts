@@ -12,33 +12,33 @@ import { afterLook, afterOlder } from './looks.ts'
 import { type Link, Poll, Restraint } from './poll.ts'
 import { type Action, type Filters, initialState, type Notice, type State, selectorOf, wantedOf } from './state.ts'
 
-/** How often it looks while something happens, or somebody is at the keyboard: 80 requests a minute. */
+/** The polling interval while something happens or keys are pressed: 80 requests a minute. */
 const BUSY = { deliveriesMs: 1_000, webhooksMs: 3_000 }
-/** And while nothing does: 24 requests a minute. */
+/** The interval while nothing happens: 24 requests a minute. */
 const QUIET = { deliveriesMs: 3_000, webhooksMs: 15_000 }
-/** And while the server tells by itself. */
+/** The interval while the server reports changes by itself. */
 const TOLD_MS = 15_000
 const QUIET_AFTER_MS = 30_000
-/** Countdowns go by seconds. */
+/** The screen is drawn every second for countdowns. */
 const TICK_MS = 1_000
 
-/** After the server has stopped telling by itself. */
+/** The pause before subscribing again. */
 const HEAR_AGAIN_MS = 5_000
 
 type Live = (signal: AbortSignal) => ReturnType<typeof openLive<unknown>>
-/** How the server is asked, and how it tells that something has happened. */
+/** The requests to the server, and its subscription. */
 type Asking = { ask: Ask; look: Ask; live: Live }
 
-/** The dashboard without its screen: what it knows, what keys do to it, and its looks at the server. */
+/** The dashboard without its screen: its state, its keys, and its requests to the server. */
 export class Dashboard {
   #state: State
-  /** For what a key asks for, which waits as long as a command does. */
+  /** For actions of keys, with the time limit of a command. */
   readonly #ask: Ask
-  /** For looks, which give up sooner. */
+  /** For polling, with a shorter time limit. */
   readonly #look: Ask
   readonly #live: Live
   readonly #ending = new AbortController()
-  /** The server tells when something happens: looks between are for what it does not tell. */
+  /** Whether the server reports deliveries by itself; polling then only covers the rest. */
   #isLive = false
   #soon: NodeJS.Timeout | undefined
   #lookedAtMs = Number.NEGATIVE_INFINITY
@@ -51,7 +51,7 @@ export class Dashboard {
   #shown: DeliveryAtAGlance[] = []
   #changedAtMs = Date.now()
   #loadingOlder = false
-  /** Set by `start`; called when a key asks to end. */
+  /** Set by `start`; called when a key quits. */
   #quit: () => void = () => {}
 
   constructor({ ask, look, live }: Asking, viewer: Viewer, filters: Filters, colours: Colours) {
@@ -72,7 +72,7 @@ export class Dashboard {
       look: async () => this.#set({ webhooks: await lookAtWebhooks(look) }),
       intervalMs: () => this.#pace.webhooksMs,
       restraint,
-      // Why it fails is told by the other poll, which finds it out sooner.
+      // The other poll reports the failure, because it notices sooner.
       tell: ({ kind }) => {
         if (kind === 'live') this.#set({ webhooksSeenAtMs: Date.now() })
       },
@@ -101,7 +101,7 @@ export class Dashboard {
     clearInterval(this.#ticking)
   }
 
-  /** What the screen has room for, and which rows it shows. To be told after each drawing. */
+  /** Sets the screen's room and the shown rows; call it after each drawing. */
   drawn(sizes: Sizes, shown: DeliveryAtAGlance[]): void {
     this.#sizes = sizes
     this.#shown = shown
@@ -130,7 +130,7 @@ export class Dashboard {
     return this.#isLive ? { ...pace, deliveriesMs: TOLD_MS } : pace
   }
 
-  /** Looks when the server says that something has happened, as long as it does; otherwise at its own pace. */
+  /** Polls when the server reports a change, as long as it does; otherwise at its own interval. */
   async #hear(): Promise<void> {
     const { signal } = this.#ending
     while (!signal.aborted) {
@@ -140,7 +140,7 @@ export class Dashboard {
       this.#deliveries.now()
       if (heard) {
         for await (const _ of heard) {
-          // What comes close together is one look, no more of them than without being told.
+          // Changes close together cause one poll, and no more polls than without reports.
           this.#soon ??= setTimeout(() => {
             this.#soon = undefined
             this.#deliveries.now()
@@ -165,7 +165,7 @@ export class Dashboard {
     const look = await lookAtDeliveries(this.#look, wantedOf(this.#state, this.#shown, detailsShown)).finally(() =>
       this.#set({ lookingSinceMs: undefined }),
     )
-    // The filters may have become others meanwhile; then another look is under way.
+    // The filters may have changed meanwhile; then another request is under way.
     if (JSON.stringify(selectorOf(this.#state)) !== asked) return
     const before = this.#state
     const after = afterLook(before, look, Date.now())
@@ -193,7 +193,7 @@ export class Dashboard {
     try {
       const { text, good, deliveryId } = await perform(this.#ask, action, this.#colours)
       this.#notify({ text, tone: good ? 'good' : 'bad' })
-      // What was made is what one wants to see the timeline of.
+      // Selects the created delivery, to show its timeline.
       if (deliveryId !== undefined) {
         this.#set({
           deliveryId,

@@ -8,7 +8,7 @@ import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine }
 import { MOST_ROWS } from './looks.ts'
 import { type State, selectedWebhook } from './state.ts'
 
-/** Rows of the list that there is room for, with the selected one among them. */
+/** The rows that fit, including the selected one. */
 export const shownDeliveries = (
   { deliveries = [], deliveryId }: State,
   { deliveryRows }: Layout,
@@ -18,7 +18,7 @@ export const shownDeliveries = (
   return deliveries.slice(first, first + deliveryRows)
 }
 
-/** The deliveries, the newest first, as lines of the terminal. */
+/** The deliveries, newest first, as lines of the terminal. */
 export const deliveriesPane = (state: State, layout: Layout, colours: Colours): string[] => {
   const { deliveryId, deliveries, focus, nowMs } = state
   const { listsWidth: width, deliveryRows: height } = layout
@@ -48,7 +48,7 @@ const limitsOf = (state: State): string => {
   return limits.map(limit => (limit ? ` · ${cellText(limit)}` : '')).join('')
 }
 
-/** How fast they come, and where in the list one is. */
+/** The rate of deliveries, and the position in the list. */
 const noteOf = ({ perSecond, deliveryId, newer, newerAtLeast, more, deliveries = [] }: State): string => {
   const rate = perSecond === 0 ? '' : `${perSecond < 10 ? perSecond.toFixed(1) : Math.round(perSecond)}/s`
   if (deliveries.length === 0) return rate
@@ -86,7 +86,7 @@ const valuesOf = (delivery: DeliveryAtAGlance, nowMs: number, colours: Colours):
   ...(hasFailed(delivery.status) && { colour: colours.red }),
 })
 
-/** The columns that there is room for; that of webhooks is not needed where there is one. */
+/** The columns that fit; the webhook column is left out for a single webhook. */
 const cellsOf = (
   { mark, time, what, event, webhook, colour }: DeliveryCells,
   { webhookId }: State,
@@ -110,16 +110,16 @@ const cellsOf = (
   return [
     ...first,
     { text: what, width: whatWidth, colour },
-    // Types differ at their ends.
+    // Event types differ at their ends.
     { text: event, width: eventWidth, shrinks: 'start' },
     { text: webhook, width: Math.max(8, room - whatWidth - eventWidth - 4), shrinks: 'middle' },
   ]
 }
 
-/** The longest type's. */
+/** The width of the longest type. */
 const EVENT = 34
 
-/** Today's time of day; the day of older ones, whose timeline tells the time. */
+/** The time of day for today, the date for older deliveries, whose timeline has the time. */
 const timeOf = (iso: string, nowMs: number): string => {
   const ms = parseIso(iso)
   if (ms === undefined) return cellText(iso)

@@ -9,10 +9,10 @@ import type { Layout } from './layout.ts'
 import { filledUp, rule, wrapLine } from './lines.ts'
 import { type State, selectedDelivery, selectedWebhook } from './state.ts'
 
-/** Where a field's value begins, and where what happened stands beside its time: what does not fit goes on there. */
+/** The columns where a field's value and the text beside a time begin; continuation lines are indented to them. */
 const FIELD = /^(\S[^:]*?\s{2,}|\s{2,})(?=\S)/
 const TIMED = /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d {2}/
-/** The details of what is selected, wrapped to the pane's width, as lines that can be scrolled. */
+/** The details of the selection as scrollable lines, wrapped to the pane's width. */
 export const detailsLines = (state: State, { detailsWidth: width }: Layout, colours: Colours): string[] =>
   textOf(state, colours)
     .trimEnd()
@@ -38,7 +38,7 @@ export const detailsPane = (
   return [head, ...filledUp(lines.slice(first, first + height), height)]
 }
 
-/** How it stands is said where it does not scroll away. */
+/** The state is in the title, which does not scroll away. */
 const titleOf = (state: State): string => {
   if (state.detailsOf === 'webhooks') return 'Webhook'
   const delivery = selectedDelivery(state)

@@ -2,30 +2,30 @@ import type { Ask } from '../../connection/client.ts'
 import { type Delivery, type DeliveryAtAGlance, deliveryFields, glanceFields } from '../../resources/timeline.ts'
 import { type Webhook, webhookFields } from '../../resources/webhook.ts'
 
-/** What the screen shows of deliveries, and so what a look asks for. */
+/** The deliveries on the screen, which a poll asks for. */
 export interface Wanted {
-  /** Of the list; undefined if nothing can match. */
+  /** The list's selector; undefined if nothing can match. */
   selector: Record<string, unknown> | undefined
-  /** Rows of the list that are shown, and may have changed while the list is held. */
+  /** The shown rows, which may have changed while the list is held. */
   refresh: string[]
-  /** The delivery whose timeline is shown. */
+  /** The delivery of the timeline. */
   timelineId: string | undefined
 }
 
 export interface Look {
-  /** The newest that match, the newest first. */
+  /** The newest matching deliveries, newest first. */
   newest: DeliveryAtAGlance[]
   refreshed: DeliveryAtAGlance[]
-  /** The timeline that was asked for, if one was; null if it is not there. */
+  /** The requested timeline, if any; null if the delivery does not exist. */
   timeline: { id: string; delivery: Delivery | null } | undefined
 }
 
 /**
- * Rows of the list that one request asks for: more than most screens show, so that one request a look is enough at any
- * rate.
+ * Rows of one request, more than most screens show, so that one request for each poll suffices at any rate of
+ * deliveries.
  */
 export const PAGE = 100
-/** A screen of more webhooks than these would have no use. */
+/** The most webhooks to show. */
 export const MOST_WEBHOOKS = 500
 
 /** Everything that the screen shows of deliveries, in one request. */
@@ -53,7 +53,7 @@ export const lookAtDeliveries = async (ask: Ask, { selector, refresh, timelineId
   }
 }
 
-/** The page of the list behind a row. */
+/** The page of the list after a row. */
 export const olderDeliveries = async (
   ask: Ask,
   selector: Record<string, unknown>,

@@ -6,7 +6,7 @@ import { questionOf, shownWebhook } from './actions.ts'
 import { bothEnds, wrapLine } from './lines.ts'
 import { listInFocus, type State } from './state.ts'
 
-/** Where and as whom the dashboard looks. */
+/** The server and the access token of the dashboard. */
 export interface Place {
   url: string
   profile: string | undefined
@@ -27,10 +27,10 @@ export const headerLine = (state: State, { url, profile }: Place, width: number,
   return line.replace('Tidings', colours.bold('Tidings')).replace(sign, colour(sign))
 }
 
-/** A look that has taken so long may be one that nobody answers. */
+/** After this time a poll counts as unanswered. */
 const SLOW_MS = 2_000
 
-/** For how long nothing has been answered, and of when what is shown is; undefined while looks are answered. */
+/** How long there has been no answer, and the age of the shown data; undefined while the server answers. */
 const silenceOf = ({ link, seenAtMs, startedAtMs, lookingSinceMs, nowMs }: State): string | undefined => {
   const isWaiting = lookingSinceMs !== undefined && nowMs - lookingSinceMs > SLOW_MS
   if (link.kind !== 'away' && !isWaiting) return undefined
@@ -39,14 +39,14 @@ const silenceOf = ({ link, seenAtMs, startedAtMs, lookingSinceMs, nowMs }: State
   return `○ no answer for ${silentMs < 1000 ? '1 s' : duration(silentMs)}${asOf}`
 }
 
-/** What has to be said above the footer: how the server is doing, what came of an action, what is being asked. */
+/** The notices above the footer: the state of the server, the result of an action, a question. */
 export const noticeLines = (state: State, width: number, colours: Colours): string[] => {
   const wrapped = (lines: string[]) => lines.flatMap(line => wrapLine(asStarted(line), width))
   return [...wrapped(linkNotice(state, colours)).slice(0, 2), ...wrapped(askedFor(state, colours)).slice(0, 4)]
 }
 
 const linkNotice = ({ link, seenAtMs }: State, colours: Colours): string[] => {
-  const since = seenAtMs === undefined ? '' : ` The screen shows ${timeOfDay(seenAtMs)}.`
+  const since = seenAtMs === undefined ? '' : ` The screen shows the state of ${timeOfDay(seenAtMs)}.`
   switch (link.kind) {
     case 'live':
       return []
@@ -95,10 +95,7 @@ const cellTyped = (text: string): string => (text === '' ? '' : cellText(text))
 
 type KeyHint = [key: string, does: string]
 
-/**
- * The keys that do something here, on one line or two; where there is no room, those that come last in their group are
- * left out.
- */
+/** The keys that work here, on one or two lines; without room, the last ones of a group are left out. */
 export const footerLines = (state: State, width: number, colours: Colours): string[] => {
   const groups = hintsOf(state)
   const line = groups.map(hints => lineOf(hints, colours)).join('   ')

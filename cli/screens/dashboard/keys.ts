@@ -16,27 +16,25 @@ import {
   targetWebhook,
 } from './state.ts'
 
-/** Rows that the panes have, which a page is as long as. */
+/** The rows of the panes, the length of a page. */
 export interface Sizes {
   webhookRows: number
   deliveryRows: number
   detailsRows: number
-  /** Lines that the details are long. */
+  /** The number of lines of the details. */
   detailsLines: number
-  /** Whether the details have a place of their own beside the lists. */
+  /** Whether the details are beside the lists. */
   wide: boolean
 }
 
-/** What is to be done after a key, besides showing the new state. */
+/** The effect of a key besides the new state. */
 export type Effect = 'quit' | 'look' | 'older' | { perform: Action }
 export interface Pressed {
   state: State
   effect?: Effect
 }
 
-/**
- * What a key does. Keys have names (`up`, `pagedown`, `enter`, `esc`, …); one that types something is that character.
- */
+/** Handles a key. Keys have names (`up`, `pagedown`, `enter`, `esc`, …); a typed character is its own name. */
 export const press = (state: State, key: string, sizes: Sizes): Pressed => {
   if (key === 'ctrl-c') return { state, effect: 'quit' }
   const { mode } = state
@@ -54,12 +52,12 @@ export const press = (state: State, key: string, sizes: Sizes): Pressed => {
       }
       return { state }
     case 'browse':
-      // What is under way stays said until it has come to an end.
+      // The text of a running action stays until it ends.
       return browse(state.notice?.tone === 'busy' ? state : { ...state, notice: undefined }, key, sizes)
   }
 }
 
-/** Text that was pasted is only ever text. */
+/** Pasted text is only text, never keys. */
 export const paste = (state: State, text: string): State => {
   const { mode } = state
   if (mode.kind !== 'search' && mode.kind !== 'since') return state
@@ -133,7 +131,7 @@ const browse = (state: State, key: string, sizes: Sizes): Pressed => {
 
 const ACTIONS: Record<string, ActionKind> = { r: 'redeliver', p: 'ping', d: 'disable', e: 'enable', c: 'recover' }
 
-/** By so many rows, by so many pages, or to an end. */
+/** Moves by rows, by pages, or to an end. */
 type Move = { rows: number } | { pages: number } | { to: 'start' | 'end' }
 const MOVES: Record<string, Move> = {
   up: { rows: -1 },
@@ -168,7 +166,7 @@ const moved = (state: State, move: Move, sizes: Sizes): Pressed => {
     return { state: { ...state, scrolled: indexAfter(move, from, furthest + 1, sizes.detailsRows) } }
   }
   if (state.focus === 'webhooks') {
-    // “All” stands before the first of them.
+    // “All” comes before the first webhook.
     const ids = [undefined, ...listedWebhooks(state).map(({ id }) => id)]
     const to = indexAfter(move, Math.max(0, ids.indexOf(state.webhookId)), ids.length, sizes.webhookRows)
     if (ids[to] === state.webhookId) return { state }
@@ -182,7 +180,7 @@ const movedInDeliveries = (state: State, move: Move, sizes: Sizes): Pressed => {
   const at = deliveries.findIndex(({ id }) => id === state.deliveryId)
   if ('to' in move && move.to === 'start') return { state: following(state), effect: 'look' }
   if (deliveries.length === 0) return { state }
-  // The first step selects the newest, and so holds the list.
+  // The first step selects the newest delivery, which holds the list.
   const to = at === -1 && 'rows' in move ? 0 : indexAfter(move, Math.max(0, at), deliveries.length, sizes.deliveryRows)
   const selected = select(state, deliveries[to]!.id)
   if (to === deliveries.length - 1 && state.more) return { state: selected, effect: 'older' }
@@ -194,7 +192,7 @@ const select = (state: State, deliveryId: string): State =>
     ? state
     : { ...state, deliveryId, detailsOf: 'deliveries', scrolled: 0, timeline: undefined }
 
-/** Lets go of the selected delivery: the list follows the newest again. */
+/** Deselects the delivery, so that the list follows the newest again. */
 const following = (state: State): State => ({
   ...state,
   deliveryId: undefined,
@@ -203,7 +201,7 @@ const following = (state: State): State => ({
   scrolled: 0,
 })
 
-/** The list is another one now: what of it is known already is shown at once, the rest when it has been asked for. */
+/** After a change of the filters: shows the known rows at once, and requests the rest. */
 const refiltered = (state: State): Pressed => {
   const { webhookId, statuses, eventType } = state
   const known = state.deliveries?.filter(
@@ -234,7 +232,7 @@ const opened = (state: State): Pressed => {
   return { state: { ...select(state, delivery.id), focus: 'details', scrolled: 0 }, effect: 'look' }
 }
 
-/** Out of the details; then to the newest; then to all that the filters leave out. */
+/** Leaves the details, then returns to the newest, then clears the filters. */
 const back = (state: State): Pressed => {
   if (state.focus === 'details') return { state: { ...state, focus: state.detailsOf, scrolled: 0 } }
   if (state.focus === 'webhooks' && state.search.webhooks !== '') {
@@ -248,7 +246,7 @@ const back = (state: State): Pressed => {
   return filtered ? refiltered(open) : { state }
 }
 
-/** Asks whether it is meant, or says why it cannot be done. */
+/** Asks for confirmation, or says why the action is not possible. */
 const asked = (state: State, kind: ActionKind): Pressed => {
   const refuse = (text: string): Pressed => ({ state: { ...state, notice: { text, tone: 'bad' } } })
   if (state.notice?.tone === 'busy') return { state }
@@ -270,7 +268,7 @@ const confirming = (state: State, action: Action): Pressed => ({
   state: { ...state, mode: { kind: 'confirm', action } },
 })
 
-/** The choice behind this one, round again; what is no choice counts as the first. */
+/** The next choice, cyclically; an unknown value counts as the first. */
 const next = <Choice>(choices: Choice[], current: Choice, step: 1 | -1): Choice => {
   const at = choices.findIndex(choice => JSON.stringify(choice) === JSON.stringify(current))
   return choices[(Math.max(0, at) + step + choices.length) % choices.length]!

@@ -1,8 +1,8 @@
 import type { State } from './state.ts'
 
-/** Below this there is no room for what belongs together. */
+/** The smallest terminal for the dashboard. */
 export const LEAST = { columns: 60, rows: 15 }
-/** From this width on the details stand beside the lists. */
+/** From this width on the details are beside the lists. */
 const WIDE = 150
 const GUTTER = 2
 /** A pane's title, and the titles of its columns. */
@@ -10,7 +10,7 @@ const HEAD = 2
 
 export interface Layout {
   wide: boolean
-  /** Whether the lists are shown; without room for both, the details take their place. */
+  /** Whether the lists are shown; without room for both, the details replace them. */
   lists: boolean
   details: boolean
   listsWidth: number
@@ -20,7 +20,7 @@ export interface Layout {
   detailsRows: number
 }
 
-/** How the terminal is divided: header, lists and details, and `bottom` lines of notices and keys. */
+/** Divides the terminal into header, lists, details, and `bottom` lines of notices and keys. */
 export const layoutOf = (
   { columns, rows }: { columns: number; rows: number },
   { focus, webhooks = [] }: State,
@@ -30,7 +30,7 @@ export const layoutOf = (
   const listsWidth = wide ? Math.floor(columns * 0.54) : columns
   const body = rows - 1 - bottom
   const room = Math.max(2, body - 2 * HEAD)
-  // One row for all of them, and at least some for deliveries.
+  // One row for “all webhooks”, and at least some rows for deliveries.
   const webhookRows = Math.min(webhooks.length + 1, Math.max(3, Math.floor(room / 3)))
   return {
     wide,
@@ -44,6 +44,6 @@ export const layoutOf = (
   }
 }
 
-/** The first row shown of a list, so that the selected one stands in the middle as soon as the list scrolls. */
+/** The first shown row of a list, so that the selected one is in the middle once the list scrolls. */
 export const firstShown = (selected: number, length: number, height: number): number =>
   Math.max(0, Math.min(length - height, selected - Math.floor(height / 2)))

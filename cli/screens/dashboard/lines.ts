@@ -7,14 +7,14 @@ export interface Cell {
   text: string
   width: number
   align?: 'left' | 'right'
-  /** Where it is cut if it is too long. */
+  /** The end at which it is cut. */
   shrinks?: 'start' | 'middle' | 'end'
   colour?: ((text: string) => string) | undefined
 }
 
 export const GAP = '  '
 
-/** Cells side by side, each as wide as it says, so that what changes does not move what stands beside it. */
+/** Joins cells of fixed width, so that a change does not move its neighbours. */
 export const rowOf = (cells: Cell[]): string =>
   cells
     .map(({ text, width, align, shrinks, colour = (plain: string) => plain }) => {
@@ -24,23 +24,23 @@ export const rowOf = (cells: Cell[]): string =>
     })
     .join(GAP)
 
-/** For what differs at its beginning as well as at its end, as URLs do. */
+/** Cuts the middle, for texts such as URLs that differ at both ends. */
 export const cutMiddle = (text: string, width: number): string => {
   if (displayWidth(text) <= width) return text
   const beginning = cut(text, Math.ceil(width / 2))
   return beginning + cut(text, width - displayWidth(beginning) + 1, 'start').slice(1)
 }
 
-/** A URL without its scheme, which tells least. */
+/** A URL without its scheme. */
 export const withoutScheme = (url: string): string => url.replace(/^https?:\/\//, '')
 
-/** Text at both ends of a line of `width` columns; the left one gives way. */
+/** Text at both ends of a line of `width` columns; the left one is cut if necessary. */
 export const bothEnds = (left: string, right: string, width: number): string => {
   const fitted = cut(left, Math.max(0, width - displayWidth(right) - 1))
   return fitted + ' '.repeat(Math.max(1, width - displayWidth(fitted) - displayWidth(right))) + right
 }
 
-/** A pane's title, drawn out to the width of the pane; heavier where the keyboard is. */
+/** A pane's title with a line over the pane's width, bold if the pane has the keyboard. */
 export const rule = (title: string, note: string, width: number, focused: boolean): string => {
   const line = focused ? '━' : '─'
   const right = note === '' ? '' : ` ${note} ${line}`
@@ -55,8 +55,8 @@ const SPACES_AT_END = / +((?:\x1b\[[0-9;]*m)*)$/
 const CLOSING = /\[(0|22|39)?m$/
 
 /**
- * Wraps a line that may carry colours, between words where it can, and goes on under `indent`. A colour that is open at
- * a break is closed before it and opened again after.
+ * Wraps a line with colours between words, indented by `indent`. An open colour is closed before a break and opened
+ * again after it.
  */
 export const wrapLine = (line: string, width: number, indent = 0): string[] => {
   const lines: string[] = []
@@ -93,17 +93,17 @@ export const wrapLine = (line: string, width: number, indent = 0): string[] => {
   return lines
 }
 
-/** A row of a list. The selected one has a sign before it and, where its pane has the keyboard, is shown inverse. */
+/** A row of a list. The selected one has a mark and, if its pane has the keyboard, is inverse. */
 export const selectable = (
   draw: (colours: Colours) => string,
   { selected, focused, colours }: { selected: boolean; focused: boolean; colours: Colours },
 ): string => {
   if (!selected) return `  ${draw(colours)}`
-  // Colours inside would come out as backgrounds.
+  // Colours inside an inverse row would become backgrounds.
   const line = `> ${draw(pc.createColors(false))}`
   return focused ? colours.inverse(line) : colours.bold(line)
 }
 
-/** So many lines exactly. */
+/** Pads or cuts to an exact number of lines. */
 export const filledUp = (lines: string[], height: number): string[] =>
   lines.length >= height ? lines.slice(0, height) : [...lines, ...Array<string>(height - lines.length).fill('')]

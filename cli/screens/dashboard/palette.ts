@@ -3,7 +3,7 @@ import type { Colours } from '../../output/output.ts'
 
 /**
  * Colours of a screen. The terminal's own yellow, and often its green, cannot be read on white; these three of the 256
- * have a contrast of about 4 or more on black and on white alike. What they say is said by a word or a sign too.
+ * have a contrast of about 4 or more on black and on white alike. A word or a sign always says the same as the colour.
  */
 export const screenColours = (enabled: boolean): Colours => {
   const plain = pc.createColors(enabled)

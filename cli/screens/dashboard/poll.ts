@@ -1,46 +1,43 @@
 import { CliError, exitCodes } from '../../errors.ts'
 
-/** How the last look went. */
+/** The result of the last poll. */
 export type Link =
   | { kind: 'live' }
-  /** The server was not reached; it is tried again. */
+  /** The server was not reached; polling continues. */
   | { kind: 'away'; message: string }
   /** The access token has used up its requests of this minute. */
   | { kind: 'limited'; everyMs: number }
-  /** The server refuses to answer, for instance a token that has been revoked. */
+  /** The server refuses, for instance a revoked token. */
   | { kind: 'refused'; message: string }
 
-/** A screen that looks less often than this says too little of what is so now. */
+/** The longest interval that still shows the present. */
 const LONGEST_REST_MS = 15_000
 /**
- * A server that needs long for an answer is left alone for this many times as long: it spends a tenth of its time on a
- * screen. No longer than the longest rest: a server that stalled once is not slow.
+ * A pause is at least this many times as long as the last answer took, so that a server spends at most a tenth of its
+ * time on a screen, up to the longest rest, because one stall does not make a server slow.
  */
 const REST = 9
-/** Keys that ask for a look may be pressed faster than a server is to be asked. */
+/** The least time between polls that keys cause. */
 const LEAST_MS = 250
 
-/**
- * How much more slowly than it would a screen asks, because of the limit of its access token, which all its polls
- * share.
- */
+/** The factor by which all polls of a screen slow down because of the access token's rate limit. */
 export class Restraint {
   slowdown = 1
   #limitedAtMs = Number.NEGATIVE_INFINITY
 
-  /** The server has answered RATE_LIMITED: half the pace from now on, after a rest. */
+  /** After RATE_LIMITED: rests, then continues at half the rate. */
   limited(): void {
     if (this.restMs > 0) return
     this.slowdown = Math.min(64, this.slowdown * 2)
     this.#limitedAtMs = performance.now()
   }
 
-  /** Milliseconds that nothing is to be asked for. The limit is for a minute, some of which may have gone by. */
+  /** The remaining rest in milliseconds. The limit applies to a minute, part of which may be over. */
   get restMs(): number {
     return Math.max(0, this.#limitedAtMs + 15_000 - performance.now())
   }
 
-  /** All went well; after ten minutes of that twice the pace is tried. */
+  /** After a success; after ten minutes of successes the rate is doubled. */
   fine(): void {
     if (this.slowdown === 1 || performance.now() - this.#limitedAtMs < 10 * 60_000) return
     this.slowdown /= 2
@@ -49,8 +46,8 @@ export class Restraint {
 }
 
 /**
- * Looks again and again, one look at a time, at a pace that the server bears: slower when it is slow or limits the
- * access token, and less and less often while it is away.
+ * Polls, one request at a time, at a rate that the server can bear: slower if it is slow or limits the access token,
+ * and ever less often while it is unreachable.
  */
 export class Poll {
   readonly #look: () => Promise<void>
@@ -76,7 +73,7 @@ export class Poll {
     this.#tell = options.tell
   }
 
-  /** Looks at once, or after the look that is under way; not while the server is to be left alone. */
+  /** Polls at once, or after the present poll, unless the server needs a rest. */
   now(): void {
     if (this.#looking) this.#again = true
     else if (this.#failures === 0) this.#runAfter(this.#soonestMs)
@@ -103,7 +100,7 @@ export class Poll {
     return Math.max(0, this.#startedAt + LEAST_MS - performance.now())
   }
 
-  /** Answers how long to wait for the next look. */
+  /** Resolves to the wait before the next poll. */
   async #tryToLook(): Promise<number> {
     this.#startedAt = performance.now()
     this.#again = false

@@ -16,15 +16,15 @@ interface ScreenProps {
   colours: Colours
 }
 
-/** Frames a second at most; what a look has found comes at most once a second, and keys are shown at once. */
+/** The most frames a second. Polls change the screen at most once a second, keys at once. */
 const MOST_FRAMES = 15
 
-/** Shows the dashboard until it is quit. The terminal is as it was before, however that ends. */
+/** Shows the dashboard until it is quit, and restores the terminal, however it ends. */
 export const showDashboard = async (props: ScreenProps): Promise<void> => {
   const { dashboard } = props
   const screen = render(h(Screen, props), {
     alternateScreen: true,
-    // Known to be one; otherwise ink asks whether this is a CI.
+    // It is known to be a terminal; otherwise ink checks for a CI environment.
     interactive: true,
     exitOnCtrlC: false,
     incrementalRendering: true,
@@ -91,7 +91,7 @@ const Screen = ({ dashboard, place, colours }: ScreenProps) => {
   )
 }
 
-/** Lines of the terminal below one another, none of which ever wraps. */
+/** Lines of the terminal, none of which wraps. */
 const lines = (texts: string[], width: number) =>
   h(
     Box,
@@ -99,25 +99,25 @@ const lines = (texts: string[], width: number) =>
     ...texts.map((text, index) => h(Box, { key: index, height: 1, width }, h(Text, { wrap: 'truncate' }, text || ' '))),
   )
 
-/** A shell's job control: stops this process and those it was started with, until they go on. */
+/** Job control: stops this process group until the shell continues it. */
 const putAside = async (): Promise<void> => {
   const goesOn = once(process, 'SIGCONT')
   process.kill(0, 'SIGTSTP')
   await goesOn
 }
 
-/** The names of keys as `press` has them. Several that were typed at once come as one input. */
+/** The names of keys for `press`. Several keys typed at once arrive as one input. */
 const keyNames = (input: string, key: Key): string[] => {
   if (key.tab) return [key.shift ? 'shift-tab' : 'tab']
   const special = SPECIAL.find(([flag]) => key[flag])
   if (special) return [special[1]]
   if (key.ctrl) return [`ctrl-${input}`]
   const typed = Array.from(input, nameOf)
-  // What follows esc at once looks as if it had been typed with alt, which means nothing here.
+  // A character right after esc looks as if typed with alt, which has no meaning here.
   return key.meta ? ['esc', ...typed] : typed
 }
 
-/** What stands among other characters is not taken for a key by ink. */
+/** ink does not recognise a key among other characters. */
 const nameOf = (character: string): string => {
   const code = character.charCodeAt(0)
   const letter = String.fromCharCode(code + 0x60)

@@ -10,7 +10,7 @@ import { byUrgency, type Filters, filterOf } from './state.ts'
 
 const DELIVERIES = 30
 
-/** Prints once what the dashboard would show: webhooks, who needs attention first, and the last deliveries. */
+/** Prints the dashboard's content once: webhooks, those that need attention first, and the last deliveries. */
 export const printSnapshot = async (session: Session, filters: Filters): Promise<void> => {
   const { output } = session
   if (output.form === 'id') {

@@ -9,21 +9,21 @@ import type { Link } from './poll.ts'
 
 export type Pane = 'webhooks' | 'deliveries' | 'details'
 
-/** What the keyboard is for at the moment. */
+/** The input mode. */
 export type Mode =
   | { kind: 'browse' }
   | { kind: 'help' }
   /** Typing the resource to query in a list. */
   | { kind: 'search'; list: 'webhooks' | 'deliveries'; text: string }
-  /** Typing the time that a recovery begins at. */
+  /** Typing the start of a recovery. */
   | { kind: 'since'; webhook: Target; text: string; fault: string }
-  /** Being asked whether it is meant. */
+  /** Answering a confirmation. */
   | { kind: 'confirm'; action: Action }
 
-/** A webhook that something is to be done with. */
+/** The webhook of an action. */
 export type Target = Pick<Webhook, 'id'> & Partial<Pick<Webhook, 'url' | 'name'>>
 
-/** Something that is done on the server, after it has been confirmed. */
+/** An action on the server, after its confirmation. */
 export type Action =
   | { kind: 'redeliver'; delivery: DeliveryAtAGlance }
   | { kind: 'ping' | 'disable' | 'enable'; webhook: Target; pending?: number }
@@ -37,34 +37,34 @@ export interface Notice {
 
 export interface State {
   viewer: Viewer
-  /** Undefined until they have been asked for. */
+  /** Undefined until they are loaded. */
   webhooks: Webhook[] | undefined
-  /** The list, the newest first; undefined until it has been asked for. */
+  /** The list, newest first; undefined until it is loaded. */
   deliveries: DeliveryAtAGlance[] | undefined
-  /** How many have come since the list is held. */
+  /** The number of newer deliveries since the list is held. */
   newer: number
-  /** Newer than those of which at least so many are counted. */
+  /** Whether there are more newer ones than counted. */
   newerAtLeast: boolean
-  /** Whether the list goes on beyond its last row. */
+  /** Whether there are rows after the last one. */
   more: boolean
-  /** The newest delivery that a look has found, and when one found it first. */
+  /** The newest delivery found, and when it was first found. */
   newest: { id: string; atMs: number } | undefined
-  /** Deliveries made a second, of those that the list is limited to. */
+  /** New deliveries a second that match the filters. */
   perSecond: number
-  /** Of the selected delivery. Undefined until it has been asked for; null if it is not there. */
+  /** The timeline of the selected delivery. Undefined until it is loaded; null if the delivery does not exist. */
   timeline: Delivery | null | undefined
   link: Link
-  /** When the last look was answered, epoch milliseconds. */
+  /** When the last poll was answered, in epoch milliseconds. */
   seenAtMs: number | undefined
-  /** When the look that is under way began. */
+  /** When the present poll began. */
   lookingSinceMs: number | undefined
-  /** When the webhooks were told last; looks for them are others. */
+  /** When the webhooks were last loaded, by polls of their own. */
   webhooksSeenAtMs: number | undefined
   startedAtMs: number
   nowMs: number
 
   focus: Pane
-  /** The list whose selected row the details are about. */
+  /** The list whose selected row the details show. */
   detailsOf: 'webhooks' | 'deliveries'
   /** Undefined: all webhooks. */
   webhookId: string | undefined
@@ -73,7 +73,7 @@ export interface State {
   statuses: DeliveryStatus[]
   eventType: string | undefined
   search: { webhooks: string; deliveries: string }
-  /** Lines of the details that are scrolled out above. */
+  /** Lines of the details scrolled out at the top. */
   scrolled: number
   mode: Mode
   notice: Notice | undefined
@@ -113,27 +113,28 @@ export const initialState = (viewer: Viewer, filters: Filters, nowMs: number): S
   notice: undefined,
 })
 
-/** Choices that one key goes through; support looks for what failed, whichever way. */
+/** The choices that one key cycles through; “failed” covers all kinds of failure. */
 export const statusChoices: DeliveryStatus[][] = [
   [],
   ...Object.values(Object.groupBy(wordsOf(outcomes), status => outcomes[status])),
 ]
 export const eventTypeChoices: (string | undefined)[] = [undefined, ...eventTypes]
 
-/** Those that match what was searched for, in the order of who needs attention first. */
+/** The webhooks that match the search, those that need attention first. */
 export const listedWebhooks = ({ webhooks = [], search }: State): Webhook[] => {
   const text = search.webhooks.toLowerCase()
   return webhooks.filter(webhook => isFound(webhook, text)).toSorted(byUrgency)
 }
 
-/** By its id, its URL, its name and its labels. */
+/** The searchable text of a webhook: id, URL, name and labels. */
 const isFound = ({ id, url, name, labels }: Webhook, text: string): boolean =>
   `${id} ${url} ${name ?? ''} ${Object.values(labels ?? {}).join(' ')}`.toLowerCase().includes(text)
 
 export const byUrgency = (a: Webhook, b: Webhook): number => urgency(b) - urgency(a) || (a.url < b.url ? -1 : 1)
 
 /**
- * Inactive comes first, since it waits for a person; then the share that failed; then what is healthy; then disabled.
+ * Inactive webhooks come first, because they wait for a person; then by the share of failures; then healthy ones; then
+ * disabled ones.
  */
 const urgency = ({ status, health }: Webhook): number => {
   if (status === 'inactive') return 3
@@ -146,12 +147,12 @@ const urgency = ({ status, health }: Webhook): number => {
 export const selectedWebhook = ({ webhooks, webhookId }: State): Webhook | undefined =>
   webhooks?.find(({ id }) => id === webhookId)
 
-/** The selected delivery as far as it is known: from the list, or from its timeline where the list does not have it. */
+/** The selected delivery, from the list or from its timeline. */
 export const selectedDelivery = ({ deliveries, deliveryId, timeline }: State): DeliveryAtAGlance | undefined =>
   deliveries?.find(({ id }) => id === deliveryId) ??
   (timeline && timeline.id === deliveryId ? atAGlance(timeline) : undefined)
 
-/** The webhook that keys act on: the one in the list of webhooks, or the one that the selected delivery goes to. */
+/** The webhook that keys act on: the selected one, or that of the selected delivery. */
 export const targetWebhook = (state: State): Target | undefined => {
   if (listInFocus(state) === 'webhooks') return selectedWebhook(state)
   const delivery = selectedDelivery(state)
@@ -173,9 +174,9 @@ const WHOLE_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/
 
 /**
- * The condition for the list of deliveries; undefined if nothing can match. A search is for an id, whole or its
- * beginning, or else for text in what the webhook is known by or the event's type: both are resolved here, so that the
- * server need not read every row.
+ * The condition for the list of deliveries; undefined if nothing can match. A search matches an id or its beginning, or
+ * text of the webhook or the event type. Text is resolved here to ids and types, so that the server need not read every
+ * row.
  */
 export const selectorOf = (state: State): Record<string, unknown> | undefined => {
   const search = searchOf(state)
@@ -183,14 +184,14 @@ export const selectorOf = (state: State): Record<string, unknown> | undefined =>
   return allOf([filterOf(state), search]) ?? {}
 }
 
-/** The condition that the filters make. */
+/** The condition of the filters. */
 export const filterOf = ({ webhookId, statuses = [], eventType }: Filters): Record<string, unknown> => ({
   ...(webhookId !== undefined && { webhookId }),
   ...(statuses.length > 0 && { status: { $in: statuses } }),
   ...(eventType !== undefined && { eventType }),
 })
 
-/** Empty if nothing is searched for; undefined if nothing can match. */
+/** Empty without a search; undefined if nothing can match. */
 const searchOf = (state: State): Record<string, unknown> | undefined => {
   const text = state.search.deliveries.trim().toLowerCase()
   if (WHOLE_ID.test(text)) {
@@ -209,7 +210,7 @@ const searchOf = (state: State): Record<string, unknown> | undefined => {
   return either.length === 0 ? undefined : { $or: either }
 }
 
-/** The first or the last id that begins so. */
+/** The first or last id with this beginning. */
 const filled = (beginning: string, digit: '0' | 'f'): string =>
   beginning + '00000000-0000-0000-0000-000000000000'.replaceAll('0', digit).slice(beginning.length)
 

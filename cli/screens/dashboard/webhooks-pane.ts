@@ -9,7 +9,7 @@ import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
 import { listedWebhooks, type State } from './state.ts'
 
-/** The webhooks, who needs attention first, as lines of the terminal. */
+/** The webhooks, those that need attention first, as lines of the terminal. */
 export const webhooksPane = (state: State, { listsWidth: width, webhookRows: height }: Layout, colours: Colours) => {
   const { webhooks, webhookId, focus, search } = state
   const listed = listedWebhooks(state)
@@ -33,7 +33,7 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
   return filledUp(lines, height + 2)
 }
 
-/** They are asked for every 15 s at least; what has not been answered for longer is not of now. */
+/** They are loaded at least every 15 s; after this time without an answer they count as outdated. */
 const OLD_MS = 40_000
 
 const noteOf = ({ webhooksSeenAtMs, nowMs }: State): string =>
@@ -58,7 +58,7 @@ interface WebhookCells {
 }
 type Value = { text: string; colour?: (text: string) => string }
 
-/** The columns that there is room for. */
+/** The columns that fit. */
 const cellsOf = (values: WebhookCells, width: number): Cell[] => {
   const counts: Cell[] =
     width < 78
@@ -98,7 +98,7 @@ const valuesOf = (webhook: Webhook, nowMs: number, colours: Colours): WebhookCel
   const bad = (number: number): Value =>
     number > 0 ? { text: short(number), colour: colours.red } : { text: short(number) }
   return {
-    // What waits for a person is as red as what has failed.
+    // A webhook that waits for a person is as red as a failure.
     status: {
       text: cellText(status),
       colour:

@@ -25,7 +25,7 @@ const createAccessToken = mutation<CreateArguments, Credentials>(
   ({ id }) => id,
 )
 
-/** A variable that was not filled in must not make a token that sees everything. */
+/** A missing variable must not create a token that sees everything. */
 const unlessNull: Resolver<unknown, { organisationIds?: string[] | null }> = (root, args, context, info) => {
   if (args.organisationIds === null) {
     throw badInput('organisationIds', 'null names none; name some, or leave it out for a token that sees all')

@@ -6,7 +6,7 @@ import type { MangoQuery } from '../../mango/query.ts'
 import { BUDGET, Budget } from '../budget.ts'
 import { type Mutations, mutation, resumable } from './mutation.ts'
 
-/** Each search of many may spend what a request may: what it finds is queued, and not kept. */
+/** Each search may spend a request's budget, because its rows are queued and not kept. */
 const bounded = <T>(search: (budget: Budget) => Promise<T>): Promise<T> => {
   const budget = new Budget()
   return budget.within(() => search(budget), BUDGET.timeMs)

@@ -4,16 +4,16 @@ import { entryOf } from '../../domain/audit.ts'
 import type { Context } from '../context.ts'
 import { needs, type Resolver } from '../fields.ts'
 
-/** By name. The schema has checked their arguments before they see them. */
+/** The mutations by name. The schema has checked their arguments. */
 export type Mutations = Record<string, Resolver<unknown, never>>
 
 /**
- * A mutation that only tokens with a permission reach. It is handed the arguments that were given: null and absent are
- * the same. It answers with what the ones before it in the same document have changed.
+ * A mutation for tokens with a permission. It receives the given arguments; null equals absent. Its answer includes the
+ * changes of earlier mutations in the document. Throws FORBIDDEN.
  *
- * @param work does it, and returns what its last change has returned: sent again under its Idempotency-Key, that is
- *   what it has come to, and the work is not done again
- * @param answer makes the answer of that
+ * @param work makes the change and returns the result of its last change; a repeated request under the Idempotency-Key
+ *   gets that result and does not run `work` again
+ * @param answer makes the answer from that result
  */
 export const mutation = <Args extends object, Outcome = unknown>(
   permission: Permission,
@@ -23,11 +23,13 @@ export const mutation = <Args extends object, Outcome = unknown>(
 ): Resolver<unknown, never> =>
   resumable<Args, Outcome>(permission, async (args, context, earlier) => earlier ?? work(args, context), answer, madeBy)
 
-/** What a change, by what it returns, has made or concerns, for the audit log: where the arguments do not tell. */
+/**
+ * For the audit log: the id of what a change created or concerns, from its result, if the arguments do not contain it.
+ */
 // biome-ignore lint/suspicious/noExplicitAny: what a change returns is known where it is said
 type MadeBy = (changed: any) => string | undefined
 
-/** As `mutation`, of several changes: sent again, it goes on from what its last one has returned. */
+/** As `mutation`, for several changes: a repeated request continues from the result of the last one. */
 export const resumable = <Args extends object, Outcome>(
   permission: Permission,
   work: (args: Args, context: Context, earlier: Outcome | undefined) => Promise<Outcome>,
@@ -48,6 +50,6 @@ export const resumable = <Args extends object, Outcome>(
 const given = (args: object): object =>
   Object.fromEntries(Object.entries(args).filter(([, value]) => value !== null && value !== undefined))
 
-/** Epoch milliseconds of a time argument, which the schema has found to be one. */
+/** The epoch milliseconds of a time argument, which the schema has validated. */
 export const timeArgument = (text: string | undefined): number | undefined =>
   text === undefined ? undefined : parseIso(text)

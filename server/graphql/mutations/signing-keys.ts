@@ -11,7 +11,7 @@ export const signingKeyMutations: Mutations = {
         const { kid, publicJwk, createdAt, activeFrom } = await keyring.rotate(trx)
         return { kid, publicJwk, createdAt: toIso(createdAt), activeFrom: toIso(activeFrom) }
       })
-      // It is made all the same, and each process looks every minute.
+      // The key exists even if this fails: each process looks for new keys by itself.
       await keyring.refresh().catch(() => {})
       return made
     },

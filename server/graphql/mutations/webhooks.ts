@@ -23,7 +23,7 @@ const told =
     return { webhook, lists: await Promise.all(LISTS.map(list => value(list).load(webhook.id))) }
   }
 
-/** Answers with a webhook as its change has left it, whatever others have changed since. */
+/** Answers with the webhook as its change left it, whatever others have changed since. */
 const answer = ({ told: { webhook, lists } }: Stored<Told>, { loaders }: Context): WebhookRow => {
   for (const [index, list] of LISTS.entries()) loaders.value(list).prime(webhook.id, lists[index]!)
   return webhook

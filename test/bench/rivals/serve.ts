@@ -35,7 +35,7 @@ const unauthenticated = async () => {
   const { connect } = await import('../../../server/database/connect.ts')
   const { createContext } = await import('../../../server/graphql/context.ts')
   const { createSchema } = await import('../../../server/graphql/schema.ts')
-  // Queries ask for no more of the service than this.
+  // The part of the service that queries need.
   const service = {
     database: await connect(readConfig().databaseUrl),
     tools: { clock: { now: () => Date.now() } },

@@ -6,14 +6,14 @@ import type { Server } from '../stage/processes.ts'
 import { CREATE_WEBHOOK, gate, type Stage, UPSERT_WEBHOOK, until, untilSettled } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// An answer that came is believed: recorded as it was, once, however long recording takes.
+// A received answer is recorded unchanged, once, however long recording takes.
 
 const UNWRITABLE_MS = 6_000
 const STALLED_MS = 18_000
 const EVENTS = 40
 const STALLED_EVENTS = 40
 
-/** What was sent again after its 200, and what the log has of it. */
+/** Deliveries sent again after their 200, and their log. */
 const expectBelieved = async (stage: Stage, endpoint: { sentAgain(): unknown[] }, count: number): Promise<void> => {
   const again = endpoint.sentAgain().length
   stage.expect(
@@ -84,7 +84,7 @@ const readOnly: Case = {
   needsOwnServer: true,
   async run(stage) {
     const isMysql = stage.engine === 'mysql'
-    // One who may not write past it, as MariaDB's root may.
+    // A user that cannot bypass read-only mode, unlike MariaDB's root.
     const name = new URL(stage.databaseUrl).pathname.slice(1)
     await stage.sql.run(`CREATE USER ${name}@'%'`)
     stage.after(() => stage.sql.run(`DROP USER ${name}@'%'`))
@@ -113,7 +113,7 @@ const diskFull: Case = {
     'and not sent again',
   engines: SHARED,
   async run(stage) {
-    // By the proxy: a full disk refuses what it refuses by chance.
+    // The proxy simulates it, because a full disk refuses at random.
     const by = await stage.proxy()
     const ends: (() => void)[] = []
     await answeredWhile(stage, {
@@ -198,7 +198,7 @@ const writeErrors: Case = {
   },
 }
 
-/** Stops a process, and comes back when it stands still: on a busy machine that takes a while. */
+/** Stops a process, and resolves when it stands still, which takes a while on a busy machine. */
 const freeze = async (server: Server): Promise<void> => {
   server.signal('SIGSTOP')
   await wait(1_000)
@@ -219,7 +219,7 @@ const stalled = async (stage: Stage, schedule: string, failures: number): Promis
   await world.submitMany(client, STALLED_EVENTS)
   const expected = STALLED_EVENTS * (failures + 1)
   await until('all have arrived', () => endpoint.arrivals.length === expected)
-  // It waits for its timers and sockets, and for nothing else.
+  // The process waits only for its timers and sockets.
   await wait(2_000)
   await freeze(server)
   answers.open()

@@ -17,13 +17,13 @@ import { atEachStatement, shown } from '../stage/steps.ts'
 import { startTunnel } from '../stage/tunnel.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// What lies between two steps of a delivery: between an endpoint's word and the url that takes its place, between a
-// commit and its answer, between a lease and whoever takes it over, between any two statements.
+// What can happen between two steps of a delivery: between an endpoint's answer and a new URL, between a commit and its
+// answer, between a lease and its takeover, between any two statements.
 
 const PAUSE_S = 600
 const GOES_ON_MS = 5_000
 
-/** All that were made arrive at an endpoint within a time. */
+/** Whether all created deliveries arrive at an endpoint within a time. */
 const expectAllAt = async (stage: Stage, endpoint: Endpoint, count: number, what: string): Promise<void> => {
   const startedAt = Date.now()
   await within(GOES_ON_MS, () => endpoint.byId().size >= count)

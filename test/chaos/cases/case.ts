@@ -1,7 +1,7 @@
 import type { Engine } from '../stage/sql.ts'
 import type { Stage } from '../stage/stage.ts'
 
-/** A meeting of things that is made on purpose, and what must hold of it. */
+/** An encounter made on purpose, and what must hold. */
 export type Case = {
   name: string
   /** What must hold, in a sentence. */

@@ -22,14 +22,14 @@ import {
 import { atEachStatement, type Result, type Steps, shown } from '../stage/steps.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// What a mutation may do, and to what, is decided in the transaction that does it, on rows that it holds.
+// The transaction of a mutation decides what it may do, on rows that it has locked.
 
 const NATURAL_ROUNDS = 30
 const SUBMITTED = 'project_report_quarterly_submitted'
 const APPROVED = 'project_report_quarterly_approved'
 const OVERDUE = 'project_report_quarterly_overdue'
 
-/** Two processes: what is stopped at its statements, and what happens meanwhile. On SQLite one does both. */
+/** Two processes: one is stopped at its statements, the other acts meanwhile. On SQLite one does both. */
 const two = async (stage: Stage) => {
   if (stage.engine === 'sqlite') {
     const server = await stage.server()
@@ -243,7 +243,7 @@ const overdueLeft: Case = {
     const by = await stage.proxy()
     const isTold = async (id: string) =>
       (await stage.sql.number('SELECT COUNT(*) FROM events WHERE project_id = ? AND type = ?', [id, OVERDUE])) > 0
-    /** A project whose report is late: one that was just made owes none yet. */
+    /** A project whose report is overdue; a new project owes none yet. */
     const prepareLate = async () => {
       const id = await prepare()
       await stage.sql.run(

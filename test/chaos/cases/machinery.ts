@@ -25,7 +25,7 @@ import {
 import { atEachStatement, shown } from '../stage/steps.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// No client sees the machinery; what is sent again is done once.
+// Clients never see internal errors, and a repeated mutation is done once.
 
 const ROUNDS = 20
 
@@ -101,7 +101,7 @@ const racedWebhooks: Case = {
     const endpoint = await stage.endpoint()
     const { organisationId } = world.projects[0]!
     const limited = await createToken(clients[0], 'limited', ['webhooks', 'read'], [organisationId])
-    // A token that sees what it has made, and not what is there of others'.
+    // A token that sees its own objects but not those of others.
     const asLimited = servers.map(server => stage.client(server, limited))
     const created: Answer[] = []
     for (let n = 0; n < ROUNDS; n++) {
@@ -201,7 +201,7 @@ const told = (answers: Answer[]): string =>
     )
     .join(', ')
 
-/** Submits that are refused must say so in a way that can be acted upon, and must not have happened. */
+/** A refused submission must have an actionable error, and must not have happened. */
 const expectRefusedWell = async (
   stage: Stage,
   given: { name: string; client: Client; submits: { answer: Answer; variables: object }[] },
@@ -584,7 +584,7 @@ const sentAgainKilled: Case = {
   },
 }
 
-/** What is answered under a key at last: while the first one runs it is a CONFLICT, and its end must be known soon. */
+/** The final answer under a key: a CONFLICT while the first request runs, whose end must be known soon. */
 const answerOf: (...sent: [client: Client, ...Parameters<Client>]) => Promise<Answer> = async (client, ...sent) => {
   let answer = await client(...sent)
   for (let n = 1; n < 20 && answer.code === 'CONFLICT'; n++) {

@@ -12,8 +12,8 @@ const CREATE_LOOSE = 'mutation ($url: String!) { createWebhook(url: $url) { id }
 const ORDER = 'mutation ($id: UUID!) { upsertWebhook(id: $id, ordering: project) { id } }'
 
 /**
- * What is wrong with the order in which the deliveries of a webhook have arrived: an arrival of one after the first of
- * the next of its project, or before the last of the one before was answered.
+ * The faults of a webhook's order of arrivals: a delivery that arrives after the first arrival of its successor, or
+ * before the last answer of its predecessor.
  */
 const disorder = async (stage: Stage, webhookId: string, endpoint: Endpoint): Promise<string[]> => {
   const made = await stage.sql.rows<{ id: string; project_id: string; created_at: number; event_id: string }>(
@@ -62,7 +62,7 @@ const killed: Case = {
     const submitting = times(
       count,
       async n => {
-        // Who has been killed has answered nobody: what it was asked for may have been done, or not.
+        // A killed process has answered nobody, so its requests may or may not have been done.
         await world.submit(clients[n % 3]!, n % 3).catch(() => undefined)
         if (n === Math.floor(count / 3)) servers[2]!.signal('SIGKILL')
         if (n === Math.floor((2 * count) / 3)) servers[1]!.signal('SIGKILL')

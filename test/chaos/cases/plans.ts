@@ -6,7 +6,7 @@ import { type Case, SHARED } from './case.ts'
 
 // The plan of every statement on the way of an event, a claim, a settle and a recovery, over a filled database.
 
-/** A batch, and what a planner's guess may be off by. */
+/** A batch, plus the error of a planner's estimate. */
 const MOST_ROWS = 2_000
 const READS = /^\s*(SELECT|UPDATE|DELETE)\b/i
 const HOT = /\b(deliveries|delivery_queue|attempts|events)\b/i

@@ -25,12 +25,12 @@ import {
 } from '../stage/stage.ts'
 import { ALL, type Case } from './case.ts'
 
-// A random state machine: any number of ordinary things at the same time, on all processes, and what must hold of them.
+// A random state machine: any number of ordinary operations at the same time on all processes, and their invariants.
 
 const WEBHOOKS = 8
 const AT_ONCE = 12
 const SAMPLE_MS = 500
-/** Where operations take long, so many are made as can be in that time. */
+/** If operations are slow, as many are made as fit into this time. */
 const LONGEST_MS = 8 * 60_000
 /** How far a request may begin after the end of its delivery, and the machine's clocks lie apart. */
 const STOPPED_WITHIN_MS = 1_000
@@ -39,10 +39,10 @@ const DAY_MS = 24 * 3_600_000
 /** Tokens that act beside the one that may do everything: in all, and at a time. */
 const ACTORS = 40
 const LIVE_ACTORS = 4
-/** Of what is purged, the checks at the end need nothing. */
+/** The final checks need nothing of purged rows. */
 const PURGED = "'ping', 'project_report_quarterly_approved'"
 
-/** What must hold, as statements that count what offends it. Each is read in one snapshot. */
+/** The invariants, as statements that count violations; each reads one snapshot. */
 const ALWAYS: Readonly<Record<string, string>> = {
   'a delivery is pending exactly while it is queued': `
     SELECT (SELECT COUNT(*) FROM deliveries d WHERE d.status = 'pending'
@@ -111,7 +111,7 @@ type Actor = {
   lost: { organisationId: string; at: number } | undefined
 }
 
-/** Codes that a client must never see, whatever happens at the same time. */
+/** Error codes that a client must never see. */
 const isMachinery = ({ code }: Answer): boolean =>
   code === 'INTERNAL_SERVER_ERROR' || code === 'NO_ANSWER' || code === 'NO_CODE' || code === 'UNAVAILABLE'
 
@@ -213,7 +213,7 @@ const races: Case = {
   },
 }
 
-/** What is done, as often as it stands here. */
+/** The operations; repetition is their weight. */
 const operationsOf = (given: {
   stage: Stage
   world: World

@@ -14,8 +14,7 @@ import {
 } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// Recovery means everything, and goes behind what is new; what is followed by id is followed in the order in which it
-// happened.
+// A recovery covers everything and comes after new deliveries; following ids gives the order of events.
 
 /** Events that should have a delivery to a webhook, and have none. */
 const withoutDelivery = (stage: Stage, webhookId: string): Promise<number> =>
@@ -45,7 +44,7 @@ const slowCommit: Case = {
     const slowly = [0, 1].map(() => world.submit(slow))
     await until('two commits are slow', () => hold.count() === 2)
     const released = wait(10_000).then(hold.end)
-    // It waits for them as long as a request may, and is then to be made again.
+    // It waits for them as long as a request may, and must then be repeated.
     const enabled = await eventually(
       'an enabling that nothing stands in the way of',
       () => client(UPSERT_WEBHOOK, { id, status: 'active' }),
@@ -53,7 +52,7 @@ const slowCommit: Case = {
       { timeoutMs: 120_000, everyMs: 500 },
     )
     stage.say(`two commits are slow; enabled: ${enabled.code ?? 'done'}`)
-    // One that is refused for what stands in its way is made again.
+    // A recovery that was refused because of a conflict is repeated.
     const recovered = await eventually(
       'a recovery that nothing stands in the way of',
       () => client(RECOVER, { webhookId: id, since }),

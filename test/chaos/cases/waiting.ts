@@ -17,12 +17,12 @@ import {
 } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
-// One thing that waits holds up only itself.
+// Whatever waits delays only itself.
 
 const RATE = 20
 const GAP_MS = 2_000
 
-/** Submits at a steady rate, whatever becomes of each, and says how long each took to arrive. */
+/** Submits at a steady rate, independent of the results, and returns how long each took to arrive. */
 const steadily = async (
   given: { world: World; client: Client; endpoint: Endpoint; project?: number },
   forMs: number,
@@ -49,13 +49,13 @@ const steadily = async (
   await Promise.all(underWay)
   await wait(2_000)
   const firsts = new Map(endpoint.arrivals.toReversed().map(arrival => [arrival.reportId, arrival.at]))
-  // One that has not arrived by now has taken so long at least.
+  // One that has not arrived counts with the time so far.
   const now = Date.now()
   const latencies = [...sentAt].map(([id, at]) => Math.max(0, (firsts.get(id) ?? now) - at))
   return { latencies, longestGapMs, submitted: underWay.length, refused }
 }
 
-/** Goes dark: nothing of it reaches anybody any more, and nobody is told. */
+/** Goes dark: nothing of it reaches anybody, without any notice. */
 const goDark = async (server: Server, by: DatabaseProxy): Promise<void> => {
   by.hole()
   server.signal('SIGKILL')
@@ -153,7 +153,7 @@ const beside = async (
   const together = await measure()
   stage.expect(
     'the first attempts of another webhook come at most twice as late',
-    // A machine's own noise is no finding.
+    // The machine's own noise does not count.
     together.p99 <= Math.max(2 * alone.p99, 150) && together.p50 <= Math.max(2 * alone.p50, 40),
     `median ${alone.p50} to ${together.p50} ms, p99 ${alone.p99} to ${together.p99} ms`,
   )

@@ -36,8 +36,8 @@ export type Endpoint = {
 }
 
 /**
- * An endpoint on this machine. `answer` is asked what to do with each delivery, and with how often that came before;
- * pings are answered 200 at once unless `answerPing` says otherwise.
+ * An endpoint on this machine. `answer` gets each delivery and the number of its earlier arrivals; pings are answered
+ * 200 at once unless `answerPing` says otherwise.
  */
 export const startEndpoint = async (
   answer: (arrival: Arrival, before: number) => Reply | Promise<Reply> = () => ({ status: 200 }),

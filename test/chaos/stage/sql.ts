@@ -5,14 +5,14 @@ export type Engine = 'mysql' | 'mariadb' | 'sqlite'
 
 type Value = string | number | null
 
-/** A database by SQL alone, past everything that the server is made of. */
+/** A database accessed by SQL alone, without the server's code. */
 export type Sql = {
   engine: Engine
   rows<Row = Record<string, Value>>(statement: string, values?: Value[]): Promise<Row[]>
   /** The one number that a statement selects. */
   number(statement: string, values?: Value[]): Promise<number>
   run(statement: string, values?: Value[]): Promise<void>
-  /** A transaction that stays open until it is told to end. Not on SQLite, where it would hold up everybody. */
+  /** A transaction that stays open until it is ended. Not on SQLite, where it would block everybody. */
   hold(statement: string, values?: Value[]): Promise<{ end(): Promise<void> }>
   close(): Promise<void>
 }

@@ -7,7 +7,7 @@ import { type Endpoint, startEndpoint } from './endpoint.ts'
 import { runTidings, type Server, startServer, startTidings, type Tidings } from './processes.ts'
 import { type Engine, openSql, type Sql } from './sql.ts'
 
-/** What a case works on: an empty database with the schema, a token that may do everything, and all that it starts. */
+/** The environment of a case: an empty database with the schema, an admin token, and everything that it starts. */
 export type Stage = {
   engine: Engine
   sql: Sql
@@ -25,11 +25,11 @@ export type Stage = {
   cli(server: Server, args: string[]): Tidings
   client(server: Server, credentials?: Credentials): Client
   world(client: Client): Promise<World>
-  /** Does something when the case is over, whatever became of it. */
+  /** Registers work for the end of the case, whatever its result. */
   after(work: () => unknown): void
-  /** Says what the case is doing. */
+  /** Logs what the case is doing. */
   say(line: string): void
-  /** Notes whether what must hold does, with what was seen. */
+  /** Records whether an invariant holds, with what was seen. */
   expect(sentence: string, holds: boolean, seen: string): void
 }
 
@@ -119,17 +119,17 @@ export const within = (ms: number, holds: () => boolean | Promise<boolean>): Pro
     () => false,
   )
 
-/** What a promise gives, or undefined if that takes longer. */
+/** The result of a promise, or undefined if it takes longer. */
 export const atMost = <T>(ms: number, promise: Promise<T>): Promise<T | undefined> =>
   Promise.race([promise, wait(ms, undefined, { ref: false })])
 
-/** Something that many wait for and one says. */
+/** A signal that one sends and many wait for. */
 export const gate = (): { opened: Promise<void>; open: () => void } => {
   const { promise, resolve } = Promise.withResolvers<void>()
   return { opened: promise, open: resolve }
 }
 
-/** Waits until nothing is owed. */
+/** Waits until nothing is pending. */
 export const untilSettled = (stage: Stage, withinMs = 90_000): Promise<void> =>
   until(
     'nothing is owed',
@@ -138,7 +138,7 @@ export const untilSettled = (stage: Stage, withinMs = 90_000): Promise<void> =>
     200,
   )
 
-/** Does `count` things, so many at once. */
+/** Runs `count` tasks with limited concurrency. */
 export const times = async <T>(count: number, work: (n: number) => Promise<T>, atOnce = AT_ONCE): Promise<T[]> => {
   const results: T[] = []
   let next = 0
@@ -152,7 +152,7 @@ export const times = async <T>(count: number, work: (n: number) => Promise<T>, a
   return results
 }
 
-/** The least value that so many parts of a hundred are not above. */
+/** A percentile. */
 export const percentile = (values: number[], part: number): number => {
   const sorted = values.toSorted((a, b) => a - b)
   return Math.round(sorted[Math.min(sorted.length - 1, Math.ceil((part / 100) * sorted.length) - 1)] ?? Number.NaN)

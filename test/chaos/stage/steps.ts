@@ -1,13 +1,13 @@
 import type { DatabaseProxy } from '../proxy.ts'
 import { atMost } from './stage.ts'
 
-/** What a process makes by itself, now and then. */
+/** Periodic statements of a process. */
 const OWN = /TIMESTAMPDIFF|^\s*SET SESSION|SELECT VERSION\(\)|FROM signing_keys|^\s*SELECT 1\s*;?\s*$/i
-/** What happens meanwhile may have to wait for a lock of what stands still; after so long that goes on. */
+/** The concurrent action may wait for a lock of the held statement, which is released after this time. */
 const MEANWHILE_MS = 2_000
 const MOST_STEPS = 60
 
-/** What both gave. `hadHappened`: what was to happen meanwhile was done before the other went on. */
+/** Both results. `hadHappened`: the concurrent action finished before the other continued. */
 export type Result = { acted: unknown; happened: unknown; hadHappened: boolean }
 
 export type Steps = {
@@ -18,9 +18,8 @@ export type Steps = {
 }
 
 /**
- * Makes the same thing again and again, each time stopped at the next of its statements while something else happens:
- * so that all that may come between two steps of it comes between them, whatever its statements are. It must be the
- * only one to use `by`.
+ * Repeats an action, each time stopped at its next statement while another action runs, so that the other comes between
+ * every two of its steps, whatever its statements are. It must be the only user of `by`.
  */
 export const atEachStatement = async <T>(
   by: DatabaseProxy,
