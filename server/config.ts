@@ -162,9 +162,7 @@ const environment = z.object({
   TIDINGS_REPORT_DUE_DAYS: integer(0, 365).default(30).describe('days from a quarter’s end to its reports’ due date'),
   TIDINGS_METRICS_PORT: integer(1, 65535)
     .optional()
-    .describe(
-      'the port of the address for operations: it serves `/metrics` and the health checks, the public port does not',
-    ),
+    .describe('the port for operations, which serves `/metrics` and the health checks instead of the public port'),
   TIDINGS_METRICS_HOST: z.string().default('127.0.0.1').describe('the address of `TIDINGS_METRICS_PORT`'),
   TIDINGS_LOG_LEVEL: z
     .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])

@@ -120,7 +120,7 @@ const startRoles = async (
   givenClock: Clock | undefined,
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
-  // The database is queried before anything starts: if it goes away meanwhile, all of this is repeated.
+  // What is read from the database comes before what starts: if the database goes away meanwhile, all is repeated.
   const besideUntil = await sideBySideUntil(database, '0011_audit_log')
   // Deliveries have connections of their own, whatever clients ask for.
   const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))

@@ -33,8 +33,8 @@ What comes out:
   NO_COLOR                  no colour, unless --color is given
   FORCE_COLOR               colour, even without a terminal
 
-The server (tidings server …) is configured by the environment alone.
-This lists every variable that it reads, and every fault in them:
+The server (tidings server …) reads its configuration from the environment
+alone. This lists every variable that it reads, and every fault in them:
   $ tidings server doctor`,
   },
   {

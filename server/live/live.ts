@@ -28,9 +28,9 @@ const AT_ONCE = 100
 /** The most deliveries kept for a group while the database is unavailable; with more, its clients have to reconnect. */
 const MOST_OWED = 10_000
 const MOST_STREAMS = 2_048
-/** The most different subscriptions of one token, because each costs a statement per change. */
+/** The most different subscriptions of one token: each costs a statement for a change. */
 const MOST_QUESTIONS = 256
-/** The rest after each look, as a multiple of the time it took, so that the process has time for other work. */
+/** The loop rests this many times as long as a look took: the process has other work. */
 const REST_PART = 3
 /** The most buffered bytes of all streams; beyond it, the streams that read least end. */
 const MOST_KEPT_BYTES = 64 * 1024 * 1024
@@ -297,8 +297,8 @@ const stillMayRead = (token: AccessToken | undefined, now: number): AccessToken 
 const tooMany = (): TidingsError =>
   new TidingsError(
     'QUERY_TOO_COMPLEX',
-    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Subscriptions that ask for the ` +
-      'same count as one: ask for fewer, with broader selectors.',
+    `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Equal subscriptions count as ` +
+      'one: ask for fewer different ones, with broader selectors.',
     { limit: MOST_QUESTIONS, budget: 'subscriptions' },
   )
 

@@ -20,13 +20,14 @@ export const emitOverdue: Step = {
     let last = { id: '', due_date: '' }
     return async () => {
       const told = await database.transaction(async trx => {
+        // One range in the order of its index, as in expiry.ts.
         const late = await rows<ProjectReportRow>(
           trx,
           `SELECT * FROM project_reports
            WHERE status = 'open' AND overdue_at IS NULL
-             AND ((due_date = ? AND id > ?) OR (due_date > ? AND due_date < ?))
+             AND due_date >= ? AND due_date < ? AND (due_date > ? OR id > ?)
            ORDER BY due_date, id LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
-          [last.due_date, last.id, last.due_date, dateOf(clock.now()), REPORTS],
+          [last.due_date, dateOf(clock.now()), last.due_date, last.id, REPORTS],
         )
         for (const report of late) await tell(trx, report, clock.now)
         return late

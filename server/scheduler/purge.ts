@@ -56,9 +56,9 @@ const purgeSome = async (trx: Knex.Transaction, after: OldEvent, before: number)
   const old = await rows<OldEvent>(
     trx,
     `SELECT id, created_at FROM events ${dialectOf(trx).useIndex('events_by_time')}
-     WHERE (created_at = ? AND id > ?) OR (created_at > ? AND created_at < ?)
+     WHERE created_at >= ? AND created_at < ? AND (created_at > ? OR id > ?)
      ORDER BY created_at, id LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
-    [after.created_at, after.id, after.created_at, before, EVENTS],
+    [after.created_at, before, after.created_at, after.id, EVENTS],
   )
   if (old.length === 0) return undefined
   const ids = old.map(({ id }) => id)

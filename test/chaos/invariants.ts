@@ -141,6 +141,7 @@ const checkDeliveries = async (given: Given, findings: Findings, figures: Figure
   const { database } = world
   const checks = Object.entries(rules).map(([sentence, rule]) => ({ rule, wrong: finder(findings, sentence) }))
   const disturbances = among(given.disturbances)
+  const recordedWithinMs = Math.max(RECORDED_MS, (await longestRecording(database, disturbances)) ?? 0)
   const late: number[] = []
   const lateUndisturbed: number[] = []
   const counts = { deliveries: 0, attempts: 0, lost: 0, arrivals: 0, doubled: 0, delivered: 0, rejected: 0, dropped: 0 }
@@ -162,6 +163,7 @@ const checkDeliveries = async (given: Given, findings: Findings, figures: Figure
         arrivals: arrived.get(delivery.id) ?? [],
         scheduleMs,
         disturbances,
+        recordedWithinMs,
       }
       for (const { rule, wrong } of checks) {
         for (const fault of rule(timeline))
@@ -184,11 +186,30 @@ const checkDeliveries = async (given: Given, findings: Findings, figures: Figure
     }
   }
   Object.assign(figures, counts)
+  figures['from an answer to its record, ms (most)'] = recordedWithinMs
   const tooLate = finder(findings, 'retries were in time while nothing was out of order')
   const worst = quantile(lateUndisturbed, 0.99)
   if (worst !== undefined && worst > LATE_MS) tooLate.push(`one in a hundred came ${worst} ms late, or later`)
   figures['retries late, ms (p50, p99, most)'] = quantiles(late)
   figures['retries late while nothing was out of order'] = quantiles(lateUndisturbed)
+}
+
+/** From an endpoint's answer to its record, on a machine with time to spare. */
+const RECORDED_MS = 3_000
+
+/** The longest time that a process took to record a 2XX while the database was there and nothing was frozen. */
+const longestRecording = async (
+  { knex }: Database,
+  disturbances: Timeline['disturbances'],
+): Promise<number | undefined> => {
+  const slowest = await rows<{ finished_at: number; ms: number }>(
+    knex,
+    `SELECT d.finished_at, d.finished_at - a.started_at - a.duration_ms AS ms FROM deliveries d
+     JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempt_count
+     WHERE d.status = 'delivered' AND a.status_code BETWEEN 200 AND 299
+     ORDER BY ms DESC LIMIT 1000`,
+  )
+  return slowest.find(({ finished_at, ms }) => disturbances(finished_at - ms, finished_at, 'freeze').length === 0)?.ms
 }
 
 /** Includes the time to catch up after an outage. */

@@ -13,14 +13,14 @@ export type Timeline = {
   scheduleMs: readonly number[]
   /** Faults between two times, by the machine's clock. */
   disturbances: (from: number, to: number, ...kinds: Disturbance['kind'][]) => Disturbance[]
+  /** The longest time from an endpoint's answer to its record in the database, where it was recorded. */
+  recordedWithinMs: number
 }
 
 type Rule = (timeline: Timeline) => string[]
 
 /** How far apart two processes may read the database's clock, and an event and its note in a log may lie. */
 const CLOCKS_MS = 250
-/** From an endpoint's answer to its record in the database, on a busy machine. */
-const RECORDED_WITHIN_MS = 3_000
 /** A token is made when its request is sent. */
 const SENT_WITHIN_S = 3
 const TOKEN_LIFETIME_S = 300
@@ -31,7 +31,7 @@ const isRejection = (status: number | null): boolean =>
 const endOf = ({ started_at, duration_ms }: AttemptRow): number => started_at + (duration_ms ?? 0)
 const isLost = ({ failure }: AttemptRow): boolean => failure === 'lost'
 
-const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs, disturbances }) => {
+const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs, disturbances, recordedWithinMs }) => {
   const { status } = delivery
   const acknowledged = arrivals.filter(arrival => isSuccess(arrival.status))
   if (status === 'delivered') {
@@ -40,7 +40,7 @@ const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs, disturbances 
   // The sender may not know of it: its process ended or froze first, and later attempts failed.
   const known = acknowledged.find(
     ({ isWritten, arrivedAt, endedAt }) =>
-      isWritten && disturbances(arrivedAt - CLOCKS_MS, endedAt! + RECORDED_WITHIN_MS, 'kill', 'freeze').length === 0,
+      isWritten && disturbances(arrivedAt - CLOCKS_MS, endedAt! + recordedWithinMs, 'kill', 'freeze').length === 0,
   )
   if (known) return [`is ${status}, but the endpoint has acknowledged it`]
   if (status === 'rejected') {
@@ -57,10 +57,10 @@ const settled: Rule = ({ delivery, attempts, arrivals, scheduleMs, disturbances 
  * An event acknowledged twice: only if something ended or froze
  * before the first acknowledgement can have been recorded.
  */
-const acknowledgedOnce: Rule = ({ arrivals, disturbances }) => {
+const acknowledgedOnce: Rule = ({ arrivals, disturbances, recordedWithinMs }) => {
   const [first, second] = arrivals.filter(({ status, isWritten }) => isSuccess(status) && isWritten)
   if (!first || !second) return []
-  const recordedBy = (first.endedAt ?? second.arrivedAt) + RECORDED_WITHIN_MS
+  const recordedBy = (first.endedAt ?? second.arrivedAt) + recordedWithinMs
   if (disturbances(first.arrivedAt - CLOCKS_MS, recordedBy, 'kill', 'freeze').length > 0) return []
   return [`was acknowledged at ${time(first.arrivedAt)} and again at ${time(second.arrivedAt)}`]
 }
@@ -156,13 +156,13 @@ const logged: Rule = ({ attempts, arrivals }) => {
 }
 
 /** A 4XX is the end. */
-const rejectedOnce: Rule = ({ arrivals, disturbances }) => {
+const rejectedOnce: Rule = ({ arrivals, disturbances, recordedWithinMs }) => {
   const at = arrivals.findIndex(arrival => isRejection(arrival.status) && arrival.isWritten)
   const again = at < 0 ? undefined : arrivals[at + 1]
   if (!again) return []
   const rejection = arrivals[at]!
-  if (disturbances(rejection.arrivedAt - CLOCKS_MS, rejection.endedAt! + RECORDED_WITHIN_MS, 'kill', 'freeze').length)
-    return []
+  const recordedBy = rejection.endedAt! + recordedWithinMs
+  if (disturbances(rejection.arrivedAt - CLOCKS_MS, recordedBy, 'kill', 'freeze').length > 0) return []
   return [`was rejected with ${rejection.status}, and arrived again at ${time(again.arrivedAt)}`]
 }
 
