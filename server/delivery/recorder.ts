@@ -14,11 +14,15 @@ const LONGEST_REST_MS = 10
 export const OUTAGE_MS = 250
 /** The pause before a locked row is tried again. */
 const HELD_MS = 50
+/** After this many tries it queues up for a delivery's line: under a constant stream of events that is never free. */
+const IMPATIENT_TRIES = 3
+/** The most deliveries that queue up for a line at once: each has a connection. */
+const MOST_PATIENT = 4
 
 /** Resolves when the settlement is recorded, however long the database is unreachable. */
 export type Recorder = (settlement: Settlement) => Promise<void>
 
-type Waiting = { settlement: Settlement; recorded: () => void }
+type Waiting = { settlement: Settlement; recorded: () => void; tries: number }
 
 /**
  * Records the results of attempts in batches, each with its answer. Only the end of the process loses results that wait
@@ -39,6 +43,7 @@ export const createRecorder = ({
 }): Recorder => {
   const waiting: Waiting[] = []
   let isRecording = false
+  let patient = 0
 
   const put = (one: Waiting): void => {
     waiting.push(one)
@@ -58,7 +63,7 @@ export const createRecorder = ({
       const held = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
       watch?.recorded((performance.now() - startedAt) / 1000)
       for (const one of batch) {
-        if (held.has(one.settlement)) setTimeout(put, HELD_MS, one)
+        if (held.has(one.settlement)) putAgain(one)
         else one.recorded()
       }
       if (database.dialect.isEmbedded && batch.length > 1) {
@@ -66,6 +71,21 @@ export const createRecorder = ({
       }
     }
     isRecording = false
+  }
+
+  const putAgain = (one: Waiting): void => {
+    one.tries += 1
+    const isPatient = one.tries > IMPATIENT_TRIES && patient < MOST_PATIENT
+    setTimeout(isPatient ? recordPatiently : put, HELD_MS, one)
+  }
+
+  const recordPatiently = async (one: Waiting): Promise<void> => {
+    patient += 1
+    // What goes wrong here goes wrong in the next batch, too, and is judged there.
+    const held = await settle(database, [one.settlement], clock.now, { waitsForLines: true }).catch(() => [one])
+    patient -= 1
+    if (held.length === 0) one.recorded()
+    else put(one)
   }
 
   /**
@@ -126,7 +146,7 @@ export const createRecorder = ({
     }
   }
 
-  return settlement => new Promise(recorded => put({ settlement, recorded }))
+  return settlement => new Promise(recorded => put({ settlement, recorded, tries: 0 }))
 }
 
 const isReachable = async (database: Database): Promise<boolean> => {

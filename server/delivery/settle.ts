@@ -2,13 +2,14 @@ import type { Knex } from 'knex'
 import { type Database, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
-import { inHeldLines, leaveLines } from '../domain/lines.ts'
+import { inHeldLines, leaveLines, waitForLines } from '../domain/lines.ts'
 import { type Dropped, tellOfDropped } from '../domain/notices.ts'
 import type { Outcome } from './outcome.ts'
 import { caseOf, type Job, type QueueRow, type Settlement } from './queue.ts'
 
 /** The lock wait is short: on a conflict the recorder tries the settlements one by one. */
 const AGAIN = { againForMs: 500 }
+const ONE_TRY = { againForMs: 0 }
 
 /**
  * A delivery waits this long for its webhook to become inactive, which cancels it. If nobody has done that by then, the
@@ -21,47 +22,58 @@ const UNTIL_INACTIVE_MS = 5_000
  * written apart (`keeper.ts`), so nothing here waits for a webhook's row.
  *
  * @param now called when the deliveries are locked
+ * @param options.waitsForLines it queues up for lines that others have locked, before it locks anything else
  * @returns the settlements whose queue row or line another transaction has locked; nothing of them was recorded
  */
 export const settle = async (
   database: Database,
   settlements: Settlement[],
   now: () => number,
+  { waitsForLines = false }: { waitsForLines?: boolean } = {},
 ): Promise<Settlement[]> => {
   // Every process locks in the same order, so that two settles do not deadlock.
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
-  return database.transaction(async trx => {
-    const { locked, held } = await lockRows(trx, sorted)
-    const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
-    if (free.length === 0) return sorted
-    const queued = new Map(locked.map(row => [row.delivery_id, row]))
-    const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
-    const allOwn = await asOfNow(trx, free.filter(isOwn))
-    const allLate = await stillThere(
-      trx,
-      free.filter(settlement => !isOwn(settlement)),
-    )
-    const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
-    const ended = await holdLines(trx, ending, queued, held)
-    const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
-    const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
-    const time = now()
-    await logAttempts(
-      trx,
-      free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement))),
-    )
-    await retry(trx, own)
-    await finish(trx, own, time)
-    await tellOfDropped(trx, own.flatMap(droppedOf), time)
-    const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
-    await logLost(
-      trx,
-      locked.filter(row => takenOver.has(row.delivery_id)),
-    )
-    await recordLate(trx, late, time)
-    await leaveLines(trx, ended, time)
-    return sorted.filter(({ job }) => held.has(job.deliveryId))
-  }, AGAIN)
+  return database.transaction(
+    async trx => {
+      if (waitsForLines) {
+        await waitForLines(
+          trx,
+          sorted.map(({ job }) => job.deliveryId),
+        )
+      }
+      const { locked, held } = await lockRows(trx, sorted)
+      const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
+      if (free.length === 0) return sorted
+      const queued = new Map(locked.map(row => [row.delivery_id, row]))
+      const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
+      const allOwn = await asOfNow(trx, free.filter(isOwn))
+      const allLate = await stillThere(
+        trx,
+        free.filter(settlement => !isOwn(settlement)),
+      )
+      const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
+      const ended = await holdLines(trx, ending, queued, held)
+      const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
+      const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
+      const time = now()
+      await logAttempts(
+        trx,
+        free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement))),
+      )
+      await retry(trx, own)
+      await finish(trx, own, time)
+      await tellOfDropped(trx, own.flatMap(droppedOf), time)
+      const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
+      await logLost(
+        trx,
+        locked.filter(row => takenOver.has(row.delivery_id)),
+      )
+      await recordLate(trx, late, time)
+      await leaveLines(trx, ended, time)
+      return sorted.filter(({ job }) => held.has(job.deliveryId))
+    },
+    waitsForLines ? ONE_TRY : AGAIN,
+  )
 }
 
 /** Locks the free queue rows, and returns them with the deliveries whose row another transaction has locked. */

@@ -181,6 +181,22 @@ export const inHeldLines = async <Row extends InLine>(trx: Sql, ending: Row[]): 
   return ending.filter(({ line }) => line === null || free.has(line))
 }
 
+/**
+ * Locks the lines of some queued deliveries, and waits for other holders. A line that transactions queue up for is never
+ * free for one that skips it.
+ */
+export const waitForLines = async (trx: Sql, deliveryIds: string[]): Promise<void> => {
+  const found = await rows<{ line: string | null }>(
+    trx,
+    `SELECT line FROM delivery_queue WHERE delivery_id IN (${marks(deliveryIds)})`,
+    deliveryIds,
+  )
+  const ids = [...new Set(found.flatMap(({ line }) => line ?? []))].toSorted()
+  if (ids.length === 0) return
+  const select = `SELECT id FROM delivery_lines WHERE id IN (${marks(ids)}) ORDER BY id`
+  await rows(trx, select + dialectOf(trx).forUpdate, ids)
+}
+
 /** Removes ended deliveries from lines that this transaction has locked, and passes their turns on. */
 export const leaveLines = async (trx: Sql, ended: InLine[], now: number): Promise<void> => {
   const left = ended.filter(({ line }) => line !== null)

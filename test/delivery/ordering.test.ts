@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
-import { rows } from '../../server/database/connect.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { connect, rows } from '../../server/database/connect.ts'
 import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { Outcome } from '../../server/delivery/outcome.ts'
 import { claim, type Job, type Settlement } from '../../server/delivery/queue.ts'
@@ -314,6 +315,38 @@ describeEachEngine('the order of a project', engine => {
     assert.deepEqual(arrived(), [first])
     assert.deepEqual(claims, [])
     await loop.idle()
+  })
+
+  it('has an answer recorded although one change of the project after the other holds the line', async t => {
+    if (engine === 'sqlite') return t.skip('one transaction at a time holds all')
+    const url = await answering(() => ({ status: 200 }))
+    const webhookId = await ordered(url)
+    const loop = await fixture.startLoop()
+    const [only] = await emitInTurn(1)
+    const changes = await connect(fixture.given.url)
+    let isOver = false
+    const change = async (): Promise<void> => {
+      while (!isOver) {
+        await changes.transaction(async trx => {
+          await trx('delivery_lines').increment('changes', 1)
+          await sleep(50)
+        })
+      }
+    }
+    // While one holds the line, the others queue up for it.
+    const changing = Array.from({ length: 4 }, change)
+    try {
+      await sleep(200)
+      loop.wake()
+      const recorded = async () => (await deliveryOf(webhookId, only!)).status
+      await eventually('the answer to be recorded', recorded, status => status === 'delivered', { timeoutMs: 5_000 })
+    } finally {
+      isOver = true
+      await Promise.all(changing)
+      await changes.close()
+    }
+    await loop.idle()
+    await nothingIsLeft()
   })
 
   it('has the next sent as soon as the one before has ended, not at the next look', async () => {
