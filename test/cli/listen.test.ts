@@ -149,7 +149,7 @@ test('listen --register says when what the server sends does not come here', { t
     ['--register', '--public-url', 'https://tunnel.example/hooks'],
     connectedTo(server),
   )
-  await message(/Not reached: ping d1 .*the answer 502/)
+  await message(/Not received: ping d1 .*the answer 502/)
   await message(/Does https:\/\/tunnel\.example\/hooks lead to/)
   child.kill('SIGINT')
   await ended

@@ -45,7 +45,7 @@ test('an attempt that never came is told with what the server found, once', asyn
   const { look } = watching({ deliveries: [sent()] })
   assert.match(
     await look(),
-    /Not reached: ping d1 .* connection refused \(connect ECONNREFUSED\)\. Next attempt in 5 s/,
+    /Not received: ping d1 .* connection refused \(connect ECONNREFUSED\)\. Next attempt in 5 s/,
   )
   assert.equal(await look(), '')
 })
@@ -98,7 +98,7 @@ test('deliveries that are due and not attempted are told', async () => {
 test('a server that goes away is told once, and once when it is back', async () => {
   const { look, scene } = watching({})
   scene.fault = new CliError(5, 'UNREACHABLE', 'It was not reached.')
-  assert.match(await look(), /not reached.*goes on waiting/)
+  assert.match(await look(), /not reached.*still waiting/)
   assert.equal(await look(), '')
   scene.fault = undefined
   assert.equal(await look(), 'The server is back.')

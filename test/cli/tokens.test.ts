@@ -95,7 +95,7 @@ test('--save that fails after all says which token was made and how to end it', 
     env: connectedTo(server),
   })
   assert.equal(code, 1, stderr)
-  assert.match(stderr, new RegExp(`Access token ${token.id} was made, and its secret is lost\\.`))
+  assert.match(stderr, new RegExp(`Access token ${token.id} was created, and its secret is lost\\.`))
   assert.match(stderr, new RegExp(`Revoke it with: tidings tokens revoke ${token.id}`))
   assert.doesNotMatch(stdout + stderr, /c2VjcmV0/)
 })

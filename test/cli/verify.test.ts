@@ -246,7 +246,7 @@ test('an answer in place of a request, as curl -i prints it, is told with what p
   const stdin = 'HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n'
   const { code, stderr } = await tidings(['verify', '--request', '-'], { home, env, stdin })
   assert.equal(code, 2)
-  assert.match(stderr, /an answer.*--trace-ascii/s)
+  assert.match(stderr, /a response.*--trace-ascii/s)
 })
 
 /** Runs `verify --clipboard` with a program of this name in the place of the system's, which prints `text`. */
