@@ -178,7 +178,7 @@ for (const path of withOption('--yes')) {
     const { code, stdout, stderr } = await run(name, { env: uses[path]!.env ?? {} })
     assert.equal(code, 2, stderr)
     assert.equal(stdout, '')
-    assert.match(stderr, /There is no terminal to ask on\.\nSay so with --yes\./)
+    assert.match(stderr, /There is no terminal to ask on\.\nConfirm with --yes\./)
   })
 }
 

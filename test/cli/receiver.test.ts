@@ -199,5 +199,5 @@ test('a port that is taken says so', async () => {
 })
 
 test('what is no answer to rehearse is named', () => {
-  assert.throws(() => parseScriptedResponses('500,20O'), /"20O" is no answer to rehearse/)
+  assert.throws(() => parseScriptedResponses('500,20O'), /"20O" is not an answer to rehearse/)
 })

@@ -126,7 +126,7 @@ test('a good certificate is told with its end, and one that ends soon is a note'
   await makeCertificate('good', { days: 60 })
   for (const check of await examine(await serve('good'), env)) {
     assert.equal(check.status, 'ok', check.found)
-    assert.match(check.found, /its certificate is good until \d{4}-/)
+    assert.match(check.found, /its certificate is valid until \d{4}-/)
   }
   await makeCertificate('ending', { days: 5 })
   for (const check of await examine(await serve('ending'), env)) assert.equal(check.status, 'note')

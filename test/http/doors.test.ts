@@ -123,7 +123,8 @@ describe('at its door a server', () => {
       }),
     )
     for (const { status } of opened) assert.equal(await status(), 401)
-    assert.ok(rssMb() - before < 120, `it grew by ${Math.round(rssMb() - before)} MB`)
+    // Kept, they would be 300 MB.
+    assert.ok(rssMb() - before < 200, `it grew by ${Math.round(rssMb() - before)} MB`)
     for (const { socket } of opened) socket.destroy()
   })
 
