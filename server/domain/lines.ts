@@ -182,8 +182,8 @@ export const inHeldLines = async <Row extends InLine>(trx: Sql, ending: Row[]): 
 }
 
 /**
- * Locks the lines of some queued deliveries, and waits for other holders. A line that transactions queue up for is never
- * free for one that skips it.
+ * Locks the lines of some queued deliveries, and waits for other holders. A line that transactions queue up for is
+ * never free for one that skips it.
  */
 export const waitForLines = async (trx: Sql, deliveryIds: string[]): Promise<void> => {
   const found = await rows<{ line: string | null }>(
