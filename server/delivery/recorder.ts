@@ -76,11 +76,11 @@ export const createRecorder = ({
   const putAgain = (one: Waiting): void => {
     one.tries += 1
     const isPatient = one.tries > IMPATIENT_TRIES && patient < MOST_PATIENT
+    if (isPatient) patient += 1
     setTimeout(isPatient ? recordPatiently : put, HELD_MS, one)
   }
 
   const recordPatiently = async (one: Waiting): Promise<void> => {
-    patient += 1
     // What goes wrong here goes wrong in the next batch, too, and is judged there.
     const held = await settle(database, [one.settlement], clock.now, { waitsForLines: true }).catch(() => [one])
     patient -= 1

@@ -33,55 +33,50 @@ export const settle = async (
 ): Promise<Settlement[]> => {
   // Every process locks in the same order, so that two settles do not deadlock.
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
-  return database.transaction(
-    async trx => {
-      if (waitsForLines) {
-        await waitForLines(
-          trx,
-          sorted.map(({ job }) => job.deliveryId),
-        )
-      }
-      const { locked, held } = await lockRows(trx, sorted)
-      const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
-      if (free.length === 0) return sorted
-      const queued = new Map(locked.map(row => [row.delivery_id, row]))
-      const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
-      const allOwn = await asOfNow(trx, free.filter(isOwn))
-      const allLate = await stillThere(
-        trx,
-        free.filter(settlement => !isOwn(settlement)),
-      )
-      const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
-      const ended = await holdLines(trx, ending, queued, held)
-      const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
-      const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
-      const time = now()
-      await logAttempts(
-        trx,
-        free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement))),
-      )
-      await retry(trx, own)
-      await finish(trx, own, time)
-      await tellOfDropped(trx, own.flatMap(droppedOf), time)
-      const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
-      await logLost(
-        trx,
-        locked.filter(row => takenOver.has(row.delivery_id)),
-      )
-      await recordLate(trx, late, time)
-      await leaveLines(trx, ended, time)
-      return sorted.filter(({ job }) => held.has(job.deliveryId))
-    },
-    waitsForLines ? ONE_TRY : AGAIN,
-  )
+  const again = waitsForLines ? ONE_TRY : AGAIN
+  return database.transaction(async trx => {
+    if (waitsForLines) await waitForLines(trx, idsOf(sorted))
+    const { locked, held } = await lockRows(trx, sorted)
+    const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
+    if (free.length === 0) return sorted
+    const queued = new Map(locked.map(row => [row.delivery_id, row]))
+    const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
+    const allOwn = await asOfNow(trx, free.filter(isOwn))
+    const allLate = await stillThere(
+      trx,
+      free.filter(settlement => !isOwn(settlement)),
+    )
+    const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
+    const ended = await holdLines(trx, ending, queued, held)
+    const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
+    const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
+    const time = now()
+    await logAttempts(
+      trx,
+      free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement))),
+    )
+    await retry(trx, own)
+    await finish(trx, own, time)
+    await tellOfDropped(trx, own.flatMap(droppedOf), time)
+    const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
+    await logLost(
+      trx,
+      locked.filter(row => takenOver.has(row.delivery_id)),
+    )
+    await recordLate(trx, late, time)
+    await leaveLines(trx, ended, time)
+    return sorted.filter(({ job }) => held.has(job.deliveryId))
+  }, again)
 }
+
+const idsOf = (settlements: Settlement[]): string[] => settlements.map(({ job }) => job.deliveryId)
 
 /** Locks the free queue rows, and returns them with the deliveries whose row another transaction has locked. */
 const lockRows = async (
   trx: Knex.Transaction,
   settlements: Settlement[],
 ): Promise<{ locked: QueueRow[]; held: Set<string> }> => {
-  const ids = settlements.map(({ job }) => job.deliveryId)
+  const ids = idsOf(settlements)
   const locked = await rows<QueueRow>(
     trx,
     `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)})
