@@ -7,6 +7,7 @@ import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
+import { createSubmissions } from './domain/submit-together.ts'
 import type { Service } from './graphql/context.ts'
 import { createApp, createOperationsApp } from './http/app.ts'
 import { createDoor } from './http/listen.ts'
@@ -185,6 +186,10 @@ const startRoles = async (
   return {
     service: {
       ...{ database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
+      submissions: createSubmissions({
+        ...{ database, now: clock.now, dueDays: reportDueDays },
+        ...{ courierOf: loop.courier, wake: loop.wake },
+      }),
       sideBySideUntil: besideUntil,
     },
     async stop(answered) {

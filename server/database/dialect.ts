@@ -22,10 +22,14 @@ export type Dialect = {
   forUpdate: string
   /** As `forUpdate`, but skips rows that another transaction has locked. */
   forUpdateSkipLocked: string
+  /** As `forUpdate`, but fails (contention) at once if another transaction has locked a row. */
+  forUpdateNoWait: string
   /** Ends a SELECT whose rows must not change until this transaction ends; empty if nobody else can write. */
   forShare: string
   /** As `forShare`, but skips rows that another transaction is changing. */
   forShareSkipLocked: string
+  /** Whether SKIP LOCKED waits for no other transaction. */
+  skipsLocked: boolean
 
   /** A SELECT that fails (contention) after this time, even while it waits for a lock. */
   within(ms: number, select: string): string
@@ -159,6 +163,8 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     isEmbedded: false,
     forUpdate: ' FOR UPDATE',
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
+    forUpdateNoWait: ' FOR UPDATE NOWAIT',
+    skipsLocked: true,
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
     joinInOrder: 'STRAIGHT_JOIN',
@@ -235,6 +241,7 @@ const tidb: Dialect = {
   forUpdateSkipLocked: mysql.forUpdate,
   forShare: mysql.forUpdate,
   forShareSkipLocked: mysql.forUpdate,
+  skipsLocked: false,
   readingWithin: ms => `SET SESSION max_execution_time = ${ms}`,
   seenInJoin: (table, alias, condition) =>
     condition
@@ -269,8 +276,10 @@ const sqlite: Dialect = {
   // One transaction at a time can write. It locks the whole file from its start.
   forUpdate: '',
   forUpdateSkipLocked: '',
+  forUpdateNoWait: '',
   forShare: '',
   forShareSkipLocked: '',
+  skipsLocked: true,
   useIndex: name => `INDEXED BY ${name}`,
   joinInOrder: 'CROSS JOIN',
   seenInJoin,

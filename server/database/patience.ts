@@ -69,13 +69,17 @@ const inTime = async <T>(work: Promise<T>, giveUpAt: number): Promise<T> => {
 /**
  * Runs `work` in a transaction that commits within a request's time or never; then it throws UNAVAILABLE. Throws
  * CommitInDoubt if the outcome of the commit is unknown.
+ *
+ * @param options.isOnce whether to fail at the first conflict or outage, instead of trying again
  */
 export const transactInTime = async <T>(
   database: Database,
   work: (trx: Knex.Transaction) => Promise<T>,
+  { forMs = REQUEST_MS, isOnce = false }: { forMs?: number; isOnce?: boolean } = {},
 ): Promise<T> => {
   let isCommitting = false
   let isGivenUp = false
+  const options = isOnce ? { againForMs: 0 } : {}
   const transact = async (): Promise<T> => {
     isCommitting = false
     try {
@@ -85,13 +89,13 @@ export const transactInTime = async <T>(
         if (isGivenUp) throw unavailable()
         isCommitting = true
         return result
-      })
+      }, options)
     } catch (error) {
       throw isCommitting && isOutage(error) ? new CommitInDoubt(error) : error
     }
   }
-  const giveUpAt = performance.now() + REQUEST_MS
-  const done = again(transact, giveUpAt)
+  const giveUpAt = performance.now() + forMs
+  const done = isOnce ? transact() : again(transact, giveUpAt)
   try {
     return await inTime(done, giveUpAt).catch(error => {
       isGivenUp = true

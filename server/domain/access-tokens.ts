@@ -130,6 +130,13 @@ export const holdAccessToken = async <Row extends object>(
   return { token: held, row: row! }
 }
 
+/** As `holdAccessToken`, for the tokens of several requests, but without those that another transaction is changing. */
+export const holdAccessTokens = async (trx: Sql, ids: string[]): Promise<Map<string, AccessToken>> => {
+  const statement = `${SELECT_TOKENS} WHERE t.id IN (${marks(ids)})${dialectOf(trx).forShareSkipLocked}`
+  const held = await rows<RowWithPermissions>(trx, statement, ids)
+  return new Map(held.map(row => [row.id, tokenOf(row)]))
+}
+
 /**
  * Serialises these changes of a token. It does not use the token's own row, which every change locks: later changes
  * would then wait behind one that is held up.

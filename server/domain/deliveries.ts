@@ -81,25 +81,23 @@ export const enqueueRecovered = async (
 }
 
 /**
- * Inserts the pending deliveries of a new event; those that `courier` takes are leased to it from the start.
+ * Inserts the pending deliveries of new events of one time; those that `courier` takes are leased to it from the start.
  *
- * @param lines the lines of the event's project that keep an order
+ * @param lines the lines of the events' projects that keep an order
  */
 export const enqueueFresh = async (
   trx: Sql,
-  event: FreshDelivery['event'] & { projectId: string | null },
-  webhooks: SendableWebhook[],
+  wanted: { event: FreshDelivery['event'] & { projectId: string | null }; webhooks: SendableWebhook[] }[],
   { lines, courier }: { lines: HeldLines; courier: Courier | undefined },
 ): Promise<void> => {
-  const now = event.createdAt
-  const fresh = await enterLines(
-    trx,
-    lines,
-    webhooks.map(webhook => ({ id: newId(now), event, webhook })),
+  const deliveries = wanted.flatMap(({ event, webhooks }) =>
+    webhooks.map(webhook => ({ id: newId(event.createdAt), event, webhook })),
   )
+  if (deliveries.length === 0) return
+  const fresh = await enterLines(trx, lines, deliveries)
   const { lease, taken } = courier?.take(fresh.filter(({ waits }) => !waits)) ?? {}
   const added = fresh.map(delivery => ({ ...delivery, lease: taken?.has(delivery.id) ? lease : undefined }))
-  await insertPending(trx, added, now, false)
+  await insertPending(trx, added, fresh[0]!.event.createdAt, false)
 }
 
 type Pending = {

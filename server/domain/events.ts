@@ -4,8 +4,8 @@ import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
-import { currentTrace, startSpan } from '../tracing/tracing.ts'
-import { type Courier, enqueueFresh, type SendableWebhook } from './deliveries.ts'
+import { currentTrace, inTrace, startSpan } from '../tracing/tracing.ts'
+import { type Courier, enqueueFresh, type FreshDelivery, type SendableWebhook } from './deliveries.ts'
 import { holdLines } from './lines.ts'
 import { SEES_WEBHOOK } from './visibility.ts'
 
@@ -58,7 +58,7 @@ export const recordEvent = async <Type extends EventType>(
   now: () => number,
   courier?: Courier,
 ): Promise<void> => {
-  const { type, organisationIds, projectId = null } = event
+  const { organisationIds, projectId = null } = event
   // An event without an organisation would be visible to nobody.
   const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, event)
   const { lines, time } = await holdLines(
@@ -66,22 +66,60 @@ export const recordEvent = async <Type extends EventType>(
     webhooks.map(webhook => ({ webhook, projectId })),
     now,
   )
-  const id = newId(time)
-  const payload = JSON.stringify(event.payload)
-  const traceparent = traceOf(trx, id, type)
-  const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
-  await run(
-    trx,
-    'INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at, traceparent) ' +
-      'VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
-    [id, type, single, projectId, organisationIds === 'all' ? 1 : 0, payload, time, traceparent],
-  )
-  if (organisationIds !== 'all' && single === null) {
-    const several = organisationIds.map(organisation_id => ({ event_id: id, organisation_id }))
+  const made = eventOf(trx, event, time)
+  await insertEvents(trx, [made])
+  if (organisationIds !== 'all' && organisationIds.length !== 1) {
+    const several = organisationIds.map(organisation_id => ({ event_id: made.id, organisation_id }))
     await insertMany(trx, 'event_organisations', several)
   }
-  const fresh = { id, type, createdAt: time, payload, projectId, traceparent }
-  await enqueueFresh(trx, fresh, webhooks, { lines, courier })
+  await enqueueFresh(trx, [{ event: made, webhooks }], { lines, courier })
+}
+
+/** An event of one project, with the webhooks that want it, none of which keeps an order. */
+export type ProjectEvent = {
+  event: NewEvent & { organisationIds: [string]; projectId: string }
+  webhooks: SendableWebhook[]
+  /** The trace of the request that it comes from. */
+  trace: string | undefined
+}
+
+/** As `recordEvent`, for events of several projects, which share a time and each statement. */
+export const recordTogether = async (
+  trx: Knex.Transaction,
+  given: ProjectEvent[],
+  time: number,
+  courier: Courier,
+): Promise<void> => {
+  const fresh = given.map(({ event, webhooks, trace }) => ({
+    event: inTrace(trace, () => eventOf(trx, event, time)),
+    webhooks,
+  }))
+  await insertEvents(
+    trx,
+    fresh.map(({ event }) => event),
+  )
+  await enqueueFresh(trx, fresh, { lines: new Map(), courier })
+}
+
+type Made = FreshDelivery['event'] & Pick<NewEvent, 'organisationIds'> & { projectId: string | null }
+
+const eventOf = (trx: Knex.Transaction, { type, payload, ...event }: NewEvent, createdAt: number): Made => {
+  const { organisationIds, projectId = null } = event
+  const id = newId(createdAt)
+  const traceparent = traceOf(trx, id, type)
+  return { id, type, createdAt, payload: JSON.stringify(payload), organisationIds, projectId, traceparent }
+}
+
+const insertEvents = async (trx: Sql, events: Made[]): Promise<void> => {
+  await run(
+    trx,
+    `INSERT INTO events (id, type, organisation_id, project_id, all_organisations, payload, created_at, traceparent)
+     VALUES ${events.map(() => '(?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
+    events.flatMap(({ id, type, organisationIds, projectId, payload, createdAt, traceparent }) => {
+      const single = organisationIds !== 'all' && organisationIds.length === 1 ? organisationIds[0]! : null
+      return [id, type, single, projectId, organisationIds === 'all' ? 1 : 0, payload, createdAt, traceparent]
+    }),
+  )
 }
 
 /** The trace of an event: a span of its own, which is real once the transaction commits. */
@@ -124,7 +162,62 @@ const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<Send
   return active.filter(row => still.has(row.id))
 }
 
+/** The most webhooks of all events together that `webhooksOfProjects` reads. */
+const MOST_TOGETHER = 1_000
+
+/**
+ * As `webhooksFor`, for an event of one type in each of several projects, by project. Without the projects for which
+ * that cannot be said at once: another transaction is changing one of the webhooks, or one keeps an order.
+ */
+export const webhooksOfProjects = async (
+  trx: Knex.Transaction,
+  type: EventType,
+  projectIds: string[],
+): Promise<Map<string, SendableWebhook[]>> => {
+  const { forShareSkipLocked, useIndex } = dialectOf(trx)
+  const ids = marks(projectIds)
+  const found = await rows<MatchedWebhook & { project_id: string }>(
+    trx,
+    `SELECT named.project_id, ${MATCHED}, w.updated_at AS matched_at FROM (
+       SELECT p.id AS project_id, p.organisation_id, w.id FROM projects p
+         JOIN webhooks w ON w.all_organisations_and_projects = 1 WHERE p.id IN (${ids})
+       UNION SELECT p.id, p.organisation_id, wo.webhook_id FROM projects p
+         JOIN webhook_organisations wo ON wo.organisation_id = p.organisation_id WHERE p.id IN (${ids})
+       UNION SELECT p.id, p.organisation_id, wp.webhook_id FROM projects p
+         JOIN webhook_projects wp ON wp.project_id = p.id WHERE p.id IN (${ids})
+     ) named
+     ${WANTING} AND (t.sees_all_organisations = 1 OR EXISTS (
+         SELECT 1 FROM access_token_organisations s
+         WHERE s.access_token_id = t.id AND s.organisation_id = named.organisation_id))
+     LIMIT ${MOST_TOGETHER}`,
+    [...projectIds, ...projectIds, ...projectIds, type],
+  )
+  if (found.length === MOST_TOGETHER) return new Map()
+  const webhookIds = [...new Set(found.map(({ id }) => id))].toSorted()
+  const held = new Map<string, MatchedWebhook>()
+  if (forShareSkipLocked === '' || webhookIds.length === 0) for (const row of found) held.set(row.id, row)
+  else {
+    const select = `SELECT ${MATCHED} FROM webhooks w ${useIndex('PRIMARY')} WHERE w.id IN (${marks(webhookIds)})
+      ORDER BY w.id${forShareSkipLocked}`
+    for (const row of await rows<MatchedWebhook>(trx, select, webhookIds)) held.set(row.id, row)
+  }
+  const byProject = new Map<string, SendableWebhook[]>(projectIds.map(id => [id, []]))
+  for (const { project_id: projectId, id, matched_at: matchedAt } of found) {
+    const webhook = held.get(id)
+    if (webhook?.updated_at !== matchedAt || webhook.ordering !== 'none') byProject.delete(projectId)
+    else if (isActive(webhook)) byProject.get(projectId)?.push(webhook)
+  }
+  return byProject
+}
+
 const isActive = ({ status }: MatchedWebhook): boolean => status === 'active'
+
+/** SQL: the webhooks `w` among those `named` that want a type of events, with their tokens `t`. */
+const WANTING = `
+  JOIN webhooks w ON w.id = named.id
+  JOIN access_tokens t ON t.id = w.access_token_id
+  WHERE w.deleted_at IS NULL
+    AND (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))`
 
 /**
  * Selects the webhooks that want the event's type, that name one of its organisations or its project or name none, and
@@ -140,11 +233,7 @@ const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement:
        UNION SELECT webhook_id FROM webhook_organisations WHERE organisation_id ${among}
        ${ofProject}
      ) named
-     JOIN webhooks w ON w.id = named.id
-     JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE w.deleted_at IS NULL
-       AND (w.all_events = 1 OR EXISTS (SELECT 1 FROM webhook_events e WHERE e.webhook_id = w.id AND e.event_type = ?))
-       AND (t.sees_all_organisations = 1 OR EXISTS (
+     ${WANTING} AND (t.sees_all_organisations = 1 OR EXISTS (
          SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = t.id AND s.organisation_id ${among}))`,
     [...ids, ...(projectId === undefined ? [] : [projectId]), type, ...ids],
   ]

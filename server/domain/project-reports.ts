@@ -1,6 +1,6 @@
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
-import { rows, run, type Sql } from '../database/connect.ts'
+import { marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import type { Beside, Change } from './change.ts'
@@ -103,25 +103,25 @@ export const submitProjectReport = async (
   if (row.user_name === null) throw notFound('user', [submitterId])
   const read = reportOf(row)
   const given = { projectId, quarter, submitterId, dueDays, now }
-  const submitted =
+  const made =
     (read ? await submitOpen(trx, read, given) : await insertSubmitted(trx, given)) ??
     // The report has changed since it was read.
     (await submitOpen(trx, requireOpen((await lockReport(trx, OF_QUARTER, [projectId, quarter]))!), given))!
-  await recordEvent(
-    trx,
-    {
-      type: 'project_report_quarterly_submitted',
-      organisationIds: [organisationId],
-      projectId,
-      payload: {
-        projectReport: { id: submitted.id, projectId, quarter, submitterId, submitterName: row.user_name },
-      },
-    },
-    now,
-    courier,
-  )
-  return submitted
+  await recordEvent(trx, submittedEvent(made, organisationId, row.user_name), now, courier)
+  return made
 }
+
+/** The event of a report that has just been submitted. */
+export const submittedEvent = (
+  { id, project_id: projectId, quarter, submitter_id: submitterId }: ProjectReportRow,
+  organisationId: string,
+  submitterName: string,
+) => ({
+  type: 'project_report_quarterly_submitted' as const,
+  organisationIds: [organisationId] as [string],
+  projectId,
+  payload: { projectReport: { id, projectId, quarter, submitterId: submitterId!, submitterName } },
+})
 
 const requireOpen = (report: ProjectReportRow): ProjectReportRow => {
   if (report.status === 'open') return report
@@ -152,30 +152,70 @@ const submitOpen = async (
 /** Opens and submits the report of a project and quarter; undefined if it exists by now. */
 const insertSubmitted = async (
   trx: Sql,
-  { projectId, quarter, submitterId, dueDays, now }: Submission & { dueDays: number; now: () => number },
+  { dueDays, now, ...given }: Submission & { dueDays: number; now: () => number },
 ): Promise<ProjectReportRow | undefined> => {
-  const time = now()
-  const report: ProjectReportRow = {
+  const report = submitted(given, undefined, now(), dueDays)
+  return (await insertedFirst(insertReports(trx, [report]))) ? report : undefined
+}
+
+/** A submitted report: a new one, or `open` as it is now. */
+export const submitted = (
+  { projectId, quarter, submitterId }: Submission,
+  open: ProjectReportRow | undefined,
+  time: number,
+  dueDays: number,
+): ProjectReportRow => ({
+  ...(open ?? {
     id: newId(time),
     project_id: projectId,
     quarter,
     due_date: dueDateOf(quarter, dueDays),
-    status: 'submitted',
-    submitter_id: submitterId,
-    submitted_at: time,
     approver_id: null,
     approved_date: null,
     overdue_at: null,
-  }
-  const isFirst = await insertedFirst(
-    run(
-      trx,
-      `INSERT INTO project_reports (id, project_id, quarter, due_date, status, submitter_id, submitted_at,
-         created_at, updated_at) VALUES (?, ?, ?, ?, 'submitted', ?, ?, ?, ?)`,
-      [report.id, projectId, quarter, report.due_date, submitterId, time, time, time],
-    ),
+  }),
+  status: 'submitted',
+  submitter_id: submitterId,
+  submitted_at: time,
+})
+
+/** Inserts submitted reports. Throws (duplicate) if one exists by now. */
+export const insertReports = async (trx: Sql, reports: ProjectReportRow[]): Promise<void> => {
+  if (reports.length === 0) return
+  await run(
+    trx,
+    `INSERT INTO project_reports (id, project_id, quarter, due_date, status, submitter_id, submitted_at,
+       created_at, updated_at) VALUES ${reports.map(() => "(?, ?, ?, ?, 'submitted', ?, ?, ?, ?)").join(', ')}`,
+    reports.flatMap(row => [
+      ...[row.id, row.project_id, row.quarter, row.due_date, row.submitter_id],
+      ...[row.submitted_at, row.submitted_at, row.submitted_at],
+    ]),
   )
-  return isFirst ? report : undefined
+}
+
+/** Submits open reports that this transaction has locked. */
+export const submitReports = async (trx: Sql, reports: ProjectReportRow[]): Promise<void> => {
+  if (reports.length === 0) return
+  const time = reports[0]!.submitted_at
+  const ids = reports.map(({ id }) => id)
+  await run(
+    trx,
+    `UPDATE project_reports SET status = 'submitted', submitted_at = ?, updated_at = ?,
+       submitter_id = CASE id ${ids.map(() => 'WHEN ? THEN ?').join(' ')} END
+     WHERE id IN (${marks(ids)})`,
+    [time, time, ...reports.flatMap(({ id, submitter_id }) => [id, submitter_id]), ...ids],
+  )
+}
+
+/** The reports of projects and quarters, locked. Throws (contention) if another transaction changes one of them. */
+export const lockReports = (trx: Sql, wanted: Submission[]): Promise<ProjectReportRow[]> => {
+  const { useIndex, forUpdateNoWait } = dialectOf(trx)
+  return rows(
+    trx,
+    `SELECT * FROM project_reports ${useIndex('project_reports_by_project_and_quarter')}
+     WHERE ${wanted.map(() => `(${OF_QUARTER})`).join(' OR ')}${forUpdateNoWait}`,
+    wanted.flatMap(({ projectId, quarter }) => [projectId, quarter]),
+  )
 }
 
 export type Approval = { id: string; approverId: string; approvedDate?: string }

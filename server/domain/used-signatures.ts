@@ -6,6 +6,7 @@ import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../database/patience.ts'
 import { firstIdAt, newId } from '../ids.ts'
 import type { Entry } from './audit.ts'
+import type { Made, Turn } from './group-commit.ts'
 
 export const REPLAYED = {
   reason: 'replayed',
@@ -66,6 +67,34 @@ export const useSignature = async (sql: Sql, mark: Mark, entry?: Entry): Promise
 }
 
 /**
+ * Marks the signatures of several mutations that share a transaction. Throws if another process has used one of them
+ * since `usedOf`.
+ */
+export const useSignatures = async (trx: Sql, given: { mark: Mark; entry: Entry }[]): Promise<void> => {
+  await run(
+    trx,
+    `INSERT INTO audit_log (id, created_at, signature_hash, access_token_id, operation, arguments, request_id)
+     VALUES ${given.map(() => '(?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
+    given.flatMap(({ mark, entry }) => [
+      ...[mark.id, mark.at, hashOf(mark.signature), entry.accessTokenId, entry.operation, entry.arguments],
+      entry.requestId,
+    ]),
+  )
+}
+
+/** Which of these signatures are marked as used. Throws (contention) if a transaction is marking one of them. */
+export const usedOf = async (trx: Sql, signatures: string[]): Promise<Set<string>> => {
+  const found = await rows<{ signature_hash: string }>(
+    trx,
+    `SELECT signature_hash FROM audit_log ${dialectOf(trx).useIndex('audit_log_by_signature')}
+     WHERE signature_hash IN (${marks(signatures)})${dialectOf(trx).forUpdateNoWait}`,
+    signatures.map(hashOf),
+  )
+  const used = new Set(found.map(row => row.signature_hash))
+  return new Set(signatures.filter(signature => used.has(hashOf(signature))))
+}
+
+/**
  * As `useSignature`, repeated while the database is unavailable, until `giveUpAt`. If a failed try may have set the
  * mark, its owner is unknown: then throws UNAVAILABLE.
  */
@@ -108,29 +137,40 @@ export class CarryingSignature {
    * the mark exists.
    *
    * @param entry the audit log entry to write with the mark, unless the change is refused
+   * @param enter waits for the change's turn, in which it may have been made and marked together with others
    */
   async carry<T>(
     transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
     work: (trx: Knex.Transaction) => Promise<T>,
     entry?: Entry,
+    enter?: (mark: Mark) => Promise<Turn<T>>,
   ): Promise<T> {
     if (this.#isReplayed) throw replayed()
     if (this.#isMarked) return transact(work)
     this.#isTried = true
-    const { result, refusal } = await this.#markAnd(transact, work, entry)
-    this.#isMarked = true
-    if (refusal) throw refusal
-    return result as T
+    const turn = await enter?.(this.mark)
+    try {
+      const isMade = turn?.made && !turn.made.doubt
+      const { result, refusal }: Ended<T> = isMade ? turn.made! : await this.#markAnd(transact, work, entry, turn?.made)
+      this.#isMarked = true
+      if (refusal) throw refusal
+      return result as T
+    } finally {
+      turn?.leave()
+    }
   }
 
   async #markAnd<T>(
     transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
     work: (trx: Knex.Transaction) => Promise<T>,
     entry: Entry | undefined,
+    made: Made<T> | undefined,
   ): Promise<Ended<T>> {
     const giveUpAt = performance.now() + REQUEST_MS
     /** After a commit in doubt: the mark says whether it succeeded. */
-    const doubt: { latest?: Ended<T>; error?: CommitInDoubt | undefined } = {}
+    const doubt: { latest?: Ended<T>; error?: CommitInDoubt | undefined } = made
+      ? { latest: made, error: made.doubt }
+      : {}
     for (;;) {
       try {
         return await transact(async trx => {

@@ -6,9 +6,11 @@ import type { DeliveryLoop } from '../delivery/loop.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
 import { completeEntry, type Entry, nameSubject, writeEntry } from '../domain/audit.ts'
 import type { Beside, Change } from '../domain/change.ts'
+import type { Turn } from '../domain/group-commit.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
-import type { CarryingSignature } from '../domain/used-signatures.ts'
+import type { Submissions, Submitting } from '../domain/submit-together.ts'
+import type { CarryingSignature, Mark } from '../domain/used-signatures.ts'
 import { listedTo, partsOf, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Live } from '../live/live.ts'
@@ -17,6 +19,7 @@ import { type Count, count, find } from '../mango/find.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
 import type { Readers } from '../readers/readers.ts'
+import { currentTrace } from '../tracing/tracing.ts'
 import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 import type { Outcomes } from './request.ts'
@@ -34,6 +37,7 @@ export type Service = {
   requireHttps: boolean
   webhooksPerToken: number
   reportDueDays: number
+  submissions: Submissions
   /** Until when processes of the previous version may run beside this one, in epoch milliseconds. */
   sideBySideUntil: number
 }
@@ -43,6 +47,15 @@ type Transact = <T, Row extends object = object>(
   work: (change: Change, row: Row) => Promise<T>,
   beside?: Beside<Row>,
 ) => Promise<T>
+
+/** @param together where the change can share a transaction with others like it: waits for its turn */
+type TransactTogether = <T, Row extends object = object>(
+  work: (change: Change, row: Row) => Promise<T>,
+  beside?: Beside<Row>,
+  together?: Together<T>,
+) => Promise<T>
+
+type Together<T> = (one: Omit<Submitting, 'submission'>) => Promise<Turn<T>>
 
 /** The context of one request: its caller, and what it has loaded. */
 export type Context = Service & {
@@ -70,7 +83,7 @@ export type Context = Service & {
    * result: it is stored as JSON, and a repeated request answers from it. A change that returns undefined did nothing.
    * Throws what `work` throws, UNAUTHENTICATED, FORBIDDEN or UNAVAILABLE.
    */
-  change: Transact
+  change: TransactTogether
   /** As `change`, for reads only. */
   look: Transact
   /** Whether something was changed, which stays so even if a later field fails. */
@@ -111,13 +124,14 @@ export const createContext = (
     work: (change: Change, row: Row) => Promise<T>,
     beside: Beside<Row> | undefined,
     entry?: Entry,
+    enter?: (mark: Mark) => Promise<Turn<T>>,
   ): Promise<T> => {
     const { now } = tools.clock
     const held = async (trx: Knex.Transaction) => {
       const held = await holdAccessToken(trx, token, now, beside)
       return work({ trx, token: held.token, now, courier: loop.courier(trx) }, held.row)
     }
-    return carrying ? carrying.carry(transact, held, entry) : transact(held)
+    return carrying ? carrying.carry(transact, held, entry, enter) : transact(held)
   }
   const markRow = carrying?.mark.id ?? markId
   /** The row of the mark has no entry of a field yet. */
@@ -191,6 +205,7 @@ export const createContext = (
     async change<T, Row extends object>(
       work: (change: Change, row: Row) => Promise<T>,
       beside?: Beside<Row>,
+      together?: Together<T>,
     ): Promise<T> {
       let isSent = false
       const { entry } = context
@@ -201,9 +216,14 @@ export const createContext = (
         isSent = change.courier?.seesToAll === true
         return result
       }
+      const enter = async (mark: Mark): Promise<Turn<T>> => {
+        const turn = await together!({ token, mark, entry: entry!, trace: currentTrace() })
+        isSent = turn.made !== undefined
+        return turn
+      }
       const result = await (claim
         ? changeNoting(claim, watched, beside)
-        : hold(watched, beside, isMarking ? entry : undefined))
+        : hold(watched, beside, isMarking ? entry : undefined, together && isMarking && entry ? enter : undefined))
       if (result !== undefined) {
         context.entry = undefined
         isMarkBlank = false

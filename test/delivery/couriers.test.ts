@@ -152,7 +152,9 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     const given = { id, type, createdAt: clock.now(), payload, projectId: null, traceparent: null }
     const loop = engine === 'sqlite' ? undefined : await fixture.startLoop()
     await loop?.idle()
-    await fixture.database.transaction(trx => enqueueFresh(trx, given, [webhook], { lines: new Map(), courier: dying }))
+    await fixture.database.transaction(trx =>
+      enqueueFresh(trx, [{ event: given, webhooks: [webhook] }], { lines: new Map(), courier: dying }),
+    )
     await loop?.idle()
     assert.equal(receiver.requests.length, 0)
     clock.advance(LEASE_MS)

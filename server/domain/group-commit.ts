@@ -1,0 +1,73 @@
+import type { CommitInDoubt } from '../database/patience.ts'
+
+// Group commit: while transactions of one kind are under way, further changes wait, and then share one transaction and
+// its statements. A change that finds nothing under way is not delayed.
+//
+// A group waits for nothing that only one of its changes needs: what another transaction has locked goes on alone, and
+// so do all changes of a group that fails. So whatever waits holds up only itself.
+
+/** A change that was made; with `doubt`, its commit may have failed. */
+export type Made<Result> = { result: Result; doubt?: CommitInDoubt }
+
+/** The turn of a change: it was made in a group, or is to be made alone. Call `leave` when it has ended. */
+export type Turn<Result> = { made?: Made<Result>; leave(): void }
+
+/** Transactions under way, groups and changes that are made alone, until further ones wait. */
+const AT_ONCE = 2
+const LARGEST_GROUP = 64
+/** A transaction that takes longer waits for something itself, and gives its place to others. */
+const IN_THE_WAY_MS = 100
+
+/**
+ * Returns a function that waits for a change's turn.
+ *
+ * @param commit makes the changes of a group in one transaction; undefined for each that has to be made alone. If it
+ *   throws, all of them are made alone
+ */
+export const createGroupCommit = <Change, Result>(
+  commit: (group: Change[]) => Promise<(Made<Result> | undefined)[]>,
+): ((change: Change) => Promise<Turn<Result>>) => {
+  let underWay = 0
+  let isBeginning = false
+  const waiting: { change: Change; begin: (turn: Turn<Result>) => void }[] = []
+
+  /** Takes a place. Returns the function that gives it back, which may be called twice. */
+  const take = (): (() => void) => {
+    underWay += 1
+    let isHeld = true
+    const leave = (): void => {
+      clearTimeout(timer)
+      if (!isHeld) return
+      isHeld = false
+      underWay -= 1
+      beginSoon()
+    }
+    const timer = setTimeout(leave, IN_THE_WAY_MS)
+    return leave
+  }
+
+  /** Changes that arrive in one turn of the event loop share a group. */
+  const beginSoon = (): void => {
+    if (isBeginning || waiting.length === 0 || underWay >= AT_ONCE) return
+    isBeginning = true
+    setImmediate(() => {
+      isBeginning = false
+      void begin(waiting.splice(0, LARGEST_GROUP))
+      beginSoon()
+    })
+  }
+
+  const begin = async (group: typeof waiting): Promise<void> => {
+    const leave = take()
+    if (group.length === 1) return group[0]!.begin({ leave })
+    const made = await commit(group.map(({ change }) => change)).catch(() => [])
+    leave()
+    for (const [n, { begin }] of group.entries()) begin({ ...(made[n] && { made: made[n] }), leave() {} })
+  }
+
+  return change =>
+    new Promise(begin => {
+      waiting.push({ change, begin })
+      beginSoon()
+    })
+}

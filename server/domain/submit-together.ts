@@ -1,0 +1,217 @@
+import type { Knex } from 'knex'
+import { type Database, marks, rows } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { CommitInDoubt, transactInTime } from '../database/patience.ts'
+import { holdAccessTokens } from './access-tokens.ts'
+import type { Entry } from './audit.ts'
+import type { Courier } from './deliveries.ts'
+import { type ProjectEvent, recordTogether, webhooksOfProjects } from './events.ts'
+import { createGroupCommit, type Made, type Turn } from './group-commit.ts'
+import { type AccessToken, endOf, may } from './permissions.ts'
+import {
+  insertReports,
+  lockReports,
+  type Submission,
+  submitReports,
+  submitted,
+  submittedEvent,
+} from './project-reports.ts'
+import type { ProjectReportRow } from './resources.ts'
+import { type Mark, usedOf, useSignatures } from './used-signatures.ts'
+
+// Submitted reports that share a transaction (`group-commit.ts`). The rules and the locks are those of
+// `submitProjectReport`. A submission is left to that function if it would be refused, if another transaction has
+// locked one of its rows, or if its event goes to many webhooks or to one that keeps an order.
+
+/** A request that submits a report. */
+export type Submitting = {
+  token: AccessToken
+  mark: Mark
+  entry: Entry
+  submission: Submission
+  trace: string | undefined
+}
+
+/** Waits for the turn of a submission. */
+export type Submissions = (one: Submitting) => Promise<Turn<ProjectReportRow>>
+
+/** A group waits this long for the database. */
+const GROUP_MS = 2_000
+/** An event for more webhooks than this would make the others of a group wait. */
+const MOST_WEBHOOKS = 16
+/** After a group has failed, its reports are submitted alone for so long. */
+const ALONE_MS = 5_000
+
+/** @param given.wake called when something was queued that nobody has taken */
+export const createSubmissions = (given: {
+  database: Database
+  now: () => number
+  dueDays: number
+  courierOf: (trx: Knex.Transaction) => Courier
+  wake: () => void
+}): Submissions => {
+  const { database, now, dueDays, courierOf, wake } = given
+  const alone = new Map<string, number>()
+
+  const commit = async (group: Submitting[]): Promise<(Made<ProjectReportRow> | undefined)[]> => {
+    let reports: Submitted = new Map()
+    let courier: Courier | undefined
+    const work = async (trx: Knex.Transaction): Promise<void> => {
+      reports = new Map()
+      courier = courierOf(trx)
+      reports = await submitTogether(trx, group, { now, dueDays, courier })
+    }
+    const made = (doubt?: CommitInDoubt) =>
+      group.map(one => {
+        const result = reports.get(one)
+        return result && { result, ...(doubt && { doubt }) }
+      })
+    try {
+      await transactInTime(database, work, { forMs: GROUP_MS, isOnce: true })
+    } catch (error) {
+      if (error instanceof CommitInDoubt) return made(error)
+      const until = performance.now() + ALONE_MS
+      for (const { submission } of group) alone.set(keyOf(submission), until)
+      throw error
+    }
+    if (reports.size > 0 && !courier?.seesToAll) wake()
+    return made()
+  }
+  const isAlone = ({ submission, mark }: Submitting): boolean => {
+    for (const [key, until] of alone) {
+      if (until > performance.now()) break
+      alone.delete(key)
+    }
+    return mark.isTwice || !database.dialect.skipsLocked || alone.has(keyOf(submission))
+  }
+  const enter = createGroupCommit(commit)
+  return one => (isAlone(one) ? Promise.resolve({ leave() {} }) : enter(one))
+}
+
+type Submitted = Map<Submitting, ProjectReportRow>
+
+const keyOf = ({ projectId, quarter }: Submission): string => `${projectId} ${quarter}`
+
+/** Submits the reports that nothing hinders. Throws (contention, duplicate) if another transaction was in between. */
+const submitTogether = async (
+  trx: Knex.Transaction,
+  group: Submitting[],
+  { now, dueDays, courier }: { now: () => number; dueDays: number; courier: Courier },
+): Promise<Submitted> => {
+  const apart = firstOfEach(
+    firstOfEach(group, ({ mark }) => mark.signature),
+    ({ submission }) => keyOf(submission),
+  )
+  const able = await decide(trx, apart, now)
+  const projectIds = [...new Set(able.map(({ projectId }) => projectId))]
+  if (able.length === 0) return new Map()
+  const webhooks = await webhooksOfProjects(trx, 'project_report_quarterly_submitted', projectIds)
+  const chosen = able.filter(({ projectId }) => (webhooks.get(projectId)?.length ?? Infinity) <= MOST_WEBHOOKS)
+  if (chosen.length === 0) return new Map()
+
+  const time = now()
+  await useSignatures(
+    trx,
+    chosen.map(({ from }) => from),
+  )
+  const made = chosen.map(({ from, report }) => submitted(from.submission, report, time, dueDays))
+  await insertReports(
+    trx,
+    made.filter((_, n) => !chosen[n]!.report),
+  )
+  await submitReports(
+    trx,
+    made.filter((_, n) => chosen[n]!.report),
+  )
+  const events = chosen.map(
+    ({ from, projectId, organisationId, userName }, n): ProjectEvent => ({
+      event: submittedEvent(made[n]!, organisationId, userName),
+      webhooks: webhooks.get(projectId)!,
+      trace: from.trace,
+    }),
+  )
+  await recordTogether(trx, events, time, courier)
+  return new Map(chosen.map(({ from }, n) => [from, made[n]!]))
+}
+
+type Able = {
+  from: Submitting
+  projectId: string
+  organisationId: string
+  userName: string
+  /** The open report, locked; undefined if the quarter has none. */
+  report: ProjectReportRow | undefined
+}
+
+/**
+ * Locks what the submissions are decided on, except what another transaction has locked; returns those that may be made.
+ */
+const decide = async (trx: Knex.Transaction, group: Submitting[], now: () => number): Promise<Able[]> => {
+  const { forShareSkipLocked } = dialectOf(trx)
+  const of = <Row>(select: string, ids: string[]) =>
+    rows<Row>(trx, `${select} IN (${marks(ids)})${forShareSkipLocked}`, ids)
+  const distinct = (id: (one: Submitting) => string): string[] => [...new Set(group.map(id))]
+
+  const tokens = await holdAccessTokens(
+    trx,
+    distinct(({ token }) => token.id),
+  )
+  const projects = await of<{ id: string; organisation_id: string }>(
+    'SELECT id, organisation_id FROM projects WHERE id',
+    distinct(({ submission }) => submission.projectId),
+  )
+  const users = await of<{ id: string; name: string }>(
+    'SELECT id, name FROM users WHERE id',
+    distinct(({ submission }) => submission.submitterId),
+  )
+  const limited = [...tokens.values()].filter(token => !token.seesAllOrganisations).map(({ id }) => id)
+  const sights = limited.length === 0 ? new Set<string>() : await sightsOf(trx, limited, projects)
+  const used = await usedOf(
+    trx,
+    distinct(({ mark }) => mark.signature),
+  )
+  const reports = await lockReports(
+    trx,
+    group.map(({ submission }) => submission),
+  )
+  const time = now()
+
+  const organisations = new Map(projects.map(row => [row.id, row.organisation_id]))
+  const names = new Map(users.map(row => [row.id, row.name]))
+  return group.flatMap((from): Able[] => {
+    const { projectId, submitterId } = from.submission
+    const [held, organisationId, userName] = [
+      tokens.get(from.token.id),
+      organisations.get(projectId),
+      names.get(submitterId),
+    ]
+    if (!held || organisationId === undefined || userName === undefined || used.has(from.mark.signature)) return []
+    if (endOf(held, time) || !from.token.permissions.every(permission => may(held, permission))) return []
+    if (!held.seesAllOrganisations && !sights.has(`${held.id} ${organisationId}`)) return []
+    const report = reports.find(row => row.project_id === projectId && row.quarter === from.submission.quarter)
+    return report && report.status !== 'open' ? [] : [{ from, projectId, organisationId, userName, report }]
+  })
+}
+
+/** The pairs of a token and an organisation that it sees, among those of the projects. */
+const sightsOf = async (
+  trx: Knex.Transaction,
+  tokenIds: string[],
+  projects: { organisation_id: string }[],
+): Promise<Set<string>> => {
+  const organisationIds = [...new Set(projects.map(row => row.organisation_id))]
+  if (organisationIds.length === 0) return new Set()
+  const found = await rows<{ access_token_id: string; organisation_id: string }>(
+    trx,
+    `SELECT access_token_id, organisation_id FROM access_token_organisations
+     WHERE access_token_id IN (${marks(tokenIds)}) AND organisation_id IN (${marks(organisationIds)})
+     ${dialectOf(trx).forShareSkipLocked}`,
+    [...tokenIds, ...organisationIds],
+  )
+  return new Set(found.map(row => `${row.access_token_id} ${row.organisation_id}`))
+}
+
+/** The first change with each key. The others are decided after it has ended. */
+const firstOfEach = (group: Submitting[], key: (one: Submitting) => string): Submitting[] => [
+  ...new Map(group.toReversed().map(one => [key(one), one])).values(),
+]
