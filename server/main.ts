@@ -7,6 +7,7 @@ import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { createSender } from './delivery/send.ts'
+import { GROUPS_AT_ONCE } from './domain/group-commit.ts'
 import { createSubmissions } from './domain/submit-together.ts'
 import type { Service } from './graphql/context.ts'
 import { createApp, createOperationsApp } from './http/app.ts'
@@ -125,15 +126,19 @@ const startRoles = async (
   const besideUntil = await sideBySideUntil(database, '0011_audit_log')
   // Deliveries have connections of their own, whatever clients ask for.
   const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
-  const ownClock = givenClock ? undefined : await orElse(() => own?.close(), databaseClock(database))
+  // One that waits for a lock would make all of a group wait.
+  const grouped = own && (await orElse(() => own.close(), connect(config.databaseUrl, GROUP_CONNECTIONS)))
+  const closeOwn = () => Promise.all([own?.close(), grouped?.close()])
+  const ownClock = givenClock ? undefined : await orElse(closeOwn, databaseClock(database))
   const clock = givenClock ?? ownClock!
   const keyring = await orElse(
-    () => Promise.all([own?.close(), ownClock?.stop()]),
+    () => Promise.all([closeOwn(), ownClock?.stop()]),
     openKeyring(database, sealer, clock, fault => log.error({ fault }, 'this process is not ready')),
   )
   metrics.compareWith(clock)
   metrics.watchPool('api', database)
   if (own) metrics.watchPool('delivery', own)
+  if (grouped) metrics.watchPool('group', grouped)
   metrics.askOf(database, clock, config.retentionDays)
   const clockWatch = ownClock && watchMachineClock(clock, log)
   // Each webhook's share limits its connections, so that two webhooks on one host do not affect each other.
@@ -187,7 +192,7 @@ const startRoles = async (
     service: {
       ...{ database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
       submissions: createSubmissions({
-        ...{ database, now: clock.now, dueDays: reportDueDays },
+        ...{ database: grouped ?? database, now: clock.now, dueDays: reportDueDays },
         ...{ courierOf: loop.courier, wake: loop.wake },
       }),
       sideBySideUntil: besideUntil,
@@ -201,7 +206,7 @@ const startRoles = async (
       keyring.stop()
       clockWatch?.stop()
       ownClock?.stop()
-      await own?.close()
+      await closeOwn()
     },
   }
 }
@@ -241,6 +246,9 @@ const deliveryConnections = ({ connections }: Config) => ({
   silenceMs: SILENCE_MS,
   lockWaitS: 1,
 })
+
+/** For changes that share transactions. */
+const GROUP_CONNECTIONS = { poolSize: GROUPS_AT_ONCE, silenceMs: SILENCE_MS, lockWaitS: 1 }
 
 /** Waits until this process matches the others; `state.fault` says what prevents it. */
 const joinPatiently = (

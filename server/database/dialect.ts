@@ -22,8 +22,6 @@ export type Dialect = {
   forUpdate: string
   /** As `forUpdate`, but skips rows that another transaction has locked. */
   forUpdateSkipLocked: string
-  /** As `forUpdate`, but fails (contention) at once if another transaction has locked a row. */
-  forUpdateNoWait: string
   /** Ends a SELECT whose rows must not change until this transaction ends; empty if nobody else can write. */
   forShare: string
   /** As `forShare`, but skips rows that another transaction is changing. */
@@ -163,7 +161,6 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     isEmbedded: false,
     forUpdate: ' FOR UPDATE',
     forUpdateSkipLocked: ' FOR UPDATE SKIP LOCKED',
-    forUpdateNoWait: ' FOR UPDATE NOWAIT',
     skipsLocked: true,
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
@@ -276,7 +273,6 @@ const sqlite: Dialect = {
   // One transaction at a time can write. It locks the whole file from its start.
   forUpdate: '',
   forUpdateSkipLocked: '',
-  forUpdateNoWait: '',
   forShare: '',
   forShareSkipLocked: '',
   skipsLocked: true,

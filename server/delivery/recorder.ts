@@ -8,7 +8,10 @@ import type { DeliveryWatch } from './watch.ts'
 
 /** Settlements of one transaction: enough to share the cost of a commit, few enough to keep it short. */
 const BATCH = 256
-/** The longest pause between two batches on SQLite. */
+/** The pause after a batch, in which further results gather: a transaction for each would cost several times as much. */
+const GATHERING_MS = 50
+const ENOUGH = 32
+/** SQLite blocks the process while it works, so the recorder rests as long as it worked, but not longer than this. */
 const LONGEST_REST_MS = 10
 /** The pause before an unreachable database is tried again. */
 export const OUTAGE_MS = 250
@@ -44,16 +47,15 @@ export const createRecorder = ({
   const waiting: Waiting[] = []
   let isRecording = false
   let patient = 0
+  let endGathering = (): void => {}
 
   const put = (one: Waiting): void => {
     waiting.push(one)
     if (!isRecording) recordAll()
+    else if (isAwaited(one) || waiting.length >= ENOUGH) endGathering()
   }
 
-  /**
-   * Results that arrive during a transaction go into the next: at once when idle, in batches under load. SQLite blocks
-   * the process while it works, so it rests as long as it worked.
-   */
+  /** The first result is recorded at once. Those that arrive during its transaction or soon after share the next. */
   const recordAll = async (): Promise<void> => {
     isRecording = true
     while (waiting.length > 0) {
@@ -66,12 +68,22 @@ export const createRecorder = ({
         if (held.has(one.settlement)) putAgain(one)
         else one.recorded()
       }
-      if (database.dialect.isEmbedded && batch.length > 1) {
+      if (waiting.length < ENOUGH && !waiting.some(isAwaited)) await gather()
+      else if (database.dialect.isEmbedded && batch.length > 1) {
         await sleep(Math.min(LONGEST_REST_MS, performance.now() - startedAt))
       }
     }
     isRecording = false
   }
+
+  const gather = (): Promise<void> =>
+    new Promise(resolve => {
+      const timer = setTimeout(resolve, GATHERING_MS)
+      endGathering = () => {
+        clearTimeout(timer)
+        resolve()
+      }
+    })
 
   const putAgain = (one: Waiting): void => {
     one.tries += 1
@@ -148,6 +160,9 @@ export const createRecorder = ({
 
   return settlement => new Promise(recorded => put({ settlement, recorded, tries: 0 }))
 }
+
+/** Whether the next delivery of a line waits for this result. */
+const isAwaited = ({ settlement: { job } }: Waiting): boolean => job.line !== null
 
 const isReachable = async (database: Database): Promise<boolean> => {
   try {

@@ -13,7 +13,7 @@ export type Made<Result> = { result: Result; doubt?: CommitInDoubt }
 export type Turn<Result> = { made?: Made<Result>; leave(): void }
 
 /** Transactions under way, groups and changes that are made alone, until further ones wait. */
-const AT_ONCE = 2
+export const GROUPS_AT_ONCE = 2
 const LARGEST_GROUP = 64
 /** A transaction that takes longer waits for something itself, and gives its place to others. */
 const IN_THE_WAY_MS = 100
@@ -48,7 +48,7 @@ export const createGroupCommit = <Change, Result>(
 
   /** Changes that arrive in one turn of the event loop share a group. */
   const beginSoon = (): void => {
-    if (isBeginning || waiting.length === 0 || underWay >= AT_ONCE) return
+    if (isBeginning || waiting.length === 0 || underWay >= GROUPS_AT_ONCE) return
     isBeginning = true
     setImmediate(() => {
       isBeginning = false

@@ -207,16 +207,25 @@ export const submitReports = async (trx: Sql, reports: ProjectReportRow[]): Prom
   )
 }
 
-/** The reports of projects and quarters, locked. Throws (contention) if another transaction changes one of them. */
-export const lockReports = (trx: Sql, wanted: Submission[]): Promise<ProjectReportRow[]> => {
-  const { useIndex, forUpdateNoWait } = dialectOf(trx)
-  return rows(
-    trx,
-    `SELECT * FROM project_reports ${useIndex('project_reports_by_project_and_quarter')}
-     WHERE ${wanted.map(() => `(${OF_QUARTER})`).join(' OR ')}${forUpdateNoWait}`,
+/** The reports of projects and quarters, not locked. */
+export const findReports = (sql: Sql, wanted: Submission[]): Promise<ProjectReportRow[]> =>
+  rows(
+    sql,
+    `SELECT * FROM project_reports ${dialectOf(sql).useIndex('project_reports_by_project_and_quarter')}
+     WHERE ${wanted.map(() => `(${OF_QUARTER})`).join(' OR ')}`,
     wanted.flatMap(({ projectId, quarter }) => [projectId, quarter]),
   )
-}
+
+/** Locks those of the reports that are still open and that no other transaction has locked, and returns them. */
+export const lockOpenReports = async (trx: Sql, ids: string[]): Promise<ProjectReportRow[]> =>
+  ids.length === 0
+    ? []
+    : rows(
+        trx,
+        `SELECT * FROM project_reports WHERE id IN (${marks(ids)}) AND status = 'open'
+         ORDER BY id${dialectOf(trx).forUpdateSkipLocked}`,
+        ids,
+      )
 
 export type Approval = { id: string; approverId: string; approvedDate?: string }
 

@@ -9,8 +9,9 @@ import { type ProjectEvent, recordTogether, webhooksOfProjects } from './events.
 import { createGroupCommit, type Made, type Turn } from './group-commit.ts'
 import { type AccessToken, endOf, may } from './permissions.ts'
 import {
+  findReports,
   insertReports,
-  lockReports,
+  lockOpenReports,
   type Submission,
   submitReports,
   submitted,
@@ -148,20 +149,21 @@ type Able = {
  */
 const decide = async (trx: Knex.Transaction, group: Submitting[], now: () => number): Promise<Able[]> => {
   const { forShareSkipLocked } = dialectOf(trx)
-  const of = <Row>(select: string, ids: string[]) =>
-    rows<Row>(trx, `${select} IN (${marks(ids)})${forShareSkipLocked}`, ids)
+  // All columns: a secondary index that has all that is asked for would be locked in place of the row.
+  const heldRows = <Row>(table: string, ids: string[]) =>
+    rows<Row>(trx, `SELECT * FROM ${table} WHERE id IN (${marks(ids)})${forShareSkipLocked}`, ids)
   const distinct = (id: (one: Submitting) => string): string[] => [...new Set(group.map(id))]
 
   const tokens = await holdAccessTokens(
     trx,
     distinct(({ token }) => token.id),
   )
-  const projects = await of<{ id: string; organisation_id: string }>(
-    'SELECT id, organisation_id FROM projects WHERE id',
+  const projects = await heldRows<{ id: string; organisation_id: string }>(
+    'projects',
     distinct(({ submission }) => submission.projectId),
   )
-  const users = await of<{ id: string; name: string }>(
-    'SELECT id, name FROM users WHERE id',
+  const users = await heldRows<{ id: string; name: string }>(
+    'users',
     distinct(({ submission }) => submission.submitterId),
   )
   const limited = [...tokens.values()].filter(token => !token.seesAllOrganisations).map(({ id }) => id)
@@ -170,16 +172,20 @@ const decide = async (trx: Knex.Transaction, group: Submitting[], now: () => num
     trx,
     distinct(({ mark }) => mark.signature),
   )
-  const reports = await lockReports(
+  const found = await findReports(
     trx,
     group.map(({ submission }) => submission),
+  )
+  const open = await lockOpenReports(
+    trx,
+    found.filter(({ status }) => status === 'open').map(({ id }) => id),
   )
   const time = now()
 
   const organisations = new Map(projects.map(row => [row.id, row.organisation_id]))
   const names = new Map(users.map(row => [row.id, row.name]))
   return group.flatMap((from): Able[] => {
-    const { projectId, submitterId } = from.submission
+    const { projectId, quarter, submitterId } = from.submission
     const [held, organisationId, userName] = [
       tokens.get(from.token.id),
       organisations.get(projectId),
@@ -188,8 +194,9 @@ const decide = async (trx: Knex.Transaction, group: Submitting[], now: () => num
     if (!held || organisationId === undefined || userName === undefined || used.has(from.mark.signature)) return []
     if (endOf(held, time) || !from.token.permissions.every(permission => may(held, permission))) return []
     if (!held.seesAllOrganisations && !sights.has(`${held.id} ${organisationId}`)) return []
-    const report = reports.find(row => row.project_id === projectId && row.quarter === from.submission.quarter)
-    return report && report.status !== 'open' ? [] : [{ from, projectId, organisationId, userName, report }]
+    const isReport = (row: ProjectReportRow) => row.project_id === projectId && row.quarter === quarter
+    const report = open.find(isReport)
+    return report || !found.some(isReport) ? [{ from, projectId, organisationId, userName, report }] : []
   })
 }
 

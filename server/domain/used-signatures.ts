@@ -82,12 +82,12 @@ export const useSignatures = async (trx: Sql, given: { mark: Mark; entry: Entry 
   )
 }
 
-/** Which of these signatures are marked as used. Throws (contention) if a transaction is marking one of them. */
+/** Which of these signatures are marked as used. */
 export const usedOf = async (trx: Sql, signatures: string[]): Promise<Set<string>> => {
   const found = await rows<{ signature_hash: string }>(
     trx,
     `SELECT signature_hash FROM audit_log ${dialectOf(trx).useIndex('audit_log_by_signature')}
-     WHERE signature_hash IN (${marks(signatures)})${dialectOf(trx).forUpdateNoWait}`,
+     WHERE signature_hash IN (${marks(signatures)})`,
     signatures.map(hashOf),
   )
   const used = new Set(found.map(row => row.signature_hash))
