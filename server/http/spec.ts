@@ -85,11 +85,11 @@ Check in this order, and answer 401 if a check fails.
 An attempt takes at most 15 s, including the connection. Put longer work into your own queue. A delivery may arrive
 twice: if your answer is lost, it is sent again with the same \`eventId\`.
 
-An example sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered like a real event. Its payload has the same
-ids as the examples here, which no real object has: \`${exampleIds.projectReport}\` and so on.
+An example sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered like a real event. Its payload has the
+same ids as the examples here, which no real object has: \`${exampleIds.projectReport}\` and so on.
 
-${baseUrl}/docs has receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and the complete rules
-for any other language.
+${baseUrl}/docs has receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and the complete
+rules for any other language.
 `
 
 const again = (retryScheduleMs: readonly number[]): string =>
@@ -130,8 +130,8 @@ const operation = (type: EventType, installation: Installation) => ({
 
 const PING =
   'At registration, and when a webhook gets a new url or becomes active again, the answer must be exactly 200. After ' +
-  'any other answer, including another 2XX, nothing is stored (`PING_FAILED`), and the ping is not sent again. A ping ' +
-  'requested with `pingWebhook` is a delivery like any other. There is nothing to handle.'
+  'any other answer, including another 2XX, nothing is stored (`PING_FAILED`), and the ping is not sent again. A ' +
+  'ping requested with `pingWebhook` is a delivery like any other. There is nothing to handle.'
 const EVENT = 'Delivered at least once: every attempt has the same `eventId`, by which to recognise a repetition.'
 
 const exampleOf = (type: EventType) => ({
@@ -154,8 +154,8 @@ const responses = (type: EventType, { retryScheduleMs }: Installation) => ({
   },
   '429': {
     description:
-      `With Retry-After: sent again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h later. The whole webhook waits ` +
-      `until then. Dropped after ${LONGEST_THROTTLED_MS / 3_600_000} h of 429. Without: the webhook becomes inactive.`,
+      `With Retry-After: sent again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h later. The whole webhook ` +
+      `waits until then. Dropped after ${LONGEST_THROTTLED_MS / 3_600_000} h of 429. Without: the webhook becomes inactive.`,
     headers: { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } },
   },
   '4XX': { description: 'Rejected as invalid. Not sent again.' },

@@ -151,7 +151,7 @@ const missedSince = async (
   const at = /^\d{13}$/.test(lastEventId) ? Number(lastEventId) : Number.NaN
   if (Number.isNaN(at)) throw badInput('Last-Event-ID', 'must be the id of an event of this stream, unchanged')
   if (now - at > MISSED_MS) {
-    const message = `is from ${toIso(at)}; a stream resumes within ${MISSED_MS / 60_000} min only: query what you missed`
+    const message = `is from ${toIso(at)}; a stream resumes within ${MISSED_MS / 60_000} min: query what you missed`
     throw badInput('Last-Event-ID', message)
   }
   const since = at - OVERLAP_MS
