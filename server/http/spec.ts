@@ -155,7 +155,8 @@ const responses = (type: EventType, { retryScheduleMs }: Installation) => ({
   '429': {
     description:
       `With Retry-After: sent again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h later. The whole webhook ` +
-      `waits until then. Dropped after ${LONGEST_THROTTLED_MS / 3_600_000} h of 429. Without: the webhook becomes inactive.`,
+      `waits until then. Dropped after ${LONGEST_THROTTLED_MS / 3_600_000} h of 429. ` +
+      'Without: the webhook becomes inactive.',
     headers: { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } },
   },
   '4XX': { description: 'Rejected as invalid. Not sent again.' },

@@ -57,10 +57,13 @@ describe('a database URL', () => {
       ],
     )
   })
-  refuses('mysql://u:hunter2@h/d?sslmode=require', /"sslmode", which is none of ssl-mode, .*did you mean ssl-mode=REQ/)
+  refuses(
+    'mysql://u:hunter2@h/d?sslmode=require',
+    /"sslmode", which is not one of ssl-mode, .*did you mean ssl-mode=REQ/,
+  )
   refuses('mysql://u:hunter2@h/d?tls=true', /did you mean ssl-mode=REQUIRED\?/)
   refuses('mysql://u:hunter2@h/d?ssl-mod=REQUIRED', /did you mean ssl-mode\?/)
-  refuses('mysql://u:hunter2@h/d?connectTimeout=5', /"connectTimeout", which is none of/)
+  refuses('mysql://u:hunter2@h/d?connectTimeout=5', /"connectTimeout", which is not one of/)
   refuses('mysql://u:hunter2@h/d?ssl-mode=PREFERRED', /without encryption, unseen; choose from DISABLED, REQUIRED/)
   refuses('mysql://u:hunter2@h/d?ssl-mode=ON', /ssl-mode=ON; choose from/)
   refuses('mysql://u:hunter2@h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED', /ssl-mode twice/)

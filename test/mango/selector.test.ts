@@ -51,7 +51,7 @@ const refused: [string, unknown, string, RegExp][] = [
   ['$size takes no fraction', { tags: { $size: 1.5 } }, 'selector.tags.$size', /whole number/],
   ['$size takes nothing below 0', { tags: { $size: -1 } }, 'selector.tags.$size', /0 or more/],
   ['$mod takes two numbers', { count: { $mod: [2] } }, 'selector.count.$mod', /\[divisor, remainder\]/],
-  ['$mod does not divide by 0', { count: { $mod: [0, 1] } }, 'selector.count.$mod', /not 0/],
+  ['$mod does not divide by 0', { count: { $mod: [0, 1] } }, 'selector.count.$mod', /other than 0/],
   [
     '$beginsWith takes a string',
     { name: { $beginsWith: true } },
