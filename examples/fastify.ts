@@ -13,7 +13,7 @@ app.register(
       audience: process.env.AUDIENCE ?? 'http://127.0.0.1:3000/hooks',
     },
     async event => {
-      // Answer first, work later. When the queue is full nothing is lost: every delivery comes again in half a minute.
+      // Answer first, work later. If the queue is full, nothing is lost: each delivery comes again half a minute later.
       if (queue.length >= 1000) throw new RetryLater(30)
       queue.push(event)
       console.log(event.eventType, event.payload)

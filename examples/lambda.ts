@@ -6,7 +6,7 @@ export const handler = lambdaReceiver(
   {
     issuer: process.env.ISSUER ?? 'http://127.0.0.1:4100',
     audience: process.env.AUDIENCE ?? 'http://127.0.0.1:3000/hooks',
-    // Lambda's processes come and go: in production, give it a store that they share. See docs/receivers/javascript.md.
+    // Lambda's processes come and go: in production, pass a store that they share. See docs/receivers/javascript.md.
   },
   async event => console.log(event.eventType, event.payload),
 )

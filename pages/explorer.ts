@@ -77,7 +77,7 @@ const Explorer = ({ schema }: { schema: GraphQLSchema }) => {
   )
 }
 
-const refuse = async () => ({ errors: [{ message: 'Give an API key and its secret above first.' }] })
+const refuse = async () => ({ errors: [{ message: 'First enter an API key and its secret above.' }] })
 
 const SignIn = ({ signer, onSigner }: { signer: Signer | undefined; onSigner: (signer?: Signer) => void }) => {
   const [fault, setFault] = useState('')
@@ -97,7 +97,7 @@ const SignIn = ({ signer, onSigner }: { signer: Signer | undefined; onSigner: (s
     return h(
       'p',
       { className: 'signing' },
-      'Signs as ',
+      'Signing as ',
       h('code', null, signer.apiKey),
       ' ',
       h('button', { type: 'button', onClick: () => onSigner(undefined) }, 'Forget'),
@@ -110,7 +110,7 @@ const SignIn = ({ signer, onSigner }: { signer: Signer | undefined; onSigner: (s
     h('label', null, 'API key ', h('input', { name: 'apiKey', ...field })),
     h('label', null, 'Secret ', h('input', { name: 'apiSecret', type: 'password', ...field })),
     h('button', { type: 'submit' }, 'Use'),
-    h('span', { role: 'alert' }, fault || 'Kept in this page’s memory, and never sent.'),
+    h('span', { role: 'alert' }, fault || 'The secret stays in this page’s memory, and is never sent.'),
   )
 }
 
@@ -121,9 +121,9 @@ const Page = () => {
     fetch(new URL('spec/schema.graphql', location.href))
       .then(response => response.text())
       .then(text => setSchema(buildSchema(text)))
-      .catch(error => setFault(`The schema cannot be read: ${error.message}`))
+      .catch(error => setFault(`The schema cannot be loaded: ${error.message}`))
   }, [])
-  return schema ? h(Explorer, { schema }) : h('p', { className: 'signing' }, fault || 'Reading the schema …')
+  return schema ? h(Explorer, { schema }) : h('p', { className: 'signing' }, fault || 'Loading the schema …')
 }
 
 createRoot(document.getElementById('explorer')!).render(h(Page))

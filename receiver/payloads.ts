@@ -3,7 +3,7 @@
 
 /** What the body of each type of event carries as its payload. */
 export interface Payloads {
-  /** Sent when a webhook is registered, which requires a 200 OK, and on demand. */
+  /** Sent when a webhook is registered, which requires the answer 200 OK, and on demand. */
   ping: Record<string, never>
   /** The quarterly report of a project was submitted. */
   project_report_quarterly_submitted: { projectReport: { id: string; projectId: string; quarter: string; submitterId: string; submitterName: string } }
@@ -13,9 +13,9 @@ export interface Payloads {
   project_report_quarterly_overdue: { projectReport: { id: string; projectId: string; quarter: string } }
   /** An access token has expired. */
   token_expired: { accessTokenId: string }
-  /** Another webhook has become inactive. Only for webhooks that name this type. */
+  /** Another webhook has become inactive. Sent only to webhooks that name this type. */
   webhook_inactive: { webhook: { id: string; url: string; name: string | null; statusReason: string } }
-  /** A delivery to another webhook was given up. Only for webhooks that name this type. */
+  /** A delivery to another webhook was dropped. Sent only to webhooks that name this type. */
   delivery_dropped: { delivery: { id: string; eventId: string; eventType: string; webhookId: string; webhookUrl: string; webhookName: string | null; attemptCount: number; reason: string } }
 }
 

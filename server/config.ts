@@ -206,7 +206,7 @@ const unknownNames = (env: NodeJS.ProcessEnv): string[] =>
     .filter(name => !settings.includes(name) && !OF_THE_COMMAND_LINE.includes(name))
     .map(name => {
       const meant = didYouMean(name.slice('TIDINGS_'.length), KNOWN).replace('you mean ', 'you mean TIDINGS_')
-      return `${name} is no setting${meant}`
+      return `${name} is not a setting${meant}`
     })
 
 /** Reads the environment, and each secret from the file that `…_FILE` names. Throws a ConfigError with every fault. */
@@ -238,15 +238,15 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
   }
   if (isTrue(result.data?.TIDINGS_BEHIND_PROXY) && !given.TIDINGS_BASE_URL) {
     faults.push(
-      'TIDINGS_BASE_URL is missing, the address that clients use; ' +
-        'TIDINGS_BEHIND_PROXY has signatures checked against it',
+      'TIDINGS_BASE_URL, the address that clients use, is missing; ' +
+        'with TIDINGS_BEHIND_PROXY signatures are checked against it',
     )
   }
   if (given.TIDINGS_METRICS_HOST && !given.TIDINGS_METRICS_PORT) {
-    faults.push('TIDINGS_METRICS_HOST is given, and TIDINGS_METRICS_PORT is missing, which it belongs to')
+    faults.push('TIDINGS_METRICS_HOST is set without TIDINGS_METRICS_PORT, which it belongs to')
   }
   if (result.data && result.data.TIDINGS_METRICS_PORT === result.data.TIDINGS_PORT) {
-    faults.push('TIDINGS_METRICS_PORT is TIDINGS_PORT as well; give it a port of its own, or leave it out')
+    faults.push('TIDINGS_METRICS_PORT is the same as TIDINGS_PORT; choose another port, or leave it out')
   }
   if (faults.length > 0 || !result.data) throw new ConfigError(faults)
   const values = result.data

@@ -29,7 +29,7 @@ const OWNER_ONLY = 0o600
  * https://www.sqlite.org/lang_vacuum.html. The file appears only when it is complete. Throws BackupError.
  */
 export const backUp = (path: string, to: string): void => {
-  if (existsSync(to)) throw new BackupError(`${to} exists already`, 'Give the name of a file that does not.')
+  if (existsSync(to)) throw new BackupError(`${to} already exists`, 'Name a file that does not exist.')
   const partial = `${to}.partial`
   rmSync(partial, { force: true })
   closeSync(openSync(partial, 'wx', OWNER_ONLY))
@@ -166,10 +166,10 @@ const checkBackup = (from: string): void => {
     const [found] = database.prepare('PRAGMA integrity_check').all() as { integrity_check: string }[]
     const isOurs = database.prepare("SELECT 1 FROM sqlite_master WHERE name = 'knex_migrations'").get()
     if (found?.integrity_check === 'ok' && isOurs) return
-    throw new BackupError(`${from} is no whole database of Tidings`, 'Take another backup.')
+    throw new BackupError(`${from} is not a complete database of Tidings`, 'Use another backup.')
   } catch (error) {
     if (error instanceof BackupError) throw error
-    throw new BackupError(`${from} is no database: ${(error as Error).message}`, 'Take another backup.')
+    throw new BackupError(`${from} is not a database: ${(error as Error).message}`, 'Use another backup.')
   } finally {
     database.close()
   }
@@ -183,7 +183,7 @@ const revocationsOf = async (url: string): Promise<Revocation[]> => {
     if (live.length > 0) {
       throw new BackupError(
         `${live.map(named).join(' and ')} runs on this database`,
-        'Stop it first. One that was killed is forgotten after 45 s.',
+        'Stop it first. A process that was killed counts for 45 s more.',
       )
     }
     return await listRevocations(database).catch(() => [])

@@ -66,7 +66,10 @@ export const notFound = (what: string, ids: readonly string[]): TidingsError<'NO
 
 /** The error for a fault of the server, with nothing about its cause. */
 export const internalError = (): TidingsError<'INTERNAL_SERVER_ERROR'> =>
-  new TidingsError('INTERNAL_SERVER_ERROR', 'Something went wrong on our side. If it stays, tell us the request id.')
+  new TidingsError(
+    'INTERNAL_SERVER_ERROR',
+    'Something went wrong on the server. If it persists, report the request id.',
+  )
 
 /** The `extensions` of a GraphQL error. */
 export const extensionsOf = (error: TidingsError, requestId: string): Record<string, unknown> => ({

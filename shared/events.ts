@@ -36,7 +36,7 @@ const define = <Payload extends z.ZodObject>(definition: EventDefinition<Payload
 
 export const events = {
   ping: define({
-    summary: 'Sent when a webhook is registered, which requires a 200 OK, and on demand.',
+    summary: 'Sent when a webhook is registered, which requires the answer 200 OK, and on demand.',
     payload: z.strictObject({}),
     example: {},
   }),
@@ -79,13 +79,13 @@ export const events = {
     example: { accessTokenId: exampleIds.accessToken },
   }),
   webhook_inactive: define({
-    summary: 'Another webhook has become inactive. Only for webhooks that name this type.',
+    summary: 'Another webhook has become inactive. Sent only to webhooks that name this type.',
     payload: z.strictObject({
       webhook: z.strictObject({
         id,
         url: z.string(),
-        name: z.string().nullable().describe('What it is called; null if it was given no name.'),
-        statusReason: z.string().describe('Why, and what to do.'),
+        name: z.string().nullable().describe('The name; null if it has none.'),
+        statusReason: z.string().describe('Why it is inactive, and what to do.'),
       }),
     }),
     example: {
@@ -98,19 +98,21 @@ export const events = {
     },
   }),
   delivery_dropped: define({
-    summary: 'A delivery to another webhook was given up. Only for webhooks that name this type.',
+    summary: 'A delivery to another webhook was dropped. Sent only to webhooks that name this type.',
     payload: z.strictObject({
       delivery: z.strictObject({
         id,
-        eventId: id.describe('The id of the event itself, as `sub` in tokens.'),
-        eventType: z.string().describe('The type of the event that was to be delivered.'),
+        eventId: id.describe('The id of the event itself: the `sub` of its tokens.'),
+        eventType: z.string().describe('The type of the event.'),
         webhookId: id,
         webhookUrl: z.string(),
-        webhookName: z.string().nullable().describe('What the webhook is called; null if it was given no name.'),
+        webhookName: z.string().nullable().describe('The name of the webhook; null if it has none.'),
         attemptCount: z.int(),
         reason: z
           .string()
-          .describe('`retries_exhausted`: the last retry failed; `throttled_too_long`: it was answered 429 for 72 h.'),
+          .describe(
+            '`retries_exhausted`: the last retry failed; `throttled_too_long`: the endpoint answered 429 for 72 h.',
+          ),
       }),
     }),
     example: {

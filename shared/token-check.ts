@@ -114,7 +114,10 @@ export const checkSignature = async (token: string, key: Jwk | undefined, before
     const { kty, crv, x } = key as { kty: string; crv: string; x: string }
     publicKey = await importJWK({ kty, crv, x }, 'EdDSA')
   } catch {
-    return failed('a published key that is none', 'Fetch the keys again, and reject the token if that changes nothing.')
+    return failed(
+      'a published key that is not valid',
+      'Fetch the keys again, and reject the token if that changes nothing.',
+    )
   }
   try {
     await compactVerify(token, publicKey, { algorithms: ['EdDSA'] })

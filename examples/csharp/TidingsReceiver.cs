@@ -1,6 +1,6 @@
-// Receives the deliveries of Tidings: verified, handled once, answered in time. One file to copy: .NET 8 or newer, ASP.NET Core, and
-// `dotnet add package BouncyCastle.Cryptography`. NOT RUN, see docs/receivers/csharp.md. What it does, and why, is in
-// docs/receivers/README.md.
+// Receives deliveries of Tidings: verifies them, handles each once, and answers in time. One file to copy: .NET 8 or newer, ASP.NET
+// Core, and `dotnet add package BouncyCastle.Cryptography`. NOT RUN, see docs/receivers/csharp.md. docs/receivers/README.md explains
+// what it does, and why.
 #nullable enable
 using System.Globalization;
 using System.Net;
@@ -11,10 +11,10 @@ using System.Text.RegularExpressions;
 using Microsoft.AspNetCore.Http;
 using Org.BouncyCastle.Math.EC.Rfc8032;
 
-/// <summary>What a delivery says. EventId is the delivery's, Id the event's own: the same over redeliveries and recoveries.</summary>
+/// <summary>The content of a delivery. EventId is the delivery's id, Id the event's own: the same for all redeliveries.</summary>
 public sealed record Delivery(string Id, string WebhookId, string EventId, string EventType, string EventTime, JsonElement Payload);
 
-/// <summary>Thrown by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds.</summary>
+/// <summary>Thrown by a handler: the delivery is answered 429, and the webhook receives nothing for that many seconds.</summary>
 public sealed class RetryLaterException : Exception
 {
     public int Seconds { get; }
@@ -29,7 +29,7 @@ public sealed class RetryLaterException : Exception
 
 public enum ClaimStatus { Claimed, InProgress, Handled }
 
-/// <summary>Remembers what was handled. A claim has an owner, and only that one may record or release it.</summary>
+/// <summary>Remembers what was handled. A claim has an owner; only the owner may record or release it.</summary>
 public interface IReplayStore
 {
     ValueTask<(ClaimStatus Status, string Owner)> ClaimAsync(string key, TimeSpan hold);
@@ -51,11 +51,11 @@ public sealed class TidingsReceiver
     private readonly Func<Delivery, CancellationToken, Task> handler;
     private readonly IssuerKeys keys;
 
-    /// <summary>Your own webhooks: others may register one for your URL. Not checked unless given.</summary>
+    /// <summary>The ids of your own webhooks: others may register one for your URL. Not checked unless given.</summary>
     public IReadOnlyCollection<string>? WebhookIds { get; init; }
     public IReplayStore Store { get; init; } = new MemoryReplayStore();
     public Func<double> NowSeconds { get; init; } = () => DateTimeOffset.UtcNow.ToUnixTimeMilliseconds() / 1000.0;
-    /// <summary>Until a 503: the service waits 15 s.</summary>
+    /// <summary>The time until a 503: the service waits 15 s.</summary>
     public TimeSpan Timeout { get; init; } = TimeSpan.FromSeconds(14);
     public Action<string, Exception?> OnRefused { get; init; } = (code, cause) => Console.Error.WriteLine($"tidings: refused: {code} {cause?.Message}");
 
@@ -150,7 +150,7 @@ public sealed class TidingsReceiver
         return total <= MaxBody ? body.ToArray() : throw new Refused("body_too_large");
     }
 
-    // The checks, in this order. Nothing in the token is believed before its signature is.
+    // The checks, in this order. Nothing in the token is trusted before its signature is verified.
 
     private async Task<Delivery> VerifyAsync(string token, byte[] body)
     {
@@ -182,12 +182,12 @@ public sealed class TidingsReceiver
         var said = ObjectIn(body, isStrict: false);
         var jti = TextIn(claims, "jti");
         if (string.IsNullOrEmpty(jti) || said is null || TextIn(said, "eventId") != jti) throw new Refused("jti");
-        // A token of an older server has none.
+        // A token of an older server has no such claim.
         if (claims.ContainsKey("body_sha256") && TextIn(claims, "body_sha256") != ToBase64Url(SHA256.HashData(body))) throw new Refused("body_digest");
         if (WebhookIds is not null && (TextIn(said, "webhookId") is not { } own || !WebhookIds.Contains(own))) throw new Refused("webhook");
         var nbf = claims.ContainsKey("nbf") ? TimeIn(claims, "nbf") : iat;
         if (iat is null || nbf is null || Math.Max(iat.Value, nbf.Value) > now + Tolerance) throw new Refused("issued_at");
-        // Signed, and not what this receiver knows: 5XX, so that nothing is lost.
+        // Signed, but unknown to this receiver: 5XX, so that nothing is lost.
         if (TextIn(said, "webhookId") is not { } webhookId || TextIn(said, "eventType") is not { } eventType
             || TextIn(said, "eventTime") is not { } eventTime
             || !said.TryGetValue("payload", out var payload) || payload.ValueKind != JsonValueKind.Object)
@@ -196,7 +196,7 @@ public sealed class TidingsReceiver
         return new Delivery(string.IsNullOrEmpty(sub) ? jti : sub, webhookId, jti, eventType, eventTime, payload);
     }
 
-    /// <summary>A handler that is too slow is answered for, and still counts when it ends well.</summary>
+    /// <summary>If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later.</summary>
     private async Task HandleInTimeAsync(Delivery delivery)
     {
         var cancellation = new CancellationTokenSource();
@@ -230,7 +230,7 @@ public sealed class TidingsReceiver
         await SettleAsync(() => Store.RecordAsync(key, claim.Owner, RememberFor));
     }
 
-    /// <summary>What became of the event stands, whether or not the store could take it.</summary>
+    /// <summary>The outcome of the event stands, even if the store could not record it.</summary>
     private async Task SettleAsync(Func<ValueTask<bool>> change)
     {
         try { await change(); }
@@ -239,7 +239,7 @@ public sealed class TidingsReceiver
 
     private static bool IsAlphabet(string text) => text.All(it => char.IsAsciiLetterOrDigit(it) || it is '-' or '_');
 
-    /// <summary>The bytes of base64url, written in its one way; null otherwise.</summary>
+    /// <summary>The bytes of canonical base64url; null otherwise.</summary>
     internal static byte[]? FromBase64Url(string? text)
     {
         if (text is null || !IsAlphabet(text) || text.Length % 4 == 1) return null;
@@ -249,7 +249,7 @@ public sealed class TidingsReceiver
 
     private static string ToBase64Url(byte[] raw) => Convert.ToBase64String(raw).TrimEnd('=').Replace('+', '-').Replace('/', '_');
 
-    /// <summary>A JSON object in UTF-8; if strict, one that has no name twice.</summary>
+    /// <summary>A JSON object in UTF-8; if strict, without duplicate names.</summary>
     internal static Dictionary<string, JsonElement>? ObjectIn(byte[]? raw, bool isStrict)
     {
         if (raw is null) return null;
@@ -285,8 +285,8 @@ public sealed class TidingsReceiver
 }
 
 /// <summary>
-/// The issuer's keys: fetched when first needed, again in the background before they age, and for an unknown kid. A key that is known
-/// waits for no fetch within the hour; one request is under way at most.
+/// The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
+/// no fetch within the hour, and at most one request is under way.
 /// </summary>
 internal sealed class IssuerKeys(Uri url)
 {
@@ -302,7 +302,7 @@ internal sealed class IssuerKeys(Uri url)
     private long? fetchedAt, failedAt;
     private Task? underWay;
 
-    /// <summary>Null where the issuer has no such key.</summary>
+    /// <summary>Null if the issuer has no such key.</summary>
     public async Task<byte[]?> GetAsync(string kid)
     {
         Task fetch;
@@ -332,7 +332,7 @@ internal sealed class IssuerKeys(Uri url)
         var startedAt = Environment.TickCount64;
         try
         {
-            // Buffered whole: the client's time limit is over all of it then.
+            // Buffered, so that the client's time limit covers all of it.
             using var response = await Client.GetAsync(url, HttpCompletionOption.ResponseContentRead);
             if (response.StatusCode != HttpStatusCode.OK) throw new HttpRequestException($"{url} answered {(int)response.StatusCode}, not 200.");
             var usable = Usable(await response.Content.ReadAsByteArrayAsync());
@@ -345,7 +345,7 @@ internal sealed class IssuerKeys(Uri url)
         }
     }
 
-    /// <summary>The Ed25519 keys of a set. Throws when there is none: such a set replaces no good one.</summary>
+    /// <summary>The Ed25519 keys of a set. Throws if there is none: such a set replaces no good one.</summary>
     private static Dictionary<string, byte[]> Usable(byte[] raw)
     {
         var usable = new Dictionary<string, byte[]>(StringComparer.Ordinal);
@@ -364,7 +364,7 @@ internal sealed class IssuerKeys(Uri url)
     }
 }
 
-/// <summary>What has been handled, in this process.</summary>
+/// <summary>Remembers what was handled, in this process.</summary>
 public sealed class MemoryReplayStore(int maxEntries = 100_000) : IReplayStore
 {
     private sealed record Entry(string Owner, bool IsHandled, DateTime Until);
@@ -399,7 +399,7 @@ public sealed class MemoryReplayStore(int maxEntries = 100_000) : IReplayStore
         lock (gate)
         {
             if (InForce(key) is not { IsHandled: false } before || before.Owner != owner) return new(false);
-            // It keeps its place in the order.
+            // The entry keeps its place in the order.
             entries[key] = before with { Until = DateTime.MinValue };
             return new(true);
         }

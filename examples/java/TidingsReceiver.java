@@ -36,14 +36,14 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Receives the deliveries of Tidings: verified, handled once, answered in time. One file to copy; Java 17 or newer and no library.
+ * Receives deliveries of Tidings: verifies them, handles each once, and answers in time. One file to copy; Java 17 or newer, no library.
  *
- * <p>{@code receive} is given the method, the Authorization header and the body's bytes, and says what to answer, whatever serves HTTP: a
- * servlet, Spring ({@code @RequestBody byte[]}), or the JDK's own server, as in Main.java. What it does, and why, is in
- * docs/receivers/README.md.
+ * <p>{@code receive} is given the method, the Authorization header and the body's bytes, and returns the answer, whatever serves HTTP: a
+ * servlet, Spring ({@code @RequestBody byte[]}), or the JDK's own server, as in Main.java. docs/receivers/README.md
+ * explains what it does, and why.
  */
 public final class TidingsReceiver {
-  /** Far more than any delivery: read no more than one byte beyond it, and give what you have read. */
+  /** Far more than any delivery: read at most one byte more, and pass on what you have read. */
   public static final int MAX_BODY = 1 << 20;
 
   private static final int MAX_TOKEN = 16_384;
@@ -52,18 +52,18 @@ public final class TidingsReceiver {
   private static final int CLAIM_SECONDS = 60;
   private static final int HANDLED_SECONDS = 96 * 3600;
 
-  /** What a delivery says. {@code eventId} is the delivery's, {@code id} the event's own: the same over redeliveries and recoveries. */
+  /** The content of a delivery. {@code eventId} is the delivery's id, {@code id} the event's own: the same for all redeliveries. */
   public record Event(
       String id, String webhookId, String eventId, String eventType, String eventTime, Map<String, Object> payload) {}
 
   public record Answer(int status, Map<String, String> headers, String body) {}
 
-  /** When it returns, the event is handled; when it throws, it comes again. */
+  /** If it returns, the event is handled; if it throws, the event comes again. */
   public interface Handler {
     void handle(Event event) throws Exception;
   }
 
-  /** Thrown by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds. */
+  /** Thrown by a handler: the delivery is answered 429, and the webhook receives nothing for that many seconds. */
   public static final class RetryLater extends Exception {
     final long seconds;
 
@@ -77,8 +77,8 @@ public final class TidingsReceiver {
   }
 
   /**
-   * Remembers what was handled. A claim has an owner, and only that one may record or release it; one that lapsed and that nobody took
-   * since is still its owner's to record. Processes that receive for one endpoint share a store.
+   * Remembers what was handled. A claim has an owner: only the owner may record or release it, and may record an expired claim that
+   * nobody else has taken. The processes of one endpoint share a store.
    */
   public interface Store {
     enum Status { CLAIMED, IN_PROGRESS, HANDLED }
@@ -164,7 +164,7 @@ public final class TidingsReceiver {
     this.keys = new Keys(URI.create(keysUrl));
   }
 
-  /** Your own webhooks: others may register one for your URL. Not checked unless given. */
+  /** The ids of your own webhooks: others may register one for your URL. Not checked unless given. */
   public TidingsReceiver webhookIds(List<String> ids) {
     webhookIds = List.copyOf(ids);
     return this;
@@ -180,7 +180,7 @@ public final class TidingsReceiver {
     return this;
   }
 
-  /** Until a 503: the service waits 15 s. */
+  /** The time until a 503: the service waits 15 s. */
   public TidingsReceiver timeout(Duration duration) {
     timeout = duration;
     return this;
@@ -188,7 +188,7 @@ public final class TidingsReceiver {
 
   private static final Pattern BEARER = Pattern.compile("Bearer +(\\S.*)", Pattern.CASE_INSENSITIVE | Pattern.DOTALL);
 
-  /** What to answer. Never throws. */
+  /** The answer. Never throws. */
   public Answer receive(String method, String authorization, byte[] body) {
     try {
       if (!"POST".equals(method)) throw new Refused("method");
@@ -207,14 +207,14 @@ public final class TidingsReceiver {
     }
   }
 
-  /** Reads a body for {@code receive}: within its limit, and somewhat beyond, so that the answer finds its reader. */
+  /** Reads a body for {@code receive}: up to its limit and somewhat more, so that the client reads the answer. */
   public static byte[] readBody(InputStream from) throws IOException {
     byte[] body = from.readNBytes(MAX_BODY + 1);
     if (body.length > MAX_BODY) for (int i = 0; i < 8 && from.readNBytes(MAX_BODY).length > 0; i++) {}
     return body;
   }
 
-  // The checks, in this order. Nothing in the token is believed before its signature is.
+  // The checks, in this order. Nothing in the token is trusted before its signature is verified.
 
   private Event verify(String token, byte[] body) throws Refused {
     String[] parts = token.split("\\.", -1);
@@ -256,14 +256,14 @@ public final class TidingsReceiver {
     if (!(claims.get("jti") instanceof String jti) || jti.isEmpty() || said == null || !jti.equals(said.get("eventId"))) {
       throw new Refused("jti");
     }
-    // A token of an older server has none.
+    // A token of an older server has no such claim.
     if (claims.containsKey("body_sha256") && !digestOf(body).equals(claims.get("body_sha256"))) throw new Refused("body_digest");
     if (!webhookIds.isEmpty() && !(said.get("webhookId") instanceof String id && webhookIds.contains(id))) {
       throw new Refused("webhook");
     }
     Double nbf = claims.containsKey("nbf") ? timeIn(claims, "nbf") : iat;
     if (iat == null || nbf == null || Math.max(iat, nbf) > now + TOLERANCE_SECONDS) throw new Refused("issued_at");
-    // Signed, and not what this receiver knows: 5XX, so that nothing is lost.
+    // Signed, but unknown to this receiver: 5XX, so that nothing is lost.
     if (!(said.get("webhookId") instanceof String webhookId
         && said.get("eventType") instanceof String eventType
         && said.get("eventTime") instanceof String eventTime
@@ -287,7 +287,7 @@ public final class TidingsReceiver {
     return claims.get(name) instanceof Double value && Math.abs(value) <= 8.64e12 ? value : null;
   }
 
-  /** The bytes of base64url, written in its one way; null otherwise. */
+  /** The bytes of canonical base64url; null otherwise. */
   private static byte[] fromBase64url(String text) {
     try {
       byte[] raw = Base64.getUrlDecoder().decode(text);
@@ -297,7 +297,7 @@ public final class TidingsReceiver {
     }
   }
 
-  /** A handler that is too slow is answered for, and still counts when it ends well. */
+  /** If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later. */
   private void handleInTime(Event event) throws Refused, InterruptedException {
     Future<?> work =
         workers.submit(
@@ -339,7 +339,7 @@ public final class TidingsReceiver {
     boolean make() throws Exception;
   }
 
-  /** What became of the event stands, whether or not the store could take it. */
+  /** The outcome of the event stands, even if the store could not record it. */
   private static void settle(Change change) {
     try {
       change.make();
@@ -349,8 +349,8 @@ public final class TidingsReceiver {
   }
 
   /**
-   * The issuer's keys: fetched when first needed, again in the background before they age, and for an unknown kid. A key that is known
-   * waits for no fetch within the hour; one request is under way at most.
+   * The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
+   * no fetch within the hour, and at most one request is under way.
    */
   static final class Keys {
     private static final long REFRESH_AFTER = 240_000, STALE = 3_600_000, LEAST_BETWEEN = 10_000, PAUSE = 1_000, TIMEOUT = 5_000;
@@ -370,7 +370,7 @@ public final class TidingsReceiver {
       this.url = url;
     }
 
-    /** Null where the issuer has no such key. */
+    /** Null if the issuer has no such key. */
     PublicKey get(String kid) throws Refused {
       CompletableFuture<Void> fetch;
       synchronized (this) {
@@ -392,7 +392,7 @@ public final class TidingsReceiver {
       if (underWay != null && !underWay.isDone()) return underWay;
       if (failedAt != null && nowMs.get() - failedAt < PAUSE) return underWay;
       long startedAt = nowMs.get();
-      // A time limit over the whole of the answer: HttpRequest's own ends with its head.
+      // A time limit for the whole answer: the one of HttpRequest ends with the head.
       CompletableFuture<HttpResponse<byte[]>> whole = new CompletableFuture<>();
       CLIENT
           .sendAsync(
@@ -422,7 +422,7 @@ public final class TidingsReceiver {
       return underWay = fetch;
     }
 
-    /** The Ed25519 keys of a set. Throws when there is none: such a set replaces no good one. */
+    /** The Ed25519 keys of a set. Throws if there is none: such a set replaces no good one. */
     private static Map<String, PublicKey> usable(HttpResponse<byte[]> response) {
       if (response.statusCode() != 200) throw new IllegalStateException("answered " + response.statusCode() + ", not 200");
       Map<String, Object> set = Json.object(response.body(), false);
@@ -434,7 +434,7 @@ public final class TidingsReceiver {
         try {
           keys.putIfAbsent(kid, KeyFactory.getInstance("Ed25519").generatePublic(new X509EncodedKeySpec(concat(SPKI, x))));
         } catch (GeneralSecurityException error) {
-          // No key: another may be one.
+          // Not a usable key: another one may be.
         }
       }
       if (keys.isEmpty()) throw new IllegalStateException("no Ed25519 key in it");
@@ -487,7 +487,7 @@ public final class TidingsReceiver {
     }
   }
 
-  /** What has been handled, in this process. */
+  /** Remembers what was handled, in this process. */
   public static final class MemoryStore implements Store {
     private record Entry(String owner, boolean isHandled, long untilMs) {}
 
@@ -537,7 +537,7 @@ public final class TidingsReceiver {
     }
   }
 
-  /** JSON (RFC 8259) in UTF-8, as Map, List, String, Double, Boolean and null: Java has no reader of its own. */
+  /** JSON (RFC 8259) in UTF-8, as Map, List, String, Double, Boolean and null: Java has no JSON parser. */
   static final class Json {
     private final String text;
     private final boolean isStrict;
@@ -548,7 +548,7 @@ public final class TidingsReceiver {
       this.isStrict = isStrict;
     }
 
-    /** An object; if strict, one in which no object has a name twice. Null where it is none. */
+    /** An object; if strict, one in which no object has duplicate names. Null for anything else. */
     @SuppressWarnings("unchecked")
     static Map<String, Object> object(byte[] raw, boolean isStrict) {
       if (raw == null) return null;

@@ -5,13 +5,13 @@ declare(strict_types=1);
 namespace Tidings;
 
 /*
- * Receives the deliveries of Tidings: verified, handled once, answered. One file to copy; PHP 8.1 or newer with sodium, curl or
- * allow_url_fopen, and a database by PDO: a PHP process remembers nothing from one request to the next.
+ * Receives deliveries of Tidings: verifies them, handles each once, and answers. One file to copy; PHP 8.1 or newer with sodium, curl
+ * or allow_url_fopen, and a PDO database, because a PHP process remembers nothing between requests.
  *
  *     $receiver = new Receiver('https://tidings.example.com', 'https://example.com/hooks', fn (array $event) => handle($event), $pdo);
  *     $receiver->serve();
  *
- * What it does, and why, is in docs/receivers/README.md.
+ * docs/receivers/README.md explains what it does, and why.
  */
 
 final class Refused extends \Exception
@@ -50,7 +50,7 @@ final class Refused extends \Exception
     }
 }
 
-/** Thrown by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds. */
+/** Thrown by a handler: the delivery is answered 429, and the webhook receives nothing for that many seconds. */
 final class RetryLater extends \Exception
 {
     public function __construct(public readonly int $seconds)
@@ -62,7 +62,7 @@ final class RetryLater extends \Exception
     }
 }
 
-/** What processes share, by PDO: what was handled, and the issuer's keys. Its table is made when it is missing. */
+/** The state that processes share, by PDO: what was handled, and the issuer's keys. Creates its table if it is missing. */
 final class Store
 {
     public function __construct(private \PDO $pdo, private \Closure $now)
@@ -86,7 +86,7 @@ final class Store
             if ($before !== null && $before['until_s'] > ($this->now)()) {
                 return [$before['content'] === '' ? 'in_progress' : 'handled', null];
             }
-            // Lapsed: of many that take it over, the one whose statement changes the row has it.
+            // Expired: of several that take it over, the one whose statement changes the row gets it.
             $taken = $before !== null && $this->run(
                 "UPDATE tidings_receipts SET owner = ?, content = '', until_s = ? WHERE id = ? AND owner = ? AND until_s = ?",
                 [$owner, $until, $key, $before['owner'], $before['until_s']],
@@ -98,7 +98,7 @@ final class Store
         return ['in_progress', null];
     }
 
-    /** Only the owner of a claim records it, or whoever had it when nobody has taken it since. */
+    /** Only the owner of a claim records it, even an expired one that nobody else has taken. */
     public function record(string $key, string $owner, int $seconds): bool
     {
         $now = ($this->now)();
@@ -172,9 +172,9 @@ final class Receiver
     private string $keysUrl;
 
     /**
-     * @param callable(array): mixed $handler is given the body as an array, and in `id` the event's own id; when it throws, the event
+     * @param callable(array): mixed $handler gets the body as an array, with the event's own id in `id`; if it throws, the event
      *     comes again
-     * @param ?list<string> $webhookIds your own webhooks: others may register one for your URL
+     * @param ?list<string> $webhookIds the ids of your own webhooks: others may register one for your URL
      * @param ?string $keysUrl where the issuer publishes its keys, if not at its /.well-known/jwks.json
      */
     public function __construct(
@@ -197,7 +197,7 @@ final class Receiver
         $this->store = new Store($pdo, $this->now);
     }
 
-    /** Answers the request that PHP is at. */
+    /** Answers the current request. */
     public function serve(): void
     {
         ignore_user_abort(true);
@@ -235,7 +235,7 @@ final class Receiver
         }
     }
 
-    /** The checks, in this order. Nothing in the token is believed before its signature is. */
+    /** The checks, in this order. Nothing in the token is trusted before its signature is verified. */
     private function verify(string $token, string $body): array
     {
         [$header, $claims] = $this->readToken($token);
@@ -287,7 +287,7 @@ final class Receiver
         if (!is_string($jti) || $jti === '' || $event === null || ($event['eventId'] ?? null) !== $jti) {
             throw new Refused('jti');
         }
-        // A token of an older server has none.
+        // A token of an older server has no such claim.
         if (array_key_exists('body_sha256', $claims)) {
             $digest = rtrim(strtr(base64_encode(hash('sha256', $body, true)), '+/', '-_'), '=');
             if (!is_string($claims['body_sha256']) || !hash_equals($digest, $claims['body_sha256'])) {
@@ -301,7 +301,7 @@ final class Receiver
         if ($iat === null || $nbf === null || max($iat, $nbf) > $now + self::TOLERANCE) {
             throw new Refused('issued_at');
         }
-        // Signed, and not what this receiver knows: 5XX, so that nothing is lost.
+        // Signed, but unknown to this receiver: 5XX, so that nothing is lost.
         foreach (['webhookId', 'eventType', 'eventTime'] as $name) {
             if (!is_string($event[$name] ?? null)) {
                 throw new Refused('body');
@@ -339,7 +339,7 @@ final class Receiver
         $this->settle(fn () => $this->store->record($key, $owner, self::HANDLED));
     }
 
-    /** What became of the event stands, whether or not the store could take it. */
+    /** The outcome of the event stands, even if the store could not record it. */
     private function settle(\Closure $change): void
     {
         try {
@@ -349,7 +349,7 @@ final class Receiver
         }
     }
 
-    /** The public key of a kid; null where the issuer has none. Keys are kept with what was handled: every process has them. */
+    /** The public key of a kid; null if the issuer has none. Keys are stored in the same table, so that every process has them. */
     private function key(string $kid): ?string
     {
         try {
@@ -361,7 +361,7 @@ final class Receiver
         $age = $kept === null ? INF : ($this->now)() - $kept['until_s'];
         $isKnown = isset($keys[$kid]);
         if ($age >= ($isKnown ? self::REFRESH_AFTER : self::LEAST_BETWEEN)) {
-            // One process fetches; the others take what there is.
+            // One process fetches; the others use the present keys.
             $owner = $this->store->claim("fetch $this->keysUrl", self::LEAST_BETWEEN)[1];
             if ($owner !== null) {
                 $isKnown && $age < self::STALE ? $this->fetchAfterwards() : $keys = $this->fetch();
@@ -372,7 +372,7 @@ final class Receiver
         return isset($keys[$kid]) ? base64_decode($keys[$kid]) : null;
     }
 
-    /** A key that is known waits for no fetch: it is made when the answer has been sent. */
+    /** A known key waits for no fetch: the keys are fetched after the answer is sent. */
     private function fetchAfterwards(): void
     {
         register_shutdown_function(function (): void {
@@ -382,7 +382,7 @@ final class Receiver
             try {
                 $this->fetch();
             } catch (Refused) {
-                // What there is serves on.
+                // The present keys stay in use.
             }
         });
     }
@@ -433,7 +433,7 @@ final class Receiver
         return $content;
     }
 
-    /** A JSON object in UTF-8; if strict, one that has no name twice. */
+    /** A JSON object in UTF-8; if strict, without duplicate names. */
     private static function object(string $json, bool $isStrict): ?array
     {
         if (!str_starts_with(ltrim($json, " \t\r\n"), '{')) {
@@ -446,7 +446,7 @@ final class Receiver
         return $isStrict && self::countNames($json) !== count($content) ? null : $content;
     }
 
-    /** How many names the outermost object has, repeated ones counted. */
+    /** The number of names of the outermost object, duplicates included. */
     private static function countNames(string $json): int
     {
         preg_match_all('/"(?:[^"\\\\]|\\\\.)*"\s*:?|[[\]{}]/', $json, $matches);
@@ -465,7 +465,7 @@ final class Receiver
         return (is_int($value) || is_float($value)) && abs($value) <= 8.64e12 ? $value : null;
     }
 
-    /** The bytes of base64url, written in its one way. */
+    /** The bytes of canonical base64url. */
     private static function fromBase64url(string $text): ?string
     {
         if (!preg_match('/\A[\w-]*\z/', $text)) {

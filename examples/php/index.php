@@ -1,7 +1,7 @@
 <?php
 
 // php -S 127.0.0.1:3000 index.php, and in another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
-// For trying it out: in production the database is one that all processes share.
+// For trying it out: in production, use a database that all processes share.
 
 require __DIR__ . '/TidingsReceiver.php';
 

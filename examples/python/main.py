@@ -1,6 +1,6 @@
 """pip install cryptography, then: python main.py. In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
 
-For trying it out: in production a WSGI or ASGI server has the place of wsgiref.
+For trying it out: in production, use a WSGI or ASGI server in place of wsgiref.
 """
 import os
 import socketserver

@@ -1,4 +1,4 @@
-"""Receives the deliveries of Tidings: verified, handled once, answered in time. One file to copy; Python 3.9 or newer.
+"""Receives deliveries of Tidings: verifies them, handles each once, and answers in time. One file to copy; Python 3.9 or newer.
 
     pip install cryptography
 
@@ -6,7 +6,7 @@
     application = receiver.wsgi  # gunicorn, Flask and Django are WSGI
     app = receiver.asgi          # uvicorn, Starlette and FastAPI are ASGI
 
-What it does, and why, is in docs/receivers/README.md.
+docs/receivers/README.md explains what it does, and why.
 """
 import asyncio
 import base64
@@ -67,7 +67,7 @@ class Refused(Exception):
 
 
 class RetryLater(Exception):
-    """Raised by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds."""
+    """Raised by a handler: the delivery is answered 429, and the webhook receives nothing for that many seconds."""
 
     def __init__(self, seconds):
         if not (isinstance(seconds, (int, float)) and 0 <= seconds <= 86_400):
@@ -77,9 +77,9 @@ class RetryLater(Exception):
 
 
 class MemoryStore:
-    """What has been handled, in this process. Several processes share one with these methods, such as in Redis.
+    """Remembers what was handled, in this process. Several processes need a shared store with these methods, such as in Redis.
 
-    A claim has an owner, and only that one may record or release it.
+    A claim has an owner; only the owner may record or release it.
     """
 
     def __init__(self, max_entries=100_000, now=time.time):
@@ -128,9 +128,9 @@ class MemoryStore:
 
 
 class Keys:
-    """The issuer's keys: fetched when first needed, again in the background before they age, and for an unknown kid.
+    """The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid.
 
-    A key that is known waits for no fetch within the hour; one request is under way at most.
+    A known key needs no fetch within the hour, and at most one request is under way.
     """
 
     REFRESH_AFTER, STALE, LEAST_BETWEEN, PAUSE_AFTER_FAILURE, TIMEOUT = 240, 3600, 10, 1, 5
@@ -141,7 +141,7 @@ class Keys:
         self._keys, self._fetched_at, self._failed_at, self._under_way = {}, -math.inf, -math.inf, None
 
     def get(self, kid):
-        """The Ed25519 public key of a kid, or None. Raises Refused when the keys cannot be had."""
+        """The Ed25519 public key of a kid, or None. Raises Refused if the keys cannot be fetched."""
         age = self._now() - self._fetched_at
         known = kid in self._keys
         if age >= (self.REFRESH_AFTER if known else self.LEAST_BETWEEN):
@@ -198,7 +198,7 @@ class Keys:
 
 
 def usable_keys(body):
-    """The Ed25519 keys of a set by kid. Raises ValueError when there is none: such a set replaces no good one."""
+    """The Ed25519 keys of a set by kid. Raises ValueError if there is none: such a set replaces no good one."""
     key_set = strict_json(body)
     listed = key_set.get("keys") if isinstance(key_set, dict) else None
     keys = {}
@@ -214,7 +214,7 @@ def usable_keys(body):
 
 
 def from_base64url(text):
-    """The bytes of base64url, written in its one way; None otherwise."""
+    """The bytes of canonical base64url; None otherwise."""
     if not isinstance(text, str) or not re.fullmatch(r"[A-Za-z0-9_-]*", text) or len(text) % 4 == 1:
         return None
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -222,7 +222,7 @@ def from_base64url(text):
 
 
 def strict_json(raw, repeated=True):
-    """JSON as its standard has it: UTF-8 and no NaN; with `repeated` false, no name twice."""
+    """Standard JSON: UTF-8 and no NaN; with `repeated` false, no duplicate names."""
 
     def members(pairs):
         if not repeated and len({name for name, _ in pairs}) != len(pairs):
@@ -243,11 +243,11 @@ def is_time(value):
 
 
 class Receiver:
-    """Verifies, hands over and answers. Everything else is in front of it: a server, a proxy, TLS.
+    """Verifies deliveries, passes them to the handler, and answers. A server, proxies and TLS stand in front of it.
 
     handler(event): the body as a dict, and in "id" the event's own id. When it returns, the event is handled; when it raises, it
     comes again. webhook_ids: your own webhooks; others may register one for your URL. keys_url: where the issuer publishes its keys,
-    if not at its /.well-known/jwks.json. timeout: seconds to a 503; the service waits 15.
+    if not at its /.well-known/jwks.json. timeout: seconds until it answers 503; the service waits 15.
     """
 
     def __init__(self, issuer, audience, handler, webhook_ids=None, keys_url=None, store=None, now=time.time, timeout=14):
@@ -265,7 +265,7 @@ class Receiver:
         self._workers = ThreadPoolExecutor(max_workers=64, thread_name_prefix="tidings")
         self._waiting = ThreadPoolExecutor(max_workers=64, thread_name_prefix="tidings-asgi")
 
-    # The checks, in this order. Nothing in the token is believed before its signature is.
+    # The checks, in this order. Nothing in the token is trusted before its signature is verified.
 
     def verify(self, authorization, body):
         """The event of a delivery. Raises Refused."""
@@ -329,7 +329,7 @@ class Receiver:
         nbf = claims.get("nbf", iat)
         if not is_time(iat) or not is_time(nbf) or max(iat, nbf) > now + CLOCK_TOLERANCE_SECONDS:
             raise Refused("issued_at")
-        # Signed, and not what this receiver knows: 5XX, so that nothing is lost.
+        # Signed, but unknown to this receiver: 5XX, so that nothing is lost.
         if not all(isinstance(event.get(name), str) for name in ("webhookId", "eventType", "eventTime")):
             raise Refused("body")
         if not isinstance(event.get("payload"), dict):
@@ -358,20 +358,20 @@ class Receiver:
 
     @staticmethod
     def _settle(change):
-        # What became of the event stands, whether or not the store could take it.
+        # The outcome of the event stands, even if the store could not record it.
         try:
             change()
         except Exception:
             log.exception("The replay store could not be told")
 
     def receive(self, method, authorization, body):
-        """(status, headers, body) of the answer. Never raises. `body` is bytes, or the Refused that came of reading it."""
+        """(status, headers, body) of the answer. Never raises. `body` is bytes, or the Refused from reading it."""
         try:
             if method != "POST":
                 raise Refused("method")
             if isinstance(body, Refused):
                 raise body if re.match(r"(?i)Bearer +\S", authorization or "") else Refused("token_missing")
-            # A handler that is too slow is answered for, and still counts when it ends well.
+            # If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later.
             self._workers.submit(lambda: self._handle_once(self.verify(authorization, body))).result(self._timeout)
             return 200, {}, b""
         except FutureTimeout:

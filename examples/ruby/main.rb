@@ -1,5 +1,5 @@
 # ruby main.rb, and in another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
-# For trying it out, without a gem: in production Puma, or whatever serves your Rack application, has the place of this loop.
+# For trying it out, without a gem: in production, Puma or your Rack server replaces this loop.
 require 'socket'
 require 'stringio'
 require_relative 'tidings_receiver'
@@ -25,7 +25,7 @@ loop do
     lines = answer[1].merge('content-length' => content.bytesize, 'connection' => 'close').map { |name, value| "#{name}: #{value}\r\n" }
     socket.write("HTTP/1.1 #{answer[0]} \r\n#{lines.join}\r\n#{content}")
   rescue IOError, SystemCallError
-    # A sender that hangs up has sent nothing.
+    # The sender has hung up without sending anything.
   ensure
     socket.close
   end

@@ -1,13 +1,13 @@
 # frozen_string_literal: true
 
-# Receives the deliveries of Tidings: verified, handled once, answered in time. One file to copy; Ruby 3.0 or newer with OpenSSL 1.1.1 or
-# newer, and nothing else. It is a Rack application:
+# Receives deliveries of Tidings: verifies them, handles each once, and answers in time. One file to copy; it needs only Ruby 3.0 or newer
+# with OpenSSL 1.1.1 or newer. It is a Rack application:
 #
 #     receiver = TidingsReceiver.new(issuer: 'https://tidings.example.com', audience: 'https://example.com/hooks') { |event| handle(event) }
 #     map('/hooks') { run receiver }           # config.ru
 #     mount receiver => '/hooks'               # Rails
 #
-# What it does, and why, is in docs/receivers/README.md.
+# docs/receivers/README.md explains what it does, and why.
 
 require 'digest'
 require 'json'
@@ -52,7 +52,7 @@ class TidingsReceiver
     def challenge = message == 'token_missing' ? 'Bearer' : %(Bearer error="invalid_token", error_description="#{message}")
   end
 
-  # Raised by a handler: the delivery is answered 429, and nothing comes to the webhook for so many seconds.
+  # Raised by a handler: the delivery is answered 429, and the webhook receives nothing for that many seconds.
   class RetryLater < StandardError
     attr_reader :seconds
 
@@ -64,9 +64,9 @@ class TidingsReceiver
     end
   end
 
-  # The block is given the body as a Hash, and in 'id' the event's own id; when it raises, the event comes again.
-  # webhook_ids: your own webhooks, since others may register one for your URL. keys_url: where the issuer publishes its keys, if not at
-  # its /.well-known/jwks.json. timeout: seconds to a 503; the service waits 15.
+  # The block gets the body as a Hash, with the event's own id in 'id'; if it raises, the event comes again.
+  # webhook_ids: the ids of your own webhooks, since others may register one for your URL. keys_url: where the issuer publishes its
+  # keys, if not at its /.well-known/jwks.json. timeout: seconds until it answers 503; the service waits 15.
   def initialize(issuer:, audience:, webhook_ids: nil, keys_url: nil, store: MemoryStore.new, now: -> { Time.now.to_f }, timeout: 14,
                  logger: Logger.new($stderr), &handler)
     { issuer: issuer, audience: audience }.each do |name, value|
@@ -85,7 +85,7 @@ class TidingsReceiver
     receive(env['REQUEST_METHOD'], env['HTTP_AUTHORIZATION'], body)
   end
 
-  # Status, headers and body of the answer. Never raises. `body` is nil when it is longer than 1 MiB.
+  # Status, headers and body of the answer. Never raises. `body` is nil if it is longer than 1 MiB.
   def receive(method, authorization, body)
     raise Refused, 'method' unless method == 'POST'
 
@@ -115,7 +115,7 @@ class TidingsReceiver
     nil
   end
 
-  # The checks, in this order. Nothing in the token is believed before its signature is.
+  # The checks, in this order. Nothing in the token is trusted before its signature is verified.
   def verify(token, body)
     header, claims, signature = read_token(token)
     raise Refused, 'algorithm' unless header['alg'] == 'EdDSA'
@@ -159,14 +159,14 @@ class TidingsReceiver
     event, jti = self.class.object(body), claims['jti']
     raise Refused, 'jti' unless jti.is_a?(String) && !jti.empty? && event && event['eventId'] == jti
 
-    # A token of an older server has none.
+    # A token of an older server has no such claim.
     raise Refused, 'body_digest' if claims.key?('body_sha256') && claims['body_sha256'] != self.class.to_base64url(Digest::SHA256.digest(body))
     raise Refused, 'webhook' if @webhook_ids && !@webhook_ids.include?(event['webhookId'])
 
     nbf = claims.key?('nbf') ? time_in(claims, 'nbf') : iat
     raise Refused, 'issued_at' if iat.nil? || nbf.nil? || [iat, nbf].max > now + TOLERANCE
 
-    # Signed, and not what this receiver knows: 5XX, so that nothing is lost.
+    # Signed, but unknown to this receiver: 5XX, so that nothing is lost.
     known = %w[webhookId eventType eventTime].all? { |name| event[name].is_a?(String) } && event['payload'].is_a?(Hash)
     raise Refused, 'body' unless known
 
@@ -179,7 +179,7 @@ class TidingsReceiver
     value if (value.is_a?(Integer) || value.is_a?(Float)) && value.abs <= 8.64e12
   end
 
-  # A handler that is too slow is answered for, and still counts when it ends well.
+  # If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later.
   def handle_in_time(event)
     work = Thread.new { handle_once(event) }
     work.report_on_exception = false
@@ -208,7 +208,7 @@ class TidingsReceiver
     settle { @store.record(key, owner, HANDLED) }
   end
 
-  # What became of the event stands, whether or not the store could take it.
+  # The outcome of the event stands, even if the store could not record it.
   def settle
     yield
   rescue StandardError => e
@@ -216,7 +216,7 @@ class TidingsReceiver
   end
 
   class << self
-    # The bytes of base64url, written in its one way.
+    # The bytes of canonical base64url.
     def from_base64url(text)
       return unless text.is_a?(String) && text.match?(/\A[\w-]*\z/) && text.length % 4 != 1
 
@@ -228,7 +228,7 @@ class TidingsReceiver
 
     def to_base64url(raw) = [raw].pack('m0').tr('+/', '-_').delete('=')
 
-    # A JSON object in UTF-8; if strict, one that has no name twice.
+    # A JSON object in UTF-8; if strict, without duplicate names.
     def object(raw, strict: false)
       text = raw.dup.force_encoding(Encoding::UTF_8)
       return unless text.valid_encoding? && text.match?(/\A[ \t\r\n]*\{/)
@@ -241,7 +241,7 @@ class TidingsReceiver
 
     private
 
-    # How many names the outermost object has, repeated ones counted.
+    # The number of names of the outermost object, duplicates included.
     def count_names(json)
       depth = 0
       json.scan(/"(?:[^"\\]|\\.)*"\s*:?|[\[\]{}]/m).count do |token|
@@ -251,8 +251,8 @@ class TidingsReceiver
     end
   end
 
-  # The issuer's keys: fetched when first needed, again in the background before they age, and for an unknown kid. A key that is known
-  # waits for no fetch within the hour; one request is under way at most.
+  # The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
+  # no fetch within the hour, and at most one request is under way.
   class Keys
     REFRESH_AFTER = 240
     STALE = 3600
@@ -268,7 +268,7 @@ class TidingsReceiver
       @keys, @fetched_at, @failed_at = {}, -Float::INFINITY, -Float::INFINITY
     end
 
-    # The public key of a kid; nil where the issuer has none. Raises Refused when the keys cannot be had.
+    # The public key of a kid; nil if the issuer has none. Raises Refused if the keys cannot be fetched.
     def get(kid)
       age = @now.call - @fetched_at
       is_known = @keys.key?(kid)
@@ -281,7 +281,7 @@ class TidingsReceiver
 
     private
 
-    # The thread that fetches; nil for a moment after one that failed.
+    # The thread that fetches the keys; nil for a moment after a failed one.
     def refresh
       @lock.synchronize do
         return @under_way if @under_way&.alive? && @now.call - @started_at < 2 * TIMEOUT
@@ -333,8 +333,8 @@ class TidingsReceiver
     end
   end
 
-  # What has been handled, in this process; several processes share one with these methods. A claim has an owner, and only that one may
-  # record or release it; one that lapsed and that nobody took since is still its owner's to record.
+  # Remembers what was handled, in this process. Several processes need a shared store with these methods. A claim has an owner: only the
+  # owner may record or release it, and may record an expired claim that nobody else has taken.
   class MemoryStore
     Entry = Struct.new(:owner, :is_handled, :until)
 

@@ -77,7 +77,7 @@ const checkOption = (name: string, given: URLSearchParams): void => {
   if (given.getAll(name).length > 1) throw new Error(`has ${name} twice`)
   if (OPTIONS.some(option => option === name)) return
   const meant = OTHER_NAMES.includes(name) ? '; did you mean ssl-mode=REQUIRED?' : didYouMean(name, OPTIONS)
-  throw new Error(`has the option ${JSON.stringify(name)}, which is none of ${OPTIONS.join(', ')}${meant}`)
+  throw new Error(`has the option ${JSON.stringify(name)}, which is not one of ${OPTIONS.join(', ')}${meant}`)
 }
 
 const modeOf = (given: URLSearchParams): Mode => {
@@ -93,7 +93,8 @@ const modeOf = (given: URLSearchParams): Mode => {
     throw new Error(`has ssl-mode=${written}${why}; choose from ${MODES.join(', ')}`)
   }
   const hasFiles = OPTIONS.slice(1).some(option => given.has(option))
-  if (mode === 'DISABLED' && hasFiles) throw new Error('has ssl-mode=DISABLED beside files for an encrypted connection')
+  if (mode === 'DISABLED' && hasFiles)
+    throw new Error('has ssl-mode=DISABLED, and also files for an encrypted connection')
   return mode
 }
 

@@ -15,8 +15,8 @@ export const isPassing = (error: unknown): boolean => isOutage(error) || isConte
 export const unavailable = (error?: unknown): TidingsError<'UNAVAILABLE'> => {
   const what =
     error !== undefined && isContention(error)
-      ? 'What this needs is held by something else'
-      : 'The database cannot be reached, or cannot do its work now'
+      ? 'Data that this needs is locked by another operation'
+      : 'The database cannot be reached, or cannot work at present'
   return new TidingsError('UNAVAILABLE', `${what}. Nothing was done. Try again in ${RETRY_AFTER_S} s.`, {
     retryAfterSeconds: RETRY_AFTER_S,
   })

@@ -58,7 +58,7 @@ export const pingBeforeStoring = async (
   }
   throw new TidingsError(
     'PING_FAILED',
-    `${url} must answer the ping with 200, and ${inWords(result)}. Nothing was stored.`,
+    `${url} must answer the ping with 200, but ${inWords(result)}. Nothing was stored.`,
     {
       url,
       durationMs,
@@ -72,7 +72,7 @@ export const pingBeforeStoring = async (
 const inWords = (result: AttemptResult): string =>
   result.kind === 'response'
     ? `it answered ${result.statusCode}`
-    : `gave no answer: ${result.detail} (${result.reason})`
+    : `it gave no answer: ${result.detail} (${result.reason})`
 
 /** Records an answered ping in the history of the webhook that it admitted. */
 export const recordAnsweredPing = async (

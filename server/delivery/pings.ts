@@ -76,8 +76,8 @@ export const createPings = ({ concurrency }: { concurrency: number }) => {
           : [inFlight.size, 'all access tokens', Math.floor(size)]
     return new TidingsError(
       'RATE_LIMITED',
-      `${count} pings of ${whose} wait for an answer, and at most ${limit} may at once. Nothing was sent. ` +
-        'Try again when they have been answered, in 15 s at most.',
+      `${count} pings of ${whose} are waiting for an answer; at most ${limit} may wait at once. Nothing was sent. ` +
+        'Try again when they are answered, after at most 15 s.',
       { limit, retryAfterSeconds: 15 },
     )
   }

@@ -233,10 +233,10 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
 
 /** Describes a failed connection without the address, which may be internal. */
 const WORDS: Partial<Record<FailureReason, string>> = {
-  connection_refused: 'Nothing listens there, or it is kept from us',
+  connection_refused: 'Nothing listens there, or a firewall refuses the connection',
   connection_reset: 'Closed before an answer came',
   connect_timeout: 'No connection in time',
-  unreachable: 'There is no way to its address',
+  unreachable: 'No route to its address',
 }
 
 const isInside = (error: Error): error is AddressNotAllowedError | ProxyError =>
@@ -244,8 +244,8 @@ const isInside = (error: Error): error is AddressNotAllowedError | ProxyError =>
 
 /** undici's codes for an answer that fits no request. */
 const UNASKED: Readonly<Record<string, string>> = {
-  'bad response': '100 Continue came, which was not asked for',
-  'bad upgrade': 'A change of protocol came, which was not asked for',
+  'bad response': 'The endpoint sent 100 Continue, which was not requested',
+  'bad upgrade': 'The endpoint changed the protocol, which was not requested',
 }
 
 /** OpenSSL's and Node's codes for a rejected certificate or a failed handshake. */
@@ -259,7 +259,7 @@ const causeOf = (error: Error): Error =>
 /** The text of an error for the endpoint's owner. */
 const explain = (error: Error): Failure => {
   if (error instanceof AddressNotAllowedError) return { reason: error.code, detail: error.told }
-  if (error instanceof ProxyError) return { reason: 'connection_failed', detail: 'No connection to it was to be had' }
+  if (error instanceof ProxyError) return { reason: 'connection_failed', detail: 'No connection to it was possible' }
   const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
   const detail = error.message.replace(/\p{Cc}+/gu, ' ').slice(0, 300)
   if (error instanceof errors.HTTPParserError || error instanceof TooLongAnswer)

@@ -40,7 +40,7 @@ const examplePayload = (type: EventType, given: unknown = {}): Json => {
     throw badInput('payload', `${at}${issue.message}; the example is ${JSON.stringify(example)}`)
   }
   if (Buffer.byteLength(JSON.stringify(merged)) > MOST_BYTES) {
-    throw badInput('payload', `makes more than ${MOST_BYTES} bytes of JSON`)
+    throw badInput('payload', `results in more than ${MOST_BYTES} bytes of JSON`)
   }
   return merged
 }
@@ -48,13 +48,13 @@ const examplePayload = (type: EventType, given: unknown = {}): Json => {
 /** Replaces values of the example by the given ones, except ids, by which a receiver recognises an example. */
 const merge = (example: Json, given: unknown, at: string): Json => {
   if (typeof given !== 'object' || given === null || Array.isArray(given)) {
-    const what = at === '' ? 'is' : `${at.slice(0, -1)} is`
-    throw badInput('payload', `${what} to be an object, with what is to differ from ${JSON.stringify(example)}`)
+    const what = at === '' ? 'must' : `${at.slice(0, -1)} must`
+    throw badInput('payload', `${what} be an object, with values that replace those of ${JSON.stringify(example)}`)
   }
   const changed = Object.entries(given).map(([name, value]) => {
     const was = Object.hasOwn(example, name) ? example[name] : undefined
     if (fixed.has(was) && value !== was) {
-      throw badInput('payload', `${at}${name} is the same in every example, by which receivers recognise one`)
+      throw badInput('payload', `${at}${name} cannot be replaced: receivers recognise an example by it`)
     }
     const isObject = typeof was === 'object' && was !== null && !Array.isArray(was)
     return [name, isObject ? merge(was as Json, value, `${at}${name}.`) : value]

@@ -168,7 +168,7 @@ export const outcomesSealContext = (...place: string[]): string => sealContext('
 export const answerSealContext = (...place: string[]): string => sealContext('answer', place)
 
 const running = (): TidingsError<'CONFLICT'> =>
-  new TidingsError('CONFLICT', 'A request with this Idempotency-Key is being worked on. Send this one again soon.', {
+  new TidingsError('CONFLICT', 'A request with this Idempotency-Key is in progress. Send this one again soon.', {
     retryAfterSeconds: 1,
   })
 
@@ -260,10 +260,7 @@ const insert = async (
 const hashOf = (text: string | Buffer): string => createHash('sha256').update(text).digest('base64')
 
 const otherRequest = (): TidingsError<'BAD_USER_INPUT'> =>
-  badInput(
-    'Idempotency-Key',
-    'has been used with another body; send the same body to have its answer, or take a new key',
-  )
+  badInput('Idempotency-Key', 'was used with another body; send the same body to get its answer, or use a new key')
 
 /** Whether a text can be a key: 1 to 255 printable ASCII characters. */
 export const isKey = (text: string): boolean => /^[\x20-\x7e]{1,255}$/.test(text)

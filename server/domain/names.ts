@@ -6,6 +6,6 @@ const LONGEST = 255
 export const checkName = (name: string): void => {
   if (name.trim() === '') throw badInput('name', 'is empty; give it a name')
   if (!name.isWellFormed() || name.includes('\0'))
-    throw badInput('name', 'is not text: it has half a character, or a NUL')
+    throw badInput('name', 'is not valid text: it has an unpaired surrogate or a NUL')
   if ([...name].length > LONGEST) throw badInput('name', `is longer than ${LONGEST} characters`)
 }

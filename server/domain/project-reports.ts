@@ -125,7 +125,7 @@ export const submittedEvent = (
 
 const requireOpen = (report: ProjectReportRow): ProjectReportRow => {
   if (report.status === 'open') return report
-  throw new TidingsError('CONFLICT', `The report of ${report.quarter} of this project is ${report.status} already.`, {
+  throw new TidingsError('CONFLICT', `The report of ${report.quarter} of this project is already ${report.status}.`, {
     projectReportId: report.id,
     status: report.status,
   })

@@ -43,10 +43,7 @@ export const checkWebhookInput = async (
   if (input.labels !== undefined) checkLabels(input.labels)
   if (input.events?.includes('ping')) {
     const others = eventTypes.filter(type => type !== 'ping').join(', ')
-    throw badInput(
-      'events',
-      `"ping" cannot be chosen: it is sent on registration and when asked for. Choose from ${others}`,
-    )
+    throw badInput('events', `"ping" cannot be chosen: it is sent on registration and on demand. Choose from ${others}`)
   }
   if (input.status === 'inactive') {
     throw badInput(
@@ -64,7 +61,7 @@ const checkUrl = (url: string, requireHttps: boolean): void => {
   if (!parsed || !['http:', 'https:'].includes(parsed.protocol)) {
     throw badInput('url', `"${url.slice(0, 200)}" is not ${wanted}, such as https://example.com/hooks/tidings`)
   }
-  if (requireHttps && parsed.protocol !== 'https:') throw badInput('url', `this installation takes ${wanted} only`)
+  if (requireHttps && parsed.protocol !== 'https:') throw badInput('url', `must be ${wanted} on this server`)
   if (parsed.username || parsed.password) throw badInput('url', 'must not carry a user name or password')
   if (url.includes('#')) throw badInput('url', 'must not have a fragment (#…): it would never be sent')
   if (/[\s\p{Cc}]/u.test(url)) throw badInput('url', 'must not contain white space or control characters')
@@ -107,7 +104,7 @@ export const requireRoom = async (sql: Sql, token: AccessToken, most: number): P
   if (Number(found!.made) < most) return
   throw new TidingsError(
     'CONFLICT',
-    `This access token has made ${most} webhooks, the most that one may (TIDINGS_WEBHOOKS_PER_TOKEN). ` +
+    `This access token has created ${most} webhooks, the maximum (TIDINGS_WEBHOOKS_PER_TOKEN). ` +
       'Change one of them, or use another token.',
     { limit: most },
   )
@@ -161,7 +158,7 @@ export const deleteWebhook = async (change: Change, id: string): Promise<void> =
   const { trx, now } = change
   const { status, updated_at } = await lockWebhook(change, id, 'forUpdate')
   if (status !== 'disabled') {
-    const message = `The webhook is ${status}. Disable it first, which cancels what is waiting to be sent to it.`
+    const message = `The webhook is ${status}. Disable it first, which cancels its pending deliveries.`
     throw new TidingsError('CONFLICT', message, { webhookId: id, status })
   }
   const time = Math.max(now(), updated_at + 1)
@@ -293,7 +290,7 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
   throw new TidingsError(
     'FORBIDDEN',
     'The webhook would receive events of organisations that this access token does not see. ' +
-      'Name organisations or projects that it does.',
+      'Name only organisations or projects that it sees.',
   )
 }
 

@@ -229,8 +229,8 @@ const operationOf = ({ document, operationName }: ExecutionArgs): string | undef
 const onlyAsEvents = (): TidingsError =>
   new TidingsError(
     'BAD_USER_INPUT',
-    'A subscription is answered as server-sent events: send it with “Accept: text/event-stream”, ' +
-      'in 8,000 characters at most.',
+    'A subscription is answered as server-sent events: send it with “Accept: text/event-stream” ' +
+      'and at most 8,000 characters.',
   )
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {

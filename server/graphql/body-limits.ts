@@ -18,7 +18,7 @@ export const checkJson = (body: string): void => {
   }
   if (parts <= MOST_JSON_PARTS) return
   const [found, most] = [parts, MOST_JSON_PARTS].map(count => count.toLocaleString('en'))
-  const message = `The body has ${found} objects, lists and names, and ${most} are allowed: send several requests.`
+  const message = `The body has ${found} objects, lists and names; at most ${most} are allowed: send several requests.`
   const cause = new TidingsError('QUERY_TOO_COMPLEX', message, { limit: MOST_JSON_PARTS })
   throw new GraphQLError(message, { originalError: cause })
 }

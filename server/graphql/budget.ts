@@ -49,8 +49,8 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
   },
   values: {
     code: 'RESULT_TOO_LARGE',
-    what: 'answers more than # fields (an object counts as 10, a row in every place that it is answered in)',
-    instead: 'Give its lists smaller limits, or ask for what many rows have in common in a request of its own.',
+    what: 'answers more than # fields (an object counts as 10, and a row counts everywhere it appears)',
+    instead: 'Give its lists smaller limits, or query what many rows share in a separate request.',
   },
   bytes: {
     code: 'RESULT_TOO_LARGE',
@@ -59,12 +59,12 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
   },
   instructions: {
     code: 'QUERY_TOO_COMPLEX',
-    what: 'has patterns that come to more than # instructions together',
-    instead: 'Ask with fewer or simpler patterns, or in several requests.',
+    what: 'has patterns with more than # instructions in total',
+    instead: 'Use fewer or simpler patterns, or several requests.',
   },
   matchingMs: {
     code: 'QUERY_TOO_COMPLEX',
-    what: 'has matched and sorted for more than # ms what the database can not',
+    what: 'spends more than # ms on matching and sorting that the database cannot do',
     instead: 'Add a condition on an indexed field, or simplify its patterns.',
   },
   timeMs: {

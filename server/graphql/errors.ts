@@ -51,16 +51,16 @@ export const presentError =
   }
 
 const IN_DOUBT =
-  'The database was lost while this was being committed: whether it was done is not known. ' +
-  'Look before you send it again, or send it again under its Idempotency-Key.'
+  'The connection to the database was lost during the commit: it is not known whether this was done. ' +
+  'Check before you send it again, or send it again under its Idempotency-Key.'
 
 const NOT_ALL =
-  'The database or a row was not available in time, and this was not done. What came before it in the request ' +
-  'is done. Look before you send it again, or send it again under its Idempotency-Key.'
+  'The database or a row was not available in time, and this was not done. The earlier parts of the request ' +
+  'are done. Check before you send it again, or send it again under its Idempotency-Key.'
 
 const UNTOLD =
-  'The database was lost before this could be answered, and what was done by then is done. ' +
-  'Look before you send it again, or send it again under its Idempotency-Key.'
+  'The database was lost before this could be answered. Changes made by then are done. ' +
+  'Check before you send it again, or send it again under its Idempotency-Key.'
 
 /** Whether a result consists only of UNAVAILABLE errors. */
 export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>

@@ -71,10 +71,10 @@ export const checkLimits = (
       within: [],
     })
     operations.set(operation, measure)
-    refuse('levels deep', measure.depth, MAX_DEPTH, 'ask for less at once, or in several requests', operation)
+    refuse('levels', measure.depth, MAX_DEPTH, 'ask for less at once, or in several requests', operation)
     refuse('aliases', measure.aliases, MAX_ALIASES, 'send several requests', operation)
-    refuse('fields, by its limits,', measure.fields, BUDGET.values, 'give its lists smaller limits', operation)
-    refuse('rows, by its limits,', measure.rows, BUDGET.rows, 'give its lists smaller limits', operation)
+    refuse('fields by its limits', measure.fields, BUDGET.values, 'give its lists smaller limits', operation)
+    refuse('rows by its limits', measure.rows, BUDGET.rows, 'give its lists smaller limits', operation)
   }
   return operations
 }
@@ -98,7 +98,7 @@ const refuse = (
   const [comesTo, allowed] = [Math.round(found), most].map(count => count.toLocaleString('en'))
   throw new TidingsError(
     'QUERY_TOO_COMPLEX',
-    `The ${operation.operation}${name} comes to ${comesTo} ${what} and ${allowed} are allowed: ${instead}.`,
+    `The ${operation.operation}${name} has ${comesTo} ${what}; at most ${allowed} are allowed: ${instead}.`,
     { limit: most },
   )
 }
@@ -107,7 +107,7 @@ export const tooLong = (characters: number): TidingsError => {
   const [has, allowed] = [characters, MAX_CHARACTERS].map(count => count.toLocaleString('en'))
   return new TidingsError(
     'QUERY_TOO_COMPLEX',
-    `The document has ${has} characters and ${allowed} are allowed: give long values as variables.`,
+    `The document has ${has} characters; at most ${allowed} are allowed: give long values as variables.`,
     { limit: MAX_CHARACTERS },
   )
 }

@@ -38,9 +38,9 @@ export const variablesNotGiven = (
   })
   return found.map(
     variable =>
-      new GraphQLError(
-        `The variable $${variable.name.value} of a selector is not given: give it a value, null if that is meant.`,
-        { nodes: variable, extensions: { code: 'BAD_USER_INPUT' } },
-      ),
+      new GraphQLError(`The variable $${variable.name.value} of a selector has no value: give it one, or null.`, {
+        nodes: variable,
+        extensions: { code: 'BAD_USER_INPUT' },
+      }),
   )
 }

@@ -101,7 +101,7 @@ export const admit = ({
   return async (ctx, next) => {
     const giveBack = await place(ctx.state.arrivedAt)
     if (!giveBack) {
-      const message = `Too much is asked of this server at once. Nothing was done. Try again in ${RETRY_AFTER_S} s.`
+      const message = `This server has too many requests at once. Nothing was done. Try again in ${RETRY_AFTER_S} s.`
       answerUnavailable(ctx, new TidingsError('UNAVAILABLE', message, { retryAfterSeconds: RETRY_AFTER_S }))
       return
     }

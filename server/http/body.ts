@@ -83,7 +83,7 @@ const read = (request: IncomingMessage, take: (bytes: number) => boolean): Promi
 /** Answers a request whose body was not read to its end. */
 export const refuseBody = (ctx: Answerable, fault: BodyFault = 'too large'): void => {
   if (fault === 'no room') {
-    const message = 'Too many large requests are on their way at once. Nothing was done. Try again in 1 s.'
+    const message = 'Too many large requests are arriving at once. Nothing was done. Try again in 1 s.'
     answerUnavailable(ctx, new TidingsError('UNAVAILABLE', message, { retryAfterSeconds: 1 }))
   } else {
     const [status, message] = ANSWERS[fault]
@@ -93,7 +93,7 @@ export const refuseBody = (ctx: Answerable, fault: BodyFault = 'too large'): voi
 
 const ANSWERS: Record<Exclude<BodyFault, 'no room'>, [status: number, message: string]> = {
   'too large': [413, `The body is larger than ${BODY_LIMIT_BYTES} bytes (1 MiB).`],
-  'too slow': [408, `The body has not arrived within ${BODY_MS / 1000} s.`],
+  'too slow': [408, `The body did not arrive within ${BODY_MS / 1000} s.`],
   gone: [400, 'The body was cut off.'],
 }
 
@@ -104,7 +104,7 @@ export const readText = (ctx: Answerable & { get(name: string): string }, body: 
   const encoding = ctx.get('content-encoding')
   if (encoding !== '' && !/^identity$/i.test(encoding)) {
     ctx.set('Accept-Encoding', 'identity')
-    const message = `A body that is compressed (Content-Encoding: ${encoding}) is not read: send it as it is.`
+    const message = `A compressed body (Content-Encoding: ${encoding}) is not accepted: send it uncompressed.`
     answerError(ctx, 415, new TidingsError('BAD_USER_INPUT', message, { argument: 'body' }))
     return undefined
   }

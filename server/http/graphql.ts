@@ -138,7 +138,7 @@ const isUnavailable = (error: unknown): boolean => error instanceof TidingsError
 const notRead = (): TidingsError =>
   new TidingsError(
     'INTERNAL_SERVER_ERROR',
-    'The change was made, but its answer could not be read in time: ask for it in a query.',
+    'The change was made, but its answer could not be read in time: read it with a query.',
   )
 
 /** The answer for the error that ended a whole query. */
@@ -156,6 +156,6 @@ const told = ({ requestId, headers }: GraphqlRequest, error: unknown, log: Log):
 /** The messages for statuses that graphql-http returns without a body. */
 const REFUSALS: Record<number, string> = {
   405: 'Send a query by POST or GET, and a mutation by POST.',
-  406: 'Accept must let in application/graphql-response+json or application/json, in UTF-8.',
+  406: 'Accept must allow application/graphql-response+json or application/json, in UTF-8.',
   415: 'Content-Type must be application/json, in UTF-8.',
 }

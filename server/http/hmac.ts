@@ -79,7 +79,7 @@ export const refusalOf = (
     return {
       reason: 'bad_signature',
       message:
-        'The signature is not that of this request with the secret of this API key. ' +
+        'The signature does not match this request and the secret of this API key. ' +
         '`tidings sign` shows the string to sign.',
     }
   }

@@ -43,7 +43,7 @@ const PASSING: readonly ErrorCode[] = ['INTERNAL_SERVER_ERROR', 'UNAVAILABLE', '
 const noKey = (): TidingsError =>
   badInput(
     'Idempotency-Key',
-    'is given once, 1 to 255 printable ASCII characters, such as a UUID made for this one mutation',
+    'must be given once, with 1 to 255 printable ASCII characters, such as a new UUID for each mutation',
   )
 
 const replay = (ctx: Answerable, { status, contentType, body }: Answer): void => {

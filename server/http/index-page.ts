@@ -25,19 +25,19 @@ export const indexPage = ({ baseUrl, roles, operations }: Pick<Config, 'baseUrl'
 type Place = { path: string; text: string }
 
 const API: Record<string, Place> = {
-  graphql: { path: '/graphql', text: 'The GraphQL API, by signed requests.' },
-  explorer: { path: '/explorer', text: 'The API in the browser, which signs there.' },
+  graphql: { path: '/graphql', text: 'The GraphQL API. Requests must be signed.' },
+  explorer: { path: '/explorer', text: 'The GraphQL API in the browser, which signs the requests.' },
 }
 const ALWAYS: Record<string, Place> = {
   docs: { path: '/docs', text: 'How to receive deliveries, with receivers in seven languages.' },
-  webhooks: { path: '/spec/webhooks.json', text: 'The description of the deliveries, in OpenAPI 3.1.2.' },
+  webhooks: { path: '/spec/webhooks.json', text: 'The OpenAPI 3.1.2 description of the deliveries.' },
   schema: { path: '/spec/schema.graphql', text: 'The schema of the GraphQL API.' },
-  keys: { path: '/.well-known/jwks.json', text: 'The public keys that delivery tokens are verified with.' },
+  keys: { path: '/.well-known/jwks.json', text: 'The public keys for verifying delivery tokens.' },
 }
 /** Listed only if there is no address for operations. */
 const HEALTH: Record<string, Place> = {
   live: { path: '/livez', text: 'Whether this process answers.' },
-  ready: { path: '/readyz', text: 'Whether it can serve.' },
+  ready: { path: '/readyz', text: 'Whether the server can serve requests.' },
 }
 
 const POLICY =

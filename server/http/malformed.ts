@@ -6,10 +6,10 @@ import { answerError, type RequestState } from './request-id.ts'
 export const refuseMalformed: Middleware<RequestState> = (ctx, next) => {
   const { host, expect } = ctx.headers
   if (host === undefined && ctx.req.httpVersion === '1.1') {
-    return answerError(ctx, 400, new TidingsError('BAD_USER_INPUT', 'A request in HTTP/1.1 has a Host header.'))
+    return answerError(ctx, 400, new TidingsError('BAD_USER_INPUT', 'A request in HTTP/1.1 needs a Host header.'))
   }
   if (expect !== undefined && !/^100-continue$/i.test(expect)) {
-    return answerError(ctx, 417, new TidingsError('BAD_USER_INPUT', 'Expect can be 100-continue, and nothing else.'))
+    return answerError(ctx, 417, new TidingsError('BAD_USER_INPUT', 'Expect must be 100-continue.'))
   }
   return next()
 }

@@ -9,7 +9,7 @@ type Matched = { matched?: { methods: string[] }[] }
 export const nothingHere: Middleware<RequestState, Matched> = ctx => {
   const methods = new Set((ctx.matched ?? []).flatMap(route => route.methods))
   if (methods.size > 0 && !methods.has(ctx.method)) return refuseMethod(ctx, [...methods])
-  const hint = 'the API is at POST /graphql, and GET / tells the rest.'
+  const hint = 'the API is at POST /graphql, and GET / lists the rest.'
   answerError(ctx, 404, new TidingsError('NOT_FOUND', `There is nothing at ${ctx.method} ${ctx.path}; ${hint}`))
 }
 

@@ -19,7 +19,7 @@ const pathOf = (page: string, file: string): string => join(root, 'dist/pages', 
 export const unlessBuilt = (page: string): string =>
   existsSync(pathOf(page, 'view.js'))
     ? ''
-    : '<p>The rest of this page is not built yet: it is a few seconds after npm start, or by npm run build.</p>\n'
+    : '<p>The rest of this page is not built yet. npm start builds it within seconds, npm run build too.</p>\n'
 
 /** Serves scripts and styles below a page's path, in their stored compression if the client accepts it. */
 export const servePageFiles = (router: Router<RequestState>, page: string, files: readonly string[]): void => {

@@ -46,7 +46,7 @@ export const rateLimit = ({ database, clock, limit, log }: Tools): Middleware<Au
     ctx.set('RateLimit', `"default";r=${remaining};t=${resetS}`)
     if (isLet) return next()
     ctx.set('Retry-After', String(resetS))
-    const message = `This access token has made its ${limit} requests of this minute. Try again in ${resetS} s.`
+    const message = `This access token has used its ${limit} requests of this minute. Try again in ${resetS} s.`
     answerError(ctx, 429, new TidingsError('RATE_LIMITED', message, { limit, retryAfterSeconds: resetS }))
     return undefined
   }

@@ -25,15 +25,16 @@ const RECEIVERS: Record<string, { title: string; files: string[]; shown: string 
 const listing = (source: string): string => `<pre><code>${escaped(source)}</code></pre>`
 
 /** The section of the docs page about receivers, with links to each language. */
-export const receiversIndex = (): string => `<p>A receiver in your language, tried with the same 180 deliveries:</p>
+export const receiversIndex =
+  (): string => `<p>A receiver in each language, all tested with the same 180 deliveries:</p>
 ${Object.entries(RECEIVERS)
   .map(
     ([name, { title, shown }]) => `<details><summary>${escaped(title)}</summary>
-<p><a href="docs/receivers/${name}">How it is used, and its files</a></p>
+<p><a href="docs/receivers/${name}">Usage and files</a></p>
 ${listing(readFileSync(join(root, 'examples', shown), 'utf8'))}</details>`,
   )
   .join('\n')}
-<p>For any other language: <a href="docs/receivers/README">all the rules, step by step</a>.</p>`
+<p>For any other language: <a href="docs/receivers/README">the complete rules, step by step</a>.</p>`
 
 /** The page of a receiver with its files; undefined for an unknown name. */
 export const receiverPage = async (name: string): Promise<string | undefined> => {

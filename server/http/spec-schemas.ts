@@ -11,8 +11,8 @@ export const nameOf = (type: string): string =>
 const bodyOf = (type: EventType) =>
   z
     .object({
-      webhookId: z.uuid().describe('The webhook that it is delivered to.'),
-      eventId: z.uuid().describe('Equals the `jti` of the token, at every attempt.'),
+      webhookId: z.uuid().describe('The id of the webhook.'),
+      eventId: z.uuid().describe('Equals the `jti` of the token, and is the same for every attempt.'),
       eventType: z.literal(type),
       eventTime: z.iso.datetime({ offset: true }).describe('When it happened.'),
       payload: events[type].payload,
@@ -46,7 +46,7 @@ const { schemas } = z.toJSONSchema(named, {
 /** Every schema by name; `Delivery` is the union of the bodies. */
 export const bodySchemas: Record<string, object> = {
   Delivery: {
-    description: 'The body of any delivery, told apart by `eventType`. There will be more types: acknowledge them.',
+    description: 'The body of any delivery; `eventType` says which. Later versions will add types: acknowledge them.',
     oneOf: eventTypes.map(type => ({ $ref: refTo(nameOf(type)) })),
     discriminator: {
       propertyName: 'eventType',

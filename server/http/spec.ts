@@ -19,7 +19,7 @@ export const webhookSpec = (installation: Installation) => ({
     license: { name: 'MIT', identifier: 'MIT' },
   },
   servers: [{ url: installation.baseUrl, description: 'The server that sends. Its public keys are published here.' }],
-  tags: [{ name: 'Events', description: 'What is sent to an endpoint by POST, one entry for each type of event.' }],
+  tags: [{ name: 'Events', description: 'The requests that an endpoint receives, one entry for each type of event.' }],
   webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, installation) }])),
   components: {
     securitySchemes: { deliveryToken: deliveryToken(installation) },
@@ -32,11 +32,11 @@ export const webhookSpec = (installation: Installation) => ({
 const THROTTLE_H = LONGEST_THROTTLE_MS / 3_600_000
 
 const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
-Each event comes to your endpoint as a POST with a JSON body and a signed token (JWT) in the Authorization header. Check
-the token, handle the event once, and answer in time. There will be more types of events, and more in a payload:
-acknowledge what you do not know.
+Tidings sends each event to your endpoint as a POST with a JSON body and a signed token (JWT) in the Authorization
+header. Check the token, handle the event once, and answer in time. Later versions will add types of events and members
+of payloads: acknowledge those that you do not know.
 
-## What comes
+## What arrives
 
 \`\`\`http
 POST /hooks HTTP/1.1
@@ -48,53 +48,53 @@ User-Agent: Tidings/${version}
 ${JSON.stringify(exampleOf('project_report_quarterly_overdue'), null, 2)}
 \`\`\`
 
-The token is signed by a key of ${baseUrl}/.well-known/jwks.json. It says:
+The token is signed with a key from ${baseUrl}/.well-known/jwks.json. Its claims:
 
 | Claim | |
 |---|---|
 | \`iss\` | \`${issuerUrl}\` |
-| \`aud\` | the endpoint's URL as it was registered |
-| \`sub\` | the event's id: the same over retries, redeliveries, recoveries and webhooks |
-| \`jti\` | the delivery's id, \`eventId\` in the body: the same at every attempt |
-| \`iat\`, \`exp\` | when it was made, and ${TOKEN_LIFETIME_SECONDS} s later; every attempt carries a fresh token |
+| \`aud\` | the endpoint's URL as registered |
+| \`sub\` | the event's id: the same for all retries, redeliveries, recoveries and webhooks |
+| \`jti\` | the delivery's id, \`eventId\` in the body: the same for every attempt |
+| \`iat\`, \`exp\` | when the token was made, and ${TOKEN_LIFETIME_SECONDS} s later; every attempt has a fresh token |
 | \`body_sha256\` | the SHA-256 of the body, in base64url |
 
 ## What to check
 
-In this order; answer 401 when one fails.
+Check in this order, and answer 401 if a check fails.
 
 1. The token's \`alg\` is \`EdDSA\`.
-2. Its \`kid\` is that of an Ed25519 key at ${baseUrl}/.well-known/jwks.json, and the signature is that key's.
+2. Its \`kid\` names an Ed25519 key at ${baseUrl}/.well-known/jwks.json, and that key verifies the signature.
 3. \`iss\` is \`${issuerUrl}\`.
 4. \`aud\` is the endpoint's URL as registered.
 5. \`exp\` has not passed.
 6. \`jti\` is the body's \`eventId\`, and \`body_sha256\` the SHA-256 of the body.
 7. \`webhookId\` is one of yours.
-8. \`jti\` was not handled before. Record it once its event is handled.
+8. \`jti\` was not handled before. Record it once the event is handled.
 
-## What your answer leads to
+## What your answer does
 
 | You answer | What follows |
 |---|---|
 | 2XX | Delivered. A ping at registration must be answered with exactly 200. |
-| 429 with \`Retry-After\` | It comes again then, and so does all else: at most ${THROTTLE_H} h ahead. |
-| 429 without | The webhook becomes inactive: \`tidings webhooks enable ID\` when it can receive again. |
-| any other 4XX | Rejected. It does not come again. |
-| 5XX, a redirect, no usable answer | When something fails on your side: ${again(retryScheduleMs)} |
+| 429 with \`Retry-After\` | Sent again then, at most ${THROTTLE_H} h later. The whole webhook waits until then. |
+| 429 without it | The webhook becomes inactive. \`tidings webhooks enable ID\` activates it again. |
+| any other 4XX | Rejected. The event is not sent again. |
+| 5XX, a redirect, no usable answer | Failed: ${again(retryScheduleMs)} |
 
-An attempt takes at most 15 s, connecting included. What takes longer belongs in a queue of your own. A delivery may
-come twice: when your answer was lost on its way, it comes again with the same \`eventId\`.
+An attempt takes at most 15 s, including the connection. Put longer work into your own queue. A delivery may arrive
+twice: if your answer is lost, it is sent again with the same \`eventId\`.
 
-An example that is sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered as a real event. The ids in its
-payload are those of the examples here, which no row has: \`${exampleIds.projectReport}\` and so on.
+An example sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered like a real event. Its payload has the
+same ids as the examples here, which no real object has: \`${exampleIds.projectReport}\` and so on.
 
-Receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and all rules for any other language:
-${baseUrl}/docs.
+${baseUrl}/docs has receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and the complete
+rules for any other language.
 `
 
 const again = (retryScheduleMs: readonly number[]): string =>
   retryScheduleMs.length === 0
-    ? 'it is not sent again, but dropped.'
+    ? 'the event is dropped without a retry.'
     : `it is sent again after ${retryScheduleMs.map(ms => ms / 1000).join(', ')} s, and is then dropped.`
 
 const deliveryToken = ({ issuerUrl }: Installation) => ({
@@ -102,11 +102,11 @@ const deliveryToken = ({ issuerUrl }: Installation) => ({
   scheme: 'bearer',
   bearerFormat: 'JWT',
   description:
-    `EdDSA (Ed25519). Verify with the key whose \`kid\` is the token's; \`iss\` is ${issuerUrl}, ` +
-    `\`aud\` the endpoint's URL as registered, \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`, ` +
-    "`jti` the `eventId` of the body, `sub` the event's own id, the same over retries, redeliveries, recoveries " +
-    'and webhooks, and `body_sha256` the SHA-256 of the body in base64url. Record a `jti` once its event is ' +
-    'handled, and reject it after that.',
+    `EdDSA (Ed25519). Verify with the key that the token's \`kid\` names. \`iss\` is ${issuerUrl}, ` +
+    `\`aud\` the endpoint's URL as registered, and \`exp\` ${TOKEN_LIFETIME_SECONDS} s after \`iat\`. ` +
+    "`jti` is the `eventId` of the body. `sub` is the event's own id, the same for all retries, redeliveries, " +
+    'recoveries and webhooks. `body_sha256` is the SHA-256 of the body in base64url. Record a `jti` once its event ' +
+    'is handled, and reject it after that.',
 })
 
 const operation = (type: EventType, installation: Installation) => ({
@@ -121,7 +121,7 @@ const operation = (type: EventType, installation: Installation) => ({
     content: {
       'application/json': {
         schema: { $ref: `#/components/schemas/${nameOf(type)}` },
-        examples: { [type]: { summary: 'An example; its ids are those of no row.', value: exampleOf(type) } },
+        examples: { [type]: { summary: 'An example. No real object has its ids.', value: exampleOf(type) } },
       },
     },
   },
@@ -129,10 +129,10 @@ const operation = (type: EventType, installation: Installation) => ({
 })
 
 const PING =
-  'At registration, and when a webhook gets a new url or becomes active again, the answer must be exactly 200: after ' +
-  'anything else, another 2XX too, nothing is stored (`PING_FAILED`), and the ping is not sent again. A ping that is ' +
-  'asked for with `pingWebhook` is a delivery like any other. There is nothing to handle.'
-const EVENT = 'Delivered at least once: recognise a repetition by `eventId`, which every attempt has in common.'
+  'At registration, and when a webhook gets a new url or becomes active again, the answer must be exactly 200. After ' +
+  'any other answer, including another 2XX, nothing is stored (`PING_FAILED`), and the ping is not sent again. A ' +
+  'ping requested with `pingWebhook` is a delivery like any other. There is nothing to handle.'
+const EVENT = 'Delivered at least once: every attempt has the same `eventId`, by which to recognise a repetition.'
 
 const exampleOf = (type: EventType) => ({
   webhookId: exampleIds.webhook,
@@ -144,22 +144,23 @@ const exampleOf = (type: EventType) => ({
 
 const responses = (type: EventType, { retryScheduleMs }: Installation) => ({
   '200': { description: type === 'ping' ? 'The endpoint can be registered.' : 'Delivered.' },
-  '2XX': { description: type === 'ping' ? 'Delivered, but not registered by it.' : 'Delivered.' },
+  '2XX': { description: type === 'ping' ? 'Delivered, but not registered.' : 'Delivered.' },
   '401': {
     description:
-      'The token is expired, invalid, of another audience or issuer, or its `jti` was handled before. ' +
-      'Not sent again. A retry that is refused with `error_description="replay"` counts as handled, if an earlier ' +
-      'attempt had no answer or one from 501 to 599.',
+      'The token is expired or invalid, has another audience or issuer, or its `jti` was handled before. ' +
+      'Not sent again. A retry refused with `error_description="replay"` counts as handled if an earlier ' +
+      'attempt had no answer, or one from 501 to 599.',
     headers: { 'WWW-Authenticate': { $ref: '#/components/headers/Challenge' } },
   },
   '429': {
     description:
-      `With Retry-After: sent again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h ahead, and so is all else for ` +
-      `the webhook; dropped after ${LONGEST_THROTTLED_MS / 3_600_000} h of it. Without: the webhook becomes inactive.`,
+      `With Retry-After: sent again then, at most ${LONGEST_THROTTLE_MS / 3_600_000} h later. The whole webhook ` +
+      `waits until then. Dropped after ${LONGEST_THROTTLED_MS / 3_600_000} h of 429. ` +
+      'Without: the webhook becomes inactive.',
     headers: { 'Retry-After': { $ref: '#/components/headers/RetryAfter' } },
   },
   '4XX': { description: 'Rejected as invalid. Not sent again.' },
-  '5XX': { description: `As no answer, or a redirect: ${again(retryScheduleMs)}` },
+  '5XX': { description: `As for a redirect or no answer: ${again(retryScheduleMs)}` },
 })
 
 const retryAfter = { description: 'Seconds, or a date.', schema: { type: 'string' }, example: '30' }
@@ -174,7 +175,7 @@ const contentDigest = {
   name: 'Content-Digest',
   in: 'header',
   required: true,
-  description: 'The SHA-256 of the body (RFC 9530), which the token covers by its claim `body_sha256`.',
+  description: 'The SHA-256 of the body (RFC 9530). The claim `body_sha256` of the token covers it.',
   schema: { type: 'string', pattern: '^sha-256=:[A-Za-z0-9+/]{43}=:$' },
   example: 'sha-256=:4REjxQ4yrqUVicfSKYNO/cF9zNj5ANbzgDZt3/h3Qxo=:',
 }

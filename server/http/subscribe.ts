@@ -149,9 +149,9 @@ const missedSince = async (
   if (lastEventId === '') return []
   const now = tools.clock.now()
   const at = /^\d{13}$/.test(lastEventId) ? Number(lastEventId) : Number.NaN
-  if (Number.isNaN(at)) throw badInput('Last-Event-ID', 'is the id of an event of this stream, as it came')
+  if (Number.isNaN(at)) throw badInput('Last-Event-ID', 'must be the id of an event of this stream, unchanged')
   if (now - at > MISSED_MS) {
-    const message = `is from ${toIso(at)}; what was missed for ${MISSED_MS / 60_000} min is told: query the rest`
+    const message = `is from ${toIso(at)}; a stream resumes within ${MISSED_MS / 60_000} min: query what you missed`
     throw badInput('Last-Event-ID', message)
   }
   const since = at - OVERLAP_MS
@@ -172,6 +172,6 @@ const missedSince = async (
   const asked = { ...request, method: 'POST', url: '/graphql', headers, body }
   const answer = await readers.ask(asked, { now, ...terms })
   const { data, errors } = JSON.parse(String((answer as { body: Buffer }).body))
-  if (errors) throw badInput('Last-Event-ID', `what was missed since cannot be told: ${errors[0].message}`)
+  if (errors) throw badInput('Last-Event-ID', `the missed changes cannot be found: ${errors[0].message}`)
   return (data.deliveries as { id: string }[]).map(({ id }) => id)
 }

@@ -103,8 +103,8 @@ export const requireMasterKeys = async (
   const without = seals ? others.filter(({ masterKeys }) => !masterKeys.includes(sealing)) : []
   if (without.length > 0) {
     throw new KeyOrderError(
-      `this would seal with master key ${sealing}, which ${without.map(named).join(' and ')} cannot open`,
-      'First have it opened everywhere: TIDINGS_MASTER_KEY=old,new for every process. Then put the new one first.',
+      `this process would seal with master key ${sealing}, which ${without.map(named).join(' and ')} cannot open`,
+      'First set TIDINGS_MASTER_KEY=old,new for every process. Then put the new key first.',
       { mayPass: true },
     )
   }

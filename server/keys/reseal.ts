@@ -43,8 +43,8 @@ export const reseal = async (database: Database, masterKeys: Buffer[]): Promise<
     const others = (await liveProcesses(trx)).filter(process => process.masterKeys[0] !== key)
     if (others.length === 0) return
     throw new KeyOrderError(
-      `${others.map(named).join(' and ')} would go on sealing with another master key than ${key}`,
-      'First have every process seal with the new one: TIDINGS_MASTER_KEY=new,old.',
+      `${others.map(named).join(' and ')} would still seal with a master key other than ${key}`,
+      'First set TIDINGS_MASTER_KEY=new,old for every process.',
       { mayPass: true },
     )
   })
@@ -77,11 +77,13 @@ export const reseal = async (database: Database, masterKeys: Buffer[]): Promise<
     for (const { table, column } of SEALED) {
       const [left] = await rows(trx, `SELECT 1 FROM ${table} WHERE ${isOther(column)} LIMIT 1`, [key])
       if (!left) continue
-      throw new KeyOrderError('something was sealed with an earlier key meanwhile', 'Run it again.', { mayPass: true })
+      throw new KeyOrderError('a secret was sealed with an earlier key in the meantime', 'Run it again.', {
+        mayPass: true,
+      })
     }
     const processes = await liveProcesses(trx)
     if (processes.some(process => process.masterKeys[0] !== key)) {
-      throw new KeyOrderError('a process has started meanwhile that seals with an earlier key', 'Run it again.', {
+      throw new KeyOrderError('a process that seals with an earlier key has started in the meantime', 'Run it again.', {
         mayPass: true,
       })
     }

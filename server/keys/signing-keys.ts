@@ -91,7 +91,7 @@ export const openKeyring = async (
   return {
     current() {
       const { kid, privateKey } = latest()
-      if (!privateKey) throw new Error(`signing key ${kid} cannot be signed with`)
+      if (!privateKey) throw new Error(`signing key ${kid} cannot sign`)
       return { kid, key: privateKey }
     },
     signsFrom() {

@@ -298,7 +298,7 @@ const tooMany = (): TidingsError =>
   new TidingsError(
     'QUERY_TOO_COMPLEX',
     `This access token has ${MOST_QUESTIONS} different subscriptions at this server. Equal subscriptions count as ` +
-      'one: ask for fewer different ones, with broader selectors.',
+      'one: use fewer different ones, with broader selectors.',
     { limit: MOST_QUESTIONS, budget: 'subscriptions' },
   )
 

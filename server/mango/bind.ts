@@ -189,7 +189,7 @@ const bindObjects = (condition: Condition, element: Target, at: string): Conditi
 }
 
 const wholeObjects = (at: string) =>
-  badQuery(at, 'compares whole objects; select on their fields, as in {"$elemMatch": {"<field>": …}}')
+  badQuery(at, 'cannot compare whole objects; select on their fields, as in {"$elemMatch": {"<field>": …}}')
 
 const bindObject = (condition: Condition, resource: Resource, at: string): Condition => {
   switch (condition.operator) {
@@ -207,11 +207,11 @@ const bindObject = (condition: Condition, resource: Resource, at: string): Condi
       if (!isObject(condition.value)) return condition
       if (Object.keys(condition.value).length === 0) return comparedWithEmptyObject[condition.operator]
       const names = Object.keys(resource.fields).join(', ')
-      throw badQuery(at, `compares whole objects; select on their fields, as in {"<field>": …}. Fields: ${names}`)
+      throw badQuery(at, `cannot compare whole objects; select on their fields, as in {"<field>": …}. Fields: ${names}`)
     }
     case '$in':
     case '$nin':
-      if (condition.values.some(isObject)) throw badQuery(at, 'compares whole objects; select on their fields')
+      if (condition.values.some(isObject)) throw badQuery(at, 'cannot compare whole objects; select on their fields')
       return condition
     case '$elemMatch':
     case '$allMatch':
@@ -235,7 +235,10 @@ const comparedWithEmptyObject: Record<Comparison, Condition> = {
 
 const checkEnum = (value: Json, { values }: Scalar, at: string): Json => {
   if (values === undefined || typeof value !== 'string' || values.includes(value)) return value
-  throw badQuery(at, `${quoted(value)} is none of its values${didYouMean(value, values)} Values: ${values.join(', ')}`)
+  throw badQuery(
+    at,
+    `${quoted(value)} is not one of its values${didYouMean(value, values)} Values: ${values.join(', ')}`,
+  )
 }
 
 /** A time in Tidings' format, or a date unchanged. Throws `MangoError` for an invalid one. */
@@ -245,10 +248,10 @@ export const timeOrDate = (value: Json, { type }: { type: ScalarType }, at: stri
   const ms = typeof value === 'string' ? parseIso(value) : undefined
   if (type === 'time') {
     if (ms === undefined)
-      throw badQuery(at, `is a time; give one in ISO 8601, such as "2026-11-21T00:40:01+00:00", or null, not ${given}`)
+      throw badQuery(at, `takes a time in ISO 8601, such as "2026-11-21T00:40:01+00:00", or null, not ${given}`)
     return toIso(ms)
   }
   if (ms === undefined || (value as string).length !== 10)
-    throw badQuery(at, `is a date; give one such as "2026-11-21", or null, not ${given}`)
+    throw badQuery(at, `takes a date, such as "2026-11-21", or null, not ${given}`)
   return value
 }

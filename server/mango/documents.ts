@@ -175,7 +175,7 @@ const tooMuchBelow = (): MangoError =>
   new MangoError(
     'RESULT_TOO_LARGE',
     'query',
-    `What the rows refer to comes to more than ${MOST_AT_ONCE.toLocaleString('en')} rows. Ask for fewer rows at once.`,
+    `The rows refer to more than ${MOST_AT_ONCE.toLocaleString('en')} other rows. Ask for fewer rows at once.`,
   )
 
 const readWhere = async (

@@ -31,7 +31,7 @@ const wholeNumber = (value: unknown, name: string, most: number): number | undef
   if (value === undefined || value === null) return undefined
   const range = most === MAX_ROWS ? `from 0 to ${MAX_ROWS}` : 'of 0 or more'
   if (!Number.isSafeInteger(value) || (value as number) < 0 || (value as number) > most) {
-    throw badQuery(name, `is a whole number ${range}, not ${typeof value === 'number' ? value : typeOf(value)}`)
+    throw badQuery(name, `must be a whole number ${range}, not ${typeof value === 'number' ? value : typeOf(value)}`)
   }
   return value as number
 }
@@ -43,18 +43,17 @@ const afterOf = (after: unknown, resource: Resource): string | undefined => {
   if (typeof after !== 'string' || !UUID.test(after)) {
     throw badQuery(
       'after',
-      `is the id of the last row seen, a UUID, not ${typeof after === 'string' ? quoted(after) : typeOf(after)}`,
+      `must be the id of the last row seen, a UUID, not ${typeof after === 'string' ? quoted(after) : typeOf(after)}`,
     )
   }
-  if (!Object.hasOwn(resource.fields, 'id'))
-    throw badQuery('after', `${resource.name} have no id to go on after; use skip`)
+  if (!Object.hasOwn(resource.fields, 'id')) throw badQuery('after', `${resource.name} have no id to page by; use skip`)
   return after.toLowerCase()
 }
 
 const afterValuesOf = (values: unknown, after: string | undefined): unknown[] | undefined => {
   if (values === undefined || values === null) return undefined
   if (!Array.isArray(values))
-    throw badQuery('afterValues', `is a list, a value for each field of sort, not ${typeOf(values)}`)
-  if (after === undefined) throw badQuery('afterValues', 'goes with after, the id of the row that has these values')
+    throw badQuery('afterValues', `must be a list with one value for each field of sort, not ${typeOf(values)}`)
+  if (after === undefined) throw badQuery('afterValues', 'needs after, the id of the row with these values')
   return values
 }

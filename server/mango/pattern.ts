@@ -25,7 +25,7 @@ export const compilePattern = (source: string, where: string, meter: Meter = unm
   const size = compiled.programSize()
   meter.compile(size)
   if (size > MAX_PATTERN_SIZE) {
-    throw badQuery(where, `${quoted(source)} is too large once its repetitions are written out; repeat less`)
+    throw badQuery(where, `${quoted(source)} is too large with its repetitions expanded; use fewer repetitions`)
   }
   let steps = 0
   const test = (text: string): boolean => {

@@ -99,7 +99,7 @@ export class Search {
     if (this.#page.skip > MAX_SKIP && !this.#inSql) {
       throw badQuery(
         'skip',
-        `is at most ${MAX_SKIP} where SQL alone cannot answer; page with after, the id of the last row seen`,
+        `must be at most ${MAX_SKIP} if SQL alone cannot answer; page with after, the id of the last row seen`,
       )
     }
   }
@@ -552,8 +552,8 @@ export class Search {
     const builder = this.#visibleBuilder(false).where(`${this.#resource.table}.id`, this.#page.after)
     const rows: Row[] = await builder
     if (rows.length === 0) {
-      const gone = `there is no row ${this.#page.after} any more to tell where to go on in this sort`
-      throw badQuery('after', `${gone}; give what it had there as afterValues, or sort by id, where any id will do`)
+      const gone = `no row ${this.#page.after} is visible, so its place in this sort is unknown`
+      throw badQuery('after', `${gone}; give the values it had as afterValues, or sort by id, where any id works`)
     }
     const [document] = await documentsOf(this.#source, this.#resource, rows, this.#needs)
     return this.#values(rows[0]!, document!)

@@ -86,7 +86,10 @@ class Parser {
   #entry(key: string, value: unknown, place: Place): Node {
     const operator = operatorOf(key)
     if (operator === undefined && key.startsWith('$')) {
-      throw badQuery(at(place, key), `is no operator${didYouMean(key, operators)} Operators: ${operators.join(' ')}`)
+      throw badQuery(
+        at(place, key),
+        `is not an operator${didYouMean(key, operators)} Operators: ${operators.join(' ')}`,
+      )
     }
     if (operator === undefined) {
       return this.parse(value, {
@@ -142,7 +145,7 @@ class Parser {
         if (found) return { operator, value: found }
         const said =
           typeof value === 'string'
-            ? `${quoted(value)} is no type${didYouMean(value, typeNames)}`
+            ? `${quoted(value)} is not a type${didYouMean(value, typeNames)}`
             : 'takes the name of a type.'
         throw badQuery(where, `${said} Types: ${typeNames.join(', ')}`)
       }
@@ -153,7 +156,7 @@ class Parser {
       case '$mod': {
         const [divisor, remainder] = Array.isArray(value) && value.length === 2 ? (value as unknown[]) : []
         if (!Number.isSafeInteger(divisor) || !Number.isSafeInteger(remainder) || divisor === 0) {
-          throw badQuery(where, 'takes [divisor, remainder], two whole numbers, of which the divisor is not 0')
+          throw badQuery(where, 'takes [divisor, remainder]: two whole numbers, with a divisor other than 0')
         }
         return { operator, divisor: divisor as number, remainder: remainder as number }
       }
@@ -187,7 +190,7 @@ const operatorOf = (key: string): Operator | undefined => {
 const checkSpellings = (keys: string[], place: Place): void => {
   for (const key of keys) {
     if (key.startsWith('$') && keys.includes(`_${key.slice(1)}`)) {
-      throw badQuery(place.at, `has both ${key} and _${key.slice(1)}, two spellings of one operator; keep one`)
+      throw badQuery(place.at, `has both ${key} and _${key.slice(1)}, two spellings of the same operator; keep one`)
     }
   }
 }
@@ -201,7 +204,7 @@ const opposites = {
 const field = ({ path, at: where, negated, inElement }: Place, condition: Condition): Node => {
   const isEmptyObject = condition.operator === '$eq' && isObject(condition.value)
   if (path.length === 0 && !inElement && !isEmptyObject) {
-    throw badQuery(where, 'stands alone; say which field it is about, as in {"name": {"$eq": "Acme"}}')
+    throw badQuery(where, 'needs a field to apply to, as in {"name": {"$eq": "Acme"}}')
   }
   if (!negated) return { kind: 'field', path, at: where, negated, condition }
   return { kind: 'field', path, at: where, ...opposite(condition) }
@@ -221,7 +224,7 @@ export const splitPath = (path: string, where: string): string[] => {
     .split(/(?<!\\)\./)
     .map(name => name.replaceAll('\\', ''))
   if (names.includes(''))
-    throw badQuery(where, `${quoted(path)} has an empty name in it; write paths as in organisation.name`)
+    throw badQuery(where, `${quoted(path)} has an empty name; write paths as in organisation.name`)
   return names
 }
 

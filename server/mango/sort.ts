@@ -40,7 +40,7 @@ export const MAX_SORT_KEYS = 8
  */
 export const parseSort = (sort: unknown, resource: Resource, unique: string, columnAt: ColumnAt): SortKey[] => {
   if (sort !== undefined && sort !== null && !Array.isArray(sort)) {
-    throw badQuery('sort', 'is a list, such as ["name"] or [{"name": "desc"}]')
+    throw badQuery('sort', 'must be a list, such as ["name"] or [{"name": "desc"}]')
   }
   const items: unknown[] = sort ?? []
   const keys = parseKeys(items, 'sort', resource, columnAt)
@@ -56,7 +56,8 @@ export const parseKeys = (
   resource: Resource,
   columnAt: ColumnAt,
 ): SortKey[] => {
-  if (items.length > MAX_SORT_KEYS) throw badQuery(of, `has ${items.length} fields; it may have ${MAX_SORT_KEYS}`)
+  if (items.length > MAX_SORT_KEYS)
+    throw badQuery(of, `has ${items.length} fields; at most ${MAX_SORT_KEYS} are allowed`)
   return items.map((item, index) => {
     const at = `${of}[${index}]`
     const { name, direction } = nameAndDirection(item, at)
@@ -91,7 +92,10 @@ const nameAndDirection = (item: unknown, at: string): { name: string; direction:
   const entries = isObject(item) ? Object.entries(item) : []
   const [name, direction] = entries[0] ?? []
   if (entries.length !== 1 || name === undefined || (direction !== 'asc' && direction !== 'desc')) {
-    throw badQuery(at, 'is a field, such as "name", or a field with its direction, {"name": "asc"} or {"name": "desc"}')
+    throw badQuery(
+      at,
+      'must be a field, such as "name", or a field with its direction, {"name": "asc"} or {"name": "desc"}',
+    )
   }
   return { name, direction }
 }
@@ -105,7 +109,10 @@ const isSortable = (target: Target): boolean =>
  */
 export const placeOf = (keys: readonly SortKey[], fields: number, after: string, given: readonly unknown[]): Json[] => {
   if (given.length !== fields) {
-    throw badQuery('afterValues', `has ${given.length} values; it has one for each field of sort, which has ${fields}`)
+    throw badQuery(
+      'afterValues',
+      `has ${given.length} values; it must have one for each of the ${fields} fields of sort`,
+    )
   }
   return keys.map((key, index) => {
     if (key.column?.own && key.column.property === 'id') return after
@@ -120,9 +127,10 @@ const placedValue = ({ type, column }: SortKey, value: Json, at: string): Json =
   if (type === undefined) return value
   const text = timeOrDate(value, { type: type === 'list' ? 'string' : type }, at)
   if (typeOf(text) !== jsonTypes[type]) {
-    throw badQuery(at, `is of a field of sort that has the type ${type}; it is that or null, not ${typeOf(value)}`)
+    throw badQuery(at, `belongs to a sort field of type ${type}; it must be of that type or null, not ${typeOf(value)}`)
   }
-  if (type === 'integer' && !Number.isSafeInteger(text)) throw badQuery(at, `is a whole number or null, not ${text}`)
+  if (type === 'integer' && !Number.isSafeInteger(text))
+    throw badQuery(at, `must be a whole number or null, not ${text}`)
   if (type === 'uuid') return (text as string).toLowerCase()
   if (!column) return text
   return type === 'time' ? Date.parse(text as string) : type === 'boolean' ? Number(text) : text

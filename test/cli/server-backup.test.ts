@@ -76,7 +76,7 @@ test('a backup is made while a server writes, is whole, and is its owner’s alo
 test('a backup overwrites nothing', async () => {
   const { code, error } = await server('backup', backup)
   assert.equal(code, 1)
-  assert.match(error.message, /exists already/)
+  assert.match(error.message, /already exists/)
 })
 
 test('a restore is refused while a server runs, and when the file is none of ours', async () => {
@@ -94,7 +94,7 @@ test('a restore is refused while a server runs, and when the file is none of our
   }
   const other = join(home, 'other')
   writeFileSync(other, 'not a database'.repeat(999))
-  assert.match((await server('restore', other, '--yes')).error.message, /is no database/)
+  assert.match((await server('restore', other, '--yes')).error.message, /is not a database/)
 })
 
 test('what was revoked after the backup stays revoked after a restore', async () => {

@@ -57,14 +57,17 @@ describe('a database URL', () => {
       ],
     )
   })
-  refuses('mysql://u:hunter2@h/d?sslmode=require', /"sslmode", which is none of ssl-mode, .*did you mean ssl-mode=REQ/)
+  refuses(
+    'mysql://u:hunter2@h/d?sslmode=require',
+    /"sslmode", which is not one of ssl-mode, .*did you mean ssl-mode=REQ/,
+  )
   refuses('mysql://u:hunter2@h/d?tls=true', /did you mean ssl-mode=REQUIRED\?/)
   refuses('mysql://u:hunter2@h/d?ssl-mod=REQUIRED', /did you mean ssl-mode\?/)
-  refuses('mysql://u:hunter2@h/d?connectTimeout=5', /"connectTimeout", which is none of/)
+  refuses('mysql://u:hunter2@h/d?connectTimeout=5', /"connectTimeout", which is not one of/)
   refuses('mysql://u:hunter2@h/d?ssl-mode=PREFERRED', /without encryption, unseen; choose from DISABLED, REQUIRED/)
   refuses('mysql://u:hunter2@h/d?ssl-mode=ON', /ssl-mode=ON; choose from/)
   refuses('mysql://u:hunter2@h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED', /ssl-mode twice/)
-  refuses('mysql://u:hunter2@h/d?ssl-mode=DISABLED&ssl-ca=/x', /DISABLED beside files/)
+  refuses('mysql://u:hunter2@h/d?ssl-mode=DISABLED&ssl-ca=/x', /DISABLED, and also files/)
   refuses('mysql://u:hunter2@h/d?ssl-ca=/nowhere/ca.pem', /ssl-ca=\/nowhere\/ca\.pem, which cannot be read: ENOENT/)
   refuses('mysql://u:hunter2@127.0.0.1/d?ssl-mode=VERIFY_IDENTITY', /needs a host's name; 127\.0\.0\.1 is an address/)
   refuses('mysql://u:hunter2@h:port/d', /no URL such as mysql:/)

@@ -138,7 +138,7 @@ describe('with a proxy in the environment', () => {
     const { reason, detail } = await send('http://127.0.0.1:9/')
     assert.equal(proxy.asked[0]!.authorization, `Basic ${Buffer.from('ops:s@cret').toString('base64')}`)
     assert.equal(reason, 'connection_failed')
-    assert.equal(detail, 'No connection to it was to be had')
+    assert.equal(detail, 'No connection to it was possible')
     assert.deepEqual(told, [`By way of the proxy ${new URL(proxy.url).host}: it answered 407 to CONNECT 127.0.0.1:9`])
   })
 
@@ -148,7 +148,7 @@ describe('with a proxy in the environment', () => {
     const send = senderFor(t, { onInside: ({ message }) => told.push(message) })
     const { reason, detail } = await send('http://127.0.0.1:9/')
     assert.equal(reason, 'connection_failed')
-    assert.equal(detail, 'No connection to it was to be had')
+    assert.equal(detail, 'No connection to it was possible')
     assert.match(told.join('\n'), /^By way of the proxy 127\.0\.0\.1:1: .*ECONNREFUSED/)
   })
 

@@ -164,7 +164,7 @@ describeEachEngine('an error', engine => {
       ['events', submit(acme, '2025-1')],
     ] as const) {
       const { message, extensions } = only(await without(table, () => asked(document)))
-      assert.equal(message, 'Something went wrong on our side. If it stays, tell us the request id.')
+      assert.equal(message, 'Something went wrong on the server. If it persists, report the request id.')
       assert.deepEqual(Object.keys(extensions).sort(), ['code', 'requestId'])
       assert.equal(extensions.code, 'INTERNAL_SERVER_ERROR')
     }

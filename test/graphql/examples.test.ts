@@ -73,11 +73,11 @@ describeEachEngine('an example of an event', engine => {
     assert.deepEqual(delivery.event.payload, { projectReport: { ...projectReport, quarter: '2031-4' } })
     for (const [payload, told] of [
       [{ projectReport: { quarter: 'soon' } }, /projectReport\.quarter: .*2026-3/],
-      [{ projectReport: { id: project.projectId } }, /projectReport\.id is the same in every example/],
-      [{ projectReport: { projectId: project.projectId } }, /projectReport\.projectId is the same/],
-      [{ projectReport: 'x' }, /projectReport is to be an object/],
+      [{ projectReport: { id: project.projectId } }, /projectReport\.id cannot be replaced/],
+      [{ projectReport: { projectId: project.projectId } }, /projectReport\.projectId cannot be replaced/],
+      [{ projectReport: 'x' }, /projectReport must be an object/],
       [{ other: 1 }, /other/],
-      [[], /to be an object/],
+      [[], /must be an object/],
       [{ projectReport: { submitterName: 'x'.repeat(9_000) } }, /8192 bytes/],
     ] as const) {
       const { code, argument, message } = await refused({ eventType, payload })

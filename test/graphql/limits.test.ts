@@ -129,7 +129,7 @@ describe('the limits of a document', () => {
       (_, n) => `a${n}: types { fields { args { type { fields { name } } } } }`,
     )
     const { errors } = await send(`{ __schema { ${copies.join(' ')} } }`)
-    assert.match(errors[0].message, /180 aliases and 50 are allowed/)
+    assert.match(errors[0].message, /180 aliases; at most 50 are allowed/)
     assert.equal(
       await codeOf('{ __schema { types { fields { type { fields { type { fields { name } } } } } } } }'),
       'BAD_USER_INPUT',
@@ -142,7 +142,7 @@ describe('the limits of a document', () => {
       [`{ ${'id '.repeat(4_000)} }`, /more than 4000 tokens/],
       [
         `{ projects ${'{ organisation { projects '.repeat(7)} { id } ${'} }'.repeat(7)} }`,
-        /16 levels deep and 12 are allowed/,
+        /16 levels; at most 12 are allowed/,
       ],
       ['{ organisations(query: {limit: 10000}) { projects(query: {limit: 10000}) { id } } }', /100,010,001 fields/],
       [levels, /Syntax Error/],
@@ -178,7 +178,7 @@ describe('the limits of a document', () => {
         const document = parse(`{ ${field.name}(query: {limit: 1000001}) { id } }`)
         assert.throws(
           () => checkLimits(document, {}, listsOf(schema)),
-          /fields, by its limits/,
+          /fields by its limits/,
           `${type.name}.${field.name}`,
         )
       }

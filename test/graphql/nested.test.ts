@@ -341,6 +341,6 @@ describeEachEngine('nested fields', engine => {
     assert.deepEqual(await names(tokens.slice(0, 1), page), [['n3']])
     const skipped = '{ selector: { name: { _beginsWith: "n" } }, sort: [{ name: "desc" }], skip: 2 }'
     assert.deepEqual(await names(tokens, skipped), [['n1'], [], ['n1']])
-    await assert.rejects(names(tokens, '{ limit: -1 }'), /limit: is a whole number from 0 to 10000/)
+    await assert.rejects(names(tokens, '{ limit: -1 }'), /limit: must be a whole number from 0 to 10000/)
   })
 })

@@ -141,7 +141,7 @@ describeEachEngine('webhooks', engine => {
       const { url } = await receiverAnswering({ status, body: 'no', headers: { location: '/' } })
       const answer = await server.graphql(CREATE, { url })
       const message = assertRefused(answer, 'PING_FAILED')
-      assert.match(message, new RegExp(`${url} must answer the ping with 200, and it answered ${status}`))
+      assert.match(message, new RegExp(`${url} must answer the ping with 200, but it answered ${status}`))
       assert.equal(onlyError(answer).extensions.statusCode, status)
     }
     assert.deepEqual(await rowCounts(), before)

@@ -48,9 +48,9 @@ describe('an address for those who run the server', () => {
     assert.deepEqual(readConfig(least).operations, { host: '127.0.0.1', port: 9400 })
     const told = { ...least, TIDINGS_METRICS_HOST: '10.0.0.7' }
     assert.deepEqual(readConfig(told).operations, { host: '10.0.0.7', port: 9400 })
-    assert.throws(() => readConfig({ ...least, TIDINGS_PORT: '9400' }), /METRICS_PORT is TIDINGS_PORT as well/)
+    assert.throws(() => readConfig({ ...least, TIDINGS_PORT: '9400' }), /METRICS_PORT is the same as TIDINGS_PORT/)
     const { TIDINGS_METRICS_PORT: _, ...without } = told
-    assert.throws(() => readConfig(without), /TIDINGS_METRICS_PORT is missing/)
+    assert.throws(() => readConfig(without), /without TIDINGS_METRICS_PORT/)
   })
 
   it('answers at once, while the public one is not listened on before the server is ready', async t => {

@@ -86,9 +86,9 @@ describe('the pages', () => {
         await page.until('the events', `document.querySelectorAll('.opblock').length >= 5`)
         const text = await page.evaluate('document.body.innerText')
         for (const expected of [
-          /What comes/,
+          /What arrives/,
           /What to check/,
-          /What your answer leads to/,
+          /What your answer does/,
           /0\.2, 0\.4, 0\.8 s/,
           /Python/,
         ])
@@ -112,7 +112,7 @@ describe('the pages', () => {
         await page.evaluate(`document.querySelector('input[name=apiSecret]').focus()`)
         await page.type(admin.apiSecret)
         await page.evaluate(`document.querySelector('form.signing button').click()`)
-        await page.until('to sign', `/Signs as/.test(document.querySelector('.signing').innerText)`)
+        await page.until('to sign', `/Signing as/.test(document.querySelector('.signing').innerText)`)
         await page.until('the editor', `document.querySelector('.graphiql-execute-button:not([disabled])') !== null`)
         await page.until(
           'its text',

@@ -113,14 +113,17 @@ describeEachEngine('find', engine => {
     for (const limit of [-1, 1.5, 10_001, '5' as never, true as never]) {
       const error = await refused({ limit })
       assert.equal(error.code, 'BAD_USER_INPUT')
-      assert.match(error.message, /^limit: is a whole number from 0 to 10000/)
+      assert.match(error.message, /^limit: must be a whole number from 0 to 10000/)
     }
-    assert.match((await refused({ skip: -1 })).message, /^skip: is a whole number of 0 or more, not -1/)
+    assert.match((await refused({ skip: -1 })).message, /^skip: must be a whole number of 0 or more, not -1/)
     assert.match(
       (await refused({ skip: 100_001, selector: { name: { $regex: '(.)' } } })).message,
       /^skip: .*page with after/,
     )
-    assert.match((await refused({ after: 'x' })).message, /^after: is the id of the last row seen, a UUID, not "x"/)
+    assert.match(
+      (await refused({ after: 'x' })).message,
+      /^after: must be the id of the last row seen, a UUID, not "x"/,
+    )
   })
 
   test('a limit of 0 finds nothing, and its selector is checked all the same', async () => {
@@ -131,16 +134,16 @@ describeEachEngine('find', engine => {
 
   test('a sort is checked', async () => {
     const cases: [unknown, RegExp][] = [
-      ['name', /^sort: is a list/],
-      [[5], /^sort\[0\]: is a field, such as "name"/],
-      [[{ name: 'up' }], /^sort\[0\]: is a field/],
-      [[{ name: 'asc', id: 'asc' }], /^sort\[0\]: is a field/],
+      ['name', /^sort: must be a list/],
+      [[5], /^sort\[0\]: must be a field, such as "name"/],
+      [[{ name: 'up' }], /^sort\[0\]: must be a field/],
+      [[{ name: 'asc', id: 'asc' }], /^sort\[0\]: must be a field/],
       [['nmae'], /^sort\[0\]: things have no field "nmae"; did you mean name\?/],
       [['id', 'maker.nam'], /^sort\[1\]: makers have no field "nam"/],
       [['maker'], /^sort\[0\]: "maker" is an object; name one of its fields/],
       [['parts'], /^sort\[0\]: "parts" is an object/],
       [['name.first'], /^sort\[0\]: leads into a string/],
-      [Array(9).fill('name'), /^sort: has 9 fields; it may have 8/],
+      [Array(9).fill('name'), /^sort: has 9 fields; at most 8 are allowed/],
     ]
     for (const [sort, message] of cases) assert.match((await refused({ sort: sort as unknown[] })).message, message)
   })
@@ -280,19 +283,25 @@ describeEachEngine('find', engine => {
   test('afterValues are checked, and go with after', async () => {
     const after = idOf(1)
     const cases: [MangoQuery, RegExp][] = [
-      [{ afterValues: [] }, /^afterValues: goes with after/],
-      [{ after, afterValues: 'x' as never }, /^afterValues: is a list, a value for each field of sort, not string/],
-      [{ after, afterValues: ['x'] }, /^afterValues: has 1 values; .* sort, which has 0/],
-      [{ after, sort: ['name', 'count'], afterValues: ['x'] }, /^afterValues: has 1 values; .* sort, which has 2/],
+      [{ afterValues: [] }, /^afterValues: needs after/],
+      [
+        { after, afterValues: 'x' as never },
+        /^afterValues: must be a list with one value for each field of sort, not string/,
+      ],
+      [{ after, afterValues: ['x'] }, /^afterValues: has 1 values; .* each of the 0 fields of sort/],
+      [
+        { after, sort: ['name', 'count'], afterValues: ['x'] },
+        /^afterValues: has 1 values; .* each of the 2 fields of sort/,
+      ],
       [
         { after, sort: ['name'], afterValues: [5] },
-        /^afterValues\[0\]: .* type string; it is that or null, not number/,
+        /^afterValues\[0\]: .* type string; it must be of that type or null, not number/,
       ],
       [{ after, sort: ['count'], afterValues: ['5'] }, /^afterValues\[0\]: .* type integer; .* not string/],
-      [{ after, sort: ['count'], afterValues: [1.5] }, /^afterValues\[0\]: is a whole number/],
+      [{ after, sort: ['count'], afterValues: [1.5] }, /^afterValues\[0\]: must be a whole number/],
       [{ after, sort: ['name', 'live'], afterValues: ['x', 1] }, /^afterValues\[1\]: .* type boolean; .* not number/],
-      [{ after, sort: ['createdAt'], afterValues: [5] }, /^afterValues\[0\]: is a time; give one in ISO 8601/],
-      [{ after, sort: ['day'], afterValues: ['x'] }, /^afterValues\[0\]: is a date; give one such as/],
+      [{ after, sort: ['createdAt'], afterValues: [5] }, /^afterValues\[0\]: takes a time in ISO 8601/],
+      [{ after, sort: ['day'], afterValues: ['x'] }, /^afterValues\[0\]: takes a date, such as/],
       [{ after, sort: ['tags'], afterValues: ['x'] }, /^afterValues\[0\]: .* type list; .* not string/],
       [
         { after, sort: ['payload.a'], afterValues: [JSON.parse(`${'['.repeat(5_000)}${']'.repeat(5_000)}`)] },
@@ -333,7 +342,7 @@ describeEachEngine('find', engine => {
     await insertWorld(database, { makers: [], things: [thing(1), thing(2)] })
     const gone = await refused({ after: goneId, sort: ['name'] })
     assert.equal(gone.code, 'BAD_USER_INPUT')
-    assert.match(gone.message, /^after: there is no row .* sort by id/)
+    assert.match(gone.message, /^after: no row .* sort by id/)
     const hidden = await refused(
       { after: idOf(2), sort: ['name'] },
       builder => void builder.where('things.id', idOf(1)),

@@ -1,5 +1,5 @@
-// Package tidings receives the deliveries of Tidings: verified, handled once, answered in time. One file to copy; the standard
-// library is all that it needs. What it does, and why, is in docs/receivers/README.md.
+// Package tidings receives deliveries of Tidings: it verifies them, handles each once, and answers in time. One file to copy; it
+// needs only the standard library. docs/receivers/README.md explains what it does, and why.
 //
 //	receiver, err := tidings.NewReceiver(tidings.Options{Issuer: "https://tidings.example.com", Audience: "https://example.com/hooks", Handler: handle})
 //	http.Handle("/hooks", receiver)
@@ -39,19 +39,19 @@ const (
 	handlerTimeout = 14 * time.Second
 )
 
-// Event is what a delivery says. EventID is the delivery's, ID the event's own: the same over redeliveries and recoveries.
+// Event is the content of a delivery. EventID is the delivery's id, ID the event's own: the same for all redeliveries and recoveries.
 type Event struct {
 	ID, WebhookID, EventID, EventType, EventTime string
 	Payload                                      json.RawMessage
 }
 
-// RetryLater is returned by a handler: the delivery is answered 429, and nothing comes to the webhook for so long, 24 h at most.
+// RetryLater is returned by a handler: the delivery is answered 429, and the webhook receives nothing for that time, at most 24 h.
 type RetryLater struct{ After time.Duration }
 
 func (r RetryLater) Error() string { return fmt.Sprintf("not now: again in %v", r.After) }
 
-// Store remembers what was handled. A claim has an owner, and only that one may record or release it; one that lapsed and that nobody
-// took since is still its owner's to record. Processes that receive for one endpoint share a store.
+// Store remembers what was handled. A claim has an owner: only the owner may record or release it, and may record an expired claim that
+// nobody else has taken. The processes of one endpoint share a store.
 type Store interface {
 	// Claim answers "claimed" with an owner, "in_progress" or "handled".
 	Claim(key string, hold time.Duration) (status, owner string, err error)
@@ -59,25 +59,25 @@ type Store interface {
 	Release(key, owner string) (bool, error)
 }
 
-// Options of a receiver. Issuer, Audience and Handler are needed.
+// Options of a receiver. Issuer, Audience and Handler are required.
 type Options struct {
 	Issuer, Audience string
-	// Handler handles an event. When it returns nil, the event is handled; otherwise it comes again. The context ends when the
-	// request has been answered 503 for want of time; what the handler does then still counts when it ends well.
+	// Handler handles an event. If it returns nil, the event is handled; otherwise it comes again. The context ends when the
+	// request is answered 503 because time is up; the handler still counts if it succeeds later.
 	Handler func(context.Context, Event) error
-	// WebhookIDs are your own webhooks: others may register one for your URL. Not checked when empty.
+	// WebhookIDs are the ids of your own webhooks: others may register one for your URL. Not checked if empty.
 	WebhookIDs []string
 	// KeysURL is where the issuer publishes its keys, if not at its /.well-known/jwks.json.
 	KeysURL string
 	Store   Store
 	Now     func() time.Time
-	// Timeout until a 503, 14 s unless given: the service waits 15.
+	// Timeout is the time until a 503, 14 s by default: the service waits 15.
 	Timeout time.Duration
-	// OnRefused is told why a request was not answered 200.
+	// OnRefused gets the reason why a request was not answered 200.
 	OnRefused func(code string, eventID string)
 }
 
-// Receiver is an http.Handler. Deliveries come to whatever path it is mounted at.
+// Receiver is an http.Handler. Mount it at the path of the webhook.
 type Receiver struct {
 	options Options
 	keys    *keys
@@ -108,7 +108,7 @@ func NewReceiver(options Options) (*Receiver, error) {
 	return &Receiver{options, newKeys(options.KeysURL)}, nil
 }
 
-// refusal is why a request is not answered 200.
+// refusal is the reason why a request is not answered 200.
 type refusal struct {
 	code       string
 	retryAfter time.Duration
@@ -191,7 +191,7 @@ func (r *Receiver) answer(response http.ResponseWriter, err error, eventID strin
 	fmt.Fprintf(response, `{"error":%q}`, refused.code)
 }
 
-// readBody reads the body before anything is answered: what nobody reads leaves a connection that can carry no other request.
+// readBody reads the body before the answer: a connection with unread bytes can carry no further request.
 func readBody(from io.Reader) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(from, maxBody+1))
 	if err != nil {
@@ -204,7 +204,7 @@ func readBody(from io.Reader) ([]byte, error) {
 	return body, nil
 }
 
-// verify makes the checks, in this order. Nothing in the token is believed before its signature is.
+// verify makes the checks, in this order. Nothing in the token is trusted before its signature is verified.
 func (r *Receiver) verify(token string, body []byte) (Event, error) {
 	header, claims, err := readToken(token)
 	if err != nil {
@@ -276,7 +276,7 @@ func (r *Receiver) checkClaims(claims map[string]any, body []byte) (Event, error
 	if err != nil || jti == "" || said["eventId"] != jti {
 		return Event{}, refuse("jti")
 	}
-	// A token of an older server has none.
+	// A token of an older server has no such claim.
 	if claimed, has := claims["body_sha256"]; has {
 		digest := sha256.Sum256(body)
 		if claimed != base64.RawURLEncoding.EncodeToString(digest[:]) {
@@ -297,7 +297,7 @@ func (r *Receiver) checkClaims(claims map[string]any, body []byte) (Event, error
 	return eventOf(said, claims, body)
 }
 
-// eventOf refuses with a 5XX what was signed and is not what this receiver knows, so that nothing is lost.
+// eventOf refuses a signed event that this receiver does not know with 5XX, so that nothing is lost.
 func eventOf(said, claims map[string]any, body []byte) (Event, error) {
 	var raw struct{ Payload json.RawMessage }
 	_, isObject := said["payload"].(map[string]any)
@@ -335,7 +335,7 @@ func timeIn(claims map[string]any, name string) (float64, bool) {
 	return value, ok && math.Abs(value) <= 8.64e12
 }
 
-// object is a JSON object in UTF-8; if strict, one that has no name twice.
+// object is a JSON object in UTF-8; if strict, without duplicate names.
 func object(raw []byte, strict bool) (map[string]any, error) {
 	if !utf8.Valid(raw) {
 		return nil, errors.New("no UTF-8")
@@ -364,13 +364,13 @@ func object(raw []byte, strict bool) (map[string]any, error) {
 	return content, nil
 }
 
-// fromBase64url reads base64url in its one way of writing: no padding, no bits set that are not used.
+// fromBase64url reads canonical base64url: no padding, and no unused bits set.
 func fromBase64url(text string) ([]byte, bool) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	return raw, err == nil && base64url.MatchString(text)
 }
 
-// handleInTime answers for a handler that is too slow, and lets it end.
+// handleInTime answers 503 if the handler is too slow, and lets it end.
 func (r *Receiver) handleInTime(event Event) error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.options.Timeout)
 	done := make(chan error, 1)
@@ -407,7 +407,7 @@ func (r *Receiver) handleOnce(ctx context.Context, event Event) error {
 		err = r.call(ctx, event)
 	}
 	if err == nil {
-		// What became of the event stands, whether or not the store could take it.
+		// The outcome of the event stands, even if the store could not record it.
 		if _, failed := store.Record(event.EventID, owner, rememberFor); failed != nil {
 			log.Printf("tidings: event %q was handled, and could not be recorded: %v", event.EventID, failed)
 		}
@@ -423,7 +423,7 @@ func (r *Receiver) handleOnce(ctx context.Context, event Event) error {
 	return &refusal{code: "handler_failed", cause: err}
 }
 
-// call makes a panic of the handler an error: in a goroutine of its own it would end the process.
+// call turns a panic of the handler into an error: in its goroutine a panic would end the process.
 func (r *Receiver) call(ctx context.Context, event Event) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
@@ -442,8 +442,8 @@ const (
 	maxKeys        = 256 << 10
 )
 
-// keys are the issuer's: fetched when first needed, again in the background before they age, and for an unknown kid. A key that is known
-// waits for no fetch within the hour; one request is under way at most.
+// keys are the issuer's: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
+// no fetch within the hour, and at most one request is under way.
 type keys struct {
 	url       string
 	client    http.Client
@@ -462,7 +462,7 @@ func newKeys(url string) *keys {
 	}}
 }
 
-// get answers nil where the issuer has no such key.
+// get returns nil if the issuer has no such key.
 func (k *keys) get(kid string) (ed25519.PublicKey, error) {
 	k.lock.Lock()
 	key, age := k.known[kid], time.Since(k.fetchedAt)
@@ -509,7 +509,7 @@ func (k *keys) fetch(done chan struct{}) {
 	close(done)
 }
 
-// read fetches the set. One that is empty or cannot be read is an error, and replaces no good one.
+// read fetches the set. An empty or unreadable set is an error, and replaces no good one.
 func (k *keys) read() (map[string]ed25519.PublicKey, error) {
 	response, err := k.client.Get(k.url)
 	if err != nil {
@@ -561,7 +561,7 @@ type memoryStore struct {
 	now     func() time.Time
 }
 
-// NewMemoryStore remembers so many events in this process.
+// NewMemoryStore remembers that many events in this process.
 func NewMemoryStore(most int) Store {
 	return &memoryStore{most: most, entries: map[string]entry{}, now: time.Now}
 }
@@ -603,12 +603,12 @@ func (s *memoryStore) Release(key, owner string) (bool, error) {
 	if before, has := s.inForce(key); !has || before.handled || before.owner != owner {
 		return false, nil
 	}
-	// It keeps its place in the order.
+	// The entry keeps its place in the order.
 	s.entries[key] = entry{}
 	return true, nil
 }
 
-// put drops the oldest beyond what may be remembered.
+// put drops the oldest entries beyond the maximum.
 func (s *memoryStore) put(key string, value entry) {
 	if _, has := s.entries[key]; !has {
 		s.order = append(s.order, key)

@@ -28,7 +28,7 @@ const createAccessToken = mutation<CreateArguments, Credentials>(
 /** A missing variable must not create a token that sees everything. */
 const unlessNull: Resolver<unknown, { organisationIds?: string[] | null }> = (root, args, context, info) => {
   if (args.organisationIds === null) {
-    throw badInput('organisationIds', 'null names none; name some, or leave it out for a token that sees all')
+    throw badInput('organisationIds', 'must not be null; name some, or leave it out for a token that sees all')
   }
   return createAccessToken(root, args as never, context, info)
 }
