@@ -79,7 +79,7 @@ export class Session {
     return connect(this.settings)
   }
 
-  /** The file of authorities that are trusted besides Node's own. */
+  /** The file of authorities that are trusted in addition to Node's own. */
   get caFile(): Setting | undefined {
     return caFileSetting(this.#flags.caFile, process.env)
   }

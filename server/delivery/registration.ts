@@ -31,7 +31,7 @@ export type Registrant = {
   loop: DeliveryLoop
   /** Runs a change in a transaction that holds the calling token. */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
-  /** As `change`, for reads only. */
+  /** The same as `change`, for reads only. */
   look<T>(work: (change: Change) => Promise<T>): Promise<T>
 }
 

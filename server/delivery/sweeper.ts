@@ -4,7 +4,7 @@ import { type Database, rows } from '../database/connect.ts'
 import { type Swept, sweepOnce } from '../domain/sweep.ts'
 import type { Log } from '../log.ts'
 
-/** How soon a process finds rows that another left to be swept; it is told of its own. */
+/** How soon a process finds rows that another process left to be swept. It knows of its own at once. */
 const POLL_MS = 10_000
 const SOON_MS = 250
 

@@ -12,7 +12,7 @@ import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 // 2. In a line that is not empty, one delivery has the turn and the others wait: their queue rows are never due, so
 //    that claims need not know of lines. The transaction that ends a delivery passes the turn to the earliest that
 //    waits. Only deliveries that were pending before the webhook was given an order share the turn.
-// 3. Whoever changes a line locks its row in `delivery_lines` and writes it, so that two changes are serial even on
+// 3. A change of a line locks its row in `delivery_lines` and writes it, so that two changes are serial even on
 //    engines whose locking reads lock nothing.
 // 4. An event gets its time while its lines are locked, later than any before in them: in a line, the order of events
 //    is the order of the commits.

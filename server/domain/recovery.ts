@@ -44,14 +44,14 @@ export const redeliver = async (change: Change, deliveryId: string): Promise<str
   const webhook = await lockActive(change, delivery.webhook_id)
   const event = { id: delivery.event_id, type: delivery.event_type }
   const isHeld = (await holdEvents(trx, [event])).length > 0
-  // If the webhook may no longer receive the event, or the event was purged, the delivery is out of sight by now.
+  // If the webhook may no longer receive the event, or the event was purged, the delivery is now out of sight.
   if (!isHeld) throw notFound('delivery', [deliveryId])
   await requireVisible(trx, token, deliveries, [deliveryId])
   const [id] = await enqueue(trx, [{ event, webhook }], now())
   return id!
 }
 
-/** The existing ones of some events, locked so that they are not purged before they are queued. */
+/** Those of these events that still exist, locked so that they are not purged before they are queued. */
 export const holdEvents = async (trx: Sql, events: { id: string }[]): Promise<PastEvent[]> => {
   const { forShare } = dialectOf(trx)
   if (events.length === 0) return []

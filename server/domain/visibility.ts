@@ -191,7 +191,7 @@ const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): voi
   )
 }
 
-/** The most parts, besides one for the rest. */
+/** The most parts, plus one for the rest. */
 const MOST_PARTS = 100
 
 /**
