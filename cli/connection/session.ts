@@ -107,7 +107,7 @@ export class Session {
     return this.output.waiting(this.url.host, this.#send<Data>(document, variables))
   }
 
-  /** As graphql, for polling: it gives up sooner, and the caller reports that. */
+  /** The same as graphql for polling: it gives up sooner, and the caller reports that. */
   async look<Data>(document: string, variables: object = {}): Promise<Data> {
     return this.#send(document, variables, LOOK_TIMEOUT_MS)
   }

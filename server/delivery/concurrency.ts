@@ -167,7 +167,7 @@ export const createPlaces = ({
 
   const asideLeft = (tenant: Counts): number => (7 * (asideSize - all.aside) - tenant.aside) / 8
 
-  /** Whether one more job fits into `pool`, besides the present ones and those of `draft`. */
+  /** Whether one more job fits into `pool`, in addition to the present ones and those of `draft`. */
   const mayTake = (pool: Pool, { webhookId, tenantId, recovered }: Claimable, draft?: Draft): boolean => {
     const lane = lanes.get(webhookId)
     const tenant = lane?.tenant ?? tenants.get(tenantId)
@@ -176,7 +176,7 @@ export const createPlaces = ({
     const drafted = draft?.lanes.get(webhookId) ?? 0
     const own = (lane ? lane[pool] + lane.aside : 0) + drafted
     if (conducts.isProbed(webhookId)) {
-      // The job that it has is the one to send.
+      // For `sending`, its only job in memory is the one to be sent.
       const others = pool === 'memory' ? own : (lane?.sending ?? 0) + (lane?.aside ?? 0)
       return others === 0 && (!draft || draft.probed < mostProbed)
     }
