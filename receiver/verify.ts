@@ -19,7 +19,7 @@ export interface DeliveryRequest {
   request?: unknown
   /** Keeps the runtime alive for work after the answer. */
   waitUntil?: ((promise: Promise<unknown>) => void) | undefined
-  /** Whether something else has answered already, or nobody waits for an answer. */
+  /** Whether something else has answered already, or the client no longer waits for an answer. */
   isAnswered?: (() => boolean) | undefined
 }
 

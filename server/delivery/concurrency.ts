@@ -254,7 +254,7 @@ export const createPlaces = ({
     return place
   }
 
-  /** Sets attempts aside that have had no answer for long, while their tenant has room aside. */
+  /** Sets aside attempts that have had no answer for long, while their tenant has room for that. */
   const tick = (): void => {
     const began = performance.now() - ASIDE_AFTER_MS
     const before = all.aside
@@ -382,8 +382,8 @@ export const createPlaces = ({
     },
 
     /**
-     * How many more of each of these may be taken, by turns up to `limit` in total: by tenants, then webhooks, new
-     * before recovered; none for those that have their share.
+     * How many more of each of these may be taken, up to `limit` in total: tenants in turn, then their webhooks, new
+     * before recovered; none for those that have reached their share.
      */
     quotas<T extends Claimable>(claimables: T[], limit: number): Map<T, number> {
       const quotas = new Map<T, number>()
@@ -440,7 +440,7 @@ export const createPlaces = ({
     /** Adds a job that has a place elsewhere and so does not wait, such as a ping. */
     startNow: (job: Job, leaseEnd: number): Place => enter(job, leaseEnd, 'ping'),
 
-    /** Takes the next job to send, if there is a free place and a job that may have it, by turns of the tenants. */
+    /** Takes the next job to send, tenants in turn, if there is a free place and a job that may have it. */
     next(): Place | undefined {
       for (let place = nextWaiting(); place; place = nextWaiting()) {
         // The process was frozen past the lease: another process may have the delivery now.

@@ -30,7 +30,7 @@ const GATHER_MS = 10
 const DROPPED_AT_ONCE = 32
 /** How long a webhook is left alone that is about to become inactive. */
 const ENDING_MS = 1_000
-/** How long each process has after an outage to record what it sent meanwhile. */
+/** How long each process has after an outage to record the attempts that it made meanwhile. */
 const RESUME_MS = 4 * OUTAGE_MS
 /** How often a slow database is asked whether a ping may be sent. */
 const MOST_READS = 5

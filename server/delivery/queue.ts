@@ -22,7 +22,7 @@ import type { Rider } from './rider.ts'
 //    The change itself is conditional on the row being as it was read. Locks only reduce conflicts between claims, and
 //    some engines cannot skip locked rows.
 // 4. An outcome counts only under the lease of its claim. The exception is a 2XX: the receiver has acknowledged the
-//    event, so the delivery is delivered, whoever has its lease now and even if it was cancelled meanwhile.
+//    event, so the delivery is delivered, whichever process has its lease and even if it was cancelled meanwhile.
 // 5. Every attempt is logged, even one that no longer counts. A process that dies leaves a row that the next claim logs
 //    as lost.
 // 6. A row that waits for its turn in a line (`domain/lines.ts`) is never due, and has no lease.

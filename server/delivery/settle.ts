@@ -12,7 +12,7 @@ const AGAIN = { againForMs: 500 }
 const ONE_TRY = { againForMs: 0 }
 
 /**
- * A delivery waits this long for its webhook to become inactive, which cancels it. If nobody has done that by then, the
+ * A delivery waits this long for its webhook to become inactive, which cancels it. If that does not happen, the
  * responsible process has ended, and the delivery is sent again.
  */
 const UNTIL_INACTIVE_MS = 5_000

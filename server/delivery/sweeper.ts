@@ -16,7 +16,7 @@ export type Sweeper = {
 
 /**
  * Sweeps remaining deliveries of past epochs until it is stopped. Each batch is a short transaction that locks no
- * webhook's row; if the process ends in between, others do the rest.
+ * webhook's row. If the process ends before the last one, other processes do the rest.
  */
 export const startSweeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Sweeper => {
   const stopping = new AbortController()

@@ -13,8 +13,8 @@ import { requireVisible, visibleTo } from './visibility.ts'
 import { lockActive, requireWebhook } from './webhooks.ts'
 
 /**
- * Events that one transaction of a recovery queues, and events that it looks at. It holds the webhook for so long, and
- * on an embedded engine the process: there it takes a few tens of milliseconds.
+ * The events that one transaction of a recovery queues, and those that it looks at. Meanwhile it locks the webhook, and
+ * on an embedded engine it blocks the process, for a few tens of milliseconds.
  */
 const PAGES = { server: { batch: 500, window: 5_000 }, embedded: { batch: 50, window: 500 } }
 /** The most by which an event that another process wrote before the recovery began may have a later time. */

@@ -14,7 +14,7 @@ import { type DeliveryRow, deliveries } from './resources.ts'
 import { visibleTo } from './visibility.ts'
 import { lockActive } from './webhooks.ts'
 
-/** Deliveries of one transaction: on an embedded engine, which does nothing else meanwhile, a few. */
+/** The deliveries of one transaction. An embedded engine does nothing else meanwhile, so it gets few. */
 const BATCH = { server: 500, embedded: 50 }
 /** Events whose deliveries are looked up at once; each may have been sent again often. */
 const ALIKE = 50
