@@ -2,31 +2,31 @@ import type { Clock } from '../clock.ts'
 import { createConducts } from './conduct.ts'
 import type { Job, Settlement, Triage } from './queue.ts'
 
-// Shares out the places of one process. There are `concurrency` places for attempts in flight, and twice as many for jobs
-// in memory, which include waiting and unrecorded attempts.
+// Shares out the places of one process. There are `concurrency` places for attempts in flight, and twice as many for
+// jobs in memory, which include waiting and unrecorded attempts.
 //
 // Tenants. A tenant (the access token that created a webhook) may take one more place while it has less than three
-// times the free ones. Alone it reaches three quarters. If n tenants take all they can, each has 3 of 3n + 1 places, and
-// one of 3n + 1 stays free for the next tenant. Places go to the tenants in turn, then to their webhooks in turn.
+// times the free ones. Alone it reaches three quarters. If n tenants take all they can, each has 3 of 3n + 1 places,
+// and one of 3n + 1 stays free for the next tenant. Places go to the tenants in turn, then to their webhooks in turn.
 //
 // Webhooks. A webhook may take one more place while it has less than half of what its tenant may still take. Alone it
 // reaches a quarter of all places. However many webhooks of a tenant take all they can, twice the share of one stays
 // free for the next.
 //
-// Endpoints that do not answer. An attempt without an answer for half a second is set aside: it continues, and its place
-// becomes free. Four times `concurrency` attempts may be set aside. A webhook is silent if it has attempts aside and no
-// answer since they began: it may have less than an eighth of the remaining places aside. The last eighth of a tenant's
-// places is for webhooks that have answered this process. An endpoint that has timed out repeatedly, or has just
-// answered 429, is only probed until it answers: one attempt at a time, and all probed endpoints together a quarter of
-// the places.
+// Endpoints that do not answer. An attempt without an answer for half a second is set aside: it continues, and its
+// place becomes free. Four times `concurrency` attempts may be set aside. A webhook is silent if it has attempts aside
+// and no answer since they began: it may have less than an eighth of the remaining places aside. The last eighth of a
+// tenant's places is for webhooks that have answered this process. An endpoint that has timed out repeatedly, or has
+// just answered 429, is only probed until it answers: one attempt at a time, and all probed endpoints together a
+// quarter of the places.
 //
 // Recovered deliveries come after new ones: they take less than an eighth of the free places at a time.
 //
 // Pings have separate places (pings.ts), and appear here only for their leases.
 //
-// Several processes share the queue, each with its own shares. So a webhook has at most a quarter of all places, and one
-// process holds each delivery. A hold (429) is in the database, and each process respects it from its next claim on.
-// There is no guarantee that a webhook has fewer connections than its share times the number of processes; that a
+// Several processes share the queue, each with its own shares. So a webhook has at most a quarter of all places, and
+// one process holds each delivery. A hold (429) is in the database, and each process respects it from its next claim
+// on. There is no guarantee that a webhook has fewer connections than its share times the number of processes; that a
 // process stops deliveries that it took before a hold, at most its share; or of any order of deliveries.
 
 /** A claimed job in this process, from its claim to its record. */
