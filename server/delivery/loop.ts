@@ -32,7 +32,7 @@ const DROPPED_AT_ONCE = 32
 const ENDING_MS = 1_000
 /** How long each process has after an outage to record the attempts that it made meanwhile. */
 const RESUME_MS = 4 * OUTAGE_MS
-/** How often a slow database is asked whether a ping may be sent. */
+/** How many times a slow database is asked whether a ping may be sent. */
 const MOST_READS = 5
 
 export type DeliveryLoop = {

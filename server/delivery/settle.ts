@@ -19,7 +19,7 @@ const UNTIL_INACTIVE_MS = 5_000
 
 /**
  * Records attempts and their outcomes: log, deliveries and queue in one transaction. Their effect on webhooks is
- * written apart (`keeper.ts`), so nothing here waits for a webhook's row.
+ * written separately (`keeper.ts`), so nothing here waits for a webhook's row.
  *
  * @param now called when the deliveries are locked
  * @param options.waitsForLines it queues up for lines that others have locked, before it locks anything else
