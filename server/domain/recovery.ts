@@ -23,8 +23,8 @@ const CLOCKS_APART_MS = 1_000
 const BUDGET_MS = 15_000
 
 /**
- * The progress of a recovery: the number of queued deliveries that the caller sees, for the events up to `after`, of
- * all up to `end`.
+ * The progress of a recovery of the events up to `end`: it has come to `after`, and has queued `queued` deliveries that
+ * the caller sees.
  */
 export type Recovery = {
   webhookId: string

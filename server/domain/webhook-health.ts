@@ -11,7 +11,7 @@ type Derived = Extract<Field, { kind: 'derived' }>
 const DAY_MS = 24 * 3600 * 1000
 const ENDED = deliveryStatuses.filter(status => status !== 'pending')
 
-/** For each webhook, the visible deliveries of the last 24 h by their end, and the number that are pending. */
+/** For each webhook, the number of visible deliveries that ended in the last 24 h, by status, and that are pending. */
 export const healthOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   object: {
