@@ -234,9 +234,7 @@ export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource):
   return undefined
 }
 
-/**
- * An admin sees the tokens whose organisations it sees, if they have any. Any other token sees only itself.
- */
+/** An admin sees the tokens whose organisations it sees, if they have any. Any other token sees only itself. */
 const visibleAccessTokens: Rule = token => builder => {
   if (!may(token, 'admin')) return void builder.where('access_tokens.id', token.id)
   if (token.seesAllOrganisations) return
