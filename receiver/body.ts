@@ -45,7 +45,7 @@ export interface KeptBody {
   body?: unknown
 }
 
-/** The body's bytes, from the stream or from where a framework kept them. Throws a Fault if they cannot be had. */
+/** The body's bytes, from the stream or from where a framework kept them. Throws a Fault if they are unavailable. */
 export const readNodeBody = async (request: NodeRequest, kept: KeptBody): Promise<Bytes> => {
   const raw = [kept.rawBody, kept.body].find(isRaw)
   if (raw !== undefined) return bytesOf(raw)
@@ -80,7 +80,7 @@ const readNodeStream = (request: NodeRequest): Promise<Bytes> =>
     for (const [event, listener] of Object.entries(listeners)) request.on(event, listener)
   })
 
-/** The body's bytes. Throws a Fault if they cannot be had. */
+/** The body's bytes. Throws a Fault if they are unavailable. */
 export const readFetchBody = async (request: Request): Promise<Bytes> => {
   if (request.bodyUsed) throw alreadyRead()
   const reader = request.body?.getReader()

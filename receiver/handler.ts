@@ -26,7 +26,7 @@ export interface HandlerContext<Native = unknown> {
  */
 export type Handler<Native = unknown, Event = TidingsEvent> = (event: Event, context: HandlerContext<Native>) => unknown
 
-/** The progress of a request, for whoever waits for it. */
+/** The progress of a request. */
 export interface Progress {
   waitingFor: string
   /** Aborts once the request was answered because time was up. */

@@ -13,8 +13,8 @@ import type { DeliveryRequest, DeliveryToken, VerifiedDelivery } from './verify.
 const CLAIM_SECONDS = 60
 /**
  * How long a handled event is remembered, in seconds. A token is valid for 5 minutes, but Tidings may send new ones
- * with the same `jti` until it sees a 2XX: the retries take 85 minutes, and a webhook that answers 429 is waited for 72
- * hours, and at most 24 more.
+ * with the same `jti` until it sees a 2XX. The retries take 85 minutes. While a webhook answers 429, Tidings waits for
+ * 72 hours, with one last wait of at most 24 hours.
  */
 const HANDLED_SECONDS = 96 * 3600
 /** The number of deliveries whose attempts are counted. */

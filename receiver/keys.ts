@@ -4,7 +4,7 @@ import { isObject } from '../shared/token-format.ts'
 
 /**
  * Returns the public keys that a token may be checked with; called for each token with its `kid`. Rejects if the keys
- * cannot be had. `waitUntil` keeps a runtime alive for work after the answer.
+ * are unavailable. `waitUntil` keeps a runtime alive for work after the answer.
  */
 export type KeySource = (kid: string | undefined, context?: KeyContext) => readonly Jwk[] | Promise<readonly Jwk[]>
 

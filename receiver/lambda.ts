@@ -1,7 +1,7 @@
 import { toBytes } from '../shared/bytes.ts'
 import { type AdapterArguments, receiverOf } from './receiver.ts'
 
-/** The part of a function URL's event (payload format 2.0, as of an HTTP API) that the receiver uses. */
+/** The part of a function URL's event (payload format 2.0, the same as an HTTP API's) that the receiver uses. */
 export interface LambdaUrlEvent {
   requestContext?: { http?: { method?: string } }
   headers?: Record<string, string | undefined>
@@ -38,7 +38,7 @@ export const lambdaReceiver = <Native extends LambdaUrlEvent = LambdaUrlEvent>(
       request: event,
       waitUntil: promise => afterwards.push(promise),
     })
-    // After a 503 for want of time, nothing else is waited for.
+    // If time was up (503), it waits for nothing else.
     if (status !== 503) await Promise.all(afterwards)
     const { connection: _, ...allowed } = headers
     return { statusCode: status, headers: allowed, body }

@@ -9,7 +9,7 @@ export interface WebhookIdKeeper {
 
 /**
  * A value for the option `webhookId` that learns: it saves the webhook's id from the first verified ping, that of the
- * registration, and accepts no other webhook from then on. It trusts whoever registers the endpoint's URL first, so
+ * registration, and accepts no other webhook from then on. It trusts the first webhook for the endpoint's URL, so
  * register your webhook before you publish the URL.
  *
  * @example

@@ -133,7 +133,7 @@ const track =
     return read
   }
 
-/** Has the platform wait for work that goes on after the answer. */
+/** Makes the platform wait for work that continues after the answer. */
 const outlive = (working: Promise<void>, { waitUntil }: DeliveryRequest, told: Reports): void => {
   const ended = working.catch(error => told.failed(error instanceof Fault ? (error.cause ?? error) : error))
   waitUntil?.(ended)

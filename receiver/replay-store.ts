@@ -23,7 +23,7 @@ export interface ReplayStore {
   /**
    * Records that the event was handled: for `seconds` from now every claim answers `handled` with `receipt`, a text of
    * up to 200 printable ASCII characters. Returns false and changes nothing if another owner has the key by now. The
-   * owner of a lapsed claim that nobody took since may still record.
+   * owner of a lapsed claim may still record if no other caller has claimed the key since.
    */
   record(key: string, owner: string, receipt: string, seconds: number): boolean | Promise<boolean>
   /**

@@ -19,7 +19,7 @@ export interface DeliveryRequest {
   request?: unknown
   /** Keeps the runtime alive for work after the answer. */
   waitUntil?: ((promise: Promise<unknown>) => void) | undefined
-  /** Whether something else has answered already, or nobody waits for an answer. */
+  /** Whether something else has answered already, or the client no longer waits for an answer. */
   isAnswered?: (() => boolean) | undefined
 }
 
@@ -131,7 +131,7 @@ const readBody = async (body: DeliveryRequest['body']): Promise<Bytes> => {
 const asFault = (error: unknown): Fault =>
   error instanceof Fault ? error : new Fault('body_incomplete', 'The body could not be read.', { cause: error })
 
-/** If keys cannot be had, that is not the sender's fault: the answer is no 4XX, which would end the delivery. */
+/** Unavailable keys are not the sender's fault: the answer is not a 4XX, which would end the delivery. */
 const published = async (
   keys: KeySource,
   kid: string | undefined,

@@ -36,8 +36,8 @@ export const metricsPage = async (): Promise<string> => {
 \`GET /metrics\` answers in Prometheus' text format. With \`TIDINGS_METRICS_PORT\` that port serves it, and the public
 one does not. The processes of one \`tidings server start --processes\` answer together. Metrics from the database
 (\`tidings_queue_…\`, \`tidings_webhooks\`, \`tidings_purge_lag_seconds\`) are the same on every server: take
-\`max\`, not \`sum\`. A process queries them when they are scraped, at most every 10 s and for a hundredth of the
-time. If the database has been away for two minutes, they are missing and \`tidings_database_up\` is 0.
+\`max\`, not \`sum\`. A process queries them when they are scraped, at most every 10 s and for at most 1 % of the
+time. If the database has been unreachable for two minutes, they are missing and \`tidings_database_up\` is 0.
 
 There are also \`process_…\` and \`nodejs_…\`: memory, processor time, open files, garbage collection.
 [The dashboard](../../deploy/grafana.json) shows them, and [the alerts](../../deploy/alerts.yaml) use them.

@@ -127,8 +127,8 @@ const environment = z.object({
     .describe('`true` behind a reverse proxy: signatures are checked against host and path of ' + '`TIDINGS_BASE_URL`'),
   TIDINGS_ISSUER_URL: url.optional().describe('`iss` of delivery tokens; by default the base URL'),
   TIDINGS_MASTER_KEY: parsed(masterKeys).describe(
-    '32 bytes in base64: `openssl rand -base64 32`. Encrypts secrets and private keys at rest. Several with commas ' +
-      'while one replaces the other: the first seals, all open',
+    '32 bytes in base64: `openssl rand -base64 32`. Encrypts secrets and private keys at rest. Several, ' +
+      'separated by commas, while one replaces another: the first seals, all open',
   ),
   TIDINGS_ROLES: parsed(roleList)
     .default([...roles])
@@ -143,7 +143,7 @@ const environment = z.object({
     .describe('`true` refuses webhooks that are not https'),
   TIDINGS_RETRY_SCHEDULE: parsed<readonly number[]>(parseRetrySchedule)
     .default(RETRY_SCHEDULE_MS)
-    .describe('waits in seconds between the attempts at a delivery, with commas; for rehearsals'),
+    .describe('waits in seconds between the attempts at a delivery, separated by commas; for tests'),
   TIDINGS_RATE_LIMIT: integer(0, 10_000_000)
     .default(60_000)
     .describe('requests a minute for each access token, over all processes; 0 for no limit'),

@@ -153,7 +153,7 @@ export const listenCommand = () =>
             arrivals: id => arrivals.get(id) ?? 0,
             say: text => output.warning(text),
           })
-          // Whoever has the permission read knows its other attempts.
+          // Comparing attempts with arrivals needs the permission read.
           if (registered.mayRead) reachability.start()
         } else {
           output.message(`Register it in another terminal with: tidings webhooks create ${url}`)

@@ -24,7 +24,7 @@ export const setUpNetwork = (caFileFlag: string | undefined, environment: NodeJS
   })
 }
 
-/** The file of authorities to trust besides Node's. */
+/** The file of authorities to trust in addition to Node's. */
 export const caFileSetting = (flag: string | undefined, environment: NodeJS.ProcessEnv): Setting | undefined => {
   if (flag !== undefined) return { value: flag, source: '--ca-file' }
   const { TIDINGS_CA_FILE: value } = environment

@@ -79,7 +79,7 @@ export class Session {
     return connect(this.settings)
   }
 
-  /** The file of authorities that are trusted besides Node's own. */
+  /** The file of authorities that are trusted in addition to Node's own. */
   get caFile(): Setting | undefined {
     return caFileSetting(this.#flags.caFile, process.env)
   }
@@ -107,7 +107,7 @@ export class Session {
     return this.output.waiting(this.url.host, this.#send<Data>(document, variables))
   }
 
-  /** As graphql, for polling: it gives up sooner, and the caller reports that. */
+  /** The same as graphql for polling: it gives up sooner, and the caller reports that. */
   async look<Data>(document: string, variables: object = {}): Promise<Data> {
     return this.#send(document, variables, LOOK_TIMEOUT_MS)
   }

@@ -10,7 +10,7 @@ export const printable = (text: string): string =>
     found.length > 1 || found === '\n' || found === '\t' ? found : spelledOut(found),
   )
 
-/** As `printable`, for text without colours. */
+/** The same as `printable` for text without colours. */
 export const plain = (text: string): string => text.split('\n').map(neutralise).join('\n')
 
 /** JSON with the same characters escaped, which JSON itself leaves alone above U+001F. The value stays the same. */

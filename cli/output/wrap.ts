@@ -38,26 +38,23 @@ const foldLine = (line: string, columns: number): string => {
   }
   const beside = displayWidth(lead) <= columns / 2 ? indented(displayWidth(lead)) : undefined
   if (beside !== undefined) return lead + beside
-  // A name that leaves no room beside it stands above.
+  // A name without room beside it is printed above.
   const below = lead === '' ? undefined : indented(BELOW)
   if (below === undefined) return line
   return `${lead.trim() === '' ? '' : `${lead.trimEnd()}\n`}${' '.repeat(BELOW)}${below}`
 }
 
-/** An id fits behind it on the narrowest terminal that is thought of, which has 40 columns. */
+/** The indent below a name. An id still fits on the narrowest supported terminal, of 40 columns. */
 const BELOW = 4
 
 /** A name and the gap after it, with colour codes. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: it is what colour codes begin with
 const LEAD = /^(?: *\S+(?: \S+)*? {2,}(?:\u001b\[\d+m *)*| +)/
 
-/** What help is written for; more is taken where there is more. */
+/** The width for which help is written. */
 export const HELP_WIDTH = 80
 
-/**
- * Help in a terminal that is narrower than it was written for: paragraphs run anew, and commands go on behind a
- * backslash.
- */
+/** Fits help to a narrower terminal: rewraps paragraphs, and continues commands after a backslash. */
 export const fitHelp = (text: string, columns: number | undefined): string => {
   if (columns === undefined || columns >= HELP_WIDTH) return text
   return text
@@ -76,17 +73,17 @@ export const fitHelp = (text: string, columns: number | undefined): string => {
     .join('\n')
 }
 
-/** A command that goes on in other lines. */
+/** A command that continues on further lines. */
 const CONTINUED = /^ {2}\$ (?:.* \\\n)+.*$/gm
-/** What it is for, or the command itself, unless that is explained beside it. */
+/** An example's purpose or its command, unless the command is explained beside it. */
 const EXAMPLE = /^ {2}([$#]) ((?:(?! {2}).)*)$/
 
-/** A line of prose, and the first word of the next, which it may have had no room for. */
+/** A line of prose, and the first word of the next line. */
 const BROKEN = /^[^\s](?:(?! {2}).)*\n(?=([^\s]+)(?:(?! {2}).)*$)/gm
 
 /**
- * A line for a shell over as many lines as it needs, each but the last continued with a backslash; what is quoted stays
- * whole. It stands behind a prompt of four columns, or its indent.
+ * Breaks a shell command into lines, each but the last continued with a backslash. Quoted text stays whole. Leaves four
+ * columns for a prompt or an indent.
  */
 export const foldCommand = (line: string, columns = HELP_WIDTH): string => {
   const words = line.match(/(?:'[^']*'|"[^"]*"|\S)+/g) ?? []
@@ -99,6 +96,6 @@ export const foldCommand = (line: string, columns = HELP_WIDTH): string => {
   return folded.join(' \\\n  ')
 }
 
-/** The terminal columns left for text after an indent; a hundred without a terminal. */
+/** The terminal columns left for text after an indent; without a terminal, of 100 columns. */
 export const roomFor = (indent: number): number =>
   Math.max(30, (process.stdout.isTTY ? process.stdout.columns : 100) - indent)

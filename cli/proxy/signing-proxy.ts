@@ -16,7 +16,7 @@ export type Passed = { method: string; path: string; status: number; durationMs:
 export type SigningProxy = { url: string; close(): Promise<void> }
 
 /**
- * Signs requests from this machine and forwards them. Whoever reaches the proxy acts with the access token, so it
+ * Signs requests from this machine and forwards them. Any program that reaches it acts with the access token, so it
  * listens on loopback only, and refuses web pages, through which any visited site could reach it.
  *
  * @param options.port 0 takes any free one

@@ -30,8 +30,8 @@ const PENDING_A_LOOK = 4 * MARKS_PAGE
 
 /**
  * Finds changed deliveries by polling. New ones are found by their ids, which are indexed and in the order of time (RFC
- * 9562 section 5.7), pending ones by asking for them, so that a look costs the same in a table of millions. Each end is
- * reported once; of several attempts between two looks only the last one.
+ * 9562 section 5.7), pending ones by their ids too, so that a look costs the same in a table of millions. Each end is
+ * reported once, and of several attempts between two looks only the last one.
  */
 export class DeliveryWatch {
   readonly #ask: Ask

@@ -31,7 +31,7 @@ const WHOLE = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const END = /^(?=.{4,35}$)[0-9a-f]*(-[0-9a-f]+)*$/i
 
 /**
- * The id meant by an id, by a unique end of an id, or by a webhook's name or URL. Anything else is left to the server.
+ * Resolves an id, a unique end of an id, or a webhook's name or URL, to the id. Leaves anything else to the server.
  * Throws a CliError: exit code 3 if nothing matches, 2 if several match.
  */
 export const resolveId = async (session: Session, resource: Resource, given: string): Promise<string> => {
@@ -53,14 +53,14 @@ export const resolveId = async (session: Session, resource: Resource, given: str
   )
 }
 
-/** As resolveId for several; undefined if none are given. */
+/** Resolves several ids like resolveId; undefined if none are given. */
 export const resolveIds = async <Given extends string[] | undefined>(
   session: Session,
   resource: Resource,
   given: Given,
 ): Promise<Given | string[]> => given && Promise.all(given.map(one => resolveId(session, resource, one)))
 
-/** As resolveId for a filter, which would otherwise silently find nothing. Undefined if none is given. */
+/** Resolves the id of a filter, which would otherwise silently find nothing. Undefined if none is given. */
 export const existingId = async <Given extends string | undefined>(
   session: Session,
   resource: Resource,

@@ -3,7 +3,7 @@ import { neutralise } from '../output/neutralise.ts'
 import { jwksUrl } from './jwks.ts'
 import { clockAhead, onTime } from './time-advice.ts'
 
-/** The circumstances of a verification besides the token. */
+/** The circumstances of a verification, apart from the token. */
 export interface Circumstances {
   token: string
   /** URL or file of the keys. */
@@ -132,7 +132,7 @@ const NAMES = {
   hash: 'fragment',
 }
 
-/** `They differ in port and path. `; empty where that says nothing. */
+/** `They differ in port and path. `; empty if the two cannot be compared. */
 const difference = (expected: string | undefined, found: unknown): string => {
   const [one, other] = [expected, found].map(value => (typeof value === 'string' ? URL.parse(value) : null))
   if (!one || !other) return ''

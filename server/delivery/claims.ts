@@ -31,8 +31,8 @@ const presentOf = <T extends Head>(heads: T[]): T[] => {
 
 export type Claims = {
   /**
-   * Whether due rows were passed over because their webhook or tenant has its share or is held. Claims then take turns,
-   * and a free place is a reason to look.
+   * Whether due rows were skipped because their webhook or tenant has reached its share or is held. Then claims take
+   * turns, and a free place is a reason to look.
    */
   readonly isCrowded: boolean
   /** Reports that a due delivery has no place. */
@@ -45,12 +45,12 @@ export type Claims = {
    * @returns milliseconds until there may be more to claim: 0 for now; undefined if the head of the queue decides
    */
   claimDue(now: number): Promise<number | undefined>
-  /** Gives back what it may have claimed when the connection broke, because nobody else knows of it. */
+  /** Gives back rows that it may have claimed when the connection broke, because no other process knows of them. */
   forgetDoubtful(now: number): Promise<void>
 }
 
 /**
- * Claims for the places of this process: the longest due rows first, or by turns of the webhooks if one has its share.
+ * Claims for the places of this process: the longest due rows first, or webhooks in turn if one has reached its share.
  *
  * @param given.onPast called when it meets rows of past epochs, which have to be swept
  */
@@ -83,8 +83,8 @@ export const createClaims = ({
   }
 
   /**
-   * Claims for tenants and their webhooks by turns, skipping those that have their share, are held, or are being swept,
-   * so that nobody waits behind their backlog.
+   * Claims for tenants and their webhooks in turn. Skips those that have reached their share, are held, or are being
+   * swept, so that others do not wait behind their backlog.
    */
   const claimByTurns = async (now: number): Promise<number | undefined> => {
     const isFresh = await readHeads(now)

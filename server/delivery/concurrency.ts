@@ -2,31 +2,32 @@ import type { Clock } from '../clock.ts'
 import { createConducts } from './conduct.ts'
 import type { Job, Settlement, Triage } from './queue.ts'
 
-// Decides who gets the places of one process. There are `concurrency` places to send in, and twice as many in memory,
-// which include waiting and unrecorded attempts.
+// Shares out the places of one process. There are `concurrency` places for attempts in flight, and twice as many for
+// jobs in memory, which include waiting and unrecorded attempts.
 //
 // Tenants. A tenant (the access token that created a webhook) may take one more place while it has less than three
-// times the free ones. Alone it reaches three quarters. Of n tenants that take all they can, each reaches 3 in 3n + 1,
-// and one in 3n + 1 stays free for the next tenant. Places go round by tenants, then by their webhooks.
+// times the free ones. Alone it reaches three quarters. If n tenants take all they can, each has 3 of 3n + 1 places,
+// and one of 3n + 1 stays free for the next tenant. Places go to the tenants in turn, then to their webhooks in turn.
 //
 // Webhooks. A webhook may take one more place while it has less than half of what its tenant may still take. Alone it
-// reaches a quarter of all places; however many webhooks of a tenant take all they can, twice the share of one stays
+// reaches a quarter of all places. However many webhooks of a tenant take all they can, twice the share of one stays
 // free for the next.
 //
-// Endpoints that do not answer. An attempt without an answer for half a second is set aside, and its place becomes
-// free. There are four times as many places aside as to send in. A silent webhook (it has attempts aside, and no answer
-// since they began) may have less than an eighth of the remaining places aside. The last eighth of a tenant's places is
-// for webhooks that have answered this process. An endpoint that has timed out repeatedly, or has just answered 429, is
-// only probed until it answers: one attempt at a time, and all probed endpoints together a quarter of the places.
+// Endpoints that do not answer. An attempt without an answer for half a second is set aside: it continues, and its
+// place becomes free. Four times `concurrency` attempts may be set aside. A webhook is silent if it has attempts aside
+// and no answer since they began: it may have less than an eighth of the remaining places aside. The last eighth of a
+// tenant's places is for webhooks that have answered this process. An endpoint that has timed out repeatedly, or has
+// just answered 429, is only probed until it answers: one attempt at a time, and all probed endpoints together a
+// quarter of the places.
 //
 // Recovered deliveries come after new ones: they take less than an eighth of the free places at a time.
 //
-// Pings have places of their own (pings.ts), and appear here only for their leases.
+// Pings have separate places (pings.ts), and appear here only for their leases.
 //
-// Several processes share the queue, each with its own shares. So a webhook has at most a quarter of all places, one
-// process holds each delivery, and all processes respect a hold (429), which is in the database and which each process
-// reads with its next claim. Not promised: fewer connections of a webhook than its share times the number of processes;
-// that a process stops deliveries which it had taken before the hold, at most its share; and any order of deliveries.
+// Several processes share the queue, each with its own shares. So a webhook has at most a quarter of all places, and
+// one process holds each delivery. A hold (429) is in the database, and each process respects it from its next claim
+// on. There is no guarantee that a webhook has fewer connections than its share times the number of processes; that a
+// process stops deliveries that it took before a hold, at most its share; or of any order of deliveries.
 
 /** A claimed job in this process, from its claim to its record. */
 export type Place = {
@@ -167,7 +168,7 @@ export const createPlaces = ({
 
   const asideLeft = (tenant: Counts): number => (7 * (asideSize - all.aside) - tenant.aside) / 8
 
-  /** Whether one more job fits into `pool`, besides the present ones and those of `draft`. */
+  /** Whether one more job fits into `pool`, in addition to the present ones and those of `draft`. */
   const mayTake = (pool: Pool, { webhookId, tenantId, recovered }: Claimable, draft?: Draft): boolean => {
     const lane = lanes.get(webhookId)
     const tenant = lane?.tenant ?? tenants.get(tenantId)
@@ -176,7 +177,7 @@ export const createPlaces = ({
     const drafted = draft?.lanes.get(webhookId) ?? 0
     const own = (lane ? lane[pool] + lane.aside : 0) + drafted
     if (conducts.isProbed(webhookId)) {
-      // The job that it has is the one to send.
+      // For `sending`, its only job in memory is the one to be sent.
       const others = pool === 'memory' ? own : (lane?.sending ?? 0) + (lane?.aside ?? 0)
       return others === 0 && (!draft || draft.probed < mostProbed)
     }
@@ -254,7 +255,7 @@ export const createPlaces = ({
     return place
   }
 
-  /** Sets attempts aside that have had no answer for long, while their tenant has room aside. */
+  /** Sets aside attempts that have had no answer for long, while their tenant has room for that. */
   const tick = (): void => {
     const began = performance.now() - ASIDE_AFTER_MS
     const before = all.aside
@@ -382,8 +383,8 @@ export const createPlaces = ({
     },
 
     /**
-     * How many more of each of these may be taken, by turns up to `limit` in total: by tenants, then webhooks, new
-     * before recovered; none for those that have their share.
+     * How many more of each of these may be taken, up to `limit` in total: tenants in turn, then their webhooks, new
+     * before recovered; none for those that have reached their share.
      */
     quotas<T extends Claimable>(claimables: T[], limit: number): Map<T, number> {
       const quotas = new Map<T, number>()
@@ -440,7 +441,7 @@ export const createPlaces = ({
     /** Adds a job that has a place elsewhere and so does not wait, such as a ping. */
     startNow: (job: Job, leaseEnd: number): Place => enter(job, leaseEnd, 'ping'),
 
-    /** Takes the next job to send, if there is a free place and a job that may have it, by turns of the tenants. */
+    /** Takes the next job to send, tenants in turn, if there is a free place and a job that may have it. */
     next(): Place | undefined {
       for (let place = nextWaiting(); place; place = nextWaiting()) {
         // The process was frozen past the lease: another process may have the delivery now.

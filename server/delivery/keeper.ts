@@ -146,7 +146,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
   }
 }
 
-/** @returns the ids of the webhooks whose rows are locked now; with a wait, of all that exist */
+/** @returns the ids of the webhooks whose rows it has locked: those that are free or, with a wait, all that exist */
 const lock = async (trx: Knex.Transaction, ids: string[], isPatient: boolean): Promise<Set<string>> => {
   const { forUpdate, forUpdateSkipLocked, within } = dialectOf(trx)
   const select = `SELECT id FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id`

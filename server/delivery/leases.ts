@@ -73,7 +73,7 @@ export const keepExtending = ({
   )
   return {
     /**
-     * Extends leases that may have run out, such as after the process stood still or lost its database, so that it does
+     * Extends leases that may have run out, such as after the process was frozen or lost its database, so that it does
      * not claim deliveries that it is already sending.
      */
     async renew(): Promise<void> {

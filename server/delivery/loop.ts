@@ -22,7 +22,7 @@ import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
 import type { DeliveryWatch } from './watch.ts'
 
-/** How late this process finds deliveries that another has queued. Its own wake it at once. */
+/** How late this process finds deliveries that another has queued. Its own deliveries wake it at once. */
 const POLL_MS = 1_000
 /** How long free places are collected, so that a claim is worth its transaction. */
 const GATHER_MS = 10
@@ -30,9 +30,9 @@ const GATHER_MS = 10
 const DROPPED_AT_ONCE = 32
 /** How long a webhook is left alone that is about to become inactive. */
 const ENDING_MS = 1_000
-/** How long each process has after an outage to record what it sent meanwhile. */
+/** How long each process has after an outage to record the attempts that it made meanwhile. */
 const RESUME_MS = 4 * OUTAGE_MS
-/** How often a slow database is asked whether a ping may be sent. */
+/** How many times a slow database is asked whether a ping may be sent. */
 const MOST_READS = 5
 
 export type DeliveryLoop = {
@@ -109,7 +109,7 @@ export const startDeliveryLoop = (
   let mayBeDue = true
   let failing = false
   let stopping = false
-  /** Transactions that are not committed by now are not waited for: one may hang. */
+  /** Does not wait for transactions that are still open: one may hang. */
   let isLate = false
   let looking: Promise<void> | undefined
 
@@ -246,7 +246,7 @@ export const startDeliveryLoop = (
       else if (place.job.line !== null) wake()
       await (following ?? keeper.follow(settlement))
       if (outcome.status === 'cancelled') sweeper?.look()
-      // Other webhooks may have to be told.
+      // Other webhooks may have to be notified.
       if (outcome.status === 'cancelled' || outcome.status === 'dropped') wake()
       return settlement
     } catch (error) {
@@ -266,7 +266,7 @@ export const startDeliveryLoop = (
   }
 
   const mayBegin = (place: Place): boolean => {
-    // Connecting may have taken long, and the process may have stood still.
+    // Connecting may have taken long, or the process may have been frozen.
     if (stoppedPlaces.has(place) || !recheck.mayBegin() || place.leaseEnd <= clock.now()) return false
     sent.add(place)
     return true

@@ -20,7 +20,7 @@ export type History = {
 /** What happens to a delivery and its webhook. */
 export type Outcome =
   | { status: 'delivered' }
-  /** `handledBefore`: the receiver claims so. That counts only if an earlier attempt left it open (`settle.ts`). */
+  /** `handledBefore`: the receiver claims it. This counts only if an earlier attempt left it open (`settle.ts`). */
   | { status: 'rejected'; handledBefore?: true }
   | { status: 'dropped'; reason: 'retries_exhausted' | 'throttled_too_long' }
   /** The webhook becomes inactive, which cancels this delivery and all others that are pending for it. */

@@ -1,8 +1,7 @@
 import { TidingsError } from '../../shared/errors.ts'
 
-// Pings, on registration and on demand, have places of their own, so that slow endpoints take no places from
-// deliveries. Few are in flight for a token, fewer for a webhook; some more wait for a while, served by turns of the
-// tokens.
+// Pings, on registration and on demand, have separate places, so that slow endpoints take no places from deliveries. A
+// token may have few in flight, and a webhook fewer. Some more wait for a limited time; tokens take turns.
 
 const OF_TOKEN = 4
 const OF_WEBHOOK = 2
@@ -14,7 +13,7 @@ type Pinger = { tokenId: string; webhookId: string }
 
 export type Pings = ReturnType<typeof createPings>
 
-/** @param concurrency the most attempts in flight; an eighth as many pings are in flight besides */
+/** @param concurrency the most attempts in flight; in addition, an eighth as many pings may be in flight */
 export const createPings = ({ concurrency }: { concurrency: number }) => {
   const size = Math.max(OF_TOKEN, concurrency / 8)
   const inFlight = new Set<Pinger>()

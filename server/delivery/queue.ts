@@ -19,10 +19,10 @@ import type { Rider } from './rider.ts'
 //    out is simply due again, for any process. No transaction is open while sending. A fresh row may be inserted as if
 //    the inserting process had claimed it (`couriers.ts`).
 // 3. `attempt` increases with each claim, so no two attempts of a delivery have the same number, whoever makes them.
-//    The change itself is conditional on the row being as it was read. Locks only keep claims from meeting, and some
-//    engines cannot skip locked rows.
+//    The change itself is conditional on the row being as it was read. Locks only reduce conflicts between claims, and
+//    some engines cannot skip locked rows.
 // 4. An outcome counts only under the lease of its claim. The exception is a 2XX: the receiver has acknowledged the
-//    event, so the delivery is delivered, whoever has its lease now and even if it was cancelled meanwhile.
+//    event, so the delivery is delivered, whichever process has its lease and even if it was cancelled meanwhile.
 // 5. Every attempt is logged, even one that no longer counts. A process that dies leaves a row that the next claim logs
 //    as lost.
 // 6. A row that waits for its turn in a line (`domain/lines.ts`) is never due, and has no lease.
@@ -522,8 +522,8 @@ const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void>
 }
 
 /**
- * When the next delivery falls due; undefined when none is waiting. Reads the head of an index, and what somebody else
- * wants to know along with it.
+ * When the next delivery falls due; undefined when none is waiting. Reads the head of an index, and the rider's columns
+ * along with it.
  */
 export const nextDue = async ({ knex }: Database, rider?: Rider): Promise<number | undefined> => {
   const head = 'SELECT due_at FROM delivery_queue ORDER BY due_at LIMIT 1'

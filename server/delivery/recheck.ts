@@ -99,7 +99,7 @@ export const createRecheck = (given: {
       const { webhookId, deliveryId, epoch, lease } = place.job
       const webhook = webhooks.get(webhookId)
       const hasEnded = webhook?.status !== 'active' || webhook.epoch > epoch
-      // A process that stood still or lost its database past a lease may have received the answer, and records it when
+      // A process that was frozen or lost its database past a lease may have received the answer, and records it when
       // it is back.
       const isOthers = leases.get(deliveryId) !== lease
       if (hasEnded || isOthers || unseen.has(place)) return [{ place, until: 0 }]

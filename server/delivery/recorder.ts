@@ -93,7 +93,7 @@ export const createRecorder = ({
   }
 
   const recordPatiently = async (one: Waiting): Promise<void> => {
-    // What goes wrong here goes wrong in the next batch, too, and is judged there.
+    // An error here recurs in the next batch, which handles it.
     const held = await settle(database, [one.settlement], clock.now, { waitsForLines: true }).catch(() => [one])
     patient -= 1
     if (held.length === 0) one.recorded()

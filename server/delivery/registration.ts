@@ -31,7 +31,7 @@ export type Registrant = {
   loop: DeliveryLoop
   /** Runs a change in a transaction that holds the calling token. */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
-  /** As `change`, for reads only. */
+  /** The same as `change`, for reads only. */
   look<T>(work: (change: Change) => Promise<T>): Promise<T>
 }
 
@@ -59,7 +59,7 @@ export const upsertWebhook = <T>(
 ): Promise<Stored<T>> =>
   id === undefined ? createWebhook(registrant, input, read) : store(registrant, id, input, read)
 
-/** How often a webhook is pinged anew because others keep changing it, before this gives up. */
+/** How often a webhook that others keep changing is pinged again before the call gives up. */
 const MOST_ROUNDS = 4
 
 const store = async <T>(registrant: Registrant, id: string, input: WebhookInput, read: Read<T>): Promise<Stored<T>> => {

@@ -1,7 +1,7 @@
-/** What somebody else wants to know of the database, read along with what the loop reads in any case. */
+/** Columns that another part of the process adds to a query that the delivery loop runs anyway. */
 export type Rider = {
-  /** The columns of one row, of subqueries that read an index's end; undefined while there is nothing to ask. */
+  /** Subqueries that read the end of an index, as columns of one row; undefined while none are needed. */
   columns(): string | undefined
-  /** Told what they were. */
+  /** Receives their values. */
   brought(row: object): void
 }

@@ -12,14 +12,14 @@ const AGAIN = { againForMs: 500 }
 const ONE_TRY = { againForMs: 0 }
 
 /**
- * A delivery waits this long for its webhook to become inactive, which cancels it. If nobody has done that by then, the
+ * A delivery waits this long for its webhook to become inactive, which cancels it. If that does not happen, the
  * responsible process has ended, and the delivery is sent again.
  */
 const UNTIL_INACTIVE_MS = 5_000
 
 /**
  * Records attempts and their outcomes: log, deliveries and queue in one transaction. Their effect on webhooks is
- * written apart (`keeper.ts`), so nothing here waits for a webhook's row.
+ * written separately (`keeper.ts`), so nothing here waits for a webhook's row.
  *
  * @param now called when the deliveries are locked
  * @param options.waitsForLines it queues up for lines that others have locked, before it locks anything else

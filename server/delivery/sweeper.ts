@@ -4,7 +4,7 @@ import { type Database, rows } from '../database/connect.ts'
 import { type Swept, sweepOnce } from '../domain/sweep.ts'
 import type { Log } from '../log.ts'
 
-/** How soon a process finds rows that another left to be swept; it is told of its own. */
+/** How soon a process finds rows that another process left to be swept. It knows of its own at once. */
 const POLL_MS = 10_000
 const SOON_MS = 250
 
@@ -16,7 +16,7 @@ export type Sweeper = {
 
 /**
  * Sweeps remaining deliveries of past epochs until it is stopped. Each batch is a short transaction that locks no
- * webhook's row; if the process ends in between, others do the rest.
+ * webhook's row. If the process ends before the last one, other processes do the rest.
  */
 export const startSweeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Sweeper => {
   const stopping = new AbortController()

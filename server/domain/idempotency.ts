@@ -72,7 +72,7 @@ export class Claim {
 
   /**
    * Records the result of the present field in the transaction that makes the change; does nothing for undefined.
-   * Throws CONFLICT if another request has the key by now.
+   * Throws CONFLICT if another request has taken the key over.
    */
   async note(trx: Sql, outcome: unknown): Promise<void> {
     if (outcome === undefined) return

@@ -4,15 +4,15 @@ import { insertMany, marks, Overtaken, rows, run, type Sql } from '../database/c
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 
 // Ordered deliveries: the deliveries of one project's events to one webhook with `ordering: project` form a line, in
-// the order in which the events happened. Deliveries that somebody sends again are in no line.
+// the order in which the events happened. Deliveries that `redeliver` queues are in no line.
 //
 // Invariants
 // 1. A pending delivery that keeps an order has its line in `delivery_queue.line`, and a row in `ordered_deliveries`,
-//    until it comes to an end. Both are written in the transaction that queues it, and deleted in the one that ends it.
+//    until it ends. Both are written in the transaction that queues it, and deleted in the one that ends it.
 // 2. In a line that is not empty, one delivery has the turn and the others wait: their queue rows are never due, so
 //    that claims need not know of lines. The transaction that ends a delivery passes the turn to the earliest that
 //    waits. Only deliveries that were pending before the webhook was given an order share the turn.
-// 3. Whoever changes a line locks its row in `delivery_lines` and writes it, so that two changes are serial even on
+// 3. A change of a line locks its row in `delivery_lines` and writes it, so that two changes are serial even on
 //    engines whose locking reads lock nothing.
 // 4. An event gets its time while its lines are locked, later than any before in them: in a line, the order of events
 //    is the order of the commits.
@@ -217,7 +217,7 @@ export const leaveLines = async (trx: Sql, ended: InLine[], now: number): Promis
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(next)})`, [now, ...next])
 }
 
-/** The first waiting delivery of each line in which nobody has the turn. */
+/** The first waiting delivery of each line in which no delivery has the turn. */
 const firstOf = async (trx: Sql, lines: string[]): Promise<string[]> => {
   const first = `SELECT delivery_id, waits FROM (
     SELECT delivery_id, waits FROM ordered_deliveries ${dialectOf(trx).useIndex('ordered_deliveries_by_line')}

@@ -23,7 +23,7 @@ export const upsertProject = async (
     if (isFirst) return row
     await lockProject(trx, id, 'forUpdate')
   }
-  // Its present organisation; nobody else can move it from here on.
+  // Its present organisation. The row is locked, so that no other transaction can move the project from here on.
   await requireVisible(trx, token, projects, [id])
   await run(trx, 'UPDATE projects SET organisation_id = ?, name = ?, updated_at = ? WHERE id = ?', [
     organisationId,

@@ -2,7 +2,7 @@ import { type Database, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 
 // All processes share one count of the requests taken from a window. A taken request counts, used or not; a process
-// gives unused ones back when another finds none left. A count of one beyond the limit says that one has found none.
+// gives unused ones back when another finds none left. A count of limit + 1 means that a process has found none left.
 
 /** What a process got of a token's window, and the state of the count. */
 export type Taken = { got: number; windowStart: number; taken: number }

@@ -13,8 +13,8 @@ import { requireVisible, visibleTo } from './visibility.ts'
 import { lockActive, requireWebhook } from './webhooks.ts'
 
 /**
- * Events that one transaction of a recovery queues, and events that it looks at. It holds the webhook for so long, and
- * on an embedded engine the process: there it takes a few tens of milliseconds.
+ * The events that one transaction of a recovery queues, and those that it looks at. Meanwhile it locks the webhook, and
+ * on an embedded engine it blocks the process, for a few tens of milliseconds.
  */
 const PAGES = { server: { batch: 500, window: 5_000 }, embedded: { batch: 50, window: 500 } }
 /** The most by which an event that another process wrote before the recovery began may have a later time. */
@@ -23,8 +23,8 @@ const CLOCKS_APART_MS = 1_000
 const BUDGET_MS = 15_000
 
 /**
- * The progress of a recovery: the number of queued deliveries that the caller sees, for the events up to `after`, of
- * all up to `end`.
+ * The progress of a recovery of the events up to `end`: it has come to `after`, and has queued `queued` deliveries that
+ * the caller sees.
  */
 export type Recovery = {
   webhookId: string
@@ -44,14 +44,14 @@ export const redeliver = async (change: Change, deliveryId: string): Promise<str
   const webhook = await lockActive(change, delivery.webhook_id)
   const event = { id: delivery.event_id, type: delivery.event_type }
   const isHeld = (await holdEvents(trx, [event])).length > 0
-  // If the webhook may no longer receive the event, or the event was purged, the delivery is out of sight by now.
+  // If the webhook may no longer receive the event, or the event was purged, the delivery is now out of sight.
   if (!isHeld) throw notFound('delivery', [deliveryId])
   await requireVisible(trx, token, deliveries, [deliveryId])
   const [id] = await enqueue(trx, [{ event, webhook }], now())
   return id!
 }
 
-/** The existing ones of some events, locked so that they are not purged before they are queued. */
+/** Those of these events that still exist, locked so that they are not purged before they are queued. */
 export const holdEvents = async (trx: Sql, events: { id: string }[]): Promise<PastEvent[]> => {
   const { forShare } = dialectOf(trx)
   if (events.length === 0) return []

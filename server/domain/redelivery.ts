@@ -14,7 +14,7 @@ import { type DeliveryRow, deliveries } from './resources.ts'
 import { visibleTo } from './visibility.ts'
 import { lockActive } from './webhooks.ts'
 
-/** Deliveries of one transaction: on an embedded engine, which does nothing else meanwhile, a few. */
+/** The deliveries of one transaction. An embedded engine does nothing else meanwhile, so it gets few. */
 const BATCH = { server: 500, embedded: 50 }
 /** Events whose deliveries are looked up at once; each may have been sent again often. */
 const ALIKE = 50
@@ -46,11 +46,11 @@ type Asked = { webhookId: string; query: MangoQuery; dryRun?: boolean }
 
 /**
  * Sends the events of matching deliveries to one webhook again, after new deliveries, except pings and pending ones.
- * Each event is sent once, at the oldest of its matching deliveries, so that deliveries queued here, which may match
- * too, are not sent again, not even by a call that continues. Each page is one transaction under the webhook's lock.
+ * Each event is sent once, when the oldest of its matching deliveries is reached. So deliveries queued here, which may
+ * match too, are not sent again, even by a call that continues. Each page is one transaction under the webhook's lock.
  * Throws NOT_FOUND or CONFLICT.
  *
- * @param earlier what it has come to already; it goes on from there
+ * @param earlier earlier progress, from which it continues
  */
 export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redelivery): Promise<Redelivery> => {
   const deadline = performance.now() + BUDGET_MS
@@ -65,7 +65,7 @@ export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redeli
         return tools.change(held => queuePage(held, page, asked, soFar))
       })
     } catch (error) {
-      // What was queued stays so: it is answered, with where to go on.
+      // Queued deliveries stay queued: the result says where to continue.
       if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
       throw error
     }
@@ -116,7 +116,7 @@ const pageOf = async (
   }
 }
 
-/** Queues a page, and returns the progress. Looks again at what has changed since it was found. */
+/** Queues a page, and returns the progress. Checks again what may have changed since the page was found. */
 const queuePage = async (
   held: Change,
   { firsts, last, isLast }: Page,
@@ -149,7 +149,7 @@ const seenOf = async (trx: Sql, token: AccessToken, found: DeliveryRow[]): Promi
   return trx('deliveries').whereIn('deliveries.id', ids).modify(visibleTo(token)(deliveries)).pluck('deliveries.id')
 }
 
-/** Those of some events that are pending for the webhook anyway. */
+/** Those of these events that are already pending for the webhook. */
 const pendingOf = async (trx: Sql, webhookId: string, events: { id: string }[]): Promise<Set<string>> => {
   if (events.length === 0) return new Set()
   const found = await rows<{ event_id: string }>(

@@ -244,7 +244,7 @@ export const resources: Record<string, Entity> = {
   auditLog,
 }
 
-// The rows for rules and tests: the columns above, and those that nobody is shown.
+// The rows for rules and tests: the columns above, and internal ones.
 
 export type OrganisationRow = RowOf<typeof organisations>
 export type ProjectRow = RowOf<typeof projects>

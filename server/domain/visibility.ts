@@ -44,7 +44,7 @@ export const listedTo =
 /** More ids would block the process for too long. */
 const IDS_AT_ONCE = 2_000
 
-/** The rows of `resource` with these ids; throws NOT_FOUND with those that the token does not see. */
+/** The rows of `resource` with these ids. Throws NOT_FOUND, with the ids that the token does not see. */
 export const requireVisible = async <Row extends { id: string }>(
   sql: Sql,
   token: AccessToken,
@@ -162,8 +162,8 @@ const rowByRow = (builder: Knex.QueryBuilder, subquery: string, bindings: string
 }
 
 /**
- * A delivery is visible if both its webhook and its event are: whoever sees a webhook whose filters were narrowed must
- * not see what it received before.
+ * A delivery is visible if both its webhook and its event are. So a token that sees a webhook only since its filters
+ * were narrowed does not see what the webhook received before.
  */
 const visibleDeliveries: Rule = token => builder => {
   if (token.seesAllOrganisations) return
@@ -191,7 +191,7 @@ const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): voi
   )
 }
 
-/** The most parts, besides one for the rest. */
+/** The most parts, plus one for the rest. */
 const MOST_PARTS = 100
 
 /**
@@ -234,10 +234,7 @@ export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource):
   return undefined
 }
 
-/**
- * An admin sees the tokens whose organisations it sees, if they have any; everyone else sees only the token of the
- * call.
- */
+/** An admin sees the tokens whose organisations it sees, if they have any. Any other token sees only itself. */
 const visibleAccessTokens: Rule = token => builder => {
   if (!may(token, 'admin')) return void builder.where('access_tokens.id', token.id)
   if (token.seesAllOrganisations) return

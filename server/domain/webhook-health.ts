@@ -11,7 +11,7 @@ type Derived = Extract<Field, { kind: 'derived' }>
 const DAY_MS = 24 * 3600 * 1000
 const ENDED = deliveryStatuses.filter(status => status !== 'pending')
 
-/** For each webhook, the visible deliveries of the last 24 h by their end, and the number that are pending. */
+/** For each webhook, the number of visible deliveries that ended in the last 24 h, by status, and that are pending. */
 export const healthOf = (deliveries: () => Resource): Derived => ({
   kind: 'derived',
   object: {
@@ -32,8 +32,9 @@ export const healthOf = (deliveries: () => Resource): Derived => ({
   },
 })
 
-// A range of the index for each webhook and status, apart for what is pending: a condition that covers both is asked of
-// every row, and engines may plan it as a scan of all. One statement all the same: what ends meanwhile is counted once.
+// Ended and pending deliveries are counted separately, each by one index range for each webhook and status. Engines may
+// plan a condition that covers both as a full scan. Both counts are one statement, so that a delivery that ends
+// meanwhile is counted once.
 
 const countEnded = (source: Source, webhookIds: string[], deliveries: Resource): Knex.QueryBuilder =>
   counted(source, webhookIds, deliveries)
@@ -51,7 +52,10 @@ const counted = (source: Source, webhookIds: string[], deliveries: Resource): Kn
     .modify(source.seen(deliveries))
     .groupBy('deliveries.webhook_id', 'deliveries.status')
 
-/** Where all are seen, only by the index on (webhook_id, status, finished_at): of many webhooks, engines guess. */
+/**
+ * If the caller sees all deliveries, names the index on (webhook_id, status, finished_at), because engines may choose
+ * another for many webhooks.
+ */
 const deliveriesOf = ({ connection, visible }: Source, deliveries: Resource): Knex.QueryBuilder => {
   const isHinted = visible(deliveries, 'deliveries') === undefined
   const hint = isHinted ? dialectOf(connection).useIndex('deliveries_by_webhook') : ''
@@ -74,7 +78,7 @@ export const lastDeliveryOf = (deliveries: () => Resource): Derived => ({
 
 type Last = { webhook_id: string; last_at: number | null }
 
-/** The end of each range of the index on (webhook_id, status, finished_at). */
+/** Reads the last entry of each range of the index on (webhook_id, status, finished_at). */
 const lastOfAll = (source: Source, webhookIds: string[]): Promise<Last[]> =>
   source
     .connection('deliveries')
@@ -83,7 +87,7 @@ const lastOfAll = (source: Source, webhookIds: string[]): Promise<Last[]> =>
     .whereIn('webhook_id', webhookIds)
     .groupBy('webhook_id', 'status')
 
-/** From the end of each such range back to the first visible entry. */
+/** Reads each such range from its end back to the first visible entry. */
 const lastOfSeen = async (source: Source, webhookIds: string[], deliveries: Resource): Promise<Last[]> => {
   const ends = webhookIds.flatMap(id => ENDED.map(status => ({ id, status })))
   const found: Last[] = []

@@ -29,7 +29,7 @@ import { variablesNotGiven } from './variables.ts'
 
 /** The answer and its metadata. */
 export type Answered = GraphqlAnswer & {
-  /** Of all its errors. */
+  /** The codes of all its errors. */
   codes: Set<unknown>
   /** Why it is refused as not authenticated, if it is. */
   reason?: string | undefined

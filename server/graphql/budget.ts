@@ -226,7 +226,7 @@ export class Budget implements Meter {
   }
 }
 
-/** How many other fields an object or a list equals in memory until it is answered. */
+/** The number of fields that take as much memory as an object or a list, until it is answered. */
 const OBJECT_VALUES = 10
 /** Quotes, a colon, a comma, and a value of one character. */
 const AROUND_BYTES = 5

@@ -102,7 +102,7 @@ const ownText = (field: Extract<Field, { kind: 'column' | 'json' }>): Resolver =
   }
 }
 
-/** Whether a field may be null. A related row that is always named is visible to everyone who sees the naming row. */
+/** Whether a field may be null. If it may not, every caller who sees the row also sees the related row. */
 export const isNullable = ({ fields }: Resource, column: string): boolean =>
   Object.values(fields).some(field => field.kind === 'column' && field.column === column && field.nullable)
 

@@ -29,7 +29,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
   const lists = new Map<FieldNode, DataLoader<string, Row[]>>()
 
   return {
-    /** Related rows that are visible to everyone who sees the naming row. */
+    /** Related rows that every caller sees who sees the row that refers to them. */
     row: eachOnce(
       (resource: Resource): Load<Row> =>
         async ids => {
@@ -67,7 +67,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
       return loader
     },
 
-    /** The visible rows of a resource that name each parent in a column. */
+    /** For each parent, the visible rows of a resource whose column has the parent's id. */
     children:
       (
         resource: Resource,

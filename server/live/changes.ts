@@ -24,9 +24,9 @@ const TURN = 1_000
 const TURN_EVERY = 5
 
 /**
- * What changes among deliveries, whichever process changes it, found by keys alone: new ones by their ids, which are in
- * the order of time (RFC 9562 section 5.7), pending ones when they are due or were settled here. A look that finds
- * nothing is one range of the primary key; signs say when there is no need of one.
+ * Finds changed deliveries, whichever process changed them, by keys alone. New ones are found by their ids, which are
+ * in the order of time (RFC 9562 section 5.7), pending ones when they are due or were settled here. A look that finds
+ * nothing reads one range of the primary key. Signs (`signs.ts`) say when a look is unnecessary.
  */
 export class Changes {
   readonly #sql: Sql
@@ -55,20 +55,20 @@ export class Changes {
     this.#changed([...pending, ...(await this.#since(this.#newestMs - FAR_OVERLAP_MS))])
   }
 
-  /** Has the next look check this delivery, due or not. */
+  /** The next look checks this delivery, due or not. */
   settled(id: string): void {
     this.#settledHere.add(id)
   }
 
-  /** Whether one that is pending is due by now, so that it may change without any other sign. */
+  /** Whether a pending delivery is due, and so may change without any other sign. */
   isDue(): boolean {
     const now = this.#clock.now()
-    // Those without a time wait for another.
+    // A delivery without a time waits for another one.
     for (const { dueAt } of this.#known.values()) if (dueAt && dueAt <= now) return true
     return false
   }
 
-  /** For so long after a sign, a look each second finds all that it was of. */
+  /** How long after a sign to look once a second, until every change that it announced is found. */
   get findAllMs(): number {
     let pending = 0
     for (const { dueAt } of this.#known.values()) if (dueAt !== undefined) pending += 1

@@ -17,7 +17,7 @@ import { Changes } from './changes.ts'
 import { createSigns } from './signs.ts'
 import type { Stream } from './stream.ts'
 
-/** What this process changes has it look at once. */
+/** The pause before a look after a change by this process. */
 const HURRY_MS = 50
 /** The time between two keep-alives, shorter than the timeout for unread answers. */
 const BEAT_MS = 5_000
@@ -28,7 +28,7 @@ const AT_ONCE = 100
 /** The most deliveries kept for a group while the database is unavailable; with more, its clients have to reconnect. */
 const MOST_OWED = 10_000
 const MOST_STREAMS = 2_048
-/** The most different subscriptions of one token: each costs a statement for a change. */
+/** The most different subscriptions of one token: each costs a statement for every change. */
 const MOST_QUESTIONS = 256
 /** The loop rests this many times as long as a look took: the process has other work. */
 const REST_PART = 3
@@ -53,7 +53,7 @@ export type Subscriber = {
 type Group = Omit<Subscriber, 'stream' | 'missed'> & { id: string; streams: Set<Stream>; owed: Set<string> }
 
 export type Live = {
-  /** What the delivery loop takes along. */
+  /** Reads the signs along with the delivery loop's query. */
   rider: Rider
   /** Throws UNAVAILABLE if there are too many subscribers, or the database is unavailable until `giveUpAt`. */
   ready(tokenId: string, giveUpAt: number): Promise<void>
@@ -65,9 +65,9 @@ export type Live = {
 }
 
 /**
- * Tells subscribers of deliveries as they change. Whoever subscribes, and however many, the database is asked for
- * changes once a process, and only while somebody subscribes and something happens; what a subscriber may see is asked
- * when there is something to send.
+ * Reports deliveries to subscribers as they change. Each process queries the database for changes once for all its
+ * subscribers, and only while there are subscribers and something happens. It queries what a subscriber may see only
+ * when it has something to send.
  */
 export const createLive = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Live => {
   const { knex } = database
@@ -100,9 +100,9 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     }, BEAT_MS)
     signs.bring(() => woken.abort())
     let checkedAt = performance.now()
-    /** The sign up to which all is found. */
+    /** The last sign that was seen. */
     let found = ''
-    /** Until then looks are made although there is no sign: what was begun before one may be committed after it. */
+    /** Until then it looks without a new sign, because a transaction begun before a sign may commit after it. */
     let quietAt = Number.NEGATIVE_INFINITY
     while (!isStopping && (groups.size > 0 || performance.now() - askedAt < COMING_MS)) {
       const wasHurried = await rest()
@@ -126,7 +126,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
         cursor = isNeeded ? startedAt : (sign?.at ?? cursor)
         for (const group of groups.values()) joinOthers(group)
       } catch (error) {
-        // What a sign was of may not be found yet.
+        // Changes announced by a sign may not be found yet.
         quietAt = clock.now() + changes!.findAllMs
         logSeldom(log, 'warn', 'live', { err: error }, 'changes cannot be told to subscribers; trying until they can')
       }
@@ -137,7 +137,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
     changes = undefined
   }
 
-  /** Until there is a sign, this process has changed something, or it is time to ask. Tells whether it has. */
+  /** Waits for a sign, a change by this process, or the next query. Returns whether this process made a change. */
   const rest = async (): Promise<boolean> => {
     await sleep(signs.dueInMs(), undefined, { signal: woken.signal, ref: false }).catch(() => {})
     if (isHurried) await sleep(HURRY_MS)

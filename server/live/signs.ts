@@ -2,13 +2,13 @@ import type { Clock } from '../clock.ts'
 import { rows, type Sql } from '../database/connect.ts'
 import type { Rider } from '../delivery/rider.ts'
 
-/** How late a change that another process made is seen. */
+/** The delay after which another process's change is seen. */
 const LOOK_MS = 1_000
-/** The delivery loop looks at its queue each second, more or less; after so long without, this process asks itself. */
+/** The delivery loop queries its queue about once a second. MISSED_MS after the last time, signs are queried apart. */
 const CARRIED_MS = 0.9 * LOOK_MS
 const MISSED_MS = 1.5 * LOOK_MS
 
-/** What was read, and a time before it was, in epoch milliseconds. */
+/** The values that were read, and a time before the read, in epoch milliseconds. */
 export type Sign = { ends: string; at: number }
 type Ends = { newest_delivery: string | null; newest_entry: string | null }
 
@@ -16,8 +16,8 @@ const COLUMNS = `(SELECT id FROM deliveries ORDER BY id DESC LIMIT 1) AS newest_
   (SELECT id FROM audit_log ORDER BY id DESC LIMIT 1) AS newest_entry`
 
 /**
- * What tells that something has happened: the newest delivery, and the newest row of the audit log, which has one of
- * each mutation. In a process that delivers they come along with its look at the queue, and cost no statement.
+ * Signs that something has happened: the newest delivery, and the newest row of the audit log, which has a row for
+ * each mutation. A process that delivers reads them along with its query of the queue, without an extra statement.
  */
 export const createSigns = (sql: Sql, clock: Clock) => {
   let onBrought: (() => void) | undefined
@@ -51,17 +51,17 @@ export const createSigns = (sql: Sql, clock: Clock) => {
 
   return {
     rider,
-    /** Has signs brought along from here on, and `told` called when there is one; not any more without. */
+    /** Reads signs along with the queue from now on, and calls `told` for each. Without `told`, stops doing so. */
     bring(told?: () => void): void {
       onBrought = told
       brought = undefined
     },
-    /** In how many milliseconds to take one, whether or not it was brought. */
+    /** Milliseconds until a sign is to be queried, if none comes with the queue. */
     dueInMs: (): number => {
       const isCarried = performance.now() - carriedAt < 2 * MISSED_MS
       return Math.max(0, askedAt + (isCarried ? MISSED_MS : LOOK_MS) - performance.now())
     },
-    /** The one that was brought, or one that is asked for if it is due. */
+    /** The sign that came with the queue; else, if it is due, queries one. */
     async take(): Promise<Sign | undefined> {
       const carried = brought
       brought = undefined

@@ -24,7 +24,7 @@ export const find = async (
 }
 
 /**
- * As `find`, for the rows of each of many parents: `limit`, `skip`, `sort` and `after` apply to each parent. More than
+ * Like `find` for the rows of each of many parents: `limit`, `skip`, `sort` and `after` apply to each parent. More than
  * 10,000 rows in all is RESULT_TOO_LARGE. The result has no entry for a parent without rows.
  */
 export const findByParents = async (

@@ -76,7 +76,7 @@ export const askFacts = async ({
 type Late = { oldest: number | null; behind: number | null }
 
 /**
- * The first due delivery of each webhook, without those that a receiver asked to wait with and those that are being
+ * The first due delivery of each webhook, except deliveries that a receiver asked to delay and those that are being
  * cancelled.
  */
 const dueHeads = async (database: Database, now: number): Promise<Late> => {
@@ -156,7 +156,7 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
   const atMost = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, beyond that estimated if the engine can.`
   gauge(
     'tidings_queue_oldest_due_seconds',
-    'How long the oldest due delivery has been waiting, without those that a receiver asked to wait with.',
+    'How long the oldest due delivery has been waiting, except deliveries that a receiver asked to delay.',
     facts => facts.oldestDueMs / 1000,
   )
   gauge('tidings_queue_due', `Deliveries that are due now. ${atMost}`, facts => facts.due)

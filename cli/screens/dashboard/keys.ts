@@ -27,7 +27,7 @@ export interface Sizes {
   wide: boolean
 }
 
-/** The effect of a key besides the new state. */
+/** The effect of a key apart from the new state. */
 export type Effect = 'quit' | 'look' | 'older' | { perform: Action }
 export interface Pressed {
   state: State

@@ -29,7 +29,7 @@ export const mutation = <Args extends object, Outcome = unknown>(
 // biome-ignore lint/suspicious/noExplicitAny: what a change returns is known where it is said
 type MadeBy = (changed: any) => string | undefined
 
-/** As `mutation`, for several changes: a repeated request continues from the result of the last one. */
+/** The same as `mutation` for several changes: a repeated request continues from the result of the last one. */
 export const resumable = <Args extends object, Outcome>(
   permission: Permission,
   work: (args: Args, context: Context, earlier: Outcome | undefined) => Promise<Outcome>,
