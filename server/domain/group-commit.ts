@@ -1,7 +1,9 @@
 import type { CommitInDoubt } from '../database/patience.ts'
 
 // Group commit: while transactions of one kind are under way, further changes wait, and then share one transaction and
-// its statements. A change that finds nothing under way is not delayed.
+// its statements. If groups were larger lately, a change also waits a moment for as many as then. So clients that wait
+// for each answer wait for nothing else: a group begins when each of them has sent its next change. A client that is
+// alone is never delayed.
 //
 // A group waits for nothing that only one of its changes needs: what another transaction has locked goes on alone, and
 // so do all changes of a group that fails. So whatever waits holds up only itself.
@@ -15,6 +17,11 @@ export type Turn<Result> = { made?: Made<Result>; leave(): void }
 /** Transactions under way, groups and changes that are made alone, until further ones wait. */
 export const GROUPS_AT_ONCE = 2
 const LARGEST_GROUP = 64
+/** How long after the last group began a change waits for others. */
+const GATHERING_MS = 25
+/** The groups whose largest size is the one to wait for, and its limit. */
+const SIZES_KEPT = 8
+const ENOUGH = 32
 /** A transaction that takes longer waits for something itself, and gives its place to others. */
 const IN_THE_WAY_MS = 100
 
@@ -46,13 +53,32 @@ export const createGroupCommit = <Change, Result>(
     return leave
   }
 
-  /** Changes that arrive in one turn of the event loop share a group. */
+  const sizes: number[] = [1]
+  let beganAt = 0
+  let gathering: NodeJS.Timeout | undefined
+
   const beginSoon = (): void => {
     if (isBeginning || waiting.length === 0 || underWay >= GROUPS_AT_ONCE) return
+    const isEnough = waiting.length >= Math.min(ENOUGH, Math.max(...sizes))
+    const restMs = isEnough ? 0 : beganAt + GATHERING_MS - performance.now()
+    if (restMs <= 0) beginNow()
+    else gathering ??= setTimeout(beginNow, restMs)
+  }
+
+  /** Changes that arrive in one turn of the event loop share a group. */
+  const beginNow = (): void => {
+    clearTimeout(gathering)
+    gathering = undefined
     isBeginning = true
     setImmediate(() => {
       isBeginning = false
-      void begin(waiting.splice(0, LARGEST_GROUP))
+      // While it gathered, changes that are made alone may have taken the places.
+      if (underWay >= GROUPS_AT_ONCE) return
+      const group = waiting.splice(0, LARGEST_GROUP)
+      beganAt = performance.now()
+      sizes.push(group.length)
+      if (sizes.length > SIZES_KEPT) sizes.shift()
+      void begin(group)
       beginSoon()
     })
   }

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { openCounters } from './database-counters.ts'
 import { cpuMs, pidListeningOn } from './processes.ts'
-import { startWorld } from './world.ts'
+import { type Pace, startWorld } from './world.ts'
 
 const WARM_UP_MS = 3_000
 
@@ -59,7 +59,7 @@ export type EventCpu = {
 /** Publishes events for some seconds under a sampling profiler. Rejects if the server cannot be profiled. */
 export const measureEventCpu = async (
   engine: string,
-  { seconds, inFlight }: { seconds: number; inFlight: number },
+  { seconds, pace }: { seconds: number; pace: Pace },
 ): Promise<EventCpu> => {
   const folder = mkdtempSync(join(tmpdir(), 'tidings-bench-'))
   const file = join(folder, 'profile')
@@ -73,7 +73,7 @@ export const measureEventCpu = async (
   const databasePid = counters && pidListeningOn(Number(new URL(world.given.url).port || 3306))
   const digests = async (): Promise<Counted[]> => (await counters?.ask<Counted>(DIGESTS).catch(() => [])) ?? []
   try {
-    const warming = world.publish({ inFlight })
+    const warming = world.publish(pace)
     await wait(WARM_UP_MS)
     await warming()
     const { pid } = world.server()
@@ -81,7 +81,7 @@ export const measureEventCpu = async (
     process.kill(pid, 'SIGUSR2')
     const before = new Map((await digests()).map(each => [each.digest, each]))
     const spent = cpu()
-    const publishing = world.publish({ inFlight })
+    const publishing = world.publish(pace)
     await wait(seconds * 1000)
     const { accepted } = await publishing()
     await world.settled()

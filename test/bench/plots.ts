@@ -204,7 +204,7 @@ const measure = async (engine: string): Promise<Figures> => {
   told('queries by rows')
   const queries = await measureQueries(engine)
   told('CPU of an event')
-  const cpu = cpuParts(await measureEventCpu(engine, { seconds: Number(options.seconds), inFlight: 100 }))
+  const cpu = cpuParts(await measureEventCpu(engine, { seconds: Number(options.seconds), pace: { inFlight: 100 } }))
   const measured = {
     at: new Date().toISOString().slice(0, 10),
     engine,

@@ -8,21 +8,23 @@ import { show, table } from './figures.ts'
 // of statement, from MySQL's performance schema (which includes waits for the disk). MariaDB has that schema off by
 // default.
 //
-//   npm run bench -- profile [--engine mysql] [--seconds 5] [--in-flight 100]
+//   npm run bench -- profile [--engine mysql] [--seconds 5] [--in-flight 100 | --rate 100]
 
 const { values: options } = parseArgs({
   options: {
     engine: { type: 'string', default: '' },
     seconds: { type: 'string', default: '5' },
     'in-flight': { type: 'string', default: '100' },
+    /** Events a second, in place of requests in flight. */
+    rate: { type: 'string', default: '' },
   },
 })
 const SHOWN = 25
 const DIGEST_SHOWN = 150
 
 const profile = async (engine: string): Promise<void> => {
-  const given = { seconds: Number(options.seconds), inFlight: Number(options['in-flight']) }
-  const { accepted, places, digests } = await measureEventCpu(engine, given)
+  const pace = options.rate ? { rate: Number(options.rate) } : { inFlight: Number(options['in-flight']) }
+  const { accepted, places, digests } = await measureEventCpu(engine, { seconds: Number(options.seconds), pace })
   const sum = [...places.values()].reduce((a, b) => a + b, 0)
   const percent = (part: number): string => `${((100 * part) / sum).toFixed(1)} %`
   console.log(pc.bold(`\n${engine}, ${accepted} events: the server's CPU`))
