@@ -30,9 +30,11 @@ const IN_THE_WAY_MS = 100
  *
  * @param commit makes the changes of a group in one transaction; undefined for each that has to be made alone. If it
  *   throws, all of them are made alone
+ * @param now the clock of the gathering, in milliseconds
  */
 export const createGroupCommit = <Change, Result>(
   commit: (group: Change[]) => Promise<(Made<Result> | undefined)[]>,
+  now = () => performance.now(),
 ): ((change: Change) => Promise<Turn<Result>>) => {
   let underWay = 0
   let isBeginning = false
@@ -54,13 +56,13 @@ export const createGroupCommit = <Change, Result>(
   }
 
   const sizes: number[] = [1]
-  let beganAt = 0
+  let beganAt = Number.NEGATIVE_INFINITY
   let gathering: NodeJS.Timeout | undefined
 
   const beginSoon = (): void => {
     if (isBeginning || waiting.length === 0 || underWay >= GROUPS_AT_ONCE) return
     const isEnough = waiting.length >= Math.min(ENOUGH, Math.max(...sizes))
-    const restMs = isEnough ? 0 : beganAt + GATHERING_MS - performance.now()
+    const restMs = isEnough ? 0 : beganAt + GATHERING_MS - now()
     if (restMs <= 0) beginNow()
     else gathering ??= setTimeout(beginNow, restMs)
   }
@@ -75,7 +77,7 @@ export const createGroupCommit = <Change, Result>(
       // While it gathered, changes that are made alone may have taken the places.
       if (underWay >= GROUPS_AT_ONCE) return
       const group = waiting.splice(0, LARGEST_GROUP)
-      beganAt = performance.now()
+      beganAt = now()
       sizes.push(group.length)
       if (sizes.length > SIZES_KEPT) sizes.shift()
       void begin(group)

@@ -42,6 +42,28 @@ describeEachEngine('an answer', engine => {
     })
   }
 
+  it('is recorded with others that come soon after it', async () => {
+    const count = 20
+    let answered = 0
+    const receiver = await startReceiver({ answer: () => ({ status: 200, delayMs: 2 * answered++ }) })
+    const counting = Object.create(fixture.database)
+    let transactions = 0
+    counting.transaction = (...given: Parameters<typeof fixture.database.transaction>) => {
+      if (receiver.requests.length > 0) transactions += 1
+      return fixture.database.transaction(...given)
+    }
+    try {
+      const loop = await fixture.startLoop({ database: counting })
+      await fixture.webhook(receiver.url)
+      await fixture.emit(count)
+      await loop.idle()
+      assert.equal(receiver.requests.length, count)
+      assert.ok(transactions < count / 2, `${transactions} transactions`)
+    } finally {
+      await receiver.close()
+    }
+  })
+
   it('waits for its own row alone, where another transaction holds that', async t => {
     if (engine === 'sqlite') return t.skip('one transaction at a time holds all')
     const all = Promise.withResolvers<void>()
