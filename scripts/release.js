@@ -5,6 +5,7 @@ import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const KIT = '@tidings/receiver'
+const KUBERNETES = 'deploy/kubernetes/kustomization.yaml'
 const UNRELEASED = '## [Unreleased]\n'
 
 /** @param {string} text */
@@ -21,7 +22,7 @@ const isLater = (next, now) => {
 }
 
 /**
- * Sets the version in every package.json and in package-lock.json, and puts it above what the changelog has unreleased.
+ * Sets the version in every package.json, in package-lock.json and in the Kubernetes manifests, and puts it above what the changelog has unreleased.
  * Throws an Error if the version is not later than the present one, or if there is nothing to release.
  *
  * @param {string} version
@@ -52,6 +53,7 @@ export const release = (version, { folder = root, date = new Date().toISOString(
   for (const depending of [manifest, lock.packages['']]) depending.dependencies[KIT] = version
   const files = { 'package.json': manifest, 'receiver/package.json': kit, 'package-lock.json': lock }
   for (const [name, content] of Object.entries(files)) write(name, `${JSON.stringify(content, null, 2)}\n`)
+  write(KUBERNETES, read(KUBERNETES).replace(/newTag: [\d.]+/, `newTag: ${version}`))
   write('CHANGELOG.md', `${before}${UNRELEASED}\n## [${version}] - ${date}\n${after}`)
 }
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { cpSync, readFileSync } from 'node:fs'
+import { cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import path from 'node:path'
 import { test } from 'node:test'
@@ -7,12 +7,19 @@ import { release } from '../../scripts/release.js'
 import { temporaryFolder } from '../cli/tidings.ts'
 import { repository } from './checkout.ts'
 
-const FILES = ['package.json', 'package-lock.json', 'CHANGELOG.md', 'receiver/package.json']
+const KUBERNETES = 'deploy/kubernetes/kustomization.yaml'
+const FILES = ['package.json', 'package-lock.json', 'CHANGELOG.md', 'receiver/package.json', KUBERNETES]
 
 const copy = async (): Promise<string> => {
   const folder = temporaryFolder()
-  await mkdir(path.join(folder, 'receiver'))
-  for (const name of FILES) cpSync(path.join(repository, name), path.join(folder, name))
+  for (const name of FILES) {
+    await mkdir(path.dirname(path.join(folder, name)), { recursive: true })
+    cpSync(path.join(repository, name), path.join(folder, name))
+  }
+  // Right after a release, nothing is unreleased.
+  const changelog = readFileSync(path.join(folder, 'CHANGELOG.md'), 'utf8')
+  const unreleased = '## [Unreleased]\n'
+  writeFileSync(path.join(folder, 'CHANGELOG.md'), changelog.replace(unreleased, `${unreleased}\n- A change.\n`))
   return folder
 }
 const json = (folder: string, name: string) => JSON.parse(readFileSync(path.join(folder, name), 'utf8'))
@@ -26,6 +33,7 @@ test('a release gives every package the version, and the server the kit of that 
   for (const { version } of versions) assert.equal(version, '999.0.0')
   assert.equal(manifest.dependencies['@tidings/receiver'], '999.0.0')
   assert.equal(lock.packages[''].dependencies['@tidings/receiver'], '999.0.0')
+  assert.match(readFileSync(path.join(folder, KUBERNETES), 'utf8'), /newTag: 999\.0\.0 }/)
 })
 
 test('a release heads what was unreleased with its version and date, and begins anew', async () => {
@@ -48,4 +56,5 @@ test('the packages of this checkout have one version', () => {
   const manifest = json(repository, 'package.json')
   assert.equal(json(repository, 'receiver/package.json').version, manifest.version)
   assert.equal(manifest.dependencies['@tidings/receiver'], manifest.version)
+  assert.ok(readFileSync(path.join(repository, KUBERNETES), 'utf8').includes(`newTag: ${manifest.version} }`))
 })
