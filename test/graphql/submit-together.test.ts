@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, describe, it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
 import type { Credentials } from '../../shared/hmac.ts'
 import { signRequest } from '../../shared/hmac.ts'
 import { engines } from '../support/databases.ts'
@@ -58,8 +59,11 @@ for (const engine of engines) {
 
     it('are each submitted, logged, and delivered once', async () => {
       const given = quarters(CROWD, 2000)
+      const inactive = { accessTokenId: admin.id, organisationIds: [acme.organisationId], status: 'inactive' } as const
+      const inactiveId = await addWebhook(knex(), inactive)
       const answers = await Promise.all(given.map(quarter => submit(of(acme, quarter))))
       allDone(answers)
+      assert.equal((await knex()('deliveries').where({ webhook_id: inactiveId })).length, 0)
       for (const [n, { data }] of answers.entries()) {
         const { id, status, quarter, submitter } = data.submitProjectReport
         assert.deepEqual([status, quarter, submitter.id], ['submitted', given[n], acme.userId])
@@ -154,7 +158,16 @@ for (const engine of engines) {
     it('keep the order of a webhook that asks for it, and reach one of many webhooks too', async () => {
       const ordered = await addProject(server.database)
       const crowded = await addProject(server.database)
-      const keeping = await startReceiver()
+      let open = 0
+      let most = 0
+      const keeping = await startReceiver({
+        answer: async () => {
+          most = Math.max(most, ++open)
+          await wait(10)
+          open -= 1
+          return { status: 200 }
+        },
+      })
       await addWebhook(knex(), {
         ...{ accessTokenId: admin.id, url: keeping.url, organisationIds: [ordered.organisationId] },
         ordering: 'project',
@@ -175,6 +188,7 @@ for (const engine of engines) {
         keeping.requests.map(({ body }) => body.payload.projectReport.quarter),
         events.map(({ payload }) => JSON.parse(payload).projectReport.quarter),
       )
+      assert.equal(most, 1, 'the next is sent when the one before has come to its end')
       const ofCrowded = given.filter((_, n) => n % 3 === 1)
       await receiver.waitFor(() => ofCrowded.every(quarter => receivedOf(quarter).length === many.length))
       await keeping.close()
@@ -219,6 +233,10 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     /** Submits many reports while `lock` holds rows that only some of them need, and returns when each was answered. */
     const besideLocked = async (lock: (trx: import('knex').Knex.Transaction) => Promise<unknown>, given: object[]) => {
       let isHeld = true
+      let rollbacks = 0
+      const end = two.proxy.watch(text => {
+        if (/^ROLLBACK/i.test(text)) rollbacks += 1
+      })
       const answered: Promise<{ code: string; whileHeld: boolean }>[] = []
       await two.stopped.database.transaction(async trx => {
         await lock(trx)
@@ -229,24 +247,27 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         await Promise.all(answered.slice(1))
         isHeld = false
       })
-      return Promise.all(answered)
+      const [first, ...others] = await Promise.all(answered)
+      end()
+      return { first, others, rollbacks }
     }
 
     it('are not held up by one whose project another transaction is changing', async () => {
       const held = await addProject(two.stopped.database)
-      const [first, ...others] = await besideLocked(
+      const { first, others, rollbacks } = await besideLocked(
         trx => trx('projects').where('id', held.projectId).update({ name: 'Held' }),
         [of(held, '2100-1'), ...quarters(CROWD, 2100).map(quarter => of(acme, quarter))],
       )
       assert.deepEqual(first, { code: 'done', whileHeld: false })
       assert.ok(others.every(({ code, whileHeld }) => code === 'done' && whileHeld))
+      assert.equal(rollbacks, 0, 'no group waited for it')
     })
 
     it('are not held up by one that another transaction is inserting', async () => {
       const now = Date.now()
       const row = { id: randomUUID(), project_id: acme.projectId, quarter: '2200-1', due_date: '2200-04-30' }
       const given = [of(acme, '2200-1'), ...quarters(CROWD, 2201).map(quarter => of(acme, quarter))]
-      const [first, ...others] = await besideLocked(
+      const { first, others } = await besideLocked(
         trx => trx('project_reports').insert({ ...row, status: 'submitted', created_at: now, updated_at: now }),
         given,
       )
@@ -260,7 +281,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         accessTokenId: two.admin.id,
         projectIds: [held.projectId],
       })
-      const [first, ...others] = await besideLocked(
+      const { first, others, rollbacks } = await besideLocked(
         trx =>
           trx('webhooks')
             .where('id', webhookId)
@@ -269,6 +290,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       )
       assert.deepEqual(first, { code: 'done', whileHeld: false })
       assert.ok(others.every(({ code, whileHeld }) => code === 'done' && whileHeld))
+      assert.equal(rollbacks, 0, 'no group waited for it')
       const sent = await two.stopped.database.knex('deliveries').where({ webhook_id: webhookId })
       assert.equal(sent.length, 0, 'a webhook that was disabled meanwhile is sent nothing')
     })
