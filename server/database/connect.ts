@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import pRetry from 'p-retry'
-import { type Dialect, dialectOf, dialects, type Fault, STATEMENT_LIMITS } from './dialect.ts'
+import { type Dialect, dialectOf, dialects, type Fault } from './dialect.ts'
 import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
 
@@ -197,11 +197,20 @@ export const partOfMany = async <T>({ dialect }: Database, work: () => Promise<T
   return result
 }
 
-/** Inserts any number of rows, none included. */
+const ROWS_A_STATEMENT = 500
+
+/** Inserts any number of rows with the same columns, none included. */
 export const insertMany = async (sql: Sql, table: string, values: object[]): Promise<void> => {
-  for (let from = 0; from < values.length; from += STATEMENT_LIMITS.selects) {
+  const columns = Object.keys(values[0] ?? {})
+  const row = `(${marks(columns)})`
+  for (let from = 0; from < values.length; from += ROWS_A_STATEMENT) {
     if (from > 0) await otherWork()
-    await sql(table).insert(values.slice(from, from + STATEMENT_LIMITS.selects))
+    const part = values.slice(from, from + ROWS_A_STATEMENT)
+    await run(
+      sql,
+      `INSERT INTO ${table} (${columns.join(', ')}) VALUES ${part.map(() => row).join(', ')}`,
+      part.flatMap(each => columns.map(column => (each as Record<string, Knex.RawBinding>)[column] ?? null)),
+    )
   }
 }
 

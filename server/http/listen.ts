@@ -4,6 +4,7 @@ import { setTimeout as sleep, setImmediate as whenAccepted } from 'node:timers/p
 import { v7 as uuid } from 'uuid'
 import { type Log, logSeldom } from '../log.ts'
 import { SHARED_PORT } from '../processes.ts'
+import { inSlices } from './slices.ts'
 import { unlessClosing } from './unread.ts'
 
 /** The time limits for the head of a request and for all of it. */
@@ -70,7 +71,7 @@ type Listening = Server & {
 type Address = { host: string; port: number }
 
 const listen = (handler: RequestListener, { host, port }: Address, log: Log): Promise<Listening> => {
-  const serve = unlessClosing(handler)
+  const serve = inSlices(unlessClosing(handler))
   const server = createServer(
     {
       headersTimeout: HEAD_MS,

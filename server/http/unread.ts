@@ -9,6 +9,11 @@ const WORTH_READING_BYTES = 64 * 1024
 const LINGER_MS = 30_000
 const LINGER_SILENT_MS = 5_000
 /**
+ * Further data of closing connections is read in rounds: of a few connections at a time, until together they have sent
+ * this much. Read as fast as it arrives, hundreds of refused bodies would hold the event loop.
+ */
+const ROUND = { eachMs: 10, connections: 16, bytes: 256 * 1024 }
+/**
  * An answer is dropped if the client takes no byte of it for this long (up to twice that, the interval of Node's
  * check), or does not take all of it in time.
  */
@@ -45,16 +50,49 @@ export const closeUnread = (): Middleware => async (ctx, next) => {
 const linger = (request: IncomingMessage): void => {
   const { socket } = request
   closing.add(socket)
+  // Otherwise Node reads and drops the rest by itself, as fast as it arrives.
+  request.read(0)
   const close = () => Socket.prototype.destroySoon.call(socket)
   // Node calls this when the answer is handed over.
   socket.destroySoon = () => {
     socket.end()
     request.once('end', close).once('error', () => {})
-    request.resume()
+    drain(request)
     const timer = setTimeout(() => socket.destroy(), LINGER_MS)
     socket.setTimeout(LINGER_SILENT_MS, () => socket.destroy())
     socket.once('close', () => clearTimeout(timer))
   }
+}
+
+/** Requests whose rest is to be dropped, in the order of their turns. */
+const undrained = new Set<IncomingMessage>()
+let isRoundDue = false
+let roundBytes = 0
+
+/** Reads and drops the rest of a request, in turns with others. */
+const drain = (request: IncomingMessage): void => {
+  const takeTurn = (): void => {
+    undrained.add(request.pause())
+    if (!isRoundDue) setTimeout(drainRound, ROUND.eachMs)
+    isRoundDue = true
+  }
+  request
+    .on('data', (chunk: Buffer) => {
+      roundBytes += chunk.length
+      if (roundBytes >= ROUND.bytes) takeTurn()
+    })
+    .once('close', () => undrained.delete(request))
+  takeTurn()
+}
+
+const drainRound = (): void => {
+  roundBytes = 0
+  for (const request of [...undrained].slice(0, ROUND.connections)) {
+    undrained.delete(request)
+    request.resume()
+  }
+  isRoundDue = undrained.size > 0
+  if (isRoundDue) setTimeout(drainRound, ROUND.eachMs)
 }
 
 /** Drops answers that nobody reads, and their connections, which would otherwise stay in memory. */

@@ -267,7 +267,7 @@ const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
 }
 
 /** A lower priority, so that deliveries come first when CPU is scarce. */
-const NICENESS = 3
+const NICENESS = 5
 
 const yieldToOthers = (pid: number): void => {
   try {

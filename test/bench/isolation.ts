@@ -11,7 +11,7 @@ import { must, signed } from './client.ts'
 import { type Counters, openCounters } from './database-counters.ts'
 import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
 import { median, quantile, show, table } from './figures.ts'
-import { cpuMs, memoryMb, resetPeak } from './processes.ts'
+import { cpuMs, memoryByProcess, memoryMb, resetPeak } from './processes.ts'
 import { copyRow, idText, newIdLike, templateOf } from './seed.ts'
 import { createToken, startWorld, type World } from './world.ts'
 
@@ -26,7 +26,7 @@ import { createToken, startWorld, type World } from './world.ts'
 const { values: options } = parseArgs({
   options: {
     engine: { type: 'string', default: '' },
-    /** Part of an attack's name. */
+    /** Parts of attacks' names, separated by |. */
     only: { type: 'string', default: '' },
     deliveries: { type: 'string', default: '20000' },
     users: { type: 'string', default: '20000' },
@@ -129,6 +129,8 @@ const seed = async ({ given: { database }, client, admin, tenant, server, settle
     'events',
     Math.ceil(deliveries / 10),
     n => ({
+      // The API makes one event a mutation: not all in one millisecond.
+      created_at: Number(event.created_at) - n,
       payload: String(event.payload).replace(/"submitterName":"[^"]*"/, `"submitterName":"Person ${n} of the crowd"`),
     }),
     { id: event.id as string },
@@ -216,7 +218,10 @@ type Finding = {
   bytes: number
   silenceMs: number
   lagMs: number
+  /** Of the processes that were there before. */
   memoryMb: number
+  /** Of readers that started meanwhile: their own, and what they held. */
+  startedMb: number
   p99: number
   lost: number
   afterwards: string
@@ -246,7 +251,7 @@ const isolate = async (engine: string): Promise<void> => {
     const findings: Finding[] = []
     const beside = async (name: string, work: () => Promise<{ answer: string; tookMs: number; bytes: number }>) => {
       const { pid } = world.server()
-      const before = memoryMb(pid)!
+      const before = memoryByProcess(pid)
       resetPeak(pid)
       writeFileSync(lagFile, '')
       await longestSilence()
@@ -254,7 +259,7 @@ const isolate = async (engine: string): Promise<void> => {
       const { answer, tookMs, bytes } = await work()
       const goneAt = performance.now()
       const window = await publishing()
-      const memory = memoryMb(pid)
+      const memory = memoryByProcess(pid)
       const silenceMs = await longestSilence()
       const lags = readFileSync(lagFile, 'utf8').split('\n').filter(Boolean)
       const p99 = quantile(window.begunToReceived, 0.99)
@@ -269,7 +274,7 @@ const isolate = async (engine: string): Promise<void> => {
         lagMs: left.endsWith(ENDED)
           ? Number.NaN
           : lags.reduce((most, line) => Math.max(most, Number(line.split(' ')[1])), 0),
-        memoryMb: memory ? memory.peak - before.now : Number.NaN,
+        ...growth(pid, before, memory),
         p99,
         lost: window.missing + window.unanswered,
         afterwards: left,
@@ -288,7 +293,8 @@ const isolate = async (engine: string): Promise<void> => {
     await warming()
     await beside('nothing', nothing)
     for (const attack of attacks(prey)) {
-      if (attack.name.includes(options.only)) await beside(attack.name, () => strike(attack, world))
+      if (options.only.split('|').some(part => attack.name.includes(part)))
+        await beside(attack.name, () => strike(attack, world))
     }
     await beside('nothing again', nothing)
     report(engine, findings)
@@ -298,6 +304,20 @@ const isolate = async (engine: string): Promise<void> => {
     await world.stop()
     rmSync(folder, { recursive: true, force: true })
   }
+}
+
+type Memory = ReturnType<typeof memoryByProcess>
+
+const growth = (pid: number, before: Memory, after: Memory): Pick<Finding, 'memoryMb' | 'startedMb'> => {
+  if (!after.has(pid)) return { memoryMb: Number.NaN, startedMb: Number.NaN }
+  let memoryMb = 0
+  let startedMb = 0
+  for (const [each, { peak }] of after) {
+    const known = before.get(each)
+    if (known) memoryMb += peak - known.now
+    else startedMb += peak
+  }
+  return { memoryMb, startedMb }
 }
 
 /** Repeats an attack until the window ends; returns the time of its first round. */
@@ -365,7 +385,7 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
 const red = (text: string, isTooMuch: boolean): string => (isTooMuch ? pc.red(text) : text)
 
 const line = (finding: Finding, baseP99: number): string[] => {
-  const { name, answer, tookMs, bytes, silenceMs, lagMs, memoryMb, p99, lost, afterwards } = finding
+  const { name, answer, tookMs, bytes, silenceMs, lagMs, memoryMb, startedMb, p99, lost, afterwards } = finding
   return [
     name,
     answer,
@@ -374,6 +394,7 @@ const line = (finding: Finding, baseP99: number): string[] => {
     red(show(silenceMs), silenceMs > GOAL.silenceMs),
     red(show(lagMs), lagMs > GOAL.silenceMs),
     red(Number.isNaN(memoryMb) ? 'all' : `+${Math.round(memoryMb)}`, !(memoryMb <= GOAL.memoryMb)),
+    startedMb > 0 ? `+${Math.round(startedMb)}` : '',
     red(`${show(p99)} (${show(p99 / baseP99)} ×)`, p99 / baseP99 > GOAL.p99),
     red(lost === 0 ? '' : String(lost), lost > 0),
     red(afterwards, afterwards !== ''),
@@ -388,6 +409,7 @@ const HEADING = [
   '/livez silent ms',
   'loop held ms',
   'memory MB',
+  'readers started MB',
   "others' p99 ms",
   'lost',
   'afterwards',

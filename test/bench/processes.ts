@@ -79,11 +79,20 @@ const listeningInodes = (file: string, port: number): string[] =>
  * because the peaks may be at different times. Undefined if the process is gone.
  */
 export const memoryMb = (pid: number): { now: number; peak: number } | undefined => {
-  const [own, ...others] = treeOf(pid).map(ownMemoryMb)
-  if (!own) return undefined
-  const all = [own, ...others.filter(memory => memory !== undefined)]
+  const memory = memoryByProcess(pid)
+  if (!memory.has(pid)) return undefined
+  const all = [...memory.values()]
   return { now: sum(all.map(({ now }) => now)), peak: sum(all.map(({ peak }) => peak)) }
 }
+
+/** The same for each of the processes. */
+export const memoryByProcess = (pid: number): Map<number, { now: number; peak: number }> =>
+  new Map(
+    treeOf(pid).flatMap(each => {
+      const memory = ownMemoryMb(each)
+      return memory ? [[each, memory] as const] : []
+    }),
+  )
 
 const sum = (values: number[]): number => values.reduce((total, value) => total + value, 0)
 

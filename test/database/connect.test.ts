@@ -5,7 +5,16 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { inspect } from 'node:util'
 import type { Knex } from 'knex'
 import { databaseClock } from '../../server/clock.ts'
-import { connect, type Database, isDuplicate, isMissingTable, marks, rows, run } from '../../server/database/connect.ts'
+import {
+  connect,
+  type Database,
+  insertMany,
+  isDuplicate,
+  isMissingTable,
+  marks,
+  rows,
+  run,
+} from '../../server/database/connect.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { startProxy } from './proxy.ts'
 
@@ -47,6 +56,15 @@ describeEachEngine('a database', engine => {
       found.map(({ value }) => value.at(-1)),
       ['a', 'b', 'c'],
     )
+  })
+
+  it('inserts more rows than one statement takes, and none', async () => {
+    const name = randomUUID()
+    const users = Array.from({ length: 1_234 }, () => ({ id: randomUUID(), name, created_at: 0, updated_at: 0 }))
+    await insertMany(database.knex, 'users', users)
+    await insertMany(database.knex, 'users', [])
+    const [found] = await database.knex('users').where({ name }).count({ count: '*' })
+    assert.equal(Number(found!.count), 1_234)
   })
 
   it('runs a transaction once when it fails by itself', async () => {
@@ -233,4 +251,10 @@ describeEachEngine('a database', engine => {
     const nowhere = fresh.url.replace(/:\d+\//, ':1/')
     await assert.rejects(connect(nowhere), /ECONNREFUSED/)
   })
+})
+
+it('SQLite keeps the pages of a large change in memory until it commits', async () => {
+  const { database, drop } = await migratedDatabase('sqlite')
+  assert.deepEqual(await rows(database.knex, 'PRAGMA cache_size'), [{ cache_size: -16_384 }])
+  await drop()
 })

@@ -164,6 +164,19 @@ describe('at its door a server', () => {
     assert.match(seen.text, /larger than 1048576 bytes/)
   })
 
+  it('reads the rest of a refused body slowly', async () => {
+    const { socket, status } = await connect()
+    socket.pause()
+    const since = performance.now()
+    socket.write(head({}, { 'content-length': String(50 * MIB) }))
+    await new Promise(resolve => socket.write(Buffer.alloc(50 * MIB), resolve))
+    const tookMs = performance.now() - since
+    socket.resume()
+    assert.equal(await status(), 413)
+    // Read as fast as it arrives, it takes a tenth of this.
+    assert.ok(tookMs > 1_000, `50 MiB were read within ${Math.round(tookMs)} ms`)
+  })
+
   it('asks a client that waits to be asked only for a body that it will read', async () => {
     const body = graphqlBody('{ viewer { id } }')
     const asked = await connect()

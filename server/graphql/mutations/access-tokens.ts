@@ -15,7 +15,12 @@ const createAccessToken = mutation<CreateArguments, Credentials>(
   'admin',
   ({ expiresAt, ...wanted }, context) =>
     context.change(change =>
-      grantAccessToken(change, context.sealer, { ...wanted, expiresAt: timeArgument(expiresAt) }),
+      grantAccessToken(change, context.sealer, {
+        ...wanted,
+        // In the order of the indexes, thousands of rows are written several times as fast.
+        organisationIds: wanted.organisationIds?.toSorted(),
+        expiresAt: timeArgument(expiresAt),
+      }),
     ),
   async ({ id, apiKey, apiSecret }, { loaders }) => ({
     accessToken: await loaders.row(accessTokens).load(id),
