@@ -22,7 +22,8 @@ const isLater = (next, now) => {
 }
 
 /**
- * Sets the version in every package.json, in package-lock.json and in the Kubernetes manifests, and puts it above what the changelog has unreleased.
+ * Sets the version in every package.json, in package-lock.json and in the Kubernetes manifests, and puts it above what
+ * the changelog has unreleased.
  * Throws an Error if the version is not later than the present one, or if there is nothing to release.
  *
  * @param {string} version

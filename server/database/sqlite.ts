@@ -12,7 +12,7 @@ const SQLITE_BUSY = 5
 const OWNER_ONLY = 0o600
 /** The size to which the write-ahead log is cut when it restarts after long readers let it grow. */
 const LOG_BYTES = 16 * 1024 * 1024
-/** The page cache of the connection that writes. With SQLite's 2 MiB, a large change writes and reads pages repeatedly. */
+/** The page cache of the connection that writes. In SQLite's 2 MiB, a large change reads and writes pages again. */
 const CACHE_KIB = 16 * 1024
 
 /** knex's SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */

@@ -22,7 +22,10 @@ const GATHERING_MS = 25
 /** The groups whose largest size is the one to wait for, and its limit. */
 const SIZES_KEPT = 8
 const ENOUGH = 32
-/** A transaction that takes longer waits for something itself, and gives its place to others. */
+/**
+ * A change that is made alone and takes longer waits for something itself, and gives its place to others. A group keeps
+ * its place: if the database is slow, more groups at once would make it slower.
+ */
 const IN_THE_WAY_MS = 100
 
 /**
@@ -44,15 +47,12 @@ export const createGroupCommit = <Change, Result>(
   const take = (): (() => void) => {
     underWay += 1
     let isHeld = true
-    const leave = (): void => {
-      clearTimeout(timer)
+    return () => {
       if (!isHeld) return
       isHeld = false
       underWay -= 1
       beginSoon()
     }
-    const timer = setTimeout(leave, IN_THE_WAY_MS)
-    return leave
   }
 
   const sizes: number[] = [1]
@@ -87,7 +87,15 @@ export const createGroupCommit = <Change, Result>(
 
   const begin = async (group: typeof waiting): Promise<void> => {
     const leave = take()
-    if (group.length === 1) return group[0]!.begin({ leave })
+    if (group.length === 1) {
+      const timer = setTimeout(leave, IN_THE_WAY_MS)
+      return group[0]!.begin({
+        leave() {
+          clearTimeout(timer)
+          leave()
+        },
+      })
+    }
     const made = await commit(group.map(({ change }) => change)).catch(() => [])
     leave()
     for (const [n, { begin }] of group.entries()) begin({ ...(made[n] && { made: made[n] }), leave() {} })
