@@ -19,9 +19,9 @@ const faultsOf = (env: Record<string, string>): string[] => {
 
 it('A misspelt setting is a fault, which names the right one', () => {
   assert.deepEqual(faultsOf({ ...least, TIDINGS_CONCURENCY: '9', TIDINGS_MASTERKEY_FILE: 'x', TIDINGS_QUUX: '1' }), [
-    'TIDINGS_CONCURENCY is no setting; did you mean TIDINGS_CONCURRENCY?',
-    'TIDINGS_MASTERKEY_FILE is no setting; did you mean TIDINGS_MASTER_KEY_FILE?',
-    'TIDINGS_QUUX is no setting.',
+    'TIDINGS_CONCURENCY is not a setting; did you mean TIDINGS_CONCURRENCY?',
+    'TIDINGS_MASTERKEY_FILE is not a setting; did you mean TIDINGS_MASTER_KEY_FILE?',
+    'TIDINGS_QUUX is not a setting.',
   ])
 })
 

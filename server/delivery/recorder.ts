@@ -8,7 +8,7 @@ import type { DeliveryWatch } from './watch.ts'
 
 /** Settlements of one transaction: enough to share the cost of a commit, few enough to keep it short. */
 const BATCH = 256
-/** The pause after a batch, in which further results gather: a transaction for each would cost several times as much. */
+/** After a batch, further results gather for so long: a transaction for each would cost several times as much. */
 const GATHERING_MS = 50
 const ENOUGH = 32
 /** SQLite blocks the process while it works, so the recorder rests as long as it worked, but not longer than this. */

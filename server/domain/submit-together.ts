@@ -145,7 +145,8 @@ type Able = {
 }
 
 /**
- * Locks what the submissions are decided on, except what another transaction has locked; returns those that may be made.
+ * Locks what the submissions are decided on, except what another transaction has locked, and returns those that may be
+ * made.
  */
 const decide = async (trx: Knex.Transaction, group: Submitting[], now: () => number): Promise<Able[]> => {
   const { forShareSkipLocked } = dialectOf(trx)

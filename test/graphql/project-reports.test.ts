@@ -86,7 +86,7 @@ describeEachEngine('project reports', engine => {
   it('are a CONFLICT when submitted twice', async () => {
     const { id } = await submitted('2026-3')
     const { message, ...told } = refusal(await submit('2026-3'))
-    assert.match(message, /2026-3.*submitted already/)
+    assert.match(message, /2026-3.*already submitted/)
     assert.deepEqual(told, { code: 'CONFLICT', projectReportId: id, status: 'submitted' })
     assert.equal((await eventsOf()).length, 1)
   })

@@ -37,7 +37,7 @@ describeEachEngine('replacing the master key', engine => {
     assert.ok(error instanceof KeyOrderError)
     assert.equal(error.mayPass, mayPass)
     assert.match(error.message, words)
-    assert.doesNotMatch(error.message, new RegExp(`${old.toString('base64').slice(0, 8)}`))
+    assert.ok(!error.message.includes(old.toString('base64').slice(0, 8)))
     return true
   }
 
