@@ -4,11 +4,12 @@ import { v7 as uuid } from 'uuid'
 import { extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
 import { type Log, logSeldom } from '../log.ts'
 import type { AnsweredRequest } from '../metrics/metrics.ts'
+import { arrivalOf } from './slices.ts'
 
 /** The state of every request in the middleware. */
 export type RequestState = {
   requestId: string
-  /** When it was first seen, by `performance.now()`. */
+  /** When it arrived, by `performance.now()`. */
   arrivedAt: number
   /** The access token, once it is known. */
   token?: { id: string }
@@ -44,7 +45,7 @@ export const requestId = ({
   onAnswered?: (request: AnsweredRequest) => void
 }): Middleware<RequestState> => {
   return async (ctx, next) => {
-    const startedMs = performance.now()
+    const startedMs = arrivalOf(ctx.req)
     const own = ctx.get('X-Request-Id')
     ctx.state.requestId = TAKEN_OVER.test(own) ? own : uuid()
     ctx.state.arrivedAt = startedMs

@@ -1,10 +1,15 @@
-import type { RequestListener } from 'node:http'
+import type { IncomingMessage, RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
 
 /** How long requests are begun in a row before other work of the process has its turn. */
 const SLICE_MS = 8
 
 type Arrived = Parameters<RequestListener>
+
+const arrivals = new WeakMap<IncomingMessage, number>()
+
+/** When a request arrived, by `performance.now()`; it may have waited since. */
+export const arrivalOf = (request: IncomingMessage): number => arrivals.get(request) ?? performance.now()
 
 /**
  * Begins requests in slices of a few milliseconds: however many arrive together, they do not hold the event loop.
@@ -36,7 +41,9 @@ export const inSlices = (handler: RequestListener): RequestListener => {
   }
 
   return (...arrived) => {
-    const [{ socket }] = arrived
+    const [request] = arrived
+    const { socket } = request
+    arrivals.set(request, performance.now())
     const isWaiting = ofUsed.length + ofNew.length > 0
     const queue = used.has(socket) ? ofUsed : ofNew
     used.add(socket)
