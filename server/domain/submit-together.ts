@@ -40,7 +40,7 @@ export type Submissions = (one: Submitting) => Promise<Turn<ProjectReportRow>>
 const GROUP_MS = 2_000
 /** An event for more webhooks than this would make the others of a group wait. */
 const MOST_WEBHOOKS = 16
-/** After a group has failed, its reports are submitted alone for so long. */
+/** Reports of a project are submitted alone for so long if its group failed, or its webhooks do not suit a group. */
 const ALONE_MS = 5_000
 
 /** @param given.wake called when something was queued that nobody has taken */
@@ -52,7 +52,15 @@ export const createSubmissions = (given: {
   wake: () => void
 }): Submissions => {
   const { database, now, dueDays, courierOf, wake } = given
+  /** Projects, and until when their reports are submitted alone, the earliest first. */
   const alone = new Map<string, number>()
+  const leaveAlone = (projectIds: Iterable<string>): void => {
+    const until = performance.now() + ALONE_MS
+    for (const id of projectIds) {
+      alone.delete(id)
+      alone.set(id, until)
+    }
+  }
 
   const commit = async (group: Submitting[]): Promise<(Made<ProjectReportRow> | undefined)[]> => {
     let reports: Submitted = new Map()
@@ -60,7 +68,7 @@ export const createSubmissions = (given: {
     const work = async (trx: Knex.Transaction): Promise<void> => {
       reports = new Map()
       courier = courierOf(trx)
-      reports = await submitTogether(trx, group, { now, dueDays, courier })
+      reports = await submitTogether(trx, group, { now, dueDays, courier, leaveAlone })
     }
     const made = (doubt?: CommitInDoubt) =>
       group.map(one => {
@@ -71,19 +79,18 @@ export const createSubmissions = (given: {
       await transactInTime(database, work, { forMs: GROUP_MS, isOnce: true })
     } catch (error) {
       if (error instanceof CommitInDoubt) return made(error)
-      const until = performance.now() + ALONE_MS
-      for (const { submission } of group) alone.set(keyOf(submission), until)
+      leaveAlone(group.map(({ submission }) => submission.projectId))
       throw error
     }
     if (reports.size > 0 && !courier?.seesToAll) wake()
     return made()
   }
   const isAlone = ({ submission, mark }: Submitting): boolean => {
-    for (const [key, until] of alone) {
+    for (const [id, until] of alone) {
       if (until > performance.now()) break
-      alone.delete(key)
+      alone.delete(id)
     }
-    return mark.isTwice || !database.dialect.skipsLocked || alone.has(keyOf(submission))
+    return mark.isTwice || !database.dialect.skipsLocked || alone.has(submission.projectId)
   }
   const enter = createGroupCommit(commit)
   return one => (isAlone(one) ? Promise.resolve({ leave() {} }) : enter(one))
@@ -97,7 +104,12 @@ const keyOf = ({ projectId, quarter }: Submission): string => `${projectId} ${qu
 const submitTogether = async (
   trx: Knex.Transaction,
   group: Submitting[],
-  { now, dueDays, courier }: { now: () => number; dueDays: number; courier: Courier },
+  {
+    now,
+    dueDays,
+    courier,
+    leaveAlone,
+  }: { now: () => number; dueDays: number; courier: Courier; leaveAlone: (projectIds: Iterable<string>) => void },
 ): Promise<Submitted> => {
   const apart = firstOfEach(
     firstOfEach(group, ({ mark }) => mark.signature),
@@ -107,7 +119,9 @@ const submitTogether = async (
   const projectIds = [...new Set(able.map(({ projectId }) => projectId))]
   if (able.length === 0) return new Map()
   const webhooks = await webhooksOfProjects(trx, 'project_report_quarterly_submitted', projectIds)
-  const chosen = able.filter(({ projectId }) => (webhooks.get(projectId)?.length ?? Infinity) <= MOST_WEBHOOKS)
+  const isSuited = (projectId: string): boolean => (webhooks.get(projectId)?.length ?? Infinity) <= MOST_WEBHOOKS
+  leaveAlone(projectIds.filter(id => !isSuited(id)))
+  const chosen = able.filter(({ projectId }) => isSuited(projectId))
   if (chosen.length === 0) return new Map()
 
   const time = now()

@@ -42,20 +42,11 @@ export const newMark = (signature: string, at: number, isTwice: boolean): Mark =
  * @param entry the content for the audit log, if it is known by now
  */
 export const useSignature = async (sql: Sql, mark: Mark, entry?: Entry): Promise<boolean> => {
-  const hash = hashOf(mark.signature)
   try {
-    await run(
-      sql,
-      `INSERT INTO audit_log (id, created_at, signature_hash, access_token_id, operation, arguments, request_id)
-       VALUES (?, ?, ?, ?, ?, ?, ?)`,
-      [
-        ...[mark.id, mark.at, hash, entry?.accessTokenId ?? null],
-        ...[entry?.operation ?? '', entry?.arguments ?? '{}', entry?.requestId ?? null],
-      ],
-    )
+    await useSignatures(sql, [{ mark, entry }])
     if (mark.isTwice) {
       await run(sql, 'INSERT INTO used_signatures (signature_hash, expires_at) VALUES (?, ?)', [
-        hash,
+        hashOf(mark.signature),
         mark.at + MARKED_MS,
       ])
     }
@@ -70,28 +61,28 @@ export const useSignature = async (sql: Sql, mark: Mark, entry?: Entry): Promise
  * Marks the signatures of several mutations that share a transaction. Throws if another process has used one of them
  * since `usedOf`.
  */
-export const useSignatures = async (trx: Sql, given: { mark: Mark; entry: Entry }[]): Promise<void> => {
+export const useSignatures = async (sql: Sql, given: { mark: Mark; entry?: Entry | undefined }[]): Promise<void> => {
   await run(
-    trx,
+    sql,
     `INSERT INTO audit_log (id, created_at, signature_hash, access_token_id, operation, arguments, request_id)
      VALUES ${given.map(() => '(?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
     given.flatMap(({ mark, entry }) => [
-      ...[mark.id, mark.at, hashOf(mark.signature), entry.accessTokenId, entry.operation, entry.arguments],
-      entry.requestId,
+      ...[mark.id, mark.at, hashOf(mark.signature), entry?.accessTokenId ?? null],
+      ...[entry?.operation ?? '', entry?.arguments ?? '{}', entry?.requestId ?? null],
     ]),
   )
 }
 
 /** Which of these signatures are marked as used. */
 export const usedOf = async (trx: Sql, signatures: string[]): Promise<Set<string>> => {
+  const byHash = new Map(signatures.map(signature => [hashOf(signature), signature]))
   const found = await rows<{ signature_hash: string }>(
     trx,
     `SELECT signature_hash FROM audit_log ${dialectOf(trx).useIndex('audit_log_by_signature')}
      WHERE signature_hash IN (${marks(signatures)})`,
-    signatures.map(hashOf),
+    [...byHash.keys()],
   )
-  const used = new Set(found.map(row => row.signature_hash))
-  return new Set(signatures.filter(signature => used.has(hashOf(signature))))
+  return new Set(found.map(row => byHash.get(row.signature_hash)!))
 }
 
 /**
