@@ -134,11 +134,8 @@ const tell = (to: Pick<Worker, 'send'>, message: Message): void => {
 /** Whether this is one of several processes. */
 export const isOneOfSeveral = cluster.isWorker
 
-/**
- * How a process listens. On Linux the kernel distributes connections to the listening processes, and closes those of a
- * dead one. Elsewhere the parent distributes them, and a connection given to a dying process gets no answer.
- */
-export const SHARED_PORT = { reusePort: isOneOfSeveral && process.platform === 'linux' }
+/** Whether this process starts before its siblings, which listen on the same port. */
+export const isFirstProcess = (): boolean => !cluster.worker || cluster.worker.id === 1
 
 /** The number of the process; its replacement has another. */
 export const processNumber = (): number | undefined => cluster.worker?.id

@@ -1,9 +1,9 @@
 import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
-import { Server as NetServer, type Socket } from 'node:net'
-import { setTimeout as sleep, setImmediate as whenAccepted } from 'node:timers/promises'
+import { type AddressInfo, connect, type ListenOptions, Server as NetServer, type Socket } from 'node:net'
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import { v7 as uuid } from 'uuid'
 import { type Log, logSeldom } from '../log.ts'
-import { SHARED_PORT } from '../processes.ts'
+import { isFirstProcess } from '../processes.ts'
 import { inSlices } from './slices.ts'
 import { unlessClosing } from './unread.ts'
 
@@ -18,7 +18,15 @@ const BACKLOG = 4_096
 /** How long an answer to invalid HTTP may take before the connection is closed. */
 const FAREWELL_MS = 2_000
 
+/** How soon a program that listens on an address accepts a connection; one that does not is there all the same. */
+const ANSWER_MS = 1_000
+
 const CLOSE_IDLE_EACH_MS = 50
+/**
+ * Sockets that listen on one port. Node accepts one connection of each in a turn of its event loop, since libuv 1.45:
+ * under load, hundreds of new connections would wait for seconds before any handler saw them.
+ */
+const SOCKETS = 64
 
 export type Door = {
   /** Begins to listen, unless it already does or was closed. */
@@ -46,62 +54,118 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
     },
     async close(idleMs) {
       isClosed = true
-      const server = await opening?.catch(() => undefined)
-      if (!server) return
-      // Accepts the connections that have arrived by now; closing the socket would reset them.
-      await whenAccepted()
-      const closed = new Promise<void>(resolve => server.once('close', resolve))
+      const listening = await opening?.catch(() => undefined)
+      if (!listening) return
+      const { servers } = listening
+      await listening.allAccepted()
+      const closed = Promise.all(servers.map(server => new Promise<void>(resolve => server.once('close', resolve))))
       // `close` of an HTTP server would also close idle connections.
-      NetServer.prototype.close.call(server)
+      for (const server of servers) NetServer.prototype.close.call(server)
       await Promise.race([closed, sleep(idleMs, undefined, { ref: false })])
-      server.close()
-      const closing = setInterval(() => server.closeUnused(), CLOSE_IDLE_EACH_MS)
+      for (const server of servers) server.close()
+      const closing = setInterval(() => listening.closeUnused(), CLOSE_IDLE_EACH_MS)
       await closed
       clearInterval(closing)
     },
-    end: () => opened?.closeAllConnections(),
+    end() {
+      for (const server of opened?.servers ?? []) server.closeAllConnections()
+    },
   }
 }
 
-type Listening = Server & {
+type Listening = {
+  servers: Server[]
+  /** Accepts the connections that have arrived by now; closing the sockets would reset them. */
+  allAccepted(): Promise<void>
   /** Closes idle connections: kept-alive ones, and those that have never sent a byte. */
   closeUnused(): void
 }
 
 type Address = { host: string; port: number }
 
-const listen = (handler: RequestListener, { host, port }: Address, log: Log): Promise<Listening> => {
+const listen = async (handler: RequestListener, at: Address, log: Log): Promise<Listening> => {
   const serve = inSlices(unlessClosing(handler))
-  const server = createServer(
-    {
-      headersTimeout: HEAD_MS,
-      requestTimeout: REQUEST_MS,
-      connectionsCheckingInterval: LOOK_EACH_MS,
-      keepAliveTimeout: KEEP_ALIVE_MS,
-      // Refused further on, with a request id.
-      requireHostHeader: false,
-    },
-    serve,
-  )
-  // A client that waits for 100 Continue is asked for the body after the head is checked.
-  server.on('checkContinue', serve)
-  server.on('checkExpectation', serve)
-  server.on('clientError', refuseJunk(log))
   const open = new Set<Socket>()
-  server.on('connection', (socket: Socket) => {
-    open.add(socket)
-    socket.once('close', () => open.delete(socket))
-  })
-  const closeUnused = (): void => {
-    server.closeIdleConnections()
-    for (const socket of open) if (socket.bytesRead === 0) socket.destroy()
-  }
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen({ port, host, backlog: BACKLOG, ...SHARED_PORT }, () =>
-      resolve(Object.assign(server, { closeUnused })),
+  let accepted = 0
+  const create = (): Server => {
+    const server = createServer(
+      {
+        headersTimeout: HEAD_MS,
+        requestTimeout: REQUEST_MS,
+        connectionsCheckingInterval: LOOK_EACH_MS,
+        keepAliveTimeout: KEEP_ALIVE_MS,
+        // Refused further on, with a request id.
+        requireHostHeader: false,
+      },
+      serve,
     )
+    // A client that waits for 100 Continue is asked for the body after the head is checked.
+    server.on('checkContinue', serve)
+    server.on('checkExpectation', serve)
+    server.on('clientError', refuseJunk(log))
+    server.on('connection', (socket: Socket) => {
+      accepted += 1
+      open.add(socket)
+      socket.once('close', () => open.delete(socket))
+    })
+    return server
+  }
+  const servers = await listenOn(at, create)
+  return {
+    servers,
+    async allAccepted() {
+      for (let before = -1; before !== accepted; ) {
+        before = accepted
+        // Sockets are looked at between two of these.
+        await nextTurn()
+        await nextTurn()
+      }
+    },
+    closeUnused() {
+      for (const server of servers) server.closeIdleConnections()
+      for (const socket of open) if (socket.bytesRead === 0) socket.destroy()
+    },
+  }
+}
+
+/**
+ * Listens with several sockets that share a port, where the system can. There the kernel distributes connections to
+ * them, and to those of several processes of one server, and closes those of a dead process. Elsewhere the parent of
+ * the processes distributes them, and a connection given to a dying process gets no answer.
+ */
+const listenOn = async ({ host, port }: Address, create: () => Server): Promise<Server[]> => {
+  const first = create()
+  if (process.platform !== 'linux') return [await listening(first, { host, port })]
+  // Another server that shares its port would not be noticed.
+  if (isFirstProcess()) await isFree({ host, port })
+  const shared = { host, reusePort: true, exclusive: true }
+  const servers = [await listening(first, { ...shared, port })]
+  const { port: own } = first.address() as AddressInfo
+  while (servers.length < SOCKETS) servers.push(await listening(create(), { ...shared, port: own }))
+  return servers
+}
+
+const listening = <Listener extends NetServer>(server: Listener, options: ListenOptions): Promise<Listener> =>
+  new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen({ backlog: BACKLOG, ...options }, () => resolve(server))
   })
+
+/**
+ * Throws EADDRINUSE if a program answers there. To listen there for a moment, without sharing, would also tell; but
+ * that resets the connections which a proxy opens meanwhile.
+ */
+const isFree = async ({ host, port }: Address): Promise<void> => {
+  const socket = connect({ host, port, timeout: ANSWER_MS })
+  const isTaken = await new Promise<boolean>(resolve => {
+    socket.once('connect', () => resolve(true))
+    socket.once('timeout', () => resolve(true))
+    socket.once('error', () => resolve(false))
+  })
+  socket.destroy()
+  if (!isTaken) return
+  const message = `listen EADDRINUSE: address already in use ${host}:${port}`
+  throw Object.assign(new Error(message), { code: 'EADDRINUSE', syscall: 'listen', address: host, port })
 }
 
 const STATUSES: Record<string, number> = {

@@ -1,0 +1,121 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect, createServer, type Server, type Socket } from 'node:net'
+import { describe, it, type TestContext } from 'node:test'
+import { Worker } from 'node:worker_threads'
+import { createDoor } from '../../server/http/listen.ts'
+import { createLog } from '../../server/log.ts'
+import { freePort } from '../support/ports.ts'
+
+const CONNECTIONS = 300
+const host = '127.0.0.1'
+const log = createLog('silent')
+
+/** Asks at each port it is given again and again, as a proxy does, until it is answered; then posts what it saw. */
+const IMPATIENT = `
+  const { connect } = require('node:net')
+  const { parentPort } = require('node:worker_threads')
+  const ask = port => new Promise(resolve => {
+    const socket = connect(port, '${host}')
+    socket.write('GET / HTTP/1.1\\r\\nHost: here\\r\\nConnection: close\\r\\n\\r\\n')
+    socket.setEncoding('utf8').once('data', () => resolve('answered')).once('error', ({ code }) => resolve(code))
+  })
+  parentPort.on('message', async port => {
+    const seen = new Set([await ask(port)])
+    parentPort.postMessage('asking')
+    const client = async () => {
+      let last
+      do seen.add(last = await ask(port))
+      while (last !== 'answered')
+    }
+    await Promise.all(Array.from({ length: 16 }, client))
+    parentPort.postMessage([...seen].sort())
+  })
+`
+
+const open = async (t: TestContext) => {
+  const port = await freePort()
+  let turns = 0
+  let lastTurn = 0
+  const door = createDoor(
+    (_request, response) => {
+      lastTurn = turns
+      response.end('here')
+    },
+    { host, port },
+    log,
+  )
+  await door.open()
+  const sockets: Socket[] = []
+  t.after(() => {
+    for (const socket of sockets) socket.destroy()
+    return door.close(0)
+  })
+  const answered = (): Promise<string> => {
+    const socket = connect(port, host)
+    sockets.push(socket)
+    socket.write('GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n')
+    return new Promise((resolve, reject) => {
+      let answer = ''
+      socket.setEncoding('utf8').on('data', chunk => (answer += chunk))
+      socket.once('end', () => resolve(answer)).once('error', reject)
+    })
+  }
+  const count = (): void => {
+    turns += 1
+    counting = setImmediate(count)
+  }
+  let counting = setImmediate(count)
+  t.after(() => clearImmediate(counting))
+  return { door, port, answered, turns: () => lastTurn }
+}
+
+const listenOn = async (port: number, options: object): Promise<Server> => {
+  const server = createServer().listen({ port, host, ...options })
+  await once(server, 'listening')
+  return server
+}
+
+describe('a listening address', () => {
+  it('accepts hundreds of new connections in a few turns of the event loop', {
+    skip: process.platform !== 'linux',
+  }, async t => {
+    const { answered, turns } = await open(t)
+    const answers = await Promise.all(Array.from({ length: CONNECTIONS }, answered))
+    assert.ok(answers.every(answer => answer.endsWith('here')))
+    assert.ok(turns() < CONNECTIONS / 3, `${turns()} turns`)
+  })
+
+  it('answers the requests on connections that have arrived when it closes', async t => {
+    const { door, answered } = await open(t)
+    const answers = Promise.all(Array.from({ length: CONNECTIONS }, answered))
+    // Now the kernel has the connections, and this process none of them.
+    await new Promise(resolve => setImmediate(resolve))
+    await door.close(0)
+    assert.ok((await answers).every(answer => answer.endsWith('here')))
+  })
+
+  it('answers each connection that it accepts, from the first', async t => {
+    const clients = new Worker(IMPATIENT, { eval: true })
+    t.after(() => clients.terminate())
+    for (let round = 0; round < 100; round++) {
+      const port = await freePort()
+      clients.postMessage(port)
+      await once(clients, 'message')
+      const seen = once(clients, 'message')
+      const door = createDoor((_request, response) => response.end('here'), { host, port }, log)
+      await door.open()
+      assert.deepEqual((await seen)[0], ['ECONNREFUSED', 'answered'])
+      await door.close(0)
+    }
+  })
+
+  it('is refused while another program listens there, even one that would share it', async t => {
+    for (const options of [{}, { reusePort: process.platform === 'linux' }]) {
+      const port = await freePort()
+      const other = await listenOn(port, options)
+      t.after(() => other.close())
+      await assert.rejects(createDoor(() => {}, { host, port }, log).open(), { code: 'EADDRINUSE' })
+    }
+  })
+})
