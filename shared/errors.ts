@@ -6,7 +6,7 @@ export type ErrorDetails = {
   UNAUTHENTICATED: { reason: RefusalReason; serverTime?: string }
   /** The missing permission, if it is one. */
   FORBIDDEN: { permission?: Permission }
-  /** The ids that do not exist or are not visible; absent if a path of the server does not exist. */
+  /** The ids that do not exist or are not visible, or the first of very many; absent for an unknown path. */
   NOT_FOUND: { ids?: readonly string[] }
   BAD_USER_INPUT: Place
   PING_FAILED: { url: string; durationMs: number } & PingResult
@@ -61,8 +61,14 @@ export class TidingsError<Code extends ErrorCode = ErrorCode> extends Error {
 export const badInput = (argument: string, message: string): TidingsError<'BAD_USER_INPUT'> =>
   new TidingsError('BAD_USER_INPUT', `${argument}: ${message}`, { argument })
 
-export const notFound = (what: string, ids: readonly string[]): TidingsError<'NOT_FOUND'> =>
-  new TidingsError('NOT_FOUND', `No ${what} with id ${ids.join(', ')} is visible to this access token.`, { ids })
+/** The most ids that a message names. */
+const IDS_NAMED = 10
+
+export const notFound = (what: string, ids: readonly string[]): TidingsError<'NOT_FOUND'> => {
+  const more = ids.length > IDS_NAMED ? `, … (${ids.length} in all)` : ''
+  const named = ids.slice(0, IDS_NAMED).join(', ') + more
+  return new TidingsError('NOT_FOUND', `No ${what} with id ${named} is visible to this access token.`, { ids })
+}
 
 /** The error for a fault of the server, with nothing about its cause. */
 export const internalError = (): TidingsError<'INTERNAL_SERVER_ERROR'> =>

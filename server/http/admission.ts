@@ -1,8 +1,8 @@
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
-import { answerUnavailable, type RequestState } from './request-id.ts'
+import { type Answerable, answerUnavailable, type RequestState } from './request-id.ts'
 
-/** Requests that run at once; the others wait in the order of arrival. */
+/** Requests that run at once; the others wait in a line of each API key. */
 const AT_ONCE = 64
 /** A request that takes longer is itself waiting, such as for an endpoint or a lock, and gives its place to others. */
 const IN_THE_WAY_MS = 250
@@ -11,8 +11,11 @@ const LONGEST_IN_THE_WAY_MS = 2_000
 /** The event loop utilisation from which the process counts as busy. */
 const BUSY = 0.85
 /** A request that has waited this long is refused, within a second of its arrival. */
-const LONGEST_WAIT_MS = 700
+const LONGEST_WAIT_MS = 600
 const RETRY_AFTER_S = 1
+/** The requests whose beginning is the measure of the line's pace, and how long a line is before it has one. */
+const PACE_OF = 512
+const PACE_AFTER_MS = 100
 
 /** The event loop is sampled at most a few times a second. */
 const measureBusy = (): (() => boolean) => {
@@ -30,24 +33,39 @@ const measureBusy = (): (() => boolean) => {
   }
 }
 
-type Waiting = { since: number; timer: NodeJS.Timeout; begin: (isAdmitted: boolean) => void }
+type Waiting = { apiKey: string; since: number; timer: NodeJS.Timeout; begin: (isAdmitted: boolean) => void }
+
+export type Admission = {
+  /** Refuses a request that would not begin in time. Comes first, so that a refusal costs next to nothing. */
+  refuseHopeless: Middleware<FromKey>
+  /** Begins requests, the API keys in turn, and refuses those that have waited for too long. */
+  admit: Middleware<FromKey>
+}
+
+type FromKey = RequestState & { apiKey: string }
 
 /**
- * Runs as many requests as it can in the order of arrival, and refuses the others soon, with nothing done. A server
- * that begins everything under overload finishes nothing in time.
+ * Runs as many requests as it can, and refuses the others soon, with nothing done. A server that begins everything
+ * under overload finishes nothing in time. The requests of an API key begin in the order of arrival; the keys take
+ * turns, so that nobody else is refused because one key asks too much. A request waits in the line of its key only
+ * after it was authenticated.
  *
  * @param given.now the clock of the waits, in milliseconds
  * @param given.isBusy whether the process has been busy lately
  */
-export const admit = ({
+export const createAdmission = ({
   now = () => performance.now(),
   isBusy = measureBusy(),
 }: {
   now?: () => number
   isBusy?: () => boolean
-} = {}): Middleware<RequestState> => {
+} = {}): Admission => {
   let working = 0
-  const waiting = new Set<Waiting>()
+  /** The line of each API key, in the order of their turns. */
+  const lines = new Map<string, Set<Waiting>>()
+  /** Since when some request has waited, and when the last ones began since: the pace at which the lines move. */
+  let formedAt = 0
+  const began: number[] = []
 
   /** Takes a place. Returns the function that gives it back, which may be called twice. */
   const take = (): (() => void) => {
@@ -61,6 +79,8 @@ export const admit = ({
       beginNext()
     }
     const since = now()
+    began.push(since)
+    if (began.length > PACE_OF) began.shift()
     const giveBackIfIdle = (): void => {
       if (!isHeld) return
       if (isBusy() && now() - since < LONGEST_IN_THE_WAY_MS) timer = setTimeout(giveBackIfIdle, IN_THE_WAY_MS)
@@ -72,43 +92,78 @@ export const admit = ({
 
   const end = (one: Waiting, isAdmitted: boolean): void => {
     clearTimeout(one.timer)
-    waiting.delete(one)
+    const line = lines.get(one.apiKey)!
+    line.delete(one)
+    if (line.size === 0) lines.delete(one.apiKey)
     one.begin(isAdmitted)
   }
 
   const beginNext = (): void => {
-    for (const one of waiting) {
-      // The timer may be late if the process was.
-      const isAdmitted = now() - one.since < LONGEST_WAIT_MS
-      end(one, isAdmitted)
-      if (isAdmitted) return
+    for (const [apiKey, line] of lines) {
+      for (const one of line) {
+        // The timer may be late if the process was.
+        const isAdmitted = now() - one.since < LONGEST_WAIT_MS
+        end(one, isAdmitted)
+        if (!isAdmitted) continue
+        if (lines.delete(apiKey)) lines.set(apiKey, line)
+        return
+      }
     }
   }
 
   /** Resolves to undefined if the request was not admitted in time. */
-  const place = async (since: number): Promise<(() => void) | undefined> => {
-    if (working < AT_ONCE && waiting.size === 0) return take()
+  const place = async (apiKey: string, since: number): Promise<(() => void) | undefined> => {
+    if (working < AT_ONCE && lines.size === 0) return take()
     return new Promise(resolve => {
       const one: Waiting = {
+        apiKey,
         since,
         timer: setTimeout(() => end(one, false), Math.max(0, since + LONGEST_WAIT_MS - now())),
         begin: isAdmitted => resolve(isAdmitted ? take() : undefined),
       }
-      waiting.add(one)
+      if (lines.size === 0) {
+        formedAt = now()
+        began.length = 0
+      }
+      const line = lines.get(apiKey) ?? new Set()
+      lines.set(apiKey, line.add(one))
     })
   }
 
-  return async (ctx, next) => {
-    const giveBack = await place(ctx.state.arrivedAt)
-    if (!giveBack) {
-      const message = `This server has too many requests at once. Nothing was done. Try again in ${RETRY_AFTER_S} s.`
-      answerUnavailable(ctx, new TidingsError('UNAVAILABLE', message, { retryAfterSeconds: RETRY_AFTER_S }))
-      return
-    }
-    try {
-      await next()
-    } finally {
-      giveBack()
-    }
+  /** How many requests begin before one of this API key that comes now. */
+  const before = (apiKey: string): number => {
+    const own = lines.get(apiKey)?.size ?? 0
+    let count = 0
+    for (const line of lines.values()) count += Math.min(line.size, own + 1)
+    return count
   }
+
+  /** How long a request that comes now is likely to wait. */
+  const waitMs = (apiKey: string): number => {
+    const elapsedMs = now() - (began.length < PACE_OF ? formedAt : began[0]!)
+    return elapsedMs < PACE_AFTER_MS ? 0 : (before(apiKey) * elapsedMs) / Math.max(1, began.length)
+  }
+
+  return {
+    refuseHopeless(ctx, next) {
+      // With no line it begins at once, even if it has waited for a process that stood still.
+      const { apiKey, arrivedAt } = ctx.state
+      const isHopeless = lines.size > 0 && now() - arrivedAt + waitMs(apiKey) > LONGEST_WAIT_MS
+      return isHopeless ? refuse(ctx) : next()
+    },
+    async admit(ctx, next) {
+      const giveBack = await place(ctx.state.apiKey, ctx.state.arrivedAt)
+      if (!giveBack) return refuse(ctx)
+      try {
+        await next()
+      } finally {
+        giveBack()
+      }
+    },
+  }
+}
+
+const refuse = (ctx: Answerable): void => {
+  const message = `This server has too many requests at once. Nothing was done. Try again in ${RETRY_AFTER_S} s.`
+  answerUnavailable(ctx, new TidingsError('UNAVAILABLE', message, { retryAfterSeconds: RETRY_AFTER_S }))
 }

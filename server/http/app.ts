@@ -5,8 +5,8 @@ import type { Service } from '../graphql/context.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { type Log, logSeldom } from '../log.ts'
 import type { Metrics } from '../metrics/metrics.ts'
-import { admit } from './admission.ts'
-import { authenticate } from './authenticate.ts'
+import { createAdmission } from './admission.ts'
+import { authenticate, readSignature } from './authenticate.ts'
 import { docs } from './docs.ts'
 import { explorer } from './explorer.ts'
 import { graphqlOverHttp } from './graphql.ts'
@@ -83,10 +83,14 @@ const api = ({ config, log }: { config: Config; log: Log }) => {
   return (service: Service): Middleware => {
     const { database, sealer, tools } = service
     const { clock } = tools
+    const { refuseHopeless, admit } = createAdmission()
+    const signedAs = config.behindProxy ? new URL(config.baseUrl) : undefined
     return inOrder(
-      authenticate({ database, sealer, clock, signedAs: config.behindProxy ? new URL(config.baseUrl) : undefined }),
+      readSignature(signedAs),
+      refuseHopeless,
+      authenticate({ database, sealer, clock, signedAs }),
       traced(),
-      admit(),
+      admit,
       rateLimit({ database, clock, limit: config.rateLimit, log }),
       graphqlOverHttp(schema, service, log),
     )

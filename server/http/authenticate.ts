@@ -12,8 +12,11 @@ import { Bodies, isTooLarge, refuseBody, type WithBody } from './body.ts'
 import { bodyRefusalOf, type Refusal, readSigned, refusalOf, type Signed } from './hmac.ts'
 import { type Answerable, answerError } from './request-id.ts'
 
+/** The state for later middleware: the signature data, which is not yet checked. */
+export type Named = WithBody & { signed: Signed; apiKey: string }
+
 /** The state for later middleware: the caller and the signature. */
-export type Authenticated = WithBody & {
+export type Authenticated = Named & {
   token: AccessToken
   signature: string
   /** Until when to wait for the database before the request runs, by `performance.now()`. */
@@ -30,6 +33,22 @@ const NOTE_MS = 500
 const LOOK_AGAIN_MS = 500
 
 /**
+ * Reads who a request says it is from, and refuses it if it does not say.
+ *
+ * @param signedAs the URL whose host and path clients sign, if a reverse proxy may pass on others
+ */
+export const readSignature =
+  (signedAs?: URL): Middleware<Named> =>
+  (ctx, next) => {
+    if (isTooLarge(ctx.req)) return refuseBody(ctx)
+    const signed = readSigned(signedAs ? { ...ctx.headers, host: signedAs.host } : ctx.headers)
+    if ('reason' in signed) return refuse(ctx, signed)
+    ctx.state.signed = signed
+    ctx.state.apiKey = signed.apiKey
+    return next()
+  }
+
+/**
  * Passes requests with a correct and fresh signature of a valid token; refuses all others with 401 and the reason. The
  * header is checked first, so that the body of an unsigned request is not read.
  */
@@ -42,7 +61,7 @@ export const authenticate = ({
   database: Database
   sealer: Sealer
   clock: Clock
-  /** The URL whose host and path clients sign, if a reverse proxy may pass on others. */
+  /** As of `readSignature`. */
   signedAs?: URL | undefined
 }): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
@@ -62,10 +81,7 @@ export const authenticate = ({
   }
 
   return async (ctx, next) => {
-    if (isTooLarge(ctx.req)) return refuseBody(ctx)
-    const signed = readSigned(signedAs ? { ...ctx.headers, host: signedAs.host } : ctx.headers)
-    if ('reason' in signed) return refuse(ctx, signed)
-    ctx.state.apiKey = signed.apiKey
+    const { signed } = ctx.state
     const judged = await judge(ctx, signed)
     if ('reason' in judged) return refuse(ctx, judged)
     const judgedAt = performance.now()

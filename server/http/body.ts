@@ -10,6 +10,9 @@ const BODY_MS = 10_000
 const ROOM_BYTES = 64 * BODY_LIMIT_BYTES
 const ROOM_A_TOKEN_BYTES = 16 * BODY_LIMIT_BYTES
 
+/** From this size on, parsing and checking a body takes milliseconds. */
+export const LARGE_BYTES = 64 * 1024
+
 export type WithBody = RequestState & { rawBody: Buffer }
 
 /** Why a body is not read to its end; `gone`: the client has left. */
@@ -19,10 +22,13 @@ export type BodyFault = 'too large' | 'too slow' | 'no room' | 'gone'
 export const isTooLarge = ({ headers }: IncomingMessage): boolean =>
   Number(headers['content-length']) > BODY_LIMIT_BYTES
 
-/** Holds the bodies of requests within the memory limits. */
+/** Holds the bodies of requests within the memory limits, and begins large ones in turns. */
 export class Bodies {
   #held = 0
   readonly #heldBy = new Map<string, number>()
+  /** Large bodies that wait for their turn, by their access tokens in the order of the next turn of each. */
+  readonly #large = new Map<string, (() => void)[]>()
+  #isLargeUnderWay = false
 
   /**
    * Reads the raw, signed body and holds it while `work` runs; or returns why it was not read, having read no more than
@@ -42,7 +48,9 @@ export class Bodies {
     }
     try {
       const body = await read(request, take)
-      return typeof body === 'string' ? body : await work(body)
+      if (typeof body === 'string') return body
+      if (body.length > LARGE_BYTES) await this.#turnOfLarge(tokenId)
+      return await work(body)
     } finally {
       this.#take(tokenId, -bytes)
     }
@@ -54,6 +62,30 @@ export class Bodies {
     else this.#heldBy.set(tokenId, own)
     this.#held += bytes
     return this.#held <= ROOM_BYTES && own <= ROOM_A_TOKEN_BYTES
+  }
+
+  /**
+   * Resolves when it is this large body's turn. They are begun one at a time, of each access token in turn, and the
+   * process is left to others between two of them for as long as the first one held it.
+   */
+  #turnOfLarge(tokenId: string): Promise<void> {
+    return new Promise(resolve => {
+      this.#large.set(tokenId, [...(this.#large.get(tokenId) ?? []), resolve])
+      if (!this.#isLargeUnderWay) this.#beginLarge()
+    })
+  }
+
+  #beginLarge(): void {
+    const [first] = this.#large
+    this.#isLargeUnderWay = first !== undefined
+    if (!first) return
+    const [tokenId, [begin, ...others]] = first
+    this.#large.delete(tokenId)
+    if (others.length > 0) this.#large.set(tokenId, others)
+    const begunAt = performance.now()
+    begin!()
+    // What follows up to the first real wait runs before this.
+    setImmediate(() => setTimeout(() => this.#beginLarge(), performance.now() - begunAt))
   }
 }
 

@@ -1,6 +1,7 @@
 import type { GraphQLSchema } from 'graphql'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
+import { otherWork } from '../database/connect.ts'
 import { REQUEST_MS } from '../database/patience.ts'
 import { CarryingSignature, newMark, useSignatureOnce } from '../domain/used-signatures.ts'
 import {
@@ -21,7 +22,7 @@ import { isSmall } from '../graphql/small.ts'
 import type { Log } from '../log.ts'
 import type { ReaderAnswer, Terms } from '../readers/readers.ts'
 import { type Authenticated, refuseReplay } from './authenticate.ts'
-import { readText } from './body.ts'
+import { LARGE_BYTES, readText } from './body.ts'
 import { claimOf, endClaim } from './idempotency-key.ts'
 import { answerError, GRAPHQL_RESPONSE, mediaTypeFor } from './request-id.ts'
 import { subscribing, wantsEvents } from './subscribe.ts'
@@ -39,6 +40,8 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const { url, method } = ctx
     const body = readText(ctx, rawBody)
     if (body === undefined) return
+    // Its hash has taken milliseconds, and parsing it takes some more.
+    if (rawBody.length > LARGE_BYTES) await otherWork()
     const isForEvents = wantsEvents(ctx)
     const accept = mediaTypeFor(ctx) ?? (isForEvents ? GRAPHQL_RESPONSE : undefined)
     if (!accept) return answerError(ctx, 406, new TidingsError('BAD_USER_INPUT', REFUSALS[406]!))

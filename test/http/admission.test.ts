@@ -1,23 +1,23 @@
 import assert from 'node:assert/strict'
 import { beforeEach, mock, test } from 'node:test'
-import { admit } from '../../server/http/admission.ts'
+import { createAdmission } from '../../server/http/admission.ts'
 
 const AT_ONCE = 64
 
 /** Requests by the order they came: in work until `finish` is called, and what each was answered. */
 const start = ({ isBusy = false } = {}) => {
   let time = 0
-  const admission = admit({ now: () => time, isBusy: () => isBusy })
+  const { refuseHopeless, admit } = createAdmission({ now: () => time, isBusy: () => isBusy })
   const begun: number[] = []
   const finishing: (() => void)[] = []
   const answers: { status?: number; code?: unknown; retryAfter?: string }[] = []
   const turn = () => new Promise(resolve => setImmediate(resolve))
   let asked = 0
-  const ask = async (count: number): Promise<void> => {
+  const ask = async (count: number, { arrivedAt = time, apiKey = 'one' } = {}): Promise<void> => {
     for (let n = 0; n < count; n++) {
       const id = asked++
       const ctx = {
-        state: { requestId: '', arrivedAt: time },
+        state: { requestId: '', arrivedAt, apiKey },
         accepts: (...types: string[]) => types[0],
         set: (name: string, value: string) =>
           name === 'Retry-After' && Object.assign(answers[id]!, { retryAfter: value }),
@@ -31,7 +31,8 @@ const start = ({ isBusy = false } = {}) => {
             resolve()
           }
         })
-      void admission(ctx as unknown as Parameters<typeof admission>[0], next)?.then(() => {
+      const given = ctx as unknown as Parameters<typeof admit>[0]
+      void Promise.resolve(refuseHopeless(given, () => admit(given, next))).then(() => {
         const { status, body } = ctx as unknown as { status?: number; body?: { errors: { extensions: object }[] } }
         if (status) Object.assign(answers[id]!, { status, ...body!.errors[0]!.extensions })
       })
@@ -111,4 +112,61 @@ test('what is slow since this process is busy stays in the way of others, for tw
   for (let ms = 700; ms <= 2_250; ms += 250) await pass(250)
   await ask(1)
   assert.equal(begun.length, AT_ONCE + 1)
+})
+
+test('what has waited while the process stood still begins if nothing is before it', async () => {
+  const { ask, pass, begun } = start()
+  await pass(2_000)
+  await ask(1, { arrivedAt: 0 })
+  assert.deepEqual(begun, [0])
+})
+
+test('a crowd after a quiet time waits for its turn', async () => {
+  const { ask, pass, finish, begun, answers } = start()
+  for (let n = 0; n < 10; n++) {
+    await ask(1)
+    await finish(n)
+    await pass(60_000)
+  }
+  await ask(10 * AT_ONCE)
+  assert.ok(answers.slice(10).every(({ status }) => status === undefined))
+  assert.equal(begun.length, 10 + AT_ONCE)
+})
+
+/** So many wait that, at their pace, one more would wait for 4 s: 20 begin in 200 ms, and 380 more wait. */
+const crowd = async ({ ask, pass, finish }: ReturnType<typeof start>): Promise<void> => {
+  await ask(AT_ONCE + 400)
+  for (let n = 0; n < 20; n++) {
+    await pass(10)
+    await finish(n)
+  }
+}
+
+test('what would wait for too long behind others is refused at once', async () => {
+  const line = start({ isBusy: true })
+  const { ask, begun, answers } = line
+  await crowd(line)
+  const before = answers.length
+  await ask(1)
+  assert.equal(answers[before]!.status, 503)
+  assert.ok(!begun.includes(before))
+})
+
+test('however many requests of one API key wait, another’s comes next', async () => {
+  const { ask, finish, begun } = start()
+  await ask(AT_ONCE + 100)
+  const first = AT_ONCE + 100
+  await ask(2, { apiKey: 'other' })
+  for (const id of [0, 1, 2, 3]) await finish(id)
+  assert.deepEqual(begun.slice(AT_ONCE), [AT_ONCE, first, AT_ONCE + 1, first + 1])
+})
+
+test('what would wait for too long behind its own kind is refused, and another’s is not', async () => {
+  const line = start({ isBusy: true })
+  const { ask, answers } = line
+  await crowd(line)
+  const before = answers.length
+  await ask(1)
+  await ask(1, { apiKey: 'other' })
+  assert.deepEqual([answers[before]!.status, answers[before + 1]!.status], [503, undefined])
 })

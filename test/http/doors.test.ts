@@ -122,7 +122,8 @@ describe('at its door a server', () => {
         return connection
       }),
     )
-    for (const { status } of opened) assert.equal(await status(), 401)
+    // On a busy machine, the last ones have waited for too long.
+    for (const { status } of opened) assert.ok([401, 503].includes(await status()))
     // Kept, they would be 300 MB.
     assert.ok(rssMb() - before < 200, `it grew by ${Math.round(rssMb() - before)} MB`)
     for (const { socket } of opened) socket.destroy()

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { after, before, it } from 'node:test'
 import Koa from 'koa'
-import { authenticate } from '../../server/http/authenticate.ts'
+import { authenticate, readSignature } from '../../server/http/authenticate.ts'
 import { requestId } from '../../server/http/request-id.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { createLog } from '../../server/log.ts'
@@ -387,6 +387,7 @@ describeEachEngine('a signed request', engine => {
     }
     const app = new Koa()
     app.use(requestId({ log }))
+    app.use(readSignature())
     app.use(authenticate({ database, sealer: counting, clock }))
     const listening = app.listen(0, '127.0.0.1')
     await once(listening, 'listening')

@@ -119,7 +119,13 @@ describeEachEngine('a server', engine => {
     assert.equal(status, 503)
     assert.match(body.reason, /migrate/)
     await migrate(database!)
-    assert.equal((await get(server, '/readyz')).status, 200)
+    // A heartbeat meanwhile has failed, where a migration takes seconds.
+    await eventually(
+      'it to be ready',
+      () => get(server, '/readyz'),
+      ({ status }) => status === 200,
+      { timeoutMs: 30_000 },
+    )
   })
 
   const untilReason = (reason: RegExp) =>
