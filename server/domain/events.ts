@@ -52,9 +52,17 @@ export const ON_DEMAND = "(e.type = 'ping' OR e.example = 1)"
  *   keep the order of the project, the event is later than all earlier ones in their lines
  * @param courier takes deliveries that it can send after the commit
  */
-export const recordEvent = async <Type extends EventType>(
+export const recordEvent = <Type extends EventType>(
   trx: Knex.Transaction,
-  event: NewEvent<Type>,
+  { payload, ...event }: NewEvent<Type>,
+  now: () => number,
+  courier?: Courier,
+): Promise<void> => recordAlike(trx, { ...event, payloads: [payload] }, now, courier)
+
+/** As `recordEvent`, for events that differ only in their payloads. They share a time and each statement. */
+export const recordAlike = async <Type extends EventType>(
+  trx: Knex.Transaction,
+  { payloads, ...event }: Omit<NewEvent<Type>, 'payload'> & { payloads: EventPayload<Type>[] },
   now: () => number,
   courier?: Courier,
 ): Promise<void> => {
@@ -66,13 +74,19 @@ export const recordEvent = async <Type extends EventType>(
     webhooks.map(webhook => ({ webhook, projectId })),
     now,
   )
-  const made = eventOf(trx, event, time)
-  await insertEvents(trx, [made])
+  const made = payloads.map(payload => eventOf(trx, { ...event, payload }, time))
+  await insertEvents(trx, made)
   if (organisationIds !== 'all' && organisationIds.length !== 1) {
-    const several = organisationIds.map(organisation_id => ({ event_id: made.id, organisation_id }))
+    const several = made.flatMap(({ id }) =>
+      organisationIds.map(organisation_id => ({ event_id: id, organisation_id })),
+    )
     await insertMany(trx, 'event_organisations', several)
   }
-  await enqueueFresh(trx, [{ event: made, webhooks }], { lines, courier })
+  await enqueueFresh(
+    trx,
+    made.map(one => ({ event: one, webhooks })),
+    { lines, courier },
+  )
 }
 
 /** An event of one project, with the webhooks that want it, none of which keeps an order. */
@@ -133,6 +147,9 @@ const traceOf = (trx: Knex.Transaction, id: string, type: EventType): string | n
   return span.traceparent
 }
 
+/** What decides which webhooks want an event. */
+type Wanted = Omit<NewEvent, 'payload'>
+
 const MATCHED =
   'w.id, w.epoch, w.url, w.access_token_id, w.held_until, w.status, w.updated_at, w.ordering, w.ordered_since'
 
@@ -144,7 +161,7 @@ type MatchedWebhook = SendableWebhook & { status: WebhookStatus; updated_at: num
  * webhook that has left `active` or has narrowed its filters. Inactive ones are locked too: whoever makes one active,
  * or recovers what it missed, waits for the events under way and finds them.
  */
-const webhooksFor = async (trx: Knex.Transaction, event: NewEvent): Promise<SendableWebhook[]> => {
+const webhooksFor = async (trx: Knex.Transaction, event: Wanted): Promise<SendableWebhook[]> => {
   const [matching, bindings] = matchingOf(event)
   const { forShare, useIndex } = dialectOf(trx)
   if (forShare === '') return (await rows<MatchedWebhook>(trx, matching, bindings)).filter(isActive)
@@ -223,7 +240,7 @@ const WANTING = `
  * Selects the webhooks that want the event's type, that name one of its organisations or its project or name none, and
  * whose token sees one of its organisations.
  */
-const matchingOf = ({ type, organisationIds, projectId }: NewEvent): [statement: string, bindings: string[]] => {
+const matchingOf = ({ type, organisationIds, projectId }: Wanted): [statement: string, bindings: string[]] => {
   const [among, ids] =
     organisationIds === 'all' ? ['IS NOT NULL', []] : [`IN (${marks(organisationIds)})`, organisationIds]
   const ofProject = projectId === undefined ? '' : 'UNION SELECT webhook_id FROM webhook_projects WHERE project_id = ?'

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import type { WebhookOrdering } from '../../shared/vocabulary.ts'
 import { insertMany, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import { lockFree } from '../database/lock-free.ts'
 
 // Ordered deliveries: the deliveries of one project's events to one webhook with `ordering: project` form a line, in
 // the order in which the events happened. Deliveries that `redeliver` queues are in no line.
@@ -172,11 +173,8 @@ const standIn = (lines: HeldLines, { webhook, event }: Entering): Standing => {
 export const inHeldLines = async <Row extends InLine>(trx: Sql, ending: Row[]): Promise<Row[]> => {
   const ids = [...new Set(ending.flatMap(row => row.line ?? []))].toSorted()
   if (ids.length === 0) return ending
-  const held = await rows<{ id: string }>(
-    trx,
-    `SELECT id FROM delivery_lines WHERE id IN (${marks(ids)}) ORDER BY id${dialectOf(trx).forUpdateSkipLocked}`,
-    ids,
-  )
+  const select = (keys: string) => `SELECT id FROM delivery_lines WHERE id IN (${keys}) ORDER BY id`
+  const held = await lockFree<{ id: string }>(trx, ids, select)
   const free = new Set(held.map(({ id }) => id))
   return ending.filter(({ line }) => line === null || free.has(line))
 }
@@ -219,9 +217,10 @@ export const leaveLines = async (trx: Sql, ended: InLine[], now: number): Promis
 
 /** The first waiting delivery of each line in which no delivery has the turn. */
 const firstOf = async (trx: Sql, lines: string[]): Promise<string[]> => {
-  const first = `SELECT delivery_id, waits FROM (
-    SELECT delivery_id, waits FROM ordered_deliveries ${dialectOf(trx).useIndex('ordered_deliveries_by_line')}
-    WHERE line = ? ORDER BY waits, event_at, event_id LIMIT 1) first_of_line`
+  const first = dialectOf(trx).member(
+    `SELECT delivery_id, waits FROM ordered_deliveries ${dialectOf(trx).useIndex('ordered_deliveries_by_line')}
+     WHERE line = ? ORDER BY waits, event_at, event_id LIMIT 1`,
+  )
   const found: { delivery_id: string; waits: number }[] = []
   for (const part of partsOf(lines, STATEMENT_LIMITS.selects)) {
     found.push(...(await rows<(typeof found)[number]>(trx, part.map(() => first).join(' UNION ALL '), part)))

@@ -9,7 +9,7 @@ import { ASKED_FOR, MAY_HAVE, ON_DEMAND } from './events.ts'
 import type { AccessToken } from './permissions.ts'
 import { type DeliveryRow, deliveries, events } from './resources.ts'
 import { sweepUntil } from './sweep.ts'
-import { requireVisible, visibleTo } from './visibility.ts'
+import { requireVisible, visibleRow, visibleTo } from './visibility.ts'
 import { lockActive, requireWebhook } from './webhooks.ts'
 
 /**
@@ -39,8 +39,7 @@ type Transact = <T>(work: (change: Change) => Promise<T>) => Promise<T>
 /** Sends the event of a delivery to its webhook again, as a new delivery. Throws NOT_FOUND or CONFLICT. */
 export const redeliver = async (change: Change, deliveryId: string): Promise<string> => {
   const { trx, token, now } = change
-  const [found] = await requireVisible<DeliveryRow>(trx, token, deliveries, [deliveryId])
-  const delivery = found!
+  const delivery = await visibleRow<DeliveryRow>(trx, token, deliveries, deliveryId)
   const webhook = await lockActive(change, delivery.webhook_id)
   const event = { id: delivery.event_id, type: delivery.event_type }
   const isHeld = (await holdEvents(trx, [event])).length > 0

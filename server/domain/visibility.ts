@@ -41,30 +41,28 @@ export const listedTo =
     if (resource === webhooks) builder.whereNull('webhooks.deleted_at')
   }
 
-/** More ids would block the process for too long. */
-const IDS_AT_ONCE = 2_000
+/** More ids would block the process for too long, and make an error that nobody reads. */
+const IDS_AT_ONCE = 1_000
 
-/** The rows of `resource` with these ids. Throws NOT_FOUND, with the ids that the token does not see. */
-export const requireVisible = async <Row extends { id: string }>(
-  sql: Sql,
-  token: AccessToken,
-  resource: Entity,
-  ids: string[],
-): Promise<Row[]> => {
-  if (ids.length === 0) return []
+/** Throws NOT_FOUND, with the first ids that the token does not see, unless it sees all of them. */
+export const requireVisible = async (sql: Sql, token: AccessToken, resource: Entity, ids: string[]): Promise<void> => {
   const { table, singular } = resource
-  const found: Row[] = []
   for (let from = 0; from < ids.length; from += IDS_AT_ONCE) {
-    if (from > 0) await otherWork()
-    const query = sql(table)
-      .select(`${table}.*`)
-      .whereIn(`${table}.id`, ids.slice(from, from + IDS_AT_ONCE))
-    for (const row of (await query.modify(listedTo(token)(resource))) as Row[]) found.push(row)
+    if (ids.length > IDS_AT_ONCE) await otherWork()
+    const some = ids.slice(from, from + IDS_AT_ONCE)
+    const query = sql(table).select(`${table}.id`).whereIn(`${table}.id`, some)
+    const found: { id: string }[] = await query.modify(listedTo(token)(resource))
+    const seen = new Set(found.map(row => row.id))
+    const missing = some.filter(id => !seen.has(id))
+    if (missing.length > 0) throw notFound(singular, missing)
   }
-  const seen = new Set(found.map(row => row.id))
-  const missing = ids.filter(id => !seen.has(id))
-  if (missing.length > 0) throw notFound(singular, missing)
-  return found
+}
+
+/** The row of `resource` with this id. Throws NOT_FOUND if the token does not see it. */
+export const visibleRow = async <Row>(sql: Sql, token: AccessToken, resource: Entity, id: string): Promise<Row> => {
+  const row = await findVisible<Row>(sql, token, resource, id)
+  if (!row) throw notFound(resource.singular, [id])
+  return row
 }
 
 /** The row of `resource` with this id, if the token sees it. */

@@ -10,7 +10,7 @@ import { checkName } from './names.ts'
 import type { AccessToken } from './permissions.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
 import { sweepAfterChange } from './sweep.ts'
-import { findVisible, requireVisible, visibleTo, visibleWebhooks } from './visibility.ts'
+import { findVisible, requireVisible, visibleRow, visibleTo, visibleWebhooks } from './visibility.ts'
 
 /** A client's input for a webhook. Undefined leaves a field as it is; an empty list means all. */
 export type WebhookInput = {
@@ -73,10 +73,8 @@ export const findWebhook = (sql: Sql, token: AccessToken, id: string): Promise<W
   findVisible(sql, token, webhooks, id)
 
 /** The webhook with this id; NOT_FOUND if the token does not see it. */
-export const requireWebhook = async (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow> => {
-  const [webhook] = await requireVisible<WebhookRow>(sql, token, webhooks, [id])
-  return webhook!
-}
+export const requireWebhook = (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow> =>
+  visibleRow(sql, token, webhooks, id)
 
 /** A webhook as this transaction has locked it. */
 export const webhookNow = async (trx: Sql, id: string): Promise<WebhookRow> => {
@@ -306,7 +304,8 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
     await insertMany(
       trx,
       table,
-      [...new Set<string>(values)].map(value => ({ webhook_id: id, [column]: value })),
+      // In the order of the indexes, thousands of rows are written several times as fast.
+      [...new Set<string>(values)].toSorted().map(value => ({ webhook_id: id, [column]: value })),
     )
   }
   if (input.projectIds) {

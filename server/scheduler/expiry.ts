@@ -1,7 +1,7 @@
 import type { Knex } from 'knex'
 import { marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
-import { recordEvent } from '../domain/events.ts'
+import { recordAlike } from '../domain/events.ts'
 import type { Step } from './step.ts'
 
 /** Tokens of one transaction, which locks the webhooks of their events. */
@@ -54,13 +54,21 @@ const tell = async (trx: Knex.Transaction, expired: Expired[], now: () => number
   const ids = owed.map(({ id }) => id)
   const seen = await rows<{ access_token_id: string; organisation_id: string }>(
     trx,
-    `SELECT access_token_id, organisation_id FROM access_token_organisations WHERE access_token_id IN (${marks(ids)})`,
+    `SELECT access_token_id, organisation_id FROM access_token_organisations
+     WHERE access_token_id IN (${marks(ids)}) ORDER BY access_token_id, organisation_id`,
     ids,
   )
-  const organisations = Map.groupBy(seen, row => row.access_token_id)
-  for (const { id, sees_all_organisations: seesAll } of owed) {
-    const organisationIds = seesAll === 1 ? 'all' : (organisations.get(id) ?? []).map(row => row.organisation_id)
-    await recordEvent(trx, { type: 'token_expired', organisationIds, payload: { accessTokenId: id } }, now)
+  const organisations = new Map(
+    [...Map.groupBy(seen, row => row.access_token_id)].map(([id, own]) => [id, own.map(row => row.organisation_id)]),
+  )
+  const told = owed.map(({ id, sees_all_organisations: seesAll }) => ({
+    payload: { accessTokenId: id },
+    organisationIds: seesAll === 1 ? ('all' as const) : (organisations.get(id) ?? []),
+  }))
+  for (const alike of Map.groupBy(told, ({ organisationIds }) => String(organisationIds)).values()) {
+    const { organisationIds } = alike[0]!
+    const payloads = alike.map(({ payload }) => payload)
+    await recordAlike(trx, { type: 'token_expired', organisationIds, payloads }, now)
   }
 }
 
