@@ -97,13 +97,16 @@ export const faultOf = (error: unknown): Fault | undefined => {
   return said ?? (isUnreached(error) ? 'outage' : undefined)
 }
 
+/** What knex's pool says to those who wait for a connection when it is closed, and to those who come after. */
+const POOL_CLOSED: readonly unknown[] = ['aborted', 'Unable to acquire a connection']
+
 /**
  * Whether no connection was available, or it broke: codes of Node and mysql2, mysql2's mark where it has no code, or
  * knex's pool.
  */
 const isUnreached = (error: unknown): boolean => {
-  const { code, name, fatal } = error as { code?: unknown; name?: unknown; fatal?: unknown }
-  if (fatal === true) return true
+  const { code, name, fatal, message } = error as { code?: unknown; name?: unknown; fatal?: unknown; message?: unknown }
+  if (fatal === true || POOL_CLOSED.includes(message)) return true
   return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
 }
 
@@ -197,15 +200,17 @@ export const partOfMany = async <T>({ dialect }: Database, work: () => Promise<T
   return result
 }
 
-const ROWS_A_STATEMENT = 500
+/** A few milliseconds of work: between two parts others have their turn, and the transaction becomes longer. */
+const VALUES_A_STATEMENT = 4_000
 
 /** Inserts any number of rows with the same columns, none included. */
 export const insertMany = async (sql: Sql, table: string, values: object[]): Promise<void> => {
   const columns = Object.keys(values[0] ?? {})
   const row = `(${marks(columns)})`
-  for (let from = 0; from < values.length; from += ROWS_A_STATEMENT) {
+  const rowsAtOnce = Math.ceil(VALUES_A_STATEMENT / columns.length)
+  for (let from = 0; from < values.length; from += rowsAtOnce) {
     if (from > 0) await otherWork()
-    const part = values.slice(from, from + ROWS_A_STATEMENT)
+    const part = values.slice(from, from + rowsAtOnce)
     await run(
       sql,
       `INSERT INTO ${table} (${columns.join(', ')}) VALUES ${part.map(() => row).join(', ')}`,

@@ -36,6 +36,8 @@ export type Dialect = {
 
   /** Follows a table's name if the statement must use this index. */
   useIndex(name: string): string
+  /** A SELECT with an ORDER BY and a LIMIT of its own, as a member of a UNION. */
+  member(select: string): string
   /** Joins a table so that its rows are looked up for those of the table before it, never the reverse. */
   joinInOrder: string
   /** A table's rows that meet a condition, under an alias, and what of that condition a join has to state after ON. */
@@ -164,6 +166,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     skipsLocked: true,
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
+    member: select => `(${select})`,
     joinInOrder: 'STRAIGHT_JOIN',
     seenInJoin,
     leastOfEach: (table, keys, value, index) => ({
@@ -226,9 +229,9 @@ const mariadb = mysqlFamily('utf8mb4_nopad_bin', () => ({
 }))
 
 /**
- * TiDB is compatible with MySQL, with four exceptions. It refuses LOCK IN SHARE MODE. It locks nothing with SKIP
- * LOCKED: the second transaction waits instead. It has no read-only sessions. It allows no subquery after ON. A build
- * without a release's name reports version 8.4.
+ * TiDB is compatible with MySQL, with five exceptions. It refuses LOCK IN SHARE MODE. It locks nothing with SKIP
+ * LOCKED: the second transaction waits instead. It has no read-only sessions. It allows no subquery after ON. Its
+ * EXPLAIN has columns of its own. A build without a release's name reports version 8.4.
  */
 const tidb: Dialect = {
   ...mysql,
@@ -240,6 +243,10 @@ const tidb: Dialect = {
   forShareSkipLocked: mysql.forUpdate,
   skipsLocked: false,
   readingWithin: ms => `SET SESSION max_execution_time = ${ms}`,
+  indexesIn: row => {
+    const found = /table:(\w+), (?:clustered )?index:(\w+)/.exec(String(row['access object']))
+    return found ? [`${found[1]}.${found[2]}`] : []
+  },
   seenInJoin: (table, alias, condition) =>
     condition
       ? {
@@ -277,6 +284,7 @@ const sqlite: Dialect = {
   forShareSkipLocked: '',
   skipsLocked: true,
   useIndex: name => `INDEXED BY ${name}`,
+  member: select => `SELECT * FROM (${select})`,
   joinInOrder: 'CROSS JOIN',
   seenInJoin,
   leastOfEach: (table, keys, value, index, { after, limit } = { after: [], limit: -1 }) => {

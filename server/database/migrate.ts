@@ -277,8 +277,8 @@ const locked = (): MigrationError =>
     'If none runs any more, it was killed: tidings server migrate --force-unlock',
   )
 
-/** May not, of the table, of the database, of a column, and of what only an administrator may. */
-const DENIED = [1142, 1044, 1143, 1227]
+/** May not, of the table, of the database, of a column, of what only an administrator may, and TiDB of an UPDATE. */
+const DENIED = [1142, 1044, 1143, 1227, 8121]
 
 /** Whether the database user lacks the grant for a statement. */
 export const isDenied = (error: unknown): boolean => DENIED.includes((error as { errno?: number }).errno ?? 0)

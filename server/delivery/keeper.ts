@@ -3,6 +3,7 @@ import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { type Database, isContention, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { lockFree } from '../database/lock-free.ts'
 import { tellOfInactive } from '../domain/notices.ts'
 import { leaveActive } from '../domain/webhooks.ts'
 import type { Log } from '../log.ts'
@@ -148,10 +149,11 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
 
 /** @returns the ids of the webhooks whose rows it has locked: those that are free or, with a wait, all that exist */
 const lock = async (trx: Knex.Transaction, ids: string[], isPatient: boolean): Promise<Set<string>> => {
-  const { forUpdate, forUpdateSkipLocked, within } = dialectOf(trx)
-  const select = `SELECT id FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id`
-  const statement = isPatient ? within(PATIENCE_MS, select + forUpdate) : select + forUpdateSkipLocked
-  const found = await rows<{ id: string }>(trx, statement, ids)
+  const { forUpdate, within } = dialectOf(trx)
+  const select = (keys: string) => `SELECT id FROM webhooks WHERE id IN (${keys}) ORDER BY id`
+  const found = isPatient
+    ? await rows<{ id: string }>(trx, within(PATIENCE_MS, select(marks(ids)) + forUpdate), ids)
+    : await lockFree<{ id: string }>(trx, ids, select)
   return new Set(found.map(({ id }) => id))
 }
 

@@ -206,12 +206,11 @@ const lockDueOf = async (
   quotas: ReadonlyMap<Head, number>,
   now: number,
 ): Promise<QueueRow[]> => {
-  const ofOne = `SELECT delivery_id FROM (
-    SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
-    WHERE webhook_id = ? AND epoch = ? AND recovered = ? AND due_at <= ? ORDER BY due_at LIMIT ?) first_of_webhook`
+  const ofOne = `SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
+    WHERE webhook_id = ? AND epoch = ? AND recovered = ? AND due_at <= ? ORDER BY due_at LIMIT ?`
   const found = await rows<{ delivery_id: string }>(
     trx,
-    Array.from(quotas, () => ofOne).join(' UNION ALL '),
+    Array.from(quotas, () => dialectOf(trx).member(ofOne)).join(' UNION ALL '),
     [...quotas].flatMap(([{ webhookId, epoch, recovered }, quota]) => [
       webhookId,
       epoch,

@@ -1,6 +1,7 @@
 import type { Knex } from 'knex'
 import { type Database, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { lockFree } from '../database/lock-free.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
 import { inHeldLines, leaveLines, waitForLines } from '../domain/lines.ts'
 import { type Dropped, tellOfDropped } from '../domain/notices.ts'
@@ -77,12 +78,8 @@ const lockRows = async (
   settlements: Settlement[],
 ): Promise<{ locked: QueueRow[]; held: Set<string> }> => {
   const ids = idsOf(settlements)
-  const locked = await rows<QueueRow>(
-    trx,
-    `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)})
-     ORDER BY delivery_id${dialectOf(trx).forUpdateSkipLocked}`,
-    ids,
-  )
+  const select = (keys: string) => `SELECT * FROM delivery_queue WHERE delivery_id IN (${keys}) ORDER BY delivery_id`
+  const locked = await lockFree<QueueRow>(trx, ids, select)
   const found = new Set(locked.map(row => row.delivery_id))
   const missing = ids.filter(id => !found.has(id))
   if (missing.length === 0) return { locked, held: new Set() }

@@ -405,7 +405,7 @@ export class Search {
     const one = builder.where(this.#scanKeys[0]!.column!.sql, PARENT).toSQL()
     if (ids.length * one.bindings.length > STATEMENT_LIMITS.values) return undefined
     return {
-      sql: ids.map((_, index) => `SELECT * FROM (${one.sql}) p${index}`).join(' UNION ALL '),
+      sql: ids.map(() => dialectOf(this.#db).member(one.sql)).join(' UNION ALL '),
       bindings: ids.flatMap(id => one.bindings.map(value => (value === PARENT ? id : (value as string | number)))),
     }
   }

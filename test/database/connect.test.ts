@@ -11,6 +11,7 @@ import {
   insertMany,
   isDuplicate,
   isMissingTable,
+  isOutage,
   marks,
   rows,
   run,
@@ -43,6 +44,22 @@ describeEachEngine('a database', engine => {
     await assert.rejects(failing, /^Error: no$/)
     assert.equal(await nameOf(id!), 'before')
   })
+
+  if (engine !== 'sqlite') {
+    it('is out of reach for those who wait for it when it is closed, and for those who come after', async () => {
+      const closing = await connect(fresh.url, { poolSize: 1 })
+      const { promise: held, resolve: letGo } = Promise.withResolvers<void>()
+      const holding = closing.transaction(() => held)
+      await wait(50)
+      const waiting = rows(closing.knex, 'SELECT 1').catch(error => error)
+      const closed = closing.close()
+      letGo()
+      await Promise.all([holding, closed])
+      for (const fault of [await waiting, await rows(closing.knex, 'SELECT 1').catch(error => error)]) {
+        assert.ok(isOutage(fault), inspect(fault))
+      }
+    })
+  }
 
   it('sorts text by all of it, however long', async () => {
     const text = '\u{1f600}'.repeat(1_023)

@@ -66,7 +66,9 @@ describeEachEngine('servers under load, killed and frozen, and a database that i
       )
       const wrong = [...findings].filter(([, offending]) => offending.length > 0)
       assert.deepEqual(Object.fromEntries(wrong), {}, JSON.stringify(figures))
-      assert.ok(Number(figures.mutations) > 100, `only ${figures.mutations} mutations`)
+      // TiDB has no shared locks, and keeps those of a dead process for 20 s: mutations wait for most of this time.
+      const least = engine.startsWith('tidb') ? 3 : 100
+      assert.ok(Number(figures.mutations) > least, `only ${figures.mutations} mutations`)
     } finally {
       await instance?.stop()
       await fresh.drop()

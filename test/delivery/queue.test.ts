@@ -370,7 +370,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     before(async () => {
       fixture = await startFixture(engine, clock)
       lockless = await connect(fixture.given.url)
-      const dialect = { ...lockless.dialect, forUpdate: '', forUpdateSkipLocked: '' }
+      const dialect = { ...lockless.dialect, forUpdate: '', forUpdateSkipLocked: '', skipsLocked: true }
       lockless.knex.userParams = { dialect }
     })
     afterEach(() => fixture.reset())
@@ -643,7 +643,7 @@ describeEachEngine('the delivery loop', engine => {
         return { status: 200, body: n === 2 ? 'unwritable' : 'fine' }
       },
     })
-    await refuse(fixture, "NEW.response = 'unwritable'")
+    const lift = await refuse(fixture, "response = 'unwritable'")
     try {
       const loop = await fixture.startLoop()
       const webhookId = await fixture.webhook(receiver.url)
@@ -656,26 +656,26 @@ describeEachEngine('the delivery loop', engine => {
       const responses = await fixture.database.knex('attempts').pluck('response')
       assert.deepEqual(responses.toSorted(), ['', ...Array(7).fill('fine')])
     } finally {
-      await fixture.database.knex.raw('DROP TRIGGER refuse_attempt')
+      await lift()
     }
   })
 
   it('lets go of an attempt that cannot be recorded at all, and makes it again when its lease is over', async () => {
     receiver = await startReceiver()
-    await refuse(fixture, 'NEW.number = 1')
+    const lift = await refuse(fixture, 'number = 1')
     try {
       const loop = await fixture.startLoop()
       const webhookId = await fixture.webhook(receiver.url)
       await fixture.emit(2)
       await loop.idle()
       assert.equal(receiver.requests.length, 2)
-      await fixture.database.knex.raw('DROP TRIGGER refuse_attempt')
+      await lift()
       clock.advance(LEASE_MS)
       await loop.idle()
       assert.equal(receiver.requests.length, 4)
       assert.ok((await fixture.deliveries(webhookId)).every(each => each.status === 'delivered'))
     } finally {
-      await fixture.database.knex.raw('DROP TRIGGER IF EXISTS refuse_attempt')
+      await lift()
     }
   })
 
@@ -716,13 +716,20 @@ describe('the delivery loop on SQLite, which has one process', () => {
   })
 })
 
-/** Makes the database refuse attempts that fit a condition. */
-const refuse = (fixture: Fixture, condition: string): Promise<unknown> =>
-  fixture.database.knex.raw(
-    fixture.database.dialect.engine === 'sqlite'
-      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN ${condition} BEGIN SELECT RAISE(ABORT, ` +
-          `'refused'); END`
-      : `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts FOR EACH ROW
-         BEGIN IF ${condition} THEN
-           SIGNAL SQLSTATE '22001' SET MYSQL_ERRNO = 1406, MESSAGE_TEXT = 'refused'; END IF; END`,
+/** Makes the database refuse attempts that meet a condition. Returns what makes it take them again. */
+const refuse = async ({ database: { dialect, knex } }: Fixture, condition: string): Promise<() => Promise<void>> => {
+  const isEmbedded = dialect.engine === 'sqlite'
+  if (dialect.name === 'TiDB') await knex.raw('SET GLOBAL tidb_enable_check_constraint = ON')
+  await knex.raw(
+    isEmbedded
+      ? `CREATE TRIGGER refuse_attempt BEFORE INSERT ON attempts WHEN NEW.${condition}
+         BEGIN SELECT RAISE(ABORT, 'refused'); END`
+      : `ALTER TABLE attempts ADD CONSTRAINT refuse_attempt CHECK (NOT (${condition}))`,
   )
+  let isLifted = false
+  return async () => {
+    if (isLifted) return
+    isLifted = true
+    await knex.raw(isEmbedded ? 'DROP TRIGGER refuse_attempt' : 'ALTER TABLE attempts DROP CONSTRAINT refuse_attempt')
+  }
+}
