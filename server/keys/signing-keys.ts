@@ -221,15 +221,25 @@ const opened = (row: { kid: string; private_key_sealed: string }, sealer: Sealer
 /** The sealing context of a private key. */
 export const sealContext = (kid: string): string => `signing key ${kid}`
 
+/** A key pair whose `kid` does not begin with a hyphen, so that a command line does not take it for an option. */
+const newKeyPair = async (): Promise<{ publicJwk: PublicJwk; privateKey: KeyObject }> => {
+  while (true) {
+    const { publicKey, privateKey } = generateKeyPairSync('ed25519')
+    const { x } = publicKey.export({ format: 'jwk' })
+    const kid = await calculateJwkThumbprint({ kty: 'OKP', crv: 'Ed25519', x } as JWK)
+    if (!kid.startsWith('-')) {
+      return { publicJwk: { kty: 'OKP', crv: 'Ed25519', x: x!, kid, use: 'sig', alg: 'EdDSA' }, privateKey }
+    }
+  }
+}
+
 const insertKey = async (
   sql: Sql,
   sealer: Sealer,
   { generation, createdAt, activeFrom }: { generation: number; createdAt: number; activeFrom: number },
 ): Promise<void> => {
-  const { publicKey, privateKey } = generateKeyPairSync('ed25519')
-  const { x } = publicKey.export({ format: 'jwk' })
-  const kid = await calculateJwkThumbprint({ kty: 'OKP', crv: 'Ed25519', x } as JWK)
-  const publicJwk: PublicJwk = { kty: 'OKP', crv: 'Ed25519', x: x!, kid, use: 'sig', alg: 'EdDSA' }
+  const { publicJwk, privateKey } = await newKeyPair()
+  const { kid } = publicJwk
   const pem = privateKey.export({ format: 'pem', type: 'pkcs8' }).toString()
   try {
     await run(

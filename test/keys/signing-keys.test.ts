@@ -53,6 +53,15 @@ describeEachEngine('signing keys', engine => {
     return verify(null, message, createPublicKey({ key: jwk, format: 'jwk' }), sign(null, message, key))
   }
 
+  it('has an id that a command line does not take for an option', async () => {
+    for (let n = 0; n < 200; n++) {
+      await fresh.database.knex('signing_keys').delete()
+      const [kid] = kids(await open())
+      assert.doesNotMatch(kid!, /^-/)
+      opened.pop()!.stop()
+    }
+  })
+
   it('has one from the first start, which signs at once', async () => {
     const keyring = await open()
     assert.deepEqual(kids(keyring), [keyring.current().kid])
