@@ -38,6 +38,8 @@ export type Submissions = (one: Submitting) => Promise<Turn<ProjectReportRow>>
 
 /** A group waits this long for the database. */
 const GROUP_MS = 2_000
+/** A group that has failed sooner has not waited for a lock, and is tried once more. */
+const SOON_MS = 500
 /** An event for more webhooks than this would make the others of a group wait. */
 const MOST_WEBHOOKS = 16
 /** Reports of a project are submitted alone for so long if its group failed, or its webhooks do not suit a group. */
@@ -75,8 +77,14 @@ export const createSubmissions = (given: {
         const result = reports.get(one)
         return result && { result, ...(doubt && { doubt }) }
       })
+    const tryOnce = () => transactInTime(database, work, { forMs: GROUP_MS, isOnce: true })
+    const begunAt = performance.now()
     try {
-      await transactInTime(database, work, { forMs: GROUP_MS, isOnce: true })
+      // What another process has made meanwhile is seen the second time, and left out.
+      await tryOnce().catch(error => {
+        if (error instanceof CommitInDoubt || performance.now() - begunAt > SOON_MS) throw error
+        return tryOnce()
+      })
     } catch (error) {
       if (error instanceof CommitInDoubt) return made(error)
       leaveAlone(group.map(({ submission }) => submission.projectId))
