@@ -82,7 +82,7 @@ const measure = async ({ world, counters, databasePid }: Side, pace: Pace): Prom
     acknowledgedToReceivedP50: quantile(window.acknowledgedToReceived, 0.5),
     acknowledgedToReceivedP99: quantile(window.acknowledgedToReceived, 0.99),
     fixedWork: median(works),
-    notDone: Object.values(window.refused).reduce((a, b) => a + b, 0) + window.unanswered + window.missing,
+    notDone: Object.values(window.refused).flat().length + window.unanswered + window.missing,
     ...Object.fromEntries(kinds),
   }
 }

@@ -4,12 +4,12 @@ import { join } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import pc from 'picocolors'
-import { Agent, request } from 'undici'
 import { engines } from '../support/databases.ts'
+import type { Ask, Struck } from './attacker.ts'
 import { startChild } from './child.ts'
-import { must, signed } from './client.ts'
+import { must } from './client.ts'
 import { type Counters, openCounters } from './database-counters.ts'
-import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
+import { attacks, type Prey } from './documents.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { cpuMs, memoryByProcess, memoryMb, resetPeak } from './processes.ts'
 import { copyRow, idText, newIdLike, templateOf } from './seed.ts'
@@ -169,52 +169,11 @@ const webhookRow = async (database: World['given']['database'], id: string): Pro
   return (await templateOf(database, 'webhooks', { id: asTemplate(id, row.id) })) as { url: string }
 }
 
-const said = new Set<string>()
-const sayOnce = (text: string): void => {
-  if (!said.has(text)) console.log(pc.dim(`  ${text}`))
-  said.add(text)
-}
-
-/** The result of one client. */
-type Answered = { what: string; tookMs: number; bytes: number }
-
-/** Sends a request as a client that never parses the answer, and may hang up earlier. */
-const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<Answered> => {
-  const dispatcher = new Agent({ connections: 1, headersTimeout: 0, bodyTimeout: 0 })
-  const startedAt = performance.now()
-  let bytes = 0
-  let head = ''
-  let tail = ''
-  let what: string
-  try {
-    const { url, options } = signed(base, sent.as, sent.query, sent.variables ?? {})
-    const signal = AbortSignal.timeout(goneAfterMs)
-    const { statusCode, body } = await request(url, { ...options, dispatcher, signal })
-    for await (const chunk of body as AsyncIterable<Buffer>) {
-      bytes += chunk.length
-      const part = chunk.toString('latin1')
-      if (head.length < 4_096) head += part
-      tail = (tail + part).slice(-1_024)
-    }
-    const code = /"code":"(\w+)"/.exec(head + tail)?.[1]
-    // Reports an invalid document to its author.
-    if (code === 'BAD_USER_INPUT' || statusCode === 400) sayOnce(head.slice(0, 200))
-    what =
-      code && /^\{"errors"/.test(head) ? `${statusCode} ${code}` : code ? `${statusCode} (${code})` : `${statusCode}`
-  } catch (error) {
-    const { name, code, message } = error as { name: string; code?: string; message: string }
-    what = name === 'TimeoutError' ? 'none' : (code ?? message)
-  } finally {
-    await dispatcher.destroy()
-  }
-  return { what, tookMs: performance.now() - startedAt, bytes }
-}
-
 /** The result of an attack beside the steady load. */
 type Finding = {
   name: string
   answer: string
-  tookMs: number
+  tookMs: number | undefined
   bytes: number
   silenceMs: number
   lagMs: number
@@ -237,8 +196,16 @@ const isolate = async (engine: string): Promise<void> => {
     },
   })
   const livez = await startChild('livez.ts')
+  const attacker = await startChild('attacker.ts')
   const counters = engine === 'sqlite' ? undefined : await openCounters(world.given.url)
   const longestSilence = async (): Promise<number> => (await livez.ask({ url: world.server().url })) as number
+  const strike = async (prey: Prey, name: string) => {
+    const { url } = world.server()
+    const ask: Ask = { prey, name, url, windowMs: WINDOW_MS, patienceMs: PATIENCE_MS }
+    const struck = (await attacker.ask(ask)) as Struck
+    for (const fault of struck.faults) console.log(pc.dim(`  ${fault}`))
+    return struck
+  }
   try {
     const since = Date.now()
     const prey = await seed(world)
@@ -249,7 +216,7 @@ const isolate = async (engine: string): Promise<void> => {
     await world.restart()
     await longestSilence()
     const findings: Finding[] = []
-    const beside = async (name: string, work: () => Promise<{ answer: string; tookMs: number; bytes: number }>) => {
+    const beside = async (name: string, work: () => Promise<Omit<Struck, 'faults'>>) => {
       const { pid } = world.server()
       const before = memoryByProcess(pid)
       resetPeak(pid)
@@ -285,7 +252,7 @@ const isolate = async (engine: string): Promise<void> => {
     }
     const nothing = async () => {
       await wait(BASE_MS)
-      return { answer: '', tookMs: Number.NaN, bytes: 0 }
+      return { answer: '', tookMs: undefined, bytes: 0 }
     }
     // A process that has just started is slower, and its memory still grows.
     const warming = world.publish({ rate: RATE })
@@ -294,11 +261,12 @@ const isolate = async (engine: string): Promise<void> => {
     await beside('nothing', nothing)
     for (const attack of attacks(prey)) {
       if (options.only.split('|').some(part => attack.name.includes(part)))
-        await beside(attack.name, () => strike(attack, world))
+        await beside(attack.name, () => strike(prey, attack.name))
     }
     await beside('nothing again', nothing)
     report(engine, findings)
   } finally {
+    attacker.stop()
     livez.stop()
     await counters?.close()
     await world.stop()
@@ -318,27 +286,6 @@ const growth = (pid: number, before: Memory, after: Memory): Pick<Finding, 'memo
     else startedMb += peak
   }
   return { memoryMb, startedMb }
-}
-
-/** Repeats an attack until the window ends; returns the time of its first round. */
-const strike = async ({ requests = [], hangUpMs, isOnce, run }: Attack, world: World) => {
-  const { url } = world.server()
-  const startedAt = performance.now()
-  if (run) return { answer: await run(url), tookMs: Number.NaN, bytes: 0 }
-  const rounds: Answered[][] = []
-  do {
-    rounds.push(await Promise.all(requests.map(sent => sendOne(url, sent, hangUpMs ?? PATIENCE_MS))))
-  } while (!isOnce && performance.now() - startedAt < WINDOW_MS)
-  const left = WINDOW_MS - (performance.now() - startedAt)
-  if (left > 0) await wait(left)
-  const kinds = new Map<string, number>()
-  for (const { what } of rounds.flat()) kinds.set(what, (kinds.get(what) ?? 0) + 1)
-  const answers = [...kinds].map(([what, count]) => (count > 1 ? `${count} × ${what}` : what)).join(', ')
-  return {
-    answer: hangUpMs === undefined ? answers : `${answers} (gone after ${hangUpMs / 1000} s)`,
-    tookMs: Math.max(...rounds[0]!.map(({ tookMs }) => tookMs)),
-    bytes: Math.max(...rounds.flat().map(({ bytes }) => bytes)),
-  }
 }
 
 const DIED = 'the server DIED'
@@ -389,7 +336,7 @@ const line = (finding: Finding, baseP99: number): string[] => {
   return [
     name,
     answer,
-    show(tookMs),
+    tookMs === undefined ? '' : show(tookMs),
     bytes > 100_000 ? `${show(bytes / 1_000_000)} MB` : '',
     red(show(silenceMs), silenceMs > GOAL.silenceMs),
     red(show(lagMs), lagMs > GOAL.silenceMs),

@@ -23,6 +23,10 @@ const benchmarks: Record<string, Benchmark> = {
     file: 'end-to-end.ts',
     about: 'CPU, statements, rate and latency of an event from its mutation to its receipt',
   },
+  overload: {
+    file: 'overload.ts',
+    about: 'more events offered than can be taken: what is taken, how soon the rest is refused',
+  },
   statements: { file: 'statements.ts', about: 'every statement that one event costs, in order (MySQL and MariaDB)' },
   profile: {
     file: 'profile.ts',

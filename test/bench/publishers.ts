@@ -21,8 +21,8 @@ export type Published = {
   accepted: { reportId: string; begun: number; acknowledged: number }[]
   /** When the requests were begun that had no answer in time. */
   unanswered: number[]
-  /** How many were answered with which error. */
-  refused: Record<string, number>
+  /** The times to an answer with an error, in milliseconds, by the error. */
+  refused: Record<string, number[]>
 }
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
@@ -34,7 +34,8 @@ const GRACE_MS = 5_000
 const MOST_IN_FLIGHT = 2_000
 const TICK_MS = 5
 
-const client = createClient()
+// Whatever waits, waits at the server.
+const client = createClient({ connections: MOST_IN_FLIGHT })
 const quarters = new Map<string, number>()
 let published: Published
 const underWay = new Map<Promise<void>, number>()
@@ -54,7 +55,10 @@ const submit = async ({ urls, publishers, projectIds, submitterId }: Start, n: n
     const answer = await client.send(urls[n % urls.length]!, credentials, SUBMIT, { projectId, quarter, submitterId })
     if (answer.row) into.accepted.push({ reportId: answer.row.id as string, begun, acknowledged: now() })
     else {
-      into.refused[`${answer.status} ${answer.code}`] = (into.refused[`${answer.status} ${answer.code}`] ?? 0) + 1
+      const error = `${answer.status} ${answer.code}`
+      const times = into.refused[error] ?? []
+      times.push(now() - begun)
+      into.refused[error] = times
       await wait(100)
     }
   } catch {

@@ -27,7 +27,7 @@ export type Window = {
   /** Acknowledged and not received. */
   missing: number
   unanswered: number
-  refused: Record<string, number>
+  refused: Published['refused']
   begunToAcknowledged: number[]
   begunToReceived: number[]
   acknowledgedToReceived: number[]
