@@ -38,6 +38,7 @@ const done = (answer: GraphqlAnswer) => {
 
 for (const engine of engines.filter(name => name !== 'sqlite')) {
   describe(`what is decided when it is done (${engine})`, () => {
+    const waits = engine.startsWith('tidb') && 'TiDB has no shared locks: of two changes by one token, one waits'
     let two: TwoServers
     let receiver: Receiver
     before(async () => {
@@ -253,7 +254,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       return { input, submission, owed }
     }
 
-    it('is which event a webhook gets that is narrowed and turned to another url', async test => {
+    it('is which event a webhook gets that is narrowed and turned to another url', { skip: waits }, async test => {
       const { input, submission, owed } = await narrowed(test)
       const { acted, hadHappened } = await held(
         /STRAIGHT_JOIN webhooks .*LOCK IN SHARE MODE/s,
@@ -347,7 +348,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       assert.equal(await sql()('deliveries').where({ id }).first(), undefined, 'it was purged')
     })
 
-    it('is the time: nothing is finished before it was created', async () => {
+    it('is the time: nothing is finished before it was created', { skip: waits }, async () => {
       const { organisationId, projectId, userId } = await addProject(two.stopped.database)
       const hanging = await startReceiver({ answer: (_request, n) => (n === 1 ? { status: 200 } : 'hang') })
       const id = await webhook({ url: hanging.url, organisationIds: [organisationId] })
@@ -404,7 +405,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       })
     }
 
-    it('is what of a webhook others have changed: what they do not touch is no conflict', async () => {
+    it('is what of a webhook others have changed: what they do not touch is no conflict', { skip: waits }, async () => {
       const id = await webhook({})
       const { acted } = await held(
         /FROM webhooks WHERE id = .* FOR UPDATE/,
@@ -415,7 +416,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       assert.deepEqual([status, events], ['disabled', ['token_expired']])
     })
 
-    it('is a conflict where both turn a webhook to a url, and not where one disables it', async () => {
+    it('is a conflict where both turn a webhook to a url, and not where one disables it', { skip: waits }, async () => {
       const id = await webhook({})
       const [one, next] = [await startReceiver(), await startReceiver()]
       const pattern = /FROM webhooks WHERE id = .* FOR UPDATE/
@@ -435,7 +436,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       await next.close()
     })
 
-    it('is which url must answer before a webhook is active again', async () => {
+    it('is which url must answer before a webhook is active again', { skip: waits }, async () => {
       const id = await webhook({ status: 'disabled' })
       const next = await startReceiver()
       done(await two.byOther(UPSERT_WEBHOOK, { id, status: 'disabled' }))
@@ -473,7 +474,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       )
     })
 
-    it('is not held up by noting when a token was last used', async () => {
+    it('is not held up by noting when a token was last used', { skip: waits }, async () => {
       const token = await two.stopped.token({ permissions: ['read'] })
       const answer = await two.stopped.database.transaction(async trx => {
         await trx.raw('SELECT id FROM access_tokens WHERE id = ? LOCK IN SHARE MODE', [token.id])

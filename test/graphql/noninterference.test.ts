@@ -165,21 +165,24 @@ const nestedProbes: Probe[] = lists.flatMap(list =>
 
 type Asked = { document: string; variables: Record<string, unknown> }
 
-/** As many fields in a document as there may be, each with a query of its own. */
-const together = (fields: Pick<Probe, 'field' | 'query'>[]): Asked[] =>
-  Array.from({ length: Math.ceil(fields.length / 40) }, (_, index) => fields.slice(index * 40, index * 40 + 40)).map(
-    part => ({
-      document: `query(${part.map((_, n) => `$q${n}: MangoQuery`).join(', ')}) {
-        ${part.map(({ field }, n) => `a${n}: ${field(`query: $q${n}`)}`).join('\n')} }`,
-      variables: Object.fromEntries(part.map(({ query }, n) => [`q${n}`, query])),
-    }),
-  )
-
 // The data sets that are compared with the whole one, and the tokens that they are left for.
 const compared: KindName[] = ['sees one', 'sees one, admin', 'sees two', 'sees two others', 'sees none']
 const readsAs: Partial<Record<KindName, KindName>> = { 'sees one, reads only': 'sees one' }
 
 describeEachEngine('what a token does not see', engine => {
+  /** As many fields as a document may have. A TiDB of one process takes too long for so many. */
+  const atOnce = engine.startsWith('tidb') ? 8 : 40
+  const partsOf = <T>(all: T[]): T[][] =>
+    Array.from({ length: Math.ceil(all.length / atOnce) }, (_, n) => all.slice(n * atOnce, (n + 1) * atOnce))
+
+  /** Documents of fields, each with a query of its own. */
+  const together = (fields: Pick<Probe, 'field' | 'query'>[]): Asked[] =>
+    partsOf(fields).map(part => ({
+      document: `query(${part.map((_, n) => `$q${n}: MangoQuery`).join(', ')}) {
+        ${part.map(({ field }, n) => `a${n}: ${field(`query: $q${n}`)}`).join('\n')} }`,
+      variables: Object.fromEntries(part.map(({ query }, n) => [`q${n}`, query])),
+    }))
+
   let whole: TestServer
   let tokens: Tokens
   const left = new Map<KindName, TestServer>()
@@ -322,8 +325,8 @@ describeEachEngine('what a token does not see', engine => {
         return path === undefined ? [] : [`counts(resource: ${resource.name}, by: ["${path}"]) { key count }`]
       })
       assert.ok(counted.length > 60)
-      for (let from = 0; from < counted.length; from += 40) {
-        const fields = counted.slice(from, from + 40).map((field, n) => `c${n}: ${field}`)
+      for (const part of partsOf(counted)) {
+        const fields = part.map((field, n) => `c${n}: ${field}`)
         const text = await ask(kind, { document: `{ ${fields.join('\n')} }`, variables: {} })
         assert.doesNotMatch(text, /"errors"/)
       }

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { randomBytes } from 'node:crypto'
+import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { createLog } from '../../server/log.ts'
 import { runSchedule } from '../../server/scheduler/scheduler.ts'
@@ -55,6 +55,14 @@ describeEachEngine('access tokens', engine => {
     assert.equal(Buffer.from(credentials.apiSecret, 'base64').length, 32)
     const { data } = await server.graphql('{ viewer { id name } organisations { id } }', {}, credentials)
     assert.deepEqual(data, { viewer: { id, name: 'ci' }, organisations: [{ id: organisationId }] })
+  })
+
+  it('that name thousands of unknown organisations are refused with the first of them', async () => {
+    const organisationIds = Array.from({ length: 5_000 }, () => randomUUID())
+    const { errors } = await server.graphql(CREATE, { name: 'new', permissions: ['read'], organisationIds })
+    const { extensions } = errors![0]!
+    assert.equal(extensions.code, 'NOT_FOUND')
+    assert.deepEqual(extensions.ids, organisationIds.toSorted().slice(0, 1_000))
   })
 
   it('keep their secret sealed: it is nowhere in the database', async () => {

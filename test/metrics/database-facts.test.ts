@@ -70,6 +70,9 @@ describeEachEngine('what the database is asked for by metrics', engine => {
 
   it('counts no more of a long queue than it may', async () => {
     await queue(await fixture.webhook('http://a.example'), MINUTE_MS, 3_000)
+    const { dialect, knex } = fixture.database
+    // By itself, TiDB does so every few minutes.
+    if (dialect.name === 'TiDB') await knex.raw('ANALYZE TABLE delivery_queue')
     const { due, queued } = await ask(1_000)
     // Beyond that, the engine's estimate, where it has one.
     const [least, most] = engine === 'sqlite' ? [1_000, 1_000] : [1_200, 6_000]

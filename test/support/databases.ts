@@ -20,7 +20,7 @@ export type TestDatabase = {
 const PREFIX = `tidings_test_${process.env.TIDINGS_TEST_RUN ?? 'alone'}_`
 
 /**
- * The server's version as in `mariadb 10.11.19` or `mysql 9.7.0`.
+ * The server's version as in `mariadb 10.11.19`, `mysql 9.7.0` or `tidb 8.5.0`.
  * Throws an Error naming the server if it does not answer.
  */
 const nameOf = async (url: string): Promise<string> => {
@@ -29,9 +29,9 @@ const nameOf = async (url: string): Promise<string> => {
     throw new Error('TIDINGS_TEST_DATABASE_URLS holds what is not an address such as mysql://user:password@host:3306.')
   try {
     const database = await connect(url, { poolSize: 1 })
-    const [found] = await rows<{ version: string }>(database.knex, 'SELECT VERSION() AS version')
+    const [found] = await rows<{ version: string }>(database.knex, `SELECT ${database.dialect.version} AS version`)
     await database.close()
-    return `${database.dialect.engine} ${found!.version.match(/^[\d.]*\d/)?.[0]}`
+    return `${database.dialect.name.toLowerCase()} ${found!.version.match(/^[\d.]*\d/)?.[0]}`
   } catch (error) {
     const reason = error instanceof AggregateError ? error.errors.join(', ') : (error as Error).message
     throw new Error(`The database server at ${host}, named in TIDINGS_TEST_DATABASE_URLS, was not reached: ${reason}`)
