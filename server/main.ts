@@ -245,10 +245,11 @@ const deliveryConnections = ({ connections }: Config) => ({
   poolSize: connections.delivery,
   silenceMs: SILENCE_MS,
   lockWaitS: 1,
+  isPacking: true,
 })
 
 /** For changes that share transactions. */
-const GROUP_CONNECTIONS = { poolSize: GROUPS_AT_ONCE, silenceMs: SILENCE_MS, lockWaitS: 1 }
+const GROUP_CONNECTIONS = { poolSize: GROUPS_AT_ONCE, silenceMs: SILENCE_MS, lockWaitS: 1, isPacking: true }
 
 /** Waits until this process matches the others; `state.fault` says what prevents it. */
 const joinPatiently = (

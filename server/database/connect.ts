@@ -25,13 +25,15 @@ export type Database = {
  * @param options.lockWaitS how many seconds a statement waits for another transaction's lock
  * @param options.silenceMs a connection that is silent for this long is closed, and its statement fails, because its
  *   server may be gone. By default never, since the statements of a migration may take long
+ * @param options.isPacking sends statements that are asked at the same time, as by `Promise.all`, to a server in one
+ *   packet; if one fails, all do. For few statements that are known to quote their values
  */
 export const connect = async (
   url: string,
-  { poolSize = 16, silenceMs = 0, lockWaitS = 10 }: { poolSize?: number; silenceMs?: number; lockWaitS?: number } = {},
+  { poolSize = 16, silenceMs = 0, lockWaitS = 10, isPacking = false }: Options = {},
 ): Promise<Database> => {
   if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), dialects.sqlite)
-  const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS })
+  const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS, isPacking })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
     const dialect = /mariadb/i.test(version) ? 'mariadb' : /tidb/i.test(version) ? 'tidb' : 'mysql'
@@ -55,6 +57,8 @@ export const connectToRead = (url: string, dialect: Dialect, { statementMs, onCo
   const settings = [dialect.readingWithin(statementMs)]
   return database(connectMysql(url, { poolSize: 1, silenceMs, lockWaitS: 1, settings, onConnect }), dialect)
 }
+
+type Options = { poolSize?: number; silenceMs?: number; lockWaitS?: number; isPacking?: boolean }
 
 export type ReadOnly = { statementMs: number; onConnect(connectionId: number): void }
 

@@ -18,7 +18,7 @@ type RawConnection = {
   execute(sql: string, bindings: unknown[], done: (error: unknown, rows: unknown, fields: unknown) => void): void
 }
 
-type Query = { sql: string; bindings: unknown[]; isPrepared?: boolean; response?: unknown }
+type Query = { sql: string; bindings: unknown[]; isPrepared?: boolean; response?: unknown[] }
 
 /** When each connection was last used, by `performance.now()`. */
 const usedAt = new WeakMap<RawConnection, number>()
@@ -39,7 +39,10 @@ class OutageAwareClient extends MySQL2Client {
   override async _query(connection: RawConnection, query: Query) {
     usedAt.set(connection, performance.now())
     try {
-      return await (query.isPrepared ? execute(connection, query) : super._query(connection, query))
+      const { multipleStatements } = this.config.connection as { multipleStatements?: boolean }
+      const send = (one: Query) => super._query(connection, one) as Promise<Query>
+      if (multipleStatements) return await inOnePacket(connection, query, send)
+      return await (query.isPrepared ? execute(connection, query) : send(query))
     } catch (error) {
       if (isPassedOver(error)) return { ...query, response: [[], []] }
       if (dialects.mysql.faultOf(error) === 'outage') connection.__knex__disposed = error
@@ -56,6 +59,64 @@ const execute = (connection: RawConnection, query: Query): Promise<Query> =>
       resolve(query)
     }),
   )
+
+type Asked = { query: Query; resolve(answered: Query): void; reject(error: unknown): void }
+
+/** What was asked of a connection in this turn of the event loop. */
+const packets = new WeakMap<RawConnection, Asked[]>()
+/** Connections whose next packet begins a transaction. */
+const beginning = new WeakSet<RawConnection>()
+
+const [BEGIN, ENDS] = ['BEGIN;', new Set(['COMMIT;', 'ROLLBACK;', 'ROLLBACK'])]
+
+/**
+ * Sends the statements that are asked of a connection in one turn, as by `Promise.all`, in one packet in their order,
+ * and BEGIN with the first of a transaction. If one fails, those after it are not executed, and all are rejected with
+ * its error.
+ */
+const inOnePacket = (connection: RawConnection, query: Query, send: Send): Promise<Query> => {
+  const nothing = { ...query, response: [[], []] }
+  if (query.sql === BEGIN) {
+    beginning.add(connection)
+    return Promise.resolve(nothing)
+  }
+  const packet = packets.get(connection)
+  // Nothing was asked in the transaction.
+  if (!packet && ENDS.has(query.sql) && beginning.delete(connection)) return Promise.resolve(nothing)
+  const { promise, resolve, reject } = Promise.withResolvers<Query>()
+  const asked = { query, resolve, reject }
+  if (packet) packet.push(asked)
+  else {
+    packets.set(connection, [asked])
+    // Runs when no promise has anything left to do.
+    process.nextTick(() => {
+      const all = packets.get(connection)!
+      packets.delete(connection)
+      void sendAll(all, beginning.delete(connection), send)
+    })
+  }
+  return promise
+}
+
+type Send = (packet: Query) => Promise<Query>
+
+const sendAll = async (all: Asked[], begins: boolean, send: Send): Promise<void> => {
+  const [first] = all
+  try {
+    if (all.length === 1 && !begins) return first!.resolve(await send(first!.query))
+    const { response } = await send({
+      sql: (begins ? `${BEGIN}\n` : '') + all.map(({ query }) => query.sql).join(';\n'),
+      bindings: all.flatMap(({ query }) => query.bindings ?? []),
+    })
+    const [answers, fields] = response as [unknown[], unknown[]]
+    for (const [n, { query, resolve }] of all.entries()) {
+      const at = begins ? n + 1 : n
+      resolve({ ...query, response: [answers[at], fields[at]] })
+    }
+  } catch (error) {
+    for (const { reject } of all) reject(error)
+  }
+}
 
 /**
  * READ COMMITTED: a claim locks its rows but no gaps, and a change of a webhook sees everything queued before its lock.
@@ -80,6 +141,7 @@ const SETTINGS =
 
 /**
  * @param options.lockWaitS seconds until a lock wait is an error, which must be less than `silenceMs`
+ * @param options.isPacking sends the statements that are asked of a connection in one turn in one packet
  * @param options.settings statements that every connection runs first
  * @param options.onConnect called with the server's id of a connection
  */
@@ -89,12 +151,14 @@ export const connectMysql = (
     poolSize,
     silenceMs,
     lockWaitS,
+    isPacking = false,
     settings = [],
     onConnect,
   }: {
     poolSize: number
     silenceMs: number
     lockWaitS: number
+    isPacking?: boolean
     settings?: string[]
     onConnect?: (connectionId: number) => void
   },
@@ -104,7 +168,10 @@ export const connectMysql = (
     log: knexLog,
     // Messages must not contain values.
     compileSqlOnError: false,
-    connection: { ...parseMysqlUrl(url), charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true } as object,
+    connection: {
+      ...parseMysqlUrl(url),
+      ...{ charset: 'utf8mb4', connectTimeout: 5_000, enableKeepAlive: true, multipleStatements: isPacking },
+    } as object,
     acquireConnectionTimeout: 10_000,
     pool: {
       min: 0,

@@ -52,12 +52,9 @@ export const settle = async (
     const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
     const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
     const time = now()
-    await logAttempts(
-      trx,
-      free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement))),
-    )
-    await retry(trx, own)
-    await finish(trx, own, time)
+    const attempts = free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement)))
+    // In this order: a delivery's end looks at its attempts.
+    await Promise.all([logAttempts(trx, attempts), retry(trx, own), finish(trx, own, time)])
     await tellOfDropped(trx, own.flatMap(droppedOf), time)
     const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
     await logLost(
@@ -237,12 +234,10 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
 const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
   const finished = own.filter(isEnd)
   if (finished.length === 0) return
-  const ended = await dequeue(trx, finished, leasesOf(finished))
-  if (ended < finished.length) throw new Overtaken()
   const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
-  for (const group of alike.values()) {
+  const update = (group: Settlement[]): Promise<number> => {
     const { job, outcome } = group[0]!
-    await run(
+    return run(
       trx,
       `UPDATE deliveries SET status = ?, next_attempt_at = NULL, finished_at = ${FINISHED_AT}, attempt_count = ?,
        handled_before = ${wasHandled(outcome) ? LEFT_OPEN : '0'}
@@ -250,6 +245,8 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
       [outcome.status, now, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
+  const [ended] = await Promise.all([dequeue(trx, finished, leasesOf(finished)), ...[...alike.values()].map(update)])
+  if (ended < finished.length) throw new Overtaken()
 }
 
 const droppedOf = ({ job, outcome }: Settlement): Dropped[] =>

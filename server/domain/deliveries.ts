@@ -113,13 +113,13 @@ type Pending = {
 const insertPending = async (trx: Sql, added: Pending[], now: number, recovered: boolean): Promise<void> => {
   for (let from = 0; from < added.length; from += ROWS_A_STATEMENT) {
     const part = added.slice(from, from + ROWS_A_STATEMENT)
-    await run(
+    const inserted = run(
       trx,
       `INSERT INTO deliveries (id, event_id, event_type, webhook_id, status, next_attempt_at, created_at)
        VALUES ${part.map(() => "(?, ?, ?, ?, 'pending', ?, ?)").join(', ')}`,
       part.flatMap(({ id, event, webhook, waits }) => [id, event.id, event.type, webhook.id, waits ? null : now, now]),
     )
-    await run(
+    const queued = run(
       trx,
       `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, epoch, recovered, due_at, lease, attempt, line)
        VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
@@ -135,6 +135,7 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
         line,
       ]),
     )
+    await Promise.all([inserted, queued])
   }
 }
 

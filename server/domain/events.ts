@@ -97,7 +97,7 @@ export type ProjectEvent = {
   trace: string | undefined
 }
 
-/** As `recordEvent`, for events of several projects, which share a time and each statement. */
+/** As `recordEvent`, for events of several projects, which share a time and each statement, asked at the same time. */
 export const recordTogether = async (
   trx: Knex.Transaction,
   given: ProjectEvent[],
@@ -108,11 +108,11 @@ export const recordTogether = async (
     event: inTrace(trace, () => eventOf(trx, event, time)),
     webhooks,
   }))
-  await insertEvents(
+  const inserted = insertEvents(
     trx,
     fresh.map(({ event }) => event),
   )
-  await enqueueFresh(trx, fresh, { lines: new Map(), courier })
+  await Promise.all([inserted, enqueueFresh(trx, fresh, { lines: new Map(), courier })])
 }
 
 type Made = FreshDelivery['event'] & Pick<NewEvent, 'organisationIds'> & { projectId: string | null }
@@ -179,21 +179,16 @@ const webhooksFor = async (trx: Knex.Transaction, event: Wanted): Promise<Sendab
   return active.filter(row => still.has(row.id))
 }
 
-/** The most webhooks of all events together that `webhooksOfProjects` reads. */
+/** The most webhooks of all projects together that `webhooksWanting` reads. */
 const MOST_TOGETHER = 1_000
 
-/**
- * As `webhooksFor`, for an event of one type in each of several projects, by project. Without the projects for which
- * that cannot be said at once: another transaction is changing one of the webhooks, or one keeps an order.
- */
-export const webhooksOfProjects = async (
-  trx: Knex.Transaction,
-  type: EventType,
-  projectIds: string[],
-): Promise<Map<string, SendableWebhook[]>> => {
-  const { forShareSkipLocked, useIndex } = dialectOf(trx)
+/** A webhook that wants an event of a project. */
+type Wanting = MatchedWebhook & { project_id: string }
+
+/** The webhooks that want an event of one type in each of several projects, active or not, and not locked. */
+export const webhooksWanting = (trx: Knex.Transaction, type: EventType, projectIds: string[]): Promise<Wanting[]> => {
   const ids = marks(projectIds)
-  const found = await rows<MatchedWebhook & { project_id: string }>(
+  return rows<Wanting>(
     trx,
     `SELECT named.project_id, ${MATCHED}, w.updated_at AS matched_at FROM (
        SELECT p.id AS project_id, p.organisation_id, w.id FROM projects p
@@ -209,17 +204,29 @@ export const webhooksOfProjects = async (
      LIMIT ${MOST_TOGETHER}`,
     [...projectIds, ...projectIds, ...projectIds, type],
   )
-  if (found.length === MOST_TOGETHER) return new Map()
-  const webhookIds = [...new Set(found.map(({ id }) => id))].toSorted()
+}
+
+/**
+ * As `webhooksFor`, for the projects of which `wanting` are the webhooks, by project. Without the projects for which
+ * that cannot be said at once: another transaction is changing one of the webhooks, or one keeps an order.
+ */
+export const holdWanting = async (
+  trx: Knex.Transaction,
+  wanting: Wanting[],
+  projectIds: string[],
+): Promise<Map<string, SendableWebhook[]>> => {
+  if (wanting.length === MOST_TOGETHER) return new Map()
+  const { forShareSkipLocked, useIndex } = dialectOf(trx)
+  const webhookIds = [...new Set(wanting.map(({ id }) => id))].toSorted()
   const held = new Map<string, MatchedWebhook>()
-  if (forShareSkipLocked === '' || webhookIds.length === 0) for (const row of found) held.set(row.id, row)
+  if (forShareSkipLocked === '' || webhookIds.length === 0) for (const row of wanting) held.set(row.id, row)
   else {
     const select = `SELECT ${MATCHED} FROM webhooks w ${useIndex('PRIMARY')} WHERE w.id IN (${marks(webhookIds)})
       ORDER BY w.id${forShareSkipLocked}`
     for (const row of await rows<MatchedWebhook>(trx, select, webhookIds)) held.set(row.id, row)
   }
   const byProject = new Map<string, SendableWebhook[]>(projectIds.map(id => [id, []]))
-  for (const { project_id: projectId, id, matched_at: matchedAt } of found) {
+  for (const { project_id: projectId, id, matched_at: matchedAt } of wanting) {
     const webhook = held.get(id)
     if (webhook?.updated_at !== matchedAt || webhook.ordering !== 'none') byProject.delete(projectId)
     else if (isActive(webhook)) byProject.get(projectId)?.push(webhook)

@@ -18,7 +18,7 @@ export type Turn<Result> = { made?: Made<Result>; leave(): void }
 export const GROUPS_AT_ONCE = 2
 const LARGEST_GROUP = 64
 /** How long after the last group began a change waits for others. */
-const GATHERING_MS = 25
+const GATHERING_MS = 40
 /** The groups whose largest size is the one to wait for, and its limit. */
 const SIZES_KEPT = 8
 const ENOUGH = 32

@@ -4,8 +4,8 @@ import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, transactInTime } from '../database/patience.ts'
 import { holdAccessTokens } from './access-tokens.ts'
 import type { Entry } from './audit.ts'
-import type { Courier } from './deliveries.ts'
-import { type ProjectEvent, recordTogether, webhooksOfProjects } from './events.ts'
+import type { Courier, SendableWebhook } from './deliveries.ts'
+import { holdWanting, type ProjectEvent, recordTogether, webhooksWanting } from './events.ts'
 import { createGroupCommit, type Made, type Turn } from './group-commit.ts'
 import { type AccessToken, endOf, may } from './permissions.ts'
 import {
@@ -123,37 +123,35 @@ const submitTogether = async (
     firstOfEach(group, ({ mark }) => mark.signature),
     ({ submission }) => keyOf(submission),
   )
-  const able = await decide(trx, apart, now)
-  const projectIds = [...new Set(able.map(({ projectId }) => projectId))]
-  if (able.length === 0) return new Map()
-  const webhooks = await webhooksOfProjects(trx, 'project_report_quarterly_submitted', projectIds)
-  const isSuited = (projectId: string): boolean => (webhooks.get(projectId)?.length ?? Infinity) <= MOST_WEBHOOKS
-  leaveAlone(projectIds.filter(id => !isSuited(id)))
-  const chosen = able.filter(({ projectId }) => isSuited(projectId))
+  const { able, time } = await decide(trx, apart, now)
+  const isSuited = ({ webhooks }: Able): boolean => (webhooks?.length ?? Infinity) <= MOST_WEBHOOKS
+  const chosen = able.filter(isSuited)
+  leaveAlone(able.filter(one => !isSuited(one)).map(({ projectId }) => projectId))
   if (chosen.length === 0) return new Map()
 
-  const time = now()
-  await useSignatures(
-    trx,
-    chosen.map(({ from }) => from),
-  )
   const made = chosen.map(({ from, report }) => submitted(from.submission, report, time, dueDays))
-  await insertReports(
-    trx,
-    made.filter((_, n) => !chosen[n]!.report),
-  )
-  await submitReports(
-    trx,
-    made.filter((_, n) => chosen[n]!.report),
-  )
   const events = chosen.map(
-    ({ from, projectId, organisationId, userName }, n): ProjectEvent => ({
+    ({ from, organisationId, userName, webhooks }, n): ProjectEvent => ({
       event: submittedEvent(made[n]!, organisationId, userName),
-      webhooks: webhooks.get(projectId)!,
+      webhooks: webhooks!,
       trace: from.trace,
     }),
   )
-  await recordTogether(trx, events, time, courier)
+  await Promise.all([
+    useSignatures(
+      trx,
+      chosen.map(({ from }) => from),
+    ),
+    insertReports(
+      trx,
+      made.filter((_, n) => !chosen[n]!.report),
+    ),
+    submitReports(
+      trx,
+      made.filter((_, n) => chosen[n]!.report),
+    ),
+    recordTogether(trx, events, time, courier),
+  ])
   return new Map(chosen.map(({ from }, n) => [from, made[n]!]))
 }
 
@@ -164,50 +162,51 @@ type Able = {
   userName: string
   /** The open report, locked; undefined if the quarter has none. */
   report: ProjectReportRow | undefined
+  /** The active webhooks that want the event, locked; undefined if that cannot be said at once. */
+  webhooks: SendableWebhook[] | undefined
 }
 
 /**
- * Locks what the submissions are decided on, except what another transaction has locked, and returns those that may be
- * made.
+ * Locks what the submissions are decided on, except what another transaction has locked.
+ *
+ * @returns those that may be made, and the time of their events: later than the last change of each webhook
  */
-const decide = async (trx: Knex.Transaction, group: Submitting[], now: () => number): Promise<Able[]> => {
+const decide = async (
+  trx: Knex.Transaction,
+  group: Submitting[],
+  now: () => number,
+): Promise<{ able: Able[]; time: number }> => {
   const { forShareSkipLocked } = dialectOf(trx)
   // All columns: a secondary index that has all that is asked for would be locked in place of the row.
   const heldRows = <Row>(table: string, ids: string[]) =>
     rows<Row>(trx, `SELECT * FROM ${table} WHERE id IN (${marks(ids)})${forShareSkipLocked}`, ids)
   const distinct = (id: (one: Submitting) => string): string[] => [...new Set(group.map(id))]
+  const tokenIds = distinct(({ token }) => token.id)
+  const projectIds = distinct(({ submission }) => submission.projectId)
+  const userIds = distinct(({ submission }) => submission.submitterId)
+  const signatures = distinct(({ mark }) => mark.signature)
+  const submissions = group.map(({ submission }) => submission)
 
-  const tokens = await holdAccessTokens(
-    trx,
-    distinct(({ token }) => token.id),
-  )
-  const projects = await heldRows<{ id: string; organisation_id: string }>(
-    'projects',
-    distinct(({ submission }) => submission.projectId),
-  )
-  const users = await heldRows<{ id: string; name: string }>(
-    'users',
-    distinct(({ submission }) => submission.submitterId),
-  )
+  const [tokens, projects, users, used, found, wanting] = await Promise.all([
+    holdAccessTokens(trx, tokenIds),
+    heldRows<{ id: string; organisation_id: string }>('projects', projectIds),
+    heldRows<{ id: string; name: string }>('users', userIds),
+    usedOf(trx, signatures),
+    findReports(trx, submissions),
+    webhooksWanting(trx, 'project_report_quarterly_submitted', projectIds),
+  ])
   const limited = [...tokens.values()].filter(token => !token.seesAllOrganisations).map(({ id }) => id)
-  const sights = limited.length === 0 ? new Set<string>() : await sightsOf(trx, limited, projects)
-  const used = await usedOf(
-    trx,
-    distinct(({ mark }) => mark.signature),
-  )
-  const found = await findReports(
-    trx,
-    group.map(({ submission }) => submission),
-  )
-  const open = await lockOpenReports(
-    trx,
-    found.filter(({ status }) => status === 'open').map(({ id }) => id),
-  )
+  const openIds = found.filter(({ status }) => status === 'open').map(({ id }) => id)
+  const [sights, open, webhooks] = await Promise.all([
+    sightsOf(trx, limited, projects),
+    lockOpenReports(trx, openIds),
+    holdWanting(trx, wanting, projectIds),
+  ])
   const time = now()
 
   const organisations = new Map(projects.map(row => [row.id, row.organisation_id]))
   const names = new Map(users.map(row => [row.id, row.name]))
-  return group.flatMap((from): Able[] => {
+  const able = group.flatMap((from): Able[] => {
     const { projectId, quarter, submitterId } = from.submission
     const [held, organisationId, userName] = [
       tokens.get(from.token.id),
@@ -219,8 +218,10 @@ const decide = async (trx: Knex.Transaction, group: Submitting[], now: () => num
     if (!held.seesAllOrganisations && !sights.has(`${held.id} ${organisationId}`)) return []
     const isReport = (row: ProjectReportRow) => row.project_id === projectId && row.quarter === quarter
     const report = open.find(isReport)
-    return report || !found.some(isReport) ? [{ from, projectId, organisationId, userName, report }] : []
+    if (!report && found.some(isReport)) return []
+    return [{ from, projectId, organisationId, userName, report, webhooks: webhooks.get(projectId) }]
   })
+  return { able, time }
 }
 
 /** The pairs of a token and an organisation that it sees, among those of the projects. */
@@ -230,7 +231,7 @@ const sightsOf = async (
   projects: { organisation_id: string }[],
 ): Promise<Set<string>> => {
   const organisationIds = [...new Set(projects.map(row => row.organisation_id))]
-  if (organisationIds.length === 0) return new Set()
+  if (tokenIds.length === 0 || organisationIds.length === 0) return new Set()
   const found = await rows<{ access_token_id: string; organisation_id: string }>(
     trx,
     `SELECT access_token_id, organisation_id FROM access_token_organisations

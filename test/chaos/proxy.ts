@@ -23,7 +23,7 @@ export type Hold = {
 /** An error of the database. `instead`: a statement that the database is given in place of the one that fails. */
 export type Failure = { errno: number; sqlState: string; message: string; instead?: string }
 
-/** Selects statements by a pattern or a function. */
+/** Selects statements, of which a packet may have several, by a pattern or a function. */
 export type Pattern = RegExp | ((text: string) => boolean)
 
 export type DatabaseProxy = {
@@ -42,11 +42,11 @@ export type DatabaseProxy = {
   /** Milliseconds that each byte takes longer from now on, each way. */
   delay(ms: number): void
   /**
-   * Stops the next `times` statements that match, before the database has them; or, with `answer`, when the database
+   * Stops the next `times` packets with a statement that matches, before the database has them; or, with `answer`, when the database
    * has answered and the server process has not had the answer.
    */
   hold(pattern: Pattern, options?: { times?: number; answer?: boolean }): Hold
-  /** Answers statements that match with an error, and does not let the database have them, until it is ended. */
+  /** Answers packets with a statement that matches with an error, and does not pass them on, until it is ended. */
   fail(pattern: Pattern, failure: Failure | (() => Failure)): { failed: () => number; end: () => void }
   /** Calls back with each statement as it comes. Returns how to end that. */
   watch(onStatement: (text: string) => void): () => void
@@ -120,8 +120,12 @@ type Link = {
 type Holding = { pattern: Pattern; left: number; isOfAnswer: boolean; caught: (held: Held) => void; held: Set<Held> }
 type Failing = { pattern: Pattern; failure: () => Failure; count: number }
 
+/** The statements of a packet. No value contains a line break that is not escaped. */
+const statementsIn = (text: string): string[] => text.split(';\n')
+
+/** Whether any statement of a packet matches. */
 const matches = (pattern: Pattern, text: string): boolean =>
-  pattern instanceof RegExp ? pattern.test(text) : pattern(text)
+  statementsIn(text).some(one => (pattern instanceof RegExp ? pattern.test(one) : pattern(one)))
 
 export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> => {
   const { hostname, port } = new URL(databaseUrl)
@@ -176,7 +180,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
         link.toServer.push(packet, delayMs)
         return
       }
-      for (const watcher of watchers) watcher(text)
+      for (const one of statementsIn(text)) for (const watcher of watchers) watcher(one)
       const failing = [...failures].find(it => matches(it.pattern, text))
       if (failing) {
         failing.count += 1

@@ -61,6 +61,32 @@ describeEachEngine('a database', engine => {
     })
   }
 
+  it('answers each of the statements that are asked in one packet, and keeps all of them or none', async t => {
+    const packing = await connect(fresh.url, { poolSize: 1, isPacking: true })
+    t.after(() => packing.close())
+    const insert = (trx: Knex.Transaction, name: string) =>
+      run(trx, 'INSERT INTO users (id, name, created_at, updated_at) VALUES (?, ?, 0, 0)', [randomUUID(), name])
+    const count = (trx: Knex.Transaction) =>
+      rows<{ n: number }>(trx, "SELECT COUNT(*) AS n FROM users WHERE name = 'x'")
+    const { transaction } = packing
+    const answers = await transaction(trx => Promise.all([count(trx), insert(trx, 'x'), count(trx)]))
+    assert.deepEqual(answers, [[{ n: 0 }], 1, [{ n: 1 }]])
+    await transaction(async () => {})
+
+    const half = (trx: Knex.Transaction) => Promise.all([insert(trx, 'x'), run(trx, 'INSERT INTO nowhere VALUES (1)')])
+    await assert.rejects(transaction(half), isMissingTable)
+    const failing = (trx: Knex.Transaction) => {
+      const inserted = insert(trx, 'x')
+      inserted.catch(() => {})
+      throw new Error('not sent yet')
+    }
+    await assert.rejects(
+      transaction(async trx => failing(trx)),
+      /not sent yet/,
+    )
+    assert.deepEqual(await transaction(count), [{ n: 1 }])
+  })
+
   it('sorts text by all of it, however long', async () => {
     const text = '\u{1f600}'.repeat(1_023)
     const one = (value: string) => `SELECT ${marks([value])} AS value`

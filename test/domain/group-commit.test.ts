@@ -94,10 +94,10 @@ describe('a group commit', () => {
     ends[1]!(results(groups[1]!))
     await Promise.all(second)
     void enter('g')
-    test.mock.timers.tick(24)
+    test.mock.timers.tick(39)
     await turn()
     const third = enter('h')
-    assert.equal(groups.length, 2, 'less than three wait for 25 ms')
+    assert.equal(groups.length, 2, 'less than three wait for 40 ms')
     test.mock.timers.tick(1)
     await turn()
     assert.deepEqual(groups[2], ['g', 'h'])
@@ -109,7 +109,7 @@ describe('a group commit', () => {
     const { enter } = held()
     const startedAt = performance.now()
     for (let n = 0; n < 100; n++) (await enter(String(n))).leave()
-    // Each would gather for 25 ms.
+    // Each would gather for 40 ms.
     assert.ok(performance.now() - startedAt < 1_000)
   })
 
