@@ -42,8 +42,8 @@ export type DatabaseProxy = {
   /** Milliseconds that each byte takes longer from now on, each way. */
   delay(ms: number): void
   /**
-   * Stops the next `times` packets with a statement that matches, before the database has them; or, with `answer`, when the database
-   * has answered and the server process has not had the answer.
+   * Stops the next `times` packets with a statement that matches, before the database has them; or, with `answer`, when
+   * the database has answered and the server process has not had the answer.
    */
   hold(pattern: Pattern, options?: { times?: number; answer?: boolean }): Hold
   /** Answers packets with a statement that matches with an error, and does not pass them on, until it is ended. */
