@@ -16,6 +16,7 @@ import {
   rows,
   run,
 } from '../../server/database/connect.ts'
+import { startProxy as startStatementProxy } from '../chaos/proxy.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { startProxy } from './proxy.ts'
 
@@ -86,6 +87,25 @@ describeEachEngine('a database', engine => {
     )
     assert.deepEqual(await transaction(count), [{ n: 1 }])
   })
+
+  if (engine !== 'sqlite') {
+    it('is given BEGIN and the statements that are asked at once in one packet, where that is wanted', async t => {
+      const proxy = await startStatementProxy(fresh.url)
+      t.after(() => proxy.close())
+      for (const [isPacking, packet] of [
+        [true, 'BEGIN;\nSELECT 1 AS n;\nSELECT 2 AS n'],
+        [false, 'SELECT 2 AS n'],
+      ] as const) {
+        const connected = await connect(proxy.url, { isPacking })
+        const hold = proxy.hold(/SELECT 2/)
+        const both = connected.transaction(trx => Promise.all([rows(trx, 'SELECT 1 AS n'), rows(trx, 'SELECT 2 AS n')]))
+        assert.equal((await hold.caught).text, packet)
+        hold.end()
+        assert.deepEqual(await both, [[{ n: 1 }], [{ n: 2 }]])
+        await connected.close()
+      }
+    })
+  }
 
   it('sorts text by all of it, however long', async () => {
     const text = '\u{1f600}'.repeat(1_023)
