@@ -26,7 +26,7 @@ export type Database = {
  * @param options.silenceMs a connection that is silent for this long is closed, and its statement fails, because its
  *   server may be gone. By default never, since the statements of a migration may take long
  * @param options.isPacking sends statements that are asked at the same time, as by `Promise.all`, to a server in one
- *   packet; if one fails, all do. For few statements that are known to quote their values
+ *   packet; if one fails, all do. Only for fixed statements that bind every value
  */
 export const connect = async (
   url: string,

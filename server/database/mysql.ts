@@ -40,9 +40,9 @@ class OutageAwareClient extends MySQL2Client {
     usedAt.set(connection, performance.now())
     try {
       const { multipleStatements } = this.config.connection as { multipleStatements?: boolean }
-      const send = (one: Query) => super._query(connection, one) as Promise<Query>
-      if (multipleStatements) return await inOnePacket(connection, query, send)
-      return await (query.isPrepared ? execute(connection, query) : send(query))
+      const send: Send = async one =>
+        one.isPrepared ? execute(connection, one) : (super._query(connection, one) as Promise<Query>)
+      return await (multipleStatements ? inOnePacket(connection, query, send) : send(query))
     } catch (error) {
       if (isPassedOver(error)) return { ...query, response: [[], []] }
       if (dialects.mysql.faultOf(error) === 'outage') connection.__knex__disposed = error
@@ -60,6 +60,7 @@ const execute = (connection: RawConnection, query: Query): Promise<Query> =>
     }),
   )
 
+type Send = (packet: Query) => Promise<Query>
 type Asked = { query: Query; resolve(answered: Query): void; reject(error: unknown): void }
 
 /** What was asked of a connection in this turn of the event loop. */
@@ -67,7 +68,9 @@ const packets = new WeakMap<RawConnection, Asked[]>()
 /** Connections whose next packet begins a transaction. */
 const beginning = new WeakSet<RawConnection>()
 
-const [BEGIN, ENDS] = ['BEGIN;', new Set(['COMMIT;', 'ROLLBACK;', 'ROLLBACK'])]
+/** As knex writes them. */
+const BEGIN = 'BEGIN;'
+const ENDS = new Set(['COMMIT;', 'ROLLBACK'])
 
 /**
  * Sends the statements that are asked of a connection in one turn, as by `Promise.all`, in one packet in their order,
@@ -75,20 +78,17 @@ const [BEGIN, ENDS] = ['BEGIN;', new Set(['COMMIT;', 'ROLLBACK;', 'ROLLBACK'])]
  * its error.
  */
 const inOnePacket = (connection: RawConnection, query: Query, send: Send): Promise<Query> => {
-  const nothing = { ...query, response: [[], []] }
-  if (query.sql === BEGIN) {
-    beginning.add(connection)
-    return Promise.resolve(nothing)
-  }
   const packet = packets.get(connection)
-  // Nothing was asked in the transaction.
-  if (!packet && ENDS.has(query.sql) && beginning.delete(connection)) return Promise.resolve(nothing)
+  if (query.sql === BEGIN) beginning.add(connection)
+  // An end before anything was asked in the transaction.
+  const isNothing = query.sql === BEGIN || (!packet && ENDS.has(query.sql) && beginning.delete(connection))
+  if (isNothing) return Promise.resolve({ ...query, response: [[], []] })
   const { promise, resolve, reject } = Promise.withResolvers<Query>()
   const asked = { query, resolve, reject }
   if (packet) packet.push(asked)
   else {
     packets.set(connection, [asked])
-    // Runs when no promise has anything left to do.
+    // All reactions of promises come before it, and whatever they ask.
     process.nextTick(() => {
       const all = packets.get(connection)!
       packets.delete(connection)
@@ -97,8 +97,6 @@ const inOnePacket = (connection: RawConnection, query: Query, send: Send): Promi
   }
   return promise
 }
-
-type Send = (packet: Query) => Promise<Query>
 
 const sendAll = async (all: Asked[], begins: boolean, send: Send): Promise<void> => {
   const [first] = all

@@ -179,14 +179,15 @@ const webhooksFor = async (trx: Knex.Transaction, event: Wanted): Promise<Sendab
   return active.filter(row => still.has(row.id))
 }
 
-/** The most webhooks of all projects together that `webhooksWanting` reads. */
-const MOST_TOGETHER = 1_000
-
 /** A webhook that wants an event of a project. */
-type Wanting = MatchedWebhook & { project_id: string }
+export type Wanting = MatchedWebhook & { project_id: string }
 
-/** The webhooks that want an event of one type in each of several projects, active or not, and not locked. */
-export const webhooksWanting = (trx: Knex.Transaction, type: EventType, projectIds: string[]): Promise<Wanting[]> => {
+/** The first webhooks that want an event of one type in each of several projects, active or not, and not locked. */
+export const webhooksWanting = (
+  trx: Knex.Transaction,
+  type: EventType,
+  { projectIds, limit }: { projectIds: string[]; limit: number },
+): Promise<Wanting[]> => {
   const ids = marks(projectIds)
   return rows<Wanting>(
     trx,
@@ -201,8 +202,8 @@ export const webhooksWanting = (trx: Knex.Transaction, type: EventType, projectI
      ${WANTING} AND (t.sees_all_organisations = 1 OR EXISTS (
          SELECT 1 FROM access_token_organisations s
          WHERE s.access_token_id = t.id AND s.organisation_id = named.organisation_id))
-     LIMIT ${MOST_TOGETHER}`,
-    [...projectIds, ...projectIds, ...projectIds, type],
+     LIMIT ?`,
+    [...projectIds, ...projectIds, ...projectIds, type, limit],
   )
 }
 
@@ -215,7 +216,6 @@ export const holdWanting = async (
   wanting: Wanting[],
   projectIds: string[],
 ): Promise<Map<string, SendableWebhook[]>> => {
-  if (wanting.length === MOST_TOGETHER) return new Map()
   const { forShareSkipLocked, useIndex } = dialectOf(trx)
   const webhookIds = [...new Set(wanting.map(({ id }) => id))].toSorted()
   const held = new Map<string, MatchedWebhook>()

@@ -16,7 +16,7 @@ export type Turn<Result> = { made?: Made<Result>; leave(): void }
 
 /** Transactions under way, groups and changes that are made alone, until further ones wait. */
 export const GROUPS_AT_ONCE = 2
-const LARGEST_GROUP = 64
+export const LARGEST_GROUP = 64
 /** How long after the last group began a change waits for others. */
 const GATHERING_MS = 40
 /** The groups whose largest size is the one to wait for, and its limit. */

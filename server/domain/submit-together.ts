@@ -5,8 +5,8 @@ import { CommitInDoubt, transactInTime } from '../database/patience.ts'
 import { holdAccessTokens } from './access-tokens.ts'
 import type { Entry } from './audit.ts'
 import type { Courier, SendableWebhook } from './deliveries.ts'
-import { holdWanting, type ProjectEvent, recordTogether, webhooksWanting } from './events.ts'
-import { createGroupCommit, type Made, type Turn } from './group-commit.ts'
+import { holdWanting, type ProjectEvent, recordTogether, type Wanting, webhooksWanting } from './events.ts'
+import { createGroupCommit, LARGEST_GROUP, type Made, type Turn } from './group-commit.ts'
 import { type AccessToken, endOf, may } from './permissions.ts'
 import {
   findReports,
@@ -42,6 +42,8 @@ const GROUP_MS = 2_000
 const SOON_MS = 500
 /** An event for more webhooks than this would make the others of a group wait. */
 const MOST_WEBHOOKS = 16
+/** The webhooks that a group reads. If there are more, some project has more than `MOST_WEBHOOKS`. */
+const MOST_TOGETHER = LARGEST_GROUP * MOST_WEBHOOKS + 1
 /** Reports of a project are submitted alone for so long if its group failed, or its webhooks do not suit a group. */
 const ALONE_MS = 5_000
 
@@ -123,10 +125,10 @@ const submitTogether = async (
     firstOfEach(group, ({ mark }) => mark.signature),
     ({ submission }) => keyOf(submission),
   )
-  const { able, time } = await decide(trx, apart, now)
-  const isSuited = ({ webhooks }: Able): boolean => (webhooks?.length ?? Infinity) <= MOST_WEBHOOKS
-  const chosen = able.filter(isSuited)
-  leaveAlone(able.filter(one => !isSuited(one)).map(({ projectId }) => projectId))
+  const { able, crowded, time } = await decide(trx, apart, now)
+  const chosen = able.filter(({ webhooks }) => webhooks)
+  // The crowded ones whoever names them: a request that is refused must not cost the others of each group.
+  leaveAlone([...crowded, ...able.filter(({ webhooks }) => !webhooks).map(({ projectId }) => projectId)])
   if (chosen.length === 0) return new Map()
 
   const made = chosen.map(({ from, report }) => submitted(from.submission, report, time, dueDays))
@@ -169,13 +171,14 @@ type Able = {
 /**
  * Locks what the submissions are decided on, except what another transaction has locked.
  *
- * @returns those that may be made, and the time of their events: later than the last change of each webhook
+ * @returns those that may be made; the projects that have too many webhooks for a group; and the time of the events,
+ *   later than the last change of each webhook
  */
 const decide = async (
   trx: Knex.Transaction,
   group: Submitting[],
   now: () => number,
-): Promise<{ able: Able[]; time: number }> => {
+): Promise<{ able: Able[]; crowded: Set<string>; time: number }> => {
   const { forShareSkipLocked } = dialectOf(trx)
   // All columns: a secondary index that has all that is asked for would be locked in place of the row.
   const heldRows = <Row>(table: string, ids: string[]) =>
@@ -193,14 +196,20 @@ const decide = async (
     heldRows<{ id: string; name: string }>('users', userIds),
     usedOf(trx, signatures),
     findReports(trx, submissions),
-    webhooksWanting(trx, 'project_report_quarterly_submitted', projectIds),
+    webhooksWanting(trx, 'project_report_quarterly_submitted', { projectIds, limit: MOST_TOGETHER }),
   ])
+  const crowded = crowdedOf(wanting)
+  if (wanting.length === MOST_TOGETHER) return { able: [], crowded, time: now() }
   const limited = [...tokens.values()].filter(token => !token.seesAllOrganisations).map(({ id }) => id)
   const openIds = found.filter(({ status }) => status === 'open').map(({ id }) => id)
   const [sights, open, webhooks] = await Promise.all([
     sightsOf(trx, limited, projects),
     lockOpenReports(trx, openIds),
-    holdWanting(trx, wanting, projectIds),
+    holdWanting(
+      trx,
+      wanting.filter(row => !crowded.has(row.project_id)),
+      projectIds.filter(id => !crowded.has(id)),
+    ),
   ])
   const time = now()
 
@@ -221,7 +230,12 @@ const decide = async (
     if (!report && found.some(isReport)) return []
     return [{ from, projectId, organisationId, userName, report, webhooks: webhooks.get(projectId) }]
   })
-  return { able, time }
+  return { able, crowded, time }
+}
+
+const crowdedOf = (wanting: Wanting[]): Set<string> => {
+  const byProject = Map.groupBy(wanting, row => row.project_id)
+  return new Set([...byProject].filter(([, own]) => own.length > MOST_WEBHOOKS).map(([id]) => id))
 }
 
 /** The pairs of a token and an organisation that it sees, among those of the projects. */

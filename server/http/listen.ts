@@ -18,8 +18,8 @@ const BACKLOG = 4_096
 /** How long an answer to invalid HTTP may take before the connection is closed. */
 const FAREWELL_MS = 2_000
 
-/** How soon a program that listens on an address accepts a connection; one that does not is there all the same. */
-const ANSWER_MS = 1_000
+/** How soon the kernel accepts a connection for a program of this machine, even one that stands still. */
+const ACCEPTED_MS = 1_000
 
 const CLOSE_IDLE_EACH_MS = 50
 /**
@@ -152,14 +152,15 @@ const listening = <Listener extends NetServer>(server: Listener, options: Listen
   })
 
 /**
- * Throws EADDRINUSE if a program answers there. To listen there for a moment, without sharing, would also tell; but
- * that resets the connections which a proxy opens meanwhile.
+ * Throws EADDRINUSE if a program of this machine accepts connections there. To listen there for a moment, without
+ * sharing, would also tell; but that resets the connections which a proxy opens meanwhile.
  */
 const isFree = async ({ host, port }: Address): Promise<void> => {
-  const socket = connect({ host, port, timeout: ANSWER_MS })
+  const socket = connect({ host, port, timeout: ACCEPTED_MS })
   const isTaken = await new Promise<boolean>(resolve => {
-    socket.once('connect', () => resolve(true))
-    socket.once('timeout', () => resolve(true))
+    // An address of another machine cannot be listened on, for another reason.
+    socket.once('connect', () => resolve(socket.localAddress === socket.remoteAddress))
+    socket.once('timeout', () => resolve(false))
     socket.once('error', () => resolve(false))
   })
   socket.destroy()

@@ -303,6 +303,31 @@ for (const engine of engines.filter(name => !/^(sqlite|tidb)/.test(name))) {
       assert.ok(commits < CROWD / 2, `${commits} commits for ${CROWD} reports`)
     })
 
+    it('share one beside those that are refused, again and again, for a project of very many webhooks', async () => {
+      const [free, crowded] = [await addProject(two.stopped.database), await addProject(two.stopped.database)]
+      const webhook = { accessTokenId: two.admin.id, projectIds: [crowded.projectId] }
+      await addWebhooks(two.stopped.database.knex, Array(1_100).fill(webhook))
+      const blind = await two.stopped.token({ permissions: ['reports'], organisationIds: [free.organisationId] })
+      const commitsOf = async (from: number): Promise<number> => {
+        let commits = 0
+        const end = two.proxy.watch(text => {
+          if (/^COMMIT/i.test(text)) commits += 1
+        })
+        const answered = submitAll(quarters(CROWD, from), free)
+        const refused = await Promise.all(
+          quarters(4, from).map(quarter => two.byStopped(SUBMIT, of(crowded, quarter), blind)),
+        )
+        allDone(await answered)
+        assert.deepEqual(codesOf(refused), Array(4).fill('NOT_FOUND'))
+        end()
+        return commits
+      }
+      // The first time nobody knows of it yet.
+      await commitsOf(2270)
+      const commits = await commitsOf(2310)
+      assert.ok(commits < CROWD / 2, `${commits} commits for ${CROWD} reports`)
+    })
+
     it('are not held up by one whose webhook another transaction is changing', async () => {
       const held = await addProject(two.stopped.database)
       const webhookId = await addWebhook(two.stopped.database.knex, {

@@ -118,4 +118,9 @@ describe('a listening address', () => {
       await assert.rejects(createDoor(() => {}, { host, port }, log).open(), { code: 'EADDRINUSE' })
     }
   })
+
+  it('of another machine is refused as such, not as in use', async () => {
+    const door = createDoor(() => {}, { host: '192.0.2.1', port: 4100 }, log)
+    await assert.rejects(door.open(), { code: 'EADDRNOTAVAIL' })
+  })
 })
