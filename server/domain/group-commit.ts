@@ -3,7 +3,8 @@ import type { CommitInDoubt } from '../database/patience.ts'
 // Group commit: while transactions of one kind are under way, further changes wait, and then share one transaction and
 // its statements. If groups were larger lately, a change also waits a moment for as many as then. So clients that wait
 // for each answer wait for nothing else: a group begins when each of them has sent its next change. A client that is
-// alone is never delayed.
+// alone is never delayed. Nor is anybody where changes are few: one slow moment, in which some of them met, would delay
+// all that follow.
 //
 // A group waits for nothing that only one of its changes needs: what another transaction has locked goes on alone, and
 // so do all changes of a group that fails. So whatever waits holds up only itself.
@@ -20,8 +21,10 @@ export const LARGEST_GROUP = 64
 /** How long after the last group began a change waits for others. */
 const GATHERING_MS = 40
 /** The groups whose largest size is the one to wait for, and its limit. */
-const SIZES_KEPT = 8
+const GROUPS_KEPT = 8
 const ENOUGH = 32
+/** With fewer changes than this in the time of gathering, each would wait for others that do not come. */
+const WORTH_GATHERING = 3
 /**
  * A change that is made alone and takes longer waits for something itself, and gives its place to others. A group keeps
  * its place: if the database is slow, more groups at once would make it slower.
@@ -55,16 +58,21 @@ export const createGroupCommit = <Change, Result>(
     }
   }
 
-  const sizes: number[] = [1]
-  let beganAt = Number.NEGATIVE_INFINITY
+  /** The last groups, and when each began. */
+  const groups = [{ size: 1, beganAt: now() }]
   let gathering: NodeJS.Timeout | undefined
 
   const beginSoon = (): void => {
     if (isBeginning || waiting.length === 0 || underWay >= GROUPS_AT_ONCE) return
-    const isEnough = waiting.length >= Math.min(ENOUGH, Math.max(...sizes))
-    const restMs = isEnough ? 0 : beganAt + GATHERING_MS - now()
+    const isEnough = waiting.length >= Math.min(ENOUGH, Math.max(...groups.map(({ size }) => size)))
+    const restMs = isEnough || !isWorthGathering() ? 0 : groups.at(-1)!.beganAt + GATHERING_MS - now()
     if (restMs <= 0) beginNow()
     else gathering ??= setTimeout(beginNow, restMs)
+  }
+
+  const isWorthGathering = (): boolean => {
+    const count = groups.slice(1).reduce((sum, { size }) => sum + size, waiting.length)
+    return count * GATHERING_MS >= WORTH_GATHERING * (now() - groups[0]!.beganAt)
   }
 
   /** Changes that arrive in one turn of the event loop share a group. */
@@ -77,9 +85,8 @@ export const createGroupCommit = <Change, Result>(
       // While it gathered, changes that are made alone may have taken the places.
       if (underWay >= GROUPS_AT_ONCE) return
       const group = waiting.splice(0, LARGEST_GROUP)
-      beganAt = now()
-      sizes.push(group.length)
-      if (sizes.length > SIZES_KEPT) sizes.shift()
+      groups.push({ size: group.length, beganAt: now() })
+      if (groups.length > GROUPS_KEPT) groups.shift()
       void begin(group)
       beginSoon()
     })

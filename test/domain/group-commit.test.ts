@@ -105,6 +105,19 @@ describe('a group commit', () => {
     await third
   })
 
+  it('waits for nobody where changes are few', async test => {
+    test.mock.timers.enable({ apis: ['setTimeout'] })
+    let now = 0
+    const { enter, groups, ends, turns } = await occupied(() => now)
+    now = 1_000
+    const met = ['a', 'b', 'c'].map(enter)
+    for (const { leave } of turns) leave()
+    while (groups.length < 1) await turn()
+    ends[0]!(results(groups[0]!))
+    await Promise.all(met)
+    assert.equal((await enter('later')).made, undefined)
+  })
+
   it('never delays a client that waits for each answer', async () => {
     const { enter } = held()
     const startedAt = performance.now()
