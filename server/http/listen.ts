@@ -13,6 +13,8 @@ const REQUEST_MS = 30_000
 const LOOK_EACH_MS = 5_000
 /** Longer than a proxy keeps idle connections, so that this server never closes one on which the proxy is sending. */
 const KEEP_ALIVE_MS = 75_000
+/** Of a body that nobody reads yet, Node reads until it holds this much: one read, of at most 64 KiB. */
+const UNASKED_BYTES = 16 * 1024
 /** The kernel's backlog of connections while this process is busy; net.core.somaxconn may be lower. */
 const BACKLOG = 4_096
 /** How long an answer to invalid HTTP may take before the connection is closed. */
@@ -94,6 +96,7 @@ const listen = async (handler: RequestListener, at: Address, log: Log): Promise<
         requestTimeout: REQUEST_MS,
         connectionsCheckingInterval: LOOK_EACH_MS,
         keepAliveTimeout: KEEP_ALIVE_MS,
+        highWaterMark: UNASKED_BYTES,
         // Refused further on, with a request id.
         requireHostHeader: false,
       },

@@ -12,7 +12,7 @@ const LINGER_SILENT_MS = 5_000
  * Further data of closing connections is read in rounds: of a few connections at a time, until together they have sent
  * this much. Read as fast as it arrives, hundreds of refused bodies would hold the event loop.
  */
-const ROUND = { eachMs: 10, connections: 16, bytes: 256 * 1024 }
+const ROUND = { eachMs: 10, connections: 2, bytes: 256 * 1024 }
 /**
  * An answer is dropped if the client takes no byte of it for this long (up to twice that, the interval of Node's
  * check), or does not take all of it in time.
@@ -50,8 +50,9 @@ export const closeUnread = (): Middleware => async (ctx, next) => {
 const linger = (request: IncomingMessage): void => {
   const { socket } = request
   closing.add(socket)
-  // Otherwise Node reads and drops the rest by itself, as fast as it arrives.
-  request.read(0)
+  // Node reads and drops the rest by itself, as fast as it arrives, unless something was read here. `read(0)` would read
+  // nothing where enough is held.
+  request.read()
   const close = () => Socket.prototype.destroySoon.call(socket)
   // Node calls this when the answer is handed over.
   socket.destroySoon = () => {
@@ -104,7 +105,7 @@ export const dropStalled = (log: Log): Middleware => {
   return async (ctx, next) => {
     await next()
     const { socket } = ctx.req
-    const { res: response, body } = ctx
+    const { res: response } = ctx
     if (socket.destroyed) return
     const drop = (): void => {
       log.debug({ requestId: ctx.state.requestId }, 'an answer was dropped, which nobody read')
@@ -117,8 +118,8 @@ export const dropStalled = (log: Log): Middleware => {
       // Node sets its own timeout for a kept connection, but not if the next request has already arrived.
       if (socket.timeout === STALL_MS) socket.setTimeout(0)
     })
-    const bytes = typeof body === 'string' || Buffer.isBuffer(body) ? body.length : 0
-    if (bytes <= WORTH_READING_BYTES || isStream(body)) return
+    const bytes = Number(response.getHeader('content-length') ?? 0)
+    if (bytes <= WORTH_READING_BYTES) return
 
     const timer = setTimeout(drop, SLOWEST_MS)
     answers.set(response, { socket, bytes })
@@ -135,5 +136,3 @@ export const dropStalled = (log: Log): Middleware => {
     }
   }
 }
-
-const isStream = (body: unknown): boolean => typeof (body as { pipe?: unknown } | null)?.pipe === 'function'
