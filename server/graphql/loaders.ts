@@ -18,6 +18,11 @@ export type Loaders = ReturnType<typeof createLoaders>
 const maxBatchSize = STATEMENT_LIMITS.keys
 
 type Load<Value> = DataLoader.BatchLoadFn<string, Value>
+type Loader<Value> = {
+  load(id: string): Value | Promise<Value>
+  /** Gives the value of an id that need not be loaded. */
+  prime(id: string, value: Value): void
+}
 
 /** Loads related rows, with one statement for each level, however many rows there are. */
 export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken, budget: Budget) => {
@@ -26,7 +31,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
 
   // Keyed by the field in the document, which has the same arguments wherever it is resolved; the arguments can be too
   // large to compare.
-  const lists = new Map<FieldNode, DataLoader<string, Row[]>>()
+  const lists = new Map<FieldNode, Loader<Row[]>>()
 
   return {
     /** Related rows that every caller sees who sees the row that refers to them. */
@@ -60,9 +65,9 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
     ),
 
     /** Lists of a field in a document, by the id of the parent. */
-    list(info: GraphQLResolveInfo, load: Load<Row[]>): DataLoader<string, Row[]> {
+    list(info: GraphQLResolveInfo, load: Load<Row[]>): Loader<Row[]> {
       const field = info.fieldNodes[0]!
-      const loader = lists.get(field) ?? new DataLoader(load, { maxBatchSize })
+      const loader = lists.get(field) ?? loaderOf(load)
       lists.set(field, loader)
       return loader
     },
@@ -83,13 +88,34 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
 }
 
 /** A map of loaders, each made at its first use. */
-const eachOnce = <Key, Value>(load: (key: Key) => Load<Value>): ((key: Key) => DataLoader<string, Value>) => {
-  const made = new Map<Key, DataLoader<string, Value>>()
+const eachOnce = <Key, Value>(load: (key: Key) => Load<Value>): ((key: Key) => Loader<Value>) => {
+  const made = new Map<Key, Loader<Value>>()
   return key => {
-    const known = made.get(key)
-    if (known) return known
-    const loader = new DataLoader(load(key), { maxBatchSize })
+    const loader = made.get(key) ?? loaderOf(load(key))
     made.set(key, loader)
     return loader
+  }
+}
+
+/**
+ * Answers a value that it has loaded before at once: a promise, and what waits for it, take several times the memory of
+ * the field.
+ */
+const loaderOf = <Value>(loadAll: Load<Value>): Loader<Value> => {
+  const known = new Map<string, Value>()
+  const loader = new DataLoader<string, Value>(
+    async ids => {
+      const found = await loadAll(ids)
+      for (const [index, id] of ids.entries()) {
+        const value = found[index]
+        if (value !== undefined && !(value instanceof Error)) known.set(id, value)
+      }
+      return found
+    },
+    { maxBatchSize },
+  )
+  return {
+    load: id => (known.has(id) ? known.get(id)! : loader.load(id)),
+    prime: (id, value) => void known.set(id, value),
   }
 }

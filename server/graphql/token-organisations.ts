@@ -35,7 +35,8 @@ const organisationsOf = async (
   const { limit, skip } = parsePage(query ?? {}, organisations)
   const { selector, sort, after, afterValues } = query ?? {}
   const some = await seenBySome({ selector, sort, after, afterValues })
-  const lists = await context.loaders.value(accessTokens.fields.organisationIds).loadMany(ids)
+  const loader = context.loaders.value(accessTokens.fields.organisationIds)
+  const lists = await Promise.all(ids.map(id => loader.load(id)))
   const seen = new Map(ids.map((id, index) => [id, new Set(lists[index] as string[])]))
   return keys.map(key => {
     const own = seen.get(key)

@@ -1,3 +1,4 @@
+import { Readable } from 'node:stream'
 import type { GraphQLSchema } from 'graphql'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
@@ -26,6 +27,9 @@ import { LARGE_BYTES, readText } from './body.ts'
 import { claimOf, endClaim } from './idempotency-key.ts'
 import { answerError, GRAPHQL_RESPONSE, mediaTypeFor } from './request-id.ts'
 import { subscribing, wantsEvents } from './subscribe.ts'
+
+/** An answer of this process, or of a reader. */
+type Sendable = Omit<Answered, 'body'> & { body: Answered['body'] | Uint8Array[] }
 
 /**
  * Serves GraphQL over HTTP to an authenticated request. Mutations and small queries run in this process, everything
@@ -97,7 +101,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     }
     const ask = (terms: Partial<Terms>) =>
       service.readers.ask(request, { now: service.tools.clock.now(), giveUpAt, gone: gone.signal, ...terms })
-    const readElsewhere = async (): Promise<Answered | undefined> => {
+    const readElsewhere = async (): Promise<Sendable | undefined> => {
       const read = await ask({}).catch(error => {
         if (isUnavailable(error)) throw error
         return told(request, error, log)
@@ -105,13 +109,13 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       return read === 'mutation' ? answerHere(true) : { ...read, claim: undefined, made: undefined }
     }
     /** A client that left may repeat the request under its Idempotency-Key. */
-    const answerMade = async ({ claim, made }: Answered): Promise<Answered> => {
+    const answerMade = async ({ claim, made }: Sendable): Promise<Sendable> => {
       const terms = { made, giveUpAt: performance.now() + REQUEST_MS, gone: new AbortController().signal }
       const read = await ask(terms).catch(error => told(request, isUnavailable(error) ? notRead() : error, log))
       return { ...(read as ReaderAnswer), claim, made: undefined }
     }
 
-    const answerFirst = async (): Promise<Answered | undefined> =>
+    const answerFirst = async (): Promise<Sendable | undefined> =>
       (await answerHere(false)) ?? (state.instead ? undefined : await readElsewhere())
     const first = await answerFirst().catch(async error => {
       await state.carrying?.end(knex)
@@ -130,9 +134,27 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     ctx.status = status
     const isAllEvents = status === 200 && isForEvents && mediaTypeFor(ctx) === undefined
     if (isAllEvents) ctx.set('Content-Type', 'text/event-stream; charset=utf-8')
-    ctx.body = isAllEvents ? `event: next\ndata: ${answer.body}\n\nevent: complete\ndata:\n\n` : answer.body
+    const isWhole = claim !== undefined || isAllEvents || answer.body?.length === 1
+    const sent = isWhole ? wholeOf(answer.body) : answer.body
+    if (Array.isArray(sent)) sendInParts(ctx, sent)
+    else ctx.body = isAllEvents ? `event: next\ndata: ${sent}\n\nevent: complete\ndata:\n\n` : sent
     if (!claim) return
     await endClaim(claim, codes, { status, contentType: headers['content-type'] ?? '', body: String(ctx.body) })
+  }
+}
+
+const wholeOf = (body: Sendable['body']) => (Array.isArray(body) ? Buffer.concat(body) : body)
+
+/** Sends a body part by part: each leaves memory when it is on its way, and others have their turn in between. */
+const sendInParts = (ctx: { body: unknown; length: number | undefined }, parts: Uint8Array[]): void => {
+  ctx.body = Readable.from(inTurns(parts), { objectMode: false })
+  ctx.length = parts.reduce((sum, { length }) => sum + length, 0)
+}
+
+async function* inTurns(parts: Uint8Array[]): AsyncGenerator<Uint8Array> {
+  for (let part = parts.shift(); part; part = parts.shift()) {
+    yield part
+    await otherWork()
   }
 }
 
@@ -152,7 +174,7 @@ const told = ({ requestId, headers }: GraphqlRequest, error: unknown, log: Log):
     status: statusWithoutData(headers.accept, codes),
     headers: { 'content-type': headers.accept! },
     codes,
-    body: Buffer.from(JSON.stringify({ errors: [shown] })),
+    body: [Buffer.from(JSON.stringify({ errors: [shown] }))],
   }
 }
 

@@ -25,6 +25,7 @@ import { alsoMatching, whereAmong } from '../live/live.ts'
 import { Stream } from '../live/stream.ts'
 import type { Log } from '../log.ts'
 import { find } from '../mango/find.ts'
+import type { ReaderAnswer } from '../readers/readers.ts'
 import type { Authenticated } from './authenticate.ts'
 
 type Context = ParameterizedContext<Authenticated>
@@ -171,7 +172,7 @@ const missedSince = async (
   const headers = { accept: 'application/json', 'content-type': 'application/json' }
   const asked = { ...request, method: 'POST', url: '/graphql', headers, body }
   const answer = await readers.ask(asked, { now, ...terms })
-  const { data, errors } = JSON.parse(String((answer as { body: Buffer }).body))
+  const { data, errors } = JSON.parse(String(Buffer.concat((answer as ReaderAnswer).body)))
   if (errors) throw badInput('Last-Event-ID', `the missed changes cannot be found: ${errors[0].message}`)
   return (data.deliveries as { id: string }[]).map(({ id }) => id)
 }

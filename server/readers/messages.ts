@@ -9,7 +9,7 @@ export type ToReader =
    * results of the fields of a finished mutation.
    */
   | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number; made: Outcomes | undefined }
-  /** The client of a request has hung up. */
+  /** The answer of a request is not wanted any more, or not now. */
   | { kind: 'gone'; id: number }
 
 export type FromReader =

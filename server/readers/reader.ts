@@ -23,8 +23,11 @@ const STATEMENT_MS = BUDGET.timeMs + 1_000
 /** The size of a part, so that its receiver is not blocked by a large body. */
 const PART_BYTES = 512 * 1024
 
-/** The server may have ended; this process ends when it notices. */
-const tell = (message: FromReader): void => void process.send?.(message, () => {})
+/** Resolves when the message is on its way. The server may have ended; this process ends when it notices. */
+const tell = (message: FromReader): Promise<void> =>
+  new Promise(resolve => {
+    process.send?.(message, () => resolve())
+  })
 
 const openSession = ({ databaseUrl, engine }: Start): Session => {
   const database = connectToRead(databaseUrl, dialectNamed(engine), {
@@ -83,7 +86,7 @@ const start = (message: Start): void => {
     if (!answered) return tell({ kind: 'mutation', id })
     const body = Buffer.from(answered.body ?? '')
     for (let from = 0; from < body.length; from += PART_BYTES) {
-      tell({ kind: 'part', id, bytes: body.subarray(from, from + PART_BYTES) })
+      await tell({ kind: 'part', id, bytes: body.subarray(from, from + PART_BYTES) })
     }
     const { status, headers, codes } = answered
     tell({ kind: 'answer', id, status, headers, codes, operation: asked })

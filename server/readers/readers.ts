@@ -11,18 +11,27 @@ import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from '
 import type { Log } from '../log.ts'
 import type { FromReader, ToReader } from './messages.ts'
 
-/** At least two, so that one is left if the other is blocked. */
-const MOST_READERS = Math.max(2, Math.min(4, availableParallelism()))
+/** More than one, so that one is left if another is blocked. */
+const MOST_READERS = availableParallelism() < 4 ? 2 : 4
 /** Requests that a reader runs at once: statements run in a database server, or in the reader itself on SQLite. */
 const PLACES = { embedded: 1, server: 4 }
 /** Megabytes of a reader's heap: of what lives long, and of each of the three parts for what is new. */
-const OLD_MB = 128
+const OLD_MB = 104
 const NEW_MB = 8
 const HEAP_MB = OLD_MB + 3 * NEW_MB
 /** A reader that has not ended a request this long after its limit is blocked, and is killed. */
 const HELD_MS = 2_000
+/** A query that has run for so long is long. */
+const LONG_MS = 250
+/** Long queries at once of one token, and in all: its others, and those of others, still find places. */
+const MOST_LONG_A_TOKEN = MOST_READERS / 2
+const mostLong = (places: number): number => Math.max(MOST_READERS, (places * MOST_READERS) / 2)
+/** After one token had more of them, it has no more queries of any kind than that at once, for so long. */
+const CROWDED_MS = 10_000
 /** How long a request waits for a busy reader before another reader is started. */
 const WORTH_A_READER_MS = 100
+/** The code of an answer that was not wanted any more. */
+const HUNG_UP = hungUp().code
 /** How long after the server the first reader starts. */
 const WARM_MS = 1_000
 /** The pause before a reader that ended before it was ready is started again. */
@@ -31,8 +40,9 @@ const RESTART_MS = 500
 const MOST_WAITING = 32_000_000
 const BESIDE_BODY = 10_000
 
+/** `body`: in parts, so that nobody holds a large one twice. */
 export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & {
-  body: Buffer
+  body: Uint8Array[]
   codes: Set<unknown>
   operation?: string | undefined
 }
@@ -51,9 +61,13 @@ type Job = Terms & {
   /** How often its reader ended while it ran. */
   ended: number
   isOver: boolean
+  isLong: boolean
+  /** Its reader has been told to end it, and it will be run again. */
+  isPutBack: boolean
   askedAt: number
   parts: Uint8Array[]
   timer?: NodeJS.Timeout
+  longTimer?: NodeJS.Timeout
   settle(told: Told): void
 }
 
@@ -75,6 +89,8 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
   const places = dialect.isEmbedded ? PLACES.embedded : PLACES.server
   const readers = new Set<Reader>()
   const waiting: Job[] = []
+  /** By token. */
+  const crowdedUntil = new Map<string, number>()
   let lastId = 0
   let isStopping = false
   let startAfter = 0
@@ -86,6 +102,8 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
         `--max-old-space-size=${OLD_MB}`,
         // V8's own choice is 64 MB, which garbage fills before it is collected.
         `--max-semi-space-size=${NEW_MB}`,
+        // A query that makes much garbage would keep a core busy for each thread that collects it.
+        '--single-threaded-gc',
         '--disable-warning=ExperimentalWarning',
       ],
       serialization: 'advanced',
@@ -93,12 +111,13 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     })
     const reader: Reader = { process: child, isReady: false, running: new Map(), connectionIds: new Set() }
+    yieldToOthers(child)
     child.unref()
     child.channel?.unref()
     readers.add(reader)
     child.on('error', error => log.error({ err: error }, 'a reader failed'))
     child.on('message', (message: FromReader) => heard(reader, message))
-    child.on('exit', () => ended(reader))
+    child.on('exit', (_code, signal) => ended(reader, signal === 'SIGKILL'))
     send(reader, { kind: 'start', databaseUrl, engine: dialect.name, logLevel: log.level, places })
   }
 
@@ -116,7 +135,6 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
   const heard = (reader: Reader, message: FromReader): void => {
     if (message.kind === 'ready') {
       reader.isReady = true
-      yieldToOthers(reader.process.pid!)
     } else if (message.kind === 'connection') {
       if (message.before !== undefined) reader.connectionIds.delete(message.before)
       reader.connectionIds.add(message.connectionId)
@@ -125,33 +143,50 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
     } else {
       const job = reader.running.get(message.id)!
       if (message.kind === 'part') return void job.parts.push(message.bytes)
-      reader.running.delete(message.id)
-      clearTimeout(job.timer)
+      left(reader, job)
       if (message.kind === 'mutation') job.settle('mutation')
+      else if (job.isPutBack && message.codes.has(HUNG_UP)) waitAgain(job)
       else {
         const { status, headers, codes, operation } = message
-        job.settle({ status, headers, codes, operation, body: Buffer.concat(job.parts) })
+        job.settle({ status, headers, codes, operation, body: job.parts })
       }
     }
     dispatch()
   }
 
-  const ended = (reader: Reader): void => {
+  const left = (reader: Reader, job: Job): void => {
+    reader.running.delete(job.id)
+    clearTimeout(job.timer)
+    clearTimeout(job.longTimer)
+  }
+
+  const waitAgain = (job: Job): void => {
+    job.isPutBack = false
+    job.parts = []
+    if (job.gone.aborted) job.settle(hungUp())
+    else if (performance.now() > job.giveUpAt) job.settle(noPlace())
+    else {
+      waiting.push(job)
+      waiting.sort((a, b) => a.askedAt - b.askedAt)
+    }
+  }
+
+  /** @param isKilled from outside; a process whose heap is full ends itself */
+  const ended = (reader: Reader, isKilled: boolean): void => {
     readers.delete(reader)
     if (isStopping) return
     end(reader, reader.connectionIds)
     if (!reader.isReady) startAfter = performance.now() + RESTART_MS
     const requestIds = [...reader.running.values()].map(({ request }) => request.requestId)
     if (requestIds.length > 0) log.warn({ requestIds }, 'a reader was ended in the middle of its work')
-    for (const job of reader.running.values()) {
-      clearTimeout(job.timer)
+    const jobs = [...reader.running.values()]
+    for (const job of jobs) {
+      left(reader, job)
       job.ended += 1
-      job.parts = []
-      // With several requests it is unknown which one ended the reader: each is tried once more, alone.
-      if (job.gone.aborted) job.settle(hungUp())
-      else if (job.isOver) job.settle(overspent('timeMs'))
-      else if (job.ended > 1 || reader.running.size === 1) job.settle(outOfMemory())
-      else waiting.unshift(job)
+      // If it is not known which request ended the reader, each is tried once more, alone.
+      if (job.isOver) job.settle(job.gone.aborted ? hungUp() : overspent('timeMs'))
+      else if (job.ended > 1 || (jobs.length === 1 && !isKilled)) job.settle(outOfMemory())
+      else waitAgain(job)
     }
     dispatch()
   }
@@ -164,15 +199,38 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
     return free.sort((a, b) => a.running.size - b.running.size)[0]
   }
 
+  const allRunning = (): Job[] => [...readers].flatMap(({ running }) => [...running.values()])
+
   const isOf =
     ({ request }: Job) =>
     (other: Job): boolean =>
       other.request.token.id === request.token.id
 
+  const isCrowded = ({ request: { token } }: Job): boolean => performance.now() < (crowdedUntil.get(token.id) ?? 0)
+
   /** One token gets at most half of the places. */
   const mayHaveMore = (job: Job): boolean => {
-    const running = [...readers].flatMap(reader => [...reader.running.values()])
-    return running.filter(isOf(job)).length < (places * MOST_READERS) / 2
+    const most = isCrowded(job) ? MOST_LONG_A_TOKEN : (places * MOST_READERS) / 2
+    const running = allRunning()
+    if (job.isLong && running.filter(({ isLong }) => isLong).length >= mostLong(places)) return false
+    return running.filter(isOf(job)).length < most
+  }
+
+  /** Puts back a query that has become one long query too many: it runs again when another one has ended. */
+  const becomesLong = (reader: Reader, job: Job): void => {
+    const others = allRunning().filter(({ isLong }) => isLong)
+    const isTokensOwn = others.filter(isOf(job)).length >= MOST_LONG_A_TOKEN
+    job.isLong = true
+    if (isTokensOwn) crowd(job)
+    if (!isTokensOwn && others.length < mostLong(places)) return
+    job.isPutBack = true
+    send(reader, { kind: 'gone', id: job.id })
+  }
+
+  const crowd = ({ request: { token } }: Job): void => {
+    const now = performance.now()
+    for (const [id, until] of crowdedUntil) if (until < now) crowdedUntil.delete(id)
+    crowdedUntil.set(token.id, now + CROWDED_MS)
   }
 
   const dispatch = (): void => {
@@ -194,6 +252,7 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
   const run = (reader: Reader, job: Job): void => {
     reader.running.set(job.id, job)
     job.timer = endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
+    if (!job.isLong) job.longTimer = setTimeout(becomesLong, LONG_MS, reader, job)
     const { id, request, now, giveUpAt, made } = job
     send(reader, { kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now(), made })
   }
@@ -238,6 +297,8 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
         request,
         ended: 0,
         isOver: false,
+        isLong: false,
+        isPutBack: false,
         parts: [],
         settle: settled.resolve,
         askedAt: performance.now(),
@@ -276,9 +337,9 @@ const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
 /** A lower priority, so that deliveries come first when CPU is scarce. */
 const NICENESS = 10
 
-const yieldToOthers = (pid: number): void => {
+const yieldToOthers = ({ pid }: ChildProcess): void => {
   try {
-    setPriority(pid, NICENESS)
+    if (pid !== undefined) setPriority(pid, NICENESS)
   } catch {
     // The process has already ended.
   }

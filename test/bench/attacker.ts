@@ -1,11 +1,10 @@
-import { setPriority } from 'node:os'
 import { setTimeout as wait } from 'node:timers/promises'
 import { Agent, request } from 'undici'
 import { signed } from './client.ts'
 import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
 
-// The attackers of `isolation`, in a process of their own. In life they have machines of their own, so they only get
-// the CPU that nobody else wants: what is measured is what the server does for them, not what they do themselves.
+// The attackers of `isolation`, in a process of their own. In life they have machines of their own; here part of what is
+// measured is what they do themselves.
 
 export type Ask = { prey: Prey; name: string; url: string; windowMs: number; patienceMs: number }
 export type Struck = {
@@ -16,8 +15,6 @@ export type Struck = {
   /** Answers that say that the attack itself is wrong. */
   faults: string[]
 }
-
-const LOWEST_PRIORITY = 19
 
 const faults = new Set<string>()
 
@@ -85,5 +82,4 @@ process.on('message', async (ask: Ask) => {
   process.send!(await strike(attack, ask))
 })
 process.on('disconnect', () => process.exit())
-setPriority(LOWEST_PRIORITY)
 process.send!('ready')

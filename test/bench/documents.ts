@@ -125,6 +125,12 @@ export const attacks = (prey: Prey): Attack[] => {
     one('every delivery, sorted by what no index has', SORTED, { skip: 5_000 }),
     one('10,000 deliveries with event, webhook, health and attempts', WIDE),
     one(
+      '10,000 deliveries with their events, thrice',
+      `{ deliveries(query: {limit: 10000}) { ${times(3, n => `a${n}: event { id }`).join(' ')} } }`,
+    ),
+    one('10,000 deliveries with event, webhook and attempts', COMPLETE),
+    one('40 fields of 10,000 users', `{ users(query: {limit: 10000}) { ${times(40, n => `a${n}: id`).join(' ')} } }`),
+    one(
       '50 × the last delivery by a field of its event',
       lists(
         50,
@@ -183,6 +189,8 @@ const SORTED = `query ($skip: Int) {
     id finishedAt } }`
 const WIDE = `{ deliveries(query: {limit: 10000}) { id event { payload } attempts { number response }
   webhook { url organisationIds projectIds health { pending delivered } } } }`
+const COMPLETE = `{ deliveries(query: {limit: 10000}) { id eventType eventId status attemptCount createdAt finishedAt
+  event { id type } webhook { id status } attempts { number statusCode durationMs } } }`
 const COUNTS = '{ counts(resource: deliveries, by: ["webhook.url"]) { key count } }'
 const CREATE_TOKEN = `mutation ($organisationIds: [UUID!]) {
   createAccessToken(name: "crowd", permissions: [read], organisationIds: $organisationIds) { apiKey } }`

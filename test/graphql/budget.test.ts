@@ -58,7 +58,7 @@ describeEachEngine('a request has one budget', engine => {
   it('in which a row counts once for every place that it is answered in', async () => {
     const told = await refused('{ projects { organisation { projects { organisation { projects { id } } } } } }')
     assert.deepEqual([told.code, told.budget, told.limit], ['RESULT_TOO_LARGE', 'values', BUDGET.values])
-    assert.match(told.message, /answers more than 500,000 fields.*smaller limits/)
+    assert.match(told.message, /answers more than 1,400,000 fields.*smaller limits/)
   })
 
   it('that all lists and aliases share', async () => {
