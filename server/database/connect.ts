@@ -194,13 +194,13 @@ const inTurn =
   }
 
 /**
- * Does one part of long work, such as one of its transactions. An embedded engine does nothing else meanwhile: others
- * then have the process for as long as the part took.
+ * Does one part of long work, such as one of its transactions. Others then have the process, and the database's cores,
+ * for as long as the part took.
  */
-export const partOfMany = async <T>({ dialect }: Database, work: () => Promise<T>): Promise<T> => {
+export const partOfMany = async <T>(work: () => Promise<T>): Promise<T> => {
   const startedAt = performance.now()
   const result = await work()
-  if (dialect.isEmbedded) await sleep(performance.now() - startedAt)
+  await sleep(performance.now() - startedAt)
   return result
 }
 

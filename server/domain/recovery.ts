@@ -88,7 +88,7 @@ export const recoverDeliveries = async (
   for (let hasBegun = earlier !== undefined; !recovery.isComplete; hasBegun = true) {
     const soFar = recovery
     try {
-      recovery = await partOfMany(database, () => change(held => recoverPage(held, soFar)))
+      recovery = await partOfMany(() => change(held => recoverPage(held, soFar)))
     } catch (error) {
       // Queued deliveries stay queued: the result says where to continue.
       if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break

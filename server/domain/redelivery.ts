@@ -60,7 +60,7 @@ export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redeli
   for (let hasBegun = earlier !== undefined; !done.isComplete; hasBegun = true) {
     const soFar = done
     try {
-      done = await partOfMany(tools.database, async () => {
+      done = await partOfMany(async () => {
         const page = await pageOf(tools, asked, soFar)
         return tools.change(held => queuePage(held, page, asked, soFar))
       })
