@@ -50,8 +50,8 @@ export const closeUnread = (): Middleware => async (ctx, next) => {
 const linger = (request: IncomingMessage): void => {
   const { socket } = request
   closing.add(socket)
-  // Node reads and drops the rest by itself, as fast as it arrives, unless something was read here. `read(0)` would read
-  // nothing where enough is held.
+  // Otherwise Node reads and drops the rest by itself, as fast as it arrives. Where enough is held, `read(0)` would not
+  // count as reading.
   request.read()
   const close = () => Socket.prototype.destroySoon.call(socket)
   // Node calls this when the answer is handed over.

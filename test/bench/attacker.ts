@@ -3,8 +3,8 @@ import { Agent, request } from 'undici'
 import { signed } from './client.ts'
 import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
 
-// The attackers of `isolation`, in a process of their own. In life they have machines of their own; here part of what is
-// measured is what they do themselves.
+// The attackers of `isolation`, in a process of their own. In life they have machines of their own; here part of what
+// is measured is what they do themselves.
 
 export type Ask = { prey: Prey; name: string; url: string; windowMs: number; patienceMs: number }
 export type Struck = {
