@@ -13,6 +13,7 @@ import {
   parse,
   printSchema,
 } from 'graphql'
+import { BUDGET } from '../../server/graphql/budget.ts'
 import { checkLimits, listsOf } from '../../server/graphql/limits.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
@@ -175,7 +176,7 @@ describe('the limits of a document', () => {
       if (!isObjectType(type) || type.name.startsWith('__')) continue
       for (const field of Object.values(type.getFields())) {
         if (!isListType(getNullableType(field.type)) || !isObjectType(getNamedType(field.type))) continue
-        const document = parse(`{ ${field.name}(query: {limit: 1000001}) { id } }`)
+        const document = parse(`{ ${field.name}(query: {limit: ${BUDGET.values + 1}}) { id } }`)
         assert.throws(
           () => checkLimits(document, {}, listsOf(schema)),
           /fields by its limits/,

@@ -124,6 +124,7 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
   it('of which one token has one long at once for each pair of processes', { timeout: 60_000 }, async () => {
     // On an embedded engine, a process runs one query at a time.
     if (server.database.dialect.isEmbedded) return
+    await eventually('what was left to end', statements, count => count === 0)
     const slow = slowly(await server.token(), 4)
     const most = availableParallelism() < 4 ? 1 : 2
     await eventually('all to run', statements, count => count > most)
