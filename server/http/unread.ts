@@ -8,6 +8,8 @@ const WORTH_READING_BYTES = 64 * 1024
 /** How long a closing connection reads and drops data, so that a client that still sends can see the answer. */
 const LINGER_MS = 30_000
 const LINGER_SILENT_MS = 5_000
+/** The most such connections at once; beyond it, the oldest is reset. In the kernel, each holds what has arrived. */
+const MOST_LINGERING = 64
 /**
  * Further data of closing connections is read in rounds: of a few connections at a time, until together they have sent
  * this much. Read as fast as it arrives, hundreds of refused bodies would hold the event loop.
@@ -24,6 +26,8 @@ const ANSWERS_BYTES = 128 * 1024 * 1024
 
 /** Connections that will be closed; further data on them is no request. */
 const closing = new WeakSet<Socket>()
+/** Those of them whose answer is sent and that drop what still arrives, the oldest first. */
+const lingering = new Set<Socket>()
 
 /** Serves requests, except on a connection that is being closed. */
 export const unlessClosing =
@@ -61,7 +65,16 @@ const linger = (request: IncomingMessage): void => {
     drain(request)
     const timer = setTimeout(() => socket.destroy(), LINGER_MS)
     socket.setTimeout(LINGER_SILENT_MS, () => socket.destroy())
-    socket.once('close', () => clearTimeout(timer))
+    lingering.add(socket)
+    socket.once('close', () => {
+      clearTimeout(timer)
+      lingering.delete(socket)
+    })
+    for (const oldest of lingering) {
+      if (lingering.size <= MOST_LINGERING) break
+      lingering.delete(oldest)
+      oldest.resetAndDestroy()
+    }
   }
 }
 

@@ -178,6 +178,20 @@ describe('at its door a server', () => {
     assert.ok(tookMs > 1_000, `50 MiB were read within ${Math.round(tookMs)} ms`)
   })
 
+  it('keeps no more than 64 connections of refused bodies, and all have their answer', async () => {
+    const opened = await Promise.all(Array.from({ length: 100 }, connect))
+    // Takes longer to read than this test looks.
+    const body = Buffer.alloc(16 * MIB)
+    for (const { socket } of opened) {
+      socket.write(head({}, { 'content-length': String(body.length) }))
+      socket.write(body)
+    }
+    for (const { status } of opened) assert.match(String(await status()), /^(4|503)/)
+    const closed = () => opened.filter(({ seen }) => seen.isClosed).length
+    await eventually('the others to be reset', closed, count => count >= 36)
+    for (const { socket } of opened) socket.destroy()
+  })
+
   it('asks a client that waits to be asked only for a body that it will read', async () => {
     const body = graphqlBody('{ viewer { id } }')
     const asked = await connect()
