@@ -1,6 +1,10 @@
 import type { GraphqlRequest, Outcomes } from '../graphql/request.ts'
 
-// The messages between the server's process and its readers.
+// The messages between the server's process and its readers. Long bodies have a pipe of their own: a message is copied
+// several times on its way, and blocks its receiver until all of it is read.
+
+/** The file descriptor of the pipe in a reader. */
+export const BODIES_FD = 4
 
 export type ToReader =
   | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number }
@@ -18,11 +22,11 @@ export type FromReader =
   | { kind: 'connection'; connectionId: number; before: number | undefined }
   /** Asks for a connection to be closed. */
   | { kind: 'end'; connectionId: number }
-  /** A part of the body; the answer follows the last one. */
-  | { kind: 'part'; id: number; bytes: Uint8Array }
   | {
       kind: 'answer'
       id: number
+      /** The body, or the number of its bytes, which come on the pipe, one answer after the other. */
+      body: Uint8Array | number
       status: number
       headers: Record<string, string>
       codes: Set<unknown>

@@ -1,3 +1,4 @@
+import { Socket } from 'node:net'
 import { connectToRead, type Database } from '../database/connect.ts'
 import { dialectNamed } from '../database/dialect.ts'
 import { answerGraphql, NOT_HERE } from '../graphql/answer.ts'
@@ -8,7 +9,7 @@ import { nameOfOperation } from '../graphql/operation-name.ts'
 import { hungUp } from '../graphql/request.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { createLog } from '../log.ts'
-import type { FromReader, ToReader } from './messages.ts'
+import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
 
 // A process that answers queries and changes nothing, so that it can be killed at any moment.
 
@@ -20,14 +21,24 @@ type Session = { database: Database; budget: Budget; connectionId?: number }
 
 /** Later than the budget's own time limit, so that the budget reports the error. */
 const STATEMENT_MS = BUDGET.timeMs + 1_000
-/** The size of a part, so that its receiver is not blocked by a large body. */
-const PART_BYTES = 512 * 1024
+/** A longer body goes to the server on the pipe, encoded in parts of this length, so that it is held once. */
+const PART_CHARACTERS = 64 * 1024
 
-/** Resolves when the message is on its way. The server may have ended; this process ends when it notices. */
-const tell = (message: FromReader): Promise<void> =>
-  new Promise(resolve => {
-    process.send?.(message, () => resolve())
-  })
+/** The server may have ended; this process ends when it notices. */
+const tell = (message: FromReader): void => void process.send?.(message, () => {})
+
+const bodies = new Socket({ fd: BODIES_FD }).on('error', () => {})
+let bodySent = Promise.resolve()
+
+const send = async (body: string): Promise<void> => {
+  for (let from = 0, to: number; from < body.length; from = to) {
+    to = from + PART_CHARACTERS
+    if (isHighSurrogate(body.charCodeAt(to - 1))) to -= 1
+    await new Promise(resolve => bodies.write(body.slice(from, to), resolve))
+  }
+}
+
+const isHighSurrogate = (unit: number): boolean => unit >= 0xd800 && unit < 0xdc00
 
 const openSession = ({ databaseUrl, engine }: Start): Session => {
   const database = connectToRead(databaseUrl, dialectNamed(engine), {
@@ -84,12 +95,14 @@ const start = (message: Start): void => {
     if (budget.isOver) endSession(session).catch(error => log.warn({ err: error }, 'a connection was not closed'))
     else idle.push(session)
     if (!answered) return tell({ kind: 'mutation', id })
-    const body = Buffer.from(answered.body ?? '')
-    for (let from = 0; from < body.length; from += PART_BYTES) {
-      await tell({ kind: 'part', id, bytes: body.subarray(from, from + PART_BYTES) })
-    }
     const { status, headers, codes } = answered
-    tell({ kind: 'answer', id, status, headers, codes, operation: asked })
+    const body = String(answered.body ?? '')
+    const answer = { kind: 'answer', id, status, headers, codes, operation: asked } as const
+    if (body.length <= PART_CHARACTERS) return tell({ ...answer, body: Buffer.from(body) })
+    bodySent = bodySent.then(() => {
+      tell({ ...answer, body: Buffer.byteLength(body) })
+      return send(body)
+    })
   }
 
   process.on('message', (told: ToReader) => {

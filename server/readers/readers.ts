@@ -1,5 +1,6 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { getCompileCacheDir } from 'node:module'
+import type { Socket } from 'node:net'
 import { availableParallelism, setPriority } from 'node:os'
 import { dirname, extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -9,7 +10,7 @@ import { RETRY_AFTER_S } from '../database/patience.ts'
 import { BUDGET, overspent } from '../graphql/budget.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from '../graphql/request.ts'
 import type { Log } from '../log.ts'
-import type { FromReader, ToReader } from './messages.ts'
+import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
 
 /** More than one, so that one is left if another is blocked. */
 const MOST_READERS = availableParallelism() < 4 ? 2 : 4
@@ -40,7 +41,7 @@ const RESTART_MS = 500
 const MOST_WAITING = 32_000_000
 const BESIDE_BODY = 10_000
 
-/** `body`: in parts, so that nobody holds a large one twice. */
+/** `body`: in parts, as it came, so that nobody holds a large one twice. */
 export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & {
   body: Uint8Array[]
   codes: Set<unknown>
@@ -65,13 +66,19 @@ type Job = Terms & {
   /** Its reader has been told to end it, and it will be run again. */
   isPutBack: boolean
   askedAt: number
-  parts: Uint8Array[]
   timer?: NodeJS.Timeout
   longTimer?: NodeJS.Timeout
   settle(told: Told): void
 }
 
-type Reader = { process: ChildProcess; isReady: boolean; running: Map<number, Job>; connectionIds: Set<number> }
+type Reader = {
+  process: ChildProcess
+  isReady: boolean
+  running: Map<number, Job>
+  connectionIds: Set<number>
+  /** Resolves when the bodies announced so far have come. */
+  bodyReceived: Promise<unknown>
+}
 
 export type Readers = {
   /**
@@ -108,12 +115,21 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       ],
       serialization: 'advanced',
       // Standard output belongs to a command's output.
-      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc', 'pipe'],
     })
-    const reader: Reader = { process: child, isReady: false, running: new Map(), connectionIds: new Set() }
+    const reader: Reader = {
+      process: child,
+      isReady: false,
+      running: new Map(),
+      connectionIds: new Set(),
+      bodyReceived: Promise.resolve(),
+    }
     yieldToOthers(child)
     child.unref()
     child.channel?.unref()
+    bodiesOf(child)
+      .on('error', () => {})
+      .unref()
     readers.add(reader)
     child.on('error', error => log.error({ err: error }, 'a reader failed'))
     child.on('message', (message: FromReader) => heard(reader, message))
@@ -140,17 +156,25 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       reader.connectionIds.add(message.connectionId)
     } else if (message.kind === 'end') {
       end(reader, [message.connectionId])
-    } else {
+    } else if (message.kind === 'mutation') {
       const job = reader.running.get(message.id)!
-      if (message.kind === 'part') return void job.parts.push(message.bytes)
       left(reader, job)
-      if (message.kind === 'mutation') job.settle('mutation')
-      else if (job.isPutBack && message.codes.has(HUNG_UP)) waitAgain(job)
-      else {
-        const { status, headers, codes, operation } = message
-        job.settle({ status, headers, codes, operation, body: job.parts })
-      }
+      job.settle('mutation')
+    } else {
+      return void answered(reader, message)
     }
+    dispatch()
+  }
+
+  const answered = async (reader: Reader, message: Extract<FromReader, { kind: 'answer' }>): Promise<void> => {
+    const { id, body, status, headers, codes, operation } = message
+    const job = reader.running.get(id)!
+    const whole = typeof body === 'number' ? await receive(reader, body) : [body]
+    // The reader may have ended meanwhile, and another have the job.
+    if (reader.running.get(id) !== job) return
+    left(reader, job)
+    if (job.isPutBack && codes.has(HUNG_UP)) waitAgain(job)
+    else job.settle({ status, headers, codes, operation, body: whole })
     dispatch()
   }
 
@@ -162,7 +186,6 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
 
   const waitAgain = (job: Job): void => {
     job.isPutBack = false
-    job.parts = []
     if (job.gone.aborted) job.settle(hungUp())
     else if (performance.now() > job.giveUpAt) job.settle(noPlace())
     else {
@@ -299,7 +322,6 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
         isOver: false,
         isLong: false,
         isPutBack: false,
-        parts: [],
         settle: settled.resolve,
         askedAt: performance.now(),
       }
@@ -325,6 +347,27 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
       for (const { process } of readers) process.kill('SIGKILL')
     },
   }
+}
+
+const bodiesOf = ({ stdio }: ChildProcess): Socket => stdio[BODIES_FD] as Socket
+
+/** Bodies come in the order in which they were announced. Never resolves if the reader ends before. */
+const receive = (reader: Reader, bytes: number): Promise<Uint8Array[]> => {
+  const received = reader.bodyReceived.then(() => readParts(bodiesOf(reader.process), bytes))
+  reader.bodyReceived = received
+  return received
+}
+
+const readParts = async (pipe: Socket, bytes: number): Promise<Uint8Array[]> => {
+  const parts: Uint8Array[] = []
+  for (let left = bytes; left > 0; ) {
+    const part: Buffer | null = pipe.read(Math.min(left, pipe.readableLength))
+    if (part) {
+      parts.push(part)
+      left -= part.length
+    } else await new Promise(resolve => pipe.once('readable', resolve))
+  }
+  return parts
 }
 
 /** The compile cache of this process, with which a reader starts in half the time. */

@@ -173,6 +173,19 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     assert.equal((await server.graphql(QUICK)).errors, undefined)
   })
 
+  it('whose answer comes whole, however long it is and whatever characters it has', async () => {
+    // However a long text is cut, some of these pairs of code units are on two sides of a cut.
+    const names = Array.from({ length: 9_000 }, (_, n) => `${'x'.repeat(n % 2)}${'😀'.repeat(60)}${10_000 + n}`)
+    const users = names.map(name => ({ id: randomUUID(), name, created_at: 2, updated_at: 2 }))
+    await server.database.knex.batchInsert('users', users, 200)
+    const query = '{ users(query: {selector: {name: {_regex: "😀"}}, limit: 9000}) { name } }'
+    const answers = await Promise.all([1, 2, 3].map(() => server.graphql(query)))
+    for (const { data, errors } of answers) {
+      assert.equal(errors, undefined)
+      assert.deepEqual(data.users.map(({ name }: { name: string }) => name).sort(), names.toSorted())
+    }
+  })
+
   it('where a mutation answers from what it has come to, if it answers much', async () => {
     const upsert = 'mutation M($name: String!) { a: upsertOrganisation(name: $name) { ...o } }'
     const { data, errors } = await server.graphql(`${upsert} fragment o on Organisation { id name projects { id } }`, {
@@ -190,7 +203,8 @@ it('a reader whose server dies ends without a word', () => {
   const reader = fileURLToPath(new URL('../../server/readers/reader.ts', import.meta.url))
   const start = { kind: 'start', databaseUrl: 'sqlite::memory:', engine: 'sqlite', logLevel: 'silent', places: 1 }
   const server = `
-    const child = require('node:child_process').fork(${JSON.stringify(reader)}, { serialization: 'advanced' })
+    const stdio = ['ignore', 'ignore', 'inherit', 'ipc', 'pipe']
+    const child = require('node:child_process').fork(${JSON.stringify(reader)}, { serialization: 'advanced', stdio })
     child.send(${JSON.stringify(start)}, () => process.kill(process.pid, 'SIGKILL'))`
   // Ends when the reader has let go of its standard error, too.
   const { signal, stderr } = spawnSync(process.execPath, ['-e', server], { encoding: 'utf8' })
