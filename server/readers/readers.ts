@@ -231,9 +231,9 @@ export const createReaders = (databaseUrl: string, { knex, dialect }: Database, 
 
   const isCrowded = ({ request: { token } }: Job): boolean => performance.now() < (crowdedUntil.get(token.id) ?? 0)
 
-  /** One token gets at most half of the places. */
+  /** One token gets at most half of the places. What a mutation has made does not wait for its long queries. */
   const mayHaveMore = (job: Job): boolean => {
-    const most = isCrowded(job) ? MOST_LONG_A_TOKEN : (places * MOST_READERS) / 2
+    const most = isCrowded(job) && !job.made ? MOST_LONG_A_TOKEN : (places * MOST_READERS) / 2
     const running = allRunning()
     if (job.isLong && running.filter(({ isLong }) => isLong).length >= mostLong(places)) return false
     return running.filter(isOf(job)).length < most

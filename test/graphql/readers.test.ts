@@ -20,6 +20,8 @@ const HELD_MS = 1_000
 
 /** What has run for so long is put back, if too much else does. */
 const LONG_MS = 250
+/** Of one token. */
+const MOST_LONG = availableParallelism() < 4 ? 1 : 2
 
 /** Takes many seconds, in the database. */
 const SLOW = {
@@ -92,6 +94,12 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     return found.length
   }
 
+  /** Whether so many have run for some time as one token may have. */
+  const areCrowded = async (): Promise<boolean> => {
+    for (let n = 0; n < 4; n++, await sleep(LONG_MS / 2)) if ((await statements()) !== MOST_LONG) return false
+    return true
+  }
+
   it('and nothing else in the server waits for it', { timeout: 60_000 }, async () => {
     const slow = slowly(await server.token(), 2)
     const held = monitorEventLoopDelay({ resolution: 5 })
@@ -126,16 +134,28 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     if (server.database.dialect.isEmbedded) return
     await eventually('what was left to end', statements, count => count === 0)
     const slow = slowly(await server.token(), 4)
-    const most = availableParallelism() < 4 ? 1 : 2
-    const isSteady = async () => {
-      for (let n = 0; n < 4; n++, await sleep(LONG_MS / 2)) if ((await statements()) !== most) return false
-      return true
-    }
-    await eventually('the others to be put back', isSteady, Boolean)
+    await eventually('the others to be put back', areCrowded, Boolean)
     for (let n = 0; n < 3; n++) {
       assert.equal((await server.graphql(QUICK)).errors, undefined)
-      assert.ok((await statements()) <= most)
+      assert.ok((await statements()) <= MOST_LONG)
     }
+    await slow.leave()
+  })
+
+  it('and a mutation is answered beside them', { timeout: 60_000 }, async () => {
+    if (server.database.dialect.isEmbedded) return
+    await eventually('what was left to end', statements, count => count === 0)
+    const as = await server.token()
+    const slow = slowly(as, 4)
+    await eventually('the others to be put back', areCrowded, Boolean)
+    const { data, errors } = await server.graphql(
+      'mutation { upsertOrganisation(name: "Beta") { projects { id } } }',
+      {},
+      as,
+    )
+    assert.equal(errors, undefined)
+    assert.deepEqual(data.upsertOrganisation.projects, [])
+    assert.equal(await statements(), MOST_LONG)
     await slow.leave()
   })
 
