@@ -65,7 +65,8 @@ export const createAccessToken = async (
   await insertMany(
     trx,
     'access_token_organisations',
-    [...new Set(organisationIds)].map(organisation_id => ({ access_token_id: id, organisation_id })),
+    // In the order of the indexes, thousands of rows are written several times as fast.
+    [...new Set(organisationIds)].sort().map(organisation_id => ({ access_token_id: id, organisation_id })),
   )
   return { id, apiKey, apiSecret }
 }

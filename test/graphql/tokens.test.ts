@@ -62,7 +62,7 @@ describeEachEngine('access tokens', engine => {
     const { errors } = await server.graphql(CREATE, { name: 'new', permissions: ['read'], organisationIds })
     const { extensions } = errors![0]!
     assert.equal(extensions.code, 'NOT_FOUND')
-    assert.deepEqual(extensions.ids, organisationIds.toSorted().slice(0, 1_000))
+    assert.deepEqual(extensions.ids, organisationIds.slice(0, 1_000))
   })
 
   it('keep their secret sealed: it is nowhere in the database', async () => {
