@@ -1,6 +1,8 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { TidingsError } from '../../shared/errors.ts'
+import { partOfMany } from '../database/connect.ts'
 import { type Answerable, answerError, answerUnavailable, type RequestState } from './request-id.ts'
 
 export const BODY_LIMIT_BYTES = 1024 * 1024
@@ -12,6 +14,9 @@ const ROOM_A_TOKEN_BYTES = 16 * BODY_LIMIT_BYTES
 
 /** From this size on, parsing and checking a body takes milliseconds. */
 export const LARGE_BYTES = 64 * 1024
+
+/** How long the next large body waits for one that waits for something else itself. */
+const LONG_MS = 50
 
 export type WithBody = RequestState & { rawBody: Buffer }
 
@@ -49,8 +54,9 @@ export class Bodies {
     try {
       const body = await read(request, take)
       if (typeof body === 'string') return body
-      if (body.length > LARGE_BYTES) await this.#turnOfLarge(tokenId)
-      return await work(body)
+      if (body.length <= LARGE_BYTES) return await work(body)
+      await this.#turnOfLarge(tokenId)
+      return await this.#doLarge(() => work(body))
     } finally {
       this.#take(tokenId, -bytes)
     }
@@ -64,10 +70,7 @@ export class Bodies {
     return this.#held <= ROOM_BYTES && own <= ROOM_A_TOKEN_BYTES
   }
 
-  /**
-   * Resolves when it is this large body's turn. They are begun one at a time, of each access token in turn, and the
-   * process is left to others between two of them for as long as the first one held it.
-   */
+  /** Resolves when it is this large body's turn. They are begun one at a time, of each access token in turn. */
   #turnOfLarge(tokenId: string): Promise<void> {
     return new Promise(resolve => {
       this.#large.set(tokenId, [...(this.#large.get(tokenId) ?? []), resolve])
@@ -82,10 +85,18 @@ export class Bodies {
     const [tokenId, [begin, ...others]] = first
     this.#large.delete(tokenId)
     if (others.length > 0) this.#large.set(tokenId, others)
-    const begunAt = performance.now()
     begin!()
-    // What follows up to the first real wait runs before this.
-    setImmediate(() => setTimeout(() => this.#beginLarge(), performance.now() - begunAt))
+  }
+
+  /** The next large body is begun when this one is done, or takes long, and others have had the process for as long. */
+  #doLarge<T>(work: () => Promise<T>): Promise<T> {
+    const worked = Promise.withResolvers<T>()
+    const begin = async (): Promise<void> => {
+      worked.resolve(work())
+      await Promise.race([worked.promise.catch(() => {}), sleep(LONG_MS)])
+    }
+    partOfMany(begin).then(() => this.#beginLarge())
+    return worked.promise
   }
 }
 
