@@ -96,14 +96,12 @@ const explain = async (session: Session, resource: string, options: ListOptions)
   )
   const { sql, indexes, matchedRowByRow, sortedAfterwards, statements, rowsExamined } = explanation
   const listed = (values: string[]) => (values.length === 0 ? 'none' : cellText(values.join(', ')))
+  const untold = (toWhom: string) => (statements === 0 ? 'none: nothing can match' : `shown only to ${toWhom}`)
   output.one(explanation, colours =>
     describeFields(
       [
-        ['SQL', sql === null ? (statements === 0 ? 'none: nothing can match' : 'shown to admins only') : cellText(sql)],
-        [
-          'Indexes',
-          indexes === null ? (sql === null ? 'none told' : 'not available from this database') : listed(indexes),
-        ],
+        ['SQL', sql === null ? untold('admins') : cellText(sql)],
+        ['Indexes', indexes === null ? untold('admins who see all organisations') : listed(indexes)],
         ['Matched row by row', listed(matchedRowByRow)],
         ['Sorted afterwards by', listed(sortedAfterwards)],
         ['Rows examined', `${rowsExamined.toLocaleString('en-GB')} in ${count(statements, 'statement')}`],

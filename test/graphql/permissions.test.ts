@@ -93,6 +93,18 @@ describeEachEngine('permissions', engine => {
     assert.equal(approved.errors![0]!.extensions.code, 'NOT_FOUND')
   })
 
+  it('SQL is told to admins, and the indexes it uses to those who see all organisations', async () => {
+    const { organisationId } = await addProject(server.database)
+    const limited = await server.token({ permissions: ['admin'], organisationIds: [organisationId] })
+    const told = async (token: Credentials) => {
+      const { data } = await server.graphql('{ explain(resource: projects) { sql indexes } }', {}, token)
+      return Object.keys(data.explain).filter(name => data.explain[name] !== null)
+    }
+    assert.deepEqual(await told(tokens.get('admin')!), ['sql', 'indexes'])
+    assert.deepEqual(await told(limited), ['sql'])
+    assert.deepEqual(await told(tokens.get('read')!), [])
+  })
+
   it('a token without "read" does not read lists by way of what a mutation answers', async () => {
     const { projectId, userId } = await addProject(server.database)
     const { url, close } = await startReceiver()
