@@ -128,6 +128,10 @@ const privateIds = Object.fromEntries(
   ]),
 ) as Record<(typeof organisationNames)[number], string[]>
 
+/** A query of any fields, selectors and sorts; the same for the same seed. */
+export const randomQuery = (seed: number, tokens: Tokens): { document: string; variables: Record<string, unknown> } =>
+  new Requests(new Random(seed), tokens, 'http://127.0.0.1:1/').query()
+
 /** mulberry32: the same numbers for the same seed. */
 class Random {
   #state: number
@@ -221,6 +225,10 @@ class Requests {
     this.#random = random
     this.#tokens = tokens
     this.#receiverUrl = receiverUrl
+  }
+
+  query(): { document: string; variables: Record<string, unknown> } {
+    return { document: this.#document(false), variables: this.#variables }
   }
 
   next(): Sent {

@@ -85,7 +85,11 @@ const benchmarks: Record<string, Benchmark> = {
     isAlone: true,
     about: 'the figures of docs/performance.md and their plots; `--plot` for short',
   },
-  fuzz: { file: 'fuzz.ts', isAlone: true, about: 'a hundred thousand random requests on two worlds' },
+  fuzz: {
+    file: 'fuzz.ts',
+    isAlone: true,
+    about: 'a hundred thousand random requests, which show nobody what is hidden',
+  },
 }
 
 const list = (): string => {
