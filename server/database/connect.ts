@@ -4,6 +4,7 @@ import pRetry from 'p-retry'
 import { type Dialect, dialectOf, dialects, type Fault } from './dialect.ts'
 import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
+import { otherWork } from './turn.ts'
 
 export type Sql = Knex | Knex.Transaction
 
@@ -72,7 +73,7 @@ const database = (knex: Knex, dialect: Dialect): Database => {
     knex,
     dialect,
     transaction: (work, { againForMs = CONTENTION_MS } = {}) =>
-      pRetry(() => knex.transaction(dialect.isEmbedded ? inTurn(work) : work), {
+      pRetry(() => knex.transaction(work), {
         retries: againForMs === 0 ? 0 : 8,
         minTimeout: 5,
         maxTimeout: 500,
@@ -171,27 +172,6 @@ const ask = async (sql: Sql, query: Query): Promise<unknown> => {
     client.releaseConnection(connection)
   }
 }
-
-/** Lets other work of the process run: an embedded engine answers synchronously. */
-export const otherWork = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
-
-/** How long transactions of an embedded engine may occupy the process in a row. */
-const TURN_MS = 8
-let turnBeganAt = 0
-
-/**
- * Transactions of an embedded engine wait only for each other. Without pauses they would follow one another while new
- * connections wait for seconds to be accepted.
- */
-const inTurn =
-  <T>(work: (trx: Knex.Transaction) => Promise<T>) =>
-  async (trx: Knex.Transaction): Promise<T> => {
-    if (performance.now() - turnBeganAt >= TURN_MS) {
-      await otherWork()
-      turnBeganAt = performance.now()
-    }
-    return work(trx)
-  }
 
 /**
  * Does one part of long work, such as one of its transactions. Others then have the process, and the database's cores,

@@ -4,6 +4,7 @@ import knexModule, { type Knex } from 'knex'
 import BetterSqlite3Client from 'knex/lib/dialects/better-sqlite3/index.js'
 import pRetry from 'p-retry'
 import { knexLog } from './knex-log.ts'
+import { inTurn } from './turn.ts'
 
 const STATEMENTS_KEPT = 500
 /** How long a statement waits for another connection's transaction. */
@@ -42,6 +43,8 @@ class NodeSqliteClient extends BetterSqlite3Client {
   }
 
   override async _query(connection: DatabaseSync, query: Query) {
+    // Others wait for the end of a transaction, so it takes no longer than it must.
+    if (!connection.isTransaction) await inTurn()
     const statement = prepare(connection, query.sql)
     const bindings = (this._formatBindings(query.bindings) as (SQLInputValue | undefined)[]).map(value => value ?? null)
     const execute = () => {

@@ -1,6 +1,7 @@
 import type { Knex } from 'knex'
 import { notFound } from '../../shared/errors.ts'
-import { otherWork, type Sql } from '../database/connect.ts'
+import type { Sql } from '../database/connect.ts'
+import { otherWork } from '../database/turn.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
 import { type AccessToken, may } from './permissions.ts'
 import {

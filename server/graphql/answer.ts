@@ -230,7 +230,7 @@ const onlyAsEvents = (): TidingsError =>
   new TidingsError(
     'BAD_USER_INPUT',
     'A subscription is answered as server-sent events: send it with “Accept: text/event-stream” ' +
-      'and at most 8,000 characters.',
+      'and at most 8,000 characters, in a body of at most 64 KiB.',
   )
 
 const noSuchOperation = (document: DocumentNode, asked: string | null | undefined): TidingsError => {

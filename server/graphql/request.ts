@@ -11,7 +11,15 @@ export type GraphqlRequest = {
   body: string
   token: AccessToken
   requestId: string
+  /** For a subscription: what it asks at this moment. */
+  follow?: Follow
 }
+
+/**
+ * The results of some deliveries, of those that the selector matches; or the ids of those that may have changed since
+ * the event with this id.
+ */
+export type Follow = { ids: string[] } | { since: string }
 
 export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | Buffer | null }
 

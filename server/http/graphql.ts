@@ -2,8 +2,8 @@ import { Readable } from 'node:stream'
 import type { GraphQLSchema } from 'graphql'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
-import { otherWork } from '../database/connect.ts'
 import { REQUEST_MS } from '../database/patience.ts'
+import { otherWork } from '../database/turn.ts'
 import { CarryingSignature, newMark, useSignatureOnce } from '../domain/used-signatures.ts'
 import {
   type Admitted,
@@ -37,7 +37,7 @@ type Sendable = Omit<Answered, 'body'> & { body: Answered['body'] | Uint8Array[]
  */
 export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Log): Middleware<Authenticated> => {
   const documents = createDocuments(schema)
-  const subscribe = subscribing(schema, documents, service, log)
+  const subscribe = subscribing(service, log)
   const { knex } = service.database
   return async ctx => {
     const { token, requestId, rawBody, signature, giveUpAt } = ctx.state

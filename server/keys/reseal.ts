@@ -1,4 +1,5 @@
-import { type Database, otherWork, rows, run } from '../database/connect.ts'
+import { type Database, rows, run } from '../database/connect.ts'
+import { otherWork } from '../database/turn.ts'
 import { tokenSealContext } from '../domain/access-tokens.ts'
 import { auditOperator } from '../domain/audit.ts'
 import { answerSealContext, outcomesSealContext } from '../domain/idempotency.ts'

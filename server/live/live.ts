@@ -3,19 +3,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
-import { isPassing, patiently } from '../database/patience.ts'
+import { patiently } from '../database/patience.ts'
 import type { Rider } from '../delivery/rider.ts'
 import { findByApiKeys } from '../domain/access-tokens.ts'
 import { type AccessToken, endOf, requirePermission } from '../domain/permissions.ts'
-import { deliveries } from '../domain/resources.ts'
-import { visibleTo } from '../domain/visibility.ts'
 import { type Log, logSeldom } from '../log.ts'
-import type { Row } from '../mango/documents.ts'
-import { find } from '../mango/find.ts'
-import type { Meter } from '../mango/meter.ts'
 import { Changes } from './changes.ts'
 import { createSigns } from './signs.ts'
-import type { Stream } from './stream.ts'
+import { framesOf, type Stream } from './stream.ts'
 
 /** The pause before a look after a change by this process. */
 const HURRY_MS = 50
@@ -25,13 +20,18 @@ const BEAT_MS = 5_000
 const COMING_MS = 20_000
 /** Deliveries answered in one query, few enough not to delay others. */
 const AT_ONCE = 100
-/** The most deliveries kept for a group while the database is unavailable; with more, its clients have to reconnect. */
+/** Groups of one token that are answered at once. */
+const MOST_ASKING_A_TOKEN = 4
+/** The most deliveries that a group has yet to be told, and all groups; beyond that, clients have to reconnect. */
 const MOST_OWED = 10_000
+const MOST_OWED_IN_ALL = 300_000
 const MOST_STREAMS = 2_048
 /** The most different subscriptions of one token: each costs a statement for every change. */
 const MOST_QUESTIONS = 256
 /** The loop rests this many times as long as a look took: the process has other work. */
 const REST_PART = 3
+/** How long streams are written in a row before other work of the process has its turn. */
+const TURN_MS = 8
 /** The most buffered bytes of all streams; beyond it, the streams that read least end. */
 const MOST_KEPT_BYTES = 64 * 1024 * 1024
 
@@ -39,9 +39,15 @@ const MOST_KEPT_BYTES = 64 * 1024 * 1024
 export type Subscriber = {
   key: string
   token: AccessToken
-  selector: unknown
-  /** Answers the rows that the selector matches, in JSON, and reports the cost. */
-  answering(token: AccessToken): { meter: Meter; answer(rows: Row[]): Promise<string[]> }
+  /**
+   * The results for those of some deliveries that the subscription is about, in JSON, as they are now and as its token
+   * sees them; or the result that ends it. Throws UNAVAILABLE if this is to be asked again, another error to end it.
+   */
+  answer(
+    token: AccessToken,
+    ids: string[],
+    gone: AbortSignal,
+  ): Promise<{ lines: string[]; refusal?: never } | { refusal: string; lines?: never }>
   /** The error that ends it, in JSON. */
   told(error: unknown): string
   stream: Stream
@@ -49,8 +55,20 @@ export type Subscriber = {
   missed: readonly string[]
 }
 
-/** `id`: the key of its group, unless it has to catch up with the group first. */
-type Group = Omit<Subscriber, 'stream' | 'missed'> & { id: string; streams: Set<Stream>; owed: Set<string> }
+/**
+ * `id`: the key of its group, unless it has to catch up with the group first. `owed`: deliveries that it has yet to be
+ * told.
+ */
+type Group = Omit<Subscriber, 'stream' | 'missed'> & {
+  id: string
+  streams: Set<Stream>
+  owed: Set<string>
+  /** While it is being told. */
+  telling: AbortController | undefined
+  /** When it was last told, by `performance.now()`. */
+  toldAt: number
+  atOnce: number
+}
 
 export type Live = {
   /** Reads the signs along with the delivery loop's query. */
@@ -80,8 +98,10 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   const signs = createSigns(knex, clock)
   let woken = new AbortController()
   let isHurried = false
-  /** All changes until then are sent. */
+  /** All changes until then are owed to the groups, or told. */
   let cursor: number | undefined
+  /** Resolves when all frames so far are written. */
+  let written = Promise.resolve()
 
   const streams = (): Stream[] => [...groups.values()].flatMap(group => [...group.streams])
 
@@ -95,8 +115,8 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
 
   const run = async (): Promise<void> => {
     const beating = setInterval(() => {
-      for (const { streams, owed } of groups.values())
-        for (const stream of streams) stream.beat(owed.size === 0 ? cursor : undefined)
+      for (const { streams, owed, telling } of groups.values())
+        for (const stream of streams) stream.beat(owed.size === 0 && !telling ? cursor : undefined)
     }, BEAT_MS)
     signs.bring(() => woken.abort())
     let checkedAt = performance.now()
@@ -116,15 +136,16 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
         const ids = isNeeded ? await changes!.look() : []
         if (isNew) found = sign.ends
         if (isNew || ids.length > 0) quietAt = startedAt + changes!.findAllMs
-        for (const group of groups.values()) owe(group, ids)
+        for (const group of groups.values()) for (const id of ids) group.owed.add(id)
+        boundOwed()
+        cursor = isNeeded ? startedAt : (sign?.at ?? cursor)
         const isTime = performance.now() - checkedAt >= BEAT_MS && (startedAt < quietAt || hasExpired())
         if (isTime || [...groups.values()].some(({ owed }) => owed.size > 0)) {
           checkedAt = performance.now()
           await checkTokens()
         }
-        for (const group of groups.values()) await pay(group, startedAt)
-        cursor = isNeeded ? startedAt : (sign?.at ?? cursor)
         for (const group of groups.values()) joinOthers(group)
+        for (const of of Map.groupBy(groups.values(), ({ token }) => token.id).values()) tellSome(of)
       } catch (error) {
         // Changes announced by a sign may not be found yet.
         quietAt = clock.now() + changes!.findAllMs
@@ -154,18 +175,31 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
 
   const hasExpired = (): boolean => [...groups.values()].some(({ token }) => endOf(token, clock.now()))
 
-  const owe = (group: Group, ids: readonly string[]): void => {
-    for (const id of ids) group.owed.add(id)
-    if (group.owed.size <= MOST_OWED) return
-    groups.delete(group.id)
-    for (const stream of group.streams) stream.breakOff()
+  /** Ends the streams of groups that owe too much, those that owe most first. */
+  const boundOwed = (): void => {
+    const owing = [...groups.values()].filter(({ owed }) => owed.size > 0)
+    let all = owing.reduce((sum, { owed }) => sum + owed.size, 0)
+    if (all <= MOST_OWED) return
+    for (const group of owing.sort((a, b) => b.owed.size - a.owed.size)) {
+      if (all <= MOST_OWED_IN_ALL && group.owed.size <= MOST_OWED) return
+      all -= group.owed.size
+      forget(group)
+      for (const stream of group.streams) stream.breakOff()
+    }
   }
+
+  const forget = (group: Group): void => {
+    groups.delete(group.id)
+    group.telling?.abort()
+  }
+
+  const isBehind = ({ owed, telling }: Group): boolean => owed.size > 0 || telling !== undefined
 
   /** A subscriber that has caught up joins the group with the same subscription. */
   const joinOthers = (group: Group): void => {
-    if (group.id === group.key || group.owed.size > 0) return
+    if (group.id === group.key || isBehind(group)) return
     const others = groups.get(group.key)
-    if (others && others.owed.size > 0) return
+    if (others && isBehind(others)) return
     groups.delete(group.id)
     group.id = group.key
     if (!others) groups.set(group.key, group)
@@ -174,7 +208,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
 
   const leave = (stream: Stream): void => {
     for (const group of groups.values()) {
-      if (group.streams.delete(stream) && group.streams.size === 0) groups.delete(group.id)
+      if (group.streams.delete(stream) && group.streams.size === 0) forget(group)
     }
   }
 
@@ -189,45 +223,75 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
       try {
         group.token = stillMayRead(found.get(group.token.apiKey)?.token, clock.now())
       } catch (error) {
-        end(group, error)
+        end(group, group.told(error))
       }
     }
   }
 
-  const end = (group: Group, error: unknown): void => {
-    groups.delete(group.id)
-    const told = group.told(error)
-    for (const stream of group.streams) stream.complete(told)
+  const end = (group: Group, result: string): void => {
+    forget(group)
+    for (const stream of group.streams) stream.complete(result)
   }
 
-  /** Sends a group its changed deliveries, in their present state and as visible now. */
-  const pay = async (group: Group, cursor: number): Promise<void> => {
-    const ids = [...group.owed]
+  /** Begins to tell groups of one token what they are owed, those first that were told least recently. */
+  const tellSome = (ofToken: Group[]): void => {
+    let asking = ofToken.filter(({ telling }) => telling).length
+    const owing = ofToken.filter(({ owed, telling }) => owed.size > 0 && !telling)
+    for (const group of owing.sort((a, b) => a.toldAt - b.toldAt)) {
+      if (asking >= MOST_ASKING_A_TOKEN) return
+      asking += 1
+      void tell(group)
+    }
+  }
+
+  /** Tells a group of some changed deliveries, in their present state and as visible now. */
+  const tell = async (group: Group): Promise<void> => {
+    const telling = new AbortController()
+    group.telling = telling
+    const some = [...group.owed.values().take(group.atOnce)]
+    for (const id of some) group.owed.delete(id)
+    const until = group.owed.size === 0 ? cursor : undefined
     try {
-      for (let from = 0; from < ids.length && groups.get(group.id) === group; from += AT_ONCE) {
-        const some = ids.slice(from, from + AT_ONCE)
-        const results = await answer(group, some)
-        for (const result of results) for (const stream of group.streams) stream.next(result, cursor)
-        for (const id of some) group.owed.delete(id)
-        boundMemory()
+      const { lines, refusal } = await group.answer(group.token, some, telling.signal)
+      if (telling.signal.aborted) return
+      if (lines) {
+        await write(group, lines, until)
+        if (until !== undefined) group.atOnce = AT_ONCE
+      } else if (some.length === 1) end(group, refusal)
+      else {
+        // One of them may be too much beside the others.
+        for (const id of some) group.owed.add(id)
+        group.atOnce = 1
       }
     } catch (error) {
-      // The deliveries are kept until the database is available.
-      if (isPassing(error as Error)) throw error
-      end(group, error)
+      if (telling.signal.aborted) return
+      if ((error as { code?: unknown }).code !== 'UNAVAILABLE') return end(group, group.told(error))
+      // The loop tries again.
+      for (const id of some) group.owed.add(id)
+      return
+    } finally {
+      group.telling = undefined
+      group.toldAt = performance.now()
     }
+    joinOthers(group)
+    tellSome([...groups.values()].filter(({ token }) => token.id === group.token.id))
   }
 
-  const answer = async (
-    { token, selector, answering }: Pick<Group, 'token' | 'selector' | 'answering'>,
-    ids: string[],
-  ) => {
-    const { meter, answer } = answering(token)
-    const related = visibleTo(token)
-    const options = { related, now: clock.now(), meter }
-    const query = { selector: whereAmong(ids, selector), limit: ids.length }
-    const { rows } = await find(knex, deliveries, query, related(deliveries), options)
-    return rows.length > 0 ? answer(rows) : []
+  const write = (group: Group, results: readonly string[], until: number | undefined): Promise<void> => {
+    for (const frame of framesOf(results, until)) written = written.then(() => writeFrame(group, frame))
+    return written
+  }
+
+  const writeFrame = async ({ streams }: Group, frame: Buffer): Promise<void> => {
+    let startedAt = performance.now()
+    for (const stream of streams) {
+      stream.next(frame)
+      const tookMs = performance.now() - startedAt
+      if (tookMs < TURN_MS) continue
+      await sleep(tookMs)
+      startedAt = performance.now()
+    }
+    boundMemory()
   }
 
   const boundMemory = (): void => {
@@ -267,7 +331,15 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
       const questions = new Set(own.map(({ key }) => key))
       if (questions.size >= MOST_QUESTIONS && !questions.has(asked.key)) return stream.complete(asked.told(tooMany()))
       const id = missed.length > 0 ? `${asked.key} ${randomUUID()}` : asked.key
-      const group = groups.get(id) ?? { ...asked, id, streams: new Set(), owed: new Set(missed) }
+      const group: Group = groups.get(id) ?? {
+        ...asked,
+        id,
+        streams: new Set(),
+        owed: new Set(missed),
+        telling: undefined,
+        toldAt: 0,
+        atOnce: AT_ONCE,
+      }
       groups.set(id, group)
       group.streams.add(stream)
       stream.onClose(() => leave(stream))
@@ -282,7 +354,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
       isStopping = true
       woken.abort()
       for (const stream of streams()) stream.breakOff()
-      groups.clear()
+      for (const group of groups.values()) forget(group)
     },
   }
 }
@@ -301,19 +373,3 @@ const tooMany = (): TidingsError =>
       'one: use fewer different ones, with broader selectors.',
     { limit: MOST_QUESTIONS, budget: 'subscriptions' },
   )
-
-/** The deliveries of some ids that a selector matches. */
-export const whereAmong = (ids: readonly string[], selector: unknown): object =>
-  alsoMatching({ id: { $in: ids } }, selector)
-
-/**
- * Combines a condition with a caller's selector, if there is one. By itself an empty selector matches everything, but
- * as a part of another it means equality with `{}`, as in CouchDB.
- */
-export const alsoMatching = (condition: object, selector: unknown): object =>
-  isEmpty(selector) ? condition : { $and: [condition, selector] }
-
-const isEmpty = (selector: unknown): boolean =>
-  selector === undefined ||
-  selector === null ||
-  (typeof selector === 'object' && !Array.isArray(selector) && Object.keys(selector).length === 0)

@@ -31,9 +31,9 @@ export class Stream {
     return this.#response.writableLength
   }
 
-  /** Sends one result in JSON, with the position from which to continue after a broken connection. */
-  next(result: string, cursor: number): void {
-    this.#write(`event: next\nid: ${cursor}\ndata: ${result}\n\n`)
+  /** Sends results: see `framesOf`. */
+  next(frame: Buffer): void {
+    this.#write(frame)
   }
 
   /** Sends a keep-alive; with a cursor, it also says that nothing was missed until then. */
@@ -55,9 +55,27 @@ export class Stream {
     this.#response.destroy()
   }
 
-  #write(text: string): void {
+  #write(data: string | Buffer): void {
     if (this.#response.writableEnded || this.#response.destroyed) return
-    if (this.keptBytes + text.length > MOST_KEPT_BYTES) this.drop()
-    else this.#response.write(text)
+    if (this.keptBytes + data.length > MOST_KEPT_BYTES) this.drop()
+    else this.#response.write(data)
+  }
+}
+
+/** A frame ends after this many characters. */
+const FRAME_CHARACTERS = 32 * 1024
+
+/**
+ * Results in JSON as server-sent events, in buffers that any number of streams can share. The last event has the id
+ * from which to continue after a broken connection, if all until then has been sent with it.
+ */
+export function* framesOf(results: readonly string[], cursor: number | undefined): Generator<Buffer> {
+  let text = ''
+  for (const [n, result] of results.entries()) {
+    const isLast = n === results.length - 1
+    text += `event: next\n${isLast && cursor !== undefined ? `id: ${cursor}\n` : ''}data: ${result}\n\n`
+    if (!isLast && text.length < FRAME_CHARACTERS) continue
+    yield Buffer.from(text)
+    text = ''
   }
 }

@@ -1,7 +1,8 @@
 import { Gauge, type Registry } from 'prom-client'
 import { webhookStatuses } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, otherWork, rows } from '../database/connect.ts'
+import { type Database, rows } from '../database/connect.ts'
+import { otherWork } from '../database/turn.ts'
 import { headOfEach } from '../delivery/queue.ts'
 
 // Metrics that only the database knows. However often they are scraped, a process queries the database rarely, and less

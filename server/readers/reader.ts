@@ -6,8 +6,9 @@ import { BUDGET, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { nameOfOperation } from '../graphql/operation-name.ts'
-import { hungUp } from '../graphql/request.ts'
+import { type GraphqlAnswer, hungUp } from '../graphql/request.ts'
 import { createSchema } from '../graphql/schema.ts'
+import { answerSubscription, SUBSCRIPTION_BUDGET } from '../graphql/subscription.ts'
 import { createLog } from '../log.ts'
 import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
 
@@ -68,29 +69,26 @@ const start = (message: Start): void => {
   const running = new Map<number, AbortController>()
 
   const answer = async ({ id, request, now, patienceMs, made }: Ask): Promise<void> => {
-    const budget = new Budget()
+    const budget = new Budget(request.follow ? SUBSCRIPTION_BUDGET : BUDGET)
     const gone = new AbortController()
     running.set(id, gone)
     const session = idle.pop() ?? openSession(message)
     session.budget = budget
-    let isMutation = false
     let asked: string | undefined
-    const answered = await answerGraphql(request, {
-      schema,
-      // The part of the service that queries need.
-      service: { database: session.database, tools: { clock: { now: () => now } } } as unknown as Service,
-      log,
-      documents,
-      budget,
-      giveUpAt: performance.now() + patienceMs,
-      gone: gone.signal,
-      made,
-      async admit({ operation }) {
-        asked = operation && nameOfOperation(operation)
-        isMutation = !made && operation?.operation === 'mutation' && request.method === 'POST'
-        return isMutation ? NOT_HERE : {}
-      },
-    })
+    // The part of the service that queries need.
+    const service = { database: session.database, tools: { clock: { now: () => now } } } as unknown as Service
+    const answering = { schema, service, log, documents, budget, gone: gone.signal }
+    const answered: (GraphqlAnswer & { codes: Set<unknown> }) | undefined = request.follow
+      ? await answerSubscription(request, request.follow, answering)
+      : await answerGraphql(request, {
+          ...answering,
+          giveUpAt: performance.now() + patienceMs,
+          made,
+          async admit({ operation }) {
+            asked = operation && nameOfOperation(operation)
+            return !made && operation?.operation === 'mutation' && request.method === 'POST' ? NOT_HERE : {}
+          },
+        })
     running.delete(id)
     if (budget.isOver) endSession(session).catch(error => log.warn({ err: error }, 'a connection was not closed'))
     else idle.push(session)

@@ -174,6 +174,33 @@ export const attacks = (prey: Prey): Attack[] => {
     one('counts of every delivery by the url of its webhook', COUNTS),
     { name: '20 answers of 20 MB that nobody reads', run: url => unread(url, reader, 20) },
     { name: '300 unsigned bodies without their last byte', run: url => withheld(url, 300) },
+    {
+      name: '200 subscriptions with patterns',
+      run: url =>
+        subscribed(
+          url,
+          reader,
+          times(200, n => ({ query: SUBSCRIPTION, variables: { selector: patterns(n) } })),
+        ),
+    },
+    {
+      name: '20 subscriptions to lists in lists',
+      run: url =>
+        subscribed(
+          url,
+          reader,
+          times(20, n => ({ query: LISTS_SUBSCRIBED(n) })),
+        ),
+    },
+    {
+      name: '20 subscriptions to lists with patterns',
+      run: url =>
+        subscribed(
+          url,
+          reader,
+          times(20, n => ({ query: SEARCHES_SUBSCRIBED(n) })),
+        ),
+    },
     { ...one('a recovery of every event', RECOVER, { webhookId: owedWebhookId }, admin), isOnce: true },
     { ...one('its webhook disabled', DISABLE, { id: owedWebhookId }, admin), isOnce: true },
   ]
@@ -199,6 +226,20 @@ const CREATE_WEBHOOK = `mutation ($organisationIds: [UUID!]) {
 const RECOVER = `mutation ($webhookId: UUID!) {
   recoverDeliveries(webhookId: $webhookId, since: "1971-01-01T00:00:00Z") { __typename } }`
 const DISABLE = 'mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { status } }'
+
+const SUBSCRIPTION = 'subscription ($selector: MangoSelector) { deliveries(selector: $selector) { id status } }'
+const patterns = (n: number): object => ({
+  $or: times(20, m => ({ webhook: { url: { $regex: `(?i)(\\pL+[^z]?){${(n % 20) + m}}!$` } }, id: { $ne: `${n}` } })),
+})
+const LISTS_SUBSCRIBED = (n: number): string =>
+  `subscription { deliveries { a${n}: id event { organisation { projects { organisation { projects { id
+     projectReports { id } } } } } } } }`
+const SEARCHES_SUBSCRIBED = (n: number): string =>
+  `subscription { deliveries { a${n}: id webhook { ${times(
+    20,
+    m => `a${m}: deliveries(query: {
+     selector: {event: {payload: {note: {_regex: "(?i)\\\\pL{${m + 11}}0"}}}}, sort: [{attemptCount: "desc"}]}) { id }`,
+  ).join(' ')} } } }`
 
 const nested = (levels: number): object => {
   let selector: object = { name: 'x' }
@@ -228,6 +269,31 @@ const unread = async (base: string, as: Credentials, count: number): Promise<str
   const open = sockets.filter(socket => !socket.destroyed && socket.readyState === 'open').length
   for (const socket of sockets) socket.destroy()
   return `${open} still open after ${HELD_MS / 1000} s`
+}
+
+/** Opens subscriptions, and reads what they answer. */
+const subscribed = async (base: string, as: Credentials, all: Omit<Sent, 'as'>[]): Promise<string> => {
+  const gone = AbortSignal.timeout(HELD_MS)
+  let bytes = 0
+  const said = new Map<string, number>()
+  const say = (what: string) => said.set(what, (said.get(what) ?? 0) + 1)
+  const subscribe = async ({ query, variables }: Omit<Sent, 'as'>): Promise<void> => {
+    const { url, options } = signed(base, as, query, variables ?? {})
+    const headers = { ...options.headers, accept: 'text/event-stream' }
+    let last = ''
+    try {
+      const answer = await fetch(url, { ...options, headers, signal: gone })
+      for await (const chunk of answer.body!) {
+        bytes += chunk.length
+        last = Buffer.from(chunk).toString('latin1')
+      }
+      say(/"code":"(\w+)"/.exec(last)?.[1] ?? 'ended')
+    } catch (error) {
+      say((error as Error).name === 'TimeoutError' ? 'open' : String(error))
+    }
+  }
+  await Promise.all(all.map(subscribe))
+  return `${[...said].map(([what, count]) => `${count} × ${what}`).join(', ')}, ${(bytes / 1e6).toFixed(2)} MB`
 }
 
 const BODY_BYTES = 1_048_576

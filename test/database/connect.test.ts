@@ -316,6 +316,24 @@ describeEachEngine('a database', engine => {
   })
 })
 
+it('statements of SQLite that are asked at once leave the process to others every few milliseconds', async () => {
+  const { database, drop } = await migratedDatabase('sqlite')
+  try {
+    const slow = 'WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT max(i) FROM n'
+    let turns = 0
+    const turn = () => {
+      turns += 1
+      next = setImmediate(turn)
+    }
+    let next = setImmediate(turn)
+    await Promise.all(Array.from({ length: 10 }, () => rows(database.knex, slow)))
+    clearImmediate(next)
+    assert.ok(turns >= 9, `${turns} turns during ten statements of more than 8 ms each`)
+  } finally {
+    await drop()
+  }
+})
+
 it('SQLite keeps the pages of a large change in memory until it commits', async () => {
   const { database, drop } = await migratedDatabase('sqlite')
   assert.deepEqual(await rows(database.knex, 'PRAGMA cache_size'), [{ cache_size: -16_384 }])

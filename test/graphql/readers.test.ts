@@ -9,9 +9,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { rows } from '../../server/database/connect.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
+import { subscribe } from '../live/events.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
-import { startTestServer, type TestServer } from '../support/server.ts'
+import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+import { addWebhook } from '../support/webhooks.ts'
 
 const ENV = { TIDINGS_ROLES: 'api', TIDINGS_RATE_LIMIT: '0', TIDINGS_LOG_LEVEL: 'silent' }
 const USERS = 60_000
@@ -204,6 +206,25 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
       assert.equal(errors, undefined)
       assert.deepEqual(data.users.map(({ name }: { name: string }) => name).sort(), names.toSorted())
     }
+  })
+
+  it('and so does all that a subscription is told', async () => {
+    const admin = await server.token()
+    const { projectId, userId } = await addProject(server.database)
+    await addWebhook(server.database.knex, { accessTokenId: admin.id, url: 'http://127.0.0.1:9/' })
+    const live = await subscribe(server.url, admin, 'subscription { deliveries { event { deliveries { id } } } }')
+    const all = readers()
+    for (const pid of all) process.kill(pid, 'SIGSTOP')
+    try {
+      const submit = `submitProjectReport(projectId: "${projectId}", quarter: "2026-3", submitterId: "${userId}")`
+      assert.equal((await server.graphql(`mutation { ${submit} { id } }`, {}, admin)).errors, undefined)
+      await sleep(1_500)
+      assert.deepEqual(live.events, [])
+    } finally {
+      for (const pid of all) process.kill(pid, 'SIGCONT')
+    }
+    await live.until('a delivery', events => events.length > 0)
+    live.leave()
   })
 
   it('where a mutation answers from what it has come to, if it answers much', async () => {

@@ -8,9 +8,8 @@ import { createAccessToken, findByApiKeys } from '../../server/domain/access-tok
 import { newId } from '../../server/ids.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { createLive } from '../../server/live/live.ts'
-import { Stream } from '../../server/live/stream.ts'
+import { framesOf, Stream } from '../../server/live/stream.ts'
 import { createLog } from '../../server/log.ts'
-import { unmetered } from '../../server/mango/meter.ts'
 import { startFixture } from '../delivery/fixture.ts'
 import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase } from '../support/databases.ts'
@@ -42,7 +41,7 @@ const startResponse = ({ reads = true } = {}) => {
 
 it('a client that does not read is dropped before a mebibyte is kept for it', () => {
   const { response, stream } = startResponse({ reads: false })
-  for (let n = 0; n < 2_000; n++) stream.next('x'.repeat(1_000), n)
+  for (let n = 0; n < 2_000; n++) for (const frame of framesOf(['x'.repeat(1_000)], n)) stream.next(frame)
   assert.ok(response.destroyed)
   assert.ok(response.writableLength <= 1024 * 1024)
 })
@@ -65,22 +64,15 @@ describeEachEngine('subscribers', engine => {
     database.knex.on('query', () => {
       statements += 1
     })
-    const answer = async (rows: { id?: unknown; status?: unknown }[]) =>
-      rows.map(({ id, status }) => JSON.stringify({ id, status }))
+    const answer = async (_token: unknown, ids: string[]) => {
+      const found = await database.knex('deliveries').whereIn('id', ids)
+      return { lines: found.map(({ id, status }) => JSON.stringify({ id, status })) }
+    }
     /** Up to a hundred of them ask for different things. */
     const join = (count: number, { name = `${count}`, different = 100 } = {}) =>
       Array.from({ length: count }, (_, n) => {
         const { response, stream } = startResponse()
-        const answering = () => ({ meter: unmetered, answer })
-        live.subscribe({
-          key: `${name} ${n % different}`,
-          token,
-          selector: null,
-          answering,
-          told: String,
-          stream,
-          missed: [],
-        })
+        live.subscribe({ key: `${name} ${n % different}`, token, answer, told: String, stream, missed: [] })
         return response
       })
     const during = async (ms: number) => {
@@ -208,14 +200,13 @@ describeEachEngine('subscribers', engine => {
     })
     await live.ready(token.id, performance.now() + 10_000)
     let answers = 0
-    const answer = async (rows: { id?: unknown }[]) => {
+    const answer = async (_token: unknown, ids: string[]) => {
       answers += 1
-      return rows.map(({ id }) => JSON.stringify(id))
+      return { lines: ids.map(id => JSON.stringify(id)) }
     }
     const clients = [[missedId], [missedId], []].map(missed => {
       const { response, stream } = startResponse()
-      const answering = () => ({ meter: unmetered, answer })
-      live.subscribe({ key: 'all', token, selector: null, answering, told: String, stream, missed })
+      live.subscribe({ key: 'all', token, answer, told: String, stream, missed })
       return response
     })
     const told = (id: string) => clients.map(({ written }) => written.filter(text => text.includes(id)).length)

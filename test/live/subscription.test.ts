@@ -63,6 +63,23 @@ describeEachEngine('a subscription to deliveries', engine => {
     live.leave()
   })
 
+  it('ends with the limit that it exceeds, and others go on', async () => {
+    for (let n = 0; n < 4; n++) await submit(acme)
+    const other = await subscribe(sender.url, admin, LIVE)
+    const wide = Array.from({ length: 40 }, (_, n) => `a${n}: payload`).join(' ')
+    const live = await subscribe(
+      sender.url,
+      admin,
+      `subscription { deliveries { ${'webhook { deliveries { '.repeat(3)} event { ${wide} } ${'} } '.repeat(3)} } }`,
+    )
+    await submit(acme)
+    await live.closed()
+    const { errors } = live.events[0]!.data
+    assert.deepEqual([errors[0].extensions.code, errors[0].extensions.limit], ['RESULT_TOO_LARGE', 1_000_000])
+    await other.until('the end of a delivery', isDelivered)
+    other.leave()
+  })
+
   it('tells of what another process does', async () => {
     const live = await subscribe(server.url, admin, LIVE)
     await submit(acme)

@@ -1,0 +1,173 @@
+import { execute } from '@graphql-tools/executor'
+import {
+  createSourceEventStream,
+  type DocumentNode,
+  type ExecutionResult,
+  type GraphQLSchema,
+  getOperationAST,
+  validateSubscriptionArgs,
+} from 'graphql'
+import { parseRequestParams, type RequestParams } from 'graphql-http'
+import { badInput } from '../../shared/errors.ts'
+import { toIso } from '../../shared/time.ts'
+import { isPassing } from '../database/patience.ts'
+import { deliveries } from '../domain/resources.ts'
+import { visibleTo } from '../domain/visibility.ts'
+import { leastIdAt } from '../live/changes.ts'
+import type { Log } from '../log.ts'
+import type { Row } from '../mango/documents.ts'
+import { find } from '../mango/find.ts'
+import { checkJson } from './body-limits.ts'
+import { BUDGET, type Budget } from './budget.ts'
+import { type Context, createContext, type Service } from './context.ts'
+import type { Documents } from './documents.ts'
+import { asGraphqlError, presentError } from './errors.ts'
+import { type Follow, type GraphqlAnswer, type GraphqlRequest, hungUp } from './request.ts'
+import { variablesNotGiven } from './variables.ts'
+
+/** A longer document is not cached, and would be parsed for every change. */
+const LONGEST = 8_000
+/** Changes missed for longer have to be queried. */
+const MISSED_MS = 10 * 60_000
+/** The longest time from a change's timestamp to its commit. */
+const OVERLAP_MS = 5_000
+/** The retries take 85 minutes, so recently settled deliveries were created since then. */
+const SETTLED_MS = 90 * 60_000
+const LAST_EVENT_ID = 'Last-Event-ID'
+
+/** A stream ends when its client leaves more than a mebibyte unread, so one answer is smaller. */
+export const SUBSCRIPTION_BUDGET = { ...BUDGET, bytes: 1_000_000 }
+
+type Asked = { document: DocumentNode; operationName?: string | null; variableValues: Record<string, unknown> | null }
+type Answering = {
+  schema: GraphQLSchema
+  service: Service
+  log: Log
+  documents: Documents
+  /** Of `SUBSCRIPTION_BUDGET`. */
+  budget: Budget
+  /** Aborts when nobody waits for the answer any more. */
+  gone: AbortSignal
+}
+
+/**
+ * Answers what a subscription asks at one moment within the budget of one request. The body of an
+ * answer with status 200 has a line for each delivery: its result in JSON, or its id. Status 204: the request is no
+ * valid subscription. The body of any other status is the result, in JSON, with which the subscription ends.
+ */
+export const answerSubscription = async (
+  request: GraphqlRequest,
+  follow: Follow,
+  { schema, service, log, documents, budget, gone }: Answering,
+): Promise<GraphqlAnswer & { codes: Set<unknown> }> => {
+  const { token, requestId } = request
+  const codes = new Set<unknown>()
+  const present = presentError(requestId, log)
+  const asked = await subscriptionIn(request, documents)
+  if (!asked) return { status: 204, headers: {}, body: '', codes }
+  const contextValue = createContext(service, token, requestId, { budget })
+  const answer = async (row: Row): Promise<string> => {
+    const result = (await execute({
+      schema,
+      ...asked,
+      rootValue: { deliveries: row },
+      contextValue,
+    })) as ExecutionResult
+    const errors = result.errors?.map(error => present(error))
+    const away = errors?.findIndex(({ extensions }) => extensions.code === 'UNAVAILABLE') ?? -1
+    if (away >= 0) throw result.errors![away]
+    return JSON.stringify({ ...result, ...(errors && { errors }) })
+  }
+  const work = async (): Promise<string[]> => {
+    const selector = await selectorOf(schema, asked, contextValue)
+    const read = async (condition: object): Promise<Row[]> => {
+      const related = visibleTo(token)
+      const options = { related, now: service.tools.clock.now(), meter: budget }
+      const query = { selector: alsoMatching(condition, selector) }
+      return (await find(service.database.knex, deliveries, query, related(deliveries), options)).rows
+    }
+    if ('ids' in follow) return Promise.all((await read({ id: { $in: follow.ids } })).map(answer))
+    const missed = await read(changedSince(follow.since, service.tools.clock.now())).catch(error => {
+      throw isPassing(error) ? error : badInput(LAST_EVENT_ID, `the missed changes cannot be found: ${error.message}`)
+    })
+    return missed.map(({ id }) => String(id))
+  }
+  try {
+    if (gone.aborted) throw hungUp()
+    gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
+    const lines = await budget.within(work, BUDGET.timeMs)
+    return { status: 200, headers: {}, body: lines.join('\n'), codes }
+  } catch (error) {
+    const shown = present(asGraphqlError(error))
+    codes.add(shown.extensions.code)
+    return { status: 400, headers: {}, body: JSON.stringify({ errors: [shown] }), codes }
+  }
+}
+
+const subscriptionIn = async (request: GraphqlRequest, documents: Documents): Promise<Asked | undefined> => {
+  const { method, url, headers, body } = request
+  let asked: RequestParams | undefined
+  try {
+    if (method === 'POST') checkJson(body)
+    const parsed = await parseRequestParams({
+      method,
+      url,
+      headers,
+      body: () => body,
+      raw: undefined,
+      context: undefined,
+    })
+    asked = parsed && 'query' in parsed ? parsed : undefined
+  } catch {
+    return undefined
+  }
+  if (!asked || asked.query.length > LONGEST) return undefined
+  const { query, operationName, variables = null } = asked
+  const { document } = documents.read(query, variables)
+  const operation = document && getOperationAST(document, operationName)
+  if (operation?.operation !== 'subscription') return undefined
+  if (variablesNotGiven(document!, operation, variables).length > 0) return undefined
+  return { document: document!, ...(operationName != null && { operationName }), variableValues: variables }
+}
+
+/** The arguments of the subscription's field, as its resolver gets them: see schema.ts. Throws if they are invalid. */
+const selectorOf = async (schema: GraphQLSchema, asked: Asked, contextValue: Context): Promise<unknown> => {
+  const { document, operationName, variableValues } = asked
+  const args = validateSubscriptionArgs({ schema, document, operationName, variableValues, contextValue })
+  if (!('schema' in args)) throw args[0]
+  const source = await createSourceEventStream(args)
+  if ('errors' in source) throw source.errors![0]
+  for await (const given of source as AsyncIterable<{ selector: unknown }>) return given.selector
+  return undefined
+}
+
+/** The deliveries that may have changed since the id of an event. Throws for a client that was away too long. */
+const changedSince = (lastEventId: string, now: number): object => {
+  const at = /^\d{13}$/.test(lastEventId) ? Number(lastEventId) : Number.NaN
+  if (Number.isNaN(at)) throw badInput(LAST_EVENT_ID, 'must be the id of an event of this stream, unchanged')
+  if (now - at > MISSED_MS) {
+    const message = `is from ${toIso(at)}; a stream resumes within ${MISSED_MS / 60_000} min: query what you missed`
+    throw badInput(LAST_EVENT_ID, message)
+  }
+  const since = at - OVERLAP_MS
+  return {
+    id: { $gte: leastIdAt(since - SETTLED_MS) },
+    $or: [
+      { id: { $gte: leastIdAt(since) } },
+      { finishedAt: { $gte: toIso(since) } },
+      { status: 'pending', attemptCount: { $gt: 0 } },
+    ],
+  }
+}
+
+/**
+ * Combines a condition with a caller's selector, if there is one. By itself an empty selector matches everything, but
+ * as a part of another it means equality with `{}`, as in CouchDB.
+ */
+const alsoMatching = (condition: object, selector: unknown): object =>
+  isEmpty(selector) ? condition : { $and: [condition, selector] }
+
+const isEmpty = (selector: unknown): boolean =>
+  selector === undefined ||
+  selector === null ||
+  (typeof selector === 'object' && !Array.isArray(selector) && Object.keys(selector).length === 0)
