@@ -1,5 +1,4 @@
 import { TidingsError } from '../../shared/errors.ts'
-import type { Clock } from '../clock.ts'
 import { type Database, marks, partOfMany, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { find } from '../mango/find.ts'
@@ -32,17 +31,14 @@ export type Redelivery = {
 type Transact = <T>(work: (change: Change) => Promise<T>) => Promise<T>
 
 type Tools = {
-  database: Database
-  clock: Clock
-  token: AccessToken
   change: Transact
   look: Transact
-  /** Runs a search within the caller's budget. */
-  bounded: <T>(search: (meter: Meter) => Promise<T>) => Promise<T>
+  /** Finds the next deliveries that match, where that blocks nobody: `redeliveryPage`. */
+  pageOf(asked: Redelivering, soFar: Redelivery): Promise<RedeliveryPage>
 }
 
 /** `query.limit` is the most to queue. With `dryRun` nothing is queued, and the result is the number that would be. */
-type Asked = { webhookId: string; query: MangoQuery; dryRun?: boolean }
+export type Redelivering = { webhookId: string; query: MangoQuery; dryRun?: boolean }
 
 /**
  * Sends the events of matching deliveries to one webhook again, after new deliveries, except pings and pending ones.
@@ -52,7 +48,7 @@ type Asked = { webhookId: string; query: MangoQuery; dryRun?: boolean }
  *
  * @param earlier earlier progress, from which it continues
  */
-export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redelivery): Promise<Redelivery> => {
+export const redeliverMany = async (tools: Tools, asked: Redelivering, earlier?: Redelivery): Promise<Redelivery> => {
   const deadline = performance.now() + BUDGET_MS
   let done = earlier ?? { webhookId: asked.webhookId, queued: 0, last: null, isComplete: false }
   // Checked first, so that it does not search for deliveries that cannot be sent.
@@ -61,7 +57,7 @@ export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redeli
     const soFar = done
     try {
       done = await partOfMany(async () => {
-        const page = await pageOf(tools, asked, soFar)
+        const page = await tools.pageOf(asked, soFar)
         return tools.change(held => queuePage(held, page, asked, soFar))
       })
     } catch (error) {
@@ -75,26 +71,33 @@ export const redeliverMany = async (tools: Tools, asked: Asked, earlier?: Redeli
 }
 
 /** `firsts`: the deliveries that are the oldest of their event. */
-type Page = { firsts: DeliveryRow[]; last: DeliveryRow | undefined; isLast: boolean }
+export type RedeliveryPage = {
+  firsts: { id: string; event_id: string }[]
+  last: { id: string; created_at: number } | null
+  isLast: boolean
+}
 
 /** The next deliveries that match. */
-const pageOf = async (
-  { database: { knex, dialect }, clock, token, bounded }: Tools,
-  { webhookId, query }: Asked,
+export const redeliveryPage = async (
+  {
+    database: { knex, dialect },
+    now,
+    token,
+    meter,
+  }: { database: Database; now: number; token: AccessToken; meter: Meter },
+  { webhookId, query }: Redelivering,
   { last }: Redelivery,
-): Promise<Page> => {
+): Promise<RedeliveryPage> => {
   const seen = visibleTo(token)
-  const search = (asked: MangoQuery, among: Visible = () => {}): Promise<DeliveryRow[]> =>
-    bounded(async meter => {
-      const visible: Visible = builder =>
-        builder
-          .modify(seen(deliveries))
-          .where('deliveries.webhook_id', webhookId)
-          .whereNot('deliveries.event_type', 'ping')
-          .modify(among)
-      const { rows } = await find(knex, deliveries, asked, visible, { related: seen, now: clock.now(), meter })
-      return rows as DeliveryRow[]
-    })
+  const search = async (asked: MangoQuery, among: Visible = () => {}): Promise<DeliveryRow[]> => {
+    const visible: Visible = builder =>
+      builder
+        .modify(seen(deliveries))
+        .where('deliveries.webhook_id', webhookId)
+        .whereNot('deliveries.event_type', 'ping')
+        .modify(among)
+    return (await find(knex, deliveries, asked, visible, { related: seen, now, meter })).rows as DeliveryRow[]
+  }
   const batch = dialect.isEmbedded ? BATCH.embedded : BATCH.server
   const limit = Math.min(batch, query.limit ?? batch)
   const place = last ? { after: last.id, afterValues: null, skip: null } : {}
@@ -109,9 +112,10 @@ const pageOf = async (
       if (known === undefined || id < known) first.set(event_id, id)
     }
   }
+  const end = found.at(-1)
   return {
-    firsts: found.filter(row => first.get(row.event_id) === row.id),
-    last: found.at(-1),
+    firsts: found.filter(row => first.get(row.event_id) === row.id).map(({ id, event_id }) => ({ id, event_id })),
+    last: end ? { id: end.id, created_at: end.created_at } : null,
     isLast: found.length < limit || limit === 0,
   }
 }
@@ -119,8 +123,8 @@ const pageOf = async (
 /** Queues a page, and returns the progress. Checks again what may have changed since the page was found. */
 const queuePage = async (
   held: Change,
-  { firsts, last, isLast }: Page,
-  { webhookId, query, dryRun = false }: Asked,
+  { firsts, last, isLast }: RedeliveryPage,
+  { webhookId, query, dryRun = false }: Redelivering,
   soFar: Redelivery,
 ): Promise<Redelivery> => {
   const { trx, token } = held
@@ -143,7 +147,7 @@ const queuePage = async (
   }
 }
 
-const seenOf = async (trx: Sql, token: AccessToken, found: DeliveryRow[]): Promise<string[]> => {
+const seenOf = async (trx: Sql, token: AccessToken, found: { id: string }[]): Promise<string[]> => {
   if (found.length === 0) return []
   const ids = found.map(({ id }) => id)
   return trx('deliveries').whereIn('deliveries.id', ids).modify(visibleTo(token)(deliveries)).pluck('deliveries.id')

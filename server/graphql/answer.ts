@@ -10,6 +10,9 @@ import {
   Kind,
   type OperationDefinitionNode,
   type SelectionSetNode,
+  TypeInfo,
+  visit,
+  visitWithTypeInfo,
 } from 'graphql'
 import { createHandler, parseRequestParams } from 'graphql-http'
 import { badInput, TidingsError } from '../../shared/errors.ts'
@@ -82,8 +85,8 @@ export const answerGraphql = async (
   let brought: Pick<Carried, 'claim' | 'markId' | 'carrying'> = {}
   let isAway = false
   let hasData = true
-  /** The field of a mutation whose answer is read elsewhere. */
-  let onlyMade: FieldNode | undefined
+  /** Whether the answer of a mutation is read elsewhere. */
+  let isOnlyMade = false
   let context: Context | undefined
   let unanswered: Outcomes | undefined
   let serialised: string | undefined
@@ -102,7 +105,7 @@ export const answerGraphql = async (
     // graphql's own executor takes a tenth more time for many rows. The schema defers nothing.
     execute: async args => {
       const isRead = made !== undefined || operationOf(args) === 'query'
-      const document = onlyMade ? withoutAnswer(args.document, onlyMade) : args.document
+      const document = isOnlyMade ? withoutAnswers(args.document, schema) : args.document
       const work = () => executeInTime({ ...args, document }, isRead, giveUpAt)
       try {
         // A mutation runs to its end, whether or not a client still waits, however long that takes.
@@ -131,7 +134,7 @@ export const answerGraphql = async (
       if (notGiven.length > 0) return notGiven
       if (!(await admitted(operation))) return NOTHING
       const isChange = operation.operation === 'mutation' && !made
-      onlyMade = isChange && answersMuch(measured.get(operation)!) ? onlyFieldOf(operation) : undefined
+      isOnlyMade = isChange && answersMuch(measured.get(operation)!)
       context = createContext(service, token, requestId, { ...brought, budget, made })
       return { schema, document, operationName, variableValues: variables, contextValue: context }
     },
@@ -141,7 +144,7 @@ export const answerGraphql = async (
         isAway = 'errors' in result && isUnavailable(result) && !context?.hasChanged
         return undefined
       }
-      if (onlyMade) unanswered = context?.outcomes
+      if (isOnlyMade) unanswered = context?.outcomes
       // graphql-http would search each value for errors, which takes longer than the rest of JSON.stringify.
       const text = JSON.stringify(result)
       // Escaped and non-ASCII characters take more bytes than were counted.
@@ -200,19 +203,20 @@ const MOST_FIELDS = 2_000
 /** Whether a mutation's answer needs more than its rows and the single rows that they name. */
 const answersMuch = ({ rows, fields }: Measure): boolean => rows > 0 || fields > MOST_FIELDS
 
-/** The only field of a mutation. Several fields are each answered before the next one changes something. */
-const onlyFieldOf = ({ selectionSet: { selections } }: OperationDefinitionNode): FieldNode | undefined =>
-  selections.length === 1 && selections[0]!.kind === Kind.FIELD ? selections[0] : undefined
-
-/** A document that makes the mutation and answers only the name of its type. */
-const withoutAnswer = (document: DocumentNode, made: FieldNode): DocumentNode => ({
-  ...document,
-  definitions: document.definitions.map(definition =>
-    definition.kind === Kind.OPERATION_DEFINITION && definition.selectionSet.selections[0] === made
-      ? { ...definition, selectionSet: { ...TYPENAME, selections: [{ ...made, selectionSet: TYPENAME }] } }
-      : definition,
-  ),
-})
+/**
+ * A document that makes the mutations and answers only the names of their types. The answer to several is then read when
+ * the last one is made.
+ */
+const withoutAnswers = (document: DocumentNode, schema: GraphQLSchema): DocumentNode => {
+  const types = new TypeInfo(schema)
+  const Field = {
+    enter: (node: FieldNode) =>
+      node.selectionSet && types.getParentType() === schema.getMutationType()
+        ? { ...node, selectionSet: TYPENAME }
+        : undefined,
+  }
+  return visit(document, visitWithTypeInfo(types, { Field }))
+}
 
 const TYPENAME: SelectionSetNode = {
   kind: Kind.SELECTION_SET,

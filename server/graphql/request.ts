@@ -1,5 +1,6 @@
 import { TidingsError } from '../../shared/errors.ts'
 import type { AccessToken } from '../domain/permissions.ts'
+import type { Redelivering, Redelivery } from '../domain/redelivery.ts'
 
 // The messages to and from a process that answers queries.
 
@@ -11,15 +12,18 @@ export type GraphqlRequest = {
   body: string
   token: AccessToken
   requestId: string
-  /** For a subscription: what it asks at this moment. */
-  follow?: Follow
+  /** What is to be done for it instead of answering its document. */
+  task?: Task
 }
 
-/**
- * The results of some deliveries, of those that the selector matches; or the ids of those that may have changed since
- * the event with this id.
- */
-export type Follow = { ids: string[] } | { since: string }
+/** Reads for a request in several steps; the results are lines of JSON or of ids. */
+export type Task =
+  /** The results of a subscription for some deliveries, of those that its selector matches. */
+  | { kind: 'changed'; ids: string[] }
+  /** The ids of the deliveries that a subscription may have missed since the event with this id. */
+  | { kind: 'missed'; since: string }
+  /** A page of deliveries to send again. */
+  | { kind: 'redelivery'; asked: Redelivering; soFar: Redelivery }
 
 export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | Buffer | null }
 

@@ -14,15 +14,14 @@ import { isPassing } from '../database/patience.ts'
 import { deliveries } from '../domain/resources.ts'
 import { visibleTo } from '../domain/visibility.ts'
 import { leastIdAt } from '../live/changes.ts'
-import type { Log } from '../log.ts'
 import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
 import { checkJson } from './body-limits.ts'
 import { BUDGET, type Budget } from './budget.ts'
 import { type Context, createContext, type Service } from './context.ts'
 import type { Documents } from './documents.ts'
-import { asGraphqlError, presentError } from './errors.ts'
-import { type Follow, type GraphqlAnswer, type GraphqlRequest, hungUp } from './request.ts'
+import type { presentError } from './errors.ts'
+import type { GraphqlRequest, Task } from './request.ts'
 import { variablesNotGiven } from './variables.ts'
 
 /** A longer document is not cached, and would be parsed for every change. */
@@ -38,34 +37,38 @@ const LAST_EVENT_ID = 'Last-Event-ID'
 /** A stream ends when its client leaves more than a mebibyte unread, so one answer is smaller. */
 export const SUBSCRIPTION_BUDGET = { ...BUDGET, bytes: 1_000_000 }
 
-type Asked = { document: DocumentNode; operationName?: string | null; variableValues: Record<string, unknown> | null }
-type Answering = {
+type Tools = {
   schema: GraphQLSchema
   service: Service
-  log: Log
   documents: Documents
   /** Of `SUBSCRIPTION_BUDGET`. */
   budget: Budget
-  /** Aborts when nobody waits for the answer any more. */
-  gone: AbortSignal
+  present: ReturnType<typeof presentError>
 }
+type Asked = { document: DocumentNode; operationName?: string | null; variableValues: Record<string, unknown> | null }
 
 /**
- * Answers what a subscription asks at one moment within the budget of one request. The body of an
- * answer with status 200 has a line for each delivery: its result in JSON, or its id. Status 204: the request is no
- * valid subscription. The body of any other status is the result, in JSON, with which the subscription ends.
+ * What a subscription says of some deliveries, as they are now and as its token sees them: a result in JSON for each
+ * that its selector matches; or the ids of deliveries that it may have missed. Undefined if the request is no valid
+ * subscription. Throws what ends the subscription.
  */
-export const answerSubscription = async (
+export const followed = async (
   request: GraphqlRequest,
-  follow: Follow,
-  { schema, service, log, documents, budget, gone }: Answering,
-): Promise<GraphqlAnswer & { codes: Set<unknown> }> => {
+  task: Extract<Task, { kind: 'changed' | 'missed' }>,
+  { schema, service, documents, budget, present }: Tools,
+): Promise<string[] | undefined> => {
   const { token, requestId } = request
-  const codes = new Set<unknown>()
-  const present = presentError(requestId, log)
+  const { database, tools } = service
   const asked = await subscriptionIn(request, documents)
-  if (!asked) return { status: 204, headers: {}, body: '', codes }
+  if (!asked) return undefined
   const contextValue = createContext(service, token, requestId, { budget })
+  const selector = await selectorOf(schema, asked, contextValue)
+  const now = tools.clock.now()
+  const read = async (condition: object): Promise<Row[]> => {
+    const related = visibleTo(token)
+    const query = { selector: alsoMatching(condition, selector) }
+    return (await find(database.knex, deliveries, query, related(deliveries), { related, now, meter: budget })).rows
+  }
   const answer = async (row: Row): Promise<string> => {
     const result = (await execute({
       schema,
@@ -78,30 +81,11 @@ export const answerSubscription = async (
     if (away >= 0) throw result.errors![away]
     return JSON.stringify({ ...result, ...(errors && { errors }) })
   }
-  const work = async (): Promise<string[]> => {
-    const selector = await selectorOf(schema, asked, contextValue)
-    const read = async (condition: object): Promise<Row[]> => {
-      const related = visibleTo(token)
-      const options = { related, now: service.tools.clock.now(), meter: budget }
-      const query = { selector: alsoMatching(condition, selector) }
-      return (await find(service.database.knex, deliveries, query, related(deliveries), options)).rows
-    }
-    if ('ids' in follow) return Promise.all((await read({ id: { $in: follow.ids } })).map(answer))
-    const missed = await read(changedSince(follow.since, service.tools.clock.now())).catch(error => {
-      throw isPassing(error) ? error : badInput(LAST_EVENT_ID, `the missed changes cannot be found: ${error.message}`)
-    })
-    return missed.map(({ id }) => String(id))
-  }
-  try {
-    if (gone.aborted) throw hungUp()
-    gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
-    const lines = await budget.within(work, BUDGET.timeMs)
-    return { status: 200, headers: {}, body: lines.join('\n'), codes }
-  } catch (error) {
-    const shown = present(asGraphqlError(error))
-    codes.add(shown.extensions.code)
-    return { status: 400, headers: {}, body: JSON.stringify({ errors: [shown] }), codes }
-  }
+  if (task.kind === 'changed') return Promise.all((await read({ id: { $in: task.ids } })).map(answer))
+  const missed = await read(changedSince(task.since, now)).catch(error => {
+    throw isPassing(error) ? error : badInput(LAST_EVENT_ID, `the missed changes cannot be found: ${error.message}`)
+  })
+  return missed.map(({ id }) => String(id))
 }
 
 const subscriptionIn = async (request: GraphqlRequest, documents: Documents): Promise<Asked | undefined> => {

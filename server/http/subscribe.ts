@@ -4,7 +4,7 @@ import { REQUEST_MS, unavailable } from '../database/patience.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { Service } from '../graphql/context.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
-import type { Follow, GraphqlRequest } from '../graphql/request.ts'
+import type { GraphqlRequest, Task } from '../graphql/request.ts'
 import { Stream } from '../live/stream.ts'
 import type { Log } from '../log.ts'
 import type { ReaderAnswer } from '../readers/readers.ts'
@@ -29,9 +29,9 @@ export const subscribing =
     if (!mayBeSubscription(request)) return false
     const present = presentError(requestId, log)
     const told = (error: unknown): string => JSON.stringify({ errors: [present(asGraphqlError(error))] })
-    const ask = async (token: AccessToken, follow: Follow, giveUpAt: number, gone: AbortSignal) => {
+    const ask = async (token: AccessToken, task: Task, giveUpAt: number, gone: AbortSignal) => {
       const terms = { now: tools.clock.now(), giveUpAt, gone }
-      const { status, codes, body } = (await readers.ask({ ...request, token, follow }, terms)) as ReaderAnswer
+      const { status, codes, body } = (await readers.ask({ ...request, token, task }, terms)) as ReaderAnswer
       if (codes.has('UNAVAILABLE')) throw unavailable()
       const text = Buffer.concat(body).toString()
       if (status === 204) return undefined
@@ -46,12 +46,12 @@ export const subscribing =
     let missed: string[] = []
     try {
       // What cannot be answered is refused at once.
-      const first = await ask(token, { ids: [NOBODY] }, giveUpAt, gone)
+      const first = await ask(token, { kind: 'changed', ids: [NOBODY] }, giveUpAt, gone)
       if (!first) return false
       if ('refusal' in first) return complete(first.refusal)
       await live.ready(token.id, giveUpAt)
       if (since !== '') {
-        const found = await ask(token, { since }, giveUpAt, gone)
+        const found = await ask(token, { kind: 'missed', since }, giveUpAt, gone)
         if (!found || 'refusal' in found) return complete(found?.refusal)
         missed = found.lines
       }
@@ -67,7 +67,8 @@ export const subscribing =
     live.subscribe({
       key,
       token,
-      answer: async (token, ids, gone) => (await ask(token, { ids }, performance.now() + REQUEST_MS, gone))!,
+      answer: async (token, ids, gone) =>
+        (await ask(token, { kind: 'changed', ids }, performance.now() + REQUEST_MS, gone))!,
       told,
       missed,
       stream: open(),

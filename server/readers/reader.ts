@@ -8,7 +8,7 @@ import { createDocuments } from '../graphql/documents.ts'
 import { nameOfOperation } from '../graphql/operation-name.ts'
 import { type GraphqlAnswer, hungUp } from '../graphql/request.ts'
 import { createSchema } from '../graphql/schema.ts'
-import { answerSubscription, SUBSCRIPTION_BUDGET } from '../graphql/subscription.ts'
+import { answerTask, budgetOf } from '../graphql/task.ts'
 import { createLog } from '../log.ts'
 import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
 
@@ -69,7 +69,7 @@ const start = (message: Start): void => {
   const running = new Map<number, AbortController>()
 
   const answer = async ({ id, request, now, patienceMs, made }: Ask): Promise<void> => {
-    const budget = new Budget(request.follow ? SUBSCRIPTION_BUDGET : BUDGET)
+    const budget = budgetOf(request.task)
     const gone = new AbortController()
     running.set(id, gone)
     const session = idle.pop() ?? openSession(message)
@@ -78,8 +78,8 @@ const start = (message: Start): void => {
     // The part of the service that queries need.
     const service = { database: session.database, tools: { clock: { now: () => now } } } as unknown as Service
     const answering = { schema, service, log, documents, budget, gone: gone.signal }
-    const answered: (GraphqlAnswer & { codes: Set<unknown> }) | undefined = request.follow
-      ? await answerSubscription(request, request.follow, answering)
+    const answered: (GraphqlAnswer & { codes: Set<unknown> }) | undefined = request.task
+      ? await answerTask(request, request.task, answering)
       : await answerGraphql(request, {
           ...answering,
           giveUpAt: performance.now() + patienceMs,

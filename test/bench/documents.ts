@@ -202,6 +202,28 @@ export const attacks = (prey: Prey): Attack[] => {
         ),
     },
     { ...one('a recovery of every event', RECOVER, { webhookId: owedWebhookId }, admin), isOnce: true },
+    one(
+      'a dry run of sending again what patterns match',
+      REDELIVER,
+      {
+        webhookId: owedWebhookId,
+        query: {
+          selector: {
+            $or: times(40, n => ({ event: { payload: { note: { $regex: `(?i)(\\pL+[^z]?){${n + 20}}!$` } } } })),
+          },
+        },
+      },
+      admin,
+    ),
+    one(
+      'a dry run of sending all again, sorted by what no index has',
+      REDELIVER,
+      {
+        webhookId: owedWebhookId,
+        query: { sort: [{ attemptCount: 'desc' }, { event: { createdAt: 'asc' } }] },
+      },
+      admin,
+    ),
     { ...one('its webhook disabled', DISABLE, { id: owedWebhookId }, admin), isOnce: true },
   ]
 }
@@ -225,6 +247,8 @@ const CREATE_WEBHOOK = `mutation ($organisationIds: [UUID!]) {
   createWebhook(url: "http://127.0.0.1:9/", organisationIds: $organisationIds) { id } }`
 const RECOVER = `mutation ($webhookId: UUID!) {
   recoverDeliveries(webhookId: $webhookId, since: "1971-01-01T00:00:00Z") { __typename } }`
+const REDELIVER = `mutation ($webhookId: UUID!, $query: MangoQuery!) {
+  redeliverMany(webhookId: $webhookId, query: $query, dryRun: true) { queued } }`
 const DISABLE = 'mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { status } }'
 
 const SUBSCRIPTION = 'subscription ($selector: MangoSelector) { deliveries(selector: $selector) { id status } }'

@@ -47,6 +47,17 @@ const readers = (): number[] =>
       }
     })
 
+/** What is done while no query can be answered. */
+const whileFrozen = async <T>(work: () => Promise<T>): Promise<T> => {
+  const all = readers()
+  for (const pid of all) process.kill(pid, 'SIGSTOP')
+  try {
+    return await work()
+  } finally {
+    for (const pid of all) process.kill(pid, 'SIGCONT')
+  }
+}
+
 describeEachEngine('a query that is not small runs in a process of its own', engine => {
   let server: TestServer
   before(async () => {
@@ -213,18 +224,34 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     const { projectId, userId } = await addProject(server.database)
     await addWebhook(server.database.knex, { accessTokenId: admin.id, url: 'http://127.0.0.1:9/' })
     const live = await subscribe(server.url, admin, 'subscription { deliveries { event { deliveries { id } } } }')
-    const all = readers()
-    for (const pid of all) process.kill(pid, 'SIGSTOP')
-    try {
+    await whileFrozen(async () => {
       const submit = `submitProjectReport(projectId: "${projectId}", quarter: "2026-3", submitterId: "${userId}")`
       assert.equal((await server.graphql(`mutation { ${submit} { id } }`, {}, admin)).errors, undefined)
       await sleep(1_500)
       assert.deepEqual(live.events, [])
-    } finally {
-      for (const pid of all) process.kill(pid, 'SIGCONT')
-    }
+    })
     await live.until('a delivery', events => events.length > 0)
     live.leave()
+  })
+
+  it('and so do the answers of several mutations with lists, and what is searched for to be sent again', async () => {
+    const admin = await server.token()
+    const webhookId = await addWebhook(server.database.knex, { accessTokenId: admin.id, url: 'http://127.0.0.1:9/' })
+    const organisation = (name: string) => `upsertOrganisation(name: "${name}") { name projects { id } }`
+    const documents = [
+      `mutation { a: ${organisation('Beta')} ...more } fragment more on Mutation { b: ${organisation('Gamma')} }`,
+      `mutation { redeliverMany(webhookId: "${webhookId}", query: { selector: { status: "dropped" } }) { queued } }`,
+    ]
+    const asked = await whileFrozen(async () => {
+      let answers = 0
+      const asked = documents.map(document => server.graphql(document, {}, admin).finally(() => (answers += 1)))
+      await sleep(1_000)
+      assert.equal(answers, 0)
+      return asked
+    })
+    const [several, search] = await Promise.all(asked)
+    assert.deepEqual(several!.data, { a: { name: 'Beta', projects: [] }, b: { name: 'Gamma', projects: [] } })
+    assert.deepEqual(search!.data, { redeliverMany: { queued: 0 } })
   })
 
   it('where a mutation answers from what it has come to, if it answers much', async () => {
