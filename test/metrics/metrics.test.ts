@@ -91,6 +91,12 @@ describeEachEngine('/metrics', engine => {
     )
   })
 
+  it('is computed once for all who ask at once', async () => {
+    await look()
+    const texts = await Promise.all(Array.from({ length: 20 }, look))
+    assert.ok(new Set(texts).size <= 3)
+  })
+
   it('is what promtool takes for metrics', async t => {
     const { error, status, stdout } = spawnSync('promtool', ['check', 'metrics'], { input: await look() })
     if (error) return t.skip('promtool is not installed')
