@@ -21,7 +21,7 @@ const COMING_MS = 20_000
 /** Deliveries answered in one query, few enough not to delay others. */
 const AT_ONCE = 100
 /** Groups of one token that are answered at once. */
-const MOST_ASKING_A_TOKEN = 4
+const MOST_ASKING_A_TOKEN = 1
 /** The most deliveries that a group has yet to be told, and all groups; beyond that, clients have to reconnect. */
 const MOST_OWED = 10_000
 const MOST_OWED_IN_ALL = 300_000

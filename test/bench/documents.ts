@@ -175,6 +175,10 @@ export const attacks = (prey: Prey): Attack[] => {
     { name: '20 answers of 20 MB that nobody reads', run: url => unread(url, reader, 20) },
     { name: '300 unsigned bodies without their last byte', run: url => withheld(url, 300) },
     {
+      name: '200 clients at once',
+      run: url => subscribed(url, reader, times(200, () => ({ query: '{ viewer { id } }' }))),
+    },
+    {
       name: '200 subscriptions with patterns',
       run: url =>
         subscribed(
