@@ -89,6 +89,18 @@ export const attacks = (prey: Prey): Attack[] => {
       admin,
     ),
     {
+      ...one(
+        '50 × a webhook given 20,000 organisationIds',
+        `mutation ($id: UUID!, $organisationIds: [UUID!]) { ${times(
+          50,
+          n => `a${n}: upsertWebhook(id: $id, organisationIds: $organisationIds) { id }`,
+        ).join(' ')} }`,
+        { id: webhookId, organisationIds },
+        admin,
+      ),
+      isOnce: true,
+    },
+    {
       name: '14 patterns over all users, gone after 1 s',
       requests: times(14, n => ({
         as: reader,
@@ -176,7 +188,12 @@ export const attacks = (prey: Prey): Attack[] => {
     { name: '300 unsigned bodies without their last byte', run: url => withheld(url, 300) },
     {
       name: '200 clients at once',
-      run: url => subscribed(url, reader, times(200, () => ({ query: '{ viewer { id } }' }))),
+      run: url =>
+        subscribed(
+          url,
+          reader,
+          times(200, () => ({ query: '{ viewer { id } }' })),
+        ),
     },
     {
       name: '200 subscriptions with patterns',
