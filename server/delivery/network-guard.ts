@@ -1,8 +1,8 @@
-import { type LookupAddress, lookup as systemLookup } from 'node:dns'
 import { isIP, type LookupFunction, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { buildConnector, errors } from 'undici'
 import { whenArrivedIsRead } from '../arrived.ts'
+import { createLookup, type Lookup } from './names.ts'
 import { tunnel } from './proxy.ts'
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6
@@ -109,13 +109,6 @@ const unmapped = ([address, bits]: Network): Network =>
     ? [address.toIPv4Address(), bits - 96]
     : [address, bits]
 
-/** Resolves a name, as `dns.lookup` does with `all`. */
-export type Lookup = (
-  host: string,
-  options: { all: true },
-  callback: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
-) => void
-
 /** The proxy for requests to a URL, if any. */
 export type ProxyFor = (url: string) => string
 
@@ -129,7 +122,7 @@ export const createGuardedConnector = (
   guard: NetworkGuard,
   {
     connectTimeoutMs,
-    lookup = systemLookup,
+    lookup = createLookup(),
     proxyFor,
   }: { connectTimeoutMs: number; lookup?: Lookup; proxyFor: ProxyFor },
 ): buildConnector.connector => {

@@ -2,13 +2,8 @@ import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { whenArrivedIsRead } from '../arrived.ts'
-import {
-  AddressNotAllowedError,
-  createGuardedConnector,
-  type Lookup,
-  type NetworkGuard,
-  type ProxyFor,
-} from './network-guard.ts'
+import type { Lookup } from './names.ts'
+import { AddressNotAllowedError, createGuardedConnector, type NetworkGuard, type ProxyFor } from './network-guard.ts'
 import type { AttemptResult } from './outcome.ts'
 import { ProxyError } from './proxy.ts'
 import { limitReading, TooLongAnswer } from './read-limit.ts'
@@ -226,6 +221,10 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
   ENOTFOUND: 'dns_error',
   EAI_AGAIN: 'dns_error',
   ENODATA: 'dns_error',
+  ETIMEOUT: 'dns_error',
+  ESERVFAIL: 'dns_error',
+  EBADRESP: 'dns_error',
+  EFORMERR: 'dns_error',
   EPROTO: 'tls_error',
   UND_ERR_HEADERS_OVERFLOW: 'malformed_response',
   UND_ERR_RES_CONTENT_LENGTH_MISMATCH: 'malformed_response',

@@ -4,15 +4,10 @@ import {
   type DocumentNode,
   type ExecutionArgs,
   type ExecutionResult,
-  type FieldNode,
   type GraphQLSchema,
   getOperationAST,
   Kind,
   type OperationDefinitionNode,
-  type SelectionSetNode,
-  TypeInfo,
-  visit,
-  visitWithTypeInfo,
 } from 'graphql'
 import { createHandler, parseRequestParams } from 'graphql-http'
 import { badInput, TidingsError } from '../../shared/errors.ts'
@@ -25,6 +20,7 @@ import { BUDGET, type Budget, overspent } from './budget.ts'
 import { type Carried, type Context, createContext, type Service } from './context.ts'
 import type { Documents } from './documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from './errors.ts'
+import { FieldAnswers, onlyField, type ReadField, withoutAnswers } from './field-answers.ts'
 import type { Measure } from './limits.ts'
 import { nameOfOperation } from './operation-name.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from './request.ts'
@@ -63,6 +59,8 @@ type Answering = {
   isValid?: boolean
   /** The results of a mutation's fields, if it was made and has to be answered. */
   made?: Outcomes | undefined
+  /** Reads the answers of a mutation with several fields elsewhere, if they have lists. */
+  readField?: ReadField | undefined
   /** Called before anything is executed. */
   admit(asked: Asked): Promise<Admitted>
 }
@@ -75,7 +73,7 @@ export type Admitted = Pick<Carried, 'claim' | 'markId' | 'carrying'> | typeof N
 /** Answers a request by GraphQL over HTTP within its budget; undefined for a request that is not admitted. */
 export const answerGraphql = async (
   request: GraphqlRequest,
-  { schema, service, log, documents, budget, giveUpAt, gone, isValid, made, admit }: Answering,
+  { schema, service, log, documents, budget, giveUpAt, gone, isValid, made, readField, admit }: Answering,
 ): Promise<Answered | undefined> => {
   const { token, requestId, url, method, headers, body } = request
   const codes = new Set<unknown>()
@@ -85,8 +83,9 @@ export const answerGraphql = async (
   let brought: Pick<Carried, 'claim' | 'markId' | 'carrying'> = {}
   let isAway = false
   let hasData = true
-  /** Whether the answer of a mutation is read elsewhere. */
-  let isOnlyMade = false
+  /** Whether the answer of a mutation is read elsewhere: when it has ended, or field by field. */
+  let isReadElsewhere = false
+  let fieldAnswers: FieldAnswers | undefined
   let context: Context | undefined
   let unanswered: Outcomes | undefined
   let serialised: string | undefined
@@ -105,7 +104,11 @@ export const answerGraphql = async (
     // graphql's own executor takes a tenth more time for many rows. The schema defers nothing.
     execute: async args => {
       const isRead = made !== undefined || operationOf(args) === 'query'
-      const document = isOnlyMade ? withoutAnswers(args.document, schema) : args.document
+      const document = isReadElsewhere
+        ? withoutAnswers(args.document, schema)
+        : request.field === undefined
+          ? args.document
+          : onlyField(args.document, schema, request.field)
       const work = () => executeInTime({ ...args, document }, isRead, giveUpAt)
       try {
         // A mutation runs to its end, whether or not a client still waits, however long that takes.
@@ -134,8 +137,10 @@ export const answerGraphql = async (
       if (notGiven.length > 0) return notGiven
       if (!(await admitted(operation))) return NOTHING
       const isChange = operation.operation === 'mutation' && !made
-      isOnlyMade = isChange && answersMuch(measured.get(operation)!)
-      context = createContext(service, token, requestId, { ...brought, budget, made })
+      isReadElsewhere = isChange && answersMuch(measured.get(operation)!)
+      fieldAnswers = isReadElsewhere && readField && !isOneField(operation) ? new FieldAnswers(readField) : undefined
+      const onMade = fieldAnswers?.read.bind(fieldAnswers)
+      context = createContext(service, token, requestId, { ...brought, budget, made, onMade })
       return { schema, document, operationName, variableValues: variables, contextValue: context }
     },
     onOperation: (_request, _args, result) => {
@@ -144,9 +149,10 @@ export const answerGraphql = async (
         isAway = 'errors' in result && isUnavailable(result) && !context?.hasChanged
         return undefined
       }
-      if (isOnlyMade) unanswered = context?.outcomes
+      if (isReadElsewhere && !fieldAnswers) unanswered = context?.outcomes
       // graphql-http would search each value for errors, which takes longer than the rest of JSON.stringify.
-      const text = JSON.stringify(result)
+      const text = fieldAnswers?.text(result.data as Record<string, unknown>) ?? JSON.stringify(result)
+      for (const code of fieldAnswers?.codes ?? []) codes.add(code)
       // Escaped and non-ASCII characters take more bytes than were counted.
       if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
       serialised = text
@@ -203,25 +209,9 @@ const MOST_FIELDS = 2_000
 /** Whether a mutation's answer needs more than its rows and the single rows that they name. */
 const answersMuch = ({ rows, fields }: Measure): boolean => rows > 0 || fields > MOST_FIELDS
 
-/**
- * A document that makes the mutations and answers only the names of their types. The answer to several is then read when
- * the last one is made.
- */
-const withoutAnswers = (document: DocumentNode, schema: GraphQLSchema): DocumentNode => {
-  const types = new TypeInfo(schema)
-  const Field = {
-    enter: (node: FieldNode) =>
-      node.selectionSet && types.getParentType() === schema.getMutationType()
-        ? { ...node, selectionSet: TYPENAME }
-        : undefined,
-  }
-  return visit(document, visitWithTypeInfo(types, { Field }))
-}
-
-const TYPENAME: SelectionSetNode = {
-  kind: Kind.SELECTION_SET,
-  selections: [{ kind: Kind.FIELD, name: { kind: Kind.NAME, value: '__typename' } }],
-}
+/** Whether a mutation has one field, and its answer can be read when it has ended. */
+const isOneField = ({ selectionSet: { selections } }: OperationDefinitionNode): boolean =>
+  selections.length === 1 && selections[0]!.kind === Kind.FIELD
 
 /** The field that a mutation asks for. */
 const operationNamed = ({ document, operationName }: ExecutionArgs): string =>

@@ -67,6 +67,8 @@ export type Context = Service & {
   entry: Audited | undefined
   /** The results of a mutation's fields, by their names in the answer, if another process made the mutation. */
   outcomes: Outcomes
+  /** Called with the name and the result of each field of a mutation, before the next one. */
+  onMade: ((name: string, outcome: unknown) => Promise<void>) | undefined
   /** Whether to answer only from `outcomes` and change nothing. */
   isMade: boolean
   budget: Budget
@@ -103,6 +105,7 @@ export type Carried = {
   carrying?: CarryingSignature | undefined
   /** The results of its mutations, if they were made and have to be answered. */
   made?: Outcomes | undefined
+  onMade?: Context['onMade']
   budget?: Budget
 }
 
@@ -110,7 +113,7 @@ export const createContext = (
   service: Service,
   token: AccessToken,
   requestId: string,
-  { claim, markId, carrying, made, budget = new Budget() }: Carried = {},
+  { claim, markId, carrying, made, onMade, budget = new Budget() }: Carried = {},
 ): Context => {
   const { database, tools, loop } = service
   const { knex } = database
@@ -176,6 +179,7 @@ export const createContext = (
     claim,
     entry: undefined,
     outcomes: { ...made },
+    onMade,
     isMade: made !== undefined,
     hasChanged: made !== undefined,
     budget,

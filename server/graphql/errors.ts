@@ -1,5 +1,6 @@
 import { type ExecutionResult, GraphQLError } from 'graphql'
 import { badInput, extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
+import type { ErrorCode } from '../../shared/vocabulary.ts'
 import { CommitInDoubt, isPassing, unavailable } from '../database/patience.ts'
 import { type Log, logSeldom } from '../log.ts'
 import { MangoError } from '../mango/error.ts'
@@ -61,6 +62,17 @@ const NOT_ALL =
 const UNTOLD =
   'The database was lost before this could be answered. Changes made by then are done. ' +
   'Check before you send it again, or send it again under its Idempotency-Key.'
+
+/** The error that another process has shown. */
+export const errorShown = ({ message, extensions }: ErrorShown): TidingsError => {
+  const { code, requestId: _, ...details } = extensions
+  return new TidingsError(code, message, details)
+}
+
+type ErrorShown = {
+  message: string
+  extensions: ConstructorParameters<typeof TidingsError>[2] & { code: ErrorCode; requestId: string }
+}
 
 /** Whether a result consists only of UNAVAILABLE errors. */
 export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>

@@ -12,6 +12,8 @@ export type GraphqlRequest = {
   body: string
   token: AccessToken
   requestId: string
+  /** Of a mutation with several fields: the one to answer, by its name in the answer. */
+  field?: string
   /** What is to be done for it instead of answering its document. */
   task?: Task
 }

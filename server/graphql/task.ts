@@ -1,18 +1,17 @@
 import type { GraphQLSchema } from 'graphql'
-import { TidingsError } from '../../shared/errors.ts'
 import { REQUEST_MS } from '../database/patience.ts'
 import { type RedeliveryPage, redeliveryPage } from '../domain/redelivery.ts'
 import type { Log } from '../log.ts'
 import type { ReaderAnswer } from '../readers/readers.ts'
-import { BUDGET, Budget } from './budget.ts'
+import { BUDGET, BUDGET_HERE, Budget } from './budget.ts'
 import type { Context, Service } from './context.ts'
 import type { Documents } from './documents.ts'
-import { asGraphqlError, presentError } from './errors.ts'
+import { asGraphqlError, errorShown, presentError } from './errors.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Task } from './request.ts'
 import { followed, SUBSCRIPTION_BUDGET } from './subscription.ts'
 
-export const budgetOf = (task: Task | undefined): Budget =>
-  new Budget(task && task.kind !== 'redelivery' ? SUBSCRIPTION_BUDGET : BUDGET)
+export const budgetOf = ({ task, field }: GraphqlRequest): Budget =>
+  new Budget(field !== undefined ? BUDGET_HERE : task && task.kind !== 'redelivery' ? SUBSCRIPTION_BUDGET : BUDGET)
 
 type Answering = {
   schema: GraphQLSchema
@@ -25,8 +24,8 @@ type Answering = {
 }
 
 /**
- * Does a task within the budget of one request. Status 200: the body has a line for each result. Status 204: the request
- * is not what the task is for. Any other status: the body is a GraphQL result in JSON, with the error.
+ * Does a task within the budget of one request. Status 200: the body has a line for each result. Status 204: the
+ * request is not what the task is for. Any other status: the body is a GraphQL result in JSON, with the error.
  */
 export const answerTask = async (
   request: GraphqlRequest,
@@ -67,7 +66,5 @@ export const findRedeliveryPage = async (
   const { status, body } = (await readers.ask(asked, terms)) as ReaderAnswer
   const told = JSON.parse(Buffer.concat(body).toString())
   if (status === 200) return told
-  const [{ message, extensions }] = told.errors
-  const { code, requestId: _, ...details } = extensions
-  throw new TidingsError(code, message, details)
+  throw errorShown(told.errors[0])
 }

@@ -17,6 +17,7 @@ import { BUDGET_HERE, Budget } from '../graphql/budget.ts'
 import type { Service } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
+import { fieldAnswerOf, type ReadField } from '../graphql/field-answers.ts'
 import { nameOfOperation } from '../graphql/operation-name.ts'
 import type { GraphqlRequest } from '../graphql/request.ts'
 import { isSmall } from '../graphql/small.ts'
@@ -84,6 +85,15 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
       if (operation.operation === 'mutation') return method === 'POST' ? admitMutation() : {}
       return isSmall(operation, variables, token) ? {} : NOT_HERE
     }
+    const readField: ReadField = async (field, outcome) => {
+      const gone = new AbortController().signal
+      const terms = { made: { [field]: outcome }, giveUpAt: performance.now() + REQUEST_MS, gone }
+      const asked = service.readers.ask({ ...request, field }, { now: service.tools.clock.now(), ...terms })
+      const read = await asked.catch(error => {
+        throw isUnavailable(error) ? notRead() : error
+      })
+      return fieldAnswerOf(field, read as ReaderAnswer)
+    }
     const answerHere = (isValid: boolean) => {
       const budget = new Budget(BUDGET_HERE)
       const { signal } = gone
@@ -96,6 +106,7 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
         giveUpAt,
         gone: signal,
         isValid,
+        readField,
         admit,
       })
     }

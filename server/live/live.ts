@@ -21,7 +21,7 @@ const COMING_MS = 20_000
 /** Deliveries answered in one query, few enough not to delay others. */
 const AT_ONCE = 100
 /** Groups of one token that are answered at once. */
-const MOST_ASKING_A_TOKEN = 1
+const MOST_ASKING_A_TOKEN = 4
 /** The most deliveries that a group has yet to be told, and all groups; beyond that, clients have to reconnect. */
 const MOST_OWED = 10_000
 const MOST_OWED_IN_ALL = 300_000
@@ -197,7 +197,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
 
   /** A subscriber that has caught up joins the group with the same subscription. */
   const joinOthers = (group: Group): void => {
-    if (group.id === group.key || isBehind(group)) return
+    if (group.id === group.key || groups.get(group.id) !== group || isBehind(group)) return
     const others = groups.get(group.key)
     if (others && isBehind(others)) return
     groups.delete(group.id)

@@ -69,7 +69,7 @@ const start = (message: Start): void => {
   const running = new Map<number, AbortController>()
 
   const answer = async ({ id, request, now, patienceMs, made }: Ask): Promise<void> => {
-    const budget = budgetOf(request.task)
+    const budget = budgetOf(request)
     const gone = new AbortController()
     running.set(id, gone)
     const session = idle.pop() ?? openSession(message)

@@ -44,6 +44,7 @@ export const resumable = <Args extends object, Outcome>(
     context.entry = { ...entryOf(context.token.id, context.requestId, info.fieldName, given(args)), madeBy }
     const outcome = await work(given(args) as Args, context, claim?.enter(name) as Outcome | undefined)
     outcomes[name] = outcome
+    await context.onMade?.(name, outcome)
     return answer(outcome, context)
   })
 
