@@ -8,10 +8,13 @@ export class TooLongAnswer extends Error {
   }
 }
 
+/** The most TLS sessions that a server may offer on a connection; most offer two. */
+const MOST_SESSIONS = 16
+
 /**
  * Makes a connector whose connections end after they have read more than `limit` bytes since their last request began.
  * Counts on the connection, so that parts which a parser skips count too: chunk extensions, blank lines, a reason
- * phrase, repeated 1XX answers.
+ * phrase, repeated 1XX answers. TLS sessions, which are no data of the connection, are counted by themselves.
  */
 export const limitReading =
   (connect: buildConnector.connector, limit: number): buildConnector.connector =>
@@ -35,4 +38,9 @@ const countReading = (socket: Socket, limit: number): void => {
     if (read - before > limit) process.nextTick(() => socket.destroy(new TooLongAnswer(limit)))
   }
   socket.prependListener('readable', count)
+  let sessions = 0
+  socket.on('session', () => {
+    sessions += 1
+    if (sessions === MOST_SESSIONS) socket.destroy(new TooLongAnswer(limit))
+  })
 }

@@ -1,9 +1,17 @@
 import assert from 'node:assert/strict'
+import { spawn, spawnSync } from 'node:child_process'
+import { mkdtempSync, writeFileSync } from 'node:fs'
 import { createServer, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, describe, it, type TestContext } from 'node:test'
+import { getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
 import { createSender } from '../../server/delivery/send.ts'
+import { eventually } from '../support/eventually.ts'
+import { freePort } from '../support/ports.ts'
 import { listening } from './listening.ts'
+import { cert, key } from './localhost-certificate.ts'
 
 const sender = createSender({ guard: createNetworkGuard({ allow: ['127.0.0.0/8'] }), attemptTimeoutMs: 10_000 })
 after(() => sender.close())
@@ -52,6 +60,33 @@ describe('an attempt reads 16 KiB and ends', () => {
       assert.ok(seen.bytes < BUFFERED, `${seen.bytes} bytes were taken`)
     })
   }
+
+  it('of TLS sessions', async t => {
+    if (spawnSync('openssl', ['version']).status !== 0) return t.skip('openssl is not installed')
+    const before = getCACertificates('default')
+    setDefaultCACertificates([...before, cert])
+    t.after(() => setDefaultCACertificates(before))
+    const files = mkdtempSync(join(tmpdir(), 'tidings-tls-'))
+    writeFileSync(join(files, 'both.pem'), `${cert}\n${key}\n`)
+    const port = await freePort()
+    const given = [
+      '-accept',
+      `127.0.0.1:${port}`,
+      '-cert',
+      join(files, 'both.pem'),
+      '-tls1_3',
+      '-num_tickets',
+      '2000000',
+    ]
+    const server = spawn('openssl', ['s_server', '-quiet', ...given], { stdio: ['pipe', 'ignore', 'ignore'] })
+    t.after(() => server.kill('SIGKILL'))
+    const attempt = () => sender.send({ url: `https://localhost:${port}/`, headers: {}, body: '{}' })
+    const listens = (answer: Awaited<ReturnType<typeof attempt>>) =>
+      answer.kind === 'response' || answer.reason !== 'connection_refused'
+    const answer = await eventually('an answer of openssl', attempt, listens)
+    assert.equal(answer.kind === 'failure' && answer.reason, 'malformed_response')
+    assert.ok(answer.durationMs < 5_000, `took ${answer.durationMs} ms`)
+  })
 
   it('each of its own, however many a connection has carried', async t => {
     const answered = 'x'.repeat(10_000)
