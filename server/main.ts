@@ -47,7 +47,7 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   const metrics = createMetrics()
   const tracer = await loadTracer(process.env, log)
   if (tracer) traceWith(tracer)
-  const state: ServerState = { isOpen: false, isStopping: false }
+  const state: ServerState = { isOpen: false, isStopping: false, isClosed: false }
   const isStopping = () => state.isStopping
   let running: Running | undefined
   let membership: Membership | undefined
@@ -87,7 +87,13 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   ready.catch(error => log.fatal({ err: error }, 'the server cannot start'))
   const stop = async (): Promise<void> => {
     state.isStopping = true
-    const closed = door.close(config.behindProxy ? PROXY_IDLE_MS : 0)
+    const doorClosed = Promise.withResolvers<void>()
+    const closed = door.close(config.behindProxy ? PROXY_IDLE_MS : 0, () => {
+      state.isClosed = true
+      doorClosed.resolve()
+    })
+    // A process that is busy with other work meanwhile accepts late, and resets what it has not accepted.
+    await Promise.race([doorClosed.promise, closed])
     const answered = Promise.race([closed, sleep(REQUESTS_MS, undefined, { ref: false })])
     await ready.catch(() => {})
     await running?.stop(answered)

@@ -61,7 +61,7 @@ const serveOperations = (app: Koa, { metrics, state }: Tools): void => {
 /** The middleware of every request. */
 const appWith = ({ config, log, metrics, state }: Tools): Koa => {
   const app = new Koa()
-  app.use(closeIfStopping(state))
+  app.use(closeIfClosed(state))
   app.use(dropStalled(log))
   app.use(closeUnread())
   app.use(requestId({ log, behindProxy: config.behindProxy, onAnswered: metrics.answered }))
@@ -69,12 +69,15 @@ const appWith = ({ config, log, metrics, state }: Tools): Koa => {
   return app
 }
 
-/** While the server stops, each connection ends after the present answer. */
-const closeIfStopping =
+/**
+ * Once the server has stopped to listen, each connection ends after the present answer. Before, a proxy would open
+ * another one here, which the end of listening resets.
+ */
+const closeIfClosed =
   (state: ServerState): Middleware =>
   async (ctx, next) => {
     await next()
-    if (state.isStopping) ctx.set('Connection', 'close')
+    if (state.isClosed) ctx.set('Connection', 'close')
   }
 
 /** The middleware of requests to the API once the server is ready, in order. */

@@ -37,8 +37,9 @@ export type Door = {
    * Stops listening, and resolves when the last connection has ended.
    *
    * @param idleMs how long idle connections stay open, so that a request just sent on one is answered
+   * @param onClosed called when it has stopped to listen
    */
-  close(idleMs: number): Promise<void>
+  close(idleMs: number, onClosed?: () => void): Promise<void>
   /** Ends what connections are left. */
   end(): void
 }
@@ -54,7 +55,7 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
       opening ??= listen(handler, at, log)
       opened = await opening
     },
-    async close(idleMs) {
+    async close(idleMs, onClosed) {
       isClosed = true
       const listening = await opening?.catch(() => undefined)
       if (!listening) return
@@ -63,6 +64,7 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
       const closed = Promise.all(servers.map(server => new Promise<void>(resolve => server.once('close', resolve))))
       // `close` of an HTTP server would also close idle connections.
       for (const server of servers) NetServer.prototype.close.call(server)
+      onClosed?.()
       await Promise.race([closed, sleep(idleMs, undefined, { ref: false })])
       for (const server of servers) server.close()
       const closing = setInterval(() => listening.closeUnused(), CLOSE_IDLE_EACH_MS)

@@ -7,6 +7,8 @@ export type ServerState = {
   service?: Service
   isOpen: boolean
   isStopping: boolean
+  /** Whether it accepts no connections any more. */
+  isClosed: boolean
   /** Why this process does not match the others. */
   fault?: () => string | undefined
 }
