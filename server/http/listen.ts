@@ -24,6 +24,8 @@ const FAREWELL_MS = 2_000
 const ACCEPTED_MS = 1_000
 
 const CLOSE_IDLE_EACH_MS = 50
+/** How long a server that stops goes on accepting, if connections come without a pause. */
+const ACCEPT_ALL_MS = 500
 /**
  * Sockets that listen on one port. Node accepts one connection of each in a turn of its event loop, since libuv 1.45:
  * under load, hundreds of new connections would wait for seconds before any handler saw them.
@@ -119,7 +121,8 @@ const listen = async (handler: RequestListener, at: Address, log: Log): Promise<
   return {
     servers,
     async allAccepted() {
-      for (let before = -1; before !== accepted; ) {
+      const until = performance.now() + ACCEPT_ALL_MS
+      for (let before = -1; before !== accepted && performance.now() < until; ) {
         before = accepted
         // Sockets are looked at between two of these.
         await nextTurn()
