@@ -45,7 +45,7 @@ export type Answered = GraphqlAnswer & {
 /** The operation that was found; undefined if the document is not known yet and takes long to parse. */
 export type Asked = { operation: OperationDefinitionNode | undefined; variables: Record<string, unknown> | null }
 
-type Answering = {
+export type Answering = {
   schema: GraphQLSchema
   service: Service
   log: Log

@@ -178,7 +178,8 @@ export const createContext = (
     requestId,
     claim,
     entry: undefined,
-    outcomes: { ...made },
+    // Without a prototype: a client may name a field `__proto__`.
+    outcomes: Object.assign(Object.create(null), made),
     onMade,
     isMade: made !== undefined,
     hasChanged: made !== undefined,

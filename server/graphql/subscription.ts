@@ -16,9 +16,10 @@ import { visibleTo } from '../domain/visibility.ts'
 import { leastIdAt } from '../live/changes.ts'
 import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
+import type { Answering } from './answer.ts'
 import { checkJson } from './body-limits.ts'
-import { BUDGET, type Budget } from './budget.ts'
-import { type Context, createContext, type Service } from './context.ts'
+import { BUDGET } from './budget.ts'
+import { type Context, createContext } from './context.ts'
 import type { Documents } from './documents.ts'
 import type { presentError } from './errors.ts'
 import type { GraphqlRequest, Task } from './request.ts'
@@ -37,12 +38,8 @@ const LAST_EVENT_ID = 'Last-Event-ID'
 /** A stream ends when its client leaves more than a mebibyte unread, so one answer is smaller. */
 export const SUBSCRIPTION_BUDGET = { ...BUDGET, bytes: 1_000_000 }
 
-type Tools = {
-  schema: GraphQLSchema
-  service: Service
-  documents: Documents
-  /** Of `SUBSCRIPTION_BUDGET`. */
-  budget: Budget
+/** `budget`: of `SUBSCRIPTION_BUDGET`. */
+type Tools = Pick<Answering, 'schema' | 'service' | 'documents' | 'budget'> & {
   present: ReturnType<typeof presentError>
 }
 type Asked = { document: DocumentNode; operationName?: string | null; variableValues: Record<string, unknown> | null }

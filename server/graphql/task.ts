@@ -1,27 +1,15 @@
-import type { GraphQLSchema } from 'graphql'
 import { REQUEST_MS } from '../database/patience.ts'
 import { type RedeliveryPage, redeliveryPage } from '../domain/redelivery.ts'
-import type { Log } from '../log.ts'
 import type { ReaderAnswer } from '../readers/readers.ts'
+import type { Answering } from './answer.ts'
 import { BUDGET, BUDGET_HERE, Budget } from './budget.ts'
-import type { Context, Service } from './context.ts'
-import type { Documents } from './documents.ts'
+import type { Context } from './context.ts'
 import { asGraphqlError, errorShown, presentError } from './errors.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Task } from './request.ts'
 import { followed, SUBSCRIPTION_BUDGET } from './subscription.ts'
 
 export const budgetOf = ({ task, field }: GraphqlRequest): Budget =>
   new Budget(field !== undefined ? BUDGET_HERE : task && task.kind !== 'redelivery' ? SUBSCRIPTION_BUDGET : BUDGET)
-
-type Answering = {
-  schema: GraphQLSchema
-  service: Service
-  log: Log
-  documents: Documents
-  budget: Budget
-  /** Aborts when nobody waits for the answer any more. */
-  gone: AbortSignal
-}
 
 /**
  * Does a task within the budget of one request. Status 200: the body has a line for each result. Status 204: the
@@ -30,7 +18,7 @@ type Answering = {
 export const answerTask = async (
   request: GraphqlRequest,
   task: Task,
-  { log, gone, ...answering }: Answering,
+  { log, gone, ...answering }: Pick<Answering, 'schema' | 'service' | 'log' | 'documents' | 'budget' | 'gone'>,
 ): Promise<GraphqlAnswer & { codes: Set<unknown> }> => {
   const { service, budget } = answering
   const present = presentError(request.requestId, log)

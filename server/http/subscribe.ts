@@ -33,8 +33,8 @@ export const subscribing =
       const terms = { now: tools.clock.now(), giveUpAt, gone }
       const { status, codes, body } = (await readers.ask({ ...request, token, task }, terms)) as ReaderAnswer
       if (codes.has('UNAVAILABLE')) throw unavailable()
-      const text = Buffer.concat(body).toString()
       if (status === 204) return undefined
+      const text = Buffer.concat(body).toString()
       return status === 200 ? { lines: text === '' ? [] : text.split('\n') } : { refusal: text }
     }
     const open = (): Stream => {

@@ -4,6 +4,7 @@ import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
 import { patiently } from '../database/patience.ts'
+import { otherWork } from '../database/turn.ts'
 import type { Rider } from '../delivery/rider.ts'
 import { findByApiKeys } from '../domain/access-tokens.ts'
 import { type AccessToken, endOf, requirePermission } from '../domain/permissions.ts'
@@ -25,6 +26,8 @@ const MOST_ASKING_A_TOKEN = 4
 /** The most deliveries that a group has yet to be told, and all groups; beyond that, clients have to reconnect. */
 const MOST_OWED = 10_000
 const MOST_OWED_IN_ALL = 300_000
+/** As many are noted in a few milliseconds, before other work of the process has its turn. */
+const OWED_A_TURN = 20_000
 const MOST_STREAMS = 2_048
 /** The most different subscriptions of one token: each costs a statement for every change. */
 const MOST_QUESTIONS = 256
@@ -136,8 +139,7 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
         const ids = isNeeded ? await changes!.look() : []
         if (isNew) found = sign.ends
         if (isNew || ids.length > 0) quietAt = startedAt + changes!.findAllMs
-        for (const group of groups.values()) for (const id of ids) group.owed.add(id)
-        boundOwed()
+        await oweAll(ids)
         cursor = isNeeded ? startedAt : (sign?.at ?? cursor)
         const isTime = performance.now() - checkedAt >= BEAT_MS && (startedAt < quietAt || hasExpired())
         if (isTime || [...groups.values()].some(({ owed }) => owed.size > 0)) {
@@ -174,6 +176,19 @@ export const createLive = ({ database, clock, log }: { database: Database; clock
   }
 
   const hasExpired = (): boolean => [...groups.values()].some(({ token }) => endOf(token, clock.now()))
+
+  const oweAll = async (ids: readonly string[]): Promise<void> => {
+    let added = 0
+    for (const { owed } of groups.values()) {
+      for (const id of ids) owed.add(id)
+      added += ids.length
+      if (added < OWED_A_TURN) continue
+      added = 0
+      boundOwed()
+      await otherWork()
+    }
+    boundOwed()
+  }
 
   /** Ends the streams of groups that owe too much, those that owe most first. */
   const boundOwed = (): void => {

@@ -268,6 +268,8 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     assert.deepEqual([data.a.name, data.a.projects], ['Alpha', []])
     const found = await server.graphql('{ organisations(query: {selector: {name: {_in: ["Alpha"]}}}) { id } }')
     assert.equal(found.data.organisations.length, 1)
+    const named = await server.graphql('mutation { __proto__: upsertOrganisation(name: "Delta") { projects { id } } }')
+    assert.deepEqual(Object.entries(named.data), [['__proto__', { projects: [] }]])
   })
 })
 
