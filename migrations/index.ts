@@ -12,6 +12,11 @@ import * as auditLog from './0011_audit_log.ts'
 import * as traces from './0012_traces.ts'
 import * as schedule from './0013_schedule.ts'
 import * as reads from './0014_reads.ts'
+import * as signing from './0015_signing.ts'
+import * as pull from './0016_pull.ts'
+import * as attemptEvidence from './0017_attempt_evidence.ts'
+import * as recovery from './0018_recovery.ts'
+import * as endedWebhooks from './0019_ended_webhooks.ts'
 
 export type Migration = {
   /** Every statement can be repeated, so that the next run continues one that was killed. */
@@ -40,4 +45,9 @@ export const migrations: Record<string, Migration> = {
   '0012_traces': traces,
   '0013_schedule': schedule,
   '0014_reads': reads,
+  '0015_signing': signing,
+  '0016_pull': pull,
+  '0017_attempt_evidence': attemptEvidence,
+  '0018_recovery': recovery,
+  '0019_ended_webhooks': endedWebhooks,
 }

@@ -40,6 +40,8 @@ export type Config = {
   logLevel: string
   /** The address of `/metrics` and the health routes, if it is not the public one. */
   operations: { host: string; port: number } | undefined
+  /** Opens `/metrics` on the public port to whoever has it. */
+  metricsToken: string | undefined
 }
 
 /** All faults of the environment at once. */
@@ -65,7 +67,7 @@ const MISSING: Record<string, string> = {
   TIDINGS_MASTER_KEY: 'is missing; make one with: openssl rand -base64 32',
 }
 
-const SECRETS = ['TIDINGS_MASTER_KEY', 'TIDINGS_DATABASE_URL']
+const SECRETS = ['TIDINGS_MASTER_KEY', 'TIDINGS_DATABASE_URL', 'TIDINGS_METRICS_TOKEN']
 
 const url = z
   .string()
@@ -146,7 +148,10 @@ const environment = z.object({
     .describe('waits in seconds between the attempts at a delivery, separated by commas; for tests'),
   TIDINGS_RATE_LIMIT: integer(0, 10_000_000)
     .default(60_000)
-    .describe('requests a minute for each access token, over all processes; 0 for no limit'),
+    .describe(
+      'requests a minute for each access token, over all processes, each of which takes up to 1 % in advance; ' +
+        '0 for no limit',
+    ),
   TIDINGS_CONCURRENCY: integer(1, 10_000).default(512).describe('the most attempts in flight in each process'),
   TIDINGS_API_CONNECTIONS: integer(2, 1_000)
     .default(12)
@@ -164,6 +169,17 @@ const environment = z.object({
     .optional()
     .describe('the port for operations, which serves `/metrics` and the health checks instead of the public port'),
   TIDINGS_METRICS_HOST: z.string().default('127.0.0.1').describe('the address of `TIDINGS_METRICS_PORT`'),
+  TIDINGS_METRICS_TOKEN: z
+    .string()
+    .regex(
+      /^[\x21-\x7e]{16,}$/,
+      'is not a token of at least 16 printable characters; make one with: openssl rand -hex 32',
+    )
+    .optional()
+    .describe(
+      'opens `/metrics` on the public port to requests with `Authorization: Bearer` and this token; without it, ' +
+        'only loopback and private addresses that come through no proxy get it',
+    ),
   TIDINGS_LOG_LEVEL: z
     .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])
     .default('info')
@@ -275,6 +291,7 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
     operations: values.TIDINGS_METRICS_PORT
       ? { host: values.TIDINGS_METRICS_HOST, port: values.TIDINGS_METRICS_PORT }
       : undefined,
+    metricsToken: values.TIDINGS_METRICS_TOKEN,
   }
 }
 

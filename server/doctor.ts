@@ -2,11 +2,13 @@ import { lookup } from 'node:dns/promises'
 import { existsSync, statSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { isIP } from 'node:net'
+import { databaseFile } from '../shared/database-url.ts'
 import { type Config, ConfigError, ownUrl, type Role, readConfig } from './config.ts'
 import { connect, type Database, rows } from './database/connect.ts'
 import { isDenied, migrate, newerSchema, type SchemaState, schemaState } from './database/migrate.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
+import { openCarried } from './domain/webhook-requests.ts'
 import { type LiveProcess, liveProcesses, namesOf } from './keys/master-keys.ts'
 import { createSealer, type Sealer } from './keys/seal.ts'
 
@@ -60,6 +62,8 @@ export type ContentFacts = {
   signingKeys: { number: number; closedKids: string[] }
   /** `admins` are neither revoked nor expired. */
   accessTokens: { admins: number; allOpen: boolean }
+  /** Webhooks with a secret or static headers. `closed`: for each master key that is not here, how many, and one. */
+  webhookSecrets: { number: number; closed: { number: number; exampleId: string }[] }
   /** The names of master keys: those of this environment, of which the first seals, and those in use. */
   masterKeys: { own: string[]; used: string[] }
   processes: LiveProcess[]
@@ -113,10 +117,10 @@ export const inspectInstallation = async (env: NodeJS.ProcessEnv, endpoint?: URL
 }
 
 const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
-  const isFile = config.databaseUrl.startsWith('sqlite:')
-  const url = isFile ? config.databaseUrl : withoutPassword(config.databaseUrl)
+  const file = databaseFile(config.databaseUrl)
+  const url = file === undefined ? withoutPassword(config.databaseUrl) : config.databaseUrl
   // Connecting would create the file.
-  if (isFile && !existsSync(config.databaseUrl.slice('sqlite:'.length))) return { url, state: 'absent' }
+  if (file !== undefined && !existsSync(file)) return { url, state: 'absent' }
   let database: Database
   try {
     database = await connect(config.databaseUrl)
@@ -140,7 +144,7 @@ const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
       pendingMigrations: schema.pending,
       newerSchema: schema.tooNew.length > 0 ? newerSchema(schema.tooNew).message : undefined,
       lacking,
-      openFileMode: isFile ? openModeOf(config.databaseUrl.slice('sqlite:'.length)) : undefined,
+      openFileMode: file === undefined ? undefined : openModeOf(file),
       clockAheadMs: await clockAhead(database),
       contents:
         schema.pending.length + schema.tooNew.length + lacking.length > 0
@@ -235,6 +239,7 @@ const inspectContents = async (database: Database, { masterKeys }: Config): Prom
   return {
     signingKeys: await inspectSigningKeys(database, sealer),
     accessTokens: { admins: await countAdmins(database), allOpen: await allSecretsOpen(database, sealer) },
+    webhookSecrets: await inspectWebhookSecrets(database, sealer),
     masterKeys: { own: namesOf(masterKeys), used },
     processes: await liveProcesses(database.knex),
     overdue: await inspectQueue(database),
@@ -276,6 +281,21 @@ const allSecretsOpen = async (database: Database, sealer: Sealer): Promise<boole
   return [...tokens.values()].every(token => opens(() => openApiSecret(sealer, token)))
 }
 
+/** As for access tokens, one for each master key. */
+const inspectWebhookSecrets = async (database: Database, sealer: Sealer): Promise<ContentFacts['webhookSecrets']> => {
+  const samples = await rows<{ number: number; id: string; request_sealed: string }>(
+    database.knex,
+    `SELECT s.number, w.id, w.request_sealed FROM webhooks w JOIN (
+       SELECT COUNT(*) AS number, MIN(id) AS id FROM webhooks WHERE request_sealed IS NOT NULL
+       GROUP BY SUBSTR(request_sealed, 1, 12)) s ON s.id = w.id`,
+  )
+  const closed = samples.filter(({ id, request_sealed }) => !opens(() => openCarried(sealer, id, request_sealed)))
+  return {
+    number: samples.reduce((sum, { number }) => sum + Number(number), 0),
+    closed: closed.map(({ number, id }) => ({ number: Number(number), exampleId: id })),
+  }
+}
+
 /** A running loop takes due deliveries within about a second. */
 const OVERDUE_MS = 60_000
 
@@ -289,7 +309,7 @@ const inspectQueue = async (database: Database): Promise<ContentFacts['overdue']
   return { number: Number(found!.number), longestMs: Number(found!.longest) }
 }
 
-const opens = (open: () => string): boolean => {
+const opens = (open: () => unknown): boolean => {
   try {
     open()
     return true

@@ -21,8 +21,8 @@ export const newId = (now: number): string => {
   return v7({ msecs: latest.ms, seq: latest.sequence })
 }
 
-/** An id that sorts before all ids of a time (epoch milliseconds) and after all earlier ones. */
-export const firstIdAt = (time: number): string => {
+/** The least id of a time (epoch milliseconds). */
+export const leastIdAt = (time: number): string => {
   const hex = Math.max(0, time).toString(16).padStart(12, '0')
-  return `${hex.slice(0, 8)}-${hex.slice(8)}`
+  return `${hex.slice(0, 8)}-${hex.slice(8)}-7000-8000-000000000000`
 }

@@ -1,4 +1,5 @@
 import { pino } from 'pino'
+import { codeOf } from '../shared/errors.ts'
 
 export type Log = ReturnType<typeof createLog>
 
@@ -28,7 +29,7 @@ type ErrorFields = { name?: string; code?: string | number; message: string; sta
 export const errorFields = (error: unknown): ErrorFields => {
   if (!(error instanceof Error)) return { message: cleaned(String(error)) }
   const { name, message, stack = '', cause } = error
-  const code = (error as { code?: unknown }).code
+  const code = codeOf(error)
   const frames = stack.split('\n').filter(line => /^ {4}at \S/.test(line))
   return {
     name: cleaned(name),

@@ -2,10 +2,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry, { AbortError } from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
 import type { Config } from './config.ts'
-import { connect, type Database, isOutage } from './database/connect.ts'
+import { connect, type Database } from './database/connect.ts'
 import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts'
+import { isPassing } from './database/patience.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
+import { pingOnce } from './delivery/ping.ts'
+import { createPullPings } from './delivery/pull/pings.ts'
+import { createWaits } from './delivery/pull/waits.ts'
 import { createSender } from './delivery/send.ts'
 import { GROUPS_AT_ONCE } from './domain/group-commit.ts'
 import { createSubmissions } from './domain/submit-together.ts'
@@ -16,10 +20,11 @@ import type { ServerState } from './http/state.ts'
 import { joinProcesses, KeyOrderError, type Membership } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
 import { openKeyring } from './keys/signing-keys.ts'
-import { createLive } from './live/live.ts'
+import { Live, type LiveTimes } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createMetrics, type Metrics } from './metrics/metrics.ts'
-import { createReaders } from './readers/readers.ts'
+import { Readers } from './readers/readers.ts'
+import { startHealer } from './scheduler/healer.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { loadTracer } from './tracing/load.ts'
 import { traceWith } from './tracing/tracing.ts'
@@ -32,6 +37,8 @@ export type RunningServer = {
   stop(): Promise<void>
 }
 
+type Given = { clock?: Clock; liveTimes?: Partial<LiveTimes> }
+
 /** The services that exist once the database has answered with a current schema. */
 type Running = { service: Service; stop(answered: Promise<void>): Promise<void> }
 
@@ -43,7 +50,7 @@ type Running = { service: Service; stop(answered: Promise<void>): Promise<void> 
  *
  * @param given.clock replaces the database's clock
  */
-export const startServer = async (config: Config, log: Log, given: { clock?: Clock } = {}): Promise<RunningServer> => {
+export const startServer = async (config: Config, log: Log, given: Given = {}): Promise<RunningServer> => {
   const metrics = createMetrics()
   const tracer = await loadTracer(process.env, log)
   if (tracer) traceWith(tracer)
@@ -67,13 +74,13 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
     membership = await joinPatiently(config, database, log, state, onWait)
     if (!membership) return
     state.fault = membership.fault
-    const roles = () => startRoles(config, database, log, metrics, given.clock)
+    const roles = () => startRoles(config, database, log, metrics, given)
     running = await pRetry(roles, {
       ...PATIENCE,
-      shouldRetry: ({ error }) => isOutage(error) && !isStopping(),
+      shouldRetry: ({ error }) => isPassing(error) && !isStopping(),
       onFailedAttempt: ({ error, attemptNumber }) => {
         onWait()
-        if (!isOutage(error) || attemptNumber % 30 !== 1) return
+        if (!isPassing(error) || attemptNumber % 30 !== 1) return
         log.warn({ reason: error.message }, 'the database has gone away during the start; trying again')
       },
     })
@@ -84,7 +91,10 @@ export const startServer = async (config: Config, log: Log, given: { clock?: Clo
   }
   const ready = start()
   // A caller that awaits it sees the error; nobody has to await it.
-  ready.catch(error => log.fatal({ err: error }, 'the server cannot start'))
+  ready.catch(error => {
+    // An address in use is no fault of the program: its message says all.
+    log.fatal(error.syscall === 'listen' ? { reason: error.message } : { err: error }, 'the server cannot start')
+  })
   const stop = async (): Promise<void> => {
     state.isStopping = true
     const doorClosed = Promise.withResolvers<void>()
@@ -125,7 +135,7 @@ const startRoles = async (
   database: Database,
   log: Log,
   metrics: Metrics,
-  givenClock: Clock | undefined,
+  given: Given,
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
   // What is read from the database comes before what starts: if the database goes away meanwhile, all is repeated.
@@ -135,8 +145,8 @@ const startRoles = async (
   // One that waits for a lock would make all of a group wait.
   const grouped = own && (await orElse(() => own.close(), connect(config.databaseUrl, GROUP_CONNECTIONS)))
   const closeOwn = () => Promise.all([own?.close(), grouped?.close()])
-  const ownClock = givenClock ? undefined : await orElse(closeOwn, databaseClock(database))
-  const clock = givenClock ?? ownClock!
+  const ownClock = given.clock ? undefined : await orElse(closeOwn, databaseClock(database))
+  const clock = given.clock ?? ownClock!
   const keyring = await orElse(
     () => Promise.all([closeOwn(), ownClock?.stop()]),
     openKeyring(database, sealer, clock, fault => log.error({ fault }, 'this process is not ready')),
@@ -163,15 +173,18 @@ const startRoles = async (
     retentionDays,
     auditDays,
   } = config
-  const tools = { clock, keyring, sender, issuerUrl, retryScheduleMs }
-  const live = createLive({ database, clock, log })
+  const tools = { clock, keyring, sealer, sender, issuerUrl, retryScheduleMs }
+  const live = new Live({ database, clock, log }, given.liveTimes)
+  const waits = createWaits({ database: own ?? database, clock, log })
+  metrics.watchWaits(waits.count)
+  const pings = createPullPings({ database: own ?? database, clock, look: waits.look })
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,
     log,
     concurrency,
     claims: config.roles.includes('delivery'),
-    rider: live.rider,
+    waits,
     watch: {
       ...metrics.delivery,
       attempted(settlement) {
@@ -192,11 +205,30 @@ const startRoles = async (
         onStep: metrics.stepDone,
       })
     : undefined
-  const readers = createReaders(config.databaseUrl, database, log)
+  const healer = config.roles.includes('scheduler')
+    ? startHealer({
+        ...{ database: own ?? database, clock, log },
+        ping: webhook => pingOnce(tools, webhook),
+        onQueued: loop.wake,
+        onHealing: metrics.healing,
+      })
+    : undefined
+  const readers = new Readers(config.databaseUrl, database, log)
   if (config.roles.includes('api')) readers.warm()
   return {
     service: {
-      ...{ database, sealer, tools, loop, readers, live, requireHttps, webhooksPerToken, reportDueDays },
+      ...{
+        database,
+        sealer,
+        tools,
+        loop,
+        pull: { waits, pings },
+        readers,
+        live,
+        requireHttps,
+        webhooksPerToken,
+        reportDueDays,
+      },
       submissions: createSubmissions({
         ...{ database: grouped ?? database, now: clock.now, dueDays: reportDueDays },
         ...{ courierOf: loop.courier, wake: loop.wake },
@@ -205,8 +237,9 @@ const startRoles = async (
     },
     async stop(answered) {
       live.stop()
+      waits.stop()
       // A request may be in the middle of a ping or a transaction.
-      await Promise.all([scheduler?.stop(), loop.stop(), answered])
+      await Promise.all([scheduler?.stop(), healer?.stop(), loop.stop(), answered])
       readers.stop()
       await sender.close()
       keyring.stop()
@@ -269,11 +302,11 @@ const joinPatiently = (
     state.isStopping ? undefined : joinProcesses(database, { ...config, log })
   return pRetry(join, {
     ...PATIENCE,
-    shouldRetry: ({ error }) => (error instanceof KeyOrderError ? error.mayPass : isOutage(error)),
+    shouldRetry: ({ error }) => (error instanceof KeyOrderError ? error.mayPass : isPassing(error)),
     onFailedAttempt: ({ error, attemptNumber }) => {
       onWait()
       state.fault = () => error.message
-      const [mayPass, hint] = error instanceof KeyOrderError ? [error.mayPass, error.hint] : [isOutage(error)]
+      const [mayPass, hint] = error instanceof KeyOrderError ? [error.mayPass, error.hint] : [isPassing(error)]
       if (!mayPass || attemptNumber % 30 !== 1) return
       log.error({ reason: error.message, hint }, 'not let in among the other processes; trying again')
     },
@@ -303,7 +336,7 @@ const schemaIsCurrent = (database: Database, log: Log, isStopping: () => boolean
       onFailedAttempt: ({ error, attemptNumber }) => {
         onWait()
         if (attemptNumber % 30 !== 1) return
-        const isAway = isOutage(error)
+        const isAway = isPassing(error)
         log.warn(
           { reason: error.message },
           isAway ? 'the database has gone away; trying again' : 'waiting for the schema: run `tidings server migrate`',

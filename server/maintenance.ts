@@ -25,6 +25,19 @@ export const createToken = (database: Database, { masterKeys }: Config, token: N
     })
   })
 
+/** The rows of a table with this id or name; of access tokens, also with this API key. At most 5. */
+export const rowsCalled = (
+  { knex }: Database,
+  table: 'organisations' | 'access_tokens',
+  given: string,
+): Promise<{ id: string; name: string }[]> =>
+  knex(table)
+    .where({ id: given.toLowerCase() })
+    .orWhere({ name: given })
+    .modify(query => void (table === 'access_tokens' && query.orWhere({ api_key: given })))
+    .limit(5)
+    .select('id', 'name')
+
 /**
  * `next`: published, does not sign yet. `published`: no longer signs, kept for tokens in flight. `retired`: no longer
  * needed. `revoked`: taken out of use at that time.

@@ -1,5 +1,6 @@
 import { chmodSync, closeSync, copyFileSync, existsSync, openSync, renameSync, rmSync } from 'node:fs'
 import { DatabaseSync } from 'node:sqlite'
+import { databaseFile } from '../shared/database-url.ts'
 import type { Clock } from './clock.ts'
 import type { Config } from './config.ts'
 import { connect, type Database, marks, rows, run } from './database/connect.ts'
@@ -130,7 +131,7 @@ export const restore = async (
   from: string,
   clockOf: (database: Database) => Promise<Clock & { stop(): void }>,
 ): Promise<Restored & { kept: string | undefined }> => {
-  const path = config.databaseUrl.slice('sqlite:'.length)
+  const path = databaseFile(config.databaseUrl)!
   checkBackup(from)
   const restoring = `${path}.restoring`
   rmSync(restoring, { force: true })

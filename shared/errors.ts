@@ -83,3 +83,7 @@ export const extensionsOf = (error: TidingsError, requestId: string): Record<str
   ...error.details,
   requestId,
 })
+
+/** The `code` of any error: of Tidings, Node or a database. */
+export const codeOf = (error: unknown): unknown =>
+  typeof error === 'object' && error !== null && 'code' in error ? error.code : undefined

@@ -113,6 +113,13 @@ export const events = {
           .describe(
             '`retries_exhausted`: the last retry failed; `throttled_too_long`: the endpoint answered 429 for 72 h.',
           ),
+        nextPingAt: z.iso
+          .datetime({ offset: true })
+          .nullable()
+          .describe(
+            'When the endpoint is pinged next: at its first 200, the webhook gets what it missed ' +
+              '(`recovery: automatic`). Null if nothing is sent again by itself.',
+          ),
       }),
     }),
     example: {
@@ -125,6 +132,7 @@ export const events = {
         webhookName: 'Ledger',
         attemptCount: 11,
         reason: 'retries_exhausted',
+        nextPingAt: null,
       },
     },
   }),

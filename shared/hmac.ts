@@ -152,7 +152,8 @@ export const checkSignedHeaders = (
   signedHeaders: readonly string[],
   headers: RequestHeaders,
 ): { dateHeader: DateHeader; hashHeader: HashHeader; signedValues: string[] } | Fault => {
-  const absent = signedHeaders.find(name => headers[name] === undefined)
+  // `constructor` is no header, although every object has one.
+  const absent = signedHeaders.find(name => !Object.hasOwn(headers, name))
   if (absent !== undefined) return fault(`SignedHeaders names ${quote(absent)}, but the request has no such header.`)
 
   const dateHeader = DATE_HEADERS.find(name => headers[name] !== undefined)

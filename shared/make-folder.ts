@@ -1,5 +1,6 @@
 import { existsSync, mkdirSync } from 'node:fs'
 import { dirname } from 'node:path'
+import { codeOf } from './errors.ts'
 
 /**
  * Makes a folder with its parents, for this user alone, unless it exists. Node's own recursion never ends in a folder
@@ -12,6 +13,6 @@ export const makeFolder = (path: string): void => {
     mkdirSync(path, { mode: 0o700 })
   } catch (error) {
     // Another process was first.
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    if (codeOf(error) !== 'EEXIST') throw error
   }
 }

@@ -1,5 +1,5 @@
-import { compactVerify, importJWK } from 'jose'
-import { fromBase64url, isBase64url, sha256, toBytes, toText } from './bytes.ts'
+import { fromBase64url, fromCanonicalBase64url, sha256, toBytes, toText } from './bytes.ts'
+import { verifierOf } from './ed25519.ts'
 import { show } from './show.ts'
 import { type Content, CUT_OR_CHANGED, type FormatFault, isObject, read } from './token-format.ts'
 
@@ -44,88 +44,117 @@ export type CheckName =
  * One check of a token. `expected` and `found` are safe to print, whatever the token contains. `skipped` means that the
  * check could not be made, because an input was not given or an earlier check failed (`advice` says which).
  */
-export type Check = {
-  name: CheckName
-  status: 'passed' | 'failed' | 'skipped'
-  expected?: string
-  found?: string
-  advice?: string
-}
+export type Check = { name: CheckName; status: Status } & Told
 
-export const checkFormat = (fault: FormatFault | undefined): Check =>
-  fault === undefined ? { name: 'format', status: 'passed' } : { name: 'format', status: 'failed', ...fault }
+type Status = 'passed' | 'failed' | 'skipped'
+type Told = { expected?: string; found?: string; advice?: string }
 
-export const checkAlgorithm = (header: Content): Check => {
+/** A check that was made. Its words cost more than the check itself, and are made only when they are asked for. */
+export type Outcome = { name: CheckName; status: Status; told?: () => Told }
+
+export const explained = ({ name, status, told }: Outcome): Check => ({ name, status, ...told?.() })
+
+export const checkFormat = (fault: FormatFault | undefined): Outcome =>
+  fault === undefined
+    ? { name: 'format', status: 'passed' }
+    : { name: 'format', status: 'failed', told: () => ({ ...fault }) }
+
+export const checkAlgorithm = (header: Content): Outcome => {
   if (header === undefined) return unread('algorithm', 'header')
   const alg = read(header, 'alg')
-  if (alg === 'EdDSA') return { name: 'algorithm', status: 'passed', expected: 'EdDSA', found: 'EdDSA' }
-  const advice = 'Reject it: a token that chooses its own algorithm is a known attack.'
-  return { name: 'algorithm', status: 'failed', expected: 'EdDSA', found: show(alg), advice }
+  const isEdDsa = alg === 'EdDSA'
+  return {
+    name: 'algorithm',
+    status: isEdDsa ? 'passed' : 'failed',
+    told: () => ({
+      expected: 'EdDSA',
+      found: isEdDsa ? 'EdDSA' : show(alg),
+      ...(!isEdDsa && { advice: 'Reject it: a token that chooses its own algorithm is a known attack.' }),
+    }),
+  }
 }
 
-export const findKey = (header: Content, keys: readonly Jwk[]): { key?: Jwk; check: Check } => {
-  if (header === undefined) return { check: unread('key', 'header') }
+export const findKey = (header: Content, keys: readonly Jwk[]): { key?: Jwk; outcome: Outcome } => {
+  if (header === undefined) return { outcome: unread('key', 'header') }
   const kid = read(header, 'kid')
-  const published = keys.filter(key => isObject(key))
-  const named = published.filter(it => typeof kid === 'string' && it.kid === kid)
+  const named = typeof kid === 'string' ? keys.filter(key => isObject(key) && key.kid === kid) : []
   // Keys of different kinds may share a kid (RFC 7517 section 4.5).
   const key = named.find(isEd25519) ?? named[0]
-  const expected = published.length === 0 ? 'a published key' : `one of ${published.map(it => show(it.kid)).join(', ')}`
-  const found = show(kid)
-  const failed = (advice: string) => ({ check: { name: 'key', status: 'failed', expected, found, advice } as const })
+  if (key !== undefined && isEd25519(key)) {
+    const outcome = {
+      name: 'key',
+      status: 'passed',
+      told: () => ({ expected: listed(keys), found: show(kid) }),
+    } as const
+    return { key, outcome }
+  }
+  return { outcome: { name: 'key', status: 'failed', told: () => tellNoKey(kid, key, keys) } }
+}
 
-  if (published.length === 0) return failed('No keys were given: fetch the issuer’s /.well-known/jwks.json.')
-  if (key === undefined) {
-    return failed(
-      'Fetch the issuer’s /.well-known/jwks.json again: keys rotate. If the kid is still not there, reject the token.',
-    )
+const tellNoKey = (kid: unknown, key: Jwk | undefined, keys: readonly Jwk[]): Told => {
+  if (key !== undefined) {
+    const found = `${show(key.kty)} ${show(key.crv)}`
+    return { expected: 'an Ed25519 key', found, advice: 'Delivery tokens are signed with Ed25519: reject it.' }
   }
-  if (!isEd25519(key)) {
-    const advice = 'Delivery tokens are signed with Ed25519: reject it.'
-    const kind = `${show(key.kty)} ${show(key.crv)}`
-    return { check: { name: 'key', status: 'failed', expected: 'an Ed25519 key', found: kind, advice } }
-  }
-  return { key, check: { name: 'key', status: 'passed', expected, found } }
+  const again =
+    'Fetch the issuer’s /.well-known/jwks.json again: keys rotate. If the kid is still not there, reject the token.'
+  const advice = keys.some(isObject) ? again : 'No keys were given: fetch the issuer’s /.well-known/jwks.json.'
+  return { expected: listed(keys), found: show(kid), advice }
+}
+
+const listed = (keys: readonly Jwk[]): string => {
+  const published = keys.filter(isObject)
+  return published.length === 0 ? 'a published key' : `one of ${published.map(it => show(it.kid)).join(', ')}`
 }
 
 const isEd25519 = (key: Jwk): boolean => key.kty === 'OKP' && key.crv === 'Ed25519'
 
-export const checkSignature = async (token: string, key: Jwk | undefined, before: Check[]): Promise<Check> => {
+export const checkSignature = (
+  token: string,
+  key: Jwk | undefined,
+  before: readonly Outcome[],
+): Outcome | Promise<Outcome> => {
   const blocking = before.find(check => check.status === 'failed')
   if (blocking !== undefined || key === undefined) {
     const advice = `Not checked: ${blocking?.name ?? 'key'} comes first.`
-    return { name: 'signature', status: 'skipped', advice }
+    return { name: 'signature', status: 'skipped', told: () => ({ advice }) }
   }
-  const expected = `a signature by key ${show(key.kid)}`
-  const failed = (found: string, advice: string) =>
-    ({ name: 'signature', status: 'failed', expected, found, advice }) as const
+  const dot = token.lastIndexOf('.')
+  const part = token.slice(dot + 1)
+  const signature = fromCanonicalBase64url(part)
+  if (signature?.length !== SIGNATURE_BYTES) {
+    const length = fromBase64url(part).length
+    const found = length === SIGNATURE_BYTES ? 'stray bits at its end' : `${length} bytes of ${SIGNATURE_BYTES}`
+    return signatureBy(key, { found, advice: CUT_OR_CHANGED })
+  }
+  const judged = (isValid: boolean): Outcome => signatureBy(key, isValid ? undefined : NO_MATCH)
+  const unusable = (): Outcome => signatureBy(key, INVALID_KEY)
+  const data = toBytes(token.slice(0, dot))
+  try {
+    const verify = verifierOf(key)
+    if (verify instanceof Promise) {
+      return verify.then(it => Promise.resolve(it(data, signature)).then(judged, () => judged(false)), unusable)
+    }
+    const isValid = verify(data, signature)
+    return isValid instanceof Promise ? isValid.then(judged, () => judged(false)) : judged(isValid)
+  } catch {
+    return unusable()
+  }
+}
 
-  const signature = token.split('.')[2]!
-  const bytes = fromBase64url(signature).length
-  if (bytes !== SIGNATURE_BYTES || !isBase64url(signature)) {
-    return failed(
-      bytes === SIGNATURE_BYTES ? 'stray bits at its end' : `${bytes} bytes of ${SIGNATURE_BYTES}`,
-      CUT_OR_CHANGED,
-    )
-  }
-  let publicKey: Awaited<ReturnType<typeof importJWK>>
-  try {
-    // Only the key itself counts: the other members of a JWK (alg, use, key_ops) must not decide how it is used.
-    const { kty, crv, x } = key as { kty: string; crv: string; x: string }
-    publicKey = await importJWK({ kty, crv, x }, 'EdDSA')
-  } catch {
-    return failed(
-      'a published key that is not valid',
-      'Fetch the keys again, and reject the token if that changes nothing.',
-    )
-  }
-  try {
-    await compactVerify(token, publicKey, { algorithms: ['EdDSA'] })
-    return { name: 'signature', status: 'passed', expected }
-  } catch {
-    const advice = 'Header or claims were changed, or the key is not the one that signed: reject it.'
-    return failed('a signature that does not match', advice)
-  }
+const signatureBy = (key: Jwk, failure: Told | undefined): Outcome => ({
+  name: 'signature',
+  status: failure === undefined ? 'passed' : 'failed',
+  told: () => ({ expected: `a signature by key ${show(key.kid)}`, ...failure }),
+})
+
+const NO_MATCH = {
+  found: 'a signature that does not match',
+  advice: 'Header or claims were changed, or the key is not the one that signed: reject it.',
+}
+const INVALID_KEY = {
+  found: 'a published key that is not valid',
+  advice: 'Fetch the keys again, and reject the token if that changes nothing.',
 }
 
 /** RFC 8032 section 5.1.6. */
@@ -136,19 +165,34 @@ export const checkEqual = (
   claim: string,
   claims: Content,
   given: string | readonly string[] | undefined,
-): Check => {
+): Outcome => {
   if (claims === undefined) return unread(name, 'claims')
   const value = read(claims, claim)
-  const found = show(value)
-  if (given === undefined) return { name, status: 'skipped', found, advice: `Give the ${name} that you expect.` }
+  if (given === undefined) {
+    return {
+      name,
+      status: 'skipped',
+      told: () => ({ found: show(value), advice: `Give the ${name} that you expect.` }),
+    }
+  }
   const allowed = typeof given === 'string' ? [given] : given
-  const expected = oneOf(allowed)
-  if (allowed.some(it => it === value)) return { name, status: 'passed', expected, found }
+  const isAllowed = allowed.some(it => it === value)
+  return {
+    name,
+    status: isAllowed ? 'passed' : 'failed',
+    told: () => ({
+      expected: oneOf(allowed),
+      found: show(value),
+      ...(!isAllowed && { advice: adviceOfAddress(name, allowed, value) }),
+    }),
+  }
+}
+
+const adviceOfAddress = (name: 'issuer' | 'audience', allowed: readonly string[], value: unknown): string => {
   const whose = name === 'issuer' ? 'the sender’s issuer address' : 'the endpoint’s URL as it was registered'
-  const advice = allowed.some(it => sameAddress(value, it))
+  return allowed.some(it => sameAddress(value, it))
     ? `The same address, spelled differently: compare with ${whose}, character by character.`
     : `Compare with ${whose}; if that is what was expected, the token was made for somebody else: reject it.`
-  return { name, status: 'failed', expected, found, advice }
 }
 
 const oneOf = (values: readonly string[]): string =>
@@ -160,41 +204,47 @@ const sameAddress = (a: unknown, b: string): boolean => {
 }
 
 /** RFC 7519 section 4.1.4: not accepted on or after `exp`. */
-export const checkExpiry = (claims: Content, nowSeconds: number): Check => {
-  if (claims === undefined) return unread('expiry', 'claims')
+export const checkExpiry = (claims: Content, nowSeconds: number): Outcome => {
+  const name = 'expiry'
+  if (claims === undefined) return unread(name, 'claims')
   const exp = read(claims, 'exp')
   const iat = read(claims, 'iat')
-  if (!isTime(exp)) return { name: 'expiry', status: 'failed', expected: 'exp, in epoch seconds', found: show(exp) }
-  const found = showTime(exp)
-  const expected = `later than ${showTime(nowSeconds)}`
+  if (!isTime(exp)) return failed(name, () => ({ expected: 'exp, in epoch seconds', found: show(exp) }))
+  const expected = () => `later than ${showTime(nowSeconds)}`
   if (nowSeconds >= exp) {
-    const advice =
-      `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: ` +
-      'check the receiver’s clock, and that it verifies on arrival.'
-    return { name: 'expiry', status: 'failed', expected, found, advice }
+    return failed(name, () => ({
+      expected: expected(),
+      found: showTime(exp),
+      advice:
+        `Expired ${Math.ceil(nowSeconds - exp)} s ago. Every attempt carries a fresh token: ` +
+        'check the receiver’s clock, and that it verifies on arrival.',
+    }))
   }
   if (isTime(iat) && (exp <= iat || exp - iat > TOKEN_LIFETIME_SECONDS)) {
-    const advice = 'Tokens are valid for 5 minutes: this one was not made by the service. Reject it.'
-    const allowed = `at most ${TOKEN_LIFETIME_SECONDS} s after iat, ${showTime(iat)}`
-    return { name: 'expiry', status: 'failed', expected: allowed, found, advice }
+    return failed(name, () => ({
+      expected: `at most ${TOKEN_LIFETIME_SECONDS} s after iat, ${showTime(iat)}`,
+      found: showTime(exp),
+      advice: 'Tokens are valid for 5 minutes: this one was not made by the service. Reject it.',
+    }))
   }
-  return { name: 'expiry', status: 'passed', expected, found }
+  return passed(name, () => ({ expected: expected(), found: showTime(exp) }))
 }
 
-export const checkJti = (claims: Content, body: Body | undefined): Check => {
-  if (claims === undefined) return unread('jti', 'claims')
+export const checkJti = (claims: Content, body: Body | undefined): Outcome => {
+  const name = 'jti'
+  if (claims === undefined) return unread(name, 'claims')
   const jti = read(claims, 'jti')
   if (typeof jti !== 'string' || jti === '') {
-    return { name: 'jti', status: 'failed', expected: 'the eventId', found: show(jti), advice: 'Reject it.' }
+    return failed(name, () => ({ expected: 'the eventId', found: show(jti), advice: 'Reject it.' }))
   }
   if (body === undefined) {
-    return { name: 'jti', status: 'skipped', found: show(jti), advice: 'Give the body, to compare with its eventId.' }
+    return skipped(name, () => ({ found: show(jti), advice: 'Give the body, to compare with its eventId.' }))
   }
   const eventId = read(body.content, 'eventId')
-  const expected = eventId === undefined ? 'a JSON body with an eventId' : show(eventId)
-  if (jti === eventId) return { name: 'jti', status: 'passed', expected, found: show(jti) }
+  const expected = () => (eventId === undefined ? 'a JSON body with an eventId' : show(eventId))
+  if (jti === eventId) return passed(name, () => ({ expected: expected(), found: show(jti) }))
   const advice = 'The token belongs to another body, or the body was changed: reject it.'
-  return { name: 'jti', status: 'failed', expected, found: show(jti), advice }
+  return failed(name, () => ({ expected: expected(), found: show(jti), advice }))
 }
 
 export type Body = { bytes: Uint8Array<ArrayBuffer>; content: Content }
@@ -213,82 +263,87 @@ export const readBody = (body: string | Uint8Array | undefined): Body | undefine
 /**
  * Checks the claim that binds the whole body to the token. A token without it is from a server older than the claim.
  */
-export const checkDigest = async (claims: Content, body: Body | undefined): Promise<Check> => {
+export const checkDigest = (claims: Content, body: Body | undefined): Outcome | Promise<Outcome> => {
   const name = 'body_digest'
   if (claims === undefined) return unread(name, 'claims')
   const claimed = read(claims, 'body_sha256')
-  const found = show(claimed)
   if (claimed === undefined) {
-    return { name, status: 'skipped', advice: 'The token has no claim body_sha256: it is from an older server.' }
+    return skipped(name, () => ({ advice: 'The token has no claim body_sha256: it is from an older server.' }))
   }
-  if (body === undefined) return { name, status: 'skipped', found, advice: 'Give the body, to compare its SHA-256.' }
-  const digest = await sha256(body.bytes)
-  if (claimed === digest) return { name, status: 'passed', expected: show(digest), found }
-  const advice =
-    'The body is not the one that was sent, byte for byte: reject it, unless something on the way rewrote it.'
-  return { name, status: 'failed', expected: `${show(digest)}, the body’s SHA-256`, found, advice }
+  if (body === undefined) {
+    return skipped(name, () => ({ found: show(claimed), advice: 'Give the body, to compare its SHA-256.' }))
+  }
+  const judged = (digest: string): Outcome => {
+    if (claimed === digest) return passed(name, () => ({ expected: show(digest), found: show(claimed) }))
+    const advice =
+      'The body is not the one that was sent, byte for byte: reject it, unless something on the way rewrote it.'
+    return failed(name, () => ({ expected: `${show(digest)}, the body’s SHA-256`, found: show(claimed), advice }))
+  }
+  const digest = sha256(body.bytes)
+  return typeof digest === 'string' ? judged(digest) : digest.then(judged)
 }
 
 /**
  * Checks whose webhook it is: others can register a webhook for this endpoint's URL, and its deliveries are signed as
  * well.
  */
-export const checkWebhook = (body: Body | undefined, own: readonly string[] | undefined): Check => {
+export const checkWebhook = (body: Body | undefined, own: readonly string[] | undefined): Outcome => {
   const name = 'webhook'
   const webhookId = read(body?.content, 'webhookId')
-  const found = show(webhookId)
-  if (own === undefined) return { name, status: 'skipped', found, advice: 'Give the ids of your own webhooks.' }
-  const expected = oneOf(own)
-  if (body === undefined) return { name, status: 'skipped', expected, advice: 'Give the body, for its webhookId.' }
-  if (own.some(it => it === webhookId)) return { name, status: 'passed', expected, found }
+  if (own === undefined) {
+    return skipped(name, () => ({ found: show(webhookId), advice: 'Give the ids of your own webhooks.' }))
+  }
+  if (body === undefined) {
+    return skipped(name, () => ({ expected: oneOf(own), advice: 'Give the body, for its webhookId.' }))
+  }
+  const told = () => ({ expected: oneOf(own), found: show(webhookId) })
+  if (own.some(it => it === webhookId)) return passed(name, told)
   const advice = 'Somebody else’s webhook leads to this endpoint, or one that you have not named: reject it.'
-  return { name, status: 'failed', expected, found, advice }
+  return failed(name, () => ({ ...told(), advice }))
 }
 
-export const checkReplay = (claims: Content, seen: ((jti: string) => boolean) | undefined): Check => {
-  if (claims === undefined) return unread('replay', 'claims')
+export const checkReplay = (claims: Content, seen: ((jti: string) => boolean) | undefined): Outcome => {
+  const name = 'replay'
+  if (claims === undefined) return unread(name, 'claims')
   const jti = read(claims, 'jti')
-  if (typeof jti !== 'string') return { name: 'replay', status: 'skipped', advice: 'There is no jti to look up.' }
+  if (typeof jti !== 'string') return skipped(name, () => ({ advice: 'There is no jti to look up.' }))
   const expected = 'a jti that was not handled before'
   if (seen === undefined) {
-    return {
-      name: 'replay',
-      status: 'skipped',
-      expected,
-      advice: 'Keep each jti for which the event has been handled.',
-    }
+    return skipped(name, () => ({ expected, advice: 'Keep each jti for which the event has been handled.' }))
   }
-  if (!seen(jti)) return { name: 'replay', status: 'passed', expected, found: show(jti) }
+  if (!seen(jti)) return passed(name, () => ({ expected, found: show(jti) }))
   const advice =
     'Handled before: answer 401. Record a jti only once its event is handled, so that a retry is not taken for a ' +
     'replay.'
-  return { name: 'replay', status: 'failed', expected, found: show(jti), advice }
+  return failed(name, () => ({ expected, found: show(jti), advice }))
 }
 
-export const checkIssuedAt = (claims: Content, nowSeconds: number): Check => {
-  if (claims === undefined) return unread('issued_at', 'claims')
+export const checkIssuedAt = (claims: Content, nowSeconds: number): Outcome => {
+  const name = 'issued_at'
+  if (claims === undefined) return unread(name, 'claims')
   const iat = read(claims, 'iat')
-  if (!isTime(iat)) return { name: 'issued_at', status: 'failed', expected: 'iat, in epoch seconds', found: show(iat) }
-  const expected = `no later than ${showTime(nowSeconds)}, give or take ${CLOCK_TOLERANCE_SECONDS} s`
+  if (!isTime(iat)) return failed(name, () => ({ expected: 'iat, in epoch seconds', found: show(iat) }))
+  const expected = () => `no later than ${showTime(nowSeconds)}, give or take ${CLOCK_TOLERANCE_SECONDS} s`
   const latest = nowSeconds + CLOCK_TOLERANCE_SECONDS
   if (iat > latest) {
     const advice = 'Created in the future: check the receiver’s clock.'
-    return { name: 'issued_at', status: 'failed', expected, found: showTime(iat), advice }
+    return failed(name, () => ({ expected: expected(), found: showTime(iat), advice }))
   }
   // Delivery tokens have no nbf; if a token has one, it counts (RFC 7519 section 4.1.5).
   const nbf = read(claims, 'nbf')
   if (nbf !== undefined && !(isTime(nbf) && nbf <= latest)) {
-    const found = `nbf ${isTime(nbf) ? showTime(nbf) : show(nbf)}`
-    return { name: 'issued_at', status: 'failed', expected, found, advice: 'Not valid yet: reject it.' }
+    const found = () => `nbf ${isTime(nbf) ? showTime(nbf) : show(nbf)}`
+    return failed(name, () => ({ expected: expected(), found: found(), advice: 'Not valid yet: reject it.' }))
   }
-  return { name: 'issued_at', status: 'passed', expected, found: showTime(iat) }
+  return passed(name, () => ({ expected: expected(), found: showTime(iat) }))
 }
 
-const unread = (name: CheckName, part: string): Check => ({
-  name,
-  status: 'skipped',
-  advice: `The token’s ${part} can’t be read.`,
-})
+const passed = (name: CheckName, told: () => Told): Outcome => ({ name, status: 'passed', told })
+const failed = (name: CheckName, told: () => Told): Outcome => ({ name, status: 'failed', told })
+const skipped = (name: CheckName, told: () => Told): Outcome => ({ name, status: 'skipped', told })
+
+const unread = (name: CheckName, part: string): Outcome =>
+  skipped(name, () => ({ advice: `The token’s ${part} can’t be read.` }))
 
 /** Whether a value is a NumericDate (RFC 7519 section 2) within the range of Date. */
 const isTime = (value: unknown): value is number => typeof value === 'number' && Math.abs(value) <= 8.64e12

@@ -1,4 +1,4 @@
-import { fromBase64url, isBase64url, toText } from './bytes.ts'
+import { fromCanonicalBase64url, toText } from './bytes.ts'
 import { show } from './show.ts'
 
 /** The longest text that is read as a token; a delivery token has some 500 characters. */
@@ -17,7 +17,7 @@ export const CUT_OR_CHANGED =
 
 /** RFC 7515 section 7.1: three parts in base64url; header and claims are JSON objects. */
 export const readToken = (token: string): { header: Content; claims: Content; fault: FormatFault | undefined } => {
-  const parts = token.split('.')
+  const parts = token.length > LONGEST_TOKEN ? [] : token.split('.')
   const misfit = misfitOf(token, parts)
   if (misfit !== undefined) return { header: undefined, claims: undefined, fault: completed(misfit) }
 
@@ -54,17 +54,18 @@ const misfitOf = (token: string, parts: string[]): Fault | undefined => {
 }
 
 const readPart = (name: string, part: string): { content?: Record<string, unknown>; fault?: Fault } => {
-  if (!isBase64url(part)) return { fault: { found: `${name}: no base64url, ${show(part)}` } }
+  const bytes = fromCanonicalBase64url(part)
+  if (bytes === undefined) return { fault: { found: `${name}: no base64url, ${show(part)}` } }
   let text: string
   let content: unknown
   try {
-    text = toText(fromBase64url(part))
+    text = toText(bytes)
     content = JSON.parse(text)
   } catch {
     return { fault: { found: `${name}: no JSON, ${show(part)}` } }
   }
   if (!isObject(content)) return { fault: { found: `${name}: no JSON object, ${show(content)}` } }
-  const repeated = repeatedMember(text)
+  const repeated = isAsWritten(text, content) ? undefined : repeatedMember(text)
   if (repeated === undefined) return { content }
   const advice = 'Two parsers may read it in two ways: reject it.'
   return { content, fault: { expected: 'each name once', found: `${name}: ${repeated} twice`, advice } }
@@ -84,6 +85,15 @@ const faultOfHeader = (header: Content): Fault | undefined => {
   // RFC 7519 section 5.1 recommends "JWT"; RFC 7515 section 4.1.9 lets it be absent, or be written as a media type.
   if (typ === undefined || (typeof typ === 'string' && /^(application\/)?jwt$/i.test(typ))) return undefined
   return { expected: 'typ "JWT"', found: `typ ${show(typ)}`, advice: 'It was made for something else: reject it.' }
+}
+
+/** Whether a text is what JSON.stringify writes, as in every token of the service. Then no name is there twice. */
+const isAsWritten = (text: string, content: object): boolean => {
+  try {
+    return JSON.stringify(content) === text
+  } catch {
+    return false
+  }
 }
 
 /** The first name that the JSON object `json` has twice; parsers may read either one (RFC 7519 section 4). */

@@ -20,12 +20,27 @@ export type NoticeType = (typeof noticeTypes)[number]
 export const deliveryStatuses = ['pending', 'delivered', 'rejected', 'dropped', 'cancelled'] as const
 export type DeliveryStatus = (typeof deliveryStatuses)[number]
 
+/** What became of an event for a webhook. */
+export const deliveryVerdicts = ['delivered', 'waiting', 'failed', 'cancelled', 'not_sent'] as const
+export type DeliveryVerdict = (typeof deliveryVerdicts)[number]
+
 export const webhookStatuses = ['active', 'inactive', 'disabled'] as const
 export type WebhookStatus = (typeof webhookStatuses)[number]
 
 /** The order that a webhook's deliveries keep. */
 export const webhookOrderings = ['none', 'project'] as const
 export type WebhookOrdering = (typeof webhookOrderings)[number]
+
+/** Whether deliveries are sent to a webhook's URL, or taken by a client. */
+export const webhookTransports = ['push', 'pull'] as const
+export type WebhookTransport = (typeof webhookTransports)[number]
+/** What signs a webhook's requests: the token alone, or Standard Webhooks as well. */
+export const webhookSignings = ['token', 'standard'] as const
+export type WebhookSigning = (typeof webhookSignings)[number]
+
+/** What happens to what a webhook has missed: a client has it recovered, or it heals by itself. */
+export const webhookRecoveries = ['on_demand', 'automatic'] as const
+export type WebhookRecovery = (typeof webhookRecoveries)[number]
 
 export const reportStatuses = ['open', 'submitted', 'approved'] as const
 export type ReportStatus = (typeof reportStatuses)[number]
@@ -41,9 +56,9 @@ export const failureReasons = {
   connect_timeout: 'No connection within its time limit.',
   timeout: 'No answer within the time limit of the attempt.',
   unreachable: 'No route to the address.',
-  dns_error: 'The host name has no address, or was not resolved.',
+  dns_error: 'No address that deliveries may be sent to was found for the host name.',
   tls_error: 'The certificate or the handshake of TLS failed.',
-  address_not_allowed: 'The address is neither public nor in an allowed network.',
+  address_not_allowed: 'The URL has an address that is neither public nor in an allowed network.',
   malformed_response: 'The answer is not HTTP, or its headers are too long.',
   invalid_url: 'The registered URL is not usable.',
   connection_failed: 'Any other failure; the detail says which.',
@@ -67,6 +82,40 @@ export const refusalReasons = [
 ] as const
 export type RefusalReason = (typeof refusalReasons)[number]
 
+/** What a rehearsal does to a receiver, in the order in which `tidings rehearse` asks for it. */
+export const rehearsalScenes = [
+  'ping',
+  'examples',
+  'unknown_type',
+  'more_in_payload',
+  'clock_ahead',
+  'nearly_expired',
+  'slow',
+  'reordered',
+  'no_token',
+  'other_scheme',
+  'no_jwt',
+  'alg_none',
+  'hmac_with_public_key',
+  'other_key',
+  'unknown_key',
+  'own_key_in_header',
+  'other_issuer',
+  'other_audience',
+  'listed_audience',
+  'expired',
+  'other_body',
+  'other_event',
+  'other_webhook',
+  'other_method',
+  'long_body',
+  'replay',
+  'retry',
+  'together',
+  'refused_first',
+] as const
+export type RehearsalScene = (typeof rehearsalScenes)[number]
+
 /** Every code that a GraphQL error carries in `extensions.code`. */
 export const errorCodes = [
   'UNAUTHENTICATED',
@@ -82,6 +131,41 @@ export const errorCodes = [
   'INTERNAL_SERVER_ERROR',
 ] as const
 export type ErrorCode = (typeof errorCodes)[number]
+
+/** The mutations, which the audit log calls operations. */
+export const mutations = [
+  'createWebhook',
+  'upsertWebhook',
+  'pingWebhook',
+  'rotateWebhookSecret',
+  'deleteWebhook',
+  'sendExample',
+  'rehearse',
+  'submitProjectReport',
+  'approveProjectReport',
+  'redeliver',
+  'recoverDeliveries',
+  'redeliverMany',
+  'takeDeliveries',
+  'answerDeliveries',
+  'extendDeliveries',
+  'upsertOrganisation',
+  'upsertProject',
+  'upsertUser',
+  'createAccessToken',
+  'revokeAccessToken',
+  'rotateSigningKey',
+] as const
+
+/** The commands of operators that the audit log records. */
+export const operatorCommands = [
+  'server token',
+  'server keys rotate',
+  'server keys revoke',
+  'server keys reseal',
+  'server restored',
+] as const
+export type OperatorCommand = (typeof operatorCommands)[number]
 
 /** The grants that the server's database user needs. */
 export const RUNNING_GRANTS = ['SELECT', 'INSERT', 'UPDATE', 'DELETE'] as const

@@ -1,6 +1,8 @@
+import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import pRetry from 'p-retry'
+import { databaseFile } from '../../shared/database-url.ts'
 import { type Dialect, dialectOf, dialects, type Fault } from './dialect.ts'
 import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
@@ -33,7 +35,8 @@ export const connect = async (
   url: string,
   { poolSize = 16, silenceMs = 0, lockWaitS = 10, isPacking = false }: Options = {},
 ): Promise<Database> => {
-  if (url.startsWith('sqlite:')) return database(connectSqlite(url.slice('sqlite:'.length)), dialects.sqlite)
+  const file = databaseFile(url)
+  if (file !== undefined) return database(connectSqlite(file), dialects.sqlite)
   const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS, isPacking })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
@@ -52,7 +55,8 @@ export const connect = async (
  * @param options.onConnect called with the server's id of the connection, which can end a statement sooner
  */
 export const connectToRead = (url: string, dialect: Dialect, { statementMs, onConnect }: ReadOnly): Database => {
-  if (dialect.isEmbedded) return database(connectSqlite(url.slice('sqlite:'.length), true), dialect)
+  const file = databaseFile(url)
+  if (file !== undefined) return database(connectSqlite(file, true), dialect)
   // The server itself ends a statement before this, unless it is gone.
   const silenceMs = 2 * statementMs
   const settings = [dialect.readingWithin(statementMs)]
@@ -131,10 +135,16 @@ export const isRefusal = (error: unknown): boolean =>
 /** Whether a statement failed because a row with the same unique key exists. */
 export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'duplicate'
 
-/** Throws unless the database can be written. Writes nothing, and so does not detect a full disk. */
-export const checkWritable = async (database: Database): Promise<void> => {
-  await run(database.knex, "DELETE FROM used_signatures WHERE signature_hash = ''")
-}
+/**
+ * Throws unless the database takes a write and its commit. A database whose disk is full takes statements that change
+ * nothing. The row is new each time, so that no process waits for another's.
+ */
+export const checkWritable = (database: Database): Promise<void> =>
+  database.transaction(async trx => {
+    const row = `check ${randomUUID()}`
+    await run(trx, 'INSERT INTO used_signatures (signature_hash, expires_at) VALUES (?, 0)', [row])
+    await run(trx, 'DELETE FROM used_signatures WHERE signature_hash = ?', [row])
+  })
 
 export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'missing table'
 

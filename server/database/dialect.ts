@@ -36,6 +36,8 @@ export type Dialect = {
 
   /** Follows a table's name if the statement must use this index. */
   useIndex(name: string): string
+  /** The whole quotient of a column of whole numbers. */
+  quotient(column: string, divisor: number): string
   /** A SELECT with an ORDER BY and a LIMIT of its own, as a member of a UNION. */
   member(select: string): string
   /** Joins a table so that its rows are looked up for those of the table before it, never the reverse. */
@@ -166,6 +168,7 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     skipsLocked: true,
     forShare: ' LOCK IN SHARE MODE',
     useIndex: name => `FORCE INDEX (${name})`,
+    quotient: (column, divisor) => `${column} DIV ${divisor}`,
     member: select => `(${select})`,
     joinInOrder: 'STRAIGHT_JOIN',
     seenInJoin,
@@ -284,6 +287,7 @@ const sqlite: Dialect = {
   forShareSkipLocked: '',
   skipsLocked: true,
   useIndex: name => `INDEXED BY ${name}`,
+  quotient: (column, divisor) => `${column} / ${divisor}`,
   member: select => `SELECT * FROM (${select})`,
   joinInOrder: 'CROSS JOIN',
   seenInJoin,

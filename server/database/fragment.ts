@@ -21,3 +21,14 @@ export const sql = (template: string, ...parts: (Fragment | string | number)[]):
   })
   return { sql: text, bindings }
 }
+
+/** Fills a template: each `:name` takes its value, or a list of values separated by commas. */
+export const named = (template: string, values: Record<string, string | readonly string[]>): Fragment => {
+  const bindings: string[] = []
+  const text = template.replaceAll(/:(\w+)/g, (_, name: string) => {
+    const given = [values[name]!].flat()
+    bindings.push(...given)
+    return given.map(() => '?').join(', ')
+  })
+  return { sql: text, bindings }
+}

@@ -91,7 +91,9 @@ export const transactInTime = async <T>(
         return result
       }, options)
     } catch (error) {
-      throw isCommitting && isOutage(error) ? new CommitInDoubt(error) : error
+      // An embedded engine has no connection that could break: it says whether it has committed.
+      const isInDoubt = isCommitting && isOutage(error) && !database.dialect.isEmbedded
+      throw isInDoubt ? new CommitInDoubt(error) : error
     }
   }
   const giveUpAt = performance.now() + forMs

@@ -3,8 +3,10 @@ import { signDeliveryToken } from '../../shared/sign-delivery-token.ts'
 import { toIso } from '../../shared/time.ts'
 import { version } from '../../shared/version.ts'
 import type { Clock } from '../clock.ts'
+import type { Sealer } from '../keys/seal.ts'
 import type { Keyring } from '../keys/signing-keys.ts'
 import { type Span, startSpan } from '../tracing/tracing.ts'
+import { carriedHeaders, withoutCarried } from './carried-headers.ts'
 import { type AttemptResult, outcome } from './outcome.ts'
 import type { Job, Settlement } from './queue.ts'
 import { NotBegun, type Sender } from './send.ts'
@@ -13,6 +15,7 @@ import { NotBegun, type Sender } from './send.ts'
 export type AttemptTools = {
   clock: Clock
   keyring: Keyring
+  sealer: Sealer
   sender: Sender
   issuerUrl: string
   retryScheduleMs: readonly number[]
@@ -21,7 +24,15 @@ export type AttemptTools = {
 /** A message to send: a job of the queue, or the ping of a webhook that is not stored yet. */
 export type Message = Pick<
   Job,
-  'deliveryId' | 'eventId' | 'webhookId' | 'url' | 'eventType' | 'eventTime' | 'payload' | 'traceparent'
+  | 'deliveryId'
+  | 'eventId'
+  | 'webhookId'
+  | 'url'
+  | 'requestSealed'
+  | 'eventType'
+  | 'eventTime'
+  | 'payload'
+  | 'traceparent'
 >
 
 /** The body of a delivery. The payload is inserted as its stored JSON text. */
@@ -31,12 +42,12 @@ export const bodyOf = (message: Message): string => {
   return `${head.slice(0, -1)},"payload":${payload}}`
 }
 
-/** Signs a message with a new token and sends it once. Rejects with NotBegun, as `sender.send` does. */
-export const sendOnce = async (
+/** The body of a message and its headers, with a new token. Rejects with NotBegun while no key may sign. */
+export const signed = async (
   message: Message,
-  { clock, keyring, sender, issuerUrl }: AttemptTools,
-  mayBegin?: () => boolean,
-) => {
+  { clock, keyring, sealer, issuerUrl }: Pick<AttemptTools, 'clock' | 'keyring' | 'sealer' | 'issuerUrl'>,
+  options: { isPulled?: boolean } = {},
+): Promise<{ body: string; headers: Record<string, string>; keyId: string }> => {
   // The signing key was revoked, and the next one is not known everywhere yet.
   if (keyring.signsFrom() > clock.now()) throw new NotBegun()
   const { kid, key } = keyring.current()
@@ -52,26 +63,46 @@ export const sendOnce = async (
     bodySha256: digest.toString('base64url'),
     issuedAtSeconds: Math.floor(clock.now() / 1000),
   })
-  const span = attemptSpan(message)
-  const traceparent = span?.traceparent ?? message.traceparent
-  // Measured after the signature, which may have waited for its turn.
-  const startedAt = clock.now()
-  const sent = sender.send({
-    url: message.url,
+  return {
+    body,
     headers: {
+      ...(message.requestSealed !== null && carriedHeaders(sealer, message, body, clock.now(), options)),
       'content-type': 'application/json',
       // RFC 9530.
       'content-digest': `sha-256=:${digest.toString('base64')}:`,
       authorization: `Bearer ${token}`,
       'user-agent': `Tidings/${version}`,
       // W3C Trace Context: the receiver's spans join the trace of the request that caused the event.
-      ...(traceparent && { traceparent }),
+      ...(message.traceparent && { traceparent: message.traceparent }),
     },
+    keyId: kid,
+  }
+}
+
+/** Signs a message with a new token and sends it once. Rejects with NotBegun, as `sender.send` does. */
+export const sendOnce = async (message: Message, tools: AttemptTools, mayBegin?: () => boolean) => {
+  const { body, headers, keyId } = await signed(message, tools)
+  const span = attemptSpan(message)
+  // Measured after the signature, which may have waited for its turn.
+  const startedAt = tools.clock.now()
+  const sent = tools.sender.send({
+    url: message.url,
+    headers: span ? { ...headers, traceparent: span.traceparent } : headers,
     body,
     ...(mayBegin && { mayBegin }),
   })
-  const { durationMs, ...result } = await (span ? ended(span, sent) : sent)
-  return { startedAt, durationMs: Math.round(durationMs), result }
+  const { durationMs, evidence, ...answered } = await (span ? ended(span, sent) : sent)
+  const hide = withoutCarried(tools.sealer, message)
+  const result = answered.kind === 'response' ? { ...answered, body: hide(answered.body) } : answered
+  if (evidence?.responseHeaders && message.requestSealed !== null) {
+    for (const [name, value] of Object.entries(evidence.responseHeaders)) evidence.responseHeaders[name] = hide(value)
+  }
+  return {
+    startedAt,
+    durationMs: Math.round(durationMs),
+    result,
+    ...(evidence && { evidence: { ...evidence, keyId } }),
+  }
 }
 
 const attemptSpan = ({ deliveryId, eventId, webhookId, eventType, url, traceparent }: Message): Span | undefined => {

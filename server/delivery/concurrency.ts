@@ -20,7 +20,8 @@ import type { Job, Settlement, Triage } from './queue.ts'
 // just answered 429, is only probed until it answers: one attempt at a time, and all probed endpoints together a
 // quarter of the places.
 //
-// Recovered deliveries come after new ones: they take less than an eighth of the free places at a time.
+// Recovered deliveries come after new ones: they take less than a sixteenth of the free places at a time, a quarter of
+// what a webhook may have alone.
 //
 // Pings have separate places (pings.ts), and appear here only for their leases.
 //
@@ -197,7 +198,7 @@ export const createPlaces = ({
     if (!recovered) return true
     const ofRecovered =
       (lane ? lane.recovered[pool] + lane.recovered.aside : 0) + (draft?.recovered.get(webhookId) ?? 0)
-    return ofRecovered < Math.max(1, free / 8)
+    return ofRecovered < Math.max(1, free / 16)
   }
 
   const newDraft = (): Draft => ({

@@ -76,6 +76,7 @@ const jobOf = ({ id, event, webhook, line }: FreshDelivery, lease: Lease): Job =
   throttledSinceMs: null,
   line,
   url: webhook.url,
+  requestSealed: webhook.request_sealed,
   webhook,
   eventType: event.type,
   eventTime: event.createdAt,

@@ -5,6 +5,7 @@ import { type Database, isContention, marks, rows, run } from '../database/conne
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
 import { tellOfInactive } from '../domain/notices.ts'
+import { scaleOf } from '../domain/pull-time.ts'
 import { leaveActive } from '../domain/webhooks.ts'
 import type { Log } from '../log.ts'
 import type { Settlement } from './queue.ts'
@@ -139,7 +140,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
       const holdMs = outcome.status === 'pending' ? outcome.holdWebhookMs : undefined
       if (!isEnd && holdMs === undefined) return Promise.resolve()
       return new Promise(resolve => {
-        const heldUntil = endOf(settlement) + (holdMs ?? 0)
+        const heldUntil = scaleOf(job.webhook.transport) + endOf(settlement) + (holdMs ?? 0)
         put(job.webhookId, { epoch: job.epoch, heldUntil, isEnd, tries: 0, written: [resolve] })
         if (!isWriting) writeAll()
       })

@@ -14,10 +14,11 @@ import { createCouriers } from './couriers.ts'
 import { createKeeper } from './keeper.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
 import { createPings, type Pings } from './pings.ts'
+import { watchLapses } from './pull/lapses.ts'
+import type { Waits } from './pull/waits.ts'
 import { type Claim, freeLeases, type Job, nextDue, presentJobOf, putBack, type Settlement } from './queue.ts'
 import { BELIEVED_MS, createRecheck, type Stopped } from './recheck.ts'
 import { createRecorder, OUTAGE_MS } from './recorder.ts'
-import type { Rider } from './rider.ts'
 import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
 import type { DeliveryWatch } from './watch.ts'
@@ -50,6 +51,11 @@ export type DeliveryLoop = {
    * stopped, or if the database is too slow to tell: then the lease runs out, and the delivery is claimed again.
    */
   deliverNow(claimed: Claim): Promise<Settlement | undefined>
+  /** Does what follows an attempt that a client has made, when it is recorded. */
+  recorded(settlement: Settlement): Promise<void>
+  waits: Pick<Waits, 'wake' | 'hurry' | 'look'> | undefined
+  /** Ends the attempts of clients whose leases have run out, at once instead of within a second. */
+  lapse(): Promise<void>
   /** Resolves when no delivery is due, in flight or unrecorded. */
   idle(): Promise<void>
   /** Stops claiming, and resolves when everything in flight is recorded. */
@@ -69,7 +75,8 @@ export const startDeliveryLoop = (
     concurrency: number
     claims: boolean
     watch?: DeliveryWatch | undefined
-    rider?: Rider
+    /** Clients that wait for deliveries at this process. */
+    waits?: Pick<Waits, 'wake' | 'hurry' | 'look'>
   },
 ): DeliveryLoop => {
   const { database, clock, log } = tools
@@ -103,11 +110,22 @@ export const startDeliveryLoop = (
     },
   })
   const sweeper = tools.claims ? startSweeper(tools) : undefined
+  const lapses = tools.claims
+    ? watchLapses({
+        ...tools,
+        async record(settlement) {
+          await recordOne(settlement)
+          await followRecord(settlement)
+        },
+      })
+    : undefined
   const idlers: (() => void)[] = []
   /** The leases of a dead process: on an embedded engine, all that exist at the start. */
   let stale = tools.claims && database.dialect.isEmbedded
   let mayBeDue = true
   let failing = false
+  /** Whether the log has a fault whose end it does not have yet. */
+  let isFaultTold = false
   let stopping = false
   /** Does not wait for transactions that are still open: one may hang. */
   let isLate = false
@@ -131,7 +149,8 @@ export const startDeliveryLoop = (
   }
 
   const lookFailed = (error: unknown): number => {
-    if (!failing) log.error({ err: error }, 'the queue cannot be worked on; trying until it can')
+    if (!isFaultTold) log.error({ err: error }, 'the queue cannot be worked on; trying until it can')
+    isFaultTold = true
     failing = true
     mayBeDue = false
     return POLL_MS
@@ -172,11 +191,13 @@ export const startDeliveryLoop = (
         if (inMs !== undefined && !mayBeDue) return inMs
         continue
       }
-      const due = await nextDue(database, tools.rider)
+      const { dueAt, hasLapsed } = await nextDue(database, clock.now())
+      lapses?.told(hasLapsed)
       if (mayBeDue) continue
-      const inMs = due === undefined ? POLL_MS : due - clock.now()
+      const inMs = dueAt === undefined ? POLL_MS : dueAt - clock.now()
+      if (inMs > 0 && begun.size === 0) tellRecovery()
       if (inMs > 0) return inMs
-      if (due! <= claimedAt) return ELSEWHERE_MS
+      if (dueAt! <= claimedAt) return ELSEWHERE_MS
       mayBeDue = true
     }
     return POLL_MS
@@ -189,9 +210,16 @@ export const startDeliveryLoop = (
   const resume = async (): Promise<void> => {
     await checkWritable(database)
     await claims.forgetDoubtful(clock.now())
-    log.info('the queue can be worked on again')
     failing = false
     await sleep(RESUME_MS)
+  }
+
+  /** Nothing is due, or a result was recorded. Before that a full disk may take a few writes more. */
+  const tellRecovery = (): void => {
+    if (isFaultTold && !failing) {
+      log.info('the queue can be worked on again')
+      isFaultTold = false
+    }
   }
 
   const isIdle = (): boolean => !looking && places.count() === 0 && (isLate || places.reserved() === 0)
@@ -238,16 +266,8 @@ export const startDeliveryLoop = (
       startWaiting()
       // A hold is written at once. The change to inactive waits until the attempt that caused it is logged.
       const following = outcome.status === 'pending' ? keeper.follow(settlement) : undefined
-      await (outcome.status === 'dropped' ? recordDropped : record)(settlement)
-      tools.watch?.attempted(settlement)
-      if (outcome.status === 'dropped') logDropped(settlement, outcome.reason)
-      if (outcome.status === 'pending') lookIn(outcome.retryInMs)
-      // It has passed its turn on.
-      else if (place.job.line !== null) wake()
-      await (following ?? keeper.follow(settlement))
-      if (outcome.status === 'cancelled') sweeper?.look()
-      // Other webhooks may have to be notified.
-      if (outcome.status === 'cancelled' || outcome.status === 'dropped') wake()
+      await recordOne(settlement)
+      await followRecord(settlement, following)
       return settlement
     } catch (error) {
       if (!(error instanceof NotBegun)) throw error
@@ -256,6 +276,25 @@ export const startDeliveryLoop = (
     } finally {
       leave(place)
     }
+  }
+
+  const recordOne = (settlement: Settlement): Promise<void> =>
+    (settlement.outcome.status === 'dropped' ? recordDropped : record)(settlement)
+
+  /** What follows when an attempt is recorded, whoever made it. */
+  const followRecord = async (settlement: Settlement, following?: Promise<void>): Promise<void> => {
+    const { outcome, job } = settlement
+    tellRecovery()
+    tools.watch?.attempted(settlement)
+    if (outcome.status === 'dropped') logDropped(settlement, outcome.reason)
+    if (outcome.status === 'pending') lookIn(outcome.retryInMs)
+    // It has passed its turn on.
+    else if (job.line !== null && job.webhook.transport === 'pull') tools.waits?.wake(job.webhookId, 1)
+    else if (job.line !== null) wake()
+    await (following ?? keeper.follow(settlement))
+    if (outcome.status === 'cancelled') sweeper?.look()
+    // Other webhooks may have to be notified.
+    if (outcome.status === 'cancelled' || outcome.status === 'dropped') wake()
   }
 
   const logDropped = ({ job, result }: Settlement, reason: string): void => {
@@ -338,7 +377,11 @@ export const startDeliveryLoop = (
       added()
       startWaiting()
     },
-    onLeft(jobs) {
+    onLeft(left) {
+      const jobs = left.filter(({ webhook }) => webhook.transport === 'push')
+      const pulled = left.filter(({ webhook }) => webhook.transport === 'pull')
+      for (const [id, own] of Map.groupBy(pulled, job => job.webhookId)) tools.waits?.wake(id, own.length)
+      if (jobs.length === 0) return
       // Otherwise a free place triggers the next look.
       if (jobs.some(places.hasRoom)) wake()
       else claims.crowd()
@@ -353,7 +396,11 @@ export const startDeliveryLoop = (
     wake() {
       wake()
       sweeper?.look()
+      tools.waits?.hurry()
     },
+    recorded: settlement => followRecord(settlement),
+    waits: tools.waits,
+    lapse: async () => lapses?.look(),
     courier: couriers,
     async deliverNow(claimed) {
       for (let n = 0; n < MOST_READS; n++) {
@@ -375,6 +422,7 @@ export const startDeliveryLoop = (
       stopping = true
       alarm.stop()
       await looking
+      await lapses?.stop()
       recheck.stop()
       await giveBack(places.withdrawWaiting(), clock.now())
       const late = setTimeout(() => {

@@ -16,21 +16,19 @@ const PATIENCE = { timeout: 1_500, tries: 2 }
 const FRESH_MS = 30_000
 /** How long IPv6 addresses are waited for when IPv4 addresses are there (RFC 8305, section 3). */
 const RESOLUTION_DELAY_MS = 50
-/** A name that waits for the system longer has been given up. */
-const LONGEST_WAIT_MS = 5_000
-/** How long the system is not asked again for a name that it did not know. */
-const UNKNOWN_MS = 60_000
-const MOST_UNKNOWN = 10_000
-/** What name servers say at once where the system may know more, or where there are none. */
+/** What name servers say at once of a name that they do not know, or where there are none. */
 const NOT_KNOWN = new Set<unknown>(['ENOTFOUND', 'ENODATA', 'ECONNREFUSED', 'EREFUSED'])
+/** As many search domains as resolvers have taken by tradition (resolv.conf(5)). */
+const MOST_SEARCHED = 6
 const HOSTS = process.platform === 'win32' ? 'C:\\Windows\\System32\\drivers\\etc\\hosts' : '/etc/hosts'
+const RESOLV_CONF = '/etc/resolv.conf'
 
 /**
  * Resolves the names of endpoints. The system's own lookup holds one of two threads of this process for as long as it
  * takes: half a minute for a name whose servers do not answer, and whoever owns a name decides that. So name servers
  * are asked directly, for any number of names at once. The system is asked for names that nobody outside decides on:
- * those without a dot and those in the hosts file. For other names that the servers do not know, such as those that a
- * search domain completes, it is asked one name at a time.
+ * those without a dot and those in the hosts file. A name that the servers do not know is asked for again in each of
+ * the machine's search domains (`http://hooks.payments` in Kubernetes).
  *
  * @param given.servers name servers, as `host:port`; by default those of the machine
  */
@@ -38,21 +36,21 @@ export const createLookup = ({
   servers,
   system = askSystem as Lookup,
   hostsFile = HOSTS,
+  resolvConf = RESOLV_CONF,
+  patience = PATIENCE,
 }: {
   servers?: string[]
   system?: Lookup
   hostsFile?: string
+  resolvConf?: string
+  patience?: { timeout: number; tries: number }
 } = {}): Lookup => {
   let resolver: Resolver | undefined
   let resolverSince = 0
-  /** Names that the system does not know, with the time until which it is not asked again. */
-  const unknown = new Map<string, number>()
-  const asking = new Map<string, Promise<LookupAddress[]>>()
-  let lane: Promise<unknown> = Promise.resolve()
 
   const freshResolver = (): Resolver => {
     if (resolver && performance.now() - resolverSince < FRESH_MS) return resolver
-    resolver = new Resolver(PATIENCE)
+    resolver = new Resolver(patience)
     if (servers) resolver.setServers(servers)
     resolverSince = performance.now()
     return resolver
@@ -76,8 +74,9 @@ export const createLookup = ({
       ...(v6.status === 'fulfilled' ? v6.value.map(address => ({ address, family: 6 })) : []),
     ]
     if (found.length > 0) return found
-    const { code } = faults.find(({ code }) => !NOT_KNOWN.has(code)) ?? faults[0]
-    throw failed(host, code)
+    const fault = faults.find(({ code }) => !NOT_KNOWN.has(code)) ?? faults[0]
+    // Without a fault the name is there and has no address, such as an alias that leads nowhere.
+    throw failed(host, fault?.code ?? 'ENODATA')
   }
 
   const askSystemFor = (host: string): Promise<LookupAddress[]> =>
@@ -85,33 +84,16 @@ export const createLookup = ({
       system(host, { all: true }, (error, addresses) => (error ? reject(error) : resolve(addresses)))
     })
 
-  /** Asks the system, one name at a time. */
-  const askInLane = (host: string): Promise<LookupAddress[]> => {
-    const known = asking.get(host)
-    if (known) return known
-    const since = performance.now()
-    if (since < (unknown.get(host) ?? 0)) return Promise.reject(failed(host, 'ENOTFOUND'))
-    const asked = lane.then(async () => {
-      if (performance.now() - since > LONGEST_WAIT_MS) throw failed(host, 'ENOTFOUND')
-      return askSystemFor(host).catch(error => {
-        if (unknown.size >= MOST_UNKNOWN) unknown.clear()
-        unknown.set(host, performance.now() + UNKNOWN_MS)
-        throw error
-      })
-    })
-    asking.set(host, asked)
-    lane = asked.catch(() => {}).finally(() => asking.delete(host))
-    return asked
-  }
-
   const addressesOf = async (host: string): Promise<LookupAddress[]> => {
     if (!host.includes('.') || isIn(hostsFile, host)) return askSystemFor(host)
-    try {
-      return await askServers(host)
-    } catch (error) {
-      if (NOT_KNOWN.has((error as NodeJS.ErrnoException).code)) return askInLane(host)
-      throw error
+    const completed = host.endsWith('.') ? [] : searchDomains(resolvConf).map(domain => `${host}.${domain}`)
+    for (const name of [host, ...completed]) {
+      const found = await askServers(name).catch(error => {
+        if (!NOT_KNOWN.has(error.code)) throw error
+      })
+      if (found) return found
     }
+    throw failed(host, 'ENOTFOUND')
   }
 
   return (host, _options, callback) => {
@@ -128,6 +110,20 @@ const isIn = (hostsFile: string, host: string): boolean => {
     return lines.some(line => line.replace(/#.*/, '').trim().split(/\s+/).slice(1).includes(host.toLowerCase()))
   } catch {
     return false
+  }
+}
+
+/** The domains that complete a name, by the last line that names any. */
+const searchDomains = (resolvConf: string): string[] => {
+  try {
+    const lines = [...readFileSync(resolvConf, 'utf8').matchAll(/^[ \t]*(?:search|domain)[ \t]+(.*)$/gm)]
+    const domains = (lines.at(-1)?.[1] ?? '').trim().split(/\s+/)
+    return domains
+      .map(domain => domain.replace(/\.$/, ''))
+      .filter(Boolean)
+      .slice(0, MOST_SEARCHED)
+  } catch {
+    return []
   }
 }
 

@@ -2,6 +2,7 @@ import { isIP, type LookupFunction, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { buildConnector, errors } from 'undici'
 import { whenArrivedIsRead } from '../arrived.ts'
+import { setFacts, timeConnection } from './connection-facts.ts'
 import { createLookup, type Lookup } from './names.ts'
 import { tunnel } from './proxy.ts'
 
@@ -14,18 +15,17 @@ export type NetworkGuard = {
   isAllowed(address: string): boolean
 }
 
-/** Thrown for an endpoint whose address is not allowed; `code` is a failure reason. The message is for the operator. */
+/** Thrown for an endpoint whose address is not allowed. The message is for the operator. */
 export class AddressNotAllowedError extends Error {
-  readonly code = 'address_not_allowed'
-  /** The text for the endpoint's owner, who must not learn internal addresses. */
-  readonly told: string
+  /** Whether the endpoint is named by this address. What a name leads to is not told to its user. */
+  readonly isLiteral: boolean
 
   constructor(host: string, addresses: readonly string[]) {
-    const at =
-      addresses.length === 1 && addresses[0] === host ? host : `${host} (${addresses.join(', ') || 'no address'})`
+    const isLiteral = isIP(host) !== 0
+    const at = isLiteral ? host : `${host} (${addresses.join(', ') || 'no address'})`
     super(`${at} is not a public address; TIDINGS_ALLOW_NETWORKS opens networks by name, such as 10.1.0.0/16`)
     this.name = 'AddressNotAllowedError'
-    this.told = `${host} is not a public address`
+    this.isLiteral = isLiteral
   }
 }
 
@@ -157,6 +157,7 @@ export const createGuardedConnector = (
       if (fault !== null) callback(fault, null)
       else callback(null, connected!)
     })
+    timeConnection(socket)
     const giveUp = (): void => {
       if (connecting) socket.destroy(tooLate(hostname))
     }
@@ -187,11 +188,23 @@ export const createGuardedConnector = (
     })
     const timer = setTimeout(whenArrivedIsRead, connectTimeoutMs, () => end(tooLate(hostname), null))
     const open = async () => {
+      const beganAt = performance.now()
       const address = await judgedAddress(hostname)
+      const foundAt = performance.now()
       const port = Number(options.port) || (protocol === 'https:' ? 443 : 80)
       socket = await tunnel(new URL(proxy), { address, port }, ending.signal)
+      const openAt = performance.now()
+      const known = {
+        remoteAddress: address,
+        ...(isIP(hostname) === 0 && { lookupMs: foundAt - beganAt }),
+        connectMs: openAt - foundAt,
+      }
+      setFacts(socket, known)
       if (protocol !== 'https:') return end(null, socket)
-      connect({ ...options, httpSocket: socket }, (error, connected) => end(error, connected as Socket | null))
+      connect({ ...options, httpSocket: socket }, (error, connected) => {
+        if (connected) setFacts(connected, { ...known, tlsMs: performance.now() - openAt })
+        end(error, connected as Socket | null)
+      })
     }
     open().catch(error => end(error, null))
   }

@@ -1,16 +1,20 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
-import { run } from '../database/connect.ts'
+import { type Database, rows, run } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
+import type { WebhookRow } from '../domain/resources.ts'
 import { lockActive } from '../domain/webhooks.ts'
 import { newId } from '../ids.ts'
 import { currentTrace } from '../tracing/tracing.ts'
-import { type AttemptTools, sendOnce } from './attempt.ts'
+import { type AttemptTools, type Message, sendOnce } from './attempt.ts'
+import type { Evidence } from './evidence.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
 import type { AttemptResult } from './outcome.ts'
+import { PING_MS, type PulledPing } from './pull/pings.ts'
 
 /** When the next key signs is unknown if this process cannot open the present one. */
 const LONGEST_WAIT_MS = 60_000
@@ -23,38 +27,47 @@ export type AnsweredPing = {
   sentAt: number
   durationMs: number
   response: string
+  evidence?: Evidence
 }
 
-/** Pings an endpoint, and throws PING_FAILED with what happened unless it answers exactly 200. Nothing is stored. */
+/** Throws UNAVAILABLE while no key may sign. */
+export const requireSigning = ({ clock, keyring }: Pick<AttemptTools, 'clock' | 'keyring'>): void => {
+  const waitMs = keyring.signsFrom() - clock.now()
+  if (waitMs <= 0) return
+  throw new TidingsError(
+    'UNAVAILABLE',
+    'The signing key was revoked, and receivers do not know the next one yet. Nothing was done.',
+    { retryAfterSeconds: Math.ceil(Math.min(waitMs, LONGEST_WAIT_MS) / 1000) },
+  )
+}
+
+/**
+ * Pings an endpoint, and throws PING_FAILED with what happened unless it answers exactly 200. Nothing is stored.
+ *
+ * @param send has the ping answered; by default sends it to the URL
+ */
 export const pingBeforeStoring = async (
   tools: AttemptTools,
-  { webhookId, url }: { webhookId: string; url: string },
+  { webhookId, url, requestSealed }: { webhookId: string; url: string; requestSealed: string | null },
+  send: (message: Message) => Promise<PulledPing> = message => sendOnce(message, tools),
 ): Promise<AnsweredPing> => {
   const eventTime = tools.clock.now()
-  const waitMs = tools.keyring.signsFrom() - eventTime
-  if (waitMs > 0) {
-    throw new TidingsError(
-      'UNAVAILABLE',
-      'The signing key was revoked, and receivers do not know the next one yet. Nothing was done.',
-      { retryAfterSeconds: Math.ceil(Math.min(waitMs, LONGEST_WAIT_MS) / 1000) },
-    )
-  }
+  requireSigning(tools)
   const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
-  const { startedAt, durationMs, result } = await sendOnce(
-    {
-      deliveryId,
-      eventId,
-      webhookId,
-      url,
-      eventType: 'ping',
-      eventTime,
-      payload: '{}',
-      traceparent: currentTrace() ?? null,
-    },
-    tools,
-  )
+  const { startedAt, durationMs, result, evidence } = await send({
+    deliveryId,
+    eventId,
+    webhookId,
+    url,
+    requestSealed,
+    eventType: 'ping',
+    eventTime,
+    payload: '{}',
+    traceparent: currentTrace() ?? null,
+  })
   if (result.kind === 'response' && result.statusCode === 200) {
-    return { deliveryId, eventId, eventTime, sentAt: startedAt, durationMs, response: result.body }
+    const answered = { deliveryId, eventId, eventTime, sentAt: startedAt, durationMs, response: result.body }
+    return { ...answered, ...(evidence && { evidence }) }
   }
   throw new TidingsError(
     'PING_FAILED',
@@ -63,10 +76,20 @@ export const pingBeforeStoring = async (
       url,
       durationMs,
       ...(result.kind === 'response'
-        ? { statusCode: result.statusCode, response: result.body }
+        ? { statusCode: result.statusCode, response: toldToStranger(result.statusCode, result.body) }
         : { failure: result.reason, detail: result.detail }),
     },
   )
+}
+
+/**
+ * What a refused caller learns of the answer. An endpoint that refuses may say whom it would let in, and the caller may
+ * be a stranger to it: of a 401 or 403 only the code in `error` is passed on.
+ */
+const toldToStranger = (statusCode: number, body: string): string => {
+  if (statusCode !== 401 && statusCode !== 403) return body
+  const code = /^\s*\{\s*"error"\s*:\s*"([a-z][a-z0-9_]{0,39})"/.exec(body)?.[1]
+  return code === undefined ? '' : JSON.stringify({ error: code })
 }
 
 const inWords = (result: AttemptResult): string =>
@@ -74,11 +97,28 @@ const inWords = (result: AttemptResult): string =>
     ? `it answered ${result.statusCode}`
     : `it gave no answer: ${result.detail} (${result.reason})`
 
+/**
+ * Pings a stored webhook's endpoint. Resolves to what records the ping if it was answered with exactly 200, or to
+ * undefined. Throws UNAVAILABLE if nothing can be signed now.
+ */
+export const pingOnce = async (
+  tools: AttemptTools,
+  { id, url, request_sealed: requestSealed }: WebhookRow,
+): Promise<((trx: Knex.Transaction) => Promise<void>) | undefined> => {
+  try {
+    const answered = await pingBeforeStoring(tools, { webhookId: id, url, requestSealed })
+    return trx => recordAnsweredPing(trx, id, answered)
+  } catch (error) {
+    if (error instanceof TidingsError && error.code === 'PING_FAILED') return undefined
+    throw error
+  }
+}
+
 /** Records an answered ping in the history of the webhook that it admitted. */
 export const recordAnsweredPing = async (
   trx: Knex.Transaction,
   webhookId: string,
-  { deliveryId, eventId, eventTime, sentAt, durationMs, response }: AnsweredPing,
+  { deliveryId, eventId, eventTime, sentAt, durationMs, response, evidence }: AnsweredPing,
 ): Promise<void> => {
   await recordPing(trx, eventTime, eventId)
   const finishedAt = sentAt + durationMs
@@ -90,9 +130,9 @@ export const recordAnsweredPing = async (
   )
   await run(
     trx,
-    `INSERT INTO attempts (delivery_id, number, started_at, duration_ms, status_code, response)
-     VALUES (?, 1, ?, ?, 200, ?)`,
-    [deliveryId, sentAt, durationMs, response],
+    `INSERT INTO attempts (delivery_id, number, started_at, duration_ms, status_code, response, evidence)
+     VALUES (?, 1, ?, ?, 200, ?, ?)`,
+    [deliveryId, sentAt, durationMs, response, evidence === undefined ? null : JSON.stringify(evidence)],
   )
 }
 
@@ -101,21 +141,41 @@ export const recordAnsweredPing = async (
  * then on it is a delivery like any other, retried and dropped by the same rules.
  */
 export const pingStored = async (
-  { change, loop }: { change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop },
+  {
+    change,
+    loop,
+    database,
+  }: { change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop; database: Database },
   webhookId: string,
 ): Promise<{ deliveryId: string }> => {
-  const { deliveryId, eventId, epoch, lease } = await change(async held => {
+  const { deliveryId, eventId, epoch, transport, lease } = await change(async held => {
     const { trx } = held
     const webhook = await lockActive(held, webhookId)
     const now = held.now()
     const lease = newLease(now)
     const eventId = await recordPing(trx, now)
     const owed = { event: { id: eventId, type: 'ping' as const }, webhook }
-    const [id] = await enqueue(trx, [owed], now, { id: lease, end: now + LEASE_MS })
-    return { deliveryId: id!, eventId, epoch: webhook.epoch, lease }
+    const { epoch, transport } = webhook
+    const [id] = await enqueue(trx, [owed], now, transport === 'push' ? { id: lease, end: now + LEASE_MS } : undefined)
+    return { deliveryId: id!, eventId, epoch, transport, lease }
   })
+  if (transport === 'pull') {
+    loop.waits?.look(webhookId)
+    await attemptOf(database, deliveryId)
+    return { deliveryId }
+  }
   const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null, line: null }
   const claimed = { deliveryId, eventId, webhookId, epoch, recovered: false, ...first }
   await loop.deliverNow(claimed)
   return { deliveryId }
+}
+
+/** How often it is looked up whether a client has answered. */
+const LOOK_MS = 250
+
+/** Waits until a client has answered, but not longer than an endpoint may take: then the delivery is still pending. */
+const attemptOf = async ({ knex }: Database, deliveryId: string): Promise<void> => {
+  for (const until = performance.now() + PING_MS; performance.now() < until; await sleep(LOOK_MS)) {
+    if ((await rows(knex, 'SELECT 1 FROM attempts WHERE delivery_id = ?', [deliveryId])).length > 0) return
+  }
 }

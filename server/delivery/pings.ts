@@ -1,4 +1,5 @@
 import { TidingsError } from '../../shared/errors.ts'
+import { Turns } from '../turns.ts'
 
 // Pings, on registration and on demand, have separate places, so that slow endpoints take no places from deliveries. A
 // token may have few in flight, and a webhook fewer. Some more wait for a limited time; tokens take turns.
@@ -17,7 +18,7 @@ export type Pings = ReturnType<typeof createPings>
 export const createPings = ({ concurrency }: { concurrency: number }) => {
   const size = Math.max(OF_TOKEN, concurrency / 8)
   const inFlight = new Set<Pinger>()
-  const waiting = new Map<string, { pinger: Pinger; start: () => void }[]>()
+  const waiting = new Turns<{ pinger: Pinger; start: () => void }>()
 
   const countOf = (is: (pinger: Pinger) => boolean): number => [...inFlight].filter(is).length
 
@@ -32,35 +33,27 @@ export const createPings = ({ concurrency }: { concurrency: number }) => {
   }
 
   const startWaiting = (): void => {
-    for (const [tokenId, queue] of [...waiting]) {
-      const index = queue.findIndex(({ pinger }) => mayStart(pinger))
-      if (index < 0) continue
-      const [{ pinger, start }] = queue.splice(index, 1) as [(typeof queue)[number]]
-      // Its token comes after the others.
-      waiting.delete(tokenId)
-      if (queue.length > 0) waiting.set(tokenId, queue)
-      inFlight.add(pinger)
-      start()
+    for (let next = takeNext(); next; next = takeNext()) {
+      inFlight.add(next.pinger)
+      next.start()
     }
   }
+  const takeNext = () => waiting.take(({ pinger }) => mayStart(pinger))
 
   const turn = (pinger: Pinger): Promise<void> => {
+    const { tokenId } = pinger
     if (mayStart(pinger)) {
       inFlight.add(pinger)
       return Promise.resolve()
     }
-    const queue = waiting.get(pinger.tokenId) ?? []
-    if (queue.length >= WAITING_OF_TOKEN) return Promise.reject(refusal(pinger))
-    waiting.set(pinger.tokenId, queue)
+    if (waiting.of(tokenId).size >= WAITING_OF_TOKEN) return Promise.reject(refusal(pinger))
     return new Promise((resolve, reject) => {
       const entry = { pinger, start: () => resolve(clearTimeout(timer)) }
       const timer = setTimeout(() => {
-        const queue = waiting.get(pinger.tokenId)!
-        queue.splice(queue.indexOf(entry), 1)
-        if (queue.length === 0) waiting.delete(pinger.tokenId)
+        waiting.delete(tokenId, entry)
         reject(refusal(pinger))
       }, WAIT_MS)
-      queue.push(entry)
+      waiting.add(tokenId, entry)
     })
   }
 

@@ -4,10 +4,11 @@ import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { cancel, logLost } from '../domain/deliveries.ts'
+import { epochTimeOf, PULL_TIME, TAKEN_TIME } from '../domain/pull-time.ts'
 import { outOfSight, type Sight } from '../domain/sight.ts'
 import { type Swept, sweepRows } from '../domain/sweep.ts'
+import type { Evidence } from './evidence.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
-import type { Rider } from './rider.ts'
 
 // The queue: one row for each pending delivery, apart from the history, deleted when the delivery is settled.
 //
@@ -25,7 +26,9 @@ import type { Rider } from './rider.ts'
 //    event, so the delivery is delivered, whichever process has its lease and even if it was cancelled meanwhile.
 // 5. Every attempt is logged, even one that no longer counts. A process that dies leaves a row that the next claim logs
 //    as lost.
-// 6. A row that waits for its turn in a line (`domain/lines.ts`) is never due, and has no lease.
+// 6. A delivery that clients take is never due for the loop: its due time is on another scale (`domain/pull-time.ts`).
+//    A client's lease is the same kind of lease, with its end on a third scale.
+// 7. A row that waits for its turn in a line (`domain/lines.ts`) is never due, and has no lease.
 
 /** A claimed delivery and its lease. */
 export type Claim = {
@@ -48,6 +51,8 @@ export type Claim = {
 /** A webhook as its claims need it. */
 type JobWebhook = Swept & {
   url: string
+  /** What its requests carry besides the token: `domain/webhook-requests.ts`. */
+  request_sealed: string | null
   /** The access token that created it. */
   access_token_id: string
   sees_all_organisations: number
@@ -60,7 +65,8 @@ type JobWebhook = Swept & {
 /** A claim with everything needed to send it. */
 export type Job = Claim & {
   url: string
-  webhook: Pick<JobWebhook, 'epoch' | 'access_token_id' | 'held_until'>
+  webhook: Pick<JobWebhook, 'epoch' | 'access_token_id' | 'held_until' | 'transport'>
+  requestSealed: string | null
   eventType: EventType
   eventTime: number
   /** The payload as its stored JSON text. */
@@ -70,7 +76,7 @@ export type Job = Claim & {
 }
 
 /** A job as it was read from the queue. */
-type ReadJob = Job & { webhook: JobWebhook }
+export type ReadJob = Job & { webhook: JobWebhook }
 
 /** An attempt that was made, and what it means. */
 export type Settlement = {
@@ -78,6 +84,10 @@ export type Settlement = {
   startedAt: number
   durationMs: number
   result: AttemptResult
+  /** Missing if the request had no connection. */
+  evidence?: Evidence
+  /** A client did not answer before the end of its lease. This counts only if its lease is still there. */
+  isLapse?: true
   outcome: Outcome
 }
 
@@ -93,6 +103,8 @@ export type QueueRow = {
   failure_count: number
   throttled_since: number | null
   line: string | null
+  /** Who has taken it, if a client has: see `pull/taken.ts`. */
+  taken: string | null
 }
 
 type HeadRow = Pick<QueueRow, 'webhook_id' | 'epoch' | 'recovered' | 'due_at'>
@@ -161,7 +173,7 @@ export const claim = async (
 }
 
 /** The jobs, without those that the tokens of their webhooks no longer see. */
-const inSight = async (sql: Sql, jobs: ReadJob[]): Promise<ReadJob[]> => {
+export const inSight = async (sql: Sql, jobs: ReadJob[]): Promise<ReadJob[]> => {
   const unseen = await outOfSight(sql, jobs, sightOf)
   return jobs.filter(job => !unseen.has(job))
 }
@@ -176,7 +188,12 @@ const sightOf = ({ webhook, eventId }: ReadJob): Sight => ({
  * Among the rows that a claim has locked, cancels those whose event was purged or is out of sight, and sweeps those of
  * a past epoch. Returns those whose webhook is already being swept.
  */
-const sweepPast = async (trx: Knex.Transaction, due: QueueRow[], jobs: ReadJob[], now: number): Promise<Job[]> => {
+export const sweepPast = async (
+  trx: Knex.Transaction,
+  due: QueueRow[],
+  jobs: ReadJob[],
+  now: number,
+): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
   await cancel(
     trx,
@@ -282,7 +299,7 @@ export const tenantsOf = async (database: Database, webhookIds: string[]): Promi
   return found.map(row => [row.id, row.access_token_id])
 }
 
-const claimOf = (row: QueueRow, lease: string): Claim => ({
+export const claimOf = (row: QueueRow, lease: string): Claim => ({
   deliveryId: row.delivery_id,
   eventId: row.event_id,
   webhookId: row.webhook_id,
@@ -299,23 +316,24 @@ const claimOf = (row: QueueRow, lease: string): Claim => ({
  * Writes leases on the rows that are still as they were read: due, under the same lease, with as many attempts. If
  * reading does not lock, another claim may have been first.
  *
+ * @param given.taken who takes them, if a client does
  * @returns those that were taken
  */
-const takeLeases = async (
+export const takeLeases = async (
   trx: Knex.Transaction,
   jobs: Job[],
   read: ReadonlyMap<string, QueueRow>,
-  { now, leaseEnd }: { now: number; leaseEnd: number },
+  { now, leaseEnd, taken = null }: { now: number; leaseEnd: number; taken?: string | null },
 ): Promise<Job[]> => {
   if (jobs.length === 0) return []
   const { lease } = jobs[0]!
   const still = asRead(jobs, read, now)
-  const taken = await run(
+  const count = await run(
     trx,
-    `UPDATE delivery_queue SET lease = ?, due_at = ?, attempt = attempt + 1 WHERE ${still.sql}`,
-    [lease, leaseEnd, ...still.bindings],
+    `UPDATE delivery_queue SET lease = ?, due_at = ?, attempt = attempt + 1, taken = ? WHERE ${still.sql}`,
+    [lease, leaseEnd, taken, ...still.bindings],
   )
-  if (taken === jobs.length) return jobs
+  if (count === jobs.length) return jobs
   const own = await rows<{ delivery_id: string }>(
     trx,
     `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(jobs)}) AND lease = ?`,
@@ -347,7 +365,7 @@ const postpone = async (
   // For rows without a lease, the delivery's next attempt is the queue's due time.
   const next = caseOf(
     'id',
-    later.map(({ job, dueAt }) => [job.deliveryId, dueAt]),
+    later.map(({ job, dueAt }) => [job.deliveryId, Math.max(now, epochTimeOf(dueAt))]),
   )
   await run(trx, `UPDATE deliveries SET next_attempt_at = ${next.sql} WHERE id IN (${marks(jobs)})`, [
     ...next.bindings,
@@ -380,15 +398,17 @@ const asRead = (
 }
 
 /**
- * Makes all claimed deliveries due at once. For an embedded engine at its start: every holder of a lease is gone.
+ * Makes all claimed deliveries due at once, except those taken by clients. For an embedded engine at its start: every
+ * process that holds a lease is gone.
  *
  * @returns how many deliveries were claimed
  */
 export const freeLeases = (database: Database, now: number): Promise<number> =>
   database.transaction(async trx => {
-    const leased = await rows<QueueRow>(trx, 'SELECT * FROM delivery_queue WHERE lease IS NOT NULL')
+    const ofProcesses = `lease IS NOT NULL AND due_at < ${PULL_TIME}`
+    const leased = await rows<QueueRow>(trx, `SELECT * FROM delivery_queue WHERE ${ofProcesses}`)
     await logLost(trx, leased)
-    return run(trx, 'UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE lease IS NOT NULL', [now])
+    return run(trx, `UPDATE delivery_queue SET lease = NULL, due_at = ? WHERE ${ofProcesses}`, [now])
   })
 
 /** Loads everything needed to send the claims. Shared rows are read once. Leaves out claims whose event was purged. */
@@ -404,7 +424,7 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
   // Read last, because an event does not change, and a webhook may be disabled at any moment.
   const webhookIds = new Set(claims.map(({ webhookId }) => webhookId))
   const webhooks = await read<JobWebhook>(
-    `url, epoch, ended_epoch, sweeping, access_token_id, held_until,
+    `url, request_sealed, epoch, ended_epoch, sweeping, transport, access_token_id, held_until,
      (SELECT t.sees_all_organisations FROM access_tokens t WHERE t.id = webhooks.access_token_id)
        AS sees_all_organisations`,
     'webhooks',
@@ -417,6 +437,7 @@ export const jobsOf = async (sql: Sql, claims: Claim[]): Promise<ReadJob[]> => {
     return {
       ...claimed,
       url: webhook.url,
+      requestSealed: webhook.request_sealed,
       webhook,
       eventType: event.type,
       eventTime: event.created_at,
@@ -521,16 +542,21 @@ const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void>
 }
 
 /**
- * When the next delivery falls due; undefined when none is waiting. Reads the head of an index, and the rider's columns
- * along with it.
+ * When the next delivery falls due, undefined when none is waiting, and whether leases of clients have ended. Reads two
+ * ranges of an index.
  */
-export const nextDue = async ({ knex }: Database, rider?: Rider): Promise<number | undefined> => {
-  const head = 'SELECT due_at FROM delivery_queue ORDER BY due_at LIMIT 1'
-  const columns = rider?.columns()
-  const sql = columns === undefined ? head : `SELECT (${head}) AS due_at, ${columns}`
-  const [first] = await rows<{ due_at: number | null }>(knex, sql)
-  if (columns !== undefined) rider!.brought(first!)
-  return first?.due_at ?? undefined
+export const nextDue = async (
+  { knex }: Database,
+  now: number,
+): Promise<{ dueAt: number | undefined; hasLapsed: boolean }> => {
+  type Next = { due_at: number | null; lapsed: number | null }
+  const [first] = await rows<Next>(
+    knex,
+    `SELECT (SELECT due_at FROM delivery_queue ORDER BY due_at LIMIT 1) AS due_at,
+       (SELECT due_at FROM delivery_queue WHERE due_at >= ? AND due_at <= ? ORDER BY due_at LIMIT 1) AS lapsed`,
+    [TAKEN_TIME, TAKEN_TIME + now],
+  )
+  return { dueAt: first!.due_at ?? undefined, hasLapsed: first!.lapsed !== null }
 }
 
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */

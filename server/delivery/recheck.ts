@@ -8,7 +8,7 @@ const EVERY_MS = 500
 /** No delivery is taken on a check older than this, so that a stop takes effect within a second. */
 export const BELIEVED_MS = 800
 /** No request begins on a check older than this. */
-const BEGUN_MS = 950
+export const BEGUN_MS = 950
 
 /** A claim that must not be sent, or not before `until`. */
 export type Stopped = { place: Place; until: number }

@@ -136,12 +136,13 @@ export const createRecorder = ({
 
   /** A value that the database refuses can only come from outside. */
   const recordWithoutTexts = async (settlement: Settlement, cause: unknown): Promise<Settlement[]> => {
+    const { evidence: _, ...rest } = settlement
     const { deliveryId } = settlement.job
     const result =
       settlement.result.kind === 'response' ? { ...settlement.result, body: '' } : { ...settlement.result, detail: '' }
     while (true) {
       try {
-        const held = await settle(database, [{ ...settlement, result }], clock.now)
+        const held = await settle(database, [{ ...rest, result }], clock.now)
         if (held.length > 0) return [settlement]
         log.error({ err: cause, deliveryId }, 'an attempt was recorded without its answer, which the database refuses')
         return []

@@ -1,23 +1,33 @@
-import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
-import { isDuplicate } from '../database/connect.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { notFound, TidingsError } from '../../shared/errors.ts'
+import type { WebhookTransport } from '../../shared/vocabulary.ts'
+import { type Database, isDuplicate } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { WebhookRow } from '../domain/resources.ts'
+import { isTaken } from '../domain/webhook-ids.ts'
+import { candidateOf, sealCarried } from '../domain/webhook-requests.ts'
 import {
+  type Changed,
+  carriedOnceStored,
   checkWebhookInput,
   findWebhook,
   insertWebhook,
-  isTaken,
+  type Making,
   requireRoom,
+  rotateSecret,
   updateWebhook,
   urlToPing,
   type WebhookInput,
   webhookNow,
+  withTransport,
 } from '../domain/webhooks.ts'
 import { newId } from '../ids.ts'
 import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'
 import { type AnsweredPing, pingBeforeStoring, pingStored, recordAnsweredPing } from './ping.ts'
+import type { PullPings } from './pull/pings.ts'
+import { BEGUN_MS } from './recheck.ts'
 
 // A ping takes seconds, and runs before the transaction that stores the webhook. The rules are applied twice: before
 // the ping, and in the transaction on the rows that it locks.
@@ -29,6 +39,8 @@ export type Registrant = {
   token: AccessToken
   webhooksPerToken: number
   loop: DeliveryLoop
+  pull: { pings: PullPings }
+  database: Database
   /** Runs a change in a transaction that holds the calling token. */
   change<T>(work: (change: Change) => Promise<T>): Promise<T>
   /** The same as `change`, for reads only. */
@@ -36,7 +48,7 @@ export type Registrant = {
 }
 
 /** The answer for a webhook, read in the transaction that stored it. */
-export type Stored<T> = { told: T }
+export type Stored<T> = Changed & { told: T }
 type Read<T> = (change: Change, webhook: WebhookRow) => Promise<T>
 
 /**
@@ -62,15 +74,19 @@ export const upsertWebhook = <T>(
 /** How often a webhook that others keep changing is pinged again before the call gives up. */
 const MOST_ROUNDS = 4
 
-const store = async <T>(registrant: Registrant, id: string, input: WebhookInput, read: Read<T>): Promise<Stored<T>> => {
+const store = async <T>(registrant: Registrant, id: string, given: WebhookInput, read: Read<T>): Promise<Stored<T>> => {
+  const making = { sealer: registrant.tools.sealer, candidate: candidateOf(given) }
   let ping: Ping | undefined
   for (let round = 1; ; round++) {
-    const seen = await registrant.look(change => look(change, id, input, registrant))
+    const seen = await registrant.look(change => look(change, id, given, registrant))
+    const input = withTransport(given, { id, seen, issuerUrl: registrant.tools.issuerUrl })
     const url = seen ? urlToPing(seen, input) : input.url!
     if (url !== undefined && url !== ping?.url) {
-      ping = { url, answered: await pingInTurn(registrant, { webhookId: id, url }) }
+      const requestSealed = sealCarried(making.sealer, id, carriedOnceStored(making, seen, input))
+      const of = { webhookId: id, url, requestSealed, transport: input.transport! }
+      ping = { url, answered: await pingInTurn(registrant, of) }
     }
-    const stored = await storeAsSeen(registrant, { id, seen, ping }, input, read)
+    const stored = await storeAsSeen(registrant, { id, seen, ping, making }, input, read)
     if (stored) return stored
     if (round === MOST_ROUNDS) {
       throw new TidingsError('CONFLICT', 'The webhook keeps changing. Look at it, and try again.', {
@@ -88,12 +104,13 @@ const look = async (
   { trx, token }: Change,
   id: string,
   input: WebhookInput,
-  { requireHttps, webhooksPerToken }: Registrant,
+  { tools, requireHttps, webhooksPerToken }: Registrant,
 ): Promise<WebhookRow | undefined> => {
   const seen = await findWebhook(trx, token, id)
-  if (!seen && input.url === undefined) throw badInput('url', 'is missing; a new webhook needs one')
+  withTransport(input, { id, seen, issuerUrl: tools.issuerUrl })
   await checkWebhookInput(trx, token, input, { requireHttps })
-  // An id of a webhook out of sight answers like an unknown one. A webhook that appeared since the lookup comes from
+  // An id of a webhook out of sight, or of one that is gone and was another's, answers like an unknown one. A webhook
+  // that appeared since the lookup comes from
   // the same upsert, made twice at once.
   if (!seen && (await isTaken(trx, token, id))) {
     const come = await findWebhook(trx, token, id)
@@ -107,16 +124,18 @@ const look = async (
 /** Undefined, with nothing done, if the stored webhook has changed and has to be looked at again. */
 const storeAsSeen = async <T>(
   { change, webhooksPerToken }: Registrant,
-  { id, seen, ping }: { id: string; seen: WebhookRow | undefined; ping: Ping | undefined },
+  { id, seen, ping, making }: { id: string; seen: WebhookRow | undefined; ping: Ping | undefined; making: Making },
   input: WebhookInput,
   read: Read<T>,
 ): Promise<Stored<T> | undefined> => {
   try {
     return await change(async held => {
-      if (!seen) await insertWebhook(held, id, { ...input, url: ping!.url }, webhooksPerToken)
-      else if (!(await updateWebhook(held, { seen, pinged: ping?.url }, input))) return undefined
+      const changed = seen
+        ? await updateWebhook(held, { seen, pinged: ping?.url, ...making }, input)
+        : await insertWebhook(held, id, { ...input, url: ping!.url }, { ...making, mostOfToken: webhooksPerToken })
+      if (!changed) return undefined
       if (ping) await recordAnsweredPing(held.trx, id, ping.answered)
-      return { told: await read(held, await webhookNow(held.trx, id)) }
+      return { ...changed, told: await read(held, await webhookNow(held.trx, id)) }
     })
   } catch (error) {
     // The same upsert was made twice at once: the first stored the webhook, the second changes it.
@@ -125,16 +144,38 @@ const storeAsSeen = async <T>(
   }
 }
 
-const pingInTurn = ({ token, tools, loop, look }: Registrant, ping: { webhookId: string; url: string }) =>
+const pingInTurn = (
+  { token, tools, loop, pull, look }: Registrant,
+  { transport, ...ping }: Parameters<typeof pingBeforeStoring>[1] & { transport: WebhookTransport },
+) =>
   loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, async () => {
     // The ping may have waited for its turn: check the token again, which may have been revoked.
     await look(async () => {})
-    return pingBeforeStoring(tools, ping)
+    if (transport === 'push') return pingBeforeStoring(tools, ping)
+    return pingBeforeStoring(tools, ping, message => pull.pings.ping(message, token.id))
   })
+
+/**
+ * Replaces the secret of a webhook. Answers once no process signs without the new one, so that a receiver may go on
+ * with it alone.
+ */
+export const rotateWebhookSecret = async <T>(
+  { tools, change }: Pick<Registrant, 'tools' | 'change'>,
+  input: { id: string; secret?: string; graceSeconds?: number },
+  read: Read<T>,
+): Promise<Stored<T>> => {
+  const making = { sealer: tools.sealer, candidate: candidateOf(input) }
+  const stored = await change(async held => {
+    const changed = await rotateSecret(held, making, input)
+    return { ...changed, told: await read(held, await webhookNow(held.trx, input.id)) }
+  })
+  await sleep(BEGUN_MS)
+  return stored
+}
 
 /** Pings a stored, active webhook. Resolves with the delivery's id when the attempt has been recorded. */
 export const pingWebhook = (
-  registrant: Pick<Registrant, 'change' | 'token' | 'loop'>,
+  registrant: Pick<Registrant, 'change' | 'token' | 'loop' | 'database'>,
   id: string,
 ): Promise<{ deliveryId: string }> =>
   registrant.loop.pings.run({ tokenId: registrant.token.id, webhookId: id }, () => pingStored(registrant, id))

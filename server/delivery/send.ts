@@ -1,7 +1,11 @@
+import { subscribe } from 'node:diagnostics_channel'
+import { Readable } from 'node:stream'
 import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { whenArrivedIsRead } from '../arrived.ts'
+import { factsOf } from './connection-facts.ts'
+import { type Evidence, keptHeaders, ownHeaders, type Phases } from './evidence.ts'
 import type { Lookup } from './names.ts'
 import { AddressNotAllowedError, createGuardedConnector, type NetworkGuard, type ProxyFor } from './network-guard.ts'
 import type { AttemptResult } from './outcome.ts'
@@ -26,15 +30,18 @@ export type Sender = {
    * Makes one attempt and resolves to its result. The status counts once the headers are complete, even if the body is
    * cut, reset, endless or slow.
    *
+   * @returns `evidence`: what is known of the request beside its result; missing if it had no connection
    * @param request.mayBegin called when there is a connection; if it returns false, nothing is sent
    * @throws NotBegun if `mayBegin` returned false
    */
   send(request: {
     url: string
     headers: Record<string, string>
-    body: string
+    /** In parts, it needs a `content-length` among the headers. */
+    body: string | AsyncIterable<Uint8Array>
+    method?: 'POST' | 'GET'
     mayBegin?: () => boolean
-  }): Promise<AttemptResult & { durationMs: number }>
+  }): Promise<AttemptResult & { durationMs: number; evidence?: Evidence }>
   /** Lets requests under way finish, then closes every connection. */
   close(): Promise<void>
 }
@@ -88,14 +95,14 @@ export const createSender = ({
   })
 
   return {
-    send: ({ url, headers, body, mayBegin = () => true }) =>
+    send: ({ url, headers, body, method = 'POST', mayBegin = () => true }) =>
       new Promise((resolve, reject) => {
         const startedMs = performance.now()
         const target = URL.parse(url)
         const onResult = (result: AttemptResult | undefined): void => {
           clearTimeout(timer)
           if (result === undefined) reject(new NotBegun())
-          else resolve({ ...result, durationMs: performance.now() - startedMs })
+          else resolve({ ...result, durationMs: performance.now() - startedMs, ...evidenceOf(attempt, headers) })
         }
         const attempt = new Attempt({ mayBegin, onResult, onInside: error => onInside(error, target?.host ?? '') })
         const timer = setTimeout(whenArrivedIsRead, attemptTimeoutMs, () => attempt.giveUp(attemptTimeoutMs))
@@ -104,11 +111,24 @@ export const createSender = ({
           return attempt.fail('invalid_url', 'The URL must begin with https:// or http://')
         }
         const path = target.pathname + target.search
-        agent.dispatch({ origin: target.origin, path, method: 'POST', headers, body }, attempt)
+        const content = typeof body === 'string' ? body : Readable.from(body)
+        agent.dispatch({ origin: target.origin, path, method, headers, body: content }, attempt)
       }),
     close: () => agent.close(),
   }
 }
+
+const evidenceOf = ({ evidence }: Attempt, headers: Record<string, string>): { evidence?: Evidence } =>
+  evidence === undefined ? {} : { evidence: { ...evidence, requestHeaders: ownHeaders(headers) } }
+
+/** The attempt whose request undici is about to write, in the same turn. */
+let beginning: Attempt | undefined
+
+subscribe('undici:client:sendHeaders', message => {
+  const attempt = beginning
+  beginning = undefined
+  attempt?.onBegun((message as { socket: object }).socket)
+})
 
 /** Ends an attempt that needs no more data; nobody sees this error. */
 const ENOUGH = new Error('The result is known.')
@@ -125,6 +145,9 @@ class Attempt implements Dispatcher.DispatchHandler {
   #head: { statusCode: number; retryAfter?: string; challenge?: string } | undefined
   #bytesRead = 0
   #kept: Buffer[] = []
+  #sentAtMs = 0
+  /** What is known of the request since it had a connection. */
+  evidence: Evidence | undefined
 
   /** @param given.onResult called once, without a result if `mayBegin` returned false */
   constructor(given: {
@@ -141,6 +164,20 @@ class Attempt implements Dispatcher.DispatchHandler {
     this.#controller = controller
     if (!this.#finished && !this.#mayBegin()) this.#finish(undefined)
     if (this.#finished) controller.abort(ENOUGH)
+    else beginning = this
+  }
+
+  onBegun(socket: object): void {
+    this.#sentAtMs = performance.now()
+    const { remoteAddress, used, ...phases } = factsOf(socket) ?? {}
+    const connection = factsOf(socket)
+    if (connection !== undefined) connection.used = true
+    this.evidence = {
+      ...(remoteAddress !== undefined && { remoteAddress }),
+      // The connection offers no other in TLS, and the request's first line names it.
+      httpVersion: '1.1',
+      phases: used ? {} : inTenths(phases),
+    }
   }
 
   onResponseStart(
@@ -150,6 +187,11 @@ class Attempt implements Dispatcher.DispatchHandler {
   ): void {
     // 1XX announces an answer and is not one.
     if (statusCode < 200) return
+    if (this.evidence !== undefined) {
+      const firstByteMs = performance.now() - this.#sentAtMs
+      this.evidence.phases = { ...this.evidence.phases, ...inTenths({ firstByteMs }) }
+      this.evidence.responseHeaders = keptHeaders(headers)
+    }
     const retryAfter = [headers['retry-after']].flat()[0]
     const challenge = headers['www-authenticate'] && [headers['www-authenticate']].flat().join(', ')
     this.#head = { statusCode, ...(retryAfter !== undefined && { retryAfter }), ...(challenge && { challenge }) }
@@ -203,6 +245,10 @@ class Attempt implements Dispatcher.DispatchHandler {
   }
 }
 
+/** Milliseconds with one decimal: less than that is noise. */
+const inTenths = (phases: Phases): Phases =>
+  Object.fromEntries(Object.entries(phases).map(([name, ms]) => [name, Math.round(ms * 10) / 10]))
+
 type Failure = { reason: FailureReason; detail: string }
 
 /** Cannot happen: undici reports neither body nor end without the head. */
@@ -218,9 +264,7 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
   ENETUNREACH: 'unreachable',
   EHOSTDOWN: 'unreachable',
   EADDRNOTAVAIL: 'unreachable',
-  ENOTFOUND: 'dns_error',
   EAI_AGAIN: 'dns_error',
-  ENODATA: 'dns_error',
   ETIMEOUT: 'dns_error',
   ESERVFAIL: 'dns_error',
   EBADRESP: 'dns_error',
@@ -229,6 +273,9 @@ const REASONS: Readonly<Record<string, FailureReason>> = {
   UND_ERR_HEADERS_OVERFLOW: 'malformed_response',
   UND_ERR_RES_CONTENT_LENGTH_MISMATCH: 'malformed_response',
 }
+
+/** Told of a name that is not known and of one with internal addresses alike: nobody can look for the latter. */
+const NO_PUBLIC_ADDRESS: Failure = { reason: 'dns_error', detail: 'No public address was found for its name' }
 
 /** Describes a failed connection without the address, which may be internal. */
 const WORDS: Partial<Record<FailureReason, string>> = {
@@ -257,9 +304,12 @@ const causeOf = (error: Error): Error =>
 
 /** The text of an error for the endpoint's owner. */
 const explain = (error: Error): Failure => {
-  if (error instanceof AddressNotAllowedError) return { reason: error.code, detail: error.told }
+  if (error instanceof AddressNotAllowedError) {
+    return error.isLiteral ? { reason: 'address_not_allowed', detail: 'It is not a public address' } : NO_PUBLIC_ADDRESS
+  }
   if (error instanceof ProxyError) return { reason: 'connection_failed', detail: 'No connection to it was possible' }
   const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
+  if (code === 'ENOTFOUND' || code === 'ENODATA') return NO_PUBLIC_ADDRESS
   const detail = error.message.replace(/\p{Cc}+/gu, ' ').slice(0, 300)
   if (error instanceof errors.HTTPParserError || error instanceof TooLongAnswer)
     return { reason: 'malformed_response', detail }

@@ -1,10 +1,12 @@
 import type { Knex } from 'knex'
+import type { WebhookTransport } from '../../shared/vocabulary.ts'
 import { type Database, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
 import { inHeldLines, leaveLines, waitForLines } from '../domain/lines.ts'
 import { type Dropped, tellOfDropped } from '../domain/notices.ts'
+import { scaleOf } from '../domain/pull-time.ts'
 import type { Outcome } from './outcome.ts'
 import { caseOf, type Job, type QueueRow, type Settlement } from './queue.ts'
 
@@ -32,39 +34,48 @@ export const settle = async (
   now: () => number,
   { waitsForLines = false }: { waitsForLines?: boolean } = {},
 ): Promise<Settlement[]> => {
-  // Every process locks in the same order, so that two settles do not deadlock.
-  const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
   const again = waitsForLines ? ONE_TRY : AGAIN
   return database.transaction(async trx => {
-    if (waitsForLines) await waitForLines(trx, idsOf(sorted))
-    const { locked, held } = await lockRows(trx, sorted)
-    const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
-    if (free.length === 0) return sorted
-    const queued = new Map(locked.map(row => [row.delivery_id, row]))
-    const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
-    const allOwn = await asOfNow(trx, free.filter(isOwn))
-    const allLate = await stillThere(
-      trx,
-      free.filter(settlement => !isOwn(settlement)),
-    )
-    const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
-    const ended = await holdLines(trx, ending, queued, held)
-    const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
-    const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
-    const time = now()
-    const attempts = free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement)))
-    // In this order: a delivery's end looks at its attempts.
-    await Promise.all([logAttempts(trx, attempts), retry(trx, own), finish(trx, own, time)])
-    await tellOfDropped(trx, own.flatMap(droppedOf), time)
-    const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
-    await logLost(
-      trx,
-      locked.filter(row => takenOver.has(row.delivery_id)),
-    )
-    await recordLate(trx, late, time)
-    await leaveLines(trx, ended, time)
-    return sorted.filter(({ job }) => held.has(job.deliveryId))
+    if (waitsForLines) await waitForLines(trx, idsOf(settlements))
+    return settleIn(trx, settlements, now)
   }, again)
+}
+
+/** As `settle`, in the caller's transaction. */
+export const settleIn = async (
+  trx: Knex.Transaction,
+  settlements: Settlement[],
+  now: () => number,
+): Promise<Settlement[]> => {
+  // Every process locks in the same order, so that two settles do not deadlock.
+  const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
+  const { locked, held } = await lockRows(trx, sorted)
+  const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
+  if (free.length === 0) return sorted
+  const queued = new Map(locked.map(row => [row.delivery_id, row]))
+  const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
+  const allOwn = await asOfNow(trx, free.filter(isOwn))
+  const allLate = await stillThere(
+    trx,
+    free.filter(settlement => !isOwn(settlement) && !settlement.isLapse),
+  )
+  const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
+  const ended = await holdLines(trx, ending, queued, held)
+  const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
+  const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
+  const time = now()
+  const attempts = free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement)))
+  // In this order: a delivery's end looks at its attempts.
+  await Promise.all([logAttempts(trx, attempts), retry(trx, own), finish(trx, own, time)])
+  await tellOfDropped(trx, own.flatMap(droppedOf), time)
+  const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
+  await logLost(
+    trx,
+    locked.filter(row => takenOver.has(row.delivery_id)),
+  )
+  await recordLate(trx, late, time)
+  await leaveLines(trx, ended, time)
+  return sorted.filter(({ job }) => held.has(job.deliveryId))
 }
 
 const idsOf = (settlements: Settlement[]): string[] => settlements.map(({ job }) => job.deliveryId)
@@ -157,6 +168,7 @@ const ATTEMPT_COLUMNS = [
   'failure_detail',
   'response',
   'retry_after',
+  'evidence',
 ]
 
 const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
@@ -167,7 +179,7 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
     trx,
     `INSERT INTO attempts (${ATTEMPT_COLUMNS.join(', ')}) ` +
       `VALUES ${settlements.map(() => `(${marks(ATTEMPT_COLUMNS)})`).join(', ')}${truth}`,
-    settlements.flatMap(({ job, startedAt, durationMs, result, outcome }) => [
+    settlements.flatMap(({ job, startedAt, durationMs, result, evidence, outcome }) => [
       job.deliveryId,
       job.attempt,
       startedAt,
@@ -179,6 +191,7 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
       outcome.status === 'pending' && outcome.holdWebhookMs !== undefined
         ? endOf({ startedAt, durationMs }) + outcome.holdWebhookMs
         : null,
+      evidence === undefined ? null : JSON.stringify(evidence),
     ]) as Knex.RawBinding[],
   )
 }
@@ -196,10 +209,12 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
   const leases = leasesOf(again)
   const freed = await run(
     trx,
-    `UPDATE delivery_queue SET lease = NULL WHERE delivery_id IN (${marks(again)}) AND lease IN (${marks(leases)})`,
+    `UPDATE delivery_queue SET lease = NULL, taken = NULL
+     WHERE delivery_id IN (${marks(again)}) AND lease IN (${marks(leases)})`,
     [...again.map(({ job }) => job.deliveryId), ...leases],
   )
   if (freed < again.length) throw new Overtaken()
+  const scales = await scalesOf(trx, again)
   const columns = ['event_id', 'webhook_id', 'due_at', 'attempt', 'failure_count', 'throttled_since']
   await run(
     trx,
@@ -210,7 +225,7 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
       job.deliveryId,
       job.eventId,
       job.webhookId,
-      endOf(settlement) + outcome.retryInMs,
+      (scales.get(job.webhookId) ?? 0) + endOf(settlement) + outcome.retryInMs,
       job.attempt,
       outcome.failureCount,
       outcome.throttledSinceMs,
@@ -229,6 +244,22 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
     `UPDATE deliveries SET next_attempt_at = ${next.sql}, attempt_count = ${counts.sql} WHERE id IN (${marks(again)})`,
     [...next.bindings, ...counts.bindings, ...again.map(({ job }) => job.deliveryId)],
   )
+}
+
+/**
+ * The scales of due times, by webhook, for deliveries that clients took. A webhook that has another transport meanwhile
+ * has moved its rows, or does so when it finds them free.
+ */
+const scalesOf = async (trx: Knex.Transaction, again: { job: Job }[]): Promise<Map<string, number>> => {
+  const taken = again.filter(({ job }) => job.webhook.transport === 'pull')
+  if (taken.length === 0) return new Map()
+  const ids = [...new Set(taken.map(({ job }) => job.webhookId))]
+  const found = await rows<{ id: string; transport: WebhookTransport }>(
+    trx,
+    `SELECT id, transport FROM webhooks WHERE id IN (${marks(ids)})`,
+    ids,
+  )
+  return new Map(found.map(({ id, transport }) => [id, scaleOf(transport)]))
 }
 
 const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {

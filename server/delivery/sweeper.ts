@@ -25,7 +25,7 @@ export const startSweeper = ({ database, clock, log }: { database: Database; clo
   const sweepAll = async (): Promise<void> => {
     const found = await rows<Swept>(
       database.knex,
-      'SELECT id, epoch, ended_epoch FROM webhooks WHERE sweeping = 1 LIMIT 100',
+      'SELECT id, epoch, ended_epoch, transport FROM webhooks WHERE sweeping = 1 LIMIT 100',
     )
     // Webhooks take turns, so that none waits behind a million rows of another.
     for (let left = found; left.length > 0 && !stopping.signal.aborted; ) {

@@ -112,9 +112,18 @@ const tokenOf = (row: RowWithPermissions): AccessToken =>
   accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[])
 
 /**
+ * Throws UNAUTHENTICATED if a token, as it is held, was revoked or has expired since the request was accepted,
+ * FORBIDDEN if it has lost a permission.
+ */
+export const requireUnchanged = (held: AccessToken, accepted: AccessToken, now: number): void => {
+  const ended = endOf(held, now)
+  if (ended) throw new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason })
+  for (const permission of accepted.permissions) requirePermission(held, permission)
+}
+
+/**
  * Locks the caller's token, so that it is not revoked before the change commits, and reads the rows `beside` it. Throws
- * UNAUTHENTICATED if it was revoked or has expired since the request was accepted, FORBIDDEN if it has lost a
- * permission.
+ * as `requireUnchanged`.
  */
 export const holdAccessToken = async <Row extends object>(
   trx: Sql,
@@ -125,9 +134,7 @@ export const holdAccessToken = async <Row extends object>(
   const statement = `SELECT ${TOKEN}${columns} FROM access_tokens t ${joins} WHERE t.id = ?${dialectOf(trx).forShare}`
   const [row] = await rows<RowWithPermissions & Row>(trx, statement, [...bindings, token.id], { isPrepared: true })
   const held = tokenOf(row!)
-  const ended = endOf(held, now())
-  if (ended) throw new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason })
-  for (const permission of token.permissions) requirePermission(held, permission)
+  requireUnchanged(held, token, now())
   return { token: held, row: row! }
 }
 
@@ -194,6 +201,23 @@ export const noteUses = (database: Database) => {
       if (free.length > 0) await run(trx, 'UPDATE access_tokens SET last_used_at = ? WHERE id = ?', [now, token.id])
     })
   }
+}
+
+/**
+ * Makes a token expire at a time, or earlier if that is its expiry already. A revoked token stays as it is. Throws
+ * NOT_FOUND, or BAD_USER_INPUT for a time that has passed.
+ */
+export const endAccessToken = async ({ trx, token, now }: Change, id: string, at: number): Promise<void> => {
+  await rows(trx, `SELECT id FROM access_tokens WHERE id = ?${dialectOf(trx).forUpdate}`, [id])
+  await requireVisible(trx, token, accessTokens, [id])
+  const time = now()
+  if (at <= time) throw badInput('at', `${toIso(at)} has passed; the server's time is ${toIso(time)}`)
+  await run(
+    trx,
+    `UPDATE access_tokens SET expires_at = ?, updated_at = ?
+     WHERE id = ? AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)`,
+    [at, time, id, at],
+  )
 }
 
 /**

@@ -1,4 +1,5 @@
 import { hostname, userInfo } from 'node:os'
+import type { OperatorCommand } from '../../shared/vocabulary.ts'
 import { marks, rows, run, type Sql } from '../database/connect.ts'
 import { newId } from '../ids.ts'
 
@@ -19,9 +20,19 @@ export const entryOf = (accessTokenId: string, requestId: string, operation: str
   accessTokenId,
   requestId: requestId.slice(0, LONGEST_REQUEST_ID),
   operation,
-  arguments: JSON.stringify(shortened(args)),
+  arguments: JSON.stringify(shortened(withoutSecrets(args))),
 })
 
+/** A webhook's arguments without its secret and the values of its headers. */
+const withoutSecrets = (args: object): object => ({
+  ...args,
+  ...('secret' in args && { secret: HIDDEN }),
+  ...('headers' in args && {
+    headers: Object.fromEntries(Object.keys(Object(args.headers)).map(name => [name, HIDDEN])),
+  }),
+})
+
+const HIDDEN = '…'
 const LONGEST_REQUEST_ID = 128
 const LONGEST_TEXT = 500
 const LONGEST_LIST = 50
@@ -78,7 +89,12 @@ export const nameSubject = async (trx: Sql, id: string, subjectId: string): Prom
 /** Writes what an operator has done directly on the database. */
 export const auditOperator = async (
   sql: Sql,
-  { operation, args = {}, subjectId, now }: { operation: string; args?: object; subjectId?: string; now: number },
+  {
+    operation,
+    args = {},
+    subjectId,
+    now,
+  }: { operation: OperatorCommand; args?: object; subjectId?: string; now: number },
 ): Promise<void> => {
   const actor = `${userName()} on ${hostname()}`
   await run(

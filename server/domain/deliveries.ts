@@ -1,5 +1,5 @@
 import { timeOfId } from '../../shared/time.ts'
-import type { EventType } from '../../shared/vocabulary.ts'
+import type { EventType, WebhookTransport } from '../../shared/vocabulary.ts'
 import { marks, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
@@ -13,6 +13,7 @@ import {
   NEVER,
   type OrderedWebhook,
 } from './lines.ts'
+import { scaleOf } from './pull-time.ts'
 
 // A delivery is `pending` exactly while it has a row in `delivery_queue`. Both change in one transaction, only here and
 // in the settle (`delivery/settle.ts`), which records the results of attempts.
@@ -20,10 +21,18 @@ import {
 const ROWS_A_STATEMENT = 500
 
 /** A webhook that may receive deliveries, locked so until the transaction ends. */
-export type ActiveWebhook = OrderedWebhook & { epoch: number }
+export type ActiveWebhook = OrderedWebhook & Pulled & { epoch: number }
+
+/** Whether clients take its deliveries. */
+type Pulled = { transport: WebhookTransport }
 
 /** An active webhook with everything needed to send to it. */
-export type SendableWebhook = ActiveWebhook & { url: string; access_token_id: string; held_until: number | null }
+export type SendableWebhook = ActiveWebhook & {
+  url: string
+  request_sealed: string | null
+  access_token_id: string
+  held_until: number | null
+}
 
 /** A delivery that is being queued, with everything needed to send it. */
 export type FreshDelivery = {
@@ -51,7 +60,7 @@ export type Courier = {
  */
 export const enqueue = async (
   trx: Sql,
-  owed: { event: { id: string; type: EventType }; webhook: { id: string; epoch: number } }[],
+  owed: { event: { id: string; type: EventType }; webhook: Pulled & { id: string; epoch: number } }[],
   now: number,
   lease?: Lease,
 ): Promise<string[]> => {
@@ -103,7 +112,7 @@ export const enqueueFresh = async (
 type Pending = {
   id: string
   event: { id: string; type: EventType }
-  webhook: { id: string; epoch: number }
+  webhook: Pulled & { id: string; epoch: number }
   lease: Lease | undefined
   line: string | null
   /** Whether it waits for its turn in the line. */
@@ -129,7 +138,7 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
         webhook.id,
         webhook.epoch,
         recovered ? 1 : 0,
-        waits ? NEVER : (lease?.end ?? now),
+        waits ? NEVER : (lease?.end ?? scaleOf(webhook.transport) + now),
         lease?.id ?? null,
         lease ? 1 : 0,
         line,
@@ -143,7 +152,7 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
 export const FINISHED_AT = 'CASE WHEN created_at > ? THEN created_at ELSE ? END'
 
 /** The part of a queue row that its end needs. */
-export type OwedRow = InLine & { lease: string | null; attempt: number }
+export type OwedRow = InLine & { lease: string | null; attempt: number; taken: string | null }
 
 /**
  * Cancels deliveries whose queue rows this transaction has locked, except those in a line that another transaction has
@@ -174,10 +183,21 @@ export const logLost = async (trx: Sql, owed: OwedRow[]): Promise<void> => {
   const recorded = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ['number'])
   await run(
     trx,
-    `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail)
-     VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?)").join(', ')}${recorded}`,
-    lost.flatMap(row => [row.delivery_id, row.attempt, timeOfId(row.lease!), LOST]),
+    `INSERT INTO attempts (delivery_id, number, started_at, failure, failure_detail, evidence)
+     VALUES ${lost.map(() => "(?, ?, ?, 'lost', ?, ?)").join(', ')}${recorded}`,
+    lost.flatMap(row => {
+      const [detail, evidence] = row.taken === null ? [LOST, null] : [TAKEN, takenEvidence(row.taken)]
+      return [row.delivery_id, row.attempt, timeOfId(row.lease!), detail, evidence]
+    }),
   )
 }
+
+/** What an attempt keeps of the client that took its delivery, as JSON: an `Evidence`. */
+export const takenEvidence = (taken: string): string => {
+  const { id, name, address } = JSON.parse(taken) as { id: string; name: string; address?: string }
+  return JSON.stringify({ ...(address !== undefined && { remoteAddress: address }), pulledBy: { id, name } })
+}
+
+const TAKEN = 'A client had taken it, and its answer was not there yet. It may have handled the event.'
 
 const LOST = 'The process that made this attempt ended before it recorded an answer. The receiver may have had it.'

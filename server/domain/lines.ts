@@ -3,6 +3,7 @@ import type { WebhookOrdering } from '../../shared/vocabulary.ts'
 import { insertMany, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
+import { PULL_TIME } from './pull-time.ts'
 
 // Ordered deliveries: the deliveries of one project's events to one webhook with `ordering: project` form a line, in
 // the order in which the events happened. Deliveries that `redeliver` queues are in no line.
@@ -25,7 +26,7 @@ export const NEVER = 8_640_000_000_000_000
 export type OrderedWebhook = { id: string; ordering: WebhookOrdering; ordered_since: number }
 
 /** The part of a queue row that its line needs. */
-export type InLine = { delivery_id: string; line: string | null }
+export type InLine = { delivery_id: string; line: string | null; due_at: number }
 
 type Line = { id: string; webhook: OrderedWebhook; projectId: string }
 
@@ -203,29 +204,36 @@ export const leaveLines = async (trx: Sql, ended: InLine[], now: number): Promis
   await run(trx, `DELETE FROM ordered_deliveries WHERE delivery_id IN (${marks(ids)})`, ids)
   const lines = [...new Set(left.map(({ line }) => line!))]
   await run(trx, `UPDATE delivery_lines SET changes = changes + 1 WHERE id IN (${marks(lines)})`, lines)
-  const next = await firstOf(trx, lines)
-  if (next.length === 0) return
-  const given = await run(
-    trx,
-    `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(next)}) AND due_at = ${NEVER}`,
-    [now, ...next],
-  )
-  if (given < next.length) throw new Overtaken()
+  const first = await firstOf(trx, lines)
+  if (first.length === 0) return
+  // A line belongs to one webhook: if one of its deliveries was on the scale of clients, the next one is. Otherwise
+  // the loop finds it, and moves it there.
+  const pulled = new Set(left.filter(row => row.due_at >= PULL_TIME && row.due_at < NEVER).map(({ line }) => line))
+  for (const [scale, own] of Map.groupBy(first, ({ line }) => (pulled.has(line) ? PULL_TIME : 0))) {
+    const ids = own.map(row => row.delivery_id)
+    const given = await run(
+      trx,
+      `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(ids)}) AND due_at = ${NEVER}`,
+      [scale + now, ...ids],
+    )
+    if (given < ids.length) throw new Overtaken()
+  }
+  const next = first.map(row => row.delivery_id)
   await run(trx, `UPDATE ordered_deliveries SET waits = 0 WHERE delivery_id IN (${marks(next)})`, next)
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(next)})`, [now, ...next])
 }
 
 /** The first waiting delivery of each line in which no delivery has the turn. */
-const firstOf = async (trx: Sql, lines: string[]): Promise<string[]> => {
+const firstOf = async (trx: Sql, lines: string[]): Promise<{ delivery_id: string; line: string }[]> => {
   const first = dialectOf(trx).member(
-    `SELECT delivery_id, waits FROM ordered_deliveries ${dialectOf(trx).useIndex('ordered_deliveries_by_line')}
+    `SELECT delivery_id, line, waits FROM ordered_deliveries ${dialectOf(trx).useIndex('ordered_deliveries_by_line')}
      WHERE line = ? ORDER BY waits, event_at, event_id LIMIT 1`,
   )
-  const found: { delivery_id: string; waits: number }[] = []
+  const found: { delivery_id: string; line: string; waits: number }[] = []
   for (const part of partsOf(lines, STATEMENT_LIMITS.selects)) {
     found.push(...(await rows<(typeof found)[number]>(trx, part.map(() => first).join(' UNION ALL '), part)))
   }
-  return found.filter(({ waits }) => waits === 1).map(row => row.delivery_id)
+  return found.filter(({ waits }) => waits === 1)
 }
 
 const partsOf = <T>(all: T[], size = ROWS_A_STATEMENT): T[][] =>

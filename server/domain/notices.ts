@@ -1,11 +1,13 @@
 import type { Knex } from 'knex'
 import type { EventPayload } from '../../shared/events.ts'
-import type { EventType, NoticeType } from '../../shared/vocabulary.ts'
+import { toIso } from '../../shared/time.ts'
+import type { EventType, NoticeType, WebhookRecovery, WebhookTransport } from '../../shared/vocabulary.ts'
 import { insertMany, marks, Overtaken, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import { enqueue } from './deliveries.ts'
-import { MAY_HAVE } from './events.ts'
+import { CONDITIONS, MAY_HAVE } from './matching.ts'
+import { noteMissed } from './missed.ts'
 
 // Events about a webhook: it has become inactive, or one of its deliveries was dropped. The transaction that makes it
 // so writes them with their deliveries. Others wait for the locks of that transaction, so it waits for no webhook to
@@ -24,7 +26,7 @@ type Notice<Type extends NoticeType = NoticeType> = {
   projectId: string | null
 }
 
-type Subscriber = { event_id: string; id: string; updated_at: number; epoch: number }
+type Subscriber = { event_id: string; id: string; updated_at: number; epoch: number; transport: WebhookTransport }
 
 /**
  * Writes events about webhooks, with a delivery to each webhook that names their type and may know of the webhook
@@ -52,9 +54,9 @@ const tell = async (trx: Knex.Transaction, notices: Notice[], now: number): Prom
   )
   await insertMany(trx, 'event_organisations', several)
   const types = new Map<string, EventType>(written.map(({ id, type }) => [id, type]))
-  const owed = (await subscribersTo(trx, [...types.keys()])).map(({ event_id, id, epoch }) => ({
+  const owed = (await subscribersTo(trx, [...types.keys()])).map(({ event_id, id, epoch, transport }) => ({
     event: { id: event_id, type: types.get(event_id)! },
-    webhook: { id, epoch },
+    webhook: { id, epoch, transport },
   }))
   await enqueue(trx, owed, now)
 }
@@ -63,11 +65,11 @@ const tell = async (trx: Knex.Transaction, notices: Notice[], now: number): Prom
 const subscribersTo = async (trx: Knex.Transaction, eventIds: string[]): Promise<Subscriber[]> => {
   const found = await rows<Subscriber>(
     trx,
-    `SELECT e.id AS event_id, w.id, w.updated_at, w.epoch FROM events e
+    `SELECT e.id AS event_id, w.id, w.updated_at, w.epoch, w.transport FROM events e
      JOIN webhook_events n ON n.event_type = e.type
      JOIN webhooks w ON w.id = n.webhook_id
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE e.id IN (${marks(eventIds)}) AND w.deleted_at IS NULL AND ${MAY_HAVE} ORDER BY e.id, w.id`,
+     WHERE e.id IN (${marks(eventIds)}) AND ${CONDITIONS.existing} AND ${MAY_HAVE} ORDER BY e.id, w.id`,
     eventIds,
   )
   if (found.length === 0) return []
@@ -100,11 +102,15 @@ type DroppedRow = {
   organisation_id: string | null
   project_id: string | null
   all_organisations: number
+  about_webhook_id: string | null
+  created_at: number
+  recovery: WebhookRecovery
+  transport: WebhookTransport
 }
 
 /**
  * Reports deliveries that this transaction has dropped, except pings, examples and notices themselves, which would
- * report one another for ever.
+ * report one another for ever. Notes what webhooks have missed that heal themselves.
  */
 export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], now: number): Promise<void> => {
   if (dropped.length === 0) return
@@ -112,14 +118,18 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
   const found = await rows<DroppedRow>(
     trx,
     `SELECT d.id, d.event_id, d.event_type, d.webhook_id, w.url, w.name,
-       e.organisation_id, e.project_id, e.all_organisations
+       w.recovery, w.transport, e.created_at, e.about_webhook_id, e.organisation_id, e.project_id, e.all_organisations
      FROM deliveries d JOIN events e ON e.id = d.event_id JOIN webhooks w ON w.id = d.webhook_id
-     WHERE d.id IN (${marks(dropped)}) AND e.type <> 'ping' AND e.example = 0 AND e.about_webhook_id IS NULL
+     WHERE d.id IN (${marks(dropped)}) AND e.type <> 'ping' AND e.example = 0
      ORDER BY d.id`,
     [...known.keys()],
   )
-  const organisations = await organisationsOf(trx, found)
-  const notices = found.map((row): Notice<'delivery_dropped'> => {
+  const healing = found.filter(row => row.recovery === 'automatic' && row.transport === 'push')
+  const missed = healing.map(row => ({ webhookId: row.webhook_id, eventTime: row.created_at }))
+  const nextPings = await noteMissed(trx, missed, now)
+  const told = found.filter(row => row.about_webhook_id === null)
+  const organisations = await organisationsOf(trx, told)
+  const notices = told.map((row): Notice<'delivery_dropped'> => {
     const { attempts, reason } = known.get(row.id)!
     return {
       type: 'delivery_dropped',
@@ -133,6 +143,7 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
           webhookName: row.name,
           attemptCount: attempts,
           reason,
+          nextPingAt: isoOrNull(nextPings.get(row.webhook_id)),
         },
       },
       aboutWebhookId: row.webhook_id,
@@ -144,6 +155,8 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
   })
   await tell(trx, notices, now)
 }
+
+const isoOrNull = (time: number | null | undefined): string | null => (time == null ? null : toIso(Number(time)))
 
 /** The organisations of the events that belong to several, by event. */
 const organisationsOf = async (trx: Sql, found: DroppedRow[]): Promise<Map<string, string[]>> => {

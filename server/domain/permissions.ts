@@ -21,7 +21,7 @@ export const may = (token: AccessToken, permission: Permission): boolean =>
 
 /** Why a token is no longer valid; undefined while it is. */
 export const endOf = (
-  { revokedAt, expiresAt }: AccessToken,
+  { revokedAt, expiresAt }: Pick<AccessToken, 'revokedAt' | 'expiresAt'>,
   now: number,
 ): { reason: RefusalReason; message: string } | undefined => {
   if (revokedAt !== null) {

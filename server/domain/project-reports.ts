@@ -5,6 +5,7 @@ import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import type { Beside, Change } from './change.ts'
 import { recordEvent } from './events.ts'
+import type { AccessToken } from './permissions.ts'
 import { dateOf, dueDateOf, isQuarter } from './quarters.ts'
 import type { ProjectReportRow } from './resources.ts'
 import { insertedFirst } from './upsert.ts'
@@ -83,31 +84,68 @@ const reportOf = (row: BesideReport): ProjectReportRow | undefined =>
     ? undefined
     : (Object.fromEntries(TOLD.map(column => [column, row[`report_${column}`]])) as ProjectReportRow)
 
-/** The organisation of the project, if the token sees it. */
-const seenIn = ({ token }: Change, row: BesideReport): string | undefined =>
-  token.seesAllOrganisations || row.sees_project !== null ? (row.project_organisation_id ?? undefined) : undefined
+/** What a change of a report is decided on; undefined where there is none. */
+export type Facts = {
+  /** The caller's token as the transaction has locked it. */
+  token: AccessToken
+  /** Whether the token was created with the organisation of the project. */
+  isGranted: boolean
+  organisationId: string | undefined
+  userName: string | undefined
+  report: ProjectReportRow | undefined
+}
+
+const factsOf = ({ token }: Change, row: BesideReport): Facts => ({
+  token,
+  isGranted: row.sees_project !== null,
+  organisationId: row.project_organisation_id ?? undefined,
+  userName: row.user_name ?? undefined,
+  report: reportOf(row),
+})
+
+/** The organisation and the person of a change of a report. Throws NOT_FOUND. */
+const requireParties = (
+  { token, isGranted, organisationId, userName }: Facts,
+  { subject, userId }: { subject: [resource: string, id: string]; userId: string },
+): { organisationId: string; userName: string } => {
+  const isSeen = token.seesAllOrganisations || isGranted
+  if (organisationId === undefined || !isSeen) throw notFound(subject[0], [subject[1]])
+  if (userName === undefined) throw notFound('user', [userId])
+  return { organisationId, userName }
+}
 
 /**
- * Submits the report of a quarter, and opens it first if necessary. A late submission is accepted, a second one is a
- * CONFLICT. Throws NOT_FOUND too.
+ * Decides a submission, alone or in a group: its organisation, its person, and the open report that it submits, if
+ * there is one by now. A late submission is accepted, a second one is a CONFLICT. Throws NOT_FOUND too.
  */
+export const decideSubmission = ({ projectId, submitterId }: Submission, facts: Facts) => {
+  const { report } = facts
+  const parties = requireParties(facts, { subject: ['project', projectId], userId: submitterId })
+  return { ...parties, open: report && requireOpen(report) }
+}
+
+/** Submits the report of a quarter, and opens it first if necessary. */
 export const submitProjectReport = async (
   change: Change,
-  { projectId, quarter, submitterId }: Submission,
+  submission: Submission,
   row: BesideReport,
   dueDays: number,
 ): Promise<ProjectReportRow> => {
   const { trx, now, courier } = change
-  const organisationId = seenIn(change, row)
-  if (organisationId === undefined) throw notFound('project', [projectId])
-  if (row.user_name === null) throw notFound('user', [submitterId])
-  const read = reportOf(row)
-  const given = { projectId, quarter, submitterId, dueDays, now }
-  const made =
-    (read ? await submitOpen(trx, read, given) : await insertSubmitted(trx, given)) ??
+  const facts = factsOf(change, row)
+  const write = async ({ open }: ReturnType<typeof decideSubmission>): Promise<ProjectReportRow | undefined> => {
+    const made = submitted(submission, open, now(), dueDays)
+    const isMade = open ? await submitOpen(trx, made) : await insertedFirst(insertReports(trx, [made]))
+    return isMade ? made : undefined
+  }
+  const decided = decideSubmission(submission, facts)
+  let made = await write(decided)
+  if (!made) {
     // The report has changed since it was read.
-    (await submitOpen(trx, requireOpen((await lockReport(trx, OF_QUARTER, [projectId, quarter]))!), given))!
-  await recordEvent(trx, submittedEvent(made, organisationId, row.user_name), now, courier)
+    const report = await lockReport(trx, OF_QUARTER, [submission.projectId, submission.quarter])
+    made = (await write(decideSubmission(submission, { ...facts, report })))!
+  }
+  await recordEvent(trx, submittedEvent(made, decided.organisationId, decided.userName), now, courier)
   return made
 }
 
@@ -131,31 +169,16 @@ const requireOpen = (report: ProjectReportRow): ProjectReportRow => {
   })
 }
 
-/** Submits a report that is open and unchanged since it was read; otherwise does nothing and returns undefined. */
-const submitOpen = async (
-  trx: Sql,
-  report: ProjectReportRow,
-  { submitterId, now }: { submitterId: string; now: () => number },
-): Promise<ProjectReportRow | undefined> => {
-  if (report.status !== 'open') return undefined
-  const submittedAt = now()
+/** Submits a report that is open, and as it was when it was read; otherwise returns false. */
+const submitOpen = async (trx: Sql, made: ProjectReportRow): Promise<boolean> => {
+  const { id, submitter_id, submitted_at, overdue_at } = made
   const won = await run(
     trx,
     `UPDATE project_reports SET status = 'submitted', submitter_id = ?, submitted_at = ?, updated_at = ?
-     WHERE id = ? AND status = 'open' AND overdue_at IS ${report.overdue_at === null ? '' : 'NOT '}NULL`,
-    [submitterId, submittedAt, submittedAt, report.id],
+     WHERE id = ? AND status = 'open' AND overdue_at IS ${overdue_at === null ? '' : 'NOT '}NULL`,
+    [submitter_id, submitted_at, submitted_at, id],
   )
-  if (won === 0) return undefined
-  return { ...report, status: 'submitted', submitter_id: submitterId, submitted_at: submittedAt }
-}
-
-/** Opens and submits the report of a project and quarter; undefined if it exists by now. */
-const insertSubmitted = async (
-  trx: Sql,
-  { dueDays, now, ...given }: Submission & { dueDays: number; now: () => number },
-): Promise<ProjectReportRow | undefined> => {
-  const report = submitted(given, undefined, now(), dueDays)
-  return (await insertedFirst(insertReports(trx, [report]))) ? report : undefined
+  return won > 0
 }
 
 /** A submitted report: a new one, or `open` as it is now. */
@@ -247,12 +270,11 @@ export const approveProjectReport = async (
   row: BesideReport,
 ): Promise<ProjectReportRow> => {
   const { trx, now, courier } = change
-  const organisationId = seenIn(change, row)
-  if (organisationId === undefined) throw notFound('project report', [id])
-  if (row.user_name === null) throw notFound('user', [approverId])
+  const facts = factsOf(change, row)
+  const { organisationId, userName } = requireParties(facts, { subject: ['project report', id], userId: approverId })
   const given = { approverId, approvedDate, now }
   const approved =
-    (await approveSubmitted(trx, reportOf(row)!, given)) ??
+    (await approveSubmitted(trx, facts.report!, given)) ??
     (await approveSubmitted(trx, requireSubmitted((await lockReport(trx, 'id = ?', [id]))!), given))!
   const { project_id: projectId, quarter } = approved
   await recordEvent(
@@ -267,7 +289,7 @@ export const approveProjectReport = async (
           projectId,
           quarter,
           approverId,
-          approverName: row.user_name,
+          approverName: userName,
           approvedDate: approved.approved_date!,
         },
       },

@@ -1,8 +1,7 @@
-import { type Database, marks, rows, run } from '../database/connect.ts'
+import { type Database, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 
-// All processes share one count of the requests taken from a window. A taken request counts, used or not; a process
-// gives unused ones back when another finds none left. A count of limit + 1 means that a process has found none left.
+// All processes share one count of the requests taken from a window. A taken request counts, used or not.
 
 /** What a process got of a token's window, and the state of the count. */
 export type Taken = { got: number; windowStart: number; taken: number }
@@ -31,37 +30,6 @@ export const takeRequests = (
       [tokenId],
     )
     const { taken, window_start } = found!
-    if (taken > limit) {
-      await run(trx, 'UPDATE rate_limits SET taken = ? WHERE access_token_id = ?', [limit + 1, tokenId])
-    }
     const got = Math.max(0, Math.min(taken, limit) - (taken - wanted))
     return { got, windowStart: Number(window_start), taken: Math.min(taken, limit) }
   })
-
-/** Those of these tokens for which some process found no request left. */
-export const wantedBack = async (
-  { knex }: Database,
-  tokenIds: readonly string[],
-  limit: number,
-): Promise<Set<string>> => {
-  const found = await rows<{ access_token_id: string }>(
-    knex,
-    `SELECT access_token_id FROM rate_limits WHERE access_token_id IN (${marks(tokenIds)}) AND taken > ?`,
-    [...tokenIds, limit],
-  )
-  return new Set(found.map(row => row.access_token_id))
-}
-
-/** Gives back requests of a window that were taken and not used. */
-export const giveBackRequests = async (
-  { knex }: Database,
-  tokenId: string,
-  { windowStart, count, limit }: { windowStart: number; count: number; limit: number },
-): Promise<void> => {
-  await run(
-    knex,
-    `UPDATE rate_limits SET taken = CASE WHEN taken > ? THEN ? ELSE taken - ? END
-     WHERE access_token_id = ? AND window_start = ?`,
-    [limit, limit - count, count, tokenId, windowStart],
-  )
-}

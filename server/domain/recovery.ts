@@ -5,9 +5,9 @@ import { type Database, marks, partOfMany, rows, type Sql } from '../database/co
 import { dialectOf } from '../database/dialect.ts'
 import type { Change } from './change.ts'
 import { enqueue, enqueueRecovered, type PastEvent } from './deliveries.ts'
-import { ASKED_FOR, MAY_HAVE, ON_DEMAND } from './events.ts'
+import { SHOULD_HAVE } from './matching.ts'
 import type { AccessToken } from './permissions.ts'
-import { type DeliveryRow, deliveries, events } from './resources.ts'
+import { type DeliveryRow, deliveries, events, type WebhookRow } from './resources.ts'
 import { sweepUntil } from './sweep.ts'
 import { requireVisible, visibleRow, visibleTo } from './visibility.ts'
 import { lockActive, requireWebhook } from './webhooks.ts'
@@ -18,7 +18,7 @@ import { lockActive, requireWebhook } from './webhooks.ts'
  */
 const PAGES = { server: { batch: 500, window: 5_000 }, embedded: { batch: 50, window: 500 } }
 /** The most by which an event that another process wrote before the recovery began may have a later time. */
-const CLOCKS_APART_MS = 1_000
+export const CLOCKS_APART_MS = 1_000
 /** A recovery that takes longer stops and returns where to continue. */
 const BUDGET_MS = 15_000
 
@@ -105,6 +105,23 @@ const pageOf = (sql: Sql) => (dialectOf(sql).isEmbedded ? PAGES.embedded : PAGES
 const recoverPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
   const { trx, token } = held
   const webhook = await lockActive(held, webhookId, 'forUpdate')
+  const { events, ...progress } = await queueMissed(trx, webhook, { after, end }, held.now)
+  return { webhookId, queued: queued + (await countSeen(trx, token, events)), end, ...progress }
+}
+
+/** The next page of what a webhook has missed, and the progress that it makes. */
+export type MissedPage = Pick<Recovery, 'after' | 'isComplete'> & { events: PastEvent[] }
+
+/**
+ * Queues the next page of the events after a position and up to `end` that a webhook should have received and that are
+ * neither acknowledged, nor handled before, nor pending. The transaction has locked the webhook, which is active.
+ */
+export const queueMissed = async (
+  trx: Sql,
+  webhook: WebhookRow,
+  { after, end }: Pick<Recovery, 'after' | 'end'>,
+  now: () => number,
+): Promise<MissedPage> => {
   const from = {
     time: Math.max(after.time, webhook.created_at),
     id: after.time >= webhook.created_at ? after.id : '',
@@ -118,18 +135,16 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
     edge.time,
     edge.time,
     edge.id,
-    webhookId,
+    webhook.id,
     batch,
   ])
   const there = await holdEvents(trx, missed)
-  await enqueueRecovered(trx, there, webhook, held.now)
+  await enqueueRecovered(trx, there, webhook, now)
   const last = missed.at(-1)
   const isLooked = missed.length < batch
   return {
-    webhookId,
-    queued: queued + (await countSeen(trx, token, there)),
+    events: there,
     after: isLooked ? { time: edge.time, id: edge.id } : { time: last!.created_at, id: last!.id },
-    end,
     isComplete: isLooked && edge.isLast,
   }
 }
@@ -161,8 +176,8 @@ const LAST_ID = 'g'
 const AFTER = 'e.created_at >= ? AND (e.created_at > ? OR e.id > ?)'
 
 /**
- * The rules for a new event (webhooksFor) from the webhook's side: which events it should have and has no delivery of.
- * Uses a join instead of NOT EXISTS, for which MariaDB would list all deliveries.
+ * The events that a webhook should have and has no delivery of. Uses a join instead of NOT EXISTS, for which MariaDB
+ * would list all deliveries.
  */
 const missedOf = (trx: Sql): string => `
   SELECT e.id, e.created_at FROM events e ${dialectOf(trx).useIndex('events_by_time')}
@@ -172,8 +187,6 @@ const missedOf = (trx: Sql): string => `
     ON d.event_id = e.id AND d.webhook_id = w.id AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1)
   WHERE ${AFTER} AND e.created_at <= ? AND (e.created_at < ? OR e.id <= ?)
     AND w.id = ?
-    AND NOT ${ON_DEMAND}
-    AND ${ASKED_FOR}
-    AND ${MAY_HAVE}
+    AND ${SHOULD_HAVE}
     AND d.id IS NULL
   ORDER BY e.created_at, e.id LIMIT ?`

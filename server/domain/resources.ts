@@ -4,9 +4,13 @@ import {
   permissions,
   reportStatuses,
   webhookOrderings,
+  webhookRecoveries,
+  webhookSignings,
   webhookStatuses,
+  webhookTransports,
 } from '../../shared/vocabulary.ts'
 import type { Resource } from '../mango/resource.ts'
+import { healingTimeOf } from './missed.ts'
 import { waitsForOf } from './waits-for.ts'
 import { healthOf, lastDeliveryOf } from './webhook-health.ts'
 
@@ -115,6 +119,13 @@ export const webhooks = {
     },
     status: { kind: 'column', column: 'status', type: 'string', values: webhookStatuses },
     ordering: { kind: 'column', column: 'ordering', type: 'string', values: webhookOrderings },
+    transport: { kind: 'column', column: 'transport', type: 'string', values: webhookTransports },
+    signing: { kind: 'column', column: 'signing', type: 'string', values: webhookSignings },
+    recovery: { kind: 'column', column: 'recovery', type: 'string', values: webhookRecoveries },
+    missedSince: healingTimeOf('missedSince'),
+    nextPingAt: healingTimeOf('nextPingAt'),
+    recoveredAt: healingTimeOf('recoveredAt'),
+    headers: { kind: 'list', table: 'webhook_headers', key: 'webhook_id', column: 'name', type: 'string' },
     statusReason: { kind: 'column', column: 'status_reason', type: 'string', nullable: true },
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },
     updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
@@ -156,6 +167,13 @@ export const attempts = {
     failureDetail: { kind: 'column', column: 'failure_detail', type: 'string', nullable: true },
     response: { kind: 'column', column: 'response', type: 'string', nullable: true },
     retryAfter: { kind: 'column', column: 'retry_after', type: 'time', nullable: true },
+    remoteAddress: { kind: 'part', column: 'evidence', part: 'remoteAddress', text: true },
+    httpVersion: { kind: 'part', column: 'evidence', part: 'httpVersion', text: true },
+    phases: { kind: 'part', column: 'evidence', part: 'phases' },
+    requestHeaders: { kind: 'part', column: 'evidence', part: 'requestHeaders' },
+    responseHeaders: { kind: 'part', column: 'evidence', part: 'responseHeaders' },
+    keyId: { kind: 'part', column: 'evidence', part: 'keyId', text: true },
+    pulledBy: { kind: 'part', column: 'evidence', part: 'pulledBy' },
   },
 } as const satisfies Resource
 
@@ -255,6 +273,8 @@ export type WebhookRow = RowOf<typeof webhooks> & {
   all_events: number
   all_organisations_and_projects: number
   held_until: number | null
+  /** What each request carries: `webhook-requests.ts`. */
+  request_sealed: string | null
   ordered_since: number
   epoch: number
   ended_epoch: number

@@ -1,14 +1,17 @@
 import type { Knex } from 'knex'
+import { TidingsError } from '../../shared/errors.ts'
 import { type Database, marks, rows } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, transactInTime } from '../database/patience.ts'
-import { holdAccessTokens } from './access-tokens.ts'
+import { holdAccessTokens, requireUnchanged } from './access-tokens.ts'
 import type { Entry } from './audit.ts'
 import type { Courier, SendableWebhook } from './deliveries.ts'
-import { holdWanting, type ProjectEvent, recordTogether, type Wanting, webhooksWanting } from './events.ts'
+import { type ProjectEvent, recordTogether } from './events.ts'
 import { createGroupCommit, LARGEST_GROUP, type Made, type Turn } from './group-commit.ts'
-import { type AccessToken, endOf, may } from './permissions.ts'
+import { firstWebhooksFor, holdMatched, type Matched } from './matching.ts'
+import type { AccessToken } from './permissions.ts'
 import {
+  decideSubmission,
   findReports,
   insertReports,
   lockOpenReports,
@@ -20,9 +23,9 @@ import {
 import type { ProjectReportRow } from './resources.ts'
 import { type Mark, usedOf, useSignatures } from './used-signatures.ts'
 
-// Submitted reports that share a transaction (`group-commit.ts`). The rules and the locks are those of
-// `submitProjectReport`. A submission is left to that function if it would be refused, if another transaction has
-// locked one of its rows, or if its event goes to many webhooks or to one that keeps an order.
+// Submitted reports that share a transaction (`group-commit.ts`). The rule and the locks are those of one alone:
+// `decideSubmission`, on rows that are read for all at once. A submission is made alone if it would be refused, if
+// another transaction has locked one of its rows, or if its event goes to many webhooks or to one that keeps an order.
 
 /** A request that submits a report. */
 export type Submitting = {
@@ -131,7 +134,7 @@ const submitTogether = async (
   leaveAlone([...crowded, ...able.filter(({ webhooks }) => !webhooks).map(({ projectId }) => projectId)])
   if (chosen.length === 0) return new Map()
 
-  const made = chosen.map(({ from, report }) => submitted(from.submission, report, time, dueDays))
+  const made = chosen.map(({ from, open }) => submitted(from.submission, open, time, dueDays))
   const events = chosen.map(
     ({ from, organisationId, userName, webhooks }, n): ProjectEvent => ({
       event: submittedEvent(made[n]!, organisationId, userName),
@@ -146,11 +149,11 @@ const submitTogether = async (
     ),
     insertReports(
       trx,
-      made.filter((_, n) => !chosen[n]!.report),
+      made.filter((_, n) => !chosen[n]!.open),
     ),
     submitReports(
       trx,
-      made.filter((_, n) => chosen[n]!.report),
+      made.filter((_, n) => chosen[n]!.open),
     ),
     recordTogether(trx, events, time, courier),
   ])
@@ -163,7 +166,7 @@ type Able = {
   organisationId: string
   userName: string
   /** The open report, locked; undefined if the quarter has none. */
-  report: ProjectReportRow | undefined
+  open: ProjectReportRow | undefined
   /** The active webhooks that want the event, locked; undefined if that cannot be said at once. */
   webhooks: SendableWebhook[] | undefined
 }
@@ -196,44 +199,61 @@ const decide = async (
     heldRows<{ id: string; name: string }>('users', userIds),
     usedOf(trx, signatures),
     findReports(trx, submissions),
-    webhooksWanting(trx, 'project_report_quarterly_submitted', { projectIds, limit: MOST_TOGETHER }),
+    firstWebhooksFor(trx, { type: 'project_report_quarterly_submitted', projectIds }, MOST_TOGETHER),
   ])
   const crowded = crowdedOf(wanting)
   if (wanting.length === MOST_TOGETHER) return { able: [], crowded, time: now() }
+  const unsuited = new Set(wanting.filter(({ ordering }) => ordering !== 'none').map(row => row.project_id)).union(
+    crowded,
+  )
   const limited = [...tokens.values()].filter(token => !token.seesAllOrganisations).map(({ id }) => id)
   const openIds = found.filter(({ status }) => status === 'open').map(({ id }) => id)
   const [sights, open, webhooks] = await Promise.all([
     sightsOf(trx, limited, projects),
     lockOpenReports(trx, openIds),
-    holdWanting(
+    holdMatched(
       trx,
-      wanting.filter(row => !crowded.has(row.project_id)),
-      projectIds.filter(id => !crowded.has(id)),
+      wanting.filter(row => !unsuited.has(row.project_id)),
+      projectIds.filter(id => !unsuited.has(id)),
     ),
   ])
   const time = now()
 
   const organisations = new Map(projects.map(row => [row.id, row.organisation_id]))
   const names = new Map(users.map(row => [row.id, row.name]))
-  const able = group.flatMap((from): Able[] => {
+  const ableOf = (from: Submitting): Able | undefined => {
     const { projectId, quarter, submitterId } = from.submission
-    const [held, organisationId, userName] = [
-      tokens.get(from.token.id),
-      organisations.get(projectId),
-      names.get(submitterId),
-    ]
-    if (!held || organisationId === undefined || userName === undefined || used.has(from.mark.signature)) return []
-    if (endOf(held, time) || !from.token.permissions.every(permission => may(held, permission))) return []
-    if (!held.seesAllOrganisations && !sights.has(`${held.id} ${organisationId}`)) return []
+    const token = tokens.get(from.token.id)
+    if (!token || used.has(from.mark.signature)) return undefined
+    requireUnchanged(token, from.token, time)
+    const organisationId = organisations.get(projectId)
     const isReport = (row: ProjectReportRow) => row.project_id === projectId && row.quarter === quarter
-    const report = open.find(isReport)
-    if (!report && found.some(isReport)) return []
-    return [{ from, projectId, organisationId, userName, report, webhooks: webhooks.get(projectId) }]
+    const report = found.find(isReport)
+    const locked = open.find(isReport)
+    // Another transaction has it.
+    if (report?.status === 'open' && !locked) return undefined
+    const decided = decideSubmission(from.submission, {
+      token,
+      isGranted: sights.has(`${token.id} ${organisationId}`),
+      organisationId,
+      userName: names.get(submitterId),
+      report: locked ?? report,
+    })
+    return { from, projectId, ...decided, webhooks: webhooks.get(projectId) }
+  }
+  const able = group.flatMap(from => {
+    try {
+      return ableOf(from) ?? []
+    } catch (error) {
+      // Refused by a rule, perhaps for a row that another transaction has locked: it is decided again, alone.
+      if (error instanceof TidingsError) return []
+      throw error
+    }
   })
   return { able, crowded, time }
 }
 
-const crowdedOf = (wanting: Wanting[]): Set<string> => {
+const crowdedOf = (wanting: Matched[]): Set<string> => {
   const byProject = Map.groupBy(wanting, row => row.project_id)
   return new Set([...byProject].filter(([, own]) => own.length > MOST_WEBHOOKS).map(([id]) => id))
 }

@@ -1,10 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { WebhookTransport } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { cancel, type OwedRow } from './deliveries.ts'
-import { MAY_HAVE, ON_DEMAND } from './events.ts'
 import { NEVER } from './lines.ts'
+import { MAY_HAVE } from './matching.ts'
+import { scaleOf } from './pull-time.ts'
+import { isOnDemand } from './sight.ts'
 
 // A webhook's epoch increases with each change that ends its pending deliveries. It is one row, and claims skip queue
 // rows of an older epoch. The transaction of the change sweeps a few such rows; any process sweeps the others in
@@ -15,7 +18,7 @@ const SWEEP = { server: 500, embedded: 100 }
 const LONGEST_REST_MS = 100
 
 /** A webhook as its sweep needs it. */
-export type Swept = { id: string; epoch: number; ended_epoch: number }
+export type Swept = { id: string; epoch: number; ended_epoch: number; transport: WebhookTransport }
 
 /** A queue row of a past epoch. */
 type PastRow = OwedRow & { event_id: string; epoch: number; due_at: number }
@@ -25,7 +28,9 @@ type PastRow = OwedRow & { event_id: string; epoch: number; due_at: number }
  * transaction; marks the rest to be swept later.
  */
 export const sweepAfterChange = async (trx: Sql, webhookId: string, now: number): Promise<void> => {
-  const [webhook] = await rows<Swept>(trx, 'SELECT id, epoch, ended_epoch FROM webhooks WHERE id = ?', [webhookId])
+  const [webhook] = await rows<Swept>(trx, 'SELECT id, epoch, ended_epoch, transport FROM webhooks WHERE id = ?', [
+    webhookId,
+  ])
   await sweepSome(trx, webhook!, now)
   const isLeft = await hasPast(trx, webhook!)
   await run(trx, 'UPDATE webhooks SET sweeping = ? WHERE id = ?', [isLeft ? 1 : 0, webhookId])
@@ -35,7 +40,7 @@ export const sweepAfterChange = async (trx: Sql, webhookId: string, now: number)
 const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number> => {
   const past = await rows<PastRow>(
     trx,
-    `SELECT delivery_id, event_id, lease, attempt, epoch, due_at, line FROM delivery_queue
+    `SELECT delivery_id, event_id, lease, attempt, epoch, due_at, line, taken FROM delivery_queue
      ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
      WHERE webhook_id = ? AND epoch < ? LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
     [webhook.id, webhook.epoch, dialectOf(trx).isEmbedded ? SWEEP.embedded : SWEEP.server],
@@ -48,12 +53,8 @@ const sweepSome = async (trx: Sql, webhook: Swept, now: number): Promise<number>
  * Sweeps rows of past epochs that this transaction has locked: cancels those that have ended and those that the webhook
  * may no longer receive; moves the others to its present URL.
  */
-export const sweepRows = async (
-  trx: Sql,
-  { id, epoch, ended_epoch }: Swept,
-  past: PastRow[],
-  now: number,
-): Promise<void> => {
+export const sweepRows = async (trx: Sql, webhook: Swept, past: PastRow[], now: number): Promise<void> => {
+  const { id, ended_epoch } = webhook
   const open = past.filter(row => row.epoch >= ended_epoch)
   const due = await dueTo(
     trx,
@@ -61,7 +62,7 @@ export const sweepRows = async (
     open.map(row => row.event_id),
   )
   const moved = open.filter(row => due.has(row.event_id))
-  await moveOn(trx, moved, epoch, now)
+  await moveOn(trx, moved, webhook, now)
   const goOn = new Set(moved.map(row => row.delivery_id))
   await cancel(
     trx,
@@ -70,17 +71,20 @@ export const sweepRows = async (
   )
 }
 
-/** Their waits belonged to the old URL: a pause that it asked for, or a retry. They still wait for their turn. */
-const moveOn = async (trx: Sql, moved: PastRow[], epoch: number, now: number): Promise<void> => {
+/**
+ * Their waits belonged to the old URL: a pause that it asked for, or a retry. They still wait for their turn. If the
+ * transport has changed, they are due on its scale; a lease that a client holds ends as it would have.
+ */
+const moveOn = async (trx: Sql, moved: PastRow[], { epoch, transport }: Swept, now: number): Promise<void> => {
   if (moved.length === 0) return
   const ids = moved.map(row => row.delivery_id)
   await run(trx, `UPDATE delivery_queue SET epoch = ? WHERE delivery_id IN (${marks(ids)})`, [epoch, ...ids])
   const waiting = moved
-    .filter(row => row.lease === null && row.due_at > now && row.due_at < NEVER)
+    .filter(row => row.lease === null && (row.due_at > now || transport === 'pull') && row.due_at < NEVER)
     .map(row => row.delivery_id)
   if (waiting.length === 0) return
   await run(trx, `UPDATE delivery_queue SET due_at = ? WHERE delivery_id IN (${marks(waiting)}) AND lease IS NULL`, [
-    now,
+    scaleOf(transport) + now,
     ...waiting,
   ])
   await run(trx, `UPDATE deliveries SET next_attempt_at = ? WHERE id IN (${marks(waiting)})`, [now, ...waiting])
@@ -105,7 +109,7 @@ const dueTo = async (trx: Sql, webhookId: string, eventIds: string[]): Promise<S
     `SELECT e.id FROM events e
      JOIN webhooks w ON w.id = ?
      JOIN access_tokens t ON t.id = w.access_token_id
-     WHERE e.id IN (${marks(eventIds)}) AND (${ON_DEMAND} OR (${MAY_HAVE}))`,
+     WHERE e.id IN (${marks(eventIds)}) AND (${isOnDemand('e')} OR ${MAY_HAVE})`,
     [webhookId, ...eventIds],
   )
   return new Set(found.map(row => row.id))
@@ -121,7 +125,7 @@ export const sweepUntil = async (
   while (performance.now() < deadline) {
     const [webhook] = await rows<Swept & { sweeping: number }>(
       database.knex,
-      'SELECT id, epoch, ended_epoch, sweeping FROM webhooks WHERE id = ?',
+      'SELECT id, epoch, ended_epoch, transport, sweeping FROM webhooks WHERE id = ?',
       [webhookId],
     )
     if (!webhook?.sweeping || !(await sweepOnce(database, clock, webhook))) return true

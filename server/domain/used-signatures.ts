@@ -4,7 +4,7 @@ import { TidingsError } from '../../shared/errors.ts'
 import { isDuplicate, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../database/patience.ts'
-import { firstIdAt, newId } from '../ids.ts'
+import { leastIdAt, newId } from '../ids.ts'
 import type { Entry } from './audit.ts'
 import type { Made, Turn } from './group-commit.ts'
 
@@ -241,7 +241,7 @@ export const forgetSignatures = async (sql: Sql, now: number, limit: number): Pr
   const found = await rows<{ id: string; operation: string }>(
     sql,
     `SELECT id, operation FROM audit_log ${index} WHERE signature_hash IS NOT NULL AND id < ? LIMIT ?`,
-    [firstIdAt(now - MARKED_MS - CORRECTION_MS), limit],
+    [leastIdAt(now - MARKED_MS - CORRECTION_MS), limit],
   )
   const [changes, others] = [found.filter(row => row.operation !== ''), found.filter(row => row.operation === '')]
   for (const [some, statement] of [

@@ -1,6 +1,6 @@
-import type { Knex } from 'knex'
 import { notFound } from '../../shared/errors.ts'
 import type { Sql } from '../database/connect.ts'
+import { named } from '../database/fragment.ts'
 import { otherWork } from '../database/turn.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
 import { type AccessToken, may } from './permissions.ts'
@@ -15,10 +15,17 @@ import {
   projects,
   webhooks,
 } from './resources.ts'
+import {
+  isOnDemand,
+  seesOneOfOwners,
+  seesOrganisation,
+  seesOwner,
+  seesSubject,
+  seesToken,
+  seesWebhook,
+} from './sight.ts'
 
 // All rules of visibility. A rule narrows a SELECT by conditions on columns that are named with their table.
-
-type Rule = (token: AccessToken) => Visible
 
 /**
  * The rows of a resource that an access token sees. Every read for a caller goes through here, related rows included.
@@ -26,10 +33,18 @@ type Rule = (token: AccessToken) => Visible
  */
 export const visibleTo =
   (token: AccessToken) =>
-  (resource: Resource): Visible =>
-    rules.get(resource)?.(token) ?? everything
+  (resource: Resource): Visible => {
+    if (resource === auditLog) return visibleAuditLog(token)
+    if (resource === accessTokens && !may(token, 'admin')) return where(token, 'access_tokens.id = :token')
+    const rule = token.seesAllOrganisations ? undefined : limited.get(resource)
+    return rule === undefined ? () => {} : where(token, rule)
+  }
 
-const everything: Visible = () => {}
+/** Narrows by a condition on the id of the token, `:token`. */
+const where = ({ id }: AccessToken, condition: string): Visible => {
+  const { sql, bindings } = named(`(${condition})`, { token: id })
+  return builder => builder.whereRaw(sql, bindings)
+}
 
 /**
  * The rows that a token finds in lists and by id. A deleted webhook is not among them; only its deliveries lead to it.
@@ -78,117 +93,58 @@ export const findVisible = async <Row>(
   return query.modify(listedTo(token)(resource)).first()
 }
 
-/** The ids of the organisations that some tokens were created with; none for a token that sees all. */
-const organisationIdsOf =
-  (tokenIds: string[]) =>
-  (builder: Knex.QueryBuilder): void => {
-    builder.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
-  }
-
 /** Narrows a SELECT of organisations to those that some tokens were created with. */
 export const createdWith =
   (tokenIds: string[]): Visible =>
   builder => {
-    builder.whereIn('organisations.id', organisationIdsOf(tokenIds))
+    builder.whereIn('organisations.id', query => {
+      query.select('organisation_id').from('access_token_organisations').whereIn('access_token_id', tokenIds)
+    })
   }
 
-/** The organisations that a token sees, as a condition on a column that holds their id. */
-const whereOrganisationVisible = (builder: Knex.QueryBuilder, token: AccessToken, column: string): void => {
-  if (!token.seesAllOrganisations) builder.whereIn(column, organisationIdsOf([token.id]))
-}
+const WEBHOOK_VISIBLE = seesWebhook(':token', 'webhooks')
+const VISIBLE_WEBHOOKS = `SELECT webhooks.id FROM webhooks WHERE ${WEBHOOK_VISIBLE}`
+const SUBJECT_VISIBLE = seesSubject(':token', 'events')
 
-const visibleOrganisations: Rule = token => builder => whereOrganisationVisible(builder, token, 'organisations.id')
-
-const visibleProjects: Rule = token => builder => whereOrganisationVisible(builder, token, 'projects.organisation_id')
-
-const visibleProjectReports: Rule = token => builder => {
-  if (token.seesAllOrganisations) return
-  builder.whereIn('project_reports.project_id', query => {
-    query.select('projects.id').from('projects').modify(visibleProjects(token))
-  })
-}
-
-/** An event belongs to one organisation, several, or all; an event on demand belongs to none. */
-const visibleEvents: Rule = token => builder => {
-  if (token.seesAllOrganisations) return
-  whereAboutVisible(builder, token)
-  builder.where(some => {
-    some.where(one => whereOrganisationVisible(one, token, 'events.organisation_id'))
-    some.orWhere(unowned => whereVisibleThoughOfNoneAlone(unowned, token))
-  })
-}
-
-/** An event about a webhook is visible only to those who also see that webhook. */
-const whereAboutVisible = (builder: Knex.QueryBuilder, token: AccessToken): void => {
-  builder.where(about =>
-    about.whereNull('events.about_webhook_id').orWhereIn('events.about_webhook_id', seen => {
-      seen.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-    }),
-  )
-}
-
-/** The events visible to a token among those that do not belong to exactly one organisation. */
-const whereVisibleThoughOfNoneAlone = (builder: Knex.QueryBuilder, token: AccessToken): void => {
-  builder.whereNull('events.organisation_id').where(some => {
-    some.where(all => all.where('events.all_organisations', 1).whereExists(organisationIdsOf([token.id])))
-    some.orWhereRaw(`EXISTS (${IS_SHARED_WITH})`, [token.id])
-    some.orWhere(onDemand =>
-      onDemand
-        .where(one => one.where('events.type', 'ping').orWhere('events.example', 1))
-        .whereExists(sent =>
-          sent
-            .select('sent.event_id')
-            .from('deliveries as sent')
-            .whereRaw('sent.event_id = events.id')
-            .whereIn('sent.webhook_id', webhook => {
-              webhook.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-            }),
-        ),
-    )
-  })
-}
-
-const IS_SHARED_WITH = `SELECT 1 FROM event_organisations eo
-  JOIN access_token_organisations s ON s.organisation_id = eo.organisation_id AND s.access_token_id = ?
-  WHERE eo.event_id = events.id`
+/** The events visible to a limited token among those that do not belong to exactly one organisation. */
+const OF_NONE_ALONE = `(${seesOneOfOwners(':token', 'events')}
+  OR (events.organisation_id IS NULL AND ${isOnDemand('events')} AND EXISTS (
+    SELECT 1 FROM deliveries sent WHERE sent.event_id = events.id AND sent.webhook_id IN (${VISIBLE_WEBHOOKS}))))`
 
 /**
- * Narrows to the rows for which a subquery has a row, by an index lookup for each. In this form no engine turns it into
- * a join, which might start at the other table.
+ * The deliveries whose event a limited token sees, among those whose webhook it sees. They are narrowed row by row: in
+ * this form no engine turns it into a join, which might start at the other table.
  */
-const rowByRow = (builder: Knex.QueryBuilder, subquery: string, bindings: string[]): void => {
-  builder.whereRaw(`CASE WHEN EXISTS (${subquery}) THEN 1 ELSE 0 END = 1`, bindings)
-}
+const EVENT_VISIBLE = `CASE WHEN EXISTS (SELECT 1 FROM events WHERE events.id = deliveries.event_id
+  AND (${isOnDemand('events')} OR ${seesOwner(':token', 'events')} OR ${seesOneOfOwners(':token', 'events')})
+  AND ${SUBJECT_VISIBLE}) THEN 1 ELSE 0 END = 1`
 
-/**
- * A delivery is visible if both its webhook and its event are. So a token that sees a webhook only since its filters
- * were narrowed does not see what the webhook received before.
- */
-const visibleDeliveries: Rule = token => builder => {
-  if (token.seesAllOrganisations) return
-  builder.whereIn('deliveries.webhook_id', query => {
-    query.select('webhooks.id').from('webhooks').modify(visibleWebhooks(token))
-  })
-  whereEventVisible(builder, token)
-}
+/** The rows that a token sees that does not see all organisations. */
+const limited = new Map<Resource, string>([
+  // An admin sees itself, and the tokens whose organisations it sees, if they have any.
+  [accessTokens, `access_tokens.id = :token OR ${seesToken(':token', 'access_tokens')}`],
+  // A token that sees a webhook only since its filters were narrowed does not see what the webhook received before.
+  [deliveries, `deliveries.webhook_id IN (${VISIBLE_WEBHOOKS}) AND ${EVENT_VISIBLE}`],
+  // An event belongs to one organisation, several, or all; an event on demand belongs to none.
+  [events, `${SUBJECT_VISIBLE} AND (${seesOwner(':token', 'events')} OR ${OF_NONE_ALONE})`],
+  [organisations, seesOrganisation(':token', 'organisations.id')],
+  [
+    projectReports,
+    `project_reports.project_id IN (
+      SELECT projects.id FROM projects WHERE ${seesOrganisation(':token', 'projects.organisation_id')})`,
+  ],
+  [projects, seesOrganisation(':token', 'projects.organisation_id')],
+  [webhooks, WEBHOOK_VISIBLE],
+])
 
-/**
- * The deliveries whose event a token sees, among those whose webhook it sees. An event on demand is visible with its
- * webhook.
- */
-const whereEventVisible = (builder: Knex.QueryBuilder, { id }: AccessToken): void => {
-  rowByRow(
-    builder,
-    `SELECT 1 FROM events WHERE events.id = deliveries.event_id AND (
-       events.type = 'ping' OR events.example = 1
-       OR EXISTS (SELECT 1 FROM access_token_organisations s WHERE s.access_token_id = ?
-         AND (s.organisation_id = events.organisation_id OR events.all_organisations = 1))
-       OR EXISTS (${IS_SHARED_WITH}))
-     AND (events.about_webhook_id IS NULL OR EXISTS (SELECT 1 FROM webhooks about JOIN access_tokens t ON t.id = ?
-       WHERE about.id = events.about_webhook_id AND ${SEES_WEBHOOK}))`,
-    [id, id, id],
-  )
-}
+/** The audit log is visible only to an admin that sees all organisations. */
+const visibleAuditLog =
+  (token: AccessToken): Visible =>
+  builder => {
+    // A row without an operation only marks a signature.
+    builder.whereNot('audit_log.operation', '')
+    if (!may(token, 'admin') || !token.seesAllOrganisations) builder.whereRaw('1 = 0')
+  }
 
 /** The most parts, plus one for the rest. */
 const MOST_PARTS = 100
@@ -206,105 +162,26 @@ export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource):
       .limit(MOST_PARTS + 1)
       .pluck('organisation_id')
     if (ids.length > MOST_PARTS) return undefined
+    const subjectVisible = where(token, SUBJECT_VISIBLE)
     const owned = ids.map(
       (id): Visible =>
         builder =>
-          builder.where('events.organisation_id', id),
+          builder.where('events.organisation_id', id).modify(subjectVisible),
     )
-    const parts: Visible[] = [...owned, builder => whereVisibleThoughOfNoneAlone(builder, token)]
-    return parts.map(
-      (part): Visible =>
-        builder =>
-          whereAboutVisible(builder.modify(part), token),
-    )
+    return [...owned, where(token, `${OF_NONE_ALONE} AND ${SUBJECT_VISIBLE}`)]
   }
   if (resource.name === deliveries.name) {
     const ids: string[] = await sql('webhooks')
-      .modify(visibleWebhooks(token))
+      .modify(visibleTo(token)(webhooks))
       .limit(MOST_PARTS + 1)
       .pluck('webhooks.id')
     if (ids.length > MOST_PARTS) return undefined
+    const eventVisible = where(token, EVENT_VISIBLE)
     return ids.map(
       (id): Visible =>
         builder =>
-          whereEventVisible(builder.where('deliveries.webhook_id', id), token),
+          builder.where('deliveries.webhook_id', id).modify(eventVisible),
     )
   }
   return undefined
 }
-
-/** An admin sees the tokens whose organisations it sees, if they have any. Any other token sees only itself. */
-const visibleAccessTokens: Rule = token => builder => {
-  if (!may(token, 'admin')) return void builder.where('access_tokens.id', token.id)
-  if (token.seesAllOrganisations) return
-  builder.where(own =>
-    own.where('access_tokens.id', token.id).orWhere(inside =>
-      inside
-        .where('access_tokens.sees_all_organisations', 0)
-        .whereExists(query =>
-          query
-            .select('any.access_token_id')
-            .from('access_token_organisations as any')
-            .whereRaw('any.access_token_id = access_tokens.id'),
-        )
-        .whereNotExists(query =>
-          query
-            .select('seen.access_token_id')
-            .from('access_token_organisations as seen')
-            .whereRaw('seen.access_token_id = access_tokens.id')
-            .whereNotIn('seen.organisation_id', organisationIdsOf([token.id])),
-        ),
-    ),
-  )
-}
-
-/**
- * SQL: whether a limited token sees a webhook, by the webhook's alias and the token's id. A webhook is visible to its
- * own token, and to every token that sees all organisations that it can receive from. These are the organisations that
- * the webhook names and those of its named projects, or, if it names none, those that its creator sees. A project also
- * counts with the organisation in which it was named, so that moving it hands over no webhook.
- */
-const seesWebhook = (webhook: string, tokenId: string): string => {
-  const seen = `SELECT s.organisation_id FROM access_token_organisations s WHERE s.access_token_id = ${tokenId}`
-  return `
-  (${webhook}.access_token_id = ${tokenId}
-    OR (${webhook}.all_organisations_and_projects = 0
-      AND NOT EXISTS (SELECT 1 FROM webhook_organisations wo
-        WHERE wo.webhook_id = ${webhook}.id AND wo.organisation_id NOT IN (${seen}))
-      AND NOT EXISTS (SELECT 1 FROM webhook_projects wp JOIN projects p ON p.id = wp.project_id
-        WHERE wp.webhook_id = ${webhook}.id
-          AND (p.organisation_id NOT IN (${seen}) OR wp.organisation_id NOT IN (${seen}))))
-    OR (${webhook}.all_organisations_and_projects = 1 AND EXISTS (SELECT 1 FROM access_tokens maker
-      WHERE maker.id = ${webhook}.access_token_id AND maker.sees_all_organisations = 0
-        AND EXISTS (SELECT 1 FROM access_token_organisations mo WHERE mo.access_token_id = maker.id)
-        AND NOT EXISTS (SELECT 1 FROM access_token_organisations mo
-          WHERE mo.access_token_id = maker.id AND mo.organisation_id NOT IN (${seen})))))`
-}
-
-/** SQL: whether the limited token `t` sees the webhook `about`. */
-export const SEES_WEBHOOK = seesWebhook('about', 't.id')
-
-const SEES_LISTED = seesWebhook('webhooks', '?')
-const BINDINGS = SEES_LISTED.split('?').length - 1
-
-export const visibleWebhooks: Rule = token => builder => {
-  if (!token.seesAllOrganisations) builder.whereRaw(SEES_LISTED, Array(BINDINGS).fill(token.id))
-}
-
-/** The audit log is visible only to an admin that sees all organisations. */
-const visibleAuditLog: Rule = token => builder => {
-  // A row without an operation only marks a signature.
-  builder.whereNot('audit_log.operation', '')
-  if (!may(token, 'admin') || !token.seesAllOrganisations) builder.whereRaw('1 = 0')
-}
-
-const rules = new Map<Resource, Rule>([
-  [accessTokens, visibleAccessTokens],
-  [auditLog, visibleAuditLog],
-  [deliveries, visibleDeliveries],
-  [events, visibleEvents],
-  [organisations, visibleOrganisations],
-  [projectReports, visibleProjectReports],
-  [projects, visibleProjects],
-  [webhooks, visibleWebhooks],
-])

@@ -1,16 +1,39 @@
+import { isDeepStrictEqual } from 'node:util'
 import type { Knex } from 'knex'
 import { badInput, TidingsError } from '../../shared/errors.ts'
-import { type EventType, eventTypes, type WebhookOrdering, type WebhookStatus } from '../../shared/vocabulary.ts'
+import {
+  type EventType,
+  eventTypes,
+  type WebhookOrdering,
+  type WebhookRecovery,
+  type WebhookSigning,
+  type WebhookStatus,
+  type WebhookTransport,
+} from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import type { Sealer } from '../keys/seal.ts'
 import { takeTurns } from './access-tokens.ts'
 import type { Change } from './change.ts'
 import { checkLabels, type Labels, labelsText } from './labels.ts'
+import { pingSoon } from './missed.ts'
 import { checkName } from './names.ts'
 import type { AccessToken } from './permissions.ts'
+import { unheld } from './pull-time.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
+import { requireEveryProcessKnows } from './side-by-side.ts'
 import { sweepAfterChange } from './sweep.ts'
-import { findVisible, requireVisible, visibleRow, visibleTo, visibleWebhooks } from './visibility.ts'
+import { findVisible, requireVisible, visibleRow, visibleTo } from './visibility.ts'
+import { isRenewable, keepEnded } from './webhook-ids.ts'
+import {
+  type Carried,
+  carriedAfter,
+  checkCarried,
+  madeSecret,
+  openCarried,
+  rotated,
+  sealCarried,
+} from './webhook-requests.ts'
 
 /** A client's input for a webhook. Undefined leaves a field as it is; an empty list means all. */
 export type WebhookInput = {
@@ -23,6 +46,13 @@ export type WebhookInput = {
   organisationIds?: string[] | undefined
   projectIds?: string[] | undefined
   ordering?: WebhookOrdering | undefined
+  transport?: WebhookTransport | undefined
+  recovery?: WebhookRecovery | undefined
+  signing?: WebhookSigning | undefined
+  /** The caller's own secret for `signing: standard`. */
+  secret?: string | undefined
+  /** The complete set of static headers. */
+  headers?: Record<string, string> | undefined
   status?: WebhookStatus | undefined
 }
 
@@ -41,6 +71,7 @@ export const checkWebhookInput = async (
   if (input.url !== undefined) checkUrl(input.url, requireHttps)
   if (input.name) checkName(input.name)
   if (input.labels !== undefined) checkLabels(input.labels)
+  checkCarried(input)
   if (input.events?.includes('ping')) {
     const others = eventTypes.filter(type => type !== 'ping').join(', ')
     throw badInput('events', `"ping" cannot be chosen: it is sent on registration and on demand. Choose from ${others}`)
@@ -68,6 +99,36 @@ const checkUrl = (url: string, requireHttps: boolean): void => {
   if (url.length > URL_MAX_LENGTH) throw badInput('url', `is longer than ${URL_MAX_LENGTH} characters`)
 }
 
+/** The URL of a webhook whose deliveries clients take, and so the audience of their tokens. Nothing is sent there. */
+const pullUrl = (issuerUrl: string, id: string): string => `${issuerUrl}/pull/${id}`
+
+/**
+ * The input with the URL that its transport implies. Throws BAD_USER_INPUT if the two do not fit together.
+ *
+ * @param seen the webhook that it changes; undefined for a new one
+ */
+export const withTransport = (
+  input: WebhookInput,
+  { id, seen, issuerUrl }: { id: string; seen: WebhookRow | undefined; issuerUrl: string },
+): WebhookInput => {
+  const was = seen?.transport ?? 'push'
+  const transport = input.transport ?? was
+  if (transport === 'push') {
+    if (input.url === undefined && !(seen && was === 'push')) {
+      throw badInput('url', `is missing; ${seen ? 'with transport push' : 'a new webhook'} needs one`)
+    }
+    return { ...input, transport }
+  }
+  const url = seen && was === 'pull' ? seen.url : pullUrl(issuerUrl, id)
+  if (input.url !== undefined && input.url !== url) {
+    throw badInput(
+      'url',
+      'must be left out with transport pull: nothing is sent. To send to a URL, give transport push',
+    )
+  }
+  return { ...input, transport, url: seen && was === 'pull' ? undefined : url }
+}
+
 /** The webhook with this id, if the token sees it. */
 export const findWebhook = (sql: Sql, token: AccessToken, id: string): Promise<WebhookRow | undefined> =>
   findVisible(sql, token, webhooks, id)
@@ -80,16 +141,6 @@ export const requireWebhook = (sql: Sql, token: AccessToken, id: string): Promis
 export const webhookNow = async (trx: Sql, id: string): Promise<WebhookRow> => {
   const [webhook] = await rows<WebhookRow>(trx, 'SELECT * FROM webhooks WHERE id = ?', [id])
   return webhook!
-}
-
-/** Whether the id belongs to a webhook, visible or not, that the token cannot create anew. */
-export const isTaken = async (sql: Sql, token: AccessToken, id: string): Promise<boolean> =>
-  (await sql('webhooks').where({ id }).first('id')) !== undefined && !(await isRenewable(sql, token, id))
-
-/** Whether a deleted webhook has this id and was visible to the token, which may then create it again. */
-const isRenewable = async (sql: Sql, token: AccessToken, id: string): Promise<boolean> => {
-  const deleted = sql('webhooks').where('webhooks.id', id).whereNotNull('webhooks.deleted_at')
-  return (await deleted.modify(visibleTo(token)(webhooks)).first('webhooks.id')) !== undefined
 }
 
 /** Throws CONFLICT if the token has created as many webhooks as it may. */
@@ -116,36 +167,46 @@ export const insertWebhook = async (
   { trx, token, now }: Change,
   id: string,
   input: WebhookInput & { url: string },
-  mostOfToken: number,
-): Promise<void> => {
+  { mostOfToken, ...making }: Making & { mostOfToken: number },
+): Promise<Changed> => {
   // The lock ensures that two concurrent calls do not both get the last free slot.
   await takeTurns(trx, token)
   await requireRoom(trx, token, mostOfToken)
   await holdProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])
+  await requireRecoverable(trx, input.recovery)
+  const { changed, columns } = await carry(trx, making, { id, sealed: null }, input)
   const time = now()
   const stored = {
+    signing: 'token' as const,
+    request_sealed: null,
+    ...columns,
     access_token_id: token.id,
     url: input.url,
     name: input.name || null,
     labels: labelsText(input.labels ?? {}),
     status: input.status ?? 'active',
     ordering: input.ordering ?? 'none',
+    recovery: input.recovery ?? 'on_demand',
+    transport: input.transport ?? 'push',
+    held_until: unheld(input.transport ?? 'push'),
     all_events: 1,
     all_organisations_and_projects: 1,
     created_at: time,
     updated_at: time,
   }
   if (await isRenewable(trx, token, id)) {
-    const anew = { ...stored, status_reason: null, held_until: null, ordered_since: time, deleted_at: null }
+    const anew = { ...stored, status_reason: null, ordered_since: time, deleted_at: null }
     const renewed = await trx('webhooks').where({ id }).whereNotNull('deleted_at').update(anew)
     if (renewed > 0) {
       await run(trx, `UPDATE webhooks SET ${END_EPOCH} WHERE id = ?`, [id])
-      return writeLists(trx, id, { events: [], organisationIds: [], projectIds: [], ...input })
+      await writeLists(trx, id, { events: [], organisationIds: [], projectIds: [], headers: {}, ...input })
+      return changed
     }
   }
   await trx('webhooks').insert({ id, ...stored })
   await writeLists(trx, id, input)
+  return changed
 }
 
 /**
@@ -160,11 +221,13 @@ export const deleteWebhook = async (change: Change, id: string): Promise<void> =
     throw new TidingsError('CONFLICT', message, { webhookId: id, status })
   }
   const time = Math.max(now(), updated_at + 1)
-  await run(trx, 'UPDATE webhooks SET deleted_at = ?, updated_at = ? WHERE id = ?', [time, time, id])
+  const gone = 'UPDATE webhooks SET deleted_at = ?, updated_at = ?, request_sealed = NULL WHERE id = ?'
+  await run(trx, gone, [time, time, id])
 }
 
 /**
- * Removes the rows of webhooks that were deleted before a time and have no deliveries any more; returns their number.
+ * Removes the rows of webhooks that were deleted before a time and have no deliveries any more, but for their ids;
+ * returns their number.
  */
 export const purgeWebhooks = async (trx: Sql, before: number, limit: number): Promise<number> => {
   const gone = await rows<{ id: string }>(
@@ -176,12 +239,36 @@ export const purgeWebhooks = async (trx: Sql, before: number, limit: number): Pr
   )
   if (gone.length === 0) return 0
   const ids = gone.map(({ id }) => id)
-  for (const table of ['webhook_events', 'webhook_organisations', 'webhook_projects']) {
+  await keepEnded(trx, ids)
+  for (const table of [
+    'webhook_events',
+    'webhook_organisations',
+    'webhook_projects',
+    'webhook_headers',
+    'webhook_recoveries',
+  ]) {
     await run(trx, `DELETE FROM ${table} WHERE webhook_id IN (${marks(ids)})`, ids)
   }
   await run(trx, `DELETE FROM webhooks WHERE id IN (${marks(ids)})`, ids)
   return ids.length
 }
+
+/** What a change needs to make and seal secrets. */
+export type Making = {
+  sealer: Sealer
+  /** The secret of the webhook if it gets one. */
+  candidate: string
+}
+
+/** What a change answers besides the webhook: the secret that it has made, if it has made one. */
+export type Changed = { secret: string | null }
+
+/** What the requests of a webhook carry once `input` is stored. Throws BAD_USER_INPUT. */
+export const carriedOnceStored = (
+  { sealer, candidate }: Making,
+  webhook: WebhookRow | undefined,
+  input: WebhookInput,
+): Carried => carriedAfter(openCarried(sealer, webhook?.id ?? '', webhook?.request_sealed ?? null), input, candidate)
 
 /** The basis of an update: the webhook as it was read, and the URL that answered a ping. */
 export type Prepared = { seen: WebhookRow; pinged: string | undefined }
@@ -197,13 +284,13 @@ export const urlToPing = (webhook: WebhookRow, input: WebhookInput): string | un
  * was read. Throws CONFLICT if someone else changed the same field differently, except that disabling never conflicts.
  * Leaving `active` cancels pending deliveries.
  *
- * @returns false, with nothing done, if another URL must now answer a ping first
+ * @returns undefined, with nothing done, if another URL must now answer a ping first
  */
 export const updateWebhook = async (
   change: Change,
-  { seen, pinged }: Prepared,
+  { seen, pinged, ...making }: Prepared & Making,
   input: WebhookInput,
-): Promise<boolean> => {
+): Promise<Changed | undefined> => {
   const { trx, token, now } = change
   const { id } = seen
   const before = await lockWebhook(change, id, 'forUpdate', input.projectIds)
@@ -216,21 +303,30 @@ export const updateWebhook = async (
     })
   }
   const mustAnswer = urlToPing(before, input)
-  if (mustAnswer !== undefined && mustAnswer !== pinged) return false
+  if (mustAnswer !== undefined && mustAnswer !== pinged) return undefined
   await requireVisible(trx, token, projects, projectIds ?? [])
+  if (before.recovery !== 'automatic') await requireRecoverable(trx, input.recovery)
+  const { changed, columns } = await carry(trx, making, { id, sealed: before.request_sealed }, input)
   const redirected = url !== undefined && url !== before.url
+  const transport = redirected ? (input.transport ?? before.transport) : before.transport
+  // What waits in memory is read again, so that it carries what is stored now.
+  const isOther = redirected || 'request_sealed' in columns
   // Increases with each change, so that a reader of the filters sees whether they still apply.
   const time = Math.max(now(), before.updated_at + 1)
   await trx('webhooks')
     .where({ id })
     .update({
       updated_at: time,
+      ...columns,
       ...(ordering !== undefined && ordering !== before.ordering && { ordering, ordered_since: time }),
-      ...(redirected && { url, held_until: null, epoch: before.epoch + 1 }),
+      ...(redirected && { url, transport, held_until: unheld(transport) }),
+      ...(isOther && { epoch: before.epoch + 1 }),
+      ...(input.recovery !== undefined && { recovery: input.recovery }),
       ...(input.name !== undefined && { name: input.name || null }),
       ...(input.labels !== undefined && { labels: labelsText(input.labels) }),
     })
   await writeLists(trx, id, input)
+  if (pinged !== undefined) await pingSoon(trx, id, time)
   if (status === 'disabled' && before.status !== 'disabled') {
     const to = { status: 'disabled', reason: null } as const
     await leaveActive(trx, id, { from: { status: before.status }, to }, time)
@@ -238,17 +334,77 @@ export const updateWebhook = async (
   if (status === 'active' && before.status !== 'active') {
     await run(
       trx,
-      `UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = NULL, ${END_EPOCH}
+      `UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = ?, ${END_EPOCH}
        WHERE id = ? AND status = ?`,
-      [id, before.status],
+      [unheld(transport), id, before.status],
     )
   }
   // A caller can neither widen a webhook beyond its own sight, nor redirect to itself a webhook that receives more.
   if (redirected || organisationIds || projectIds) await requireRedirectable(trx, token, id)
   // Pending deliveries go to the new URL, except those that the webhook's narrowed filters no longer allow.
-  if (redirected) await sweepAfterChange(trx, id, time)
-  return true
+  if (isOther) await sweepAfterChange(trx, id, time)
+  return changed
 }
+
+/** What the requests carry after a change of a webhook, and the columns that say so. Throws BAD_USER_INPUT. */
+const carry = async (
+  trx: Sql,
+  { sealer, candidate }: Making,
+  { id, sealed }: { id: string; sealed: string | null },
+  input: WebhookInput,
+): Promise<{ changed: Changed; columns: Partial<WebhookRow> }> => {
+  const { signing, headers } = input
+  if (signing === undefined && headers === undefined && input.secret === undefined)
+    return { changed: NO_SECRET, columns: {} }
+  const before = openCarried(sealer, id, sealed)
+  const after = carriedAfter(before, input, candidate)
+  if (isDeepStrictEqual(after, before)) return { changed: NO_SECRET, columns: {} }
+  const request_sealed = sealCarried(sealer, id, after)
+  if (sealed === null && request_sealed !== null) await requireEveryProcessKnows(trx, '0015_signing', CANNOT)
+  return {
+    changed: { secret: madeSecret(before, after) },
+    columns: { request_sealed, signing: after.secrets.length > 0 ? 'standard' : 'token' },
+  }
+}
+
+/** How long the secrets that a rotation replaces go on signing, in seconds, and the most. */
+export const GRACE_SECONDS = { usual: 24 * 3600, most: 7 * 24 * 3600 }
+
+/**
+ * Gives a webhook with `signing: standard` another secret. The present one goes on signing for `graceSeconds`, earlier
+ * ones until their own end; with 0, all of them end now. Throws BAD_USER_INPUT, NOT_FOUND or CONFLICT.
+ */
+export const rotateSecret = async (
+  change: Change,
+  { sealer, candidate }: Making,
+  { id, secret, graceSeconds = GRACE_SECONDS.usual }: { id: string; secret?: string; graceSeconds?: number },
+): Promise<Changed> => {
+  checkCarried({ secret })
+  if (graceSeconds < 0 || graceSeconds > GRACE_SECONDS.most) {
+    throw badInput('graceSeconds', `must be between 0 and ${GRACE_SECONDS.most} (7 days)`)
+  }
+  const { trx, now } = change
+  const before = await lockWebhook(change, id, 'forUpdate')
+  const carried = openCarried(sealer, id, before.request_sealed)
+  const time = Math.max(now(), before.updated_at + 1)
+  const after = rotated(carried, candidate, { now: time, graceMs: graceSeconds * 1000 })
+  if (after === undefined) {
+    const message = `The webhook's signing is ${before.signing}. Set it to standard, which makes a secret.`
+    throw new TidingsError('CONFLICT', message, { webhookId: id, status: before.status })
+  }
+  const columns = { request_sealed: sealCarried(sealer, id, after), updated_at: time, epoch: before.epoch + 1 }
+  await trx('webhooks').where({ id }).update(columns)
+  await sweepAfterChange(trx, id, time)
+  return { secret: candidate }
+}
+
+/** A process that does not know recoveries would drop a delivery without a note of it. */
+const requireRecoverable = async (trx: Sql, recovery: WebhookRecovery | undefined): Promise<void> => {
+  if (recovery === 'automatic') await requireEveryProcessKnows(trx, '0018_recovery', 'note what a webhook has missed')
+}
+
+const NO_SECRET: Changed = { secret: null }
+const CANNOT = 'sign by Standard Webhooks or send static headers'
 
 const wasDisabled = (seen: WebhookRow, now: WebhookRow): boolean =>
   seen.status !== 'disabled' && now.status === 'disabled'
@@ -284,7 +440,7 @@ const holdProjects = async (trx: Sql, webhookId: string, projectIds: readonly st
 }
 
 const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
-  if (await trx('webhooks').where('webhooks.id', id).modify(visibleWebhooks(token)).first('id')) return
+  if (await trx('webhooks').where('webhooks.id', id).modify(visibleTo(token)(webhooks)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
     'The webhook would receive events of organisations that this access token does not see. ' +
@@ -297,6 +453,7 @@ const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput
     ['webhook_events', 'event_type', input.events],
     ['webhook_organisations', 'organisation_id', input.organisationIds],
     ['webhook_projects', 'project_id', input.projectIds],
+    ['webhook_headers', 'name', input.headers && Object.keys(input.headers)],
   ] as const
   for (const [table, column, values] of lists) {
     if (values === undefined) continue

@@ -4,26 +4,26 @@ import {
   type DocumentNode,
   type ExecutionArgs,
   type ExecutionResult,
+  type GraphQLError,
   type GraphQLSchema,
   getOperationAST,
   Kind,
   type OperationDefinitionNode,
 } from 'graphql'
-import { createHandler, parseRequestParams } from 'graphql-http'
+import { createHandler, parseRequestParams, type RequestParams } from 'graphql-http'
 import { badInput, TidingsError } from '../../shared/errors.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { Log } from '../log.ts'
+import { Mode } from '../mode.ts'
 import { inSpan } from '../tracing/tracing.ts'
 import { checkJson } from './body-limits.ts'
 import { BUDGET, type Budget, overspent } from './budget.ts'
-import { type Carried, type Context, createContext, type Service } from './context.ts'
+import type { Carried, QueryContext } from './context.ts'
 import type { Documents } from './documents.ts'
 import { asGraphqlError, isUnavailable, presentError } from './errors.ts'
-import { FieldAnswers, onlyField, type ReadField, withoutAnswers } from './field-answers.ts'
-import type { Measure } from './limits.ts'
 import { nameOfOperation } from './operation-name.ts'
-import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from './request.ts'
+import { type GraphqlAnswer, type GraphqlRequest, hungUp } from './request.ts'
 import { variablesNotGiven } from './variables.ts'
 
 /** The answer and its metadata. */
@@ -35,11 +35,6 @@ export type Answered = GraphqlAnswer & {
   /** The operation's name (`nameOfOperation`), if another process has determined it. */
   operation?: string | undefined
   claim: Claim | undefined
-  /**
-   * For a mutation that was made: the results of its fields. Its answer has yet to be read, in a process where it
-   * blocks nobody.
-   */
-  made: Outcomes | undefined
 }
 
 /** The operation that was found; undefined if the document is not known yet and takes long to parse. */
@@ -47,7 +42,8 @@ export type Asked = { operation: OperationDefinitionNode | undefined; variables:
 
 export type Answering = {
   schema: GraphQLSchema
-  service: Service
+  /** The context of an admitted operation. */
+  contextOf(admitted: Brought): QueryContext
   log: Log
   documents: Documents
   budget: Budget
@@ -57,130 +53,151 @@ export type Answering = {
   gone: AbortSignal
   /** Whether another process has found the document valid. */
   isValid?: boolean
-  /** The results of a mutation's fields, if it was made and has to be answered. */
-  made?: Outcomes | undefined
-  /** Reads the answers of a mutation with several fields elsewhere, if they have lists. */
-  readField?: ReadField | undefined
   /** Called before anything is executed. */
   admit(asked: Asked): Promise<Admitted>
 }
 
 export const NOT_HERE = Symbol('not here')
 
-/** The context of an operation, or that it is not executed here. */
-export type Admitted = Pick<Carried, 'claim' | 'markId' | 'carrying'> | typeof NOT_HERE
+/** What a request brings along, or that it is not executed here. */
+export type Admitted = Brought | typeof NOT_HERE
+type Brought = Pick<Carried, 'claim' | 'markId' | 'carrying'>
 
 /** Answers a request by GraphQL over HTTP within its budget; undefined for a request that is not admitted. */
-export const answerGraphql = async (
-  request: GraphqlRequest,
-  { schema, service, log, documents, budget, giveUpAt, gone, isValid, made, readField, admit }: Answering,
-): Promise<Answered | undefined> => {
-  const { token, requestId, url, method, headers, body } = request
-  const codes = new Set<unknown>()
-  const present = presentError(requestId, log)
-  let reason: string | undefined
-  let isNotHere = false
-  let brought: Pick<Carried, 'claim' | 'markId' | 'carrying'> = {}
-  let isAway = false
-  let hasData = true
-  /** Whether the answer of a mutation is read elsewhere: when it has ended, or field by field. */
-  let isReadElsewhere = false
-  let fieldAnswers: FieldAnswers | undefined
-  let context: Context | undefined
-  let unanswered: Outcomes | undefined
-  let serialised: string | undefined
+export const answerGraphql = (request: GraphqlRequest, answering: Answering): Promise<Answered | undefined> =>
+  new Answer(request, answering).answer()
 
-  const handle = createHandler<undefined, undefined, Context>({
-    formatError: error => {
-      const shown = present(error, context?.hasChanged)
-      codes.add(shown.extensions.code)
-      if (shown.extensions.code === 'UNAUTHENTICATED') reason ??= String(shown.extensions.reason)
-      return shown
-    },
-    parseRequestParams: asked => {
-      if (method === 'POST') checkJson(body)
-      return parseRequestParams(asked)
-    },
-    // graphql's own executor takes a tenth more time for many rows. The schema defers nothing.
-    execute: async args => {
-      const isRead = made !== undefined || operationOf(args) === 'query'
-      const document = isReadElsewhere
-        ? withoutAnswers(args.document, schema)
-        : request.field === undefined
-          ? args.document
-          : onlyField(args.document, schema, request.field)
-      const work = () => executeInTime({ ...args, document }, isRead, giveUpAt)
-      try {
-        // A mutation runs to its end, whether or not a client still waits, however long that takes.
-        if (!isRead) return await budget.within(() => inSpan(`mutation ${operationNamed(args)}`, 'internal', {}, work))
-        if (gone.aborted) throw hungUp()
-        gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
-        return await budget.within(work, BUDGET.timeMs)
-      } catch (error) {
-        return { errors: [asGraphqlError(error)] }
-      }
-    },
-    onSubscribe: async (_request, { query, operationName, variables = null }) => {
-      const admitted = async (operation: OperationDefinitionNode | undefined) => {
-        const given = await admit({ operation, variables })
-        isNotHere = given === NOT_HERE
-        brought = given === NOT_HERE ? {} : given
-        return !isNotHere
-      }
-      if (!isValid && documents.isLong(query) && !(await admitted(undefined))) return NOTHING
-      const { document, measured, faults } = documents.read(query, variables, isValid)
-      if (faults) return faults
-      const operation = getOperationAST(document, operationName)
-      if (!operation) return [asGraphqlError(noSuchOperation(document, operationName))]
-      if (operation.operation === 'subscription') return [asGraphqlError(onlyAsEvents())]
-      const notGiven = variablesNotGiven(document, operation, variables)
-      if (notGiven.length > 0) return notGiven
-      if (!(await admitted(operation))) return NOTHING
-      const isChange = operation.operation === 'mutation' && !made
-      isReadElsewhere = isChange && answersMuch(measured.get(operation)!)
-      fieldAnswers = isReadElsewhere && readField && !isOneField(operation) ? new FieldAnswers(readField) : undefined
-      const onMade = fieldAnswers?.read.bind(fieldAnswers)
-      context = createContext(service, token, requestId, { ...brought, budget, made, onMade })
-      return { schema, document, operationName, variableValues: variables, contextValue: context }
-    },
-    onOperation: (_request, _args, result) => {
-      if (!('data' in result) || result.errors) {
-        hasData = 'data' in result && result.data !== undefined
-        isAway = 'errors' in result && isUnavailable(result) && !context?.hasChanged
-        return undefined
-      }
-      if (isReadElsewhere && !fieldAnswers) unanswered = context?.outcomes
-      // graphql-http would search each value for errors, which takes longer than the rest of JSON.stringify.
-      const text = fieldAnswers?.text(result.data as Record<string, unknown>) ?? JSON.stringify(result)
-      for (const code of fieldAnswers?.codes ?? []) codes.add(code)
-      // Escaped and non-ASCII characters take more bytes than were counted.
-      if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
-      serialised = text
-      return { data: null }
-    },
-  })
+/**
+ * `asked`: nothing is known of it yet. `refused`: it is not executed, with errors. `elsewhere`: it is not executed
+ * here. `admitted`: it is executed. `executed`: it has a result.
+ */
+type AnswerMode = 'asked' | 'refused' | 'elsewhere' | 'admitted' | 'executed'
 
-  const [answer, init] = await handle({
-    url,
-    method,
-    headers,
-    body: () => body,
-    raw: undefined,
-    context: undefined,
-  }).catch(async error => {
-    await brought.claim?.release()
-    throw error
+/** One request on its way through graphql-http, which calls the steps. */
+class Answer {
+  readonly #request: GraphqlRequest
+  readonly #given: Answering
+  readonly #mode = new Mode<AnswerMode>('asked', {
+    asked: ['admitted', 'elsewhere', 'refused'],
+    refused: [],
+    elsewhere: [],
+    admitted: ['executed'],
+    executed: [],
   })
-  if (isNotHere) return undefined
-  const retryAfter: Record<string, string> = isAway ? { 'retry-after': String(RETRY_AFTER_S) } : {}
-  return {
-    status: isAway ? 503 : hasData ? init.status : statusWithoutData(headers.accept, codes),
-    headers: { ...init.headers, ...retryAfter },
-    body: serialised ?? answer,
-    codes,
-    reason,
-    claim: brought.claim,
-    made: unanswered,
+  readonly #codes = new Set<unknown>()
+  readonly #present: ReturnType<typeof presentError>
+  #reason: string | undefined
+  #brought: Brought = {}
+  #context: QueryContext | undefined
+  /** The result, where graphql-http need not serialise it. */
+  #text: string | undefined
+  /** What the status depends on. */
+  #result = { hasData: true, isAway: false }
+
+  constructor(request: GraphqlRequest, given: Answering) {
+    this.#request = request
+    this.#given = given
+    this.#present = presentError(request.requestId, given.log)
+  }
+
+  async answer(): Promise<Answered | undefined> {
+    const { url, method, headers, body } = this.#request
+    const handle = createHandler<undefined, undefined, QueryContext>({
+      formatError: error => this.#formatError(error),
+      parseRequestParams: asked => {
+        if (method === 'POST') checkJson(body)
+        return parseRequestParams(asked)
+      },
+      onSubscribe: (_request, params) => this.#begin(params),
+      execute: args => this.#execute(args),
+      onOperation: (_request, _args, result) => this.#end(result as ExecutionResult),
+    })
+    const asked = { url, method, headers, body: () => body, raw: undefined, context: undefined }
+    const [answer, init] = await handle(asked).catch(async error => {
+      await this.#brought.claim?.release()
+      throw error
+    })
+    if (this.#mode.now === 'elsewhere') return undefined
+    const { hasData, isAway } = this.#result
+    const retryAfter: Record<string, string> = isAway ? { 'retry-after': String(RETRY_AFTER_S) } : {}
+    return {
+      status: isAway ? 503 : hasData ? init.status : statusWithoutData(headers.accept, this.#codes),
+      headers: { ...init.headers, ...retryAfter },
+      body: this.#text ?? answer,
+      codes: this.#codes,
+      reason: this.#reason,
+      claim: this.#brought.claim,
+    }
+  }
+
+  #formatError(error: Readonly<Error>) {
+    const shown = this.#present(error, this.#context?.hasChanged)
+    const { code, reason } = shown.extensions
+    this.#codes.add(code)
+    if (code === 'UNAUTHENTICATED') this.#reason ??= String(reason)
+    return shown
+  }
+
+  /** Reads the document and has it admitted: what to execute, or why not. */
+  async #begin({ query, operationName, variables = null }: RequestParams) {
+    const { schema, documents, contextOf, isValid } = this.#given
+    if (!isValid && documents.isLong(query) && !(await this.#isAdmitted(undefined, variables))) return NOTHING
+    const { document, faults } = documents.read(query, variables, isValid)
+    if (faults) return this.#refuse(faults)
+    const operation = getOperationAST(document, operationName)
+    if (!operation) return this.#refuse([asGraphqlError(noSuchOperation(document, operationName))])
+    if (operation.operation === 'subscription') return this.#refuse([asGraphqlError(onlyAsEvents())])
+    const notGiven = variablesNotGiven(document, operation, variables)
+    if (notGiven.length > 0) return this.#refuse(notGiven)
+    if (!(await this.#isAdmitted(operation, variables))) return NOTHING
+    this.#mode.enter('admitted')
+    this.#context = contextOf(this.#brought)
+    return { schema, document, operationName, variableValues: variables, contextValue: this.#context }
+  }
+
+  #refuse(faults: readonly GraphQLError[]): readonly GraphQLError[] {
+    this.#mode.enter('refused')
+    return faults
+  }
+
+  async #isAdmitted(operation: Asked['operation'], variables: Asked['variables']): Promise<boolean> {
+    const given = await this.#given.admit({ operation, variables })
+    if (given === NOT_HERE) this.#mode.enter('elsewhere')
+    else this.#brought = given
+    return given !== NOT_HERE
+  }
+
+  // graphql's own executor takes a tenth more time for many rows. The schema defers nothing.
+  async #execute(args: ExecutionArgs): Promise<ExecutionResult> {
+    const { budget, giveUpAt, gone } = this.#given
+    const operation = getOperationAST(args.document, args.operationName)!
+    const isQuery = operation.operation === 'query'
+    const work = () => executeInTime(args, isQuery, giveUpAt)
+    try {
+      // A mutation runs to its end, whether or not a client still waits, however long that takes.
+      const span = `mutation ${nameOfOperation(operation)}`
+      if (!isQuery) return await budget.within(() => inSpan(span, 'internal', {}, work))
+      if (gone.aborted) throw hungUp()
+      gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
+      return await budget.within(work, BUDGET.timeMs)
+    } catch (error) {
+      return { errors: [asGraphqlError(error)] }
+    }
+  }
+
+  #end(result: ExecutionResult): ExecutionResult | undefined {
+    this.#mode.enter('executed')
+    if (!('data' in result) || result.errors) {
+      const hasData = 'data' in result && result.data !== undefined
+      this.#result = { hasData, isAway: isUnavailable(result) && !this.#context?.hasChanged }
+      return undefined
+    }
+    // graphql-http would search each value for errors, which takes longer than the rest of JSON.stringify.
+    const text = JSON.stringify(result)
+    // Escaped and non-ASCII characters take more bytes than were counted.
+    if (Buffer.byteLength(text) > BUDGET.bytes) return { errors: [asGraphqlError(overspent('bytes'))] }
+    this.#text = text
+    return { data: null }
   }
 }
 
@@ -199,26 +216,9 @@ const executeInTime = async (args: ExecutionArgs, isQuery: boolean, giveUpAt: nu
     const result = (await execute(args)) as ExecutionResult
     if (!isQuery || !result.errors || !isUnavailable(result) || performance.now() + restMs > giveUpAt) return result
     await sleep(restMs)
-    ;(args.contextValue as Context).forget()
+    ;(args.contextValue as QueryContext).forget()
   }
 }
-
-/** For a mutation's answer that is read in the process that made the mutation. */
-const MOST_FIELDS = 2_000
-
-/** Whether a mutation's answer needs more than its rows and the single rows that they name. */
-const answersMuch = ({ rows, fields }: Measure): boolean => rows > 0 || fields > MOST_FIELDS
-
-/** Whether a mutation has one field, and its answer can be read when it has ended. */
-const isOneField = ({ selectionSet: { selections } }: OperationDefinitionNode): boolean =>
-  selections.length === 1 && selections[0]!.kind === Kind.FIELD
-
-/** The field that a mutation asks for. */
-const operationNamed = ({ document, operationName }: ExecutionArgs): string =>
-  nameOfOperation(getOperationAST(document, operationName)!)
-
-const operationOf = ({ document, operationName }: ExecutionArgs): string | undefined =>
-  getOperationAST(document, operationName)?.operation
 
 const onlyAsEvents = (): TidingsError =>
   new TidingsError(

@@ -34,6 +34,16 @@ export const BUDGET = {
 /** What may be answered in one piece, without other work in between: about 50 ms. */
 export const BUDGET_HERE = { ...BUDGET, values: 150_000, bytes: 4 * 1024 * 1024 }
 
+/** Patterns with more instructions may take milliseconds for a row. */
+const HEAVY_INSTRUCTIONS = 300
+
+/** The number of fields that take as much memory as a row of a list, and as another object, which may be waited for. */
+const ROW_VALUES = 5
+const OBJECT_VALUES = 35
+/** How the limit of `values` counts, as the schema says too. */
+const COUNTS = { row: `a row of a list counts as ${ROW_VALUES}`, object: `another object as ${OBJECT_VALUES}` }
+export const COUNTED_AS = `${COUNTS.row}, ${COUNTS.object}, everywhere it appears`
+
 type Limit = keyof typeof BUDGET
 
 const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; what: string; instead: string }> = {
@@ -49,7 +59,7 @@ const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; 
   },
   values: {
     code: 'RESULT_TOO_LARGE',
-    what: 'answers more than # fields (a row of a list counts as 5, another object as 35, everywhere it appears)',
+    what: `answers more than # fields (${COUNTED_AS})`,
     instead: 'Give its lists smaller limits, or query what many rows share in a separate request.',
   },
   bytes: {
@@ -98,6 +108,8 @@ export class Budget implements Meter {
   /** Thrown where execution stops for good, so that nothing more runs and 10,000 rows make no 10,000 errors. */
   readonly #never = new Promise<never>(() => {})
   #timer: NodeJS.Timeout | undefined
+  /** Called when the patterns of the request may take long. */
+  onHeavy: (() => void) | undefined
 
   constructor(limits = BUDGET) {
     this.#limits = limits
@@ -156,7 +168,9 @@ export class Budget implements Meter {
   }
 
   compile(instructions: number): void {
+    const before = this.#spent.instructions
     this.#spend('instructions', instructions)
+    if (before <= HEAVY_INSTRUCTIONS && this.#spent.instructions > HEAVY_INSTRUCTIONS) this.onHeavy?.()
   }
 
   match(ms: number): void {
@@ -232,9 +246,6 @@ export class Budget implements Meter {
   }
 }
 
-/** The number of fields that take as much memory as a row of a list, and as another object, which may be waited for. */
-const ROW_VALUES = 5
-const OBJECT_VALUES = 35
 /** Quotes, a colon, a comma, and a value of one character. */
 const AROUND_BYTES = 5
 

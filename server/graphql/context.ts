@@ -3,6 +3,8 @@ import type { Database } from '../database/connect.ts'
 import { CommitInDoubt, transactInTime, unavailable } from '../database/patience.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
+import type { PullPings } from '../delivery/pull/pings.ts'
+import type { Waits } from '../delivery/pull/waits.ts'
 import { holdAccessToken } from '../domain/access-tokens.ts'
 import { completeEntry, type Entry, nameSubject, writeEntry } from '../domain/audit.ts'
 import type { Beside, Change } from '../domain/change.ts'
@@ -22,16 +24,18 @@ import type { Readers } from '../readers/readers.ts'
 import { currentTrace } from '../tracing/tracing.ts'
 import { Budget } from './budget.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
-import type { Outcomes } from './request.ts'
 
 type Query = MangoQuery | null | undefined
 
+/** The part of the service that queries need. */
+export type QueryService = { database: Database; tools: Pick<AttemptTools, 'clock'> }
+
 /** The services that resolvers share with the rest of the server. */
-export type Service = {
-  database: Database
+export type Service = QueryService & {
   sealer: Sealer
   tools: AttemptTools
   loop: DeliveryLoop
+  pull: { waits: Waits; pings: PullPings }
   readers: Readers
   live: Live
   requireHttps: boolean
@@ -58,19 +62,9 @@ type TransactTogether = <T, Row extends object = object>(
 type Together<T> = (one: Omit<Submitting, 'submission'>) => Promise<Turn<T>>
 
 /** The context of one request: its caller, and what it has loaded. */
-export type Context = Service & {
+export type QueryContext = QueryService & {
   token: AccessToken
   requestId: string
-  /** The Idempotency-Key that the request was sent with, if it was. */
-  claim: Claim | undefined
-  /** The pending audit log entry of the present field. */
-  entry: Audited | undefined
-  /** The results of a mutation's fields, by their names in the answer, if another process made the mutation. */
-  outcomes: Outcomes
-  /** Called with the name and the result of each field of a mutation, before the next one. */
-  onMade: ((name: string, outcome: unknown) => Promise<void>) | undefined
-  /** Whether to answer only from `outcomes` and change nothing. */
-  isMade: boolean
   budget: Budget
   loaders: Loaders
   /** The visible rows of a resource that match a query, `among` the rows of another condition. */
@@ -79,20 +73,36 @@ export type Context = Service & {
   count(resource: Resource, selector: unknown, by: readonly string[]): Promise<Count[]>
   /** Explains how a query is answered. */
   explain(resource: Resource, query: Query): Promise<Explain>
-  /**
-   * Runs a change in a transaction that locks the caller's token and checks its permissions again. After the commit it
-   * wakes the delivery loop, unless the queued deliveries are already being sent. The returned value is the mutation's
-   * result: it is stored as JSON, and a repeated request answers from it. A change that returns undefined did nothing.
-   * Throws what `work` throws, UNAUTHENTICATED, FORBIDDEN or UNAVAILABLE.
-   */
-  change: TransactTogether
-  /** As `change`, for reads only. */
-  look: Transact
-  /** Whether something was changed, which stays so even if a later field fails. */
-  hasChanged: boolean
   /** Forgets loaded rows before a change. */
   forget(): void
+  /** Whether something was changed, which stays so even if a later field fails. */
+  hasChanged: boolean
 }
+
+/** The same for a request that may change something. */
+export type Context = Service &
+  QueryContext & {
+    /** The Idempotency-Key that the request was sent with, if it was. */
+    claim: Claim | undefined
+    /** The pending audit log entry of the present field. */
+    entry: Audited | undefined
+    /**
+     * Runs a change in a transaction that locks the caller's token and checks its permissions again. After the commit
+     * it wakes the delivery loop, unless the queued deliveries are already being sent. The returned value is the
+     * mutation's result: it is stored as JSON, and a repeated request answers from it. A change that returns undefined
+     * did nothing.
+     * Throws what `work` throws, UNAUTHENTICATED, FORBIDDEN or UNAVAILABLE.
+     */
+    change: TransactTogether
+    /** As `change`, for reads only. */
+    look: Transact
+    /** As `change`, for what clients do with deliveries: without an entry in the audit log, and without a wake. */
+    act: Transact
+    /** The address of the client. */
+    address: string | undefined
+    /** Aborts when nobody waits for the answer any more. */
+    gone: AbortSignal
+  }
 
 /** @param madeBy returns the id of what a change created or concerns, if the arguments do not contain it */
 export type Audited = Entry & { madeBy: ((result: unknown) => string | undefined) | undefined }
@@ -103,25 +113,69 @@ export type Carried = {
   /** The row of the audit log that marks the request's signature and has no entry yet. */
   markId?: string | undefined
   carrying?: CarryingSignature | undefined
-  /** The results of its mutations, if they were made and have to be answered. */
-  made?: Outcomes | undefined
-  onMade?: Context['onMade']
   budget?: Budget
+  address?: string | undefined
+  gone?: AbortSignal
+}
+
+const NEVER_GONE = new AbortController().signal
+
+export const createQueryContext = <S extends QueryService>(
+  service: S,
+  token: AccessToken,
+  requestId: string,
+  budget = new Budget(),
+): S & QueryContext => {
+  const { database, tools } = service
+  const { knex } = database
+  const related = visibleTo(token)
+  const listed = listedTo(token)
+  const options = () => ({ related, now: tools.clock.now(), meter: budget })
+  const loaders = () => createLoaders(database, tools.clock, token, budget)
+  const context: S & QueryContext = {
+    ...service,
+    token,
+    requestId,
+    hasChanged: false,
+    budget,
+    loaders: loaders(),
+    async list(resource, query, among = () => {}) {
+      const visible: Visible = builder => builder.modify(listed(resource)).modify(among)
+      const parts = async () => {
+        const all = await partsOf(knex, token, resource)
+        return all?.map(
+          (part): Visible =>
+            builder =>
+              builder.modify(part).modify(among),
+        )
+      }
+      const { rows } = await find(knex, resource, query, visible, { ...options(), parts })
+      return rows
+    },
+    count(resource, selector, by) {
+      const parts = () => partsOf(knex, token, resource)
+      return count(knex, resource, { selector, by }, listed(resource), { ...options(), parts })
+    },
+    async explain(resource, query) {
+      const parts = () => partsOf(knex, token, resource)
+      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), parts, explain: true })
+      return explain
+    },
+    forget() {
+      context.loaders = loaders()
+    },
+  }
+  return context
 }
 
 export const createContext = (
   service: Service,
   token: AccessToken,
   requestId: string,
-  { claim, markId, carrying, made, onMade, budget = new Budget() }: Carried = {},
+  { claim, markId, carrying, budget, address, gone = NEVER_GONE }: Carried = {},
 ): Context => {
   const { database, tools, loop } = service
-  const { knex } = database
-  const related = visibleTo(token)
-  const listed = listedTo(token)
-  const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
-  const loaders = () => createLoaders(database, tools.clock, token, budget)
   /** Runs a transaction that locks the caller's token and writes the entry with the mark of the signature. */
   const hold = <T, Row extends object>(
     work: (change: Change, row: Row) => Promise<T>,
@@ -172,41 +226,9 @@ export const createContext = (
       return outcome as T
     }
   }
-  const context: Context = {
-    ...service,
-    token,
-    requestId,
+  const context: Context = Object.assign(createQueryContext(service, token, requestId, budget), {
     claim,
     entry: undefined,
-    // Without a prototype: a client may name a field `__proto__`.
-    outcomes: Object.assign(Object.create(null), made),
-    onMade,
-    isMade: made !== undefined,
-    hasChanged: made !== undefined,
-    budget,
-    loaders: loaders(),
-    async list(resource, query, among = () => {}) {
-      const visible: Visible = builder => builder.modify(listed(resource)).modify(among)
-      const parts = async () => {
-        const all = await partsOf(knex, token, resource)
-        return all?.map(
-          (part): Visible =>
-            builder =>
-              builder.modify(part).modify(among),
-        )
-      }
-      const { rows } = await find(knex, resource, query, visible, { ...options(), parts })
-      return rows
-    },
-    count(resource, selector, by) {
-      const parts = () => partsOf(knex, token, resource)
-      return count(knex, resource, { selector, by }, listed(resource), { ...options(), parts })
-    },
-    async explain(resource, query) {
-      const parts = () => partsOf(knex, token, resource)
-      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), parts, explain: true })
-      return explain
-    },
     async change<T, Row extends object>(
       work: (change: Change, row: Row) => Promise<T>,
       beside?: Beside<Row>,
@@ -238,10 +260,15 @@ export const createContext = (
       service.live.hurry()
       return result
     },
-    look: (work, beside) => hold(work, beside),
-    forget() {
-      context.loaders = loaders()
+    look: <T, Row extends object>(work: (change: Change, row: Row) => Promise<T>, beside?: Beside<Row>) =>
+      hold(work, beside),
+    async act<T, Row extends object>(work: (change: Change, row: Row) => Promise<T>, beside?: Beside<Row>) {
+      const result = await hold(work, beside)
+      context.hasChanged = true
+      return result
     },
-  }
+    address,
+    gone,
+  })
   return context
 }

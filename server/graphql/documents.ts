@@ -1,13 +1,7 @@
-import {
-  type DocumentNode,
-  type GraphQLError,
-  type GraphQLSchema,
-  type OperationDefinitionNode,
-  parse,
-  validate,
-} from 'graphql'
+import { type DocumentNode, type GraphQLError, type GraphQLSchema, parse, specifiedRules, validate } from 'graphql'
 import { asGraphqlError } from './errors.ts'
-import { checkLimits, listsOf, MAX_CHARACTERS, MAX_TOKENS, type Measure, tooLong } from './limits.ts'
+import { checkLimits, listsOf, MAX_CHARACTERS, MAX_TOKENS, tooLong } from './limits.ts'
+import { noListsInMutations } from './mutation-answer.ts'
 
 /** The most characters of all cached documents; a parsed one takes about a hundred times as many bytes. */
 const KEPT_CHARACTERS = 250_000
@@ -17,10 +11,10 @@ const LONGEST_KEPT = 10_000
 /** A longer unknown document takes too long to validate beside other work. */
 const LONGEST_SHORT = 1_000
 
+const RULES = [...specifiedRules, noListsInMutations]
+
 type Variables = Record<string, unknown> | null | undefined
-type Read =
-  | { document: DocumentNode; measured: Map<OperationDefinitionNode, Measure>; faults?: never }
-  | { document?: never; measured?: never; faults: readonly GraphQLError[] }
+type Read = { document: DocumentNode; faults?: never } | { document?: never; faults: readonly GraphQLError[] }
 
 export type Documents = {
   /** Whether reading a document may take longer than a few milliseconds. */
@@ -55,22 +49,21 @@ export const createDocuments = (schema: GraphQLSchema): Documents => {
     read(text, variables, isValid = false) {
       const known = valid.get(text)
       let document: DocumentNode
-      let measured: Map<OperationDefinitionNode, Measure>
       try {
         document = known ?? parseWithin(text)
-        measured = checkLimits(document, variables, lists)
+        checkLimits(document, variables, lists)
       } catch (error) {
         return { faults: [asGraphqlError(error)] }
       }
       if (known) {
         valid.delete(text)
         valid.set(text, known)
-        return { document, measured }
+        return { document }
       }
-      const faults = isValid ? [] : validate(schema, document)
+      const faults = isValid ? [] : validate(schema, document, RULES)
       if (faults.length > 0) return { faults }
       keep(text, document)
-      return { document, measured }
+      return { document }
     },
   }
 }

@@ -11,21 +11,24 @@ import { type Entity, resources } from '../domain/resources.ts'
 import { ownValue, type Row } from '../mango/documents.ts'
 import type { MangoQuery } from '../mango/query.ts'
 import type { Field, Resource } from '../mango/resource.ts'
-import type { Context } from './context.ts'
+import type { QueryContext } from './context.ts'
 
 /** The arguments of a list. */
 export type Listing = { query?: MangoQuery | null }
 
-export type Resolver<Source = Row, Args = Listing> = (
+export type Resolver<Source = Row, Args = Listing, Of = QueryContext> = (
   source: Source,
   args: Args,
-  context: Context,
+  context: Of,
   info: GraphQLResolveInfo,
 ) => unknown
 
 /** A resolver for tokens with a permission. */
 export const needs =
-  <Source, Args>(permission: Permission, resolve: Resolver<Source, Args>): Resolver<Source, Args> =>
+  <Source, Args, Of extends QueryContext>(
+    permission: Permission,
+    resolve: Resolver<Source, Args, Of>,
+  ): Resolver<Source, Args, Of> =>
   (source, args, context, info) => {
     requirePermission(context.token, permission)
     return resolve(source, args, context, info)
@@ -42,7 +45,11 @@ export const resolveResources = (schema: GraphQLSchema): void => {
 }
 
 /** Sets a field's resolver, and returns its type. */
-export const resolve = <Source, Args>(type: GraphQLObjectType, name: string, resolver: Resolver<Source, Args>) => {
+export const resolve = <Source, Args, Of>(
+  type: GraphQLObjectType,
+  name: string,
+  resolver: Resolver<Source, Args, Of>,
+) => {
   const field = type.getFields()[name]
   if (!field) throw new Error(`schema.graphql has no field ${type.name}.${name}`)
   field.resolve = resolver as NonNullable<typeof field.resolve>
@@ -65,6 +72,7 @@ const resolverOf = (resource: Resource, field: Field): Resolver => {
   switch (field.kind) {
     case 'column':
     case 'json':
+    case 'part':
       return ownText(field)
     case 'list':
       return (row, _args, { loaders, budget }) => budget.list(loaders.value(field).load(row.id as string))
@@ -91,7 +99,7 @@ const resolverOf = (resource: Resource, field: Field): Resolver => {
 }
 
 /** Reads a field from its row, and spends its text. */
-const ownText = (field: Extract<Field, { kind: 'column' | 'json' }>): Resolver => {
+const ownText = (field: Extract<Field, { kind: 'column' | 'json' | 'part' }>): Resolver => {
   const read = ownValue(field)
   if (field.kind === 'column' && (field.type !== 'string' || field.values)) return read
   const { column } = field

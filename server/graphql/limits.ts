@@ -26,6 +26,9 @@ export const MAX_DEPTH = 12
 /** The most aliases. */
 export const MAX_ALIASES = 50
 
+/** The most fields of a mutation, which is answered in one piece beside the deliveries. */
+const MAX_MUTATION_FIELDS = 2_000
+
 /**
  * The names of fields that multiply the fields below them, because they are lists of objects, and of those computed
  * from many rows.
@@ -42,25 +45,24 @@ export const listsOf = (schema: GraphQLSchema): Set<string> => {
 }
 
 /** Rows and fields foreseen from the limits of lists; a list without a limit counts as one row. */
-export type Measure = { depth: number; aliases: number; rows: number; fields: number }
+type Measure = { depth: number; aliases: number; rows: number; fields: number }
 
 /**
- * The foreseeable cost of each operation of a document. Throws QUERY_TOO_COMPLEX with the exceeded limit. Runs before
- * validation, which takes longer than the execution of some documents. Introspection is limited by a validation rule,
- * by tokens and by aliases.
+ * Checks the foreseeable cost of each operation of a document. Throws QUERY_TOO_COMPLEX with the exceeded limit. Runs
+ * before validation, which takes longer than the execution of some documents. Introspection is limited by a
+ * validation rule, by tokens and by aliases.
  */
 export const checkLimits = (
   document: DocumentNode,
   variables: Record<string, unknown> | null | undefined,
   lists: Set<string>,
-): Map<OperationDefinitionNode, Measure> => {
+): void => {
   const fragments = new Map(
     document.definitions.flatMap(definition =>
       definition.kind === Kind.FRAGMENT_DEFINITION ? [[definition.name.value, definition] as const] : [],
     ),
   )
   const measured = new Map<string, Measure>()
-  const operations = new Map<OperationDefinitionNode, Measure>()
   for (const operation of document.definitions) {
     if (operation.kind !== Kind.OPERATION_DEFINITION) continue
     const measure = measureSelections(operation.selectionSet, {
@@ -70,13 +72,14 @@ export const checkLimits = (
       variables: { ...defaultsOf(operation), ...variables },
       within: [],
     })
-    operations.set(operation, measure)
     refuse('levels', measure.depth, MAX_DEPTH, 'ask for less at once, or in several requests', operation)
     refuse('aliases', measure.aliases, MAX_ALIASES, 'send several requests', operation)
+    if (operation.operation === 'mutation') {
+      refuse('fields', measure.fields, MAX_MUTATION_FIELDS, 'ask for what is made in a query', operation)
+    }
     refuse('fields by its limits', measure.fields, BUDGET.values, 'give its lists smaller limits', operation)
     refuse('rows by its limits', measure.rows, BUDGET.rows, 'give its lists smaller limits', operation)
   }
-  return operations
 }
 
 const defaultsOf = ({ variableDefinitions = [] }: OperationDefinitionNode): Record<string, unknown> =>

@@ -12,8 +12,6 @@ export type GraphqlRequest = {
   body: string
   token: AccessToken
   requestId: string
-  /** Of a mutation with several fields: the one to answer, by its name in the answer. */
-  field?: string
   /** What is to be done for it instead of answering its document. */
   task?: Task
 }
@@ -28,8 +26,5 @@ export type Task =
   | { kind: 'redelivery'; asked: Redelivering; soFar: Redelivery }
 
 export type GraphqlAnswer = { status: number; headers: Record<string, string>; body: string | Buffer | null }
-
-/** The results of a mutation's fields, by their names in the answer. */
-export type Outcomes = Record<string, unknown>
 
 export const hungUp = (): TidingsError => new TidingsError('QUERY_TOO_COMPLEX', 'The client has hung up.')

@@ -1,7 +1,6 @@
 import { GraphQLError, GraphQLScalarType, type ValueNode, valueFromASTUntyped } from 'graphql'
+import { isId } from '../../shared/ids.ts'
 import { parseIso } from '../../shared/time.ts'
-
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
 /** Reads a value; `node` is its place in a document, if it has one. */
 type Read = (value: unknown, node?: ValueNode) => unknown
@@ -22,7 +21,7 @@ const shown = (value: unknown): string => {
 
 const DATE_LENGTH = 10
 
-const uuid = text('UUID', value => UUID.test(value), '01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e12')
+const uuid = text('UUID', isId, '01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e12')
 const time = text(
   'DateTime',
   value => value.length > DATE_LENGTH && parseIso(value) !== undefined,

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { buildSchema, type GraphQLSchema, isObjectType } from 'graphql'
-import { accessTokens, resources } from '../domain/resources.ts'
+import { explainDelivery } from '../domain/explain-delivery.ts'
+import { accessTokens, deliveries, resources } from '../domain/resources.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
 import { needs, type Resolver, resolve, resolveResources } from './fields.ts'
 import { accessTokenMutations } from './mutations/access-tokens.ts'
@@ -8,9 +9,10 @@ import { deliveryMutations } from './mutations/deliveries.ts'
 import { organisationMutations } from './mutations/organisations.ts'
 import { projectReportMutations } from './mutations/project-reports.ts'
 import { projectMutations } from './mutations/projects.ts'
+import { pullMutations } from './mutations/pull.ts'
 import { signingKeyMutations } from './mutations/signing-keys.ts'
 import { userMutations } from './mutations/users.ts'
-import { webhookMutations } from './mutations/webhooks.ts'
+import { secretOf, webhookMutations } from './mutations/webhooks.ts'
 import { completeScalars } from './scalars.ts'
 import { tokenOrganisations } from './token-organisations.ts'
 
@@ -29,6 +31,13 @@ const sql: Resolver<Explain, unknown> = (explained, _args, { token }) =>
 /** Which indexes a database uses depends on all its rows, which a limited token does not see. */
 const indexes: Resolver<Explain, unknown> = (explained, _args, { token }) =>
   token.permissions.includes('admin') && token.seesAllOrganisations ? explained.indexes : null
+
+/** The delivery of an answer, if the token may read and sees it. */
+const answeredDelivery: Resolver<{ deliveryId: string }, unknown> = ({ deliveryId }, _args, { loaders }) =>
+  loaders.seenRow(deliveries).load(deliveryId)
+
+const explainDelivered: Resolver<unknown, { webhookId: string; eventId: string }> = (_root, ids, context) =>
+  explainDelivery(context.database.knex, context.token, ids, context.tools.clock.now())
 
 type Counting = { resource: string; selector?: unknown; by?: string[] | null }
 
@@ -52,11 +61,16 @@ export const createSchema = (): GraphQLSchema => {
   const token = resolve(query, 'viewer', needs('read', viewer))
   if (isObjectType(token)) resolve(token, 'organisations', needs('read', tokenOrganisations))
   resolve(query, 'counts', needs('read', counts))
+  resolve(query, 'explainDelivery', needs('read', explainDelivered))
   const explanation = resolve(query, 'explain', needs('read', explain))
   if (isObjectType(explanation)) {
     resolve(explanation, 'sql', sql)
     resolve(explanation, 'indexes', indexes)
   }
+  const webhook = schema.getType('Webhook')
+  if (isObjectType(webhook)) resolve(webhook, 'secret', secretOf)
+  const answered = schema.getType('AnsweredDelivery')
+  if (isObjectType(answered)) resolve(answered, 'delivery', answeredDelivery)
   const live = schema.getSubscriptionType()!.getFields().deliveries!
   live.subscribe = needs('read', givenTo) as NonNullable<typeof live.subscribe>
   const mutations = {
@@ -64,6 +78,7 @@ export const createSchema = (): GraphQLSchema => {
     ...deliveryMutations,
     ...organisationMutations,
     ...projectReportMutations,
+    ...pullMutations,
     ...projectMutations,
     ...signingKeyMutations,
     ...userMutations,

@@ -13,13 +13,13 @@ import { toIso } from '../../shared/time.ts'
 import { isPassing } from '../database/patience.ts'
 import { deliveries } from '../domain/resources.ts'
 import { visibleTo } from '../domain/visibility.ts'
-import { leastIdAt } from '../live/changes.ts'
+import { leastIdAt } from '../ids.ts'
 import type { Row } from '../mango/documents.ts'
 import { find } from '../mango/find.ts'
 import type { Answering } from './answer.ts'
 import { checkJson } from './body-limits.ts'
 import { BUDGET } from './budget.ts'
-import { type Context, createContext } from './context.ts'
+import { createQueryContext, type QueryContext, type QueryService } from './context.ts'
 import type { Documents } from './documents.ts'
 import type { presentError } from './errors.ts'
 import type { GraphqlRequest, Task } from './request.ts'
@@ -39,7 +39,8 @@ const LAST_EVENT_ID = 'Last-Event-ID'
 export const SUBSCRIPTION_BUDGET = { ...BUDGET, bytes: 1_000_000 }
 
 /** `budget`: of `SUBSCRIPTION_BUDGET`. */
-type Tools = Pick<Answering, 'schema' | 'service' | 'documents' | 'budget'> & {
+type Tools = Pick<Answering, 'schema' | 'documents' | 'budget'> & {
+  service: QueryService
   present: ReturnType<typeof presentError>
 }
 type Asked = { document: DocumentNode; operationName?: string | null; variableValues: Record<string, unknown> | null }
@@ -58,7 +59,7 @@ export const followed = async (
   const { database, tools } = service
   const asked = await subscriptionIn(request, documents)
   if (!asked) return undefined
-  const contextValue = createContext(service, token, requestId, { budget })
+  const contextValue = createQueryContext(service, token, requestId, budget)
   const selector = await selectorOf(schema, asked, contextValue)
   const now = tools.clock.now()
   const read = async (condition: object): Promise<Row[]> => {
@@ -112,7 +113,7 @@ const subscriptionIn = async (request: GraphqlRequest, documents: Documents): Pr
 }
 
 /** The arguments of the subscription's field, as its resolver gets them: see schema.ts. Throws if they are invalid. */
-const selectorOf = async (schema: GraphQLSchema, asked: Asked, contextValue: Context): Promise<unknown> => {
+const selectorOf = async (schema: GraphQLSchema, asked: Asked, contextValue: QueryContext): Promise<unknown> => {
   const { document, operationName, variableValues } = asked
   const args = validateSubscriptionArgs({ schema, document, operationName, variableValues, contextValue })
   if (!('schema' in args)) throw args[0]

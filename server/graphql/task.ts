@@ -2,14 +2,14 @@ import { REQUEST_MS } from '../database/patience.ts'
 import { type RedeliveryPage, redeliveryPage } from '../domain/redelivery.ts'
 import type { ReaderAnswer } from '../readers/readers.ts'
 import type { Answering } from './answer.ts'
-import { BUDGET, BUDGET_HERE, Budget } from './budget.ts'
-import type { Context } from './context.ts'
+import { BUDGET, Budget } from './budget.ts'
+import type { Context, QueryService } from './context.ts'
 import { asGraphqlError, errorShown, presentError } from './errors.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Task } from './request.ts'
 import { followed, SUBSCRIPTION_BUDGET } from './subscription.ts'
 
-export const budgetOf = ({ task, field }: GraphqlRequest): Budget =>
-  new Budget(field !== undefined ? BUDGET_HERE : task && task.kind !== 'redelivery' ? SUBSCRIPTION_BUDGET : BUDGET)
+export const budgetOf = ({ task }: GraphqlRequest): Budget =>
+  new Budget(task && task.kind !== 'redelivery' ? SUBSCRIPTION_BUDGET : BUDGET)
 
 /**
  * Does a task within the budget of one request. Status 200: the body has a line for each result. Status 204: the
@@ -18,7 +18,11 @@ export const budgetOf = ({ task, field }: GraphqlRequest): Budget =>
 export const answerTask = async (
   request: GraphqlRequest,
   task: Task,
-  { log, gone, ...answering }: Pick<Answering, 'schema' | 'service' | 'log' | 'documents' | 'budget' | 'gone'>,
+  {
+    log,
+    gone,
+    ...answering
+  }: Pick<Answering, 'schema' | 'log' | 'documents' | 'budget' | 'gone'> & { service: QueryService },
 ): Promise<GraphqlAnswer & { codes: Set<unknown> }> => {
   const { service, budget } = answering
   const present = presentError(request.requestId, log)

@@ -2,7 +2,7 @@ import { type AccessTokenRow, accessTokens, organisations } from '../domain/reso
 import { createdWith } from '../domain/visibility.ts'
 import type { Row } from '../mango/documents.ts'
 import { parsePage } from '../mango/page.ts'
-import type { Context } from './context.ts'
+import type { QueryContext } from './context.ts'
 import type { Listing, Resolver } from './fields.ts'
 
 /** The key of every token that sees all organisations. */
@@ -20,7 +20,7 @@ export const tokenOrganisations: Resolver<AccessTokenRow> = (token, { query }, c
   )
 
 const organisationsOf = async (
-  context: Context,
+  context: QueryContext,
   query: Listing['query'],
   keys: readonly string[],
 ): Promise<Row[][]> => {

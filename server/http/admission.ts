@@ -1,5 +1,6 @@
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
+import { Turns } from '../turns.ts'
 import { type Answerable, answerUnavailable, type RequestState } from './request-id.ts'
 
 /** Requests that run at once; the others wait in a line of each API key. */
@@ -61,8 +62,7 @@ export const createAdmission = ({
   isBusy?: () => boolean
 } = {}): Admission => {
   let working = 0
-  /** The line of each API key, in the order of their turns. */
-  const lines = new Map<string, Set<Waiting>>()
+  const waiting = new Turns<Waiting>()
   /** Since when some request has waited, and when the last ones began since: the pace at which the lines move. */
   let formedAt = 0
   const began: number[] = []
@@ -92,28 +92,22 @@ export const createAdmission = ({
 
   const end = (one: Waiting, isAdmitted: boolean): void => {
     clearTimeout(one.timer)
-    const line = lines.get(one.apiKey)!
-    line.delete(one)
-    if (line.size === 0) lines.delete(one.apiKey)
+    waiting.delete(one.apiKey, one)
     one.begin(isAdmitted)
   }
 
   const beginNext = (): void => {
-    for (const [apiKey, line] of lines) {
-      for (const one of line) {
-        // The timer may be late if the process was.
-        const isAdmitted = now() - one.since < LONGEST_WAIT_MS
-        end(one, isAdmitted)
-        if (!isAdmitted) continue
-        if (lines.delete(apiKey)) lines.set(apiKey, line)
-        return
-      }
+    for (let one = waiting.take(); one; one = waiting.take()) {
+      // The timer may be late if the process was.
+      const isAdmitted = now() - one.since < LONGEST_WAIT_MS
+      end(one, isAdmitted)
+      if (isAdmitted) return
     }
   }
 
   /** Resolves to undefined if the request was not admitted in time. */
   const place = async (apiKey: string, since: number): Promise<(() => void) | undefined> => {
-    if (working < AT_ONCE && lines.size === 0) return take()
+    if (working < AT_ONCE && waiting.size === 0) return take()
     return new Promise(resolve => {
       const one: Waiting = {
         apiKey,
@@ -121,20 +115,19 @@ export const createAdmission = ({
         timer: setTimeout(() => end(one, false), Math.max(0, since + LONGEST_WAIT_MS - now())),
         begin: isAdmitted => resolve(isAdmitted ? take() : undefined),
       }
-      if (lines.size === 0) {
+      if (waiting.size === 0) {
         formedAt = now()
         began.length = 0
       }
-      const line = lines.get(apiKey) ?? new Set()
-      lines.set(apiKey, line.add(one))
+      waiting.add(apiKey, one)
     })
   }
 
   /** How many requests begin before one of this API key that comes now. */
   const before = (apiKey: string): number => {
-    const own = lines.get(apiKey)?.size ?? 0
+    const own = waiting.of(apiKey).size
     let count = 0
-    for (const line of lines.values()) count += Math.min(line.size, own + 1)
+    for (const line of waiting.lines) count += Math.min(line.size, own + 1)
     return count
   }
 
@@ -148,7 +141,7 @@ export const createAdmission = ({
     refuseHopeless(ctx, next) {
       // With no line it begins at once, even if it has waited for a process that stood still.
       const { apiKey, arrivedAt } = ctx.state
-      const isHopeless = lines.size > 0 && now() - arrivedAt + waitMs(apiKey) > LONGEST_WAIT_MS
+      const isHopeless = waiting.size > 0 && now() - arrivedAt + waitMs(apiKey) > LONGEST_WAIT_MS
       return isHopeless ? refuse(ctx) : next()
     },
     async admit(ctx, next) {

@@ -14,7 +14,7 @@ import { health } from './health.ts'
 import { indexPage } from './index-page.ts'
 import { keySet } from './key-set.ts'
 import { refuseMalformed } from './malformed.ts'
-import { metricsRoute } from './metrics.ts'
+import { metricsRoute, onlyOperators } from './metrics.ts'
 import { nothingHere, onlyMethods } from './nothing-here.ts'
 import { rateLimit } from './rate-limit.ts'
 import { whenReady } from './ready.ts'
@@ -35,7 +35,10 @@ export const createApp = (tools: Tools): Koa => {
   // First, because nearly all requests go there; the others have paths of their own.
   if (config.roles.includes('api')) app.use(at('/graphql', onlyMethods('GET', 'POST'), whenReady(service, api(tools))))
   app.use(keySet(() => state.service?.tools.keyring))
-  if (!config.operations) serveOperations(app, tools)
+  if (!config.operations) {
+    app.use(onlyOperators(config.metricsToken))
+    serveOperations(app, tools)
+  }
   app.use(docs(webhookSpec(config)))
   if (config.roles.includes('api')) app.use(explorer())
   app.use(indexPage(config))
@@ -94,7 +97,7 @@ const api = ({ config, log }: { config: Config; log: Log }) => {
       authenticate({ database, sealer, clock, signedAs }),
       traced(),
       admit,
-      rateLimit({ database, clock, limit: config.rateLimit, log }),
+      rateLimit({ database, clock, limit: config.rateLimit }),
       graphqlOverHttp(schema, service, log),
     )
   }

@@ -3,6 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { TidingsError } from '../../shared/errors.ts'
 import { partOfMany } from '../database/connect.ts'
+import { Turns } from '../turns.ts'
 import { type Answerable, answerError, answerUnavailable, type RequestState } from './request-id.ts'
 
 export const BODY_LIMIT_BYTES = 1024 * 1024
@@ -31,8 +32,8 @@ export const isTooLarge = ({ headers }: IncomingMessage): boolean =>
 export class Bodies {
   #held = 0
   readonly #heldBy = new Map<string, number>()
-  /** Large bodies that wait for their turn, by their access tokens in the order of the next turn of each. */
-  readonly #large = new Map<string, (() => void)[]>()
+  /** Large bodies that wait for their turn, by their access tokens. */
+  readonly #large = new Turns<() => void>()
   #isLargeUnderWay = false
 
   /**
@@ -73,19 +74,15 @@ export class Bodies {
   /** Resolves when it is this large body's turn. They are begun one at a time, of each access token in turn. */
   #turnOfLarge(tokenId: string): Promise<void> {
     return new Promise(resolve => {
-      this.#large.set(tokenId, [...(this.#large.get(tokenId) ?? []), resolve])
+      this.#large.add(tokenId, resolve)
       if (!this.#isLargeUnderWay) this.#beginLarge()
     })
   }
 
   #beginLarge(): void {
-    const [first] = this.#large
-    this.#isLargeUnderWay = first !== undefined
-    if (!first) return
-    const [tokenId, [begin, ...others]] = first
-    this.#large.delete(tokenId)
-    if (others.length > 0) this.#large.set(tokenId, others)
-    begin!()
+    const begin = this.#large.take()
+    this.#isLargeUnderWay = begin !== undefined
+    begin?.()
   }
 
   /** The next large body is begun when this one is done, or takes long, and others have had the process for as long. */

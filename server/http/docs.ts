@@ -1,6 +1,7 @@
 import Router from '@koa/router'
 import { marked } from 'marked'
 import { schemaText } from '../graphql/schema.ts'
+import { type DescribedEvent, eventSections } from './event-sections.ts'
 import { link, pageOf, policyOf, servePageFiles, unlessBuilt } from './page-files.ts'
 import { PUBLIC } from './public.ts'
 import { receiverPage, receiversIndex } from './receivers.ts'
@@ -8,25 +9,32 @@ import type { RequestState } from './request-id.ts'
 
 const POLICY = policyOf({})
 
-type Described = { info: { title: string; summary: string; description: string } }
+type Described = {
+  info: { title: string; summary: string; description: string }
+  webhooks: Record<string, DescribedEvent>
+}
 
 /**
  * The page for authors of receivers: what comes and what to do, a receiver to copy, and the description of each event.
  */
-const docsPage = ({ info }: Described): string =>
+const docsPage = ({ info, webhooks }: Described): string =>
   pageOf({
     title: info.title,
-    body: `<nav><a href=".">This server</a><a href="#receivers">Receivers</a><a href="#every-event">Events</a>
-<a href="spec/webhooks.json">OpenAPI</a></nav>
-<main>
-<div class="prose">
+    body: `<a class="skip" href="#content">Skip to the content</a>
+<header><nav aria-label="Pages"><a href=".">This server</a><a href="#receivers">Receivers</a>
+<a href="#every-event">Events</a><a href="explorer">Explorer</a><a href="spec/webhooks.json">OpenAPI</a></nav></header>
+<main id="content">
 <h1>${info.title}</h1>
 ${marked.parse(info.description, { async: false })}
 <h2 id="receivers">Receivers</h2>
 ${receiversIndex()}
 <h2 id="every-event">Events</h2>
-</div>
-<div id="events"></div>
+<ul class="types">
+${Object.keys(webhooks)
+  .map(type => `<li><a href="#event-${type}"><code>${type}</code></a></li>`)
+  .join('\n')}
+</ul>
+${eventSections(webhooks)}
 </main>
 <script type="module" src="${link('docs/view.js')}"></script>
 `,

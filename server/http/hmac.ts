@@ -10,7 +10,7 @@ import {
 } from '../../shared/hmac.ts'
 import { toIso } from '../../shared/time.ts'
 import type { RefusalReason } from '../../shared/vocabulary.ts'
-import type { AccessToken } from '../domain/permissions.ts'
+import { type AccessToken, endOf } from '../domain/permissions.ts'
 
 /** How far a request's date may be off the server's time, in either direction. */
 export const CLOCK_WINDOW_MS = 5 * 60_000
@@ -84,13 +84,7 @@ export const refusalOf = (
     }
   }
   if (Math.abs(now - signed.date) > CLOCK_WINDOW_MS) return clockSkew(signed.date, now)
-  if (token.revokedAt !== null) {
-    return { reason: 'revoked', message: `The access token was revoked at ${toIso(token.revokedAt)}.` }
-  }
-  if (token.expiresAt !== null && token.expiresAt <= now) {
-    return { reason: 'expired', message: `The access token expired at ${toIso(token.expiresAt)}.` }
-  }
-  return undefined
+  return endOf(token, now)
 }
 
 /** Why the body differs from the signed hash; undefined if it matches. */

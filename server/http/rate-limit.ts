@@ -1,42 +1,28 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Clock } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
 import { patiently } from '../database/patience.ts'
-import { giveBackRequests, takeRequests, wantedBack } from '../domain/rate-limits.ts'
-import { type Log, logSeldom } from '../log.ts'
+import { takeRequests } from '../domain/rate-limits.ts'
 import type { Authenticated } from './authenticate.ts'
 import { answerError } from './request-id.ts'
 
 const WINDOW_MS = 60_000
-/**
- * A process takes requests from the shared count in portions of a hundredth of the limit: one statement for many
- * requests.
- */
+/** A process takes a hundredth of the limit at a time from the shared count: one statement for many requests. */
 const SHARES = 100
-/** Beyond this part of the limit it takes only what it needs. */
-const STOCKED_PART = 0.9
-/** How often a process with unused requests looks whether another wants them. */
-const LOOK_MS = 400
-/** How long a process that finds none left waits for others to give some back before it refuses. */
-const PATIENCE_MS = 1_000
-const ASK_AGAIN_MS = 100
-/** How long it then refuses without asking again. */
-const REFUSE_MS = 1_000
 
-type Tools = { database: Database; clock: Clock; limit: number; log: Log }
+type Tools = { database: Database; clock: Clock; limit: number }
 
 /**
  * Limits each access token to a number of requests a minute over all processes, and reports the rest in `RateLimit`
- * headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded, and no request is refused while a living
- * process has one left.
+ * headers (draft-ietf-httpapi-ratelimit-headers). The limit is never exceeded. What other processes have taken and not
+ * used is missing from it: at most a hundredth for each of them.
  *
  * @param limit requests a minute for each token; 0 for no limit
  */
-export const rateLimit = ({ database, clock, limit, log }: Tools): Middleware<Authenticated> => {
+export const rateLimit = ({ database, clock, limit }: Tools): Middleware<Authenticated> => {
   if (limit === 0) return (_ctx, next) => next()
-  const shares = new Shares({ database, clock, limit, log })
+  const shares = new Shares(database, limit)
   return async (ctx, next) => {
     const now = clock.now()
     const windowStart = now - (now % WINDOW_MS)
@@ -57,62 +43,47 @@ type Share = {
   windowStart: number
   /** Taken, and not used yet. */
   left: number
-  /** The rest of the shared count, as last seen. */
+  /** The shared count, as last seen. */
   taken: number
-  /** Requests that wait for the answer. */
+  /** Requests that wait for the statement. */
   waiting: number
-  asking: Promise<void> | undefined
-  /** Since when none has been left, by `performance.now()`. */
-  emptySince: number | undefined
-  askedAt: number
+  taking: Promise<void> | undefined
 }
 
 class Shares {
   readonly #database: Database
-  readonly #clock: Clock
   readonly #limit: number
   readonly #portion: number
-  readonly #log: Log
   readonly #byToken = new Map<string, Share>()
   #sweptAt = 0
-  #looking: NodeJS.Timeout | undefined
 
-  constructor({ database, clock, limit, log }: Tools) {
+  constructor(database: Database, limit: number) {
     this.#database = database
-    this.#clock = clock
     this.#limit = limit
     this.#portion = Math.max(1, Math.floor(limit / SHARES))
-    this.#log = log
   }
 
-  /** Uses one request of a token's window if any process has one left. */
+  /** Uses one request of a token's window if one is left. */
   async use(tokenId: string, windowStart: number, giveUpAt: number) {
     const share = this.#shareOf(tokenId, windowStart)
-    const told = (isLet: boolean) => ({ isLet, remaining: this.#limit - share.taken + share.left })
+    const answer = (isLet: boolean) => ({ isLet, remaining: this.#limit - share.taken + share.left })
     for (;;) {
-      // Checked and taken in one turn, because others could take it across an await.
+      // Checked and used in one turn, because others could use it across an await.
       if (share.left > 0) {
         share.left -= 1
-        return told(true)
+        return answer(true)
       }
-      if (this.#isEmpty(share)) return told(false)
+      if (share.taken === this.#limit) return answer(false)
       share.waiting += 1
       try {
-        share.asking ??= this.#ask(tokenId, share, giveUpAt).finally(() => {
-          share.asking = undefined
+        share.taking ??= this.#take(tokenId, share, giveUpAt).finally(() => {
+          share.taking = undefined
         })
-        await share.asking
+        await share.taking
       } finally {
         share.waiting -= 1
       }
     }
-  }
-
-  /** Whether none is left in any process, as of a moment ago. */
-  #isEmpty({ emptySince, askedAt }: Share): boolean {
-    if (emptySince === undefined || performance.now() - askedAt >= REFUSE_MS) return false
-    // With portions of one, no process has unused requests.
-    return this.#portion === 1 || askedAt - emptySince >= PATIENCE_MS
   }
 
   #shareOf(tokenId: string, windowStart: number): Share {
@@ -122,65 +93,19 @@ class Shares {
     }
     const known = this.#byToken.get(tokenId)
     if (known) return known
-    const share: Share = {
-      windowStart,
-      left: 0,
-      taken: 0,
-      waiting: 0,
-      asking: undefined,
-      emptySince: undefined,
-      askedAt: 0,
-    }
+    const share: Share = { windowStart, left: 0, taken: 0, waiting: 0, taking: undefined }
     this.#byToken.set(tokenId, share)
     return share
   }
 
-  async #ask(tokenId: string, share: Share, giveUpAt: number): Promise<void> {
+  async #take(tokenId: string, share: Share, giveUpAt: number): Promise<void> {
     // Includes requests that arrive in this turn.
-    await (share.emptySince === undefined ? undefined : sleep(ASK_AGAIN_MS))
-    const { windowStart } = share
-    const limit = this.#limit
-    const stock = share.taken < STOCKED_PART * limit && share.emptySince === undefined ? this.#portion : 1
-    const wanted = Math.min(limit, Math.max(stock, share.waiting))
-    const taken = await patiently(() => takeRequests(this.#database, tokenId, { windowStart, wanted, limit }), giveUpAt)
-    share.windowStart = Math.max(windowStart, taken.windowStart)
-    share.taken = taken.taken
-    share.left += taken.got
-    share.askedAt = performance.now()
-    share.emptySince = taken.got > 0 ? undefined : (share.emptySince ?? share.askedAt)
-    if (share.left > share.waiting) this.#lookOut()
-  }
-
-  /** Gives unused requests back while another process wants them. */
-  #lookOut(): void {
-    this.#looking ??= setTimeout(async () => {
-      try {
-        await this.#giveBack()
-      } catch (error) {
-        logSeldom(this.#log, 'warn', 'give back', { err: error }, 'requests that are not used cannot be given back')
-      }
-      this.#looking = undefined
-      if (this.#holders().length > 0) this.#lookOut()
-    }, LOOK_MS).unref()
-  }
-
-  #holders(): string[] {
-    const now = this.#clock.now()
-    const isHolding = ({ left, windowStart }: Share) => left > 0 && windowStart + WINDOW_MS > now
-    return [...this.#byToken].flatMap(([id, share]) => (isHolding(share) ? [id] : []))
-  }
-
-  async #giveBack(): Promise<void> {
-    const holders = this.#holders()
-    if (holders.length === 0) return
-    for (const tokenId of await wantedBack(this.#database, holders, this.#limit)) {
-      const share = this.#byToken.get(tokenId)
-      if (!share || share.left === 0) continue
-      const { windowStart, left: count } = share
-      // From here on this process no longer has them.
-      share.left = 0
-      share.taken = this.#limit
-      await giveBackRequests(this.#database, tokenId, { windowStart, count, limit: this.#limit })
-    }
+    await undefined
+    const wanted = Math.min(this.#limit, Math.max(this.#portion, share.waiting))
+    const asked = { windowStart: share.windowStart, wanted, limit: this.#limit }
+    const { got, windowStart, taken } = await patiently(() => takeRequests(this.#database, tokenId, asked), giveUpAt)
+    share.windowStart = Math.max(share.windowStart, windowStart)
+    share.taken = taken
+    share.left += got
   }
 }

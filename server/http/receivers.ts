@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { marked } from 'marked'
-import { escaped, pageOf, root } from './page-files.ts'
+import { escaped, link, pageOf, root } from './page-files.ts'
 
 /**
  * The receivers in this package, by the name of the page that explains each: its title, its files, and the shortest
@@ -24,6 +24,12 @@ const RECEIVERS: Record<string, { title: string; files: string[]; shown: string 
 
 const listing = (source: string): string => `<pre><code>${escaped(source)}</code></pre>`
 
+/** Pages without files of their own. */
+const RULES: Record<string, string> = {
+  README: 'Receiving deliveries',
+  'standard-webhooks': 'Verified by a library of Standard Webhooks',
+}
+
 /** The section of the docs page about receivers, with links to each language. */
 export const receiversIndex =
   (): string => `<p>A receiver in each language, all tested with the same 180 deliveries:</p>
@@ -34,24 +40,28 @@ ${Object.entries(RECEIVERS)
 ${listing(readFileSync(join(root, 'examples', shown), 'utf8'))}</details>`,
   )
   .join('\n')}
-<p>For any other language: <a href="docs/receivers/README">the complete rules, step by step</a>.</p>`
+<p>For any other language: <a href="docs/receivers/README">the complete rules, step by step</a>.
+A webhook with <code>signing: standard</code> is also
+<a href="docs/receivers/standard-webhooks">verified by any library of Standard Webhooks</a>.</p>`
 
 /** The page of a receiver with its files; undefined for an unknown name. */
 export const receiverPage = async (name: string): Promise<string | undefined> => {
   const known = Object.hasOwn(RECEIVERS, name) ? RECEIVERS[name] : undefined
-  if (!known && name !== 'README') return undefined
-  const { title, files } = known ?? { title: 'Receiving deliveries', files: [] }
+  if (!known && !Object.hasOwn(RULES, name)) return undefined
+  const { title, files } = known ?? { title: RULES[name]!, files: [] }
   const text = await readFile(join(root, 'docs/receivers', `${name}.md`), 'utf8')
   const sources = await Promise.all(files.map(file => readFile(join(root, 'examples', file), 'utf8')))
   const listings = files.map((file, index) => `<h2 id="${file}">${file}</h2>${listing(sources[index]!)}`)
   return pageOf({
     title: `${title} · Tidings webhooks`,
     base: '../../',
-    body: `<nav><a href="../../docs">Tidings webhooks</a></nav>
-<main class="prose">
+    body: `<a class="skip" href="#content">Skip to the content</a>
+<header><nav aria-label="Pages"><a href="../../docs">Tidings webhooks</a></nav></header>
+<main id="content">
 ${linkedHere(await marked.parse(text))}
 ${listings.join('\n')}
 </main>
+<script type="module" src="../../${link('docs/view.js')}"></script>
 `,
   })
 }
@@ -65,7 +75,7 @@ const linkedHere = (html: string): string =>
     )
     .replaceAll(/<a href="([^"]*)">(.*?)<\/a>/g, (whole, href: string, text: string) => {
       if (/^(https?:|#)/.test(href)) return whole
-      const page = /^(\w+)\.md(#.*)?$/.exec(href)
+      const page = /^([\w-]+)\.md(#.*)?$/.exec(href)
       if (page) return `<a href="${page[1]}${page[2] ?? ''}">${text}</a>`
       const file = /^\.\.\/\.\.\/examples\/(.+)$/.exec(href)?.[1]
       const isBelow = file !== undefined && Object.values(RECEIVERS).some(({ files }) => files.includes(file))

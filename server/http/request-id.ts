@@ -17,6 +17,8 @@ export type RequestState = {
   apiKey?: string
   /** The requested field of the API, or `several`. */
   operation?: string | undefined
+  /** The address of the client, as far as it can be known. */
+  addressOf: () => string | undefined
   /** The trace of the request. */
   traceId?: string | undefined
   /** The error of its answer, if it is one. */
@@ -49,6 +51,7 @@ export const requestId = ({
     const own = ctx.get('X-Request-Id')
     ctx.state.requestId = TAKEN_OVER.test(own) ? own : uuid()
     ctx.state.arrivedAt = startedMs
+    ctx.state.addressOf = () => addressOf(ctx, behindProxy)
     ctx.set('X-Request-Id', ctx.state.requestId)
     try {
       await next()

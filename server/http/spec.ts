@@ -5,6 +5,42 @@ import { type EventType, eventTypes } from '../../shared/vocabulary.ts'
 import { LONGEST_THROTTLE_MS, LONGEST_THROTTLED_MS } from '../delivery/outcome.ts'
 import { bodySchemas, nameOf } from './spec-schemas.ts'
 
+/** The headers of webhooks with `signing: standard`. */
+const STANDARD = {
+  WebhookId: {
+    name: 'webhook-id',
+    meaning: "the delivery's id, `eventId` in the body: the same for every attempt",
+    schema: { type: 'string', format: 'uuid' },
+    example: exampleIds.delivery,
+  },
+  WebhookTimestamp: {
+    name: 'webhook-timestamp',
+    meaning: 'when this attempt was signed, in seconds since 1970',
+    schema: { type: 'integer' },
+    example: 1_795_221_601,
+  },
+  WebhookSignature: {
+    name: 'webhook-signature',
+    meaning:
+      '`v1,` and the base64 of the HMAC-SHA256 of `{webhook-id}.{webhook-timestamp}.{body}` under the webhook’s ' +
+      'secret; several, separated by spaces, while a rotation is under way',
+    schema: { type: 'string', pattern: '^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)*$' },
+    example: 'v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=',
+  },
+}
+
+const standardParameters = Object.fromEntries(
+  Object.entries(STANDARD).map(([key, { meaning, ...header }]) => [
+    key,
+    {
+      ...header,
+      in: 'header',
+      required: false,
+      description: `Only for webhooks with \`signing: standard\` (Standard Webhooks 1.0.0): ${meaning}.`,
+    },
+  ]),
+)
+
 type Installation = { baseUrl: string; issuerUrl: string; retryScheduleMs: readonly number[] }
 
 /** The description of the webhook API in OpenAPI 3.1.2, built from the sender's registry of events. */
@@ -23,11 +59,15 @@ export const webhookSpec = (installation: Installation) => ({
   webhooks: Object.fromEntries(eventTypes.map(type => [type, { post: operation(type, installation) }])),
   components: {
     securitySchemes: { deliveryToken: deliveryToken(installation) },
-    parameters: { ContentDigest: contentDigest },
+    parameters: { ContentDigest: contentDigest, ...standardParameters },
     headers: { RetryAfter: retryAfter, Challenge: challenge },
     schemas: bodySchemas,
   },
 })
+
+const standardRows = Object.values(STANDARD)
+  .map(({ name, meaning }) => `| \`${name}\` | ${meaning} |`)
+  .join('\n')
 
 const THROTTLE_H = LONGEST_THROTTLE_MS / 3_600_000
 
@@ -50,7 +90,7 @@ ${JSON.stringify(exampleOf('project_report_quarterly_overdue'), null, 2)}
 
 The token is signed with a key from ${baseUrl}/.well-known/jwks.json. Its claims:
 
-| Claim | |
+| Claim | Its value |
 |---|---|
 | \`iss\` | \`${issuerUrl}\` |
 | \`aud\` | the endpoint's URL as registered |
@@ -58,6 +98,15 @@ The token is signed with a key from ${baseUrl}/.well-known/jwks.json. Its claims
 | \`jti\` | the delivery's id, \`eventId\` in the body: the same for every attempt |
 | \`iat\`, \`exp\` | when the token was made, and ${TOKEN_LIFETIME_SECONDS} s later; every attempt has a fresh token |
 | \`body_sha256\` | the SHA-256 of the body, in base64url |
+
+A webhook with \`signing: standard\` also carries the three headers of Standard Webhooks 1.0.0. No other webhook does.
+
+| Header | Its value |
+|---|---|
+${standardRows}
+
+A library of Standard Webhooks, with the webhook's secret, replaces checks 1 to 7 of the token. Record \`webhook-id\`
+as you would \`jti\`. ${baseUrl}/docs/receivers/standard-webhooks shows its lines in nine languages.
 
 ## What to check
 
@@ -115,7 +164,9 @@ const operation = (type: EventType, installation: Installation) => ({
   summary: events[type].summary,
   description: type === 'ping' ? PING : EVENT,
   security: [{ deliveryToken: [] }],
-  parameters: [{ $ref: '#/components/parameters/ContentDigest' }],
+  parameters: ['ContentDigest', ...Object.keys(STANDARD)].map(name => ({
+    $ref: `#/components/parameters/${name}`,
+  })),
   requestBody: {
     required: true,
     content: {

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { ParameterizedContext } from 'koa'
+import { codeOf } from '../../shared/errors.ts'
 import { REQUEST_MS, unavailable } from '../database/patience.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { Service } from '../graphql/context.ts'
@@ -42,37 +43,33 @@ export const subscribing =
       ctx.status = 200
       return new Stream(ctx.res)
     }
+    const { method, url, body } = request
+    const of = JSON.stringify([token.id, method, url, body])
+    const subscriber = {
+      key: createHash('sha256').update(of).digest('base64'),
+      token,
+      answer: async (token: AccessToken, ids: string[], gone: AbortSignal) =>
+        (await ask(token, { kind: 'changed', ids }, performance.now() + REQUEST_MS, gone))!,
+      told,
+    }
     const since = ctx.get('last-event-id')
-    let missed: string[] = []
     try {
       // What cannot be answered is refused at once.
       const first = await ask(token, { kind: 'changed', ids: [NOBODY] }, giveUpAt, gone)
       if (!first) return false
       if ('refusal' in first) return complete(first.refusal)
-      await live.ready(token.id, giveUpAt)
-      if (since !== '') {
-        const found = await ask(token, { kind: 'missed', since }, giveUpAt, gone)
-        if (!found || 'refusal' in found) return complete(found?.refusal)
-        missed = found.lines
+      const coming = await live.ready(token.id, giveUpAt)
+      try {
+        const missed = since === '' ? { lines: [] } : await ask(token, { kind: 'missed', since }, giveUpAt, gone)
+        if (!missed || 'refusal' in missed) return complete(missed?.refusal)
+        if (!gone.aborted) live.subscribe({ ...subscriber, missed: missed.lines, stream: open() }, coming)
+      } finally {
+        live.left(coming)
       }
     } catch (error) {
-      if ((error as { code?: unknown }).code === 'UNAVAILABLE') throw error
+      if (codeOf(error) === 'UNAVAILABLE') throw error
       return complete(told(error))
     }
-    if (gone.aborted) return true
-    const { method, url, body } = request
-    const key = createHash('sha256')
-      .update(JSON.stringify([token.id, method, url, body]))
-      .digest('base64')
-    live.subscribe({
-      key,
-      token,
-      answer: async (token, ids, gone) =>
-        (await ask(token, { kind: 'changed', ids }, performance.now() + REQUEST_MS, gone))!,
-      told,
-      missed,
-      stream: open(),
-    })
     return true
 
     function complete(result: string | undefined): true {

@@ -1,10 +1,12 @@
 import { hostname } from 'node:os'
 import type { Knex } from 'knex'
+import { migrations } from '../../migrations/index.ts'
 import { toIso } from '../../shared/time.ts'
 import { version } from '../../shared/version.ts'
 import type { Role } from '../config.ts'
-import { type Database, isOutage, marks, rows, run, type Sql } from '../database/connect.ts'
+import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import { isPassing } from '../database/patience.ts'
 import { newId } from '../ids.ts'
 import type { Log } from '../log.ts'
 import { masterKeyName } from './seal.ts'
@@ -26,6 +28,8 @@ export type LiveProcess = {
   pid: number
   version: string
   roles: string
+  /** The latest migration that it knows; null for a version from before `0015_signing`. */
+  knows: string | null
   /** The names of its master keys; it seals with the first. */
   masterKeys: string[]
   startedAt: number
@@ -44,6 +48,9 @@ export class KeyOrderError extends Error {
   }
 }
 
+/** The latest migration that this version knows. */
+const LATEST = Object.keys(migrations).at(-1)!
+
 export const namesOf = (masterKeys: Buffer[]): string[] => masterKeys.map(masterKeyName)
 
 /** The living processes, by the database's clock. */
@@ -52,11 +59,11 @@ export const liveProcesses = async (sql: Sql): Promise<LiveProcess[]> => {
   type Row = Omit<LiveProcess, 'masterKeys' | 'startedAt'> & { master_keys: string; started_at: number }
   const found = await rows<Row>(
     sql,
-    `SELECT id, host, pid, version, roles, master_keys, started_at FROM processes
+    `SELECT id, host, pid, version, roles, knows, master_keys, started_at FROM processes
      WHERE seen_at > ${nowMs} - ${DEAD_MS} ORDER BY started_at, id`,
   )
-  return found.map(({ id, host, pid, version, roles, master_keys, started_at }) => ({
-    ...{ id, host, pid, version, roles },
+  return found.map(({ id, host, pid, version, roles, knows, master_keys, started_at }) => ({
+    ...{ id, host, pid, version, roles, knows },
     masterKeys: master_keys.split(','),
     startedAt: Number(started_at),
   }))
@@ -78,17 +85,18 @@ export const requireMasterKeys = async (
 ): Promise<void> => {
   const [sealing] = names as [string]
   const { onDuplicate, forUpdate } = dialectOf(trx)
-  if (seals) {
+  const known = await rows<{ name: string; retired_at: number | null }>(
+    trx,
+    `SELECT name, retired_at FROM master_keys ORDER BY name${forUpdate}`,
+  )
+  // Only what is not there yet is written: a start of every process would wait for the commit of another.
+  if (seals && !known.some(({ name, retired_at }) => name === sealing && retired_at === null)) {
     await run(
       trx,
       `INSERT INTO master_keys (name, retired_at) VALUES (?, NULL)${onDuplicate(['name'])}retired_at = NULL`,
       [sealing],
     )
   }
-  const known = await rows<{ name: string; retired_at: number | null }>(
-    trx,
-    `SELECT name, retired_at FROM master_keys ORDER BY name${forUpdate}`,
-  )
   const closed = known.filter(({ name, retired_at }) => retired_at === null && !names.includes(name))
   const others = (await liveProcesses(trx)).filter(({ id }) => id !== except)
   if (closed.length > 0) {
@@ -127,9 +135,9 @@ export const joinProcesses = async (
     await requireMasterKeys(trx, names, { except: id })
     await run(
       trx,
-      `INSERT INTO processes (id, host, pid, version, roles, master_keys, started_at, seen_at)
-       VALUES (?, ?, ?, ?, ?, ?, ${nowMs}, ${nowMs})`,
-      [id, hostname(), process.pid, version, roles.join(','), names.join(',')],
+      `INSERT INTO processes (id, host, pid, version, roles, knows, master_keys, started_at, seen_at)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ${nowMs}, ${nowMs})`,
+      [id, hostname(), process.pid, version, roles.join(','), LATEST, names.join(',')],
     )
   }
 
@@ -146,8 +154,8 @@ export const joinProcesses = async (
         fault = undefined
       },
       error => {
-        // A process that cannot report during an outage is checked after it.
-        if (isOutage(error)) return
+        // A process that cannot report during an outage, or while a row is locked, is checked after it.
+        if (isPassing(error)) return
         fault = error.message
         log.error({ err: error }, 'this process does not fit the others: it is not ready')
       },

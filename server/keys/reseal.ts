@@ -3,6 +3,7 @@ import { otherWork } from '../database/turn.ts'
 import { tokenSealContext } from '../domain/access-tokens.ts'
 import { auditOperator } from '../domain/audit.ts'
 import { answerSealContext, outcomesSealContext } from '../domain/idempotency.ts'
+import { carriedSealContext } from '../domain/webhook-requests.ts'
 import { KeyOrderError, liveProcesses, named, namesOf, requireMasterKeys } from './master-keys.ts'
 import { createSealer } from './seal.ts'
 import { sealContext } from './signing-keys.ts'
@@ -11,6 +12,7 @@ import { sealContext } from './signing-keys.ts'
 const SEALED: { table: string; column: string; key: string[]; context: (...key: string[]) => string }[] = [
   { table: 'access_tokens', column: 'secret_sealed', key: ['id'], context: tokenSealContext },
   { table: 'signing_keys', column: 'private_key_sealed', key: ['kid'], context: sealContext },
+  { table: 'webhooks', column: 'request_sealed', key: ['id'], context: carriedSealContext },
   {
     table: 'idempotency_keys',
     column: 'outcomes_sealed',

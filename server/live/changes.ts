@@ -1,6 +1,7 @@
 import { timeOfId } from '../../shared/time.ts'
 import type { Clock } from '../clock.ts'
 import { marks, rows, type Sql } from '../database/connect.ts'
+import { leastIdAt } from '../ids.ts'
 
 /** The part of a delivery that shows a change: its attempts and its end. */
 type Mark = { id: string; status: string; attempt_count: number; next_attempt_at: number | null }
@@ -11,7 +12,11 @@ const PAGE = 5_000
 const KEYS_A_STATEMENT = 1_000
 /** An id is created before its transaction commits, so it may appear after later ids. */
 const OVERLAP_MS = 2_000
-/** Some transactions are long and some clocks behind, so one look in this many goes back further. */
+/**
+ * Some transactions are long and some clocks behind, so one look in this many goes back further: this long before the
+ * newest id of the last such look. So nothing is missed that is committed within this time of its id, however long the
+ * process could not look.
+ */
 const FAR_OVERLAP_MS = 30_000
 const FAR_EVERY = 10
 /** The most deliveries pending at the start to follow, in the order of their due time. */
@@ -26,7 +31,7 @@ const TURN_EVERY = 5
 /**
  * Finds changed deliveries, whichever process changed them, by keys alone. New ones are found by their ids, which are
  * in the order of time (RFC 9562 section 5.7), pending ones when they are due or were settled here. A look that finds
- * nothing reads one range of the primary key. Signs (`signs.ts`) say when a look is unnecessary.
+ * nothing reads one range of the primary key.
  */
 export class Changes {
   readonly #sql: Sql
@@ -36,6 +41,8 @@ export class Changes {
   readonly #settledHere = new Set<string>()
   /** The time of the newest id seen, in epoch milliseconds. */
   #newestMs = 0
+  /** The same as of the last look that went further back. */
+  #farFromMs = 0
   #looks = 0
 
   constructor(sql: Sql, clock: Clock) {
@@ -52,6 +59,7 @@ export class Changes {
       `SELECT ${MARK} FROM (SELECT delivery_id FROM delivery_queue ORDER BY due_at LIMIT ${MOST_AT_FIRST}) q
        JOIN deliveries d ON d.id = q.delivery_id`,
     )
+    this.#farFromMs = this.#newestMs
     this.#changed([...pending, ...(await this.#since(this.#newestMs - FAR_OVERLAP_MS))])
   }
 
@@ -60,25 +68,10 @@ export class Changes {
     this.#settledHere.add(id)
   }
 
-  /** Whether a pending delivery is due, and so may change without any other sign. */
-  isDue(): boolean {
-    const now = this.#clock.now()
-    // A delivery without a time waits for another one.
-    for (const { dueAt } of this.#known.values()) if (dueAt && dueAt <= now) return true
-    return false
-  }
-
-  /** How long after a sign to look once a second, until every change that it announced is found. */
-  get findAllMs(): number {
-    let pending = 0
-    for (const { dueAt } of this.#known.values()) if (dueAt !== undefined) pending += 1
-    return Math.max(FAR_OVERLAP_MS, 1_000 * TURN_EVERY * Math.ceil(pending / TURN))
-  }
-
   /** The ids of deliveries that have changed since the last look. If it throws, it has recorded nothing. */
   async look(): Promise<string[]> {
-    const overlapMs = (this.#looks + 1) % FAR_EVERY === 0 ? FAR_OVERLAP_MS : OVERLAP_MS
-    const found = await this.#since(this.#newestMs - overlapMs)
+    const isFar = (this.#looks + 1) % FAR_EVERY === 0
+    const found = await this.#since(isFar ? this.#farFromMs - FAR_OVERLAP_MS : this.#newestMs - OVERLAP_MS)
     const settledHere = [...this.#settledHere]
     const ids = [...new Set([...settledHere, ...this.#worthALook()])]
     for (let from = 0; from < ids.length; from += KEYS_A_STATEMENT) {
@@ -88,6 +81,7 @@ export class Changes {
       )
     }
     this.#looks += 1
+    if (isFar) this.#farFromMs = this.#newestMs
     for (const id of settledHere) this.#settledHere.delete(id)
     const changed = this.#changed(found)
     this.#forget()
@@ -140,14 +134,8 @@ export class Changes {
 
   #forget(): void {
     for (const [id, { dueAt }] of this.#known) {
-      const isPast = dueAt === undefined && timeOfId(id) < this.#newestMs - FAR_OVERLAP_MS
+      const isPast = dueAt === undefined && timeOfId(id) < this.#farFromMs - FAR_OVERLAP_MS
       if (isPast || this.#known.size > MOST_KNOWN) this.#known.delete(id)
     }
   }
-}
-
-/** The least UUID of version 7 of this time. */
-export const leastIdAt = (ms: number): string => {
-  const hex = Math.max(0, ms).toString(16).padStart(12, '0')
-  return `${hex.slice(0, 8)}-${hex.slice(8)}-7000-8000-000000000000`
 }

@@ -86,6 +86,7 @@ const targetOf = (field: Field): Target => {
         ...(field.values && { values: field.values }),
       }
     case 'json':
+    case 'part':
       return { kind: 'json' }
     case 'list':
       return {

@@ -68,6 +68,7 @@ export const valuesOf = async (
   switch (field.kind) {
     case 'column':
     case 'json':
+    case 'part':
       return ownValue(field)
     case 'derived': {
       const loaded = await field.load(source, ids(rows))
@@ -111,9 +112,10 @@ export const valuesOf = async (
 }
 
 /** Makes the function that reads a field from its row; made once for many rows. */
-export const ownValue = (field: Extract<Field, { kind: 'column' | 'json' }>): ((row: Row) => Json) => {
+export const ownValue = (field: Extract<Field, { kind: 'column' | 'json' | 'part' }>): ((row: Row) => Json) => {
   const { column } = field
-  const convert = field.kind === 'json' ? fromJson : conversions[field.type]
+  const convert =
+    field.kind === 'json' ? fromJson : field.kind === 'part' ? partOf(field.part) : conversions[field.type]
   if (!convert) return row => (row[column] ?? null) as Json
   return row => {
     const raw = row[column]
@@ -122,6 +124,11 @@ export const ownValue = (field: Extract<Field, { kind: 'column' | 'json' }>): ((
 }
 
 const fromJson = (raw: unknown): Json => JSON.parse(raw as string)
+
+const partOf =
+  (part: string) =>
+  (raw: unknown): Json =>
+    (fromJson(raw) as Record<string, Json>)[part] ?? null
 
 /** Converts a stored value. Text is used as it is. */
 const conversions: Partial<Record<ScalarType, (raw: unknown) => Json>> = {

@@ -43,7 +43,8 @@ export const findByParents = async (
 
 /**
  * The number of visible rows that a selector matches, in total or by the values of the fields `by`, most frequent
- * first. Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE for more than 10,000 groups, QUERY_TOO_COMPLEX.
+ * first; by spans of time (`createdAt:hour`), in their order. Throws `MangoError`: BAD_USER_INPUT, RESULT_TOO_LARGE
+ * for more than 10,000 groups, QUERY_TOO_COMPLEX.
  */
 export const count = async (
   db: Sql,
@@ -55,13 +56,14 @@ export const count = async (
   const names = [...new Set(by)]
   const search = new Search(db, resource, { selector }, visible, options, { unique: 'id', by: names })
   const counts = await search.counts()
-  const compared = counts.map(({ values, count }) => ({
+  const compared = counts.map(({ values, count, startMs = Number.NEGATIVE_INFINITY }) => ({
+    startMs,
     key: Object.fromEntries(names.map((name, index) => [name, values[index]!])),
     values,
     count,
   }))
   return compared
-    .sort((a, b) => b.count - a.count || compare(a.values, b.values))
+    .sort((a, b) => Math.sign(a.startMs - b.startMs) || b.count - a.count || compare(a.values, b.values))
     .map(({ key, count }) => ({ key, count }))
 }
 

@@ -6,8 +6,10 @@ export type Meter = {
   compile(instructions: number): void
   /** Matching or sorting has taken this many more milliseconds. */
   match(ms: number): void
-  /** Matching a row takes long. */
+  /** Matching a row takes long. Throws also where others have their turn: then the row is matched again. */
   look(): void
+  /** What a slow pattern has found in the texts of the present row; undefined where rows are matched at one go. */
+  remember?(): Map<string, boolean>
 }
 
 /** A meter without limits, for callers whose queries are bounded. */

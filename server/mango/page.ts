@@ -1,3 +1,4 @@
+import { isId } from '../../shared/ids.ts'
 import { badQuery, quoted } from './error.ts'
 import type { Resource } from './resource.ts'
 import { typeOf } from './selector.ts'
@@ -36,11 +37,9 @@ const wholeNumber = (value: unknown, name: string, most: number): number | undef
   return value as number
 }
 
-const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
-
 const afterOf = (after: unknown, resource: Resource): string | undefined => {
   if (after === undefined || after === null) return undefined
-  if (typeof after !== 'string' || !UUID.test(after)) {
+  if (typeof after !== 'string' || !isId(after)) {
     throw badQuery(
       'after',
       `must be the id of the last row seen, a UUID, not ${typeof after === 'string' ? quoted(after) : typeOf(after)}`,

@@ -6,8 +6,10 @@ import { type Prefilter, prefilterOf } from './prefilter.ts'
 export const MAX_PATTERN_LENGTH = 1_000
 /** Instructions of the compiled pattern: matching takes at most this many steps a character. */
 export const MAX_PATTERN_SIZE = 2_000
-/** The most steps, about 30 ms, between two checks whether matching may continue. */
-const STEPS_BETWEEN_LOOKS = 500_000
+/** The most steps, about 6 ms, between two checks whether matching may continue. */
+const STEPS_BETWEEN_LOOKS = 100_000
+/** What took more steps is remembered, in case the row is matched again. */
+const STEPS_TO_REMEMBER = 1_000
 
 /** A regular expression (RE2 syntax) that looks for a match anywhere in a text, in time linear in the text's length. */
 export type Pattern = {
@@ -27,14 +29,20 @@ export const compilePattern = (source: string, where: string, meter: Meter = unm
   if (size > MAX_PATTERN_SIZE) {
     throw badQuery(where, `${quoted(source)} is too large with its repetitions expanded; use fewer repetitions`)
   }
+  const remembered = meter.remember?.()
   let steps = 0
   const test = (text: string): boolean => {
-    steps += size * text.length
+    const known = remembered?.get(text)
+    if (known !== undefined) return known
+    const own = size * text.length
+    steps += own
     if (steps > STEPS_BETWEEN_LOOKS) {
-      steps = 0
       meter.look()
+      steps = 0
     }
-    return compiled.test(text)
+    const found = compiled.test(text)
+    if (own > STEPS_TO_REMEMBER) remembered?.set(text, found)
+    return found
   }
   return { source, test, prefilter: prefilterOf(source) }
 }

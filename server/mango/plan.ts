@@ -134,6 +134,7 @@ class Planner {
         return rest.length > 0 ? UNKNOWN : this.#list(node, field, from)
       case 'children':
         return rest.length > 0 ? UNKNOWN : this.#children(node, field, from)
+      case 'part':
       case 'derived':
         return UNKNOWN
       case 'related':

@@ -25,6 +25,8 @@ export type Field =
     }
   /** A text column with an object written by `JSON.stringify`; selectors can use any path in it. */
   | { kind: 'json'; column: string }
+  /** A value of the object in such a column, which may be null: any JSON to selectors, null where it is missing. */
+  | { kind: 'part'; column: string; part: string; text?: true }
   /** A set of scalars in its own table, such as webhook_events(webhook_id, event_type): a sorted list to selectors. */
   | {
       kind: 'list'

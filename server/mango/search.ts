@@ -5,7 +5,8 @@ import type { Fragment } from '../database/fragment.ts'
 import { bind } from './bind.ts'
 import { addNeedsOf, addPath, compareRaw, documentsOf, fromColumn, type Needs, type Row } from './documents.ts'
 import { badQuery, MangoError } from './error.ts'
-import { compare, evaluate, read } from './matcher.ts'
+import { compare, read } from './matcher.ts'
+import { Matching } from './matching.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
 import { alternativesOf, type Join, type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
@@ -16,9 +17,6 @@ import { sourceOf } from './source.ts'
 
 /** The most rows to skip if TypeScript matches or sorts. */
 const MAX_SKIP = 20_000
-/** How long matching may block the process. */
-const LONGEST_HOLD_MS = 10
-const ROWS_BETWEEN_LOOKS = 16
 /** Batches grow, so that an early match is cheap and a full scan needs few statements. */
 const BATCH_SIZES = [500, 5_000]
 /** How many rows are examined first. */
@@ -32,8 +30,8 @@ const MOST_OF_PIECES = 100_000
 type Key = { unique: string; parent?: string; by?: readonly string[] }
 /** `isFirst`: the statement starts at the relation and looks up its own rows. */
 type Joined = Join & { isFirst?: true }
-/** The number of rows with equal values in the counted fields. */
-export type Group = { values: Json[]; count: number }
+/** The number of rows with equal values in the counted fields; `startMs`: the start of their first span of time. */
+export type Group = { values: Json[]; count: number; startMs?: number }
 type Values = Json[]
 type Hit = { row: Row; values: Values }
 
@@ -46,6 +44,7 @@ export class Search {
   readonly #resource: Resource
   readonly #visible: Visible
   readonly #source: Source
+  readonly #matcher: Matching
   readonly #asked: boolean
   readonly #divide: () => Promise<Visible[] | undefined>
   readonly #plan: Plan
@@ -66,7 +65,6 @@ export class Search {
   #parts: Visible[] | undefined
   #statements = 0
   #rowsExamined = 0
-  #yieldedAt = performance.now()
 
   constructor(
     db: Sql,
@@ -82,7 +80,8 @@ export class Search {
     this.#source = sourceOf(db, options)
     this.#asked = options.explain ?? false
     this.#divide = options.parts ?? (async () => undefined)
-    const node = bind(parseSelector(query.selector, this.#source.meter), resource)
+    this.#matcher = new Matching(this.#source.meter)
+    const node = bind(parseSelector(query.selector, this.#matcher), resource)
     const planOf = (node: Node) => plan(node, resource, dialectOf(db), this.#source.visible)
     this.#plan = planOf(node)
     this.#alternatives = alternativesOf(node, resource).map(planOf)
@@ -127,24 +126,43 @@ export class Search {
   async counts(): Promise<Group[]> {
     const groups = await this.#groups()
     if (this.#keys.length === 0 && groups.length === 0) return [{ values: [], count: 0 }]
+    if (this.#keys.some(({ bucket }) => bucket !== undefined)) return this.#folded(groups)
     return groups.map(({ values, count }) => ({
       values: values.map((value, index) => shownValue(this.#keys[index]!, value)),
       count,
     }))
   }
 
+  /** Counts the times of each span together. */
+  #folded(groups: Group[]): Group[] {
+    const first = this.#keys.findIndex(({ bucket }) => bucket !== undefined)
+    const folded = new Map<string, Group>()
+    for (const { values, count } of groups) {
+      const starts = values.map((value, index) => spanOf(this.#keys[index]!, value))
+      const shown = values.map((value, index) => starts[index]?.text ?? shownValue(this.#keys[index]!, value))
+      const group = addTo(folded, shown, count)
+      if (starts[first] !== undefined) group.startMs = starts[first].startMs
+    }
+    if (folded.size > MAX_ROWS) throw tooManyGroups()
+    return [...folded.values()]
+  }
+
   async #groups(): Promise<Group[]> {
     if (this.#plan.where === false) return []
     if (this.#inSql) this.#parts = await this.#divide()
+    if (this.#parts?.length === 0) return []
     return this.#inSql ? this.#groupsInSql() : this.#groupsOf(this.#pass(undefined))
   }
 
   async #groupsInSql(): Promise<Group[]> {
-    const columns = this.#keys.map(({ column }) => column!.sql)
+    const columns = this.#keys.map(({ column, bucket }) =>
+      bucket === undefined ? column!.sql : dialectOf(this.#db).quotient(column!.sql, bucket.spanMs),
+    )
+    const most = this.#keys.some(({ bucket }) => bucket !== undefined) ? MOST_SPANS : MAX_ROWS
     const counted = (visible: Visible): Knex.QueryBuilder => {
       const builder = this.#builder(undefined, visible).clearSelect().select(this.#db.raw('COUNT(*) AS number'))
-      for (const [index, column] of columns.entries()) builder.select(`${column} as mango_by_${index}`)
-      return columns.length > 0 ? builder.groupByRaw(columns.join(', ')).limit(MAX_ROWS + 1) : builder
+      for (const [index, column] of columns.entries()) builder.select(this.#db.raw(`${column} AS mango_by_${index}`))
+      return columns.length > 0 ? builder.groupByRaw(columns.join(', ')).limit(most + 1) : builder
     }
     const parts = this.#parts && this.#fit(this.#parts, [this.#plan]) ? this.#parts : undefined
     const rows = parts
@@ -157,10 +175,13 @@ export class Search {
       : await this.#run(counted(this.#visible))
     const groups = new Map<string, Group>()
     for (const row of rows) {
-      const values = columns.map((_, index) => row[`mango_by_${index}`] as Json)
+      const values = this.#keys.map(({ bucket }, index) => {
+        const value = row[`mango_by_${index}`] as Json
+        return bucket === undefined || value === null ? value : Number(value) * bucket.spanMs
+      })
       addTo(groups, values, Number(row.number))
     }
-    if (groups.size > MAX_ROWS) throw tooManyGroups()
+    if (groups.size > most) throw tooManyGroups()
     return [...groups.values()]
   }
 
@@ -168,12 +189,15 @@ export class Search {
     const groups = new Map<string, Group>()
     for await (const rows of batches) {
       for (const { values } of await this.#matching(rows)) {
-        addTo(groups, values, 1)
+        addTo(groups, values.map(this.#spanStart), 1)
       }
       if (groups.size > MAX_ROWS) throw tooManyGroups()
     }
     return [...groups.values()]
   }
+
+  /** Of a counted time only its span is kept. */
+  readonly #spanStart = (value: Json, index: number): Json => spanOf(this.#keys[index]!, value)?.startMs ?? value
 
   async byParent(ids: string[]): Promise<Map<string, Row[]>> {
     const start = await this.#start()
@@ -500,24 +524,17 @@ export class Search {
   /** The rows that match the residual conditions, with their sort values. */
   async #matching(rows: Row[]): Promise<Hit[]> {
     const { residual } = this.#plan
-    const { meter } = this.#source
     const documents =
       this.#needs.size === 0 ? undefined : await documentsOf(this.#source, this.#resource, rows, this.#needs)
     const hits: Hit[] = []
-    meter.match(0)
-    let workedSince = performance.now()
+    this.#matcher.begin()
     for (const [index, row] of rows.entries()) {
-      if (index % ROWS_BETWEEN_LOOKS === 0 && performance.now() - this.#yieldedAt > LONGEST_HOLD_MS) {
-        meter.match(performance.now() - workedSince)
-        await new Promise(resolve => setImmediate(resolve))
-        workedSince = performance.now()
-        this.#yieldedAt = workedSince
-      }
       const document = documents?.[index] ?? null
-      if (residual === undefined || evaluate(residual, document))
-        hits.push({ row, values: this.#values(row, document) })
+      let isHit = residual === undefined || this.#matcher.row(residual, document)
+      if (typeof isHit !== 'boolean') isHit = await isHit
+      if (isHit) hits.push({ row, values: this.#values(row, document) })
     }
-    meter.match(performance.now() - workedSince)
+    this.#matcher.end()
     return hits
   }
 
@@ -579,11 +596,22 @@ export class Search {
   }
 }
 
-const addTo = (groups: Map<string, Group>, values: Json[], count: number): void => {
+/** The most spans of time, with the other fields, that are folded into buckets. */
+const MOST_SPANS = 100_000
+
+/** The span of time of a value in a counted field: epoch milliseconds as stored, ISO 8601 as computed. */
+const spanOf = ({ bucket }: SortKey, value: Json): { startMs: number; text: string } | undefined =>
+  bucket === undefined || value === null
+    ? undefined
+    : bucket.of(typeof value === 'string' ? Date.parse(value) : Number(value))
+
+/** Returns the group that the rows were added to. */
+const addTo = (groups: Map<string, Group>, values: Json[], count: number): Group => {
   const key = JSON.stringify(values)
   const group = groups.get(key) ?? { values, count: 0 }
   group.count += count
   groups.set(key, group)
+  return group
 }
 
 const fragmentOf = (builder: Knex.QueryBuilder): Fragment => {

@@ -3,6 +3,7 @@ import { type Target, targetAt, timeOrDate } from './bind.ts'
 import { badQuery, quoted } from './error.ts'
 import type { Resource, ScalarType } from './resource.ts'
 import { checkSize, isObject, type Json, json, splitPath, typeOf } from './selector.ts'
+import { type Bucket, bucketOf, splitBucket } from './time-buckets.ts'
 
 export type Direction = 'asc' | 'desc'
 
@@ -15,6 +16,8 @@ export type SortKey = {
   direction: Direction
   column: SortColumn | undefined
   type: ScalarType | 'list' | undefined
+  /** Only in counts: the spans of time that are counted together. */
+  bucket?: Bucket
 }
 
 export type SortColumn = {
@@ -61,11 +64,24 @@ export const parseKeys = (
   return items.map((item, index) => {
     const at = `${of}[${index}]`
     const { name, direction } = nameAndDirection(item, at)
-    const path = splitPath(name, at)
+    const bucket = of === 'by' ? bucketAt(resource, name, at) : undefined
+    const path = splitPath(bucket?.field ?? name, at)
     const target = targetAt({ kind: 'object', resource }, path, at)
     if (!isSortable(target)) throw badQuery(at, `${quoted(name)} is an object; name one of its fields`)
-    return { path, direction, column: columnOf(resource, path, index, columnAt), type: typeAt(target) }
+    const key = { path, direction, column: columnOf(resource, path, index, columnAt), type: typeAt(target) }
+    return bucket === undefined ? key : { ...key, bucket: bucket.bucket }
   })
+}
+
+/** The span of time in a name such as `createdAt:hour`; undefined for other names, such as paths into JSON. */
+const bucketAt = (resource: Resource, name: string, at: string): { field: string; bucket: Bucket } | undefined => {
+  const split = splitBucket(name)
+  if (split === undefined) return undefined
+  const { field, unit, zone } = split
+  const target = targetAt({ kind: 'object', resource }, splitPath(field, at), at)
+  if (target.kind === 'json') return undefined
+  if (target.kind !== 'scalar' || target.type !== 'time') throw badQuery(at, `${quoted(field)} is no time`)
+  return { field, bucket: bucketOf(unit, zone, at) }
 }
 
 /** A key that is a non-null column of the table. */

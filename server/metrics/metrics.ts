@@ -98,6 +98,12 @@ export const createMetrics = () => {
     labelNames: ['step'],
     registers,
   })
+  const healings = new Counter({
+    name: 'tidings_webhook_healings_total',
+    help: 'Of webhooks that heal themselves: pings answered with 200, pings not so answered, and webhooks recovered.',
+    labelNames: ['what'],
+    registers,
+  })
   const doneAt = new Map<string, number>()
   new Gauge({
     name: 'tidings_scheduler_step_age_seconds',
@@ -126,6 +132,17 @@ export const createMetrics = () => {
         },
       })
     },
+    /** Counts the clients that wait for deliveries from now on. */
+    watchWaits(count: () => number): void {
+      new Gauge({
+        name: 'tidings_pull_clients_waiting',
+        help: 'Clients that wait in takeDeliveries at present.',
+        registers,
+        collect() {
+          this.set(count())
+        },
+      })
+    },
     /** The observer of deliveries. */
     delivery: {
       attempted({ job, startedAt, durationMs, result, outcome }) {
@@ -144,6 +161,7 @@ export const createMetrics = () => {
       requests.inc({ operation, code, reason })
       requestDuration.observe({ operation }, durationMs / 1000)
     },
+    healing: (what: 'answered' | 'unanswered' | 'recovered'): void => healings.inc({ what }),
     stepDone(step: string, isDone: boolean): void {
       if (isDone) doneAt.set(step, performance.now())
       else stepFailures.inc({ step })

@@ -1,4 +1,4 @@
-import type { GraphqlRequest, Outcomes } from '../graphql/request.ts'
+import type { GraphqlRequest } from '../graphql/request.ts'
 
 // The messages between the server's process and its readers. Long bodies have a pipe of their own: a message is copied
 // several times on its way, and blocks its receiver until all of it is read.
@@ -8,11 +8,8 @@ export const BODIES_FD = 4
 
 export type ToReader =
   | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number }
-  /**
-   * `now`: the time of the request, epoch milliseconds. `patienceMs` is the longest wait for the database. `made`: the
-   * results of the fields of a finished mutation.
-   */
-  | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number; made: Outcomes | undefined }
+  /** `now`: the time of the request, epoch milliseconds. `patienceMs` is the longest wait for the database. */
+  | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number }
   /** The answer of a request is not wanted any more, or not now. */
   | { kind: 'gone'; id: number }
 
@@ -33,5 +30,7 @@ export type FromReader =
       /** The operation's name. */
       operation: string | undefined
     }
+  /** The request has patterns that may take long. */
+  | { kind: 'heavy'; id: number }
   /** The request is a mutation with a valid document. */
   | { kind: 'mutation'; id: number }

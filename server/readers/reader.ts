@@ -3,7 +3,7 @@ import { connectToRead, type Database } from '../database/connect.ts'
 import { dialectNamed } from '../database/dialect.ts'
 import { answerGraphql, NOT_HERE } from '../graphql/answer.ts'
 import { BUDGET, Budget } from '../graphql/budget.ts'
-import type { Service } from '../graphql/context.ts'
+import { createQueryContext, type QueryService } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { nameOfOperation } from '../graphql/operation-name.ts'
 import { type GraphqlAnswer, hungUp } from '../graphql/request.ts'
@@ -68,25 +68,25 @@ const start = (message: Start): void => {
   const idle: Session[] = []
   const running = new Map<number, AbortController>()
 
-  const answer = async ({ id, request, now, patienceMs, made }: Ask): Promise<void> => {
+  const answer = async ({ id, request, now, patienceMs }: Ask): Promise<void> => {
     const budget = budgetOf(request)
+    budget.onHeavy = () => tell({ kind: 'heavy', id })
     const gone = new AbortController()
     running.set(id, gone)
     const session = idle.pop() ?? openSession(message)
     session.budget = budget
     let asked: string | undefined
-    // The part of the service that queries need.
-    const service = { database: session.database, tools: { clock: { now: () => now } } } as unknown as Service
-    const answering = { schema, service, log, documents, budget, gone: gone.signal }
+    const service: QueryService = { database: session.database, tools: { clock: { now: () => now } } }
+    const answering = { schema, log, documents, budget, gone: gone.signal }
     const answered: (GraphqlAnswer & { codes: Set<unknown> }) | undefined = request.task
-      ? await answerTask(request, request.task, answering)
+      ? await answerTask(request, request.task, { ...answering, service })
       : await answerGraphql(request, {
           ...answering,
           giveUpAt: performance.now() + patienceMs,
-          made,
+          contextOf: () => createQueryContext(service, request.token, request.requestId, budget),
           async admit({ operation }) {
             asked = operation && nameOfOperation(operation)
-            return !made && operation?.operation === 'mutation' && request.method === 'POST' ? NOT_HERE : {}
+            return operation?.operation === 'mutation' && request.method === 'POST' ? NOT_HERE : {}
           },
         })
     running.delete(id)

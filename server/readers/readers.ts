@@ -1,34 +1,25 @@
-import { type ChildProcess, fork } from 'node:child_process'
-import { getCompileCacheDir } from 'node:module'
-import type { Socket } from 'node:net'
-import { availableParallelism, setPriority } from 'node:os'
-import { dirname, extname } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Database } from '../database/connect.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import { BUDGET, overspent } from '../graphql/budget.ts'
-import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Outcomes } from '../graphql/request.ts'
+import { type GraphqlAnswer, type GraphqlRequest, hungUp } from '../graphql/request.ts'
 import type { Log } from '../log.ts'
-import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
+import { Mode } from '../mode.ts'
+import { Turns } from '../turns.ts'
+import { type Ending, HEAP_MB, ReaderProcess } from './child.ts'
+import type { FromReader } from './messages.ts'
+import { hasNoneLight, MOST_LONG_A_TOKEN, MOST_READERS, mayBegin, mayHaveMore, mayStay, type Share } from './shares.ts'
 
-/** More than one, so that one is left if another is blocked. */
-const MOST_READERS = availableParallelism() < 4 ? 2 : 4
 /** Requests that a reader runs at once: statements run in a database server, or in the reader itself on SQLite. */
 const PLACES = { embedded: 1, server: 4 }
-/** Megabytes of a reader's heap: of what lives long, and of each of the three parts for what is new. */
-const OLD_MB = 104
-const NEW_MB = 8
-const HEAP_MB = OLD_MB + 3 * NEW_MB
 /** A reader that has not ended a request this long after its limit is blocked, and is killed. */
 const HELD_MS = 2_000
+/** The same for a query that is put back: others wait for the reader. */
+const PUT_BACK_MS = 250
 /** A query that has run for so long is long. */
 const LONG_MS = 250
-/** Long queries at once of one token, and in all: its others, and those of others, still find places. */
-const MOST_LONG_A_TOKEN = MOST_READERS / 2
-const mostLong = (places: number): number => Math.max(MOST_READERS, (places * MOST_READERS) / 2)
-/** After one token had more of them, it has no more queries of any kind than that at once, for so long. */
-const CROWDED_MS = 10_000
+/** After one token had a long query, its queries count as heavy for so long; after more of them, as crowded. */
+const HEAVY_MS = 10_000
 /** How long a request waits for a busy reader before another reader is started. */
 const WORTH_A_READER_MS = 100
 /** The code of an answer that was not wanted any more. */
@@ -50,341 +41,323 @@ export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & {
 
 type Told = ReaderAnswer | 'mutation' | Error
 
+/** When a request was made, how long it may wait, and whether its client still waits. */
+export type Terms = { now: number; giveUpAt: number; gone: AbortSignal }
+
 /**
- * When a request was made, how long it may wait, and whether its client still waits; for a finished mutation, the
- * results of its fields.
+ * `waiting`: for a place. `running`: in a reader. `put back`: its reader was told to end it, and it will wait again.
+ * `over`: its reader was told to end it for good.
  */
-export type Terms = { now: number; giveUpAt: number; gone: AbortSignal; made?: Outcomes | undefined }
+type JobMode = 'waiting' | 'running' | 'put back' | 'over' | 'settled'
 
-type Job = Terms & {
-  id: number
-  request: GraphqlRequest
+/** One request that a reader answers. */
+class Job {
+  readonly id: number
+  readonly request: GraphqlRequest
+  readonly terms: Terms
+  readonly askedAt = performance.now()
+  readonly told = Promise.withResolvers<Told>()
+  readonly mode = new Mode<JobMode>('waiting', {
+    waiting: ['running', 'settled'],
+    running: ['waiting', 'put back', 'over', 'settled'],
+    'put back': ['waiting', 'over', 'settled'],
+    over: ['settled'],
+    settled: [],
+  })
   /** How often its reader ended while it ran. */
-  ended: number
-  isOver: boolean
-  isLong: boolean
-  /** Its reader has been told to end it, and it will be run again. */
-  isPutBack: boolean
-  askedAt: number
-  timer?: NodeJS.Timeout
-  longTimer?: NodeJS.Timeout
-  settle(told: Told): void
+  ended = 0
+  isLong = false
+  /** Ends its reader if that is held. */
+  timer: NodeJS.Timeout | undefined
+  longTimer: NodeJS.Timeout | undefined
+
+  constructor(id: number, request: GraphqlRequest, terms: Terms) {
+    this.id = id
+    this.request = request
+    this.terms = terms
+  }
+
+  get tokenId(): string {
+    return this.request.token.id
+  }
+
+  get weight(): number {
+    return this.request.body.length + BESIDE_BODY
+  }
+
+  settle(told: Told): void {
+    this.mode.enter('settled')
+    this.told.resolve(told)
+  }
+
+  leave(): void {
+    clearTimeout(this.timer)
+    clearTimeout(this.longTimer)
+  }
 }
 
-type Reader = {
-  process: ChildProcess
-  isReady: boolean
-  running: Map<number, Job>
-  connectionIds: Set<number>
-  /** Resolves when the bodies announced so far have come. */
-  bodyReceived: Promise<unknown>
-}
+type Reader = { process: ReaderProcess; running: Map<number, Job>; connectionIds: Set<number> }
 
-export type Readers = {
+/** Starts processes that answer queries, as they are needed. */
+export class Readers {
+  readonly #databaseUrl: string
+  readonly #database: Database
+  readonly #log: Log
+  readonly #places: number
+  readonly #readers = new Set<Reader>()
+  readonly #waiting = new Turns<Job>()
+  /** By token. */
+  readonly #heavyUntil = new Map<string, number>()
+  readonly #crowdedUntil = new Map<string, number>()
+  #lastId = 0
+  #isStopping = false
+  #startAfter = 0
+
+  constructor(databaseUrl: string, database: Database, log: Log) {
+    this.#databaseUrl = databaseUrl
+    this.#database = database
+    this.#log = log
+    this.#places = database.dialect.isEmbedded ? PLACES.embedded : PLACES.server
+  }
+
   /**
    * Answers a query in another process, so that it blocks nobody here. Resolves to 'mutation' for a valid mutation,
    * which has to be made here. Throws UNAVAILABLE if no reader had a place in time, or the error that ended the query.
    */
-  ask(request: GraphqlRequest, terms: Terms): Promise<ReaderAnswer | 'mutation'>
+  async ask(request: GraphqlRequest, terms: Terms): Promise<ReaderAnswer | 'mutation'> {
+    this.#lastId += 1
+    const job = new Job(this.#lastId, request, terms)
+    if (terms.gone.aborted) throw hungUp()
+    if (this.#isTooMuch(job)) throw noPlace()
+    terms.gone.addEventListener('abort', () => this.#forget(job), { once: true })
+    this.#waiting.add(job.tokenId, job)
+    this.#dispatch()
+    const late = setTimeout(() => this.#giveUp(job, noPlace()), terms.giveUpAt - performance.now())
+    const told = await job.told.promise
+    clearTimeout(late)
+    if (told instanceof Error) throw told
+    return told
+  }
+
   /** Starts the first reader soon, so that no query has to wait for it. */
-  warm(): void
-  stop(): void
-}
+  warm(): void {
+    const startFirst = () => {
+      if (!this.#isStopping && this.#readers.size === 0) this.#startReader()
+    }
+    setTimeout(startFirst, WARM_MS).unref()
+  }
 
-/** Starts processes that answer queries, as they are needed. */
-export const createReaders = (databaseUrl: string, { knex, dialect }: Database, log: Log): Readers => {
-  const places = dialect.isEmbedded ? PLACES.embedded : PLACES.server
-  const readers = new Set<Reader>()
-  const waiting: Job[] = []
-  /** By token. */
-  const crowdedUntil = new Map<string, number>()
-  let lastId = 0
-  let isStopping = false
-  let startAfter = 0
+  stop(): void {
+    this.#isStopping = true
+    for (const { process } of this.#readers) process.kill()
+  }
 
-  const startReader = (): void => {
-    const child = fork(fileURLToPath(new URL(`./reader${extname(import.meta.url)}`, import.meta.url)), {
-      env: { ...process.env, ...compileCache() },
-      execArgv: [
-        `--max-old-space-size=${OLD_MB}`,
-        // V8's own choice is 64 MB, which garbage fills before it is collected.
-        `--max-semi-space-size=${NEW_MB}`,
-        // A query that makes much garbage would keep a core busy for each thread that collects it.
-        '--single-threaded-gc',
-        '--disable-warning=ExperimentalWarning',
-      ],
-      serialization: 'advanced',
-      // Standard output belongs to a command's output.
-      stdio: ['ignore', 'ignore', 'inherit', 'ipc', 'pipe'],
-    })
+  #startReader(): void {
+    const { dialect } = this.#database
+    const given = { databaseUrl: this.#databaseUrl, engine: dialect.name, logLevel: this.#log.level }
     const reader: Reader = {
-      process: child,
-      isReady: false,
+      process: new ReaderProcess(
+        { ...given, places: this.#places },
+        {
+          ready: () => this.#dispatch(),
+          message: message => this.#heard(reader, message),
+          failed: error => this.#log.error({ err: error }, 'a reader failed'),
+          ended: how => this.#ended(reader, how),
+        },
+      ),
       running: new Map(),
       connectionIds: new Set(),
-      bodyReceived: Promise.resolve(),
     }
-    yieldToOthers(child)
-    child.unref()
-    child.channel?.unref()
-    bodiesOf(child)
-      .on('error', () => {})
-      .unref()
-    readers.add(reader)
-    child.on('error', error => log.error({ err: error }, 'a reader failed'))
-    child.on('message', (message: FromReader) => heard(reader, message))
-    child.on('exit', (_code, signal) => ended(reader, signal === 'SIGKILL'))
-    send(reader, { kind: 'start', databaseUrl, engine: dialect.name, logLevel: log.level, places })
+    this.#readers.add(reader)
   }
 
-  // The process may have ended already; its exit event follows.
-  const send = ({ process }: Reader, message: ToReader): void => void process.send(message, () => {})
-
-  /** Closes the connections of a reader with their running statements; ignores those already closed. */
-  const end = (reader: Reader, connectionIds: Iterable<number>): void => {
-    for (const connectionId of connectionIds) {
-      reader.connectionIds.delete(connectionId)
-      knex.raw(`KILL ${connectionId}`).catch(error => log.debug({ err: error }, 'a connection was not ended'))
-    }
-  }
-
-  const heard = (reader: Reader, message: FromReader): void => {
-    if (message.kind === 'ready') {
-      reader.isReady = true
-    } else if (message.kind === 'connection') {
+  #heard(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
+    if (message.kind === 'connection') {
       if (message.before !== undefined) reader.connectionIds.delete(message.before)
       reader.connectionIds.add(message.connectionId)
     } else if (message.kind === 'end') {
-      end(reader, [message.connectionId])
+      this.#endConnections(reader, [message.connectionId])
+    } else if (message.kind === 'heavy') {
+      const job = reader.running.get(message.id)
+      if (job) this.#becomesLong(reader, job)
     } else if (message.kind === 'mutation') {
       const job = reader.running.get(message.id)!
-      left(reader, job)
+      this.#left(reader, job)
       job.settle('mutation')
-    } else {
-      return void answered(reader, message)
-    }
-    dispatch()
+      this.#dispatch()
+    } else void this.#answered(reader, message)
   }
 
-  const answered = async (reader: Reader, message: Extract<FromReader, { kind: 'answer' }>): Promise<void> => {
+  /** Closes connections of a reader with their running statements; ignores those already closed. */
+  #endConnections(reader: Reader, connectionIds: Iterable<number>): void {
+    for (const connectionId of connectionIds) {
+      reader.connectionIds.delete(connectionId)
+      const ended = this.#database.knex.raw(`KILL ${connectionId}`)
+      ended.catch(error => this.#log.debug({ err: error }, 'a connection was not ended'))
+    }
+  }
+
+  async #answered(reader: Reader, message: Extract<FromReader, { kind: 'answer' }>): Promise<void> {
     const { id, body, status, headers, codes, operation } = message
     const job = reader.running.get(id)!
-    const whole = typeof body === 'number' ? await receive(reader, body) : [body]
+    const whole = typeof body === 'number' ? await reader.process.receive(body) : [body]
     // The reader may have ended meanwhile, and another have the job.
     if (reader.running.get(id) !== job) return
-    left(reader, job)
-    if (job.isPutBack && codes.has(HUNG_UP)) waitAgain(job)
+    this.#left(reader, job)
+    if (job.mode.now === 'put back' && codes.has(HUNG_UP)) this.#waitAgain(job)
     else job.settle({ status, headers, codes, operation, body: whole })
-    dispatch()
+    this.#dispatch()
   }
 
-  const left = (reader: Reader, job: Job): void => {
+  #left(reader: Reader, job: Job): void {
     reader.running.delete(job.id)
-    clearTimeout(job.timer)
-    clearTimeout(job.longTimer)
+    job.leave()
+    if (job.isLong) this.#isHeavyFor(job, this.#heavyUntil)
   }
 
-  const waitAgain = (job: Job): void => {
-    job.isPutBack = false
-    if (job.gone.aborted) job.settle(hungUp())
-    else if (performance.now() > job.giveUpAt) job.settle(noPlace())
+  #waitAgain(job: Job): void {
+    const { gone, giveUpAt } = job.terms
+    if (gone.aborted) job.settle(hungUp())
+    else if (performance.now() > giveUpAt) job.settle(noPlace())
     else {
-      waiting.push(job)
-      waiting.sort((a, b) => a.askedAt - b.askedAt)
+      job.mode.enter('waiting')
+      this.#waiting.add(job.tokenId, job)
     }
   }
 
-  /** @param isKilled from outside; a process whose heap is full ends itself */
-  const ended = (reader: Reader, isKilled: boolean): void => {
-    readers.delete(reader)
-    if (isStopping) return
-    end(reader, reader.connectionIds)
-    if (!reader.isReady) startAfter = performance.now() + RESTART_MS
-    const requestIds = [...reader.running.values()].map(({ request }) => request.requestId)
-    if (requestIds.length > 0) log.warn({ requestIds }, 'a reader was ended in the middle of its work')
+  #ended(reader: Reader, { isKilled, wasReady, said }: Ending): void {
+    this.#readers.delete(reader)
+    if (this.#isStopping) return
+    this.#endConnections(reader, reader.connectionIds)
     const jobs = [...reader.running.values()]
+    if (!wasReady) this.#startAfter = performance.now() + RESTART_MS
+    const requestIds = jobs.map(({ request }) => request.requestId)
+    said.then(said => {
+      if (requestIds.length > 0) this.#log.warn({ requestIds, said }, 'a reader was ended in the middle of its work')
+      else if (said !== undefined) this.#log.warn({ said }, 'a reader has ended')
+    })
+    const isKnownWhy = jobs.some(({ mode }) => mode.now === 'over' || mode.now === 'put back')
     for (const job of jobs) {
-      left(reader, job)
-      job.ended += 1
+      this.#left(reader, job)
       // If it is not known which request ended the reader, each is tried once more, alone.
-      if (job.isOver) job.settle(job.gone.aborted ? hungUp() : overspent('timeMs'))
-      else if (job.ended > 1 || (jobs.length === 1 && !isKilled)) job.settle(outOfMemory())
-      else waitAgain(job)
+      if (!isKnownWhy) job.ended += 1
+      if (job.mode.now === 'over') job.settle(job.terms.gone.aborted ? hungUp() : overspent('timeMs'))
+      else if (job.ended > 1 || (job.ended === 1 && jobs.length === 1 && !isKilled)) job.settle(outOfMemory())
+      else this.#waitAgain(job)
     }
-    dispatch()
+    this.#dispatch()
   }
 
-  const isAlone = ({ running }: Reader): boolean => [...running.values()].some(job => job.ended > 0)
-
-  const roomFor = (job: Job): Reader | undefined => {
-    const most = job.ended > 0 ? 1 : places
-    const free = [...readers].filter(reader => reader.isReady && reader.running.size < most && !isAlone(reader))
-    return free.sort((a, b) => a.running.size - b.running.size)[0]
-  }
-
-  const allRunning = (): Job[] => [...readers].flatMap(({ running }) => [...running.values()])
-
-  const isOf =
-    ({ request }: Job) =>
-    (other: Job): boolean =>
-      other.request.token.id === request.token.id
-
-  const isCrowded = ({ request: { token } }: Job): boolean => performance.now() < (crowdedUntil.get(token.id) ?? 0)
-
-  /** One token gets at most half of the places. What a mutation has made does not wait for its long queries. */
-  const mayHaveMore = (job: Job): boolean => {
-    const most = isCrowded(job) && !job.made ? MOST_LONG_A_TOKEN : (places * MOST_READERS) / 2
-    const running = allRunning()
-    if (job.isLong && running.filter(({ isLong }) => isLong).length >= mostLong(places)) return false
-    return running.filter(isOf(job)).length < most
-  }
-
-  /** Puts back a query that has become one long query too many: it runs again when another one has ended. */
-  const becomesLong = (reader: Reader, job: Job): void => {
-    const others = allRunning().filter(({ isLong }) => isLong)
-    const isTokensOwn = others.filter(isOf(job)).length >= MOST_LONG_A_TOKEN
-    job.isLong = true
-    if (isTokensOwn) crowd(job)
-    if (!isTokensOwn && others.length < mostLong(places)) return
-    job.isPutBack = true
-    send(reader, { kind: 'gone', id: job.id })
-  }
-
-  const crowd = ({ request: { token } }: Job): void => {
+  #shareOf(job: Job): Share {
     const now = performance.now()
-    for (const [id, until] of crowdedUntil) if (until < now) crowdedUntil.delete(id)
-    crowdedUntil.set(token.id, now + CROWDED_MS)
-  }
-
-  const dispatch = (): void => {
-    if (isStopping) return
-    for (const job of [...waiting]) {
-      const reader = mayHaveMore(job) ? roomFor(job) : undefined
-      if (!reader) continue
-      waiting.splice(waiting.indexOf(job), 1)
-      run(reader, job)
+    const isSuspect = job.ended > 0
+    return {
+      tokenId: job.tokenId,
+      isHeavy: job.isLong || isSuspect || now < (this.#heavyUntil.get(job.tokenId) ?? 0),
+      isSuspect,
+      isCrowded: now < (this.#crowdedUntil.get(job.tokenId) ?? 0),
     }
-    if (![...readers].every(({ isReady }) => isReady) || readers.size >= MOST_READERS) return
-    const first = waiting.find(mayHaveMore)
-    if (!first) return
-    const startAt = readers.size === 0 ? startAfter : Math.max(startAfter, first.askedAt + WORTH_A_READER_MS)
-    if (performance.now() >= startAt) startReader()
-    else setTimeout(dispatch, startAt - performance.now() + 1).unref()
   }
 
-  const run = (reader: Reader, job: Job): void => {
+  get #ready(): Reader[] {
+    return [...this.#readers].filter(({ process }) => process.isReady)
+  }
+
+  #running(readers: readonly Reader[]): Share[][] {
+    return readers.map(({ running }) => [...running.values()].map(job => this.#shareOf(job)))
+  }
+
+  #dispatch(): void {
+    if (this.#isStopping) return
+    let hasBegun = true
+    while (hasBegun) hasBegun = this.#beginOne()
+    const ready = this.#ready
+    if (ready.length < this.#readers.size || this.#readers.size >= MOST_READERS) return
+    const running = this.#running(ready)
+    const isLimited = (job: Job) => !mayHaveMore(this.#shareOf(job), running, this.#places)
+    const first = [...this.#waiting].filter(job => !isLimited(job)).sort((a, b) => a.askedAt - b.askedAt)[0]
+    const isNoneLight = hasNoneLight(running)
+    if (!first && (ready.length === 0 || !isNoneLight)) return
+    const startAt = Math.max(this.#startAfter, first && !isNoneLight ? first.askedAt + WORTH_A_READER_MS : 0)
+    if (performance.now() >= startAt) this.#startReader()
+    else setTimeout(() => this.#dispatch(), startAt - performance.now() + 1).unref()
+  }
+
+  /** Begins one waiting query, in the reader with the most places. Returns whether it has. */
+  #beginOne(): boolean {
+    const ready = this.#ready.sort((a, b) => a.running.size - b.running.size)
+    const running = this.#running(ready)
+    for (const [index, reader] of ready.entries()) {
+      const job = this.#waiting.take(job => mayBegin(this.#shareOf(job), index, running, this.#places))
+      if (!job) continue
+      this.#run(reader, job)
+      return true
+    }
+    return false
+  }
+
+  #run(reader: Reader, job: Job): void {
+    job.mode.enter('running')
     reader.running.set(job.id, job)
-    job.timer = endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
-    if (!job.isLong) job.longTimer = setTimeout(becomesLong, LONG_MS, reader, job)
-    const { id, request, now, giveUpAt, made } = job
-    send(reader, { kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now(), made })
+    this.#endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
+    if (!job.isLong) job.longTimer = setTimeout(() => this.#becomesLong(reader, job), LONG_MS)
+    const { id, request } = job
+    const { now, giveUpAt } = job.terms
+    reader.process.send({ kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now() })
   }
 
-  const endIfHeld = ({ process }: Reader, job: Job, afterMs: number): NodeJS.Timeout => {
+  #endIfHeld(reader: Reader, job: Job, afterMs: number): void {
     clearTimeout(job.timer)
-    return setTimeout(() => {
-      job.isOver = true
-      process.kill('SIGKILL')
+    job.timer = setTimeout(() => {
+      if (job.mode.now === 'running') job.mode.enter('over')
+      reader.process.kill()
     }, afterMs)
   }
 
+  /** A query that has become one long query too many is put back: it runs again when another one has ended. */
+  #becomesLong(reader: Reader, job: Job): void {
+    if (job.isLong || job.mode.now !== 'running') return
+    const ready = this.#ready
+    const own = ready.flatMap(({ running }) => [...running.values()]).filter(({ tokenId }) => tokenId === job.tokenId)
+    const isTokensOwn = own.filter(({ isLong }) => isLong).length >= MOST_LONG_A_TOKEN
+    job.isLong = true
+    this.#isHeavyFor(job, this.#heavyUntil)
+    if (isTokensOwn) this.#isHeavyFor(job, this.#crowdedUntil)
+    if (isTokensOwn || !mayStay(ready.indexOf(reader), this.#running(ready), this.#places)) this.#putBack(reader, job)
+    else this.#dispatch()
+  }
+
+  #putBack(reader: Reader, job: Job): void {
+    job.mode.enter('put back')
+    reader.process.send({ kind: 'gone', id: job.id })
+    this.#endIfHeld(reader, job, PUT_BACK_MS)
+  }
+
+  #isHeavyFor({ tokenId }: Job, until: Map<string, number>): void {
+    const now = performance.now()
+    for (const [id, then] of until) if (then < now) until.delete(id)
+    until.set(tokenId, now + HEAVY_MS)
+  }
+
   /** Ends a waiting job; returns whether it was waiting. */
-  const giveUp = (job: Job, reason: Error): boolean => {
-    const index = waiting.indexOf(job)
-    if (index < 0) return false
-    waiting.splice(index, 1)
-    job.settle(reason)
-    return true
+  #giveUp(job: Job, reason: Error): boolean {
+    const wasWaiting = this.#waiting.delete(job.tokenId, job)
+    if (wasWaiting) job.settle(reason)
+    return wasWaiting
   }
 
-  const forget = (job: Job): void => {
-    if (giveUp(job, hungUp())) return
-    const reader = [...readers].find(({ running }) => running.get(job.id) === job)
+  #forget(job: Job): void {
+    if (this.#giveUp(job, hungUp())) return
+    const reader = [...this.#readers].find(({ running }) => running.get(job.id) === job)
     if (!reader) return
-    send(reader, { kind: 'gone', id: job.id })
-    job.timer = endIfHeld(reader, job, HELD_MS)
+    if (job.mode.now !== 'over') job.mode.enter('over')
+    reader.process.send({ kind: 'gone', id: job.id })
+    this.#endIfHeld(reader, job, HELD_MS)
   }
 
-  const isTooMuch = (job: Job): boolean => {
-    const weight = (jobs: Job[]) => jobs.reduce((sum, { request }) => sum + request.body.length + BESIDE_BODY, 0)
-    return weight(waiting) > MOST_WAITING || weight(waiting.filter(isOf(job))) > MOST_WAITING / 2
-  }
-
-  return {
-    async ask(request, terms) {
-      const settled = Promise.withResolvers<Told>()
-      lastId += 1
-      const job: Job = {
-        ...terms,
-        id: lastId,
-        request,
-        ended: 0,
-        isOver: false,
-        isLong: false,
-        isPutBack: false,
-        settle: settled.resolve,
-        askedAt: performance.now(),
-      }
-      if (job.gone.aborted) throw hungUp()
-      if (isTooMuch(job)) throw noPlace()
-      job.gone.addEventListener('abort', () => forget(job), { once: true })
-      waiting.push(job)
-      dispatch()
-      const late = setTimeout(() => giveUp(job, noPlace()), job.giveUpAt - performance.now())
-      const told = await settled.promise
-      clearTimeout(late)
-      if (told instanceof Error) throw told
-      return told
-    },
-    warm() {
-      const startFirst = () => {
-        if (!isStopping && readers.size === 0) startReader()
-      }
-      setTimeout(startFirst, WARM_MS).unref()
-    },
-    stop() {
-      isStopping = true
-      for (const { process } of readers) process.kill('SIGKILL')
-    },
-  }
-}
-
-const bodiesOf = ({ stdio }: ChildProcess): Socket => stdio[BODIES_FD] as Socket
-
-/** Bodies come in the order in which they were announced. Never resolves if the reader ends before. */
-const receive = (reader: Reader, bytes: number): Promise<Uint8Array[]> => {
-  const received = reader.bodyReceived.then(() => readParts(bodiesOf(reader.process), bytes))
-  reader.bodyReceived = received
-  return received
-}
-
-const readParts = async (pipe: Socket, bytes: number): Promise<Uint8Array[]> => {
-  const parts: Uint8Array[] = []
-  for (let left = bytes; left > 0; ) {
-    const part: Buffer | null = pipe.read(Math.min(left, pipe.readableLength))
-    if (part) {
-      parts.push(part)
-      left -= part.length
-    } else await new Promise(resolve => pipe.once('readable', resolve))
-  }
-  return parts
-}
-
-/** The compile cache of this process, with which a reader starts in half the time. */
-const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
-  const folder = getCompileCacheDir()
-  // Node appends a folder for its version.
-  return folder === undefined ? {} : { NODE_COMPILE_CACHE: dirname(folder) }
-}
-
-/** A lower priority, so that deliveries come first when CPU is scarce. */
-const NICENESS = 10
-
-const yieldToOthers = ({ pid }: ChildProcess): void => {
-  try {
-    if (pid !== undefined) setPriority(pid, NICENESS)
-  } catch {
-    // The process has already ended.
+  #isTooMuch({ tokenId }: Job): boolean {
+    const weight = (jobs: Iterable<Job>) => [...jobs].reduce((sum, { weight }) => sum + weight, 0)
+    return weight(this.#waiting) > MOST_WAITING || weight(this.#waiting.of(tokenId)) > MOST_WAITING / 2
   }
 }
 

@@ -1,3 +1,4 @@
+import { codeOf } from '../../shared/errors.ts'
 import type { Log } from '../log.ts'
 import type { Tracer } from './tracing.ts'
 
@@ -27,7 +28,7 @@ export const loadTracer = async (env: NodeJS.ProcessEnv, log: Log): Promise<Trac
     const { createTracer } = await import('./otel.ts')
     return createTracer(env)
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ERR_MODULE_NOT_FOUND') throw error
+    if (codeOf(error) !== 'ERR_MODULE_NOT_FOUND') throw error
     log.error(`no traces are sent: OpenTelemetry is not installed; npm install ${PACKAGES}`)
     return undefined
   }

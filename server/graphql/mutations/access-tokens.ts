@@ -1,11 +1,13 @@
 import { badInput } from '../../../shared/errors.ts'
 import {
   type Credentials,
+  endAccessToken,
   grantAccessToken,
   type NewAccessToken,
   revokeAccessToken,
 } from '../../domain/access-tokens.ts'
 import { accessTokens } from '../../domain/resources.ts'
+import type { Context } from '../context.ts'
 import type { Resolver } from '../fields.ts'
 import { type Mutations, mutation, timeArgument } from './mutation.ts'
 
@@ -29,7 +31,7 @@ const createAccessToken = mutation<CreateArguments, Credentials>(
 )
 
 /** A missing variable must not create a token that sees everything. */
-const unlessNull: Resolver<unknown, { organisationIds?: string[] | null }> = (root, args, context, info) => {
+const unlessNull: Resolver<unknown, { organisationIds?: string[] | null }, Context> = (root, args, context, info) => {
   if (args.organisationIds === null) {
     throw badInput('organisationIds', 'must not be null; name some, or leave it out for a token that sees all')
   }
@@ -38,11 +40,13 @@ const unlessNull: Resolver<unknown, { organisationIds?: string[] | null }> = (ro
 
 export const accessTokenMutations: Mutations = {
   createAccessToken: unlessNull,
-  revokeAccessToken: mutation<{ id: string }, string>(
+  revokeAccessToken: mutation<{ id: string; at?: string }, string>(
     'admin',
-    ({ id }, { change }) =>
+    ({ id, at }, { change }) =>
       change(async held => {
-        await revokeAccessToken(held, id)
+        const endsAt = timeArgument(at)
+        if (endsAt === undefined) await revokeAccessToken(held, id)
+        else await endAccessToken(held, id, endsAt)
         return id
       }),
     (id, { loaders }) => loaders.row(accessTokens).load(id),

@@ -5,7 +5,7 @@ import type { Context } from '../context.ts'
 import { needs, type Resolver } from '../fields.ts'
 
 /** The mutations by name. The schema has checked their arguments. */
-export type Mutations = Record<string, Resolver<unknown, never>>
+export type Mutations = Record<string, Resolver<unknown, never, Context>>
 
 /**
  * A mutation for tokens with a permission. It receives the given arguments; null equals absent. Its answer includes the
@@ -20,7 +20,7 @@ export const mutation = <Args extends object, Outcome = unknown>(
   work: (args: Args, context: Context) => Promise<Outcome>,
   answer: (outcome: Outcome, context: Context) => unknown = outcome => outcome,
   madeBy?: MadeBy,
-): Resolver<unknown, never> =>
+): Resolver<unknown, never, Context> =>
   resumable<Args, Outcome>(permission, async (args, context, earlier) => earlier ?? work(args, context), answer, madeBy)
 
 /**
@@ -35,17 +35,12 @@ export const resumable = <Args extends object, Outcome>(
   work: (args: Args, context: Context, earlier: Outcome | undefined) => Promise<Outcome>,
   answer: (outcome: Outcome, context: Context) => unknown,
   madeBy?: MadeBy,
-): Resolver<unknown, never> =>
+): Resolver<unknown, never, Context> =>
   needs(permission, async (_root, args: object, context, info) => {
-    const { outcomes, isMade, claim } = context
-    const name = String(info.path.key)
-    if (isMade) return answer(outcomes[name] as Outcome, context)
     context.forget()
     context.entry = { ...entryOf(context.token.id, context.requestId, info.fieldName, given(args)), madeBy }
-    const outcome = await work(given(args) as Args, context, claim?.enter(name) as Outcome | undefined)
-    outcomes[name] = outcome
-    await context.onMade?.(name, outcome)
-    return answer(outcome, context)
+    const earlier = context.claim?.enter(String(info.path.key)) as Outcome | undefined
+    return answer(await work(given(args) as Args, context, earlier), context)
   })
 
 const given = (args: object): object =>

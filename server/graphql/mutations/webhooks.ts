@@ -1,6 +1,13 @@
 import { toIso } from '../../../shared/time.ts'
-import type { EventType } from '../../../shared/vocabulary.ts'
-import { createWebhook, pingWebhook, type Stored, upsertWebhook } from '../../delivery/registration.ts'
+import type { EventType, RehearsalScene } from '../../../shared/vocabulary.ts'
+import {
+  createWebhook,
+  pingWebhook,
+  rotateWebhookSecret,
+  type Stored,
+  upsertWebhook,
+} from '../../delivery/registration.ts'
+import { type RehearsalAnswer, rehearse } from '../../delivery/rehearsal.ts'
 import type { Change } from '../../domain/change.ts'
 import { sendExample } from '../../domain/examples.ts'
 import { type Recovery, recoverDeliveries } from '../../domain/recovery.ts'
@@ -8,6 +15,7 @@ import { deliveries, type WebhookRow, webhooks } from '../../domain/resources.ts
 import { deleteWebhook, type WebhookInput } from '../../domain/webhooks.ts'
 import type { Json } from '../../mango/selector.ts'
 import type { Context } from '../context.ts'
+import type { Resolver } from '../fields.ts'
 import { createLoaders } from '../loaders.ts'
 import { type Mutations, mutation, resumable, timeArgument } from './mutation.ts'
 
@@ -23,10 +31,16 @@ const told =
     return { webhook, lists: await Promise.all(LISTS.map(list => value(list).load(webhook.id))) }
   }
 
+/** A webhook in the answer to the mutation that has made its secret; null if it has made none. */
+type Answered = WebhookRow & { secret: string | null }
+
+/** Every other answer has the webhook's row alone. */
+export const secretOf: Resolver<Partial<Answered>> = ({ secret = null }) => secret
+
 /** Answers with the webhook as its change left it, whatever others have changed since. */
-const answer = ({ told: { webhook, lists } }: Stored<Told>, { loaders }: Context): WebhookRow => {
+const answer = ({ secret, told: { webhook, lists } }: Stored<Told>, { loaders }: Context): Answered => {
   for (const [index, list] of LISTS.entries()) loaders.value(list).prime(webhook.id, lists[index]!)
-  return webhook
+  return { ...webhook, secret }
 }
 
 export const webhookMutations: Mutations = {
@@ -42,6 +56,11 @@ export const webhookMutations: Mutations = {
     answer,
     ({ told }) => told.webhook.id,
   ),
+  rotateWebhookSecret: mutation<{ id: string; secret?: string; graceSeconds?: number }, Stored<Told>>(
+    'webhooks',
+    (input, context) => rotateWebhookSecret(context, input, told(context)),
+    (stored, context) => ({ webhook: answer(stored, context), secret: stored.secret }),
+  ),
   deleteWebhook: mutation<{ id: string }, string>('webhooks', ({ id }, { change }) =>
     change(async held => {
       await deleteWebhook(held, id)
@@ -53,6 +72,9 @@ export const webhookMutations: Mutations = {
     ({ id }, context) => pingWebhook(context, id),
     ({ deliveryId }, { loaders }) => loaders.row(deliveries).load(deliveryId),
     ({ deliveryId }) => deliveryId,
+  ),
+  rehearse: mutation<{ webhookId: string; scene: RehearsalScene }, RehearsalAnswer[]>('webhooks', (args, context) =>
+    rehearse(context, args),
   ),
   sendExample: mutation<{ webhookId: string; eventType: EventType; payload?: unknown }, string>(
     'webhooks',

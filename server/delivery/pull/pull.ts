@@ -1,0 +1,170 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { badInput, notFound, type TidingsError } from '../../../shared/errors.ts'
+import { toIso } from '../../../shared/time.ts'
+import type { Database } from '../../database/connect.ts'
+import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../../database/patience.ts'
+import type { Change } from '../../domain/change.ts'
+import type { AccessToken } from '../../domain/permissions.ts'
+import type { WebhookRow } from '../../domain/resources.ts'
+import { findWebhook, lockActive } from '../../domain/webhooks.ts'
+import { type AttemptTools, type Message, signed } from '../attempt.ts'
+import { newLease } from '../leases.ts'
+import type { DeliveryLoop } from '../loop.ts'
+import { requireSigning } from '../ping.ts'
+import type { Job } from '../queue.ts'
+import { type Answer, type Counted, extendTaken, readAnswer, recordAnswers } from './answer.ts'
+import { answerPings, type PullPings, takePing } from './pings.ts'
+import { giveBackTaken, take } from './take.ts'
+import { LONGEST_TAKEN_MS, LONGEST_WAIT_S, MOST_AT_ONCE, TAKEN_MS } from './taken.ts'
+import { notPulled, type Waits } from './waits.ts'
+
+/** What taking, answering and extending need of a request. */
+export type Puller = {
+  database: Database
+  tools: AttemptTools
+  loop: DeliveryLoop
+  pull: { waits: Waits; pings: PullPings }
+  token: AccessToken
+  /** The address of the client. */
+  address: string | undefined
+  /** Aborts when the client has left. */
+  gone: AbortSignal
+  /** Runs work in a transaction that holds the calling token, without an entry in the audit log. */
+  act<T>(work: (change: Change) => Promise<T>): Promise<T>
+}
+
+/** A delivery that a client has taken. */
+export type TakenDelivery = {
+  deliveryId: string
+  attempt: number
+  headers: Record<string, string>
+  body: string
+  leaseUntil: string
+}
+
+/**
+ * Takes deliveries that are due, and waits for some if there are none. A client that waits for a webhook that is not
+ * active, or not stored yet, gets the ping that lets it in. Throws NOT_FOUND or CONFLICT if nothing can be taken by the
+ * end of the wait, and at once if the webhook or the token ends meanwhile.
+ */
+export const takeDeliveries = async (
+  puller: Puller,
+  { webhookId, limit = 10, waitSeconds = 0 }: { webhookId: string; limit?: number; waitSeconds?: number },
+): Promise<TakenDelivery[]> => {
+  within('limit', limit, 1, MOST_AT_ONCE)
+  within('waitSeconds', waitSeconds, 0, LONGEST_WAIT_S)
+  const { database, token, pull, gone } = puller
+  const until = performance.now() + waitSeconds * 1000
+  const look = () => patiently(() => findWebhook(database.knex, token, webhookId), performance.now() + REQUEST_MS)
+  let seen = await look()
+  const isActive = () => seen?.status === 'active' && seen.transport === 'pull'
+  if (!isActive() && waitSeconds === 0) throw nothingToTake(webhookId, seen)
+  for (let isLate = false; ; isLate = true) {
+    const waiting = { webhookId, token, isActive: isActive(), isSeen: seen !== undefined, until, isLate, gone }
+    const woken = await pull.waits.wait(waiting)
+    if (woken.why === 'time' && !isActive() && !gone.aborted) throw nothingToTake(webhookId, seen)
+    if (woken.why === 'time' || woken.why === 'stopping') return []
+    if (woken.why === 'active') {
+      seen = await look()
+      continue
+    }
+    const taken =
+      woken.why === 'ping' ? await takeOne(puller, woken.deliveryId) : await takeDue(puller, webhookId, limit)
+    if (taken.length > 0 || performance.now() >= until) return taken
+  }
+}
+
+const within = (argument: string, value: number, least: number, most: number): void => {
+  if (value < least || value > most) throw badInput(argument, `${value} must be from ${least} to ${most}`)
+}
+
+const nothingToTake = (webhookId: string, seen: WebhookRow | undefined): TidingsError =>
+  seen ? notPulled(webhookId, seen.status, seen.transport) : notFound('webhook', [webhookId])
+
+const takeDue = async (puller: Puller, webhookId: string, limit: number): Promise<TakenDelivery[]> => {
+  const { tools, pull, token, address, database, gone, act } = puller
+  requireSigning(tools)
+  const lease = newLease(tools.clock.now())
+  let leaseEnd = 0
+  const jobs = await act(async held => {
+    const webhook = await lockActive(held, webhookId)
+    if (webhook.transport !== 'pull') throw notPulled(webhookId, webhook.status, webhook.transport)
+    const now = held.now()
+    leaseEnd = now + TAKEN_MS
+    const taker = { id: token.id, name: token.name, ...(address !== undefined && { address }), epoch: webhook.epoch }
+    return take(held.trx, { webhook, token: held.token, taker, lease, limit, now, leaseEnd })
+  })
+  // There may be more.
+  if (jobs.length === limit) pull.waits.wake(webhookId, 1)
+  if (!gone.aborted) {
+    const taken = await Promise.all(jobs.map(job => handedOver(puller, job, job.attempt, leaseEnd)))
+    if (!gone.aborted) return taken
+  }
+  await giveBackTaken(database.knex, lease, idsOf(jobs), tools.clock.now()).catch(() => {})
+  if (jobs.length > 0) pull.waits.wake(webhookId, 1)
+  return []
+}
+
+const idsOf = (jobs: Job[]): string[] => jobs.map(job => job.deliveryId)
+
+const takeOne = async (puller: Puller, deliveryId: string): Promise<TakenDelivery[]> => {
+  const taken = await puller.act(held => takePing(held, deliveryId))
+  return taken ? [await handedOver(puller, taken.message, 1, taken.until)] : []
+}
+
+const handedOver = async (
+  { tools }: Puller,
+  message: Message,
+  attempt: number,
+  leaseEnd: number,
+): Promise<TakenDelivery> => {
+  const { headers, body } = await signed(message, tools, { isPulled: true })
+  return { deliveryId: message.deliveryId, attempt, headers, body, leaseUntil: toIso(leaseEnd) }
+}
+
+/** How long the answer waits until what it asks of the webhook is written. It is recorded by then. */
+const FOLLOWED_MS = 2_000
+
+/**
+ * Records answers, and returns what became of each. Throws UNAVAILABLE if they cannot be recorded in time; the same
+ * answers may be sent again.
+ */
+export const answerDeliveries = async (
+  { tools, loop, pull, address, act }: Puller,
+  { answers }: { answers: Answer[] },
+): Promise<Counted[]> => {
+  within('answers', answers.length, 1, MOST_AT_ONCE)
+  for (const { status } of answers) within('answers', status, 100, 599)
+  const read = answers.map(answer => ({ answer, ...readAnswer(answer) }))
+  const made = act(async held => {
+    const pings = await answerPings(held, read, address)
+    const others = read.filter(({ answer }) => !pings.has(answer.deliveryId))
+    const recorded = await recordAnswers(held, others, tools.retryScheduleMs)
+    return { pings, ...recorded }
+  })
+  const { pings, counted, settlements } = await made.catch(error => {
+    // The same answer again is no second one, so nothing is lost by asking for it.
+    throw error instanceof CommitInDoubt ? unavailable(error.cause) : error
+  })
+  for (const id of pings) pull.pings.answered(id)
+  const followed = Promise.all(settlements.map(loop.recorded))
+  await Promise.race([followed, sleep(FOLLOWED_MS, undefined, { ref: false })])
+  const others = counted[Symbol.iterator]()
+  return answers.map(({ deliveryId, attempt }) =>
+    pings.has(deliveryId) ? { deliveryId, attempt, counted: true, reason: null } : others.next().value!,
+  )
+}
+
+/** Extends leases; a delivery that the client does not hold any more has none. */
+export const extendDeliveries = async (
+  { act }: Puller,
+  {
+    deliveries,
+    seconds = TAKEN_MS / 1000,
+  }: { deliveries: { deliveryId: string; attempt: number }[]; seconds?: number },
+): Promise<{ deliveryId: string; attempt: number; leaseUntil: string | null }[]> => {
+  within('deliveries', deliveries.length, 1, MOST_AT_ONCE)
+  within('seconds', seconds, 1, LONGEST_TAKEN_MS / 1000)
+  const extended = await act(held => extendTaken(held, deliveries, seconds))
+  return extended.map(one => ({ ...one, leaseUntil: one.leaseUntil === null ? null : toIso(one.leaseUntil) }))
+}

@@ -1,0 +1,90 @@
+import type { Knex } from 'knex'
+import { marks, rows, run, type Sql } from '../../database/connect.ts'
+import { dialectOf } from '../../database/dialect.ts'
+import type { AccessToken } from '../../domain/permissions.ts'
+import { PULL_TIME, TAKEN_TIME } from '../../domain/pull-time.ts'
+import { deliveries, type WebhookRow } from '../../domain/resources.ts'
+import { visibleTo } from '../../domain/visibility.ts'
+import { claimOf, inSight, type Job, jobsOf, type QueueRow, sweepPast, takeLeases } from '../queue.ts'
+import type { Taker } from './taken.ts'
+
+/**
+ * Takes deliveries of a webhook that are due, for a client: claims them like the loop does (`queue.ts`), by webhook,
+ * and writes the end of the lease on the scale of taken deliveries. New ones come before recovered ones.
+ *
+ * @param given.webhook locked by this transaction, active, with `transport: pull`
+ */
+export const take = async (
+  trx: Knex.Transaction,
+  given: {
+    webhook: WebhookRow
+    token: AccessToken
+    taker: Taker
+    lease: string
+    limit: number
+    now: number
+    leaseEnd: number
+  },
+): Promise<Job[]> => {
+  const { webhook, token, taker, lease, limit, now, leaseEnd } = given
+  if (webhook.held_until !== null && webhook.held_until > PULL_TIME + now) return []
+  const due = await lockDue(trx, webhook, false, { now, limit })
+  if (due.length < limit) due.push(...(await lockDue(trx, webhook, true, { now, limit: limit - due.length })))
+  if (due.length === 0) return []
+  const claims = due.map(row => claimOf(row, lease))
+  const jobs = await inSight(trx, await jobsOf(trx, claims))
+  const seen = await seenBy(trx, token, jobs)
+  const read = new Map(due.map(row => [row.delivery_id, row]))
+  const times = { now: PULL_TIME + now, leaseEnd: TAKEN_TIME + leaseEnd }
+  const taken = await takeLeases(trx, seen, read, { ...times, taken: JSON.stringify(taker) })
+  await sweepPast(trx, due, jobs, now)
+  return taken
+}
+
+const lockDue = (
+  trx: Knex.Transaction,
+  { id, epoch }: WebhookRow,
+  recovered: boolean,
+  { now, limit }: { now: number; limit: number },
+): Promise<QueueRow[]> =>
+  rows<QueueRow>(
+    trx,
+    `SELECT * FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
+     WHERE webhook_id = ? AND epoch = ? AND recovered = ? AND due_at >= ? AND due_at <= ?
+     ORDER BY due_at LIMIT ?${dialectOf(trx).forUpdateSkipLocked}`,
+    [id, epoch, recovered ? 1 : 0, PULL_TIME, PULL_TIME + now, limit],
+  )
+
+/** A client whose token sees less than the webhook's gets only what it sees itself. */
+const seenBy = async (sql: Sql, token: AccessToken, jobs: Job[]): Promise<Job[]> => {
+  if (token.seesAllOrganisations || jobs.length === 0) return jobs
+  const found: { id: string }[] = await sql('deliveries')
+    .select('deliveries.id')
+    .whereIn(
+      'deliveries.id',
+      jobs.map(job => job.deliveryId),
+    )
+    .modify(visibleTo(token)(deliveries))
+  const ids = new Set(found.map(({ id }) => id))
+  return jobs.filter(job => ids.has(job.deliveryId))
+}
+
+/** The queue rows that clients have taken and not answered in time. */
+export const lapsedRows = (sql: Sql, now: number, limit: number): Promise<QueueRow[]> =>
+  rows<QueueRow>(
+    sql,
+    `SELECT * FROM delivery_queue ${dialectOf(sql).useIndex('delivery_queue_by_due_time')}
+     WHERE due_at >= ? AND due_at <= ? ORDER BY due_at LIMIT ?`,
+    [TAKEN_TIME, TAKEN_TIME + now, limit],
+  )
+
+/** Makes deliveries due again as if they had never been taken: their client has left before it had them. */
+export const giveBackTaken = async (sql: Sql, lease: string, deliveryIds: string[], now: number): Promise<void> => {
+  if (deliveryIds.length === 0) return
+  await run(
+    sql,
+    `UPDATE delivery_queue SET lease = NULL, taken = NULL, attempt = attempt - 1, due_at = ?
+     WHERE delivery_id IN (${marks(deliveryIds)}) AND lease = ?`,
+    [PULL_TIME + now, ...deliveryIds, lease],
+  )
+}

@@ -1,0 +1,20 @@
+/** Who has taken a delivery, as its queue row says until the attempt ends. */
+export type Taker = {
+  /** The access token. */
+  id: string
+  name: string
+  /** The address of the client, as the server sees it. */
+  address?: string
+  /** The webhook's epoch at that time: a redirected webhook moves the row on, but not the attempt. */
+  epoch: number
+}
+
+/** How long a client has for its answer; `extendDeliveries` gives it more, up to the second from the beginning. */
+export const TAKEN_MS = 30_000
+export const LONGEST_TAKEN_MS = 15 * 60_000
+
+export const MOST_AT_ONCE = 100
+export const LONGEST_WAIT_S = 30
+
+export const takerOf = (taken: string | null): Taker | undefined =>
+  taken === null ? undefined : (JSON.parse(taken) as Taker)

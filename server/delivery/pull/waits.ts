@@ -1,0 +1,253 @@
+import { TidingsError } from '../../../shared/errors.ts'
+import type { WebhookStatus, WebhookTransport } from '../../../shared/vocabulary.ts'
+import type { Clock } from '../../clock.ts'
+import { type Database, marks, rows } from '../../database/connect.ts'
+import { dialectOf } from '../../database/dialect.ts'
+import { type AccessToken, endOf } from '../../domain/permissions.ts'
+import { PULL_TIME } from '../../domain/pull-time.ts'
+import { type Log, logSeldom } from '../../log.ts'
+import { PING_MS } from './pings.ts'
+
+// Clients that wait for deliveries. A waiting client has no place, no thread and no connection to the database. One
+// statement a second looks for all of them: whether something is due, whether the webhook still is what it was, whether
+// the token still is valid. What this process commits wakes a client at once.
+
+/** How soon changes by other processes are noticed, and so how soon a wait ends for a reason. */
+const LOOK_MS = 800
+/** Clients that begin to wait at the same time share their first look. */
+const GATHER_MS = 2
+/** Changes of this process wake a look at most this often. */
+const HURRY_MS = 50
+/** The most clients that wait at this process. */
+const MOST_WAITING = 5_000
+/** Keys of one statement. */
+const AT_ONCE = 1_000
+
+/**
+ * Why a wait ended: something may be due, a ping waits for this client, the webhook that it waits for has become
+ * active, its time is over, or the server stops.
+ */
+export type Woken = { why: 'due' | 'active' | 'time' | 'stopping' } | { why: 'ping'; deliveryId: string }
+
+export type Wait = {
+  webhookId: string
+  token: AccessToken
+  /** Whether deliveries can be taken. If not, it waits for the ping that lets the webhook in. */
+  isActive: boolean
+  /** Whether the token sees the webhook. If not, the webhook may be about to be created, by this token. */
+  isSeen: boolean
+  /** By `performance.now()`. */
+  until: number
+  /** Whether to skip the look at the beginning: it found nothing that this client may have. */
+  isLate: boolean
+  gone: AbortSignal
+}
+
+type Waiting = Wait & { resolve: (woken: Woken) => void; reject: (error: Error) => void }
+
+type Found = {
+  kind: 'webhook' | 'token' | 'ping'
+  id: string
+  state: string
+  about: string
+  owner: string
+  number: number | null
+}
+
+export type Waits = ReturnType<typeof createWaits>
+
+export const createWaits = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }) => {
+  /** In the order in which they came, by webhook. */
+  const lines = new Map<string, Set<Waiting>>()
+  let fresh = new Set<string>()
+  let isStopping = false
+  let freshTimer: NodeJS.Timeout | undefined
+  let hurryTimer: NodeJS.Timeout | undefined
+  let tick: NodeJS.Timeout | undefined
+
+  const all = (): Waiting[] => [...lines.values()].flatMap(line => [...line])
+  const count = (): number => {
+    let sum = 0
+    for (const line of lines.values()) sum += line.size
+    return sum
+  }
+
+  const leave = (one: Waiting): boolean => {
+    const line = lines.get(one.webhookId)
+    if (!line?.delete(one)) return false
+    if (line.size === 0) lines.delete(one.webhookId)
+    if (lines.size === 0) {
+      clearInterval(tick)
+      tick = undefined
+    }
+    return true
+  }
+  const wakeOne = (one: Waiting, woken: Woken): void => {
+    if (leave(one)) one.resolve(woken)
+  }
+  const refuse = (one: Waiting, error: Error): void => {
+    if (leave(one)) one.reject(error)
+  }
+
+  /** Looks for some webhooks, or at everything that waits. */
+  const look = async (webhookIds: string[]): Promise<void> => {
+    for (let from = 0; from < webhookIds.length; from += AT_ONCE) {
+      const some = webhookIds.slice(from, from + AT_ONCE)
+      const waiting = some.flatMap(id => [...(lines.get(id) ?? [])])
+      const tokens = new Map(waiting.map(({ token }) => [token.id, token]))
+      if (waiting.length > 0) tell(waiting, await read(some, [...tokens.keys()]))
+    }
+  }
+
+  const read = (webhookIds: string[], tokenIds: string[]): Promise<Found[]> => {
+    const index = dialectOf(database.knex).useIndex('delivery_queue_by_webhook')
+    const due = (recovered: 0 | 1) =>
+      `EXISTS (SELECT 1 FROM delivery_queue q ${index} WHERE q.webhook_id = w.id AND q.epoch = w.epoch
+         AND q.recovered = ${recovered} AND q.due_at >= ${PULL_TIME} AND q.due_at <= ?)`
+    const now = clock.now()
+    const dueBy = PULL_TIME + now
+    return rows<Found>(
+      database.knex,
+      `SELECT 'webhook' AS kind, w.id, w.status AS state, w.transport AS about, w.access_token_id AS owner,
+         CASE WHEN w.held_until <= ? AND (${due(0)} OR ${due(1)}) THEN 1 ELSE 0 END AS number
+       FROM webhooks w WHERE w.id IN (${marks(webhookIds)}) AND w.deleted_at IS NULL
+       UNION ALL SELECT 'token', t.id, t.id, t.id, t.id, t.revoked_at FROM access_tokens t
+       WHERE t.id IN (${marks(tokenIds)})
+       UNION ALL SELECT 'ping', p.webhook_id, p.delivery_id, p.webhook_id, p.access_token_id, 0 FROM pull_pings p
+       WHERE p.webhook_id IN (${marks(webhookIds)}) AND p.taken_at IS NULL AND p.created_at > ?`,
+      [dueBy, dueBy, dueBy, ...webhookIds, ...tokenIds, ...webhookIds, now - PING_MS],
+    )
+  }
+
+  const tell = (waiting: Waiting[], found: Found[]): void => {
+    const now = clock.now()
+    const webhooks = new Map(found.filter(({ kind }) => kind === 'webhook').map(row => [row.id, row]))
+    const tokens = new Map(found.filter(({ kind }) => kind === 'token').map(row => [row.id, row.number]))
+    const pings = Map.groupBy(
+      found.filter(({ kind }) => kind === 'ping'),
+      ({ id }) => id,
+    )
+    for (const one of waiting) {
+      const revokedAt = tokens.get(one.token.id)
+      const ended = endOf({ ...one.token, revokedAt: revokedAt === undefined ? now : revokedAt }, now)
+      const webhook = webhooks.get(one.webhookId)
+      const ping = pings.get(one.webhookId)?.findIndex(row => one.isSeen || row.owner === one.token.id)
+      if (ended) refuse(one, new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason }))
+      else if (ping !== undefined && ping >= 0) {
+        const [taken] = pings.get(one.webhookId)!.splice(ping, 1)
+        wakeOne(one, { why: 'ping', deliveryId: taken!.state })
+      } else if (one.isActive) tellOfActive(one, webhook)
+      // Who waits for an id that it does not see creates the webhook itself, or learns nothing of it.
+      else if (isPulled(webhook) && (one.isSeen || webhook?.owner === one.token.id)) wakeOne(one, { why: 'active' })
+    }
+    // One client takes what is due; if that is all that it can take, it wakes the next.
+    for (const [id, webhook] of webhooks) if (isPulled(webhook) && Number(webhook.number) === 1) wake(id, 1)
+  }
+
+  const tellOfActive = (one: Waiting, webhook: Found | undefined): void => {
+    if (!webhook) refuse(one, new TidingsError('NOT_FOUND', 'The webhook was deleted.', { ids: [one.webhookId] }))
+    else if (!isPulled(webhook)) {
+      refuse(one, notPulled(one.webhookId, webhook.state as WebhookStatus, webhook.about as WebhookTransport))
+    }
+  }
+
+  /** Wakes some clients of a webhook for deliveries that are due. */
+  const wake = (webhookId: string, most: number): void => {
+    const due = [...(lines.get(webhookId) ?? [])].filter(({ isActive }) => isActive)
+    for (const one of due.slice(0, most)) wakeOne(one, { why: 'due' })
+  }
+
+  const lookQuietly = (webhookIds: string[]): Promise<void> =>
+    look(webhookIds).catch(error => {
+      logSeldom(
+        log,
+        'warn',
+        'waits',
+        { err: error },
+        'waiting clients cannot be told what is due; trying until they can',
+      )
+    })
+
+  const lookSoon = (webhookId: string): void => {
+    fresh.add(webhookId)
+    freshTimer ??= setTimeout(async () => {
+      freshTimer = undefined
+      const ids = [...fresh]
+      fresh = new Set()
+      await lookQuietly(ids)
+      endInTime()
+    }, GATHER_MS)
+  }
+
+  /** Ends waits whose time is over: those of one turn together. A wait that ends now has had a look. */
+  const endInTime = (): void => {
+    const now = performance.now()
+    for (const one of all()) if (one.until <= now) wakeOne(one, { why: 'time' })
+  }
+
+  const lookAgain = async (): Promise<void> => {
+    await lookQuietly([...lines.keys()])
+    endInTime()
+  }
+
+  return {
+    /** The number of waiting clients, of all webhooks or by webhook. */
+    count,
+    byWebhook: (): Map<string, number> => new Map([...lines].map(([id, line]) => [id, line.size])),
+    /** Waits as one client. Rejects with the reason if the webhook or the token has ended meanwhile. */
+    wait(given: Wait): Promise<Woken> {
+      if (isStopping) return Promise.resolve({ why: 'stopping' })
+      // A token has at most half as many places as are free, so that others find one.
+      const waiting = all()
+      const own = waiting.filter(({ token }) => token.id === given.token.id).length
+      if (own >= (MOST_WAITING - waiting.length) / 2) throw tooMany()
+      return new Promise((resolve, reject) => {
+        const one: Waiting = { ...given, resolve, reject }
+        const line = lines.get(given.webhookId) ?? new Set()
+        lines.set(given.webhookId, line.add(one))
+        tick ??= setInterval(lookAgain, LOOK_MS)
+        given.gone.addEventListener('abort', () => wakeOne(one, { why: 'time' }), { once: true })
+        if (given.gone.aborted) wakeOne(one, { why: 'time' })
+        else if (!given.isLate) lookSoon(given.webhookId)
+      })
+    },
+    wake,
+    /** Looks at a webhook now. */
+    look: lookSoon,
+    /** Reports that this process has changed something: looks soon. */
+    hurry(): void {
+      if (lines.size === 0 || hurryTimer) return
+      hurryTimer = setTimeout(async () => {
+        await lookQuietly([...lines.keys()])
+        hurryTimer = undefined
+      }, HURRY_MS)
+    },
+    /** Ends all waits at once. */
+    stop(): void {
+      isStopping = true
+      clearTimeout(freshTimer)
+      clearTimeout(hurryTimer)
+      for (const one of all()) wakeOne(one, { why: 'stopping' })
+    },
+  }
+}
+
+const isPulled = (webhook: Found | undefined): boolean => webhook?.state === 'active' && webhook.about === 'pull'
+
+const tooMany = (): TidingsError =>
+  new TidingsError('UNAVAILABLE', 'Too many clients wait at this server. Try again in 5 s.', { retryAfterSeconds: 5 })
+
+/** Why nothing can be taken from a webhook. */
+export const notPulled = (webhookId: string, status: WebhookStatus, transport: WebhookTransport): TidingsError => {
+  const details = { webhookId, status }
+  if (status !== 'active') {
+    const instead = 'Set its status to active while a client waits here: it has to answer a ping.'
+    const message = `The webhook is ${status}. ${instead}`
+    return new TidingsError('CONFLICT', message, details)
+  }
+  const message =
+    transport === 'push'
+      ? 'The deliveries of this webhook are sent to its URL: its transport is push.'
+      : 'The webhook was changed. Ask again.'
+  return new TidingsError('CONFLICT', message, details)
+}

@@ -1,0 +1,64 @@
+import type { Facts } from './explain-facts.ts'
+import { type Explained, type Reason, reason, recoverSince } from './explain-words.ts'
+
+/** What automatic recovery does, or has done, about the event. Leaves other explanations as they are. */
+export const withHealing = (facts: Facts, explained: Explained): Explained => {
+  const { healing, webhook, conditions } = facts
+  if (healing === undefined) return explained
+  const add = (told: Reason, changes: Partial<Explained> = {}): Explained => ({
+    ...explained,
+    ...changes,
+    reasons: [...explained.reasons, told],
+  })
+  if (isQueuedAgain(facts, healing)) {
+    const message = 'What the webhook had missed was queued again by itself, after its endpoint answered a ping.'
+    return add(reason('healed', message, healing.recovered_at ?? healing.answered_at))
+  }
+  if (!isMissed(facts, explained, healing)) return explained
+  if (healing.given_up_at !== null) {
+    const message =
+      'Automatic recovery has given up: the endpoint acknowledged nothing for seven days. When it works again, ' +
+      'recover what it missed.'
+    const next = conditions.active ? recoverSince(webhook.id, Number(healing.missed_since)) : explained.next
+    return add(reason('healing_given_up', message, healing.given_up_at), { next })
+  }
+  if (!conditions.active) {
+    const message =
+      'Once the webhook is active and its endpoint answers a ping with 200, what it missed is queued again by ' +
+      'itself; recovering it by hand is not needed.'
+    return add(reason('heals', message))
+  }
+  if (healing.answered_at !== null) {
+    const message = 'The endpoint has answered a ping: what the webhook missed is being queued again by itself.'
+    return add(reason('heals', message, healing.answered_at), { verdict: 'waiting', next: null })
+  }
+  const message =
+    'It will be sent again by itself, once the endpoint answers a ping with 200; the next ping is at this time.'
+  const next = `tidings webhooks ping ${webhook.id}`
+  return add(reason('heals', message, healing.due_at), { verdict: 'waiting', next })
+}
+
+type Healing = NonNullable<Facts['healing']>
+
+/** The event is older than the answer to the ping, and was queued after it. */
+const isQueuedAgain = ({ event, sent }: Facts, { answered_at, recovered_at }: Healing): boolean => {
+  const last = sent.at(-1)
+  if (last === undefined || answered_at === null) return false
+  const queuedAt = Number(last.created_at)
+  return (
+    Number(event.created_at) < Number(answered_at) &&
+    queuedAt >= Number(answered_at) &&
+    queuedAt <= Number(recovered_at ?? queuedAt)
+  )
+}
+
+/** As recovery decides it: not acknowledged, not pending, since the first miss, and the webhook should have had it. */
+const isMissed = ({ event, conditions }: Facts, { verdict }: Explained, healing: Healing): boolean => {
+  const { active: _, ...ever } = conditions
+  return (
+    ['failed', 'cancelled', 'not_sent'].includes(verdict) &&
+    Object.values(ever).every(Boolean) &&
+    healing.recovered_at === null &&
+    Number(event.created_at) >= Number(healing.missed_since)
+  )
+}

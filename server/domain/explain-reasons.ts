@@ -1,0 +1,246 @@
+import { toIso } from '../../shared/time.ts'
+import type { Facts } from './explain-facts.ts'
+import { withHealing } from './explain-healing.ts'
+import { type Explained, type Reason, reason, recoverSince } from './explain-words.ts'
+import type { AttemptRow, DeliveryRow, WebhookRow } from './resources.ts'
+
+/** The reasons, the most decisive first. Pure: the same facts have the same reasons. */
+export const reasonsFor = (facts: Facts): Explained => {
+  const last = facts.sent.at(-1)
+  if (last === undefined) return withHealing(facts, notSent(facts))
+  const explained = withHealing(facts, EXPLAIN[last.status](facts, last))
+  const before = facts.sent.length - 1
+  if (before === 0) return explained
+  const times = before === 1 ? 'once before' : `${before} times before`
+  const again = reason('sent_again', `The event was queued for this webhook ${times}; this is its last delivery.`)
+  return { ...explained, reasons: [...explained.reasons, { ...again, at: toIso(Number(last.created_at)) }] }
+}
+
+type Explain = (facts: Facts, last: DeliveryRow) => Explained
+
+const enable = ({ webhook }: Facts): string => `tidings webhooks enable ${webhook.id}`
+const recover = ({ webhook }: Facts, since: number): string => recoverSince(webhook.id, Number(since))
+const redeliver = ({ id }: DeliveryRow): string => `tidings deliveries redeliver ${id}`
+
+/** How the last attempt was answered, in words. */
+const answerOf = (attempt: AttemptRow | undefined): string => {
+  if (attempt === undefined) return 'gave no answer'
+  if (attempt.status_code !== null) return `answered ${attempt.status_code}`
+  return `gave no answer (${(attempt.failure ?? 'unknown').replaceAll('_', ' ')})`
+}
+
+/** How often the attempts before were answered in the same way, and since when. */
+const runOf = (attempts: AttemptRow[]): string => {
+  const last = attempts.at(-1)
+  const alike = attempts.filter(each => each.status_code === last?.status_code && each.failure === last?.failure)
+  return attempts.length < 2 ? '' : `, ${alike.length} of ${attempts.length} attempts`
+}
+
+const delivered: Explain = ({ attempts }, last) => ({
+  verdict: 'delivered',
+  reasons: [
+    reason(
+      'acknowledged',
+      `It arrived: the endpoint ${answerOf(attempts.at(-1))}. If the receiver has lost it since, send it again.`,
+      last.finished_at,
+    ),
+  ],
+  next: redeliver(last),
+})
+
+const rejected: Explain = (facts, last) => {
+  const attempt = facts.attempts.at(-1)
+  if (last.handled_before) {
+    const message = 'The receiver had handled it at an earlier attempt, and refused this one as a replay.'
+    return { verdict: 'delivered', reasons: [reason('handled_before', message, last.finished_at)], next: null }
+  }
+  const isToken = attempt?.status_code === 401
+  const message = isToken
+    ? 'The endpoint answered 401: it did not accept the token. Check it there with tidings verify, then send it again.'
+    : `The endpoint ${answerOf(attempt)}, which refuses the event for good. When that is mended there, send it again.`
+  const reasons = [reason(isToken ? 'token_refused' : 'refused', message, last.finished_at)]
+  return { verdict: 'failed', ...whenActive(facts, reasons, redeliver(last)) }
+}
+
+const dropped: Explain = (facts, last) => {
+  const attempt = facts.attempts.at(-1)
+  const isThrottled = attempt?.status_code === 429
+  const message = isThrottled
+    ? 'The endpoint asked to wait (429) for three days.'
+    : `The endpoint ${answerOf(attempt)}${runOf(facts.attempts)}, and the last retry has passed.`
+  const reasons = [reason(isThrottled ? 'throttled_too_long' : 'retries_exhausted', message, last.finished_at)]
+  return { verdict: 'failed', ...whenActive(facts, reasons, redeliver(last)) }
+}
+
+/** Nothing can be sent again to a webhook that is not active. */
+const whenActive = (facts: Facts, reasons: Reason[], next: string | null): Pick<Explained, 'reasons' | 'next'> => {
+  const { webhook, conditions } = facts
+  if (!conditions.existing) return { reasons: [...reasons, isDeleted(facts)], next: null }
+  if (conditions.active) return { reasons, next }
+  return { reasons: [...reasons, notActive(webhook)], next: enable(facts) }
+}
+
+const isDeleted = ({ webhook }: Facts): Reason =>
+  reason('webhook_deleted', 'The webhook is deleted, and receives nothing any more.', webhook.deleted_at)
+
+const notActive = ({ status, status_reason, updated_at }: WebhookRow): Reason =>
+  status === 'inactive'
+    ? reason(
+        'webhook_inactive',
+        `The webhook is inactive: ${status_reason ?? 'its endpoint answered 429 without a time'}. Nothing is lost: ` +
+          'enable it, then recover what it missed.',
+        updated_at,
+      )
+    : reason('webhook_disabled', 'The webhook is disabled. Enable it, then recover what it missed.', updated_at)
+
+const cancelled: Explain = (facts, last) => {
+  const { conditions, ender } = facts
+  const unseen = sightOf(facts)
+  if (conditions.existing && conditions.active && unseen.length > 0) {
+    return { verdict: 'cancelled', reasons: unseen, next: null }
+  }
+  const by = ender === undefined ? '' : ` ${ender.operation} by “${ender.who}” ended it.`
+  const message = `It was cancelled before it was sent: the webhook left the status active, or was changed.${by}`
+  const reasons = [reason('cancelled', message, last.finished_at)]
+  return { verdict: 'cancelled', ...whenActive(facts, reasons, recover(facts, facts.event.created_at)) }
+}
+
+/** A delivery that is due is late after this. */
+const LATE_MS = 20_000
+
+const pending: Explain = (facts, last) => {
+  const { webhook, conditions, attempts, turnOf, queued, now } = facts
+  const waits = (reasons: Reason[], next: string | null = null): Explained => ({ verdict: 'waiting', reasons, next })
+  if (!conditions.existing || !conditions.active) {
+    const reasons = [conditions.existing ? notActive(webhook) : isDeleted(facts)]
+    return waits(reasons, conditions.existing ? enable(facts) : null)
+  }
+  if (queued?.isInLine) {
+    const first = turnOf === undefined ? 'an earlier delivery' : `delivery ${turnOf}`
+    const message = `It waits for ${first}, which precedes it in the order of its project.`
+    return waits([reason('waits_for_turn', message)], turnOf ? `tidings deliveries show ${turnOf}` : null)
+  }
+  const due = queued?.dueAt ?? last.next_attempt_at ?? now
+  if (webhook.transport === 'pull') {
+    const message = queued?.isLeased
+      ? 'A client has taken it and not answered yet.'
+      : 'It waits for a client to take it: the webhook is pulled, and nothing is sent to it.'
+    const code = queued?.isLeased ? 'taken' : 'waits_for_puller'
+    return waits([reason(code, message, last.created_at)], `tidings deliveries take ${webhook.id}`)
+  }
+  const failing = attempts.length === 0 ? [] : [failure(attempts)]
+  if (webhook.held_until !== null && webhook.held_until > now) {
+    const message = 'The endpoint asked to wait (429): until then nothing is sent to this webhook, and nothing is lost.'
+    return waits([reason('throttled', message, webhook.held_until), ...failing])
+  }
+  if (due > now && queued?.isLeased) return waits([reason('under_way', 'It is being sent now.', now), ...failing])
+  if (attempts.length > 0 && due > now) {
+    const message = `Attempt ${attempts.length + 1} follows at this time by itself; nothing is lost.`
+    return waits([...failing, reason('waits_for_retry', message, due)], `tidings webhooks ping ${webhook.id}`)
+  }
+  if (due > now - LATE_MS) {
+    const message = queued?.isRecovered ? 'It is queued, behind new deliveries.' : 'It is queued, and sent in a moment.'
+    return waits([reason('queued', message, due), ...failing])
+  }
+  const message =
+    'It is due and has not been sent: too much is queued for its endpoint, or no server with the role “delivery” runs.'
+  return waits([reason('late', message, due), ...failing], 'tidings doctor')
+}
+
+const failure = (attempts: AttemptRow[]): Reason =>
+  reason('failing', `The endpoint ${answerOf(attempts.at(-1))}${runOf(attempts)}.`, attempts.at(-1)!.started_at)
+
+const EXPLAIN: Record<DeliveryRow['status'], Explain> = { pending, delivered, rejected, dropped, cancelled }
+
+/** The reasons of the sight of the webhook's token. */
+const sightOf = ({ conditions, event, webhook }: Facts): Reason[] => {
+  if (!conditions.undirected) return []
+  const token = `the access token that created the webhook (${webhook.access_token_id})`
+  return [
+    ...(conditions.organisation
+      ? []
+      : [reason('out_of_sight', `Out of sight: ${token} does not see the event's organisation.`)]),
+    ...(conditions.project
+      ? []
+      : [
+          reason(
+            'project_out_of_sight',
+            `Out of sight: project ${event.project_id} is of an organisation that ${token} does not see.`,
+          ),
+        ]),
+    ...(conditions.subject
+      ? []
+      : [reason('subject_out_of_sight', `Out of sight: the event is about a webhook that ${token} does not see.`)]),
+  ]
+}
+
+/** Why there is no delivery: the conditions that are not true now, or that were not true then. */
+const notSent = (facts: Facts): Explained => {
+  const { conditions, webhook, event } = facts
+  const explain = (reasons: Reason[], next: string | null): Explained => ({ verdict: 'not_sent', reasons, next })
+  if (!conditions.undirected) {
+    const message = `A ${event.type === 'ping' ? 'ping' : 'made-up example'} goes only to the webhook it was asked for.`
+    const next = `tidings ${event.type === 'ping' ? 'webhooks ping' : `trigger ${event.type} --webhook`} ${webhook.id}`
+    return explain([reason('on_demand', message, event.created_at)], next)
+  }
+  if (!conditions.existing) return explain([isDeleted(facts)], null)
+  const filters = filtersOf(facts)
+  const lasting = [...filters.map(({ reason }) => reason), ...sightOf(facts)]
+  if (!conditions.created) {
+    const message = 'The event happened before the webhook was created, and a webhook receives no earlier events.'
+    return explain(
+      [reason('created_after', message, webhook.created_at), ...lasting],
+      `tidings events show ${event.id}`,
+    )
+  }
+  const idle = conditions.active ? [] : [notActive(webhook)]
+  if (lasting.length > 0) return explain([...lasting, ...idle], filters[0]?.mend ?? null)
+  return explain([...idle, missedThen(facts)], conditions.active ? recover(facts, event.created_at) : enable(facts))
+}
+
+/** The filters that leave the event out, each with the change that lets it in. */
+const filtersOf = ({ conditions, webhook, event, types, chosen }: Facts): { reason: Reason; mend: string | null }[] => {
+  const update = `tidings webhooks update ${webhook.id}`
+  const then = 'Change that, then recover what it missed.'
+  const found: { reason: Reason; mend: string | null }[] = []
+  if (!conditions.another) {
+    const message = 'The event is about this webhook, and a webhook receives nothing about itself.'
+    return [{ reason: reason('about_itself', message), mend: null }]
+  }
+  if (!conditions.type) {
+    const asks = types.length === 0 ? 'all types but those about webhooks, which must be named' : types.join(', ')
+    const message = `The type is not asked for: the webhook asks for ${asks}; the event is ${event.type}. ${then}`
+    // A webhook without types has all of them but those about webhooks.
+    const mend = types.length === 0 ? null : `${update} --events ${[...types, event.type].join(',')}`
+    found.push({ reason: reason('type_not_wanted', message), mend })
+  }
+  if (!conditions.scope) {
+    const of = event.organisation_id === null ? 'no organisation of its own' : `organisation ${event.organisation_id}`
+    const project = event.project_id === null ? '' : `, project ${event.project_id}`
+    const message =
+      `The webhook is restricted to ${inWords(chosen)}; the event ` +
+      `is of ${of}${project}, which is not among them. ${then}`
+    const mend = `tidings webhooks show ${webhook.id}`
+    found.push({ reason: reason('not_chosen', message), mend })
+  }
+  return found
+}
+
+/** `1 organisation and 2 projects`, without those that are none. */
+const inWords = ({ organisations, projects }: Facts['chosen']): string =>
+  Object.entries({ organisation: organisations, project: projects })
+    .filter(([, number]) => number > 0)
+    .map(([noun, number]) => `${number} ${noun}${number === 1 ? '' : 's'}`)
+    .join(' and ')
+
+/** As the webhook is now it would receive the event, and it was not queued. */
+const missedThen = ({ webhook, event, around }: Facts): Reason => {
+  const isQueued = (at: number | undefined) => (at === undefined ? 'none' : `one at ${toIso(at)}`)
+  const changed =
+    Number(webhook.updated_at) > Number(event.created_at) ? `, last at ${toIso(Number(webhook.updated_at))}` : ''
+  const message =
+    'When the event happened the webhook was not active, asked for something else, or its access token did not see ' +
+    `the event; it was changed since${changed}. Queued for it before the event: ${isQueued(around.before)}, ` +
+    `after it: ${isQueued(around.after)}. As it is now it would receive the event: recover what it missed.`
+  return reason('not_active_then', message, event.created_at)
+}

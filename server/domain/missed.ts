@@ -1,0 +1,155 @@
+import { toIso } from '../../shared/time.ts'
+import { marks, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import type { Field } from '../mango/resource.ts'
+
+// A webhook with `recovery: automatic` heals itself. The transaction that drops one of its deliveries notes what was
+// missed. Then its endpoint is pinged: after 10 minutes, then after twice as long each time, up to an hour, for seven
+// days. At the first 200, everything missed since the first miss is queued, by the rule of `recoverDeliveries`.
+//
+// Invariants
+// 1. A process works on a row of `webhook_recoveries` under a lease: it writes its own id, and pushes `due_at` forward
+//    as the lease's end. Each of its changes requires that lease. If it dies, the row is due again for any process.
+// 2. A page of missed events and the progress that it makes commit together, so no event is queued twice.
+// 3. A webhook that is not active is neither pinged nor queued for. Its row waits for the next ping's time.
+
+const MINUTE_MS = 60_000
+/** The wait before the first ping, and the longest one. */
+export const PING_WAITS_MS = { first: 10 * MINUTE_MS, longest: 60 * MINUTE_MS }
+/** When a row is due that is over. */
+export const NEVER = 8_640_000_000_000_000
+export type HealingRow = {
+  webhook_id: string
+  missed_since: number
+  began_at: number
+  due_at: number
+  pings: number
+  lease: string | null
+  answered_at: number | null
+  after_time: number | null
+  after_id: string | null
+  until_time: number | null
+  again_since: number | null
+  queued: number
+  recovered_at: number | null
+  given_up_at: number | null
+}
+
+/** The wait after so many pings without a 200. */
+export const pingWait = (pings: number): number =>
+  Math.min(PING_WAITS_MS.longest, PING_WAITS_MS.first * 2 ** Math.min(pings, 10))
+
+/** An event whose delivery was dropped, to a webhook that heals itself. */
+export type Missed = { webhookId: string; eventTime: number }
+
+/**
+ * Notes what webhooks have missed, in the transaction that dropped it.
+ *
+ * @returns when each of these webhooks is pinged next; null for one that is not pinged any more
+ */
+export const noteMissed = async (trx: Sql, missed: Missed[], now: number): Promise<Map<string, number | null>> => {
+  const since = new Map<string, number>()
+  for (const { webhookId, eventTime } of missed) {
+    since.set(webhookId, Math.min(eventTime, since.get(webhookId) ?? eventTime))
+  }
+  const ids = [...since.keys()].toSorted()
+  if (ids.length === 0) return new Map()
+  const [dueAt, fresh] = [now + pingWait(0), ids.flatMap(id => [id, since.get(id)!, now, now + pingWait(0)])]
+  // Also locks the rows that exist, in the same order in every transaction.
+  await run(
+    trx,
+    `INSERT INTO webhook_recoveries (webhook_id, missed_since, began_at, due_at)
+     VALUES ${ids.map(() => '(?, ?, ?, ?)').join(', ')}${dialectOf(trx).onDuplicate(['webhook_id'])} pings = pings + 0`,
+    fresh,
+  )
+  const found = await rows<HealingRow>(trx, `SELECT * FROM webhook_recoveries WHERE webhook_id IN (${marks(ids)})`, ids)
+  const next = new Map<string, number | null>()
+  for (const row of found)
+    next.set(row.webhook_id, await missAgain(trx, row, since.get(row.webhook_id)!, { now, dueAt }))
+  return next
+}
+
+/** Notes a miss in an existing row, and returns when the webhook is pinged next. */
+const missAgain = async (
+  trx: Sql,
+  row: HealingRow,
+  since: number,
+  { now, dueAt }: { now: number; dueAt: number },
+): Promise<number | null> => {
+  const { webhook_id: id } = row
+  if (row.recovered_at === null && row.given_up_at === null) {
+    const column = row.answered_at === null ? 'missed_since' : 'again_since'
+    const earliest = Math.min(since, row[column] ?? since)
+    if (earliest !== row[column]) {
+      await run(trx, `UPDATE webhook_recoveries SET ${column} = ? WHERE webhook_id = ?`, [earliest, id])
+    }
+    return row.answered_at === null ? row.due_at : dueAt
+  }
+  const isWell = await hasAcknowledgedSince(trx, id, row.given_up_at ?? row.answered_at ?? 0)
+  if (row.given_up_at !== null && !isWell) return null
+  // An endpoint that answers pings alone has not been well: it is given up seven days after the first miss.
+  const begins = isWell ? { began_at: now, pings: 0 } : { began_at: row.began_at, pings: row.pings }
+  await run(trx, `UPDATE webhook_recoveries SET began_at = ?, pings = ?, ${BEGIN} WHERE webhook_id = ?`, [
+    begins.began_at,
+    begins.pings,
+    since,
+    now + pingWait(begins.pings),
+    id,
+  ])
+  return now + pingWait(begins.pings)
+}
+
+/** The columns of a row that begins: the first missed event, and the next ping. */
+export const BEGIN = `missed_since = ?, due_at = ?, lease = NULL, answered_at = NULL, after_time = NULL,
+  after_id = NULL, until_time = NULL, again_since = NULL, queued = 0, recovered_at = NULL, given_up_at = NULL`
+
+/** Deliveries to look back on: an endpoint that is well has acknowledged one of the last. */
+const LAST_DELIVERIES = 1_000
+
+/** Whether a webhook has acknowledged an event since a time, or was changed since. */
+const hasAcknowledgedSince = async (trx: Sql, webhookId: string, since: number): Promise<boolean> => {
+  const last = `SELECT status, event_type FROM deliveries ${dialectOf(trx).useIndex('deliveries_of_webhook_by_time')}
+    WHERE webhook_id = ? AND created_at >= ? ORDER BY created_at DESC LIMIT ${LAST_DELIVERIES}`
+  const found = await rows(
+    trx,
+    `SELECT 1 AS well FROM (${last}) d WHERE status = 'delivered' AND event_type <> 'ping'
+     UNION ALL SELECT 1 FROM webhooks WHERE id = ? AND updated_at > ? LIMIT 1`,
+    [webhookId, since, webhookId, since],
+  )
+  return found.length > 0
+}
+
+/** The endpoint has just answered a ping: a webhook that waits for its next one need not. */
+export const pingSoon = async (trx: Sql, webhookId: string, now: number): Promise<void> => {
+  await run(
+    trx,
+    `UPDATE webhook_recoveries SET due_at = ? WHERE webhook_id = ? AND lease IS NULL AND due_at > ? AND due_at < ?`,
+    [now, webhookId, now, NEVER],
+  )
+}
+
+/** For each webhook, a time of its healing: since when it has missed events, its next ping, or when it was healed. */
+export const healingTimeOf = (
+  what: 'missedSince' | 'nextPingAt' | 'recoveredAt',
+): Extract<Field, { kind: 'derived' }> => ({
+  kind: 'derived',
+  load: async (source, webhookIds) => {
+    const found = await rows<HealingRow>(
+      source.connection,
+      `SELECT * FROM webhook_recoveries WHERE webhook_id IN (${marks(webhookIds)})`,
+      webhookIds,
+    )
+    return new Map(
+      found.flatMap((row): [string, string][] => {
+        const isOver = row.recovered_at !== null || row.given_up_at !== null
+        const times = {
+          missedSince: row.recovered_at === null ? row.missed_since : null,
+          nextPingAt: isOver || row.answered_at !== null ? null : row.due_at,
+          recoveredAt: row.recovered_at,
+        }
+        const time = times[what]
+        return time === null ? [] : [[row.webhook_id, toIso(Number(time))]]
+      }),
+    )
+  },
+})

@@ -1,0 +1,102 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Knex } from 'knex'
+import type { Clock } from '../clock.ts'
+import { type Database, partOfMany } from '../database/connect.ts'
+import { type Healing, pingAnswered, pingFailed, queuePage, takeDue } from '../domain/healing.ts'
+import type { WebhookRow } from '../domain/resources.ts'
+import { sweepUntil } from '../domain/sweep.ts'
+import type { Log } from '../log.ts'
+
+/** How often a process looks for webhooks that are due. */
+const EVERY_MS = 5_000
+/** The most pings of a process in flight. */
+const AT_ONCE = 16
+/** How long one turn queues what a webhook has missed. */
+const TURN_MS = 15_000
+
+export type HealerTools = {
+  database: Database
+  clock: Clock
+  log: Log
+  /** Pings an endpoint. Resolves to what records the ping if it was answered with 200, or to undefined. */
+  ping(webhook: WebhookRow): Promise<((trx: Knex.Transaction) => Promise<void>) | undefined>
+  /** Called when deliveries were queued. */
+  onQueued: () => void
+  /** Called for each ping, and for each webhook whose missed events are all queued. */
+  onHealing?: (what: 'answered' | 'unanswered' | 'recovered') => void
+  everyMs?: number
+}
+
+/**
+ * Heals the webhooks that are due until it is stopped. Any number of processes do so at once: each webhook is in the
+ * hands of one. Pings have places of their own, so an endpoint that hangs delays nothing else.
+ */
+export const startHealer = (tools: HealerTools): { stop(): Promise<void> } => {
+  const { log, everyMs = EVERY_MS } = tools
+  const stopping = new AbortController()
+  const running = (async () => {
+    for (let isLogged = false; !stopping.signal.aborted; ) {
+      try {
+        while (!stopping.signal.aborted && (await healSome(tools)) > 0);
+        isLogged = false
+      } catch (error) {
+        if (!isLogged) log.warn({ err: error }, 'webhooks cannot be healed; trying until they can')
+        isLogged = true
+      }
+      await sleep(everyMs, undefined, { signal: stopping.signal }).catch(() => {})
+    }
+  })()
+  return {
+    async stop() {
+      stopping.abort()
+      await running
+    },
+  }
+}
+
+/** Takes some webhooks that are due, and does what each needs. Returns how many there were. */
+export const healSome = async (tools: HealerTools): Promise<number> => {
+  const { database, clock } = tools
+  const taken = await database.transaction(trx => takeDue(trx, clock.now(), AT_ONCE))
+  await Promise.all(taken.map(healing => heal(tools, healing)))
+  return taken.length
+}
+
+const heal = async (tools: HealerTools, healing: Healing): Promise<void> => {
+  const { database, clock, log, onHealing = () => {} } = tools
+  try {
+    if (healing.row.answered_at === null) {
+      const record = await tools.ping(healing.webhook)
+      onHealing(record ? 'answered' : 'unanswered')
+      const isAnswered = await database.transaction(async trx => {
+        if (!record) await pingFailed(trx, healing, clock.now())
+        else if (await pingAnswered(trx, healing, clock.now())) {
+          await record(trx)
+          return true
+        }
+        return false
+      })
+      if (!isAnswered) return
+    }
+    await queueAll(tools, healing, onHealing)
+  } catch (error) {
+    // The lease runs out, and the webhook is due again.
+    log.warn({ err: error, webhookId: healing.webhook.id }, 'a webhook could not be healed; trying again')
+  }
+}
+
+/** Queues what a webhook has missed, page by page. What is left after a turn is due again when the lease ends. */
+const queueAll = async (
+  { database, clock, onQueued }: HealerTools,
+  healing: Healing,
+  onHealing: (what: 'recovered') => void,
+): Promise<void> => {
+  const deadline = performance.now() + TURN_MS
+  // Deliveries of a past epoch that are still pending count as missed once they are cancelled.
+  if (!(await sweepUntil(database, clock, healing.webhook.id, deadline))) return
+  for (let is: Awaited<ReturnType<typeof queuePage>> = 'more'; is === 'more' && performance.now() < deadline; ) {
+    is = await partOfMany(() => database.transaction(trx => queuePage(trx, healing, clock.now)))
+    onQueued()
+    if (is === 'complete') onHealing('recovered')
+  }
+}

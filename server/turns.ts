@@ -1,0 +1,53 @@
+/** Items that wait, in a line for each key: the keys take turns, and the items of one key come in their order. */
+export class Turns<Item> {
+  /** In the order of the next turn of each key. */
+  readonly #lines = new Map<string, Set<Item>>()
+
+  #size = 0
+
+  get size(): number {
+    return this.#size
+  }
+
+  of(key: string): ReadonlySet<Item> {
+    return this.#lines.get(key) ?? new Set()
+  }
+
+  get lines(): Iterable<ReadonlySet<Item>> {
+    return this.#lines.values()
+  }
+
+  add(key: string, item: Item): void {
+    const line = this.#lines.get(key) ?? new Set()
+    this.#lines.set(key, line.add(item))
+    this.#size += 1
+  }
+
+  /** Returns whether the item was waiting. */
+  delete(key: string, item: Item): boolean {
+    const line = this.#lines.get(key)
+    if (!line?.delete(item)) return false
+    this.#size -= 1
+    if (line.size === 0) this.#lines.delete(key)
+    return true
+  }
+
+  /** Takes the first item whose turn it may be; its key comes after the others. */
+  take(mayBegin: (item: Item) => boolean = () => true): Item | undefined {
+    for (const [key, line] of this.#lines) {
+      for (const item of line) {
+        if (!mayBegin(item)) continue
+        line.delete(item)
+        this.#size -= 1
+        this.#lines.delete(key)
+        if (line.size > 0) this.#lines.set(key, line)
+        return item
+      }
+    }
+    return undefined
+  }
+
+  *[Symbol.iterator](): Generator<Item> {
+    for (const line of this.#lines.values()) yield* line
+  }
+}
