@@ -64,12 +64,15 @@ export interface FaultDetails {
   eventId?: string
   /** The `kid` in the token's header. */
   kid?: string
-  /** What the failed check expected and what it found, safe to print. */
+  /** What the failed check expected and what it found: safe to print, and for the receiver's owner alone. */
   expected?: string
   found?: string
 }
 
-/** Why a request is not answered 200. The sender reads `message`: it holds no secret and nothing unprintable. */
+/**
+ * Why a request is not answered 200. The answer has the code alone: the message may name what the receiver accepts,
+ * such as its webhook's id, and is for the receiver's own log.
+ */
 export class Fault extends Error {
   readonly code: FaultCode
   /** The status to answer with. */
@@ -92,8 +95,8 @@ export class Fault extends Error {
 
   /** This fault as an answer, in the form that `Response` takes. */
   get answer(): Answer {
-    const { status, headers, code, message } = this
-    return { status, headers: { ...headers }, body: JSON.stringify({ error: code, message }), fault: code }
+    const { status, headers, code } = this
+    return { status, headers: { ...headers }, body: JSON.stringify({ error: code }), fault: code }
   }
 }
 

@@ -12,6 +12,8 @@ export { type LambdaUrlEvent, type LambdaUrlResult, lambdaReceiver } from './lam
 export { learnedWebhook } from './learned-webhook.ts'
 export type { Handled, ReceiverOptions, Refusal, VerifyOptions } from './options.ts'
 export type { Payloads } from './payloads.ts'
+export { type PullOptions, pullDeliveries } from './pull.ts'
+export type { Pulling, TakenDelivery } from './pulling.ts'
 export {
   type AdapterArguments,
   type CompleteReceiver,

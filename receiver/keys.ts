@@ -1,5 +1,6 @@
-import { fromBase64url, isBase64url, toText } from '../shared/bytes.ts'
+import { toText } from '../shared/bytes.ts'
 import type { Jwk } from '../shared/delivery-token.ts'
+import { keyBytes } from '../shared/ed25519.ts'
 import { isObject } from '../shared/token-format.ts'
 
 /**
@@ -15,17 +16,20 @@ export interface KeyContext {
 /** A source that fetches its keys. */
 export type RemoteKeys = (kid: string | undefined, context?: KeyContext) => Promise<readonly Jwk[]>
 
-/** The age at which keys are fetched again while they still serve; Tidings lets them be cached for 300 s. */
+/** The age at which keys are fetched again in the background, while they still serve. */
 const REFRESH_AFTER_MS = 240_000
+/**
+ * The age from which a fetch is waited for: Tidings lets keys be cached for 300 s, and a revoked key counts no longer
+ * after that. Only if the fetch fails do older keys serve.
+ */
+const FRESH_MS = 300_000
 /** How long known keys serve while the issuer does not answer. The limit ends the use of a withdrawn key. */
 const STALE_MS = 3_600_000
 /**
  * The least time between two fetches for unknown `kid`s, so that untrusted senders cannot cause a request with every
- * token.
+ * token, and the pause after a failed fetch.
  */
 const LEAST_BETWEEN_MS = 10_000
-/** The pause after a failed fetch. */
-const PAUSE_AFTER_FAILURE_MS = 1_000
 /** The time limit of a fetch, to the last byte; far less than Tidings waits for an answer to its delivery. */
 const TIMEOUT_MS = 5_000
 /** The longest key set that is read: some 1,500 keys. */
@@ -35,29 +39,35 @@ const MAX_BYTES = 256 * 1024
 export const jwksUrl = (issuer: string): string => `${issuer.replace(/\/$/, '')}/.well-known/jwks.json`
 
 /**
- * A source of the keys of the JSON Web Key Set at a URL. It fetches them when they are first needed, again before they
- * expire, and when a token names an unknown key. At most one request is under way, however many tokens come, and a
- * token whose key is known does not wait for one while the keys are less than an hour old. A set that is empty or
- * unreadable changes nothing. Rejects with an Error that names the URL and the reason.
- *
- * @param options.now the current time in epoch milliseconds
- * @example
- *   const keys = remoteKeys('https://tidings.example.com/.well-known/jwks.json')
+ * What says how many milliseconds ago it was made. The longer of two clocks counts: the machine's may be set back, and
+ * the monotonic one may stand still while the machine sleeps.
  */
-export const remoteKeys = (url: string, { now = Date.now }: { now?: () => number } = {}): RemoteKeys => {
+const stopwatch = (): (() => number) => {
+  const atMs = Date.now()
+  const runsMs = performance.now()
+  return () => Math.max(Date.now() - atMs, performance.now() - runsMs)
+}
+
+/**
+ * A source of the keys of the JSON Web Key Set at a URL. It fetches them when they are first needed, again before they
+ * expire, and when a token names an unknown key. At most one request is under way, however many tokens come. A token
+ * whose key is known waits for one only when the keys are older than 300 s. A set that is empty or unreadable changes
+ * nothing. Rejects with an Error that names the URL and the reason.
+ */
+export const remoteKeys = (url: string): RemoteKeys => {
   let keys: readonly Jwk[] = []
-  let fetchedAtMs = Number.NEGATIVE_INFINITY
-  let failure: { error: Error; atMs: number } | undefined
-  let underWay: { promise: Promise<void>; sinceMs: number } | undefined
+  let ageMs = (): number => Number.POSITIVE_INFINITY
+  let failure: { error: Error; ageMs: () => number } | undefined
+  let underWay: { promise: Promise<void>; ageMs: () => number } | undefined
 
   const fetchKeys = async (): Promise<void> => {
-    const startedAtMs = now()
+    const sinceStartMs = stopwatch()
     try {
       keys = await readKeySet(url)
-      fetchedAtMs = startedAtMs
+      ageMs = sinceStartMs
       failure = undefined
     } catch (cause) {
-      failure = { error: unavailable(url, cause), atMs: now() }
+      failure = { error: unavailable(url, cause), ageMs: stopwatch() }
       throw failure.error
     }
   }
@@ -67,26 +77,31 @@ export const remoteKeys = (url: string, { now = Date.now }: { now?: () => number
    * made for.
    */
   const refresh = (): Promise<void> => {
-    if (underWay && now() - underWay.sinceMs < 2 * TIMEOUT_MS) return underWay.promise
-    if (failure && now() - failure.atMs < PAUSE_AFTER_FAILURE_MS) return Promise.reject(failure.error)
+    if (underWay && underWay.ageMs() < 2 * TIMEOUT_MS) return underWay.promise
+    if (failure && failure.ageMs() < LEAST_BETWEEN_MS) return Promise.reject(failure.error)
     const promise = fetchKeys().finally(() => {
       if (underWay?.promise === promise) underWay = undefined
     })
     promise.catch(() => {})
-    underWay = { promise, sinceMs: now() }
+    underWay = { promise, ageMs: stopwatch() }
     return promise
   }
 
   return async (kid, context = {}) => {
-    const ageMs = now() - fetchedAtMs
     const isMissing = kid !== undefined && !keys.some(key => key.kid === kid)
-    if (isMissing ? ageMs < LEAST_BETWEEN_MS : ageMs < REFRESH_AFTER_MS) return keys
-    if (isMissing || ageMs > STALE_MS) {
-      await within(TIMEOUT_MS, refresh(), () => unavailable(url, new Error('no answer in time')))
+    const age = ageMs()
+    if (isMissing ? age < LEAST_BETWEEN_MS : age < REFRESH_AFTER_MS) return keys
+    const refreshing = refresh()
+    if (!isMissing && age < FRESH_MS) {
+      const inBackground = refreshing.catch(() => {})
+      context.waitUntil?.(inBackground)
       return keys
     }
-    const inBackground = refresh().catch(() => {})
-    context.waitUntil?.(inBackground)
+    try {
+      await within(TIMEOUT_MS, refreshing, () => unavailable(url, new Error('no answer in time')))
+    } catch (error) {
+      if (isMissing || age > STALE_MS) throw error
+    }
     return keys
   }
 }
@@ -160,22 +175,7 @@ export const keysIn = (value: unknown): readonly Jwk[] | undefined => {
 
 /** Whether this is an Ed25519 public key (RFC 8037) with a `kid`. */
 export const isUsable = ({ kty, crv, x, kid }: Jwk): boolean =>
-  kty === 'OKP' &&
-  crv === 'Ed25519' &&
-  typeof kid === 'string' &&
-  typeof x === 'string' &&
-  isBase64url(x) &&
-  fromBase64url(x).length === 32
-
-/** The unverified `kid` in a token's header, good only for looking up a key; undefined if it cannot be read. */
-export const kidOf = (token: string): string | undefined => {
-  try {
-    const { kid } = JSON.parse(toText(fromBase64url(token.split('.')[0]!)))
-    return typeof kid === 'string' ? kid : undefined
-  } catch {
-    return undefined
-  }
-}
+  kty === 'OKP' && crv === 'Ed25519' && typeof kid === 'string' && keyBytes(x) !== undefined
 
 const unavailable = (url: string, cause: unknown): Error => {
   const { cause: deeper = cause } = (cause ?? {}) as { cause?: unknown }

@@ -17,18 +17,24 @@ export interface WebhookIdKeeper {
  */
 export const learnedWebhook = (keeper: WebhookIdKeeper): Exclude<VerifyOptions['webhookId'], undefined> => {
   requireGiven(hasMethods(keeper, 'load', 'save'), 'keeper', keeper, 'an object with the methods load and save')
-  let learning: Promise<unknown> = Promise.resolve()
-  const isOwn = async (webhookId: string, isPing: boolean): Promise<boolean> => {
-    const known = await keeper.load()
-    if (known !== undefined && known !== null) return known === webhookId
-    if (!isPing) return false
-    await keeper.save(webhookId)
+  // The webhook that this process is the first to learn, and the writing of it. It is set without waiting in between,
+  // so that of two concurrent pings exactly one is the first; nothing waits for anybody's `load` but its own.
+  let first: { webhookId: string; saved: Promise<void> } | undefined
+  return async (webhookId, { eventType }) => {
+    const known = (await keeper.load()) ?? first?.webhookId
+    if (known !== undefined && known !== webhookId) return false
+    if (first === undefined) {
+      if (known !== undefined) return true
+      if (eventType !== 'ping') return false
+      const learning = { webhookId, saved: save(keeper, webhookId) }
+      first = learning
+      learning.saved.catch(() => {
+        if (first === learning) first = undefined
+      })
+    }
+    await first.saved
     return true
   }
-  // One call at a time, so that of two concurrent pings exactly one is the first.
-  return (webhookId, { eventType }) => {
-    const decided = learning.then(() => isOwn(webhookId, eventType === 'ping'))
-    learning = decided.catch(() => {})
-    return decided
-  }
 }
+
+const save = async (keeper: WebhookIdKeeper, webhookId: string): Promise<void> => void (await keeper.save(webhookId))

@@ -55,7 +55,11 @@ export interface ReceiverOptions extends VerifyOptions {
    * `console.error`.
    */
   onError?: (error: unknown, context: { eventId?: string }) => unknown
-  /** Called for every request that was not answered 200, with the reason. */
+  /**
+   * Called for every request that was not answered 200, with the reason, which the sender does not learn. By default
+   * `console.warn` for a token that the issuer has signed and this receiver refuses, at most once a minute for each
+   * check.
+   */
   onRefused?: (refusal: Refusal) => unknown
   /** Called for every handled event. */
   onHandled?: (handled: Handled) => unknown
@@ -91,7 +95,7 @@ export const checkOptions = (options: ReceiverOptions): CheckedOptions => {
     replays = 'refuse',
     handlerTimeoutMs = HANDLER_TIMEOUT_MS,
     onError = logError,
-    onRefused = ignore,
+    onRefused = logRefusals(),
     onHandled = ignore,
   } = options
   const isStore = hasMethods(replayStore, 'claim', 'record', 'release')
@@ -104,6 +108,12 @@ export const checkOptions = (options: ReceiverOptions): CheckedOptions => {
     requireGiven(isFunction(value), name, value, 'a function')
   }
   return { ...verify, replayStore, dedupe, replays, handlerTimeoutMs, onError, onRefused, onHandled }
+}
+
+/** The same for `verifyDelivery`, which makes no other checks: a misspelt option, or one of a receiver, is refused. */
+export const checkVerifyOptionsAlone = (options: VerifyOptions, keysAt: typeof remoteKeys): CheckedVerifyOptions => {
+  refuseOthers(options, VERIFY_OPTIONS)
+  return checkVerifyOptions(options, keysAt)
 }
 
 /**
@@ -160,3 +170,22 @@ const logError = (error: unknown, { eventId }: { eventId?: string }): void =>
   console.error(`tidings/receiver${eventId === undefined ? '' : ` (event ${eventId})`}:`, error)
 
 const ignore = (): void => {}
+
+/** The least time between two lines for one code, so that strangers cannot fill the log. */
+const LEAST_BETWEEN_LINES_MS = 60_000
+
+const logRefusals = (): ((refusal: Refusal) => void) => {
+  const lines = new Map<FaultCode, { atMs: number; leftOut: number }>()
+  return ({ code, status, message, eventId }) => {
+    if (status !== 401 || eventId === undefined || code === 'replay') return
+    const last = lines.get(code)
+    const atMs = performance.now()
+    if (last && atMs - last.atMs < LEAST_BETWEEN_LINES_MS) {
+      last.leftOut += 1
+      return
+    }
+    lines.set(code, { atMs, leftOut: 0 })
+    const before = last?.leftOut ? ` (and ${last.leftOut} more since the last such line)` : ''
+    console.warn(`tidings/receiver: refused event ${eventId} for its ${code}${before}: ${message}`)
+  }
+}

@@ -16,7 +16,7 @@ export interface Payloads {
   /** Another webhook has become inactive. Sent only to webhooks that name this type. */
   webhook_inactive: { webhook: { id: string; url: string; name: string | null; statusReason: string } }
   /** A delivery to another webhook was dropped. Sent only to webhooks that name this type. */
-  delivery_dropped: { delivery: { id: string; eventId: string; eventType: string; webhookId: string; webhookUrl: string; webhookName: string | null; attemptCount: number; reason: string } }
+  delivery_dropped: { delivery: { id: string; eventId: string; eventType: string; webhookId: string; webhookUrl: string; webhookName: string | null; attemptCount: number; reason: string; nextPingAt: string | null } }
 }
 
 /** The part of JSON Schema that the payloads need. */
@@ -35,5 +35,5 @@ export const payloadShapes: Record<keyof Payloads, Shape> = {
   project_report_quarterly_overdue: {"type":"object","properties":{"projectReport":{"type":"object","properties":{"id":{"type":"string"},"projectId":{"type":"string"},"quarter":{"type":"string"}},"required":["id","projectId","quarter"]}},"required":["projectReport"]},
   token_expired: {"type":"object","properties":{"accessTokenId":{"type":"string"}},"required":["accessTokenId"]},
   webhook_inactive: {"type":"object","properties":{"webhook":{"type":"object","properties":{"id":{"type":"string"},"url":{"type":"string"},"name":{"anyOf":[{"type":"string"},{"type":"null"}]},"statusReason":{"type":"string"}},"required":["id","url","name","statusReason"]}},"required":["webhook"]},
-  delivery_dropped: {"type":"object","properties":{"delivery":{"type":"object","properties":{"id":{"type":"string"},"eventId":{"type":"string"},"eventType":{"type":"string"},"webhookId":{"type":"string"},"webhookUrl":{"type":"string"},"webhookName":{"anyOf":[{"type":"string"},{"type":"null"}]},"attemptCount":{"type":"integer"},"reason":{"type":"string"}},"required":["id","eventId","eventType","webhookId","webhookUrl","webhookName","attemptCount","reason"]}},"required":["delivery"]},
+  delivery_dropped: {"type":"object","properties":{"delivery":{"type":"object","properties":{"id":{"type":"string"},"eventId":{"type":"string"},"eventType":{"type":"string"},"webhookId":{"type":"string"},"webhookUrl":{"type":"string"},"webhookName":{"anyOf":[{"type":"string"},{"type":"null"}]},"attemptCount":{"type":"integer"},"reason":{"type":"string"},"nextPingAt":{"anyOf":[{"type":"string"},{"type":"null"}]}},"required":["id","eventId","eventType","webhookId","webhookUrl","webhookName","attemptCount","reason","nextPingAt"]}},"required":["delivery"]},
 }

@@ -80,12 +80,13 @@ const requireHandler = (handler: unknown): void => {
 }
 
 const receiving = (options: CheckedOptions) => {
+  const report = reports(options)
   const verify = verifier(options)
   const handle = handleOnce(options)
   const { handlerTimeoutMs } = options
 
   return async (given: DeliveryRequest, handler: Handler<never>): Promise<Answer> => {
-    const told = reports(options)
+    const told = report()
     const request = { ...given, waitUntil: withoutThrowing(given.waitUntil, told) }
     const ending = new AbortController()
     const progress: Progress = { waitingFor: THE_BODY, signal: ending.signal, told }
@@ -155,21 +156,30 @@ const noteLate = ({ isAnswered }: DeliveryRequest, told: Reports): void => {
   told.failed(new Error('The answer came too late: the request had been answered, or its sender had hung up.'))
 }
 
-const reports = ({ onError, onRefused, onHandled }: CheckedOptions): Reports => {
-  const told: Reports = {
-    eventId: undefined,
-    failed: error =>
-      void guarded(() => onError(error, told.eventId === undefined ? {} : { eventId: told.eventId }), log),
-    refused({ code, status, message, details, cause }) {
-      const eventId = details.eventId ?? told.eventId
-      const refusal = { ...details, code, status, message, ...(eventId !== undefined && { eventId }) }
-      void guarded(() => onRefused(refusal), told.failed)
-      const isOwn = status >= 500 && code !== 'in_progress' && code !== 'body_incomplete'
-      if (isOwn) told.failed(cause ?? new Fault(code, message, { details }))
-    },
-    handled: handled => void guarded(() => onHandled(handled), told.failed),
+const reports = ({ onError, onRefused, onHandled }: CheckedOptions) => {
+  /** Failed fetches of the keys that were told: each may fail many requests. */
+  const toldFetches = new WeakSet<object>()
+  return (): Reports => {
+    const told: Reports = {
+      eventId: undefined,
+      failed: error =>
+        void guarded(() => onError(error, told.eventId === undefined ? {} : { eventId: told.eventId }), log),
+      refused({ code, status, message, details, cause }) {
+        const eventId = details.eventId ?? told.eventId
+        const refusal = { ...details, code, status, message, ...(eventId !== undefined && { eventId }) }
+        void guarded(() => onRefused(refusal), told.failed)
+        const isOwn = status >= 500 && code !== 'in_progress' && code !== 'body_incomplete'
+        if (!isOwn) return
+        if (code === 'keys_unavailable' && cause instanceof Error) {
+          if (toldFetches.has(cause)) return
+          toldFetches.add(cause)
+        }
+        told.failed(cause ?? new Fault(code, message, { details }))
+      },
+      handled: handled => void guarded(() => onHandled(handled), told.failed),
+    }
+    return told
   }
-  return told
 }
 
 const guarded = async (call: () => unknown, failed: (error: unknown) => void): Promise<void> => {

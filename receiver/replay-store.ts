@@ -37,7 +37,7 @@ export interface ReplayStore {
  * A store in the process's memory, lost when the process ends. Only events with valid tokens get into it, so untrusted
  * senders cannot fill it.
  *
- * @param options.maxEntries the most handled events to remember (about 250 bytes each); the oldest give way
+ * @param options.maxEntries the most handled events to remember (about 350 bytes each); the oldest give way
  * @param options.now the current time in epoch milliseconds
  * @throws TypeError when an option is wrong
  * @example

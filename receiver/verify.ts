@@ -1,11 +1,10 @@
-import { toText } from '../shared/bytes.ts'
-import { type Check, type Jwk, verifyDeliveryToken } from '../shared/delivery-token.ts'
+import { type Check, examineDelivery, explained, type Jwk } from '../shared/delivery-token.ts'
 import { show } from '../shared/show.ts'
 import { type Bytes, bytesOf, isRaw, MAX_BODY_BYTES, readFetchBody, tooLarge } from './body.ts'
 import { type Ping, readEvent, type TidingsEvent } from './event.ts'
 import { Fault, type FaultDetails } from './fault.ts'
-import { type KeySource, kidOf, type RemoteKeys, remoteKeys } from './keys.ts'
-import { type CheckedVerifyOptions, checkVerifyOptions, type VerifyOptions } from './options.ts'
+import { type KeySource, type RemoteKeys, remoteKeys } from './keys.ts'
+import { type CheckedVerifyOptions, checkVerifyOptionsAlone, type VerifyOptions } from './options.ts'
 
 /** A request as it arrived. */
 export interface DeliveryRequest {
@@ -64,7 +63,7 @@ export const verifyDelivery = async (
   request: Request | DeliveryRequest,
   options: VerifyOptions,
 ): Promise<TidingsEvent | Ping> => {
-  const verify = verifier(checkVerifyOptions(options, sharedKeys))
+  const verify = verifier(checkVerifyOptionsAlone(options, sharedKeys))
   const { event } = await verify(request instanceof Request ? fromFetch(request) : request)
   return event
 }
@@ -87,9 +86,8 @@ export const verifier =
     if (token === undefined) throw new Fault('token_missing', 'There is no “Authorization: Bearer …” header.')
     if (read instanceof Fault) throw read
 
-    const kid = kidOf(token)
-    const { checks, claims } = await verifyDeliveryToken(token, {
-      keys: await published(keys, kid, waitUntil),
+    const { failed, isSigned, kid, claims, content } = await examineDelivery(token, {
+      keys: it => published(keys, it, waitUntil),
       issuer,
       ...(typeof audience !== 'function' && { audience }),
       at: new Date(timeOf(now)),
@@ -98,18 +96,16 @@ export const verifier =
       ...(Array.isArray(webhookId) && { webhookIds: webhookId }),
     })
     const verified = claims as DeliveryToken['claims']
-    const isSigned = checks.every(({ name, status }) => name !== 'signature' || status === 'passed')
     const details = {
       ...(kid !== undefined && { kid: cut(kid) }),
       ...(isSigned && typeof verified.jti === 'string' && { eventId: cut(verified.jti) }),
     }
-    const failed = checks.find(({ status }) => status === 'failed')
-    if (failed) throw faultOf(failed, details)
+    if (failed) throw faultOf(explained(failed), details)
     if (typeof audience === 'function' && !(await asked('audience', () => audience(verified.aud), details))) {
       throw faultOf({ name: 'audience', expected: 'an audience of this receiver', found: show(verified.aud) }, details)
     }
     const sub = typeof verified.sub === 'string' && verified.sub !== '' ? verified.sub : undefined
-    const event = readEvent(JSON.parse(toText(read)), sub)
+    const event = readEvent(content() as Record<string, unknown>, sub)
     if (typeof event === 'string') throw new Fault('body', event, { details })
     if (
       typeof webhookId === 'function' &&

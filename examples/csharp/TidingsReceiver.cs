@@ -89,12 +89,13 @@ public sealed class TidingsReceiver
 
     public async Task InvokeAsync(HttpContext context)
     {
+        var since = Environment.TickCount64;
         byte[]? body = null;
         Refused? unread = null;
         try { body = await ReadAsync(context.Request.Body); }
         catch (Refused refused) { unread = refused; }
         catch (IOException error) { unread = new Refused("body_incomplete", error); }
-        var (status, headers, content) = await ReceiveAsync(context.Request.Method, context.Request.Headers.Authorization, body, unread);
+        var (status, headers, content) = await ReceiveAsync(context.Request.Method, context.Request.Headers.Authorization, body, unread, since);
         if (context.Response.HasStarted) return;
         context.Response.StatusCode = status;
         foreach (var (name, value) in headers) context.Response.Headers[name] = value;
@@ -103,9 +104,9 @@ public sealed class TidingsReceiver
 
     /// <summary>Status, headers and body of the answer. Never throws.</summary>
     public Task<(int Status, Dictionary<string, string> Headers, string Content)> ReceiveAsync(string method, string? authorization, byte[] body) =>
-        ReceiveAsync(method, authorization, body, null);
+        ReceiveAsync(method, authorization, body, null, Environment.TickCount64);
 
-    private async Task<(int, Dictionary<string, string>, string)> ReceiveAsync(string method, string? authorization, byte[]? body, Refused? unread)
+    private async Task<(int, Dictionary<string, string>, string)> ReceiveAsync(string method, string? authorization, byte[]? body, Refused? unread, long since)
     {
         try
         {
@@ -115,7 +116,7 @@ public sealed class TidingsReceiver
             if (unread is not null) throw unread;
             if (body!.Length > MaxBody) throw new Refused("body_too_large");
             var delivery = await VerifyAsync(bearer.Groups[1].Value.TrimEnd(), body);
-            await HandleInTimeAsync(delivery);
+            await HandleInTimeAsync(delivery, since);
             return (200, [], "");
         }
         catch (Exception error)
@@ -197,11 +198,11 @@ public sealed class TidingsReceiver
     }
 
     /// <summary>If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later.</summary>
-    private async Task HandleInTimeAsync(Delivery delivery)
+    private async Task HandleInTimeAsync(Delivery delivery, long since)
     {
         var cancellation = new CancellationTokenSource();
         var work = Task.Run(() => HandleOnceAsync(delivery, cancellation.Token));
-        if (await Task.WhenAny(work, Task.Delay(Timeout)) == work)
+        if (await Task.WhenAny(work, Task.Delay(Left(since))) == work)
         {
             await work;
             return;
@@ -209,6 +210,13 @@ public sealed class TidingsReceiver
         _ = work.ContinueWith(late => OnRefused("handler_failed", late.Exception), TaskContinuationOptions.OnlyOnFaulted);
         await cancellation.CancelAsync();
         throw new Refused("timeout");
+    }
+
+    /// <summary>What is left of the time, which counts from the request's arrival.</summary>
+    private TimeSpan Left(long since)
+    {
+        var left = Timeout - TimeSpan.FromMilliseconds(Environment.TickCount64 - since);
+        return left > TimeSpan.Zero ? left : TimeSpan.Zero;
     }
 
     private async Task HandleOnceAsync(Delivery delivery, CancellationToken cancelled)
@@ -285,12 +293,13 @@ public sealed class TidingsReceiver
 }
 
 /// <summary>
-/// The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
-/// no fetch within the hour, and at most one request is under way.
+/// The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key waits for a
+/// fetch only when the keys are older than 300 s: it may have been revoked. If that fails, it serves for an hour. At most one request is
+/// under way.
 /// </summary>
 internal sealed class IssuerKeys(Uri url)
 {
-    private const long RefreshAfter = 240_000, Stale = 3_600_000, LeastBetween = 10_000, PauseAfterFailure = 1_000;
+    private const long RefreshAfter = 240_000, Fresh = 300_000, Stale = 3_600_000, LeastBetween = 10_000;
     private static readonly HttpClient Client = new(new SocketsHttpHandler { AllowAutoRedirect = false })
     {
         Timeout = TimeSpan.FromSeconds(5),
@@ -306,22 +315,25 @@ internal sealed class IssuerKeys(Uri url)
     public async Task<byte[]?> GetAsync(string kid)
     {
         Task fetch;
+        bool mayServe;
         lock (gate)
         {
             var age = fetchedAt is { } at ? Environment.TickCount64 - at : long.MaxValue;
             var isKnown = known.TryGetValue(kid, out var key);
             if (age < (isKnown ? RefreshAfter : LeastBetween)) return key;
             fetch = Refresh();
-            if (isKnown && age < Stale) return key;
+            if (isKnown && age < Fresh) return key;
+            mayServe = isKnown && age < Stale;
         }
-        await fetch;
+        try { await fetch; }
+        catch (Exception) when (mayServe) { /* The old keys serve. */ }
         lock (gate) return known.GetValueOrDefault(kid);
     }
 
     private Task Refresh()
     {
         if (underWay is { IsCompleted: false }) return underWay;
-        if (failedAt is { } at && Environment.TickCount64 - at < PauseAfterFailure) return underWay!;
+        if (failedAt is { } at && Environment.TickCount64 - at < LeastBetween) return underWay!;
         underWay = Task.Run(FetchAsync);
         _ = underWay.ContinueWith(failed => failed.Exception, TaskContinuationOptions.OnlyOnFaulted);
         return underWay;

@@ -2,6 +2,8 @@ import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
 import java.util.Map;
@@ -21,8 +23,12 @@ public final class ReceiverTest {
     for (Object each : vectors) {
       Map<?, ?> vector = (Map<?, ?>) each;
       Map<?, ?> verdict = (Map<?, ?>) vector.get("verdict");
-      expect((String) vector.get("name"), send(receiver(vector, event -> {}), vector).status(), ((Double) verdict.get("status")).intValue());
+      List<String> handled = new ArrayList<>();
+      int status = send(receiver(vector, event -> handled.add(event.id())), vector).status();
+      List<?> wanted = verdict.get("handled") == null ? List.of() : List.of(verdict.get("handled"));
+      expect((String) vector.get("name"), List.of(status, handled), List.of(((Double) verdict.get("status")).intValue(), wanted));
     }
+    for (Object each : (List<?>) file.get("sequences")) new Sequence((Map<?, ?>) each).run();
     Map<?, ?> good = (Map<?, ?>) vectors.get(0);
 
     int[] calls = {0};
@@ -67,7 +73,7 @@ public final class ReceiverTest {
     String kid = (String) ((Map<?, ?>) ((List<?>) ((Map<?, ?>) set.get("body")).get("keys")).get(0)).get("kid");
     expect("a key is found", keys.get(kid) != null, true);
     keys.url = URI.create(keySets + "/empty");
-    now[0] += 3_000_000;
+    now[0] += 20_000;
     String code = "";
     try {
       keys.get("stranger");
@@ -77,8 +83,81 @@ public final class ReceiverTest {
     expect("an empty set is no set", code, "keys_unavailable");
     expect("and replaces no good one", keys.get(kid) != null, true);
 
+    for (long age : new long[] {301_000, 3_590_000}) {
+      long[] clock = {0};
+      TidingsReceiver.Keys aging = new TidingsReceiver.Keys(URI.create(keySets + "/published"));
+      aging.nowMs = () -> clock[0];
+      aging.get(kid);
+      aging.url = URI.create(keySets + "/away");
+      clock[0] = age;
+      expect("old keys serve while the issuer is away", aging.get(kid) != null, true);
+      aging.url = URI.create(keySets + "/rotated");
+      clock[0] = age + 9_000;
+      expect("and it is not asked again for ten seconds", aging.get(kid) != null, true);
+      clock[0] = age + 10_000;
+      List<Object> found = java.util.stream.IntStream.range(0, 20).parallel().mapToObj(n -> known(aging, kid)).toList();
+      expect("a revoked key counts no longer after 300 seconds", found.contains(true), false);
+    }
+    boolean isRefused = false;
+    try {
+      receiver(good, event -> {}).webhookIds(List.of());
+    } catch (IllegalArgumentException empty) {
+      isRefused = true;
+    }
+    expect("an empty list of webhooks is refused", isRefused, true);
+
     System.out.println(passed + " passed, " + failed + " failed");
     System.exit(failed == 0 ? 0 : 1);
+  }
+
+  /** Deliveries to one receiver, one after the other; some come from within the handler of the one before. */
+  private static final class Sequence {
+    final String name;
+    final List<?> steps;
+    final TidingsReceiver receiver;
+    final Object[] handled;
+    volatile int at;
+
+    Sequence(Map<?, ?> sequence) {
+      name = (String) sequence.get("name");
+      steps = (List<?>) sequence.get("steps");
+      handled = new Object[steps.size()];
+      receiver = receiver(Map.of("keySet", "published"), this::handle).clock(() -> (Double) step(at).get("time"));
+    }
+
+    Map<?, ?> step(int nth) {
+      return (Map<?, ?>) steps.get(nth);
+    }
+
+    boolean isDuring(int nth) {
+      return nth < steps.size() && Boolean.TRUE.equals(step(nth).get("during"));
+    }
+
+    void handle(TidingsReceiver.Event event) {
+      int nth = at;
+      handled[nth] = event.id();
+      if (isDuring(nth + 1)) take(nth + 1);
+      if ("fails".equals(step(nth).get("handler"))) throw new IllegalStateException("no");
+    }
+
+    void take(int nth) {
+      at = nth;
+      int status = send(receiver, step(nth)).status();
+      Map<?, ?> verdict = (Map<?, ?>) step(nth).get("verdict");
+      expect(name, Arrays.asList(status, handled[nth]), Arrays.asList(((Double) verdict.get("status")).intValue(), verdict.get("handled")));
+    }
+
+    void run() {
+      for (int nth = 0; nth < steps.size(); nth++) if (!isDuring(nth)) take(nth);
+    }
+  }
+
+  private static Object known(TidingsReceiver.Keys keys, String kid) {
+    try {
+      return keys.get(kid) != null;
+    } catch (Exception error) {
+      return error.toString();
+    }
   }
 
   private static TidingsReceiver receiver(Map<?, ?> vector, TidingsReceiver.Handler handler) {
@@ -94,7 +173,13 @@ public final class ReceiverTest {
         vector.get("body") instanceof String text
             ? text.getBytes(java.nio.charset.StandardCharsets.UTF_8)
             : Base64.getDecoder().decode((String) vector.get("bodyBase64"));
-    return receiver.receive("POST", (String) vector.get("authorization"), body);
+    if (vector.get("spaces") instanceof Double spaces) {
+      int length = body.length;
+      body = Arrays.copyOf(body, length + spaces.intValue());
+      Arrays.fill(body, length, body.length, (byte) ' ');
+    }
+    String method = vector.get("method") instanceof String given ? given : "POST";
+    return receiver.receive(method, (String) vector.get("authorization"), body);
   }
 
   private static void expect(String name, Object found, Object expected) {

@@ -1,10 +1,9 @@
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.math.BigInteger;
+import java.net.HttpURLConnection;
 import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
@@ -166,6 +165,7 @@ public final class TidingsReceiver {
 
   /** The ids of your own webhooks: others may register one for your URL. Not checked unless given. */
   public TidingsReceiver webhookIds(List<String> ids) {
+    if (ids.isEmpty()) throw new IllegalArgumentException("An empty list of webhooks would let in none; leave it out to let in all");
     webhookIds = List.copyOf(ids);
     return this;
   }
@@ -190,16 +190,19 @@ public final class TidingsReceiver {
 
   /** The answer. Never throws. */
   public Answer receive(String method, String authorization, byte[] body) {
+    long deadline = System.nanoTime() + timeout.toNanos();
     try {
       if (!"POST".equals(method)) throw new Refused("method");
       Matcher bearer = BEARER.matcher(authorization == null ? "" : authorization);
       if (!bearer.matches()) throw new Refused("token_missing");
       if (body.length > MAX_BODY) throw new Refused("body_too_large");
       Event event = verify(bearer.group(1).stripTrailing(), body);
-      handleInTime(event);
+      handleInTime(event, deadline);
       return new Answer(200, Map.of(), "");
     } catch (Refused refused) {
-      LOG.log(refused.status() == 401 ? System.Logger.Level.INFO : System.Logger.Level.WARNING, refused.code, refused.getCause());
+      // What strangers send fills no log; a failed fetch of the keys was logged where it failed.
+      boolean isOwn = refused.getCause() != null && !refused.code.equals("keys_unavailable");
+      LOG.log(isOwn ? System.Logger.Level.WARNING : System.Logger.Level.DEBUG, refused.code, refused.getCause());
       return refused.answer();
     } catch (Throwable error) {
       LOG.log(System.Logger.Level.ERROR, "The receiver failed", error);
@@ -298,7 +301,7 @@ public final class TidingsReceiver {
   }
 
   /** If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later. */
-  private void handleInTime(Event event) throws Refused, InterruptedException {
+  private void handleInTime(Event event, long deadline) throws Refused, InterruptedException {
     Future<?> work =
         workers.submit(
             () -> {
@@ -306,7 +309,7 @@ public final class TidingsReceiver {
               return null;
             });
     try {
-      work.get(timeout.toMillis(), TimeUnit.MILLISECONDS);
+      work.get(Math.max(0, deadline - System.nanoTime()), TimeUnit.NANOSECONDS);
     } catch (TimeoutException late) {
       throw new Refused("timeout");
     } catch (ExecutionException failed) {
@@ -349,19 +352,19 @@ public final class TidingsReceiver {
   }
 
   /**
-   * The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
-   * no fetch within the hour, and at most one request is under way.
+   * The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key waits for
+   * a fetch only when the keys are older than 300 s: it may have been revoked. If that fails, it serves for an hour. At most one
+   * request is under way.
    */
   static final class Keys {
-    private static final long REFRESH_AFTER = 240_000, STALE = 3_600_000, LEAST_BETWEEN = 10_000, PAUSE = 1_000, TIMEOUT = 5_000;
+    private static final long REFRESH_AFTER = 240_000, FRESH = 300_000, STALE = 3_600_000, LEAST_BETWEEN = 10_000;
+    private static final int TIMEOUT = 5_000;
     private static final int MAX_BYTES = 256 * 1024;
     /** What comes before the 32 bytes of a key in its DER form (RFC 8410). */
     private static final byte[] SPKI = HexFormat.of().parseHex("302a300506032b6570032100");
 
     URI url;
     Supplier<Long> nowMs = () -> System.nanoTime() / 1_000_000;
-    private static final HttpClient CLIENT =
-        HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofMillis(TIMEOUT)).followRedirects(HttpClient.Redirect.NEVER).build();
     private volatile Map<String, PublicKey> known = Map.of();
     private Long fetchedAt, failedAt;
     private CompletableFuture<Void> underWay;
@@ -373,59 +376,78 @@ public final class TidingsReceiver {
     /** Null if the issuer has no such key. */
     PublicKey get(String kid) throws Refused {
       CompletableFuture<Void> fetch;
+      boolean mayServe;
       synchronized (this) {
         long age = fetchedAt == null ? Long.MAX_VALUE : nowMs.get() - fetchedAt;
         boolean isKnown = known.containsKey(kid);
         if (age < (isKnown ? REFRESH_AFTER : LEAST_BETWEEN)) return known.get(kid);
         fetch = refresh();
-        if (isKnown && age < STALE) return known.get(kid);
+        if (isKnown && age < FRESH) return known.get(kid);
+        mayServe = isKnown && age < STALE;
       }
       try {
         fetch.get(TIMEOUT, TimeUnit.MILLISECONDS);
-        return known.get(kid);
       } catch (Exception error) {
-        throw new Refused("keys_unavailable", null, error);
+        if (!mayServe) throw new Refused("keys_unavailable", null, error);
       }
+      return known.get(kid);
     }
 
     private CompletableFuture<Void> refresh() {
       if (underWay != null && !underWay.isDone()) return underWay;
-      if (failedAt != null && nowMs.get() - failedAt < PAUSE) return underWay;
+      if (failedAt != null && nowMs.get() - failedAt < LEAST_BETWEEN) return underWay;
+      CompletableFuture<Void> fetch = underWay = new CompletableFuture<>();
       long startedAt = nowMs.get();
-      // A time limit for the whole answer: the one of HttpRequest ends with the head.
-      CompletableFuture<HttpResponse<byte[]>> whole = new CompletableFuture<>();
-      CLIENT
-          .sendAsync(
-              HttpRequest.newBuilder(url).header("Accept", "application/json").build(),
-              HttpResponse.BodyHandlers.fromSubscriber(new Limited(whole), Limited::bytesOf))
-          .whenComplete((response, error) -> {
-            if (error == null) whole.complete(response);
-            else whole.completeExceptionally(error);
-          });
-      CompletableFuture<Void> fetch =
-          whole
-              .orTimeout(TIMEOUT, TimeUnit.MILLISECONDS)
-              .thenApply(Keys::usable)
-              .handle(
-                  (found, error) -> {
-                    synchronized (this) {
-                      if (error == null) {
-                        known = found;
-                        fetchedAt = startedAt;
-                      } else {
-                        failedAt = nowMs.get();
-                      }
-                    }
-                    if (error != null) throw new java.util.concurrent.CompletionException(error);
-                    return null;
-                  });
-      return underWay = fetch;
+      Thread thread = new Thread(() -> fetch(fetch, startedAt), "tidings-keys");
+      thread.setDaemon(true);
+      thread.start();
+      return fetch;
+    }
+
+    private void fetch(CompletableFuture<Void> fetch, long startedAt) {
+      try {
+        Map<String, PublicKey> found = usable(read());
+        synchronized (this) {
+          known = found;
+          fetchedAt = startedAt;
+        }
+        fetch.complete(null);
+      } catch (Exception error) {
+        LOG.log(System.Logger.Level.WARNING, "The issuer's keys at " + url + " could not be had: " + error.getMessage());
+        synchronized (this) {
+          failedAt = nowMs.get();
+        }
+        fetch.completeExceptionally(error);
+      }
+    }
+
+    /** The answer, within the time limit, to its last byte. The connection is closed. */
+    private byte[] read() throws IOException {
+      long deadline = System.nanoTime() + TIMEOUT * 1_000_000L;
+      HttpURLConnection connection = (HttpURLConnection) url.toURL().openConnection();
+      connection.setConnectTimeout(TIMEOUT);
+      connection.setReadTimeout(TIMEOUT);
+      connection.setInstanceFollowRedirects(false);
+      connection.setRequestProperty("Accept", "application/json");
+      connection.setRequestProperty("Connection", "close");
+      try {
+        if (connection.getResponseCode() != 200) throw new IOException("answered " + connection.getResponseCode() + ", not 200");
+        ByteArrayOutputStream body = new ByteArrayOutputStream();
+        byte[] part = new byte[8192];
+        InputStream from = connection.getInputStream();
+        for (int length; (length = from.read(part)) != -1; body.write(part, 0, length)) {
+          if (body.size() > MAX_BYTES || System.nanoTime() > deadline) throw new IOException("longer than 256 KiB, or not whole in time");
+        }
+        if (body.size() > MAX_BYTES) throw new IOException("longer than 256 KiB");
+        return body.toByteArray();
+      } finally {
+        connection.disconnect();
+      }
     }
 
     /** The Ed25519 keys of a set. Throws if there is none: such a set replaces no good one. */
-    private static Map<String, PublicKey> usable(HttpResponse<byte[]> response) {
-      if (response.statusCode() != 200) throw new IllegalStateException("answered " + response.statusCode() + ", not 200");
-      Map<String, Object> set = Json.object(response.body(), false);
+    private static Map<String, PublicKey> usable(byte[] raw) {
+      Map<String, Object> set = Json.object(raw, false);
       Map<String, PublicKey> keys = new HashMap<>();
       for (Object each : set != null && set.get("keys") instanceof List<?> listed ? listed : List.of()) {
         if (!(each instanceof Map<?, ?> key) || !"OKP".equals(key.get("kty")) || !"Ed25519".equals(key.get("crv"))) continue;
@@ -445,45 +467,6 @@ public final class TidingsReceiver {
       byte[] both = Arrays.copyOf(one, one.length + other.length);
       System.arraycopy(other, 0, both, one.length, other.length);
       return both;
-    }
-
-    /** Collects an answer of up to 256 KiB, and ends a longer one. */
-    private static final class Limited implements java.util.concurrent.Flow.Subscriber<List<ByteBuffer>> {
-      private final java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
-      private final CompletableFuture<?> whole;
-      private java.util.concurrent.Flow.Subscription subscription;
-
-      Limited(CompletableFuture<?> whole) {
-        this.whole = whole;
-      }
-
-      @Override
-      public void onSubscribe(java.util.concurrent.Flow.Subscription given) {
-        subscription = given;
-        given.request(Long.MAX_VALUE);
-      }
-
-      @Override
-      public void onNext(List<ByteBuffer> parts) {
-        for (ByteBuffer part : parts) {
-          byte[] content = new byte[part.remaining()];
-          part.get(content);
-          if (bytes.size() <= MAX_BYTES) bytes.writeBytes(content);
-        }
-        if (bytes.size() <= MAX_BYTES) return;
-        subscription.cancel();
-        whole.completeExceptionally(new IllegalStateException("longer than 256 KiB"));
-      }
-
-      @Override
-      public void onError(Throwable error) {}
-
-      @Override
-      public void onComplete() {}
-
-      byte[] bytesOf() {
-        return bytes.toByteArray();
-      }
     }
   }
 

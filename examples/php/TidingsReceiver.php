@@ -120,8 +120,13 @@ final class Store
 
     public function put(string $key, string $content, int $until): void
     {
-        $this->run('DELETE FROM tidings_receipts WHERE id = ?', [$key]);
+        $this->forget($key);
         $this->insert($key, '', $content, $until);
+    }
+
+    public function forget(string $key): void
+    {
+        $this->run('DELETE FROM tidings_receipts WHERE id = ?', [$key]);
     }
 
     private function find(string $key): ?array
@@ -162,6 +167,7 @@ final class Receiver
     private const CLAIM = 60;
     private const HANDLED = 96 * 3600;
     private const REFRESH_AFTER = 240;
+    private const FRESH = 300;
     private const STALE = 3600;
     private const LEAST_BETWEEN = 10;
     private const FETCH_TIMEOUT = 5.0;
@@ -227,7 +233,10 @@ final class Receiver
             $this->handleOnce($this->verify(rtrim($match[1]), $body));
             return [200, [], ''];
         } catch (Refused $refused) {
-            error_log('tidings: refused: ' . $refused->reason . ($refused->getPrevious() ? ": {$refused->getPrevious()->getMessage()}" : ''));
+            // What strangers send fills no log; a failed fetch of the keys was logged where it failed.
+            if ($refused->getPrevious() !== null && $refused->reason !== 'keys_unavailable') {
+                error_log("tidings: $refused->reason: {$refused->getPrevious()->getMessage()}");
+            }
             return $refused->answer();
         } catch (\Throwable $error) {
             error_log("tidings: {$error->getMessage()}");
@@ -349,42 +358,88 @@ final class Receiver
         }
     }
 
-    /** The public key of a kid; null if the issuer has none. Keys are stored in the same table, so that every process has them. */
+    /**
+     * The public key of a kid; null if the issuer has none. Keys are stored in the same table, so that every process has them. A known
+     * key waits for a fetch only when the keys are older than 300 s: it may have been revoked. If that fails, it serves for an hour.
+     */
     private function key(string $kid): ?string
     {
         try {
-            $kept = $this->store->get("keys $this->keysUrl");
-        } catch (\Throwable $error) {
-            throw new Refused('replay_store_unavailable', cause: $error);
-        }
-        $keys = $kept === null ? [] : json_decode($kept['content'], true);
-        $age = $kept === null ? INF : ($this->now)() - $kept['until_s'];
-        $isKnown = isset($keys[$kid]);
-        if ($age >= ($isKnown ? self::REFRESH_AFTER : self::LEAST_BETWEEN)) {
-            // One process fetches; the others use the present keys.
-            $owner = $this->store->claim("fetch $this->keysUrl", self::LEAST_BETWEEN)[1];
-            if ($owner !== null) {
-                $isKnown && $age < self::STALE ? $this->fetchAfterwards() : $keys = $this->fetch();
-            } elseif (!$isKnown || $age >= self::STALE) {
-                throw new Refused('keys_unavailable');
+            [$keys, $age] = $this->kept();
+            $isKnown = isset($keys[$kid]);
+            $isFresh = $isKnown && $age < self::FRESH;
+            if ($age >= ($isKnown ? self::REFRESH_AFTER : self::LEAST_BETWEEN)) {
+                // One process fetches, once in ten seconds at most; others wait for it if they must.
+                $owner = $this->store->claim("fetch $this->keysUrl", self::LEAST_BETWEEN)[1];
+                $isFetched = match (true) {
+                    $owner !== null && $isFresh => $this->fetchAfterwards($owner),
+                    $owner !== null => $this->fetched($owner),
+                    $isKnown && !$isFresh, $keys === [] => $this->awaitFetch(),
+                    default => false,
+                };
+                if (!$isFetched && (!$isKnown || $age >= self::STALE)) {
+                    throw new Refused('keys_unavailable');
+                }
+                [$keys] = $this->kept();
             }
+        } catch (\PDOException $error) {
+            throw new Refused('replay_store_unavailable', cause: $error);
         }
         return isset($keys[$kid]) ? base64_decode($keys[$kid]) : null;
     }
 
-    /** A known key waits for no fetch: the keys are fetched after the answer is sent. */
-    private function fetchAfterwards(): void
+    /** @return array{array<string, string>, float} the stored keys and their age */
+    private function kept(): array
     {
-        register_shutdown_function(function (): void {
+        $kept = $this->store->get("keys $this->keysUrl");
+        if ($kept === null) {
+            return [[], INF];
+        }
+        $age = ($this->now)() - $kept['until_s'];
+        if ($age < 0) {
+            // The clock was set back, and their age is unknown: they are fetched before they serve again.
+            $age = self::FRESH;
+            $this->store->put("keys $this->keysUrl", $kept['content'], ($this->now)() - $age);
+            $this->store->forget("fetch $this->keysUrl");
+        }
+        return [json_decode($kept['content'], true), (float) $age];
+    }
+
+    /** Whether the keys have been fetched. */
+    private function fetched(string $owner): bool
+    {
+        try {
+            $this->fetch();
+            return true;
+        } catch (Refused $refused) {
+            error_log("tidings: {$refused->getPrevious()?->getMessage()}");
+            return false;
+        } finally {
+            $this->store->record("fetch $this->keysUrl", $owner, self::LEAST_BETWEEN);
+        }
+    }
+
+    /** Waits until the process that fetches the keys has ended; whether there are fresh ones then. */
+    private function awaitFetch(): bool
+    {
+        for ($end = microtime(true) + self::FETCH_TIMEOUT; microtime(true) < $end; usleep(20_000)) {
+            if (($this->store->get("fetch $this->keysUrl")['content'] ?? 'handled') !== '') {
+                break;
+            }
+        }
+        return $this->kept()[1] < self::FRESH;
+    }
+
+    /** A fresh key waits for no fetch: the keys are fetched after the answer is sent. */
+    private function fetchAfterwards(string $owner): bool
+    {
+        register_shutdown_function(function () use ($owner): void {
             if (function_exists('fastcgi_finish_request')) {
                 fastcgi_finish_request();
             }
-            try {
-                $this->fetch();
-            } catch (Refused) {
-                // The present keys stay in use.
-            }
+            $this->fetched($owner);
         });
+        return true;
     }
 
     /** @return array<string, string> */

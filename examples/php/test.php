@@ -31,13 +31,47 @@ $receiver = fn (array $vector, callable $handler) => new Receiver(
     "$keySets/{$vector['keySet']}",
     fn () => (int) $vector['time'],
 );
-$body = fn (array $vector) => $vector['body'] ?? base64_decode($vector['bodyBase64']);
+$body = fn (array $vector) => ($vector['body'] ?? base64_decode($vector['bodyBase64'])) . str_repeat(' ', $vector['spaces'] ?? 0);
 $fine = function (array $event): void {
 };
 
 foreach ($file['vectors'] as $vector) {
-    [$status] = $receiver($vector, $fine)->receive('POST', $vector['authorization'], $body($vector));
-    $expect($vector['name'], $status, $vector['verdict']['status']);
+    $handled = [];
+    $given = $receiver($vector, function (array $event) use (&$handled): void {
+        $handled[] = $event['id'];
+    });
+    [$status] = $given->receive($vector['method'] ?? 'POST', $vector['authorization'], $body($vector));
+    $wanted = $vector['verdict']['handled'] === null ? [] : [$vector['verdict']['handled']];
+    $expect($vector['name'], [$status, $handled], [$vector['verdict']['status'], $wanted]);
+}
+
+foreach ($file['sequences'] as ['name' => $name, 'steps' => $steps]) {
+    [$clock, $at, $handled, $answers] = [0, 0, [], []];
+    $given = new Receiver($file['issuer'], $file['audience'], function (array $event) use (&$at, &$handled, &$take, $steps): void {
+        $nth = $at;
+        $handled[$nth] = $event['id'];
+        if ($steps[$nth + 1]['during'] ?? false) {
+            $take($nth + 1);
+        }
+        if (($steps[$nth]['handler'] ?? '') === 'fails') {
+            throw new Error('no');
+        }
+    }, new PDO('sqlite::memory:'), null, "$keySets/published", function () use (&$clock) {
+        return $clock;
+    });
+    $take = function (int $nth) use (&$at, &$clock, &$answers, &$handled, $given, $steps): void {
+        [$at, $clock] = [$nth, $steps[$nth]['time']];
+        [$status, , $content] = $given->receive('POST', $steps[$nth]['authorization'], $steps[$nth]['body']);
+        $code = json_decode($content, true)['error'] ?? 'ok';
+        $answers[$nth] = ['status' => $status, 'code' => $code, 'handled' => $handled[$nth] ?? null];
+    };
+    foreach ($steps as $nth => $step) {
+        if (!($step['during'] ?? false)) {
+            $take($nth);
+        }
+    }
+    ksort($answers);
+    $expect($name, $answers, array_column($steps, 'verdict'));
 }
 
 $good = $file['vectors'][0];
@@ -75,6 +109,32 @@ $now += 60;
 $expect('a claim lapses', $status, 'claimed');
 $expect('claims are fenced', [$store->release('a', $late), $store->record('a', $late, 60), $store->record('a', $owner, 60)], [false, false, true]);
 $expect('what was recorded stays', $store->claim('a', 60)[0], 'handled');
+
+foreach ([301, 3590] as $age) {
+    $now = 1000;
+    $aging = new Receiver($file['issuer'], $file['audience'], $fine, new PDO('sqlite::memory:'), null, "$keySets/published", function () use (&$now) {
+        return $now;
+    });
+    $kid = $file['keySets']['published']['body']['keys'][0]['kid'];
+    $key = new ReflectionMethod($aging, 'key');
+    $url = new ReflectionProperty($aging, 'keysUrl');
+    $isKnown = fn () => $key->invoke($aging, $kid) !== null;
+    $expect('a key is found', $isKnown(), true);
+    $kept = (new ReflectionMethod($aging, 'kept'))->invoke($aging)[0];
+    $url->setValue($aging, "$keySets/away");
+    $store = (new ReflectionProperty($aging, 'store'))->getValue($aging);
+    $store->put("keys $keySets/away", json_encode($kept), 1000);
+    $now += $age;
+    $expect('old keys serve while the issuer is away', [$isKnown(), $isKnown()], [true, true]);
+    $url->setValue($aging, "$keySets/rotated");
+    $store->put("keys $keySets/rotated", json_encode($kept), 1000);
+    $expect('a revoked key counts no longer after 300 seconds', $isKnown(), false);
+    $url->setValue($aging, "$keySets/away");
+    $now = 900;
+    $store->put("keys $keySets/published", json_encode($kept), 1000);
+    $url->setValue($aging, "$keySets/published");
+    $expect('nor by a clock that was set back', [$isKnown(), $store->get("keys $keySets/published")['until_s']], [true, 900]);
+}
 
 echo "$passed passed, $failed failed\n";
 exit($failed > 0 ? 1 : 0);

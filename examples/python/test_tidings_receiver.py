@@ -54,10 +54,12 @@ def receiver(vector=GOOD, handler=lambda event: None, **options):
 
 
 def body_of(vector):
-    return vector["body"].encode() if "body" in vector else base64.b64decode(vector["bodyBase64"])
+    body = vector["body"].encode() if "body" in vector else base64.b64decode(vector["bodyBase64"])
+    return body + b" " * vector.get("spaces", 0)
 
 
-def by_wsgi(application, vector, method="POST", body=None):
+def by_wsgi(application, vector, method=None, body=None):
+    method = method or vector.get("method", "POST")
     body = body_of(vector) if body is None else body
     answered = {}
     environ = {"REQUEST_METHOD": method, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
@@ -67,7 +69,8 @@ def by_wsgi(application, vector, method="POST", body=None):
     return answered["status"], answered["headers"], b"".join(content)
 
 
-def by_asgi(application, vector, method="POST"):
+def by_asgi(application, vector):
+    method = vector.get("method", "POST")
     body, sent = body_of(vector), []
     parts = [{"type": "http.request", "body": body[:10], "more_body": True}, {"type": "http.request", "body": body[10:]}]
     headers = [] if vector["authorization"] is None else [(b"authorization", vector["authorization"].encode("utf-8"))]
@@ -86,8 +89,11 @@ class Vectors(unittest.TestCase):
     def check(self, door, attribute):
         for vector in FILE["vectors"]:
             with self.subTest(vector["name"]):
-                status, _, content = door(getattr(receiver(vector), attribute), vector)
+                handled = []
+                given = receiver(vector, handler=lambda event: handled.append(event["id"]))
+                status, _, content = door(getattr(given, attribute), vector)
                 self.assertEqual(status, vector["verdict"]["status"])
+                self.assertEqual(handled, [vector["verdict"]["handled"]] if vector["verdict"]["handled"] else [])
                 if status != 200:
                     self.assertEqual(json.loads(content)["error"], vector["verdict"]["code"])
 
@@ -96,6 +102,33 @@ class Vectors(unittest.TestCase):
 
     def test_by_asgi(self):
         self.check(by_asgi, "asgi")
+
+    def test_sequences(self):
+        for sequence in FILE["sequences"]:
+            with self.subTest(sequence["name"]):
+                steps, now, handled = sequence["steps"], [0], {}
+                at = []
+
+                def take(nth):
+                    now[0] = steps[nth]["time"]
+                    at.append(nth)
+                    status, _, content = by_wsgi(given.wsgi, steps[nth])
+                    code = json.loads(content)["error"] if content else "ok"
+                    verdict = {"status": status, "code": code, "handled": handled.get(nth)}
+                    self.assertEqual(verdict, steps[nth]["verdict"])
+
+                def handle(event):
+                    nth = at[-1]
+                    handled[nth] = event["id"]
+                    if nth + 1 < len(steps) and steps[nth + 1].get("during"):
+                        take(nth + 1)
+                    if steps[nth].get("handler") == "fails":
+                        raise ValueError("no")
+
+                given = receiver(handler=handle, now=lambda: now[0])
+                for nth, step in enumerate(steps):
+                    if not step.get("during"):
+                        take(nth)
 
 
 class Handling(unittest.TestCase):
@@ -163,21 +196,55 @@ class Handling(unittest.TestCase):
 
 
 class KeySource(unittest.TestCase):
-    def test_a_known_key_waits_for_no_fetch_whatever_strangers_send(self):
+    KID = FILE["keySets"]["published"]["body"]["keys"][0]["kid"]
+
+    def known(self):
         now = [0.0]
         keys = Keys(f"{ORIGIN}/published", now=lambda: now[0])
-        kid = FILE["keySets"]["published"]["body"]["keys"][0]["kid"]
-        self.assertIsNotNone(keys.get(kid))
+        self.assertIsNotNone(keys.get(self.KID))
+        return keys, now
+
+    def test_a_fresh_key_waits_for_no_fetch_whatever_strangers_send(self):
+        keys, now = self.known()
         before = KeySets.requests
         for number in range(30):
             self.assertIsNone(keys.get(f"stranger {number}"))
         self.assertEqual(KeySets.requests, before)
         keys._url = f"{ORIGIN}/hangs"
-        now[0] = 3000
+        now[0] = 299
         threading.Thread(target=lambda: self.assertRaises(Refused, keys.get, "stranger"), daemon=True).start()
+        deadline = time.monotonic() + 5
+        while KeySets.requests == before and time.monotonic() < deadline:
+            time.sleep(0.005)
         started = time.monotonic()
-        self.assertIsNotNone(keys.get(kid))
+        for number in range(100):  # more than there are threads
+            self.assertRaises(Refused, keys.get, f"stranger {number}")
+        self.assertIsNotNone(keys.get(self.KID))
         self.assertLess(time.monotonic() - started, 1)
+
+    def test_a_revoked_key_counts_no_longer_after_300_seconds(self):
+        for age in (301, 3590):
+            keys, now = self.known()
+            keys._url = f"{ORIGIN}/rotated"
+            now[0] = age
+            found = []
+            threads = [threading.Thread(target=lambda: found.append(keys.get(self.KID))) for _ in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(found, [None] * 20)
+
+    def test_old_keys_serve_for_an_hour_while_the_issuer_is_away_and_is_not_asked_all_the_time(self):
+        keys, now = self.known()
+        keys._url = f"{ORIGIN}/away"
+        before = KeySets.requests
+        for now[0] in range(301, 310):
+            self.assertIsNotNone(keys.get(self.KID))
+            self.assertRaises(Refused, keys.get, "stranger")
+        self.assertEqual(KeySets.requests, before + 1)
+        now[0] = 3601
+        self.assertRaises(Refused, keys.get, self.KID)
 
     def test_a_set_that_drips_is_given_up(self):
         started = time.monotonic()

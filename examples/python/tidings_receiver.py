@@ -3,8 +3,9 @@
     pip install cryptography
 
     receiver = Receiver(issuer="https://tidings.example.com", audience="https://example.com/hooks", handler=print)
-    application = receiver.wsgi  # gunicorn, Flask and Django are WSGI
-    app = receiver.asgi          # uvicorn, Starlette and FastAPI are ASGI
+    application = receiver.wsgi                 # gunicorn, Flask and Django are WSGI
+    app = receiver.asgi                         # uvicorn and hypercorn are ASGI
+    app.add_route("/hooks", receiver.asgi)      # Starlette and FastAPI
 
 docs/receivers/README.md explains what it does, and why.
 """
@@ -130,10 +131,11 @@ class MemoryStore:
 class Keys:
     """The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid.
 
-    A known key needs no fetch within the hour, and at most one request is under way.
+    A known key waits for a fetch only when the keys are older than 300 s: it may have been revoked. If that fails, it serves for an
+    hour. At most one request is under way.
     """
 
-    REFRESH_AFTER, STALE, LEAST_BETWEEN, PAUSE_AFTER_FAILURE, TIMEOUT = 240, 3600, 10, 1, 5
+    REFRESH_AFTER, FRESH, STALE, LEAST_BETWEEN, TIMEOUT = 240, 300, 3600, 10, 5
     MAX_BYTES = 256 * 1024
 
     def __init__(self, url, now=time.monotonic):
@@ -142,29 +144,34 @@ class Keys:
 
     def get(self, kid):
         """The Ed25519 public key of a kid, or None. Raises Refused if the keys cannot be fetched."""
-        age = self._now() - self._fetched_at
-        known = kid in self._keys
-        if age >= (self.REFRESH_AFTER if known else self.LEAST_BETWEEN):
-            fetch = self._refresh()
+        known, age = kid in self._keys, self._now() - self._fetched_at
+        if age < (self.REFRESH_AFTER if known else self.LEAST_BETWEEN):
+            return self._keys.get(kid)
+        fetch, is_own = self._refresh()
+        if known and age < self.FRESH:
+            return self._keys.get(kid)
+        if not known and self._keys and not is_own:
+            raise Refused("keys_unavailable")  # one stranger may wait, and not all threads
+        try:
+            fetch.result(self.TIMEOUT)
+        except (Exception, FutureTimeout) as error:
             if not known or age > self.STALE:
-                try:
-                    fetch.result(self.TIMEOUT)
-                except (Exception, FutureTimeout) as error:
-                    raise Refused("keys_unavailable") from error
+                raise Refused("keys_unavailable") from error
         return self._keys.get(kid)
 
     def _refresh(self):
+        """The fetch that is under way, and whether the caller has begun it."""
         with self._lock:
             now = self._now()
             if self._under_way and not self._under_way[0].done() and now - self._under_way[1] < 2 * self.TIMEOUT:
-                return self._under_way[0]
+                return self._under_way[0], False
             future = Future()
-            if now - self._failed_at < self.PAUSE_AFTER_FAILURE:
+            if now - self._failed_at < self.LEAST_BETWEEN:
                 future.set_exception(ConnectionError("the keys could not be had a moment ago"))
-                return future
+                return future, False
             self._under_way = (future, now)
             threading.Thread(target=self._fetch, args=(future, now), daemon=True).start()
-            return future
+            return future, True
 
     def _fetch(self, future, started_at):
         try:
@@ -264,6 +271,7 @@ class Receiver:
         self._store, self._timeout = store or MemoryStore(), timeout
         self._workers = ThreadPoolExecutor(max_workers=64, thread_name_prefix="tidings")
         self._waiting = ThreadPoolExecutor(max_workers=64, thread_name_prefix="tidings-asgi")
+        self.asgi = Asgi(self)
 
     # The checks, in this order. Nothing in the token is trusted before its signature is verified.
 
@@ -364,15 +372,21 @@ class Receiver:
         except Exception:
             log.exception("The replay store could not be told")
 
-    def receive(self, method, authorization, body):
-        """(status, headers, body) of the answer. Never raises. `body` is bytes, or the Refused from reading it."""
+    def receive(self, method, authorization, body, since=None):
+        """(status, headers, body) of the answer. Never raises. `body` is bytes, or the Refused from reading it.
+
+        since: when the request arrived (time.monotonic), by default now; the timeout counts from then.
+        """
+        since = time.monotonic() if since is None else since
         try:
             if method != "POST":
                 raise Refused("method")
             if isinstance(body, Refused):
                 raise body if re.match(r"(?i)Bearer +\S", authorization or "") else Refused("token_missing")
             # If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later.
-            self._workers.submit(lambda: self._handle_once(self.verify(authorization, body))).result(self._timeout)
+            event = self.verify(authorization, body)
+            handling = self._workers.submit(self._handle_once, event)
+            handling.result(max(0, self._timeout - (time.monotonic() - since)))
             return 200, {}, b""
         except FutureTimeout:
             return Refused("timeout").answer()
@@ -408,11 +422,19 @@ class Receiver:
         except (OSError, ValueError):
             return Refused("body_incomplete")
 
-    async def asgi(self, scope, receive, send):
-        """The receiver as an ASGI application."""
+
+class Asgi:
+    """The receiver as an ASGI 3 application. An object, because servers and frameworks take a bound method for something else."""
+
+    def __init__(self, receiver):
+        self._receiver = receiver
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "lifespan":
+            return await self._live(receive, send)
         if scope["type"] != "http":
-            return
-        body, length = [], 0
+            raise ValueError(f"A receiver has no {scope['type']}.")
+        since, body, length = time.monotonic(), [], 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -424,10 +446,17 @@ class Receiver:
                 break
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
         given = b"".join(body) if length <= MAX_BODY_BYTES else Refused("body_too_large")
-        loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(self._waiting, self.receive, scope["method"], authorization, given)
-        status, headers, content = await answer
+        work = self._receiver.receive, scope["method"], authorization, given, since
+        status, headers, content = await asyncio.get_running_loop().run_in_executor(self._receiver._waiting, *work)
         encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         encoded.append((b"content-length", str(len(content)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": encoded})
         await send({"type": "http.response.body", "body": content})
+
+    @staticmethod
+    async def _live(receive, send):
+        while True:
+            event = (await receive())["type"]
+            await send({"type": f"{event}.complete"})
+            if event == "lifespan.shutdown":
+                return

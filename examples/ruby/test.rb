@@ -16,20 +16,40 @@ def expect(name, found, expected)
 end
 
 def receiver(vector = GOOD, **options, &handler)
-  TidingsReceiver.new(issuer: FILE['issuer'], audience: FILE['audience'], webhook_ids: vector['webhookIds'],
-                      keys_url: "#{KEY_SETS}/#{vector['keySet']}", now: -> { vector['time'] }, logger: Logger.new(nil), **options,
+  given = { webhook_ids: vector['webhookIds'], keys_url: "#{KEY_SETS}/#{vector['keySet']}", now: -> { vector['time'] } }
+  TidingsReceiver.new(issuer: FILE['issuer'], audience: FILE['audience'], logger: Logger.new(nil), **given, **options,
                       &(handler || proc {}))
 end
 
-def send_to(receiver, vector = GOOD, method: 'POST', body: nil)
-  body ||= vector['body'] || vector['bodyBase64'].unpack1('m')
+def send_to(receiver, vector = GOOD, method: vector['method'] || 'POST', body: nil)
+  body ||= (vector['body'] || vector['bodyBase64'].unpack1('m')) + ' ' * (vector['spaces'] || 0)
   receiver.call('REQUEST_METHOD' => method, 'HTTP_AUTHORIZATION' => vector['authorization'], 'rack.input' => StringIO.new(body.b))
 end
 
 def code(answer) = JSON.parse(answer[2].join)['error']
 
 FILE['vectors'].each do |vector|
-  expect(vector['name'], send_to(receiver(vector), vector)[0], vector['verdict']['status'])
+  handled = []
+  status = send_to(receiver(vector) { |event| handled << event['id'] }, vector)[0]
+  expect(vector['name'], [status, handled], [vector['verdict']['status'], [vector['verdict']['handled']].compact])
+end
+
+FILE['sequences'].each do |sequence|
+  steps, clock, at, handled, answers = sequence['steps'], 0, nil, {}, []
+  take = nil
+  given = receiver(GOOD, now: -> { clock }) do |event|
+    nth = at
+    handled[nth] = event['id']
+    take.call(nth + 1) if steps.dig(nth + 1, 'during')
+    raise 'no' if steps[nth]['handler'] == 'fails'
+  end
+  take = lambda do |nth|
+    at, clock = nth, steps[nth]['time']
+    answer = send_to(given, steps[nth])
+    answers[nth] = { 'status' => answer[0], 'code' => answer[2].empty? ? 'ok' : code(answer), 'handled' => handled[nth] }
+  end
+  steps.each_index { |nth| take.call(nth) unless steps[nth]['during'] }
+  expect(sequence['name'], answers, steps.map { |step| step['verdict'] })
 end
 
 events = []
@@ -73,7 +93,7 @@ keys = TidingsReceiver::Keys.new("#{KEY_SETS}/published", logger: Logger.new(nil
 kid = FILE['keySets']['published']['body']['keys'][0]['kid']
 expect('a key is found', keys.get(kid).nil?, false)
 keys.instance_variable_set(:@url, URI("#{KEY_SETS}/empty"))
-clock = 3000
+clock = 20.0
 refused = begin
   keys.get('stranger')
 rescue TidingsReceiver::Refused => e
@@ -81,6 +101,19 @@ rescue TidingsReceiver::Refused => e
 end
 expect('an empty set is no set', refused, 'keys_unavailable')
 expect('and replaces no good one', keys.get(kid).nil?, false)
+[301.0, 3590.0].each do |age|
+  clock = 0.0
+  keys = TidingsReceiver::Keys.new("#{KEY_SETS}/published", logger: Logger.new(nil), now: -> { clock })
+  keys.get(kid)
+  keys.instance_variable_set(:@url, URI("#{KEY_SETS}/away"))
+  clock = age
+  expect('old keys serve while the issuer is away', Array.new(3) { keys.get(kid).nil? }, [false] * 3)
+  keys.instance_variable_set(:@url, URI("#{KEY_SETS}/rotated"))
+  clock = age + 9
+  expect('and it is not asked again for ten seconds', keys.get(kid).nil?, false)
+  clock = age + 10
+  expect('a revoked key counts no longer after 300 seconds', Array.new(20) { Thread.new { keys.get(kid) } }.map(&:value), [nil] * 20)
+end
 
 puts "#{$passed} passed, #{$failed} failed"
 exit($failed.zero?)

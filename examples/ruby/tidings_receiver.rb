@@ -81,22 +81,22 @@ class TidingsReceiver
 
   # Rack.
   def call(env)
-    body = read(env['rack.input'])
-    receive(env['REQUEST_METHOD'], env['HTTP_AUTHORIZATION'], body)
+    since = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    receive(env['REQUEST_METHOD'], env['HTTP_AUTHORIZATION'], read(env['rack.input']), since: since)
   end
 
-  # Status, headers and body of the answer. Never raises. `body` is nil if it is longer than 1 MiB.
-  def receive(method, authorization, body)
+  # Status, headers and body of the answer. Never raises. `body` is nil if it is longer than 1 MiB; the timeout counts from `since`.
+  def receive(method, authorization, body, since: Process.clock_gettime(Process::CLOCK_MONOTONIC))
     raise Refused, 'method' unless method == 'POST'
 
     token = authorization.to_s[/\ABearer +(\S.*)\z/im, 1] or raise Refused, 'token_missing'
     raise Refused, 'body_too_large' if body.nil?
 
     event = verify(token.rstrip, body.b)
-    handle_in_time(event)
+    handle_in_time(event, since + @timeout)
     [200, {}, []]
   rescue Refused => e
-    @logger.info("tidings: refused: #{e.message}")
+    @logger.debug("tidings: refused: #{e.message}")
     e.answer
   rescue Exception => e # rubocop:disable Lint/RescueException
     @logger.error("tidings: #{e.class}: #{e.message}")
@@ -180,10 +180,10 @@ class TidingsReceiver
   end
 
   # If a handler is too slow, the receiver answers 503; the handler still counts if it succeeds later.
-  def handle_in_time(event)
+  def handle_in_time(event, deadline)
     work = Thread.new { handle_once(event) }
     work.report_on_exception = false
-    raise Refused, 'timeout' unless work.join(@timeout)
+    raise Refused, 'timeout' unless work.join([deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC), 0].max)
   end
 
   def handle_once(event)
@@ -251,13 +251,14 @@ class TidingsReceiver
     end
   end
 
-  # The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
-  # no fetch within the hour, and at most one request is under way.
+  # The issuer's keys: fetched when first needed, in the background before they expire, and for an unknown kid. A known key waits for
+  # a fetch only when the keys are older than 300 s: it may have been revoked. If that fails, it serves for an hour. At most one
+  # request is under way.
   class Keys
     REFRESH_AFTER = 240
+    FRESH = 300
     STALE = 3600
     LEAST_BETWEEN = 10
-    PAUSE_AFTER_FAILURE = 1
     TIMEOUT = 5
     MAX_BYTES = 262_144
     # What comes before the 32 bytes of a key in its DER form (RFC 8410).
@@ -274,7 +275,10 @@ class TidingsReceiver
       is_known = @keys.key?(kid)
       if age >= (is_known ? REFRESH_AFTER : LEAST_BETWEEN)
         fetch = refresh
-        raise Refused, 'keys_unavailable' if (!is_known || age > STALE) && !(fetch&.join(TIMEOUT) && fetch.value)
+        return @keys[kid] if is_known && age < FRESH
+
+        is_done = fetch&.join(TIMEOUT) && fetch.value
+        raise Refused, 'keys_unavailable' if !is_done && (!is_known || age > STALE)
       end
       @keys[kid]
     end
@@ -285,7 +289,7 @@ class TidingsReceiver
     def refresh
       @lock.synchronize do
         return @under_way if @under_way&.alive? && @now.call - @started_at < 2 * TIMEOUT
-        return if @now.call - @failed_at < PAUSE_AFTER_FAILURE
+        return if @now.call - @failed_at < LEAST_BETWEEN
 
         @started_at = @now.call
         @under_way = Thread.new { fetch(@started_at) }

@@ -20,7 +20,9 @@ export interface TestServer extends TestSender {
  *   const response = await tidings.deliver('http://127.0.0.1:3000/hooks')
  */
 export const startTestServer = async ({ port = 0 }: { port?: number } = {}): Promise<TestServer> => {
-  const { createServer } = await import('node:http')
+  // Named at run time: bundlers for Workers and browsers have no such module, and need none.
+  const name = 'node:http'
+  const { createServer } = (await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as NodeHttp
   let sender: TestSender | undefined
   const server = createServer(async (request, response) => {
     const isKeySet = request.url === '/.well-known/jwks.json' && sender !== undefined
@@ -47,6 +49,8 @@ export const startTestServer = async ({ port = 0 }: { port?: number } = {}): Pro
       }),
   }
 }
+
+type NodeHttp = typeof import('node:http')
 
 const shared = testSender()
 

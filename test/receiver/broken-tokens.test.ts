@@ -8,17 +8,21 @@ import { audience, body, broken, good, issuer, jti, keys, now, sound } from './t
 
 const receive = async (token: string) => {
   let isHandled = false
+  let message = ''
   const receiver = createReceiver({
     issuer,
     audience,
     keys,
     now: () => now.getTime(),
     onError: error => assert.fail(error as Error),
+    onRefused: refusal => {
+      message = refusal.message
+    },
   })
   const answer = await receiver.receive({ authorization: `Bearer ${token}`, body }, () => {
     isHandled = true
   })
-  return { ...answer, isHandled }
+  return { ...answer, isHandled, message }
 }
 
 describe('a token', () => {
@@ -29,15 +33,15 @@ describe('a token', () => {
       const failed = checks.find(({ status }) => status === 'failed')!
       assert.equal(failed.name, check)
 
-      const { status, fault, headers, body: told, isHandled } = await receive(token)
+      const { status, fault, headers, body: told, isHandled, message } = await receive(token)
       assert.deepEqual(
         { status, fault, isHandled },
         { status: 401, fault: check satisfies FaultCode, isHandled: false },
       )
       assert.equal(headers['www-authenticate'], `Bearer error="invalid_token", error_description="${check}"`)
-      const { message } = JSON.parse(told)
+      assert.deepEqual(JSON.parse(told), { error: check })
       assert.match(message, says ?? /./)
-      // What is untrusted is given back with nothing in it that a terminal obeys.
+      // What is untrusted is told with nothing in it that a terminal obeys.
       assert.doesNotMatch(message, /[\p{Cc}\p{Cf}]/u)
     })
   }

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
-import { jwksUrl, kidOf, remoteKeys } from '../../receiver/keys.ts'
+import { kidOf } from '../../cli/verify/jwks.ts'
+import { jwksUrl, remoteKeys } from '../../receiver/keys.ts'
 import { startIssuer } from '../cli/issuer.ts'
 
 /** An issuer that may be away. */
@@ -53,10 +54,10 @@ test('keys that are known go on serving for an hour while the issuer is away', a
   issuer.away()
   t.mock.timers.tick(3_600_000)
   assert.equal((await keys('one')).length, 1)
-  t.mock.timers.tick(1_001)
+  t.mock.timers.tick(10_001)
   await assert.rejects(keys('one'), /could not be had/)
   issuer.back()
-  t.mock.timers.tick(1_001)
+  t.mock.timers.tick(10_001)
   assert.equal((await keys('one')).length, 1)
 })
 
@@ -70,14 +71,14 @@ test('a kid that is not known while the issuer is away is not taken for an untru
   await assert.rejects(keys('two'), /could not be had/)
 })
 
-test('an issuer that is away is asked once a second at most', async t => {
+test('an issuer that is away is asked every ten seconds at most', async t => {
   t.mock.timers.enable({ apis: ['Date'], now: Date.now() })
   const issuer = await startKeys()
   issuer.away()
   const keys = remoteKeys(issuer.url)
   for (let i = 0; i < 5; i++) await assert.rejects(keys('one'))
   assert.equal(issuer.requests, 1)
-  t.mock.timers.tick(1_000)
+  t.mock.timers.tick(10_000)
   await assert.rejects(keys('one'))
   assert.equal(issuer.requests, 2)
 })

@@ -175,7 +175,6 @@ describe('a delivery', () => {
     const answer = await receive(await sender.request({ audience: 'https://receiver.example/other' }), handler)
     assert.deepEqual(refusal(answer), { status: 401, fault: 'audience', error: 'audience' })
     assert.equal(answer.headers['www-authenticate'], 'Bearer error="invalid_token", error_description="audience"')
-    assert.match(JSON.parse(answer.body).message, /expected "https:\/\/receiver\.example\/hooks"/)
     assert.equal(events.length, 0)
   })
 

@@ -119,6 +119,20 @@ const byHmac = (secret: string | Uint8Array, head: object = {}): string => {
   return `${input}.${createHmac('sha256', secret).update(input).digest('base64url')}`
 }
 
+/** Any header and claims, encoded as given, with a matching signature. */
+const signedAs = (head: string, content: string): string => {
+  const input = `${head}.${content}`
+  return `${input}.${encode(sign(null, Buffer.from(input), ed25519.privateKey))}`
+}
+const ALPHABET = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
+/** The same bytes in base64url whose last character has a bit that means nothing. */
+const strayBits = (text: string): string => {
+  // White space in JSON changes nothing, and makes a length that has such bits.
+  const bytes = Buffer.from(text, 'base64url')
+  const padded = bytes.length % 3 === 0 ? encode(Buffer.concat([bytes, Buffer.from(' ')])) : text
+  return padded.slice(0, -1) + ALPHABET[ALPHABET.indexOf(padded.at(-1)!) + 1]
+}
+
 export const good = await byJose()
 const [goodHeader, goodClaims, goodSignature] = good.split('.') as [string, string, string]
 const pem = ed25519.publicKey.export({ format: 'pem', type: 'spki' })
@@ -128,8 +142,7 @@ const secret = new Uint8Array(32)
 
 /** The last character of 64 bytes in base64url has four bits that mean nothing. */
 const lastCharacterChanged = (): string => {
-  const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
-  return good.slice(0, -1) + alphabet[alphabet.indexOf(good.at(-1)!) + 1]
+  return good.slice(0, -1) + ALPHABET[ALPHABET.indexOf(good.at(-1)!) + 1]
 }
 const bitFlipped = (): string => {
   const bytes = Buffer.from(goodSignature, 'base64url')
@@ -153,6 +166,7 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['of algorithm nOnE', withHeader({ alg: 'nOnE' }), 'algorithm'],
   ['of no algorithm', withHeader({ alg: undefined }), 'algorithm', /found nothing/],
   ['of two algorithms', withHeader({ alg: ['EdDSA', 'none'] }), 'algorithm'],
+  ['of a list of the algorithm alone', withHeader({ alg: ['EdDSA'] }), 'algorithm'],
   ['of algorithm eddsa', withHeader({ alg: 'eddsa' }), 'algorithm'],
   ['of algorithm Ed25519', withHeader({ alg: 'Ed25519' }), 'algorithm', /"Ed25519"/],
   ['by HS256 with the public key’s PEM as secret', byHmac(pem), 'algorithm', /"HS256"/],
@@ -273,6 +287,13 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['with its claims detached', `${goodHeader}..${goodSignature}`, 'format', /claims: no JSON, ""/],
   ['padded', `${goodHeader}.${goodClaims}.${goodSignature}==`, 'format', /signature: no base64url/],
   ['with padding in the middle', `${goodHeader}=.${goodClaims}.${goodSignature}`, 'format', /header: no base64url/],
+  ['with stray bits at its header’s end, signed so', signedAs(strayBits(encode(json(header))), goodClaims), 'format'],
+  ['with stray bits at its claims’ end, signed so', signedAs(goodHeader, strayBits(goodClaims)), 'format'],
+  [
+    'with its header padded, signed so',
+    signedAs(`${goodHeader}${'='.repeat(-goodHeader.length & 3)}=`, goodClaims),
+    'format',
+  ],
   ['in base64 with + and /', `${goodHeader}.${goodClaims}.${'+/'.repeat(43)}`, 'format', /signature: no base64url/],
   ['with a full stop after it', `${good}.`, 'format', /4 part/],
   ['with a full stop before it', `.${good}`, 'format', /4 part/],
@@ -312,6 +333,7 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['for several endpoints', await byJose({ aud: [audience, 'https://other.example/hooks'] }), 'audience'],
   ['for a list of this endpoint alone', await byJose({ aud: [audience] }), 'audience', /found \["https/],
   ['for no endpoint', await byJose({ aud: undefined }), 'audience', /found nothing/],
+  ['for an empty text', await byJose({ aud: '' }), 'audience'],
   ['for an empty list', await byJose({ aud: [] }), 'audience'],
   [
     'for this endpoint with a slash at its end',
@@ -386,3 +408,6 @@ export const sound: [what: string, token: string][] = [
 /** A token for another body, or with other claims. */
 export const tokenFor = (bytes: string | Uint8Array, claimed: object = {}): string =>
   withClaims({ body_sha256: digestOf(bytes), ...claimed })
+
+/** The token of another attempt of the same delivery, made that many seconds later. */
+export const retryToken = (seconds: number): string => withClaims({ iat: iat + seconds, exp: exp + seconds })

@@ -65,7 +65,7 @@ type Options struct {
 	// Handler handles an event. If it returns nil, the event is handled; otherwise it comes again. The context ends when the
 	// request is answered 503 because time is up; the handler still counts if it succeeds later.
 	Handler func(context.Context, Event) error
-	// WebhookIDs are the ids of your own webhooks: others may register one for your URL. Not checked if empty.
+	// WebhookIDs are the ids of your own webhooks: others may register one for your URL. Not checked if nil.
 	WebhookIDs []string
 	// KeysURL is where the issuer publishes its keys, if not at its /.well-known/jwks.json.
 	KeysURL string
@@ -92,6 +92,9 @@ func NewReceiver(options Options) (*Receiver, error) {
 	}
 	if options.Handler == nil {
 		return nil, errors.New("there is no Handler")
+	}
+	if options.WebhookIDs != nil && len(options.WebhookIDs) == 0 {
+		return nil, errors.New("WebhookIDs is empty, and would let in none; leave it nil to let in all")
 	}
 	if options.KeysURL == "" {
 		options.KeysURL = strings.TrimSuffix(options.Issuer, "/") + "/.well-known/jwks.json"
@@ -136,6 +139,7 @@ func (r *refusal) status() int {
 }
 
 func (r *Receiver) ServeHTTP(response http.ResponseWriter, request *http.Request) {
+	deadline := time.Now().Add(r.options.Timeout)
 	body, bodyErr := readBody(request.Body)
 	var event Event
 	err := func() error {
@@ -153,7 +157,7 @@ func (r *Receiver) ServeHTTP(response http.ResponseWriter, request *http.Request
 		if event, err = r.verify(strings.TrimRight(token[1], " \t"), body); err != nil {
 			return err
 		}
-		return r.handleInTime(event)
+		return r.handleInTime(event, deadline)
 	}()
 	if err == nil {
 		response.WriteHeader(http.StatusOK)
@@ -167,7 +171,8 @@ var bearer = regexp.MustCompile(`(?is)^Bearer +(\S.*)$`)
 func (r *Receiver) answer(response http.ResponseWriter, err error, eventID string) {
 	refused := &refusal{code: "handler_failed", cause: err}
 	errors.As(err, &refused)
-	if refused.cause != nil {
+	// A failed fetch is logged once, and not for each token that strangers send.
+	if refused.cause != nil && refused.code != "keys_unavailable" {
 		log.Printf("tidings: event %q: %s: %v", eventID, refused.code, refused.cause)
 	}
 	if r.options.OnRefused != nil {
@@ -283,7 +288,7 @@ func (r *Receiver) checkClaims(claims map[string]any, body []byte) (Event, error
 			return Event{}, refuse("body_digest")
 		}
 	}
-	if len(r.options.WebhookIDs) > 0 && !contains(r.options.WebhookIDs, said["webhookId"]) {
+	if r.options.WebhookIDs != nil && !contains(r.options.WebhookIDs, said["webhookId"]) {
 		return Event{}, refuse("webhook")
 	}
 	notBefore := iat
@@ -371,8 +376,8 @@ func fromBase64url(text string) ([]byte, bool) {
 }
 
 // handleInTime answers 503 if the handler is too slow, and lets it end.
-func (r *Receiver) handleInTime(event Event) error {
-	ctx, cancel := context.WithTimeout(context.Background(), r.options.Timeout)
+func (r *Receiver) handleInTime(event Event, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	done := make(chan error, 1)
 	go func() {
 		defer cancel()
@@ -434,16 +439,17 @@ func (r *Receiver) call(ctx context.Context, event Event) (err error) {
 }
 
 const (
-	refreshAfter   = 240 * time.Second
-	staleAfter     = time.Hour
-	leastBetween   = 10 * time.Second
-	pauseAfterFail = time.Second
-	fetchTimeout   = 5 * time.Second
-	maxKeys        = 256 << 10
+	refreshAfter = 240 * time.Second
+	freshFor     = 300 * time.Second
+	staleAfter   = time.Hour
+	leastBetween = 10 * time.Second
+	fetchTimeout = 5 * time.Second
+	maxKeys      = 256 << 10
 )
 
-// keys are the issuer's: fetched when first needed, in the background before they expire, and for an unknown kid. A known key needs
-// no fetch within the hour, and at most one request is under way.
+// keys are the issuer's: fetched when first needed, in the background before they expire, and for an unknown kid. A known key waits
+// for a fetch only when the keys are older than 300 s: it may have been revoked. If that fails, it serves for an hour. At most one
+// request is under way. Ages are by the monotonic clock.
 type keys struct {
 	url       string
 	client    http.Client
@@ -471,7 +477,7 @@ func (k *keys) get(kid string) (ed25519.PublicKey, error) {
 		return key, nil
 	}
 	if k.underWay == nil {
-		if time.Since(k.failedAt) < pauseAfterFail {
+		if time.Since(k.failedAt) < leastBetween {
 			defer k.lock.Unlock()
 			if key != nil && age < staleAfter {
 				return key, nil
@@ -483,13 +489,16 @@ func (k *keys) get(kid string) (ed25519.PublicKey, error) {
 	}
 	done := k.underWay
 	k.lock.Unlock()
-	if key != nil && age < staleAfter {
+	if key != nil && age < freshFor {
 		return key, nil
 	}
 	<-done
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	if k.failure != nil {
+		if key != nil && age < staleAfter {
+			return key, nil
+		}
 		return nil, k.failure
 	}
 	return k.known[kid], nil
@@ -502,6 +511,7 @@ func (k *keys) fetch(done chan struct{}) {
 	defer k.lock.Unlock()
 	if k.failure = err; err != nil {
 		k.failedAt = time.Now()
+		log.Printf("tidings: the issuer's keys could not be had: %v", err)
 	} else {
 		k.known, k.fetchedAt = known, startedAt
 	}

@@ -2,7 +2,9 @@ package tidings
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -15,14 +17,19 @@ import (
 )
 
 type vector struct {
-	Name, Body, BodyBase64, KeySet string
-	Authorization                  *string
-	WebhookIds                     []string
-	Time                           float64
-	Verdict                        struct {
-		Status int
-		Code   string
+	Name, Method, Body, BodyBase64, KeySet string
+	Spaces                                 int
+	Authorization                          *string
+	WebhookIds                             []string
+	Time                                   float64
+	Verdict                                struct {
+		Status  int
+		Code    string
+		Handled *string
 	}
+	// Of the steps of a sequence.
+	Handler string
+	During  bool
 }
 
 var file struct {
@@ -31,7 +38,11 @@ var file struct {
 		Status int
 		Body   json.RawMessage
 	}
-	Vectors []vector
+	Vectors   []vector
+	Sequences []struct {
+		Name  string
+		Steps []vector
+	}
 }
 
 func init() {
@@ -69,7 +80,8 @@ func (v vector) request() *http.Request {
 	if v.BodyBase64 != "" {
 		body, _ = base64.StdEncoding.DecodeString(v.BodyBase64)
 	}
-	request := httptest.NewRequest("POST", "/hooks", bytes.NewReader(body))
+	body = append(body, bytes.Repeat([]byte(" "), v.Spaces)...)
+	request := httptest.NewRequest(cmp.Or(v.Method, "POST"), "/hooks", bytes.NewReader(body))
 	if v.Authorization != nil {
 		request.Header.Set("Authorization", *v.Authorization)
 	}
@@ -98,8 +110,47 @@ func fine(context.Context, Event) error { return nil }
 func TestVectors(t *testing.T) {
 	for _, v := range file.Vectors {
 		t.Run(v.Name, func(t *testing.T) {
-			if status, body := send(start(t, v, fine, 0), v.request()); status != v.Verdict.Status {
-				t.Errorf("answered %d %s, not %d %s", status, body, v.Verdict.Status, v.Verdict.Code)
+			var handled *string
+			receiver := start(t, v, func(_ context.Context, event Event) error { handled = &event.ID; return nil }, 0)
+			v.check(t, receiver, &handled)
+		})
+	}
+}
+
+// check sends a delivery, and compares the answer and what reached the handler.
+func (v vector) check(t *testing.T, receiver *Receiver, handled **string) {
+	status, body := send(receiver, v.request())
+	if status != v.Verdict.Status {
+		t.Errorf("answered %d %s, not %d %s", status, body, v.Verdict.Status, v.Verdict.Code)
+	}
+	if wanted := v.Verdict.Handled; (*handled == nil) != (wanted == nil) || wanted != nil && **handled != *wanted {
+		t.Errorf("handled %v, not %v", *handled, wanted)
+	}
+}
+
+func TestSequences(t *testing.T) {
+	for _, sequence := range file.Sequences {
+		t.Run(sequence.Name, func(t *testing.T) {
+			var at int
+			var take func(int)
+			steps, handled := sequence.Steps, make([]*string, len(sequence.Steps))
+			receiver := start(t, vector{KeySet: "published"}, func(_ context.Context, event Event) error {
+				nth := at
+				handled[nth] = &event.ID
+				if nth+1 < len(steps) && steps[nth+1].During {
+					take(nth + 1)
+				}
+				if steps[nth].Handler == "fails" {
+					return errors.New("no")
+				}
+				return nil
+			}, 0)
+			receiver.options.Now = func() time.Time { return time.UnixMilli(int64(steps[at].Time * 1000)) }
+			take = func(nth int) { at = nth; steps[nth].check(t, receiver, &handled[nth]) }
+			for nth, step := range steps {
+				if !step.During {
+					take(nth)
+				}
 			}
 		})
 	}
@@ -180,7 +231,7 @@ func TestOtherMethodsAndLongBodies(t *testing.T) {
 	expect(t, status, body, 413, "body_too_large")
 }
 
-func TestStrangersCauseNoRequestsAndAKnownKeyDoesNotWait(t *testing.T) {
+func TestStrangersCauseNoRequestsAndAFreshKeyDoesNotWait(t *testing.T) {
 	requests, hang := 0, make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
 		if requests++; requests > 1 {
@@ -203,11 +254,48 @@ func TestStrangersCauseNoRequestsAndAKnownKeyDoesNotWait(t *testing.T) {
 	if requests != 1 {
 		t.Error(requests, "requests")
 	}
-	source.fetchedAt = time.Now().Add(-50 * time.Minute)
+	source.fetchedAt = time.Now().Add(-299 * time.Second)
 	go source.get("stranger")
 	startedAt := time.Now()
 	if key, err := source.get(kid); key == nil || err != nil || time.Since(startedAt) > time.Second {
 		t.Error("a known key waited", err)
+	}
+}
+
+func TestAKeyThatWasRevokedCountsNoLongerAfter300Seconds(t *testing.T) {
+	for _, age := range []time.Duration{301 * time.Second, 3590 * time.Second} {
+		sets := keySets(t)
+		source := newKeys(sets.URL + "/published")
+		set, _ := object(file.KeySets["published"].Body, false)
+		kid := set["keys"].([]any)[0].(map[string]any)["kid"].(string)
+		if key, err := source.get(kid); key == nil || err != nil {
+			t.Fatal(err)
+		}
+		source.url = sets.URL + "/rotated"
+		source.fetchedAt = time.Now().Add(-age)
+		found := make(chan bool)
+		for range 20 {
+			go func() { key, _ := source.get(kid); found <- key != nil }()
+		}
+		for range 20 {
+			if <-found {
+				t.Error("a revoked key was accepted")
+			}
+		}
+		source.known, source.url = map[string]ed25519.PublicKey{kid: make([]byte, 32)}, sets.URL+"/away"
+		source.fetchedAt = time.Now().Add(-age)
+		for range 5 {
+			if key, err := source.get(kid); key == nil || err != nil {
+				t.Error("the old keys do not serve while the issuer is away", err)
+			}
+		}
+	}
+}
+
+func TestAnEmptyListOfWebhooksIsRefused(t *testing.T) {
+	options := Options{Issuer: file.Issuer, Audience: file.Audience, Handler: fine, WebhookIDs: []string{}}
+	if _, err := NewReceiver(options); err == nil {
+		t.Error("it is taken for any")
 	}
 }
 

@@ -8,7 +8,18 @@ const { audience, issuer, keySets, vectors } = vectorsFile
 /** The vectors that are not answered as they should be; of the key sets, those that can be given as they are. */
 const wrongVectors = async () => {
   const wrong = []
-  for (const { name, authorization, body, bodyBase64, keySet, webhookIds, time, verdict } of vectors) {
+  for (const {
+    name,
+    method,
+    authorization,
+    body,
+    bodyBase64,
+    spaces = 0,
+    keySet,
+    webhookIds,
+    time,
+    verdict,
+  } of vectors) {
     if (keySet !== 'published') continue
     const receiver = createReceiver({
       issuer,
@@ -16,14 +27,19 @@ const wrongVectors = async () => {
       keys: keySets[keySet].body,
       now: () => time * 1000,
       onError: () => {},
+      onRefused: () => {},
       ...(webhookIds && { webhookId: webhookIds }),
     })
     const bytes =
       bodyBase64 === undefined
-        ? new TextEncoder().encode(body)
+        ? new TextEncoder().encode(body + ' '.repeat(spaces))
         : Uint8Array.from(atob(bodyBase64), character => character.charCodeAt(0))
-    const { status, fault = 'ok' } = await receiver.receive({ authorization, body: bytes }, () => {})
-    if (status !== verdict.status || fault !== verdict.code) wrong.push({ name, status, fault })
+    let handled = null
+    const { status, fault = 'ok' } = await receiver.receive({ method, authorization, body: bytes }, event => {
+      handled = event.id
+    })
+    if (status !== verdict.status || fault !== verdict.code || handled !== verdict.handled)
+      wrong.push({ name, status, fault })
   }
   return wrong
 }

@@ -1,0 +1,113 @@
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { after, before, describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
+import { pullDeliveries, RetryLater, type TidingsEvent } from '../../receiver/index.ts'
+import { eventually } from '../support/eventually.ts'
+import { puller } from '../support/puller.ts'
+import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+
+const SUBMIT = `mutation($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
+  submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
+const examples = fileURLToPath(new URL('../../examples/pull', import.meta.url))
+
+describe('a client that pulls', () => {
+  let server: TestServer
+  let credential: { apiKey: string; apiSecret: string }
+  before(async () => {
+    server = await startTestServer('sqlite')
+    credential = await server.token()
+  })
+  after(() => server?.stop())
+
+  const emit = async (count = 1) => {
+    const { projectId, userId } = await addProject(server.database)
+    for (let n = 1; n <= count; n++) {
+      const { errors } = await server.graphql(SUBMIT, { projectId, quarter: `20${9 + n}-1`, submitterId: userId })
+      assert.equal(errors, undefined)
+    }
+  }
+  const statuses = (webhookId: string): Promise<string[]> =>
+    server.database.knex('deliveries').where({ webhook_id: webhookId }).whereNot('event_type', 'ping').pluck('status')
+
+  it('verifies and handles each event once, and is pinged into being with the kit alone', async () => {
+    const id = crypto.randomUUID()
+    const handled: TidingsEvent[] = []
+    const handler = (event: TidingsEvent) => void handled.push(event)
+    const pulling = pullDeliveries({ server: server.url, credential, webhookId: id, handler, concurrency: 4 })
+    await puller(server, credential as never).upsert({ id, transport: 'pull' })
+    await emit(12)
+    const all = await eventually(
+      'all to be delivered',
+      () => statuses(id),
+      found => found.length === 12 && found.every(is => is === 'delivered'),
+    )
+    assert.equal(all.length, handled.length)
+    assert.equal(new Set(handled.map(event => event.eventId)).size, 12)
+    await pulling.stop()
+  })
+
+  it('passes on what the handler asks for: a failure comes again, a pause holds the webhook', async () => {
+    const { id } = await puller(server, credential as never).register()
+    let calls = 0
+    const handler = () => {
+      calls += 1
+      if (calls === 1) throw new Error('the disk is full')
+      if (calls === 2) throw new RetryLater(1)
+    }
+    const pulling = pullDeliveries({ server: server.url, credential, webhookId: id, handler, onError: () => {} })
+    await emit()
+    await eventually(
+      'the third try to succeed',
+      () => statuses(id),
+      found => found[0] === 'delivered',
+    )
+    assert.equal(calls, 3)
+    await pulling.stop()
+  })
+
+  it('ends with the reason when its token is revoked, and answers what it holds when it is stopped', async () => {
+    const other = await server.token()
+    const { id } = await puller(server, other as never).register()
+    const begun = Promise.withResolvers<void>()
+    const going = Promise.withResolvers<void>()
+    const handler = async () => {
+      begun.resolve()
+      await going.promise
+    }
+    const pulling = pullDeliveries({ server: server.url, credential: other, webhookId: id, handler })
+    await emit()
+    await begun.promise
+    const stopped = pulling.stop()
+    going.resolve()
+    await stopped
+    assert.deepEqual(await statuses(id), ['delivered'])
+    const ended = pullDeliveries({ server: server.url, credential: other, webhookId: id, handler }).ended
+    await server.graphql('mutation($id: UUID!) { revokeAccessToken(id: $id) { id } }', { id: other.id })
+    await assert.rejects(ended, { code: 'UNAUTHENTICATED' })
+  })
+
+  for (const [language, program, args, lacks] of [
+    ['Python', 'python3', ['worker.py'], spawnSync('python3', ['-c', 'import cryptography']).status !== 0],
+    ['Go', 'go', ['run', '.'], spawnSync('go', ['version']).status !== 0],
+  ] as const) {
+    it(`works in ${language} as the example shows`, { skip: lacks && `${language} is not installed` }, async () => {
+      const { id } = await puller(server, credential as never).register()
+      const env = {
+        ...process.env,
+        TIDINGS_URL: server.url,
+        TIDINGS_API_KEY: credential.apiKey,
+        TIDINGS_API_SECRET: credential.apiSecret,
+        WEBHOOK_ID: id,
+      }
+      const child: ChildProcess = spawn(program, args, { cwd: examples, env, stdio: 'inherit', detached: true })
+      try {
+        await emit()
+        const isDone = (found: string[]) => found[0] === 'delivered'
+        await eventually('the worker to handle it', () => statuses(id), isDone, { timeoutMs: 60_000 })
+      } finally {
+        process.kill(-child.pid!)
+      }
+    })
+  }
+})
