@@ -74,7 +74,7 @@ const completeLine = async (argv: string[]): Promise<number> => {
     if (endsEmpty) words.push('')
     const program = createProgram(argv) as unknown as CommandUnknownOpts
     // Commander would reject an unfinished line.
-    const used = words.slice(0, -1).find(word => entries.some(({ name }) => name === word))
+    const used = words.slice(0, -1).find(word => entries.some(({ name, alias }) => name === word || alias === word))
     await addCommands(program, name => name === used)
     const { complete } = await import('./completion/complete.ts')
     process.stdout.write(await complete(program, words), () => process.exit(exitCodes.done))
@@ -255,7 +255,7 @@ const pathOf = (program: CommandUnknownOpts, argv: string[]): string => {
   let command = program
   let path = program.name()
   for (const arg of argv) {
-    const child = command.commands.find(each => each.name() === arg)
+    const child = command.commands.find(each => each.name() === arg || each.aliases().includes(arg))
     if (!child) continue
     command = child
     path += ` ${child.name()}`

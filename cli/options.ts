@@ -7,6 +7,7 @@ import { fileFault, usageError } from './errors.ts'
 import { neutralise } from './output/neutralise.ts'
 import { asStarted } from './output/program.ts'
 import { foldCommand } from './output/wrap.ts'
+import { parseDuration, parseTime } from './times.ts'
 
 export const dryRunOption = () => new Option('--dry-run', 'show the request and send nothing')
 export const yesOption = () => new Option('-y, --yes', 'do not ask for confirmation')
@@ -128,31 +129,23 @@ const readStandardInput = (): Buffer => {
   }
 }
 
-const UNIT_MS: Record<string, number> = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-
-/** An ISO time from `--since` and similar options: a time, a date, or how long ago. Throws a CliError, exit code 2. */
-export const pastTime = (text: string, flag: string, nowMs: number): string => {
-  const ms = durationOption(text)
-  return isoTime(text, flag, ms === undefined ? undefined : nowMs - ms, 'how long ago (90s, 15m, 2h, 7d)')
-}
+/**
+ * An ISO time from `--since` and similar options, in any form that `parseTime` reads. Throws a CliError, exit code 2.
+ */
+export const pastTime = (text: string, flag: string, nowMs: number): string =>
+  isoTime(text, flag, parseTime(text, nowMs), 'how long ago (15m, 1h30m, 7d, 1w), 10:00, yesterday')
 
 /** An ISO time from `--expires`: a time, a date, or how long from now. Throws a CliError, exit code 2. */
 export const futureTime = (text: string, flag: string, nowMs: number): string => {
-  const ms = durationOption(text)
-  return isoTime(text, flag, ms === undefined ? undefined : nowMs + ms, 'how long from now (12h, 90d)')
+  const ms = parseDuration(text)
+  return isoTime(text, flag, ms === undefined ? parseIso(text) : nowMs + ms, 'how long from now (12h, 90d)')
 }
 
-const durationOption = (text: string): number | undefined => {
-  const [, number, unit] = /^(\d+)([smhd])$/.exec(text) ?? []
-  return number && unit ? Number(number) * UNIT_MS[unit]! : undefined
-}
-
-const isoTime = (text: string, flag: string, relativeMs: number | undefined, relative: string): string => {
-  const ms = relativeMs ?? parseIso(text)
+const isoTime = (text: string, flag: string, ms: number | undefined, forms: string): string => {
   if (ms !== undefined && !Number.isNaN(new Date(ms).getTime())) return toIso(ms)
   throw usageError(
     `${JSON.stringify(text)} is no time for ${flag}.`,
-    `Give ${relative}, a date (2026-11-21), or a time with its offset (2026-11-21T08:00:00Z).`,
+    `Give ${forms}, a date (2026-11-21), or a time with its offset (2026-11-21T08:00:00Z).`,
   )
 }
 

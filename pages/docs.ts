@@ -1,33 +1,47 @@
-import SwaggerUI from 'swagger-ui-dist/swagger-ui-es-bundle.js'
+// The pages of /docs are whole without this script: it adds what only a script can do.
 
-// Shows the events below the prose of /docs with Swagger UI, which requests no other host. Compared side by side, Redoc
-// 3.0 fetched its maker's logo and Scalar 1.72 its fonts; both contain telemetry, offer services elsewhere, and are
-// larger. Tidings calls and is not called, so there is nothing to authorize or to try, and the description of the whole
-// is already above.
+/** A button that copies a block, where the browser lets a page write to the clipboard. */
+const addCopyButton = (block: HTMLElement): void => {
+  const button = document.createElement('button')
+  button.type = 'button'
+  button.className = 'copy'
+  button.textContent = 'Copy'
+  button.addEventListener('click', async () => {
+    await navigator.clipboard.writeText(block.textContent ?? '').then(
+      () => tell(button, 'Copied'),
+      () => tell(button, 'Not allowed'),
+    )
+  })
+  const frame = document.createElement('div')
+  frame.className = 'framed'
+  block.replaceWith(frame)
+  frame.append(block, button)
+}
 
-const nothing = () => () => null
+const TOLD_MS = 2_000
 
-const dark = matchMedia('(prefers-color-scheme: dark)')
-const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
-dark.addEventListener('change', follow)
-follow()
+const tell = (button: HTMLElement, text: string): void => {
+  button.textContent = text
+  setTimeout(() => {
+    button.textContent = 'Copy'
+  }, TOLD_MS)
+}
 
-SwaggerUI({
-  url: 'spec/webhooks.json',
-  dom_id: '#events',
-  validatorUrl: null,
-  supportedSubmitMethods: [],
-  docExpansion: 'list',
-  defaultModelExpandDepth: 5,
-  plugins: [
-    () => ({
-      wrapComponents: {
-        InfoContainer: nothing,
-        ServersContainer: nothing,
-        SchemesContainer: nothing,
-        authorizeBtn: nothing,
-        authorizeOperationBtn: nothing,
-      },
-    }),
-  ],
-})
+/** What scrolls sideways is reached by the keyboard too. */
+const reachWhatScrolls = (): void => {
+  for (const element of document.querySelectorAll<HTMLElement>('pre, .wide')) {
+    if (element.scrollWidth > element.clientWidth) element.tabIndex = 0
+    else element.removeAttribute('tabindex')
+  }
+}
+
+for (const block of document.querySelectorAll<HTMLElement>('pre')) addCopyButton(block)
+for (const table of document.querySelectorAll('table')) {
+  const frame = document.createElement('div')
+  frame.className = 'wide'
+  table.replaceWith(frame)
+  frame.append(table)
+}
+addEventListener('resize', reachWhatScrolls)
+document.addEventListener('toggle', reachWhatScrolls, true)
+reachWhatScrolls()

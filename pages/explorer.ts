@@ -65,15 +65,24 @@ const Explorer = ({ schema }: { schema: GraphQLSchema }) => {
   return h(
     'div',
     { className: 'explorer' },
-    isSignedOnTheWay ? null : h(SignIn, { signer, onSigner: setSigner }),
-    h(GraphiQL, {
-      fetcher: (mayAsk ? fetcherFor(signer) : refuse) as never,
-      schema,
-      defaultQuery: FIRST,
-      isHeadersEditorEnabled: false,
-      shouldPersistHeaders: false,
-      showPersistHeadersSettings: false,
-    } as never),
+    h(
+      'header',
+      null,
+      h('h1', { className: 'unseen' }, 'Tidings explorer'),
+      isSignedOnTheWay ? null : h(SignIn, { signer, onSigner: setSigner }),
+    ),
+    h(
+      'main',
+      null,
+      h(GraphiQL, {
+        fetcher: (mayAsk ? fetcherFor(signer) : refuse) as never,
+        schema,
+        defaultQuery: FIRST,
+        isHeadersEditorEnabled: false,
+        shouldPersistHeaders: false,
+        showPersistHeadersSettings: false,
+      } as never),
+    ),
   )
 }
 
@@ -125,5 +134,17 @@ const Page = () => {
   }, [])
   return schema ? h(Explorer, { schema }) : h('p', { className: 'signing' }, fault || 'Loading the schema …')
 }
+
+/** GraphiQL's tabs hold buttons, which a tab may not: without the roles they are a list of buttons. */
+const withoutTabRoles = (): void => {
+  for (const element of document.querySelectorAll('.graphiql-tabs, .graphiql-tabs > [role=tab]')) {
+    for (const name of ['role', 'aria-selected']) element.removeAttribute(name)
+  }
+}
+new MutationObserver(withoutTabRoles).observe(document.getElementById('explorer')!, {
+  attributeFilter: ['role', 'aria-selected'],
+  childList: true,
+  subtree: true,
+})
 
 createRoot(document.getElementById('explorer')!).render(h(Page))

@@ -1,10 +1,13 @@
-import { Command } from '@commander-js/extra-typings'
+import { Command, Option } from '@commander-js/extra-typings'
+import { mutations, operatorCommands } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
-import { examples, pastTime } from '../options.ts'
+import { examples } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { timeColumn } from '../resources/cells.ts'
-import { existingId } from '../resources/ids.ts'
+import { resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
+import { aboutSubject, resolveSubject } from '../resources/subject.ts'
+import { conditionsOf, sinceOption, untilOption, windowOf } from '../window.ts'
 
 interface AuditEntry {
   id: string
@@ -31,15 +34,24 @@ const listAuditCommand = () =>
   listCommand()
     .summary('list changes')
     .description('Lists changes, latest first.')
-    .option('--operation <name>', 'only of this mutation, such as upsertWebhook')
-    .option('--token <id>', 'only those made with this access token')
-    .option('--subject <id>', 'only those of the object with this id')
-    .option('--since <time>', 'only those since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
+    .addOption(
+      new Option('--operation <name>', 'only of this mutation, or command of an operator').choices([
+        ...mutations,
+        ...operatorCommands,
+      ]),
+    )
+    .option('--token <id>', 'only those made with this access token: its id, name or API key')
+    .option(
+      '--subject <id>',
+      'only those of this object: the id or name of a webhook, an access token, an organisation …',
+    )
+    .addOption(sinceOption('only those'))
+    .addOption(untilOption('only those'))
     .addHelpText(
       'after',
       examples(
         ['What was changed today?', 'tidings audit list --since 1d'],
-        ['Who disabled this webhook?', 'tidings audit list --operation upsertWebhook --subject ID'],
+        ['Who disabled this webhook?', 'tidings audit list --operation upsertWebhook --subject Ledger'],
         [
           'Who created the tokens with the permission admin?',
           `tidings audit list --selector '{"arguments.permissions":{"$all":["admin"]}}'`,
@@ -49,8 +61,10 @@ const listAuditCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { nowMs } = session.output
-      const { operation, subject, since } = options
-      const token = await existingId(session, 'accessTokens', options.token)
+      const { operation } = options
+      const span = windowOf(session.output, options)
+      const token = await resolveId(session, 'accessTokens', options.token)
+      const subject = await resolveSubject(session, options.subject)
       await list<AuditEntry>(session, options, {
         resource: 'auditLog',
         noun: ['change', 'changes'],
@@ -59,8 +73,8 @@ const listAuditCommand = () =>
         conditions: [
           ...(operation ? [{ operation }] : []),
           ...(token ? [{ accessTokenId: token }] : []),
-          ...(subject ? [{ $or: [{ subjectId: subject }, { 'arguments.id': subject }] }] : []),
-          ...(since ? [{ time: { $gte: pastTime(since, '--since', nowMs) } }] : []),
+          ...(subject ? [aboutSubject(subject)] : []),
+          ...conditionsOf(span, 'time'),
         ],
         sort: [{ time: 'desc' }],
       })

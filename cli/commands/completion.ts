@@ -6,7 +6,8 @@ export const completionCommand = () =>
   new Command('completion')
     .description(
       'Prints the script that makes a shell complete commands, options, event types, profiles, ' +
-        'and the ids of webhooks, organisations and projects.',
+        'fields, topics of help, and the names and ids of webhooks, organisations and projects. ' +
+        'It completes them after npx tidings too.',
     )
     .addArgument(new Argument('<shell>', 'the shell').choices(shells))
     .addHelpText(

@@ -1,12 +1,12 @@
-import { Command, Option } from '@commander-js/extra-typings'
-import { eventTypes } from '../../shared/vocabulary.ts'
+import { Command } from '@commander-js/extra-typings'
 import { type Ask, graphql, LOOK_TIMEOUT_MS } from '../connection/client.ts'
 import { openLive } from '../connection/live.ts'
 import { Session } from '../connection/session.ts'
 import { exitCodes } from '../errors.ts'
 import { collect, dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
-import { existingId } from '../resources/ids.ts'
+import { formerTypeOption, typeOption } from '../resources/delivery-filters.ts'
+import { resolveId } from '../resources/ids.ts'
 import { knownStatuses } from '../resources/timeline.ts'
 import { askViewer } from '../resources/viewer.ts'
 import type { Filters } from '../screens/dashboard/state.ts'
@@ -20,7 +20,8 @@ export const dashboardCommand = () =>
     )
     .option('--webhook <id>', 'begin with this webhook')
     .option('--status <statuses>', 'begin with deliveries in these statuses only', collect)
-    .addOption(new Option('--event-type <type>', 'begin with this type only').choices(eventTypes))
+    .addOption(typeOption('begin with this type only'))
+    .addOption(formerTypeOption())
     .addOption(dryRunOption())
     .addHelpText(
       'after',
@@ -37,9 +38,9 @@ export const dashboardCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const filters: Filters = {
-        webhookId: await existingId(session, 'webhooks', options.webhook),
+        webhookId: await resolveId(session, 'webhooks', options.webhook),
         statuses: knownStatuses(options.status),
-        eventType: options.eventType,
+        eventType: options.type ?? options.eventType,
       }
       const { output } = session
       const isScreen = process.stdin.isTTY && process.stdout.isTTY && process.env.TERM !== 'dumb'
@@ -61,7 +62,8 @@ export const dashboardCommand = () =>
       const ask: Ask = (document, variables) => graphql(connection, document, variables)
       const look: Ask = (document, variables) =>
         graphql(connection, document, variables, { timeoutMs: LOOK_TIMEOUT_MS })
-      const live = (signal: AbortSignal) => openLive(connection, 'subscription { deliveries { id } }', {}, signal)
+      const document = 'subscription { deliveries { id } }'
+      const live = (signal: AbortSignal) => openLive({ connection, document, variables: {}, signal })
       const dashboard = new Dashboard({ ask, look, live }, viewer, filters, colours)
       await showDashboard({ dashboard, colours, place: { url: cellText(url?.value), profile: profile?.value } })
       // A request or a ping may still be under way; nobody waits for it any more.

@@ -1,17 +1,24 @@
-import { Command, Option } from '@commander-js/extra-typings'
-import { deliveryStatuses } from '../../shared/vocabulary.ts'
+import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
-import { usageError } from '../errors.ts'
-import { dryRunOption, examples, parseSelector, pastTime, wholeNumber, yesOption } from '../options.ts'
+import { CliError, exitCodes, usageError } from '../errors.ts'
+import { dryRunOption, examples, parseSelector, wholeNumber, yesOption } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { calledWebhook } from '../resources/cells.ts'
-import { resolveId } from '../resources/ids.ts'
+import {
+  type DeliveryFilters,
+  deliveryConditions,
+  formerTypeOption,
+  statusesOption,
+  typeOption,
+} from '../resources/delivery-filters.ts'
+import { idToChange, resolveId } from '../resources/ids.ts'
 import { allOf, type MangoQuery } from '../resources/mango-query.ts'
-import { forEach, givenIds } from '../resources/many.ts'
+import { dryRunOfMany, forEach, givenIds } from '../resources/many.ts'
 import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
 import { lookAtWebhook } from '../resources/webhook.ts'
+import { sinceOption, untilOption } from '../window.ts'
 
 interface Recovery {
   queued: number
@@ -33,13 +40,13 @@ export const redeliverCommand = () =>
     .argument('[ids...]', 'ids of deliveries; - reads them from standard input, one a line')
     .option('--webhook <id>', 'the deliveries of this webhook that match the other options')
     .option('--selector <json>', 'with --webhook: only what this Mango selector matches')
-    .addOption(new Option('--status <status>', 'with --webhook: only those in this status').choices(deliveryStatuses))
-    .option('--event-type <type>', 'with --webhook: only of this type')
-    .option(
-      '--since <time>',
-      'with --webhook: only those created since: how long ago (90s, 15m, 2h, 7d), a date, or a time',
-    )
-    .option('--until <time>', 'with --webhook: only those created until')
+    .addOption(statusesOption('with --webhook: only those in one of these statuses'))
+    .addOption(typeOption('with --webhook: only of this type'))
+    .addOption(formerTypeOption())
+    .option('--organisation <id>', 'with --webhook: only of events of this organisation')
+    .option('--project <id>', 'with --webhook: only of events of this project')
+    .addOption(sinceOption('with --webhook: only those created'))
+    .addOption(untilOption('with --webhook: only those created'))
     .option('--limit <number>', 'with --webhook: at most this many', wholeNumber)
     .addOption(yesOption())
     .addOption(dryRunOption())
@@ -69,7 +76,7 @@ export const redeliverCommand = () =>
       if (webhook !== undefined) {
         if (given.length > 0)
           throw usageError('Ids and --webhook are both given.', 'Give the ids, or say which with options.')
-        return redeliverMatching(session, webhook, queryOf(filters, session.output.nowMs))
+        return redeliverMatching(session, webhook, await queryOf(session, filters))
       }
       if (isFiltered) throw usageError('The webhook is missing.', 'Name the webhook with --webhook.')
       if (given.length === 0) throw usageError('No delivery is given.', 'Give ids, or name a webhook with --webhook.')
@@ -81,12 +88,13 @@ const redeliverGiven = async (session: Session, given: string[]): Promise<void> 
   const redeliver = async (one: string): Promise<Delivery> => {
     const { delivery } = await session.graphql<{ delivery: Delivery }>(
       `mutation ($id: UUID!) { delivery: redeliver(deliveryId: $id) { ${deliveryFields} } }`,
-      { id: await resolveId(session, 'deliveries', one) },
+      { id: await idToChange(session, 'deliveries', one) },
     )
     return delivery
   }
   const isOne = ids.length === 1 && !given.includes('-')
-  if (!isOne && !session.dryRun) {
+  if (session.dryRun) return dryRunOfMany(session, ids, ['delivery', 'deliveries'], redeliver)
+  if (!isOne) {
     return forEach(session, ids, ['delivery', 'deliveries'], async one => ({
       id: (await redeliver(one)).id,
       outcome: 'queued again',
@@ -97,21 +105,14 @@ const redeliverGiven = async (session: Session, given: string[]): Promise<void> 
   session.output.message(`Queued. See the result with: tidings deliveries show ${cellText(delivery.id)}`)
 }
 
-interface Filters {
+interface Filters extends DeliveryFilters {
   selector?: string | undefined
-  status?: string | undefined
-  eventType?: string | undefined
-  since?: string | undefined
-  until?: string | undefined
   limit?: number | undefined
 }
 
-const queryOf = ({ selector, status, eventType, since, until, limit }: Filters, nowMs: number): MangoQuery => {
+const queryOf = async (session: Session, { selector, limit, ...filters }: Filters): Promise<MangoQuery> => {
   const conditions = allOf([
-    ...(status ? [{ status }] : []),
-    ...(eventType ? [{ eventType }] : []),
-    ...(since ? [{ createdAt: { $gte: pastTime(since, '--since', nowMs) } }] : []),
-    ...(until ? [{ createdAt: { $lte: pastTime(until, '--until', nowMs) } }] : []),
+    ...(await deliveryConditions(session, filters)),
     ...(selector ? [parseSelector(selector)] : []),
   ])
   return { ...(conditions && { selector: conditions }), ...(limit !== undefined && { limit }) }
@@ -121,7 +122,10 @@ const queryOf = ({ selector, status, eventType, since, until, limit }: Filters, 
 const redeliverMatching = async (session: Session, named: string, query: MangoQuery): Promise<void> => {
   const { output } = session
   const webhookId = await resolveId(session, 'webhooks', named)
-  if (session.dryRun) return void (await session.graphql(REDELIVER_MANY, { webhookId, query }))
+  if (session.dryRun) {
+    await tellCount(session, webhookId, query)
+    return void (await session.graphql(REDELIVER_MANY, { webhookId, query }))
+  }
   const shown = calledWebhook(await lookAtWebhook(session, webhookId), webhookId)
   const found = await walk(session, { webhookId, query, dryRun: true })
   if (found > 0) {
@@ -135,6 +139,15 @@ const redeliverMatching = async (session: Session, named: string, query: MangoQu
   if (queued > 0) output.message(`See them arrive with: tidings deliveries watch --webhook ${cellText(webhookId)}`)
 }
 
+/** How many a dry run would send. The request can be shown without a server, too. */
+const tellCount = async (session: Session, webhookId: string, query: MangoQuery): Promise<void> => {
+  const found = await walk(session, { webhookId, query, dryRun: true }).catch(error => {
+    if (!(error instanceof CliError) || error.exitCode !== exitCodes.unreachable) throw error
+    session.output.warning(`How many there are is not known: ${error.message}`)
+  })
+  if (found !== undefined) session.output.message(`It would send ${count(found, 'event')} again.`)
+}
+
 /** Repeats the request until nothing is left; the server limits each request, and returns where to continue. */
 const walk = async (
   session: Session,
@@ -144,7 +157,9 @@ const walk = async (
   for (let after: string | undefined; ; ) {
     const left = query.limit === undefined ? {} : { limit: query.limit - queued }
     try {
-      const { recovery } = await session.graphql<{ recovery: Recovery }>(REDELIVER_MANY, {
+      // A count changes nothing.
+      const send = asked.dryRun ? session.ask.bind(session) : session.graphql.bind(session)
+      const { recovery } = await send<{ recovery: Recovery }>(REDELIVER_MANY, {
         ...asked,
         query: { ...query, ...left, ...(after !== undefined && { after }) },
       })

@@ -1,40 +1,42 @@
-import { setTimeout as delay } from 'node:timers/promises'
-import { Command, Option } from '@commander-js/extra-typings'
-import { deliveryStatuses, eventTypes } from '../../shared/vocabulary.ts'
-import type { Ask } from '../connection/client.ts'
-import type { LiveStream } from '../connection/live.ts'
+import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
-import { CliError, exitCodes } from '../errors.ts'
-import { collect, examples } from '../options.ts'
+import { examples, parseSelector } from '../options.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText, type Output } from '../output/output.ts'
 import { cut } from '../output/table.ts'
-import { duration, timeOfDay, zoneAt, zoneName } from '../output/time.ts'
+import { timeOfDay, zoneAt, zoneName } from '../output/time.ts'
 import { calledWebhook } from '../resources/cells.ts'
-import { DeliveryWatch, LIVE_DELIVERIES } from '../resources/delivery-watch.ts'
-import { existingId } from '../resources/ids.ts'
-import { type DeliveryAtAGlance, describeState, knownStatuses, statusMark } from '../resources/timeline.ts'
-
-const INTERVAL_MS = 1000
-/** The limit applies to a minute, part of which may be over. */
-const LIMITED_WAIT_MS = 15_000
-const LONGEST_REST_MS = 15_000
+import { deliveryConditions, formerTypeOption, statusesOption, typeOption } from '../resources/delivery-filters.ts'
+import { allOf } from '../resources/mango-query.ts'
+import {
+  type DeliveryAtAGlance,
+  describeState,
+  glanceFields,
+  knownStatuses,
+  statusMark,
+} from '../resources/timeline.ts'
 
 export const watchCommand = () =>
   new Command('watch')
+    .alias('tail')
     .summary('see deliveries as they happen')
     .description(
       'Prints a line whenever a delivery is queued, attempted or finished; ' +
         'without a terminal, one JSON object a line. Ctrl-C ends it. It waits for a server that is unreachable.',
     )
     .option('--webhook <id>', 'only to this webhook')
-    .addOption(new Option('--event-type <type>', 'only of this type').choices(eventTypes))
-    .option('--status <statuses>', `only changes to one of these statuses: ${deliveryStatuses.join(', ')}`, collect)
+    .addOption(statusesOption('only changes to one of these statuses'))
+    .addOption(typeOption())
+    .addOption(formerTypeOption())
+    .option('--organisation <id>', 'only of events of this organisation')
+    .option('--project <id>', 'only of events of this project')
+    .option('--selector <json>', 'only what this Mango selector matches')
     .addHelpText(
       'after',
       examples(
         ['Everything', 'tidings deliveries watch'],
         ['What goes wrong', 'tidings deliveries watch --status rejected,dropped'],
+        ['Of one customer', 'tidings deliveries watch --organisation ID'],
         [
           'In a script',
           `tidings deliveries watch --webhook ID --output ndjson | jq -r 'select(.status == "dropped").id'`,
@@ -45,66 +47,40 @@ export const watchCommand = () =>
       const session = new Session(command)
       const { output } = session
       const statuses = knownStatuses(options.status)
-      const webhookId = await existingId(session, 'webhooks', options.webhook)
-      let hasBegun = false
-      const ask: Ask = (document, variables) =>
-        hasBegun ? session.look(document, variables) : session.graphql(document, variables)
-      const selector = { ...(webhookId && { webhookId }), ...(options.eventType && { eventType: options.eventType }) }
-      const watch = new DeliveryWatch(ask, selector)
-      const tell = (delivery: DeliveryAtAGlance): void => {
-        if (statuses === undefined || statuses.includes(delivery.status)) print(output, delivery)
-      }
+      // A change is told by its status, which the selector would have to meet at the time of the look.
+      const { status: _, ...filters } = options
+      const conditions = await deliveryConditions(session, filters)
+      const selector = allOf([...conditions, ...(options.selector ? [parseSelector(options.selector)] : [])]) ?? {}
       const ending = new AbortController()
       for (const signal of SIGNALS) process.once(signal, () => ending.abort())
-      await watch.begin()
-      hasBegun = true
-      output.message(`Watching; times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
-      let away = false
-      let slowdown = 1
-      let isOffered = true
-      while (!ending.signal.aborted) {
-        const startedAt = performance.now()
-        let restMs = 0
-        // Subscribes before the first look, so that nothing is missed in between.
-        const live: Told | 'not offered' | undefined = isOffered
-          ? await session.live<{ deliveries: DeliveryAtAGlance }>(LIVE_DELIVERIES, { selector }, ending.signal)
-          : 'not offered'
-        isOffered = live !== 'not offered'
-        try {
-          for await (const batch of watch.changes()) {
-            batch.forEach(tell)
-            if (ending.signal.aborted) return
-          }
-          if (away) output.message('The server is back.')
-          away = false
-          if (live !== undefined && live !== 'not offered') {
-            output.detail('The server reports deliveries as they change.')
-            for await (const { deliveries } of live) if (watch.note(deliveries)) tell(deliveries)
-            if (ending.signal.aborted) return
-            output.detail('The server no longer reports deliveries by itself; polling instead.')
-          }
-        } catch (error) {
-          if (!(error instanceof CliError)) throw error
-          if (error.code === 'RATE_LIMITED') {
-            slowdown *= 2
-            restMs = LIMITED_WAIT_MS
-            output.warning(
-              `${error.message} From then on it polls every ${duration(slowdown * INTERVAL_MS)}; ` +
-                'nothing is missed meanwhile.',
-            )
-          } else if (error.exitCode === exitCodes.unreachable) {
-            if (!away) output.warning(`${error.message} Still trying; nothing is missed meanwhile.`)
-            away = true
-          } else throw error
-        }
-        // The pause is as long as the last look took, to spare a slow server.
-        const tookMs = Math.min(LONGEST_REST_MS, performance.now() - startedAt)
-        const waitMs = Math.max(slowdown * INTERVAL_MS, restMs, tookMs)
-        await delay(waitMs, undefined, { signal: ending.signal }).catch(() => {})
+      const begun = () =>
+        output.message(`Watching; times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
+      const results = session.follow<{ deliveries: DeliveryAtAGlance }>(DELIVERIES, { selector }, ending.signal, begun)
+      const shown = new LastShown()
+      for await (const { deliveries: delivery } of results) {
+        const isWanted = statuses === undefined || statuses.includes(delivery.status)
+        if (shown.isNew(delivery) && isWanted) print(output, delivery)
       }
     })
 
-type Told = LiveStream<{ deliveries: DeliveryAtAGlance }>
+const DELIVERIES = `subscription ($selector: MangoSelector) {
+  deliveries(selector: $selector) { ${glanceFields} } }`
+
+const MOST_REMEMBERED = 10_000
+
+/** The last shown states: a stream that goes on after a break may begin with some of them. */
+class LastShown {
+  readonly #byId = new Map<string, string>()
+
+  isNew({ id, status, attemptCount }: DeliveryAtAGlance): boolean {
+    const state = `${status} ${attemptCount}`
+    const isNew = this.#byId.get(id) !== state
+    this.#byId.delete(id)
+    this.#byId.set(id, state)
+    if (this.#byId.size > MOST_REMEMBERED) this.#byId.delete(this.#byId.keys().next().value!)
+    return isNew
+  }
+}
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 

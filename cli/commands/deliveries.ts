@@ -1,14 +1,17 @@
-import { Command, Option } from '@commander-js/extra-typings'
-import { deliveryStatuses } from '../../shared/vocabulary.ts'
+import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
-import { dryRunOption, examples, pastTime } from '../options.ts'
+import { dryRunOption, examples } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
 import { relativeIso } from '../output/time.ts'
 import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
-import { existingId, resolveId } from '../resources/ids.ts'
+import { deliveryConditions, formerTypeOption, statusesOption, typeOption } from '../resources/delivery-filters.ts'
+import { resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 import { type Delivery, deliveryFields, describeDelivery } from '../resources/timeline.ts'
+import { sinceOption, untilOption } from '../window.ts'
+import { exportCommand } from './deliveries-export.ts'
+import { answerCommand, takeCommand } from './deliveries-pull.ts'
 import { redeliverCommand } from './deliveries-redeliver.ts'
 import { watchCommand } from './deliveries-watch.ts'
 
@@ -26,6 +29,9 @@ export const deliveriesCommand = () =>
     .addCommand(showCommand())
     .addCommand(redeliverCommand())
     .addCommand(watchCommand())
+    .addCommand(exportCommand())
+    .addCommand(takeCommand())
+    .addCommand(answerCommand())
     .addHelpText(
       'after',
       examples(
@@ -40,13 +46,21 @@ const listDeliveriesCommand = () =>
     .summary('list deliveries')
     .description('Lists deliveries, newest first.')
     .option('--webhook <id>', 'only to this webhook')
-    .addOption(new Option('--status <status>', 'only those in this status').choices(deliveryStatuses))
-    .option('--event-type <type>', 'only of this type, such as project_report_quarterly_submitted')
-    .option('--since <time>', 'only those created since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
+    .addOption(statusesOption())
+    .addOption(typeOption())
+    .addOption(formerTypeOption())
+    .option('--organisation <id>', 'only of events of this organisation')
+    .option('--project <id>', 'only of events of this project')
+    .addOption(sinceOption('only those created'))
+    .addOption(untilOption('only those created'))
     .addHelpText(
       'after',
       examples(
-        ['Those that a receiver refused', 'tidings deliveries list --status rejected'],
+        ['Those that did not arrive', 'tidings deliveries list --status rejected,dropped'],
+        [
+          'Of one customer, yesterday morning',
+          'tidings deliveries list --organisation ID --since "yesterday 8:00" --until "yesterday 12:00"',
+        ],
         ['What happened to one webhook in the last two hours', 'tidings deliveries list --webhook ID --since 2h'],
         [
           'How many since nine, by status and webhook',
@@ -55,25 +69,19 @@ const listDeliveriesCommand = () =>
         ['About one project report', `tidings deliveries list --selector '{"event.payload.projectReport.id":"ID"}'`],
         [
           'The story of each that failed',
-          'tidings deliveries list --status dropped --output id | xargs -n 1 tidings deliveries show',
+          'tidings deliveries list --status dropped --output id | xargs -r -n 1 tidings deliveries show',
         ],
       ),
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { status, eventType, since } = options
-      const webhook = await existingId(session, 'webhooks', options.webhook)
+      const conditions = await deliveryConditions(session, options)
       await list<ListedDelivery>(session, options, {
         resource: 'deliveries',
         noun: ['delivery', 'deliveries'],
         fields: 'id webhookId webhook { url name } eventType status attemptCount nextAttemptAt createdAt finishedAt',
         view: view(session.output.nowMs),
-        conditions: [
-          ...(webhook ? [{ webhookId: webhook }] : []),
-          ...(status ? [{ status }] : []),
-          ...(eventType ? [{ eventType }] : []),
-          ...(since ? [{ createdAt: { $gte: pastTime(since, '--since', session.output.nowMs) } }] : []),
-        ],
+        conditions,
         sort: [{ createdAt: 'desc' }],
       })
     })
@@ -85,15 +93,17 @@ const showCommand = () =>
       'Shows a delivery’s story: each attempt, its answer, the waits between, and what happens next and when.',
     )
     .argument('<id>', 'the delivery’s id, which its receiver sees as eventId and jti')
+    .option('--full', 'with the headers of each attempt and every answer as far as it is kept')
     .addOption(dryRunOption())
     .addHelpText(
       'after',
       examples(
         ['Why did it not arrive?', 'tidings deliveries show ID'],
+        ['With the headers that were sent and answered', 'tidings deliveries show ID --full'],
         ['Its attempts, for a script', `tidings deliveries show ID --output json | jq '.attempts[].statusCode'`],
       ),
     )
-    .action(async (given, _options, command) => {
+    .action(async (given, { full = false }, command) => {
       const session = new Session(command)
       const id = await resolveId(session, 'deliveries', given)
       const { deliveries } = await session.graphql<{ deliveries: Delivery[] }>(
@@ -110,7 +120,8 @@ const showCommand = () =>
         )
       }
       const heldBy = session.output.forPeople ? await findHolder(session, delivery) : undefined
-      session.output.one(delivery, colours => describeDelivery({ ...delivery, heldBy }, session.output.nowMs, colours))
+      const told = { ...delivery, heldBy }
+      session.output.one(delivery, colours => describeDelivery(told, session.output.nowMs, colours, { full }))
     })
 
 /** How many pending deliveries of a webhook, oldest first, are searched for the one whose 429 holds the others. */

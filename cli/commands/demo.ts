@@ -38,7 +38,7 @@ export const demoCommand = () =>
       if (sandbox && (await isReady(sandbox.url))) {
         output.message(`On the sandbox at ${sandbox.url.origin}`)
         const deliveryId = await interruption.endsWell(perform(sandbox, output, interruption))
-        output.message(`\nThe retried one's story:  npx tidings deliveries show ${deliveryId}`)
+        output.message(`\nThe retried one's story:  tidings deliveries show ${deliveryId}`)
         return
       }
       output.message('No sandbox is running; using a temporary server that is removed at the end')
@@ -211,6 +211,7 @@ const disableAt = async (url: string, connection: Connection, output: Output): P
     )
     for (const { id } of webhooks) {
       await graphql(connection, 'mutation ($id: UUID!) { upsertWebhook(id: $id, status: disabled) { id } }', { id })
+      await graphql(connection, 'mutation ($id: UUID!) { deleteWebhook(id: $id) }', { id })
     }
   } catch (error) {
     output.warning(

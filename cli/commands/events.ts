@@ -1,14 +1,16 @@
-import { Command, Option } from '@commander-js/extra-typings'
-import { type DeliveryStatus, eventTypes } from '../../shared/vocabulary.ts'
+import { Command } from '@commander-js/extra-typings'
+import type { DeliveryStatus } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
-import { dryRunOption, examples, pastTime } from '../options.ts'
+import { dryRunOption, examples } from '../options.ts'
 import { type Colours, cellText, describeFields, type View } from '../output/output.ts'
 import { renderTable } from '../output/table.ts'
 import { relativeIso } from '../output/time.ts'
 import { calledWebhook, idColumn, statusCell, timeColumn } from '../resources/cells.ts'
-import { existingId, resolveId } from '../resources/ids.ts'
+import { typeOption } from '../resources/delivery-filters.ts'
+import { resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
+import { conditionsOf, sinceOption, untilOption, windowOf } from '../window.ts'
 
 interface Event {
   id: string
@@ -51,10 +53,11 @@ const listEventsCommand = () =>
   listCommand()
     .summary('list events')
     .description('Lists events, newest first.')
-    .addOption(new Option('--type <type>', 'only of this type').choices(eventTypes))
+    .addOption(typeOption())
     .option('--organisation <id>', 'only of this organisation')
     .option('--project <id>', 'only of this project')
-    .option('--since <time>', 'only those since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
+    .addOption(sinceOption('only those'))
+    .addOption(untilOption('only those'))
     .addHelpText(
       'after',
       examples(
@@ -66,9 +69,10 @@ const listEventsCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { nowMs } = session.output
-      const { type, since } = options
-      const organisation = await existingId(session, 'organisations', options.organisation)
-      const project = await existingId(session, 'projects', options.project)
+      const { type } = options
+      const span = windowOf(session.output, options)
+      const organisation = await resolveId(session, 'organisations', options.organisation)
+      const project = await resolveId(session, 'projects', options.project)
       await list<Event>(session, options, {
         resource: 'events',
         noun: ['event', 'events'],
@@ -78,7 +82,7 @@ const listEventsCommand = () =>
           ...(type ? [{ type }] : []),
           ...(organisation ? [{ organisationId: organisation }] : []),
           ...(project ? [{ projectId: project }] : []),
-          ...(since ? [{ time: { $gte: pastTime(since, '--since', nowMs) } }] : []),
+          ...conditionsOf(span, 'time'),
         ],
         sort: [{ time: 'desc' }],
       })

@@ -3,6 +3,7 @@ import { Command, type CommandUnknownOpts } from '@commander-js/extra-typings'
 /** A top-level command. `load` is called only if the command is used, so that it costs the others no time. */
 interface Entry {
   name: string
+  alias?: string
   summary: string
   group: string
   load: () => Promise<CommandUnknownOpts>
@@ -40,10 +41,28 @@ export const entries: Entry[] = [
     load: async () => (await import('./dashboard.ts')).dashboardCommand(),
   },
   {
+    name: 'why',
+    summary: 'find out why something did not arrive: one verdict, its cause, the next command',
+    group: webhooks,
+    load: async () => (await import('./why.ts')).whyCommand(),
+  },
+  {
+    name: 'stats',
+    summary: 'see deliveries, failures and times of answers over time',
+    group: webhooks,
+    load: async () => (await import('./stats.ts')).statsCommand(),
+  },
+  {
     name: 'listen',
     summary: 'receive deliveries on this machine, verify, forward and rehearse failures',
     group: receivers,
     load: async () => (await import('./listen.ts')).listenCommand(),
+  },
+  {
+    name: 'rehearse',
+    summary: 'try a receiver on everything that it must take, refuse and handle once',
+    group: receivers,
+    load: async () => (await import('./rehearse.ts')).rehearseCommand(),
   },
   {
     name: 'trigger',
@@ -59,6 +78,7 @@ export const entries: Entry[] = [
   },
   {
     name: 'organisations',
+    alias: 'orgs',
     summary: 'list, create and rename organisations',
     group: data,
     load: async () => (await import('./organisations.ts')).organisationsCommand(),
@@ -148,6 +168,12 @@ export const entries: Entry[] = [
     load: async () => (await import('./doctor.ts')).doctorCommand(),
   },
   {
+    name: 'mcp',
+    summary: 'give an assistant the commands that read, as tools',
+    group: data,
+    load: async () => (await import('./mcp.ts')).mcpCommand(),
+  },
+  {
     name: 'audit',
     summary: 'list who has changed what, and when',
     group: operation,
@@ -176,7 +202,9 @@ export const entries: Entry[] = [
 /** Adds every top-level command; those that are not used get only their name and summary. */
 export const addCommands = async (program: CommandUnknownOpts, isUsed: (name: string) => boolean): Promise<void> => {
   for (const entry of entries) {
-    const command: CommandUnknownOpts = isUsed(entry.name) ? await entry.load() : new Command(entry.name)
+    const isNamed = isUsed(entry.name) || (entry.alias !== undefined && isUsed(entry.alias))
+    const command: CommandUnknownOpts = isNamed ? await entry.load() : new Command(entry.name)
+    if (entry.alias !== undefined) command.alias(entry.alias)
     program.addCommand(command.summary(entry.summary).helpGroup(entry.group))
     inheritSettings(command, program)
   }

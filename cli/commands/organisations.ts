@@ -3,6 +3,7 @@ import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { idColumn, printNamed } from '../resources/cells.ts'
+import { idToChange } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface Organisation {
@@ -57,20 +58,23 @@ const upsertCommand = () =>
         'permission admin.',
     )
     .argument('<name>', 'the name')
-    .option('--id <id>', 'id of the organisation to rename; an unknown id creates it, so that repeating is safe')
+    .option(
+      '--id <id>',
+      'id or name of the organisation to rename; an unknown id creates it, so that repeating is safe',
+    )
     .addOption(dryRunOption())
     .addHelpText(
       'after',
       examples(
         ['A new one', 'tidings organisations upsert "Acme Harbours"'],
-        ['Rename', 'tidings organisations upsert "Acme Ports" --id ID'],
+        ['Rename', 'tidings organisations upsert "Acme Ports" --id "Acme Harbours"'],
       ),
     )
     .action(async (name, options, command) => {
       const session = new Session(command)
       const { organisation } = await session.graphql<{ organisation: Organisation }>(
         'mutation ($id: UUID, $name: String!) { organisation: upsertOrganisation(id: $id, name: $name) { id name } }',
-        { ...(options.id !== undefined && { id: options.id }), name },
+        { ...(options.id !== undefined && { id: await idToChange(session, 'organisations', options.id) }), name },
       )
       printNamed(session.output, organisation)
     })

@@ -3,7 +3,7 @@ import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { idColumn } from '../resources/cells.ts'
-import { existingId, resolveId } from '../resources/ids.ts'
+import { idToChange, resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface Project {
@@ -41,7 +41,7 @@ const listProjectsCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { name } = options
-      const organisation = await existingId(session, 'organisations', options.organisation)
+      const organisation = await resolveId(session, 'organisations', options.organisation)
       await list<Project>(session, options, {
         resource: 'projects',
         noun: ['project', 'projects'],
@@ -71,7 +71,7 @@ const upsertCommand = () =>
     )
     .argument('<name>', 'the name')
     .requiredOption('--organisation <id>', 'the organisation that it belongs to')
-    .option('--id <id>', 'id of the project to change; an unknown id creates it, so that repeating is safe')
+    .option('--id <id>', 'id or name of the project to change; an unknown id creates it, so that repeating is safe')
     .addOption(dryRunOption())
     .addHelpText(
       'after',
@@ -89,7 +89,7 @@ const upsertCommand = () =>
           }
         }`,
         {
-          ...(options.id !== undefined && { id: options.id }),
+          ...(options.id !== undefined && { id: await idToChange(session, 'projects', options.id) }),
           organisationId: await resolveId(session, 'organisations', options.organisation),
           name,
         },

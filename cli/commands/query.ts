@@ -4,11 +4,13 @@ import { usageError } from '../errors.ts'
 import { collect, examples } from '../options.ts'
 import { cellText, describeFields } from '../output/output.ts'
 import { count } from '../output/time.ts'
+import { wordsOf } from '../output/words.ts'
+import type { Resource } from '../resources/ids.ts'
 import type { ListOptions } from '../resources/list-options.ts'
-import { list, listCommand, mangoQuery } from '../resources/listing.ts'
+import { list, listCommand, mangoQuery, resolvePlace } from '../resources/listing.ts'
 
 /** The API's lists with their default fields; on a narrow terminal the last ones are left out. */
-const RESOURCES: Record<string, string[]> = {
+const RESOURCES: Record<Resource, string[]> = {
   organisations: ['id', 'name'],
   projects: ['id', 'name', 'organisation.name', 'organisation.id'],
   users: ['id', 'name'],
@@ -23,13 +25,12 @@ const RESOURCES: Record<string, string[]> = {
 type AnyResource = { id: string } & Record<string, unknown>
 
 export const queryCommand = () =>
-  listCommand()
-    .name('query')
+  listCommand('query')
     .description(
       'Queries any resource with a Mango selector, as in CouchDB: a field and its value, ' +
         'or operators on the field.',
     )
-    .addArgument(new Argument('<resource>', 'the resource to query').choices(Object.keys(RESOURCES)))
+    .addArgument(new Argument('<resource>', 'the resource to query').choices(wordsOf<Resource>(RESOURCES)))
     .argument('[selector]', 'a JSON object; without one, everything visible matches')
     .option('--fields <names>', 'fields to show (comma-separated); dots reach related objects', collect)
     .option('--explain', 'run the query, and show how it was answered instead of the rows')
@@ -51,7 +52,7 @@ export const queryCommand = () =>
         throw usageError('The selector is given twice.', 'Give it as the second argument or with --selector.')
       }
       if (options.explain) return explain(session, resource, { ...options, selector: selector ?? options.selector })
-      const fields = options.fields ?? RESOURCES[resource]!
+      const fields = options.fields ?? RESOURCES[resource]
       await list<AnyResource>(
         session,
         { ...options, selector: selector ?? options.selector },
@@ -84,8 +85,9 @@ interface Explanation {
   rowsExamined: number
 }
 
-const explain = async (session: Session, resource: string, options: ListOptions): Promise<void> => {
+const explain = async (session: Session, resource: Resource, given: ListOptions): Promise<void> => {
   const { output } = session
+  const options = await resolvePlace(session, given, { resource })
   const { explanation } = await session.graphql<{ explanation: Explanation }>(
     `query ($resource: Resource!, $query: MangoQuery) {
       explanation: explain(resource: $resource, query: $query) {

@@ -4,7 +4,7 @@ import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
 import { idColumn, statusCell, timeColumn } from '../resources/cells.ts'
-import { existingId, resolveId } from '../resources/ids.ts'
+import { resolveId } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface ProjectReport {
@@ -55,7 +55,7 @@ const listReportsCommand = () =>
     .action(async (options, command) => {
       const session = new Session(command)
       const { quarter, status } = options
-      const project = await existingId(session, 'projects', options.project)
+      const project = await resolveId(session, 'projects', options.project)
       await list<ProjectReport>(session, options, {
         resource: 'projectReports',
         noun: ['report', 'reports'],

@@ -3,14 +3,16 @@ import { text } from 'node:stream/consumers'
 import { Command } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
 import type { Restored, Revocation } from '../../server/restore.ts'
+import { databaseFile } from '../../shared/database-url.ts'
 import { toIso } from '../../shared/time.ts'
-import { configuration, withDatabase } from '../connection/server-database.ts'
+import { configuration, idsInDatabase, withDatabase } from '../connection/server-database.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
-import { collect, examples, pastTime } from '../options.ts'
+import { collect, examples } from '../options.ts'
 import { cellText, type Output } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count, relativeIso } from '../output/time.ts'
+import { sinceOption, untilOption, windowOf } from '../window.ts'
 
 export const backupCommand = () =>
   new Command('backup')
@@ -69,17 +71,20 @@ export const revocationsCommand = () =>
         'time has forgotten them: keep this list beside the backups, as new as their binary log, or take it from the ' +
         'database that will be replaced. `tidings server restored` reads it.',
     )
-    .option('--since <time>', 'only those since: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
+    .addOption(sinceOption('only those'))
+    .addOption(untilOption('only those'))
     .addHelpText(
       'after',
       examples(['Each hour, beside the binary log', 'tidings server revocations --output json > revocations.json']),
     )
-    .action(async ({ since }, command) => {
+    .action(async (options, command) => {
       const { output } = new Session(command)
+      const { since, until } = windowOf(output, options)
       await withDatabase(async database => {
         const { listRevocations } = await import('../../server/restore.ts')
-        const from = since === undefined ? 0 : Date.parse(pastTime(since, '--since', output.nowMs))
-        const found = await listRevocations(database, from)
+        const from = since === undefined ? 0 : Date.parse(since)
+        const to = until === undefined ? Number.POSITIVE_INFINITY : Date.parse(until)
+        const found = (await listRevocations(database, from)).filter(({ revokedAt }) => revokedAt <= to)
         output.list(
           found.map(({ kind, id, revokedAt }) => ({ kind, id, revokedAt: toIso(revokedAt) })),
           {
@@ -104,7 +109,7 @@ export const restoredCommand = () =>
     )
     .option('--revocations <file>', 'the list of `tidings server revocations --output json`, or - for stdin')
     .option('--revoke-tokens', 'there is no list: revoke every access token')
-    .option('--keep <id>', 'with --revoke-tokens: keep this one (repeatable)', collect)
+    .option('--keep <id>', 'with --revoke-tokens: keep this one, by id, name or API key (repeatable)', collect)
     .option('-y, --yes', 'do not ask for confirmation')
     .addHelpText(
       'after',
@@ -130,7 +135,10 @@ export const restoredCommand = () =>
       await withDatabase(async (database, config) => {
         const { afterRestore } = await import('../../server/restore.ts')
         const { withClock } = await import('../../server/maintenance.ts')
-        const done = await withClock(database, clock => afterRestore(database, config, wanted, clock))
+        // A misspelt name would revoke what was to be kept.
+        const asked =
+          'keep' in wanted ? { keep: (await idsInDatabase(database, 'access_tokens', wanted.keep))! } : wanted
+        const done = await withClock(database, clock => afterRestore(database, config, asked, clock))
         session.output.one(done, () => '')
         tellRestored(session.output, done)
       })
@@ -166,7 +174,8 @@ const tellRestored = (output: Output, { revokedTokens, revokedKeys, unknown }: R
 }
 
 const embeddedFile = ({ databaseUrl }: Config): string => {
-  if (databaseUrl.startsWith('sqlite:')) return databaseUrl.slice('sqlite:'.length)
+  const file = databaseFile(databaseUrl)
+  if (file !== undefined) return file
   throw new CliError(
     exitCodes.failed,
     'NOT_EMBEDDED',

@@ -1,14 +1,15 @@
 import { availableParallelism } from 'node:os'
 import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
+import { databaseFile } from '../../shared/database-url.ts'
 import { parseIso } from '../../shared/time.ts'
 import { permissions } from '../../shared/vocabulary.ts'
 import { profilesPath, saveProfile } from '../connection/profiles.ts'
-import { configuration, whereConfigured, withDatabase } from '../connection/server-database.ts'
+import { configuration, idsInDatabase, whereConfigured, withDatabase } from '../connection/server-database.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, permissionList, wholeNumber } from '../options.ts'
-import { describeFields } from '../output/output.ts'
+import { describeFields, lostToken } from '../output/output.ts'
 import { backupCommand, restoreCommand, restoredCommand, revocationsCommand } from './server-backup.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
@@ -75,7 +76,7 @@ const startCommand = () =>
         return startSandbox(session)
       }
       const config = await configuration()
-      const isEmbedded = config.databaseUrl.startsWith('sqlite:')
+      const isEmbedded = databaseFile(config.databaseUrl) !== undefined
       if (isEmbedded) requireOneProcess(options.processes)
       const count = options.processes === 'auto' ? (isEmbedded ? 1 : availableParallelism()) : options.processes
       const { isOneOfSeveral, leaveParent, runProcesses } = await import('../../server/processes.ts')
@@ -128,11 +129,11 @@ ${colours.bold('Tidings is ready')} at ${colours.cyan(url)}
 Sandbox in ${config.home}, ${profile}
 
 In another terminal, in this folder:
-  ${colours.bold('npx tidings demo')}                 see the whole job end to end
-  ${colours.bold('npx tidings listen --register')}    receive events on this machine, verified
-  ${colours.bold('npx tidings organisations list')}   what the samples hold
-  ${colours.bold('npx tidings explore')}              the API in a browser, ready to ask
-  ${colours.bold('npx tidings --help')}               everything else
+  ${colours.bold('tidings demo')}                 see the whole job end to end
+  ${colours.bold('tidings listen --register')}    receive events on this machine, verified
+  ${colours.bold('tidings organisations list')}   what the samples hold
+  ${colours.bold('tidings explore')}              the API in a browser, ready to ask
+  ${colours.bold('tidings --help')}               everything else
 
 ctrl-C stops it; the data stays.`)
   })
@@ -259,7 +260,11 @@ const tokenCommand = () =>
     .description('Creates an access token and prints its id, API key and secret. The secret is shown only this once.')
     .requiredOption('--name <name>', 'what the token is for')
     .requiredOption('--permissions <list>', `${permissions.join(', ')} (comma-separated)`, collect)
-    .option('--organisation <id>', 'an organisation that it sees (repeatable); by default it sees all', collect)
+    .option(
+      '--organisation <id>',
+      'an organisation that it sees, by id or name (repeatable); by default it sees all',
+      collect,
+    )
     .addOption(new Option('--expires <time>', 'when it expires, in ISO 8601').argParser(parseTime))
     .addHelpText(
       'after',
@@ -279,15 +284,14 @@ const tokenCommand = () =>
       session.output.mustNotBeLost()
       await withDatabase(async (database, config) => {
         const { createToken } = await import('../../server/maintenance.ts')
+        const organisationIds = await idsInDatabase(database, 'organisations', options.organisation)
         const { id, apiKey, apiSecret } = await createToken(database, config, {
           name: options.name,
           permissions: permissionList(options.permissions),
-          organisationIds: options.organisation,
+          organisationIds,
           expiresAt: options.expires,
-        }).catch(error => {
-          throw error.code === 'NOT_FOUND' ? new CliError(exitCodes.notFound, 'NOT_FOUND', error.message) : error
         })
-        session.output.secret({ id, apiKey, secret: apiSecret }, `tidings tokens revoke ${id}`, colours =>
+        session.output.secret({ id, apiKey, secret: apiSecret }, lostToken(id), colours =>
           describeFields(
             [
               ['id', id],

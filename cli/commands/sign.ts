@@ -5,6 +5,9 @@ import { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
 import { examples, readBytes } from '../options.ts'
 
+/** As the server accepts it; an empty one usually comes from a program that was not found. */
+const IDEMPOTENCY_KEY = /^[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?$/
+
 export const signCommand = () =>
   new Command('sign')
     .description(
@@ -40,6 +43,11 @@ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://12
         throw usageError(`${JSON.stringify(options.at)} is no ISO 8601 time.`, 'Such as: 2026-11-21T08:00:00Z')
       if (!options.path.startsWith('/'))
         throw usageError('The path does not begin with “/”.', 'Such as: --path /graphql')
+      if (options.idempotencyKey !== undefined && !IDEMPOTENCY_KEY.test(options.idempotencyKey))
+        throw usageError(
+          `${JSON.stringify(options.idempotencyKey)} is no idempotency key.`,
+          'Give 1 to 255 printable ASCII characters, such as a new UUID for each mutation.',
+        )
       const url = new URL(`${base.href.replace(/\/$/, '')}${options.path}`)
       const body = bodyBytes(options.body)
       const { host: _, ...signed } = sign({

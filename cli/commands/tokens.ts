@@ -1,46 +1,29 @@
 import { Command } from '@commander-js/extra-typings'
-import { type Permission, permissions } from '../../shared/vocabulary.ts'
-import { profilesPath, readProfiles, saveProfile, tryToSave } from '../connection/profiles.ts'
+import { permissions } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
-import { CliError, exitCodes, usageError } from '../errors.ts'
+import { CliError, exitCodes } from '../errors.ts'
 import { collect, dryRunOption, examples, futureTime, permissionList, yesOption } from '../options.ts'
-import { type Colours, cellText, describeFields, secretLost, type View } from '../output/output.ts'
+import { cellText, describeFields, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { relativeIso } from '../output/time.ts'
+import { type AccessToken, makeToken, mayPrintSecret, tokenFields } from '../resources/access-token.ts'
 import { idColumn, timeColumn } from '../resources/cells.ts'
-import { resolveId, resolveIds } from '../resources/ids.ts'
+import { idToChange, resolveIds } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
-
-interface AccessToken {
-  id: string
-  name: string
-  apiKey: string
-  permissions: Permission[]
-  seesAllOrganisations: boolean
-  organisationIds: string[]
-  expiresAt: string | null
-  revokedAt: string | null
-  lastUsedAt: string | null
-  createdAt: string
-}
-
-const FIELDS =
-  'id name apiKey permissions seesAllOrganisations organisationIds expiresAt revokedAt lastUsedAt createdAt'
+import { rotateCommand } from './tokens-rotate.ts'
 
 export const tokensCommand = () =>
   new Command('tokens')
     .description('Access tokens: an API key and a secret, what they may do, and the organisations they see.')
     .addCommand(listTokensCommand())
     .addCommand(createCommand())
+    .addCommand(rotateCommand())
     .addCommand(revokeCommand())
     .addHelpText(
       'after',
       examples(
         ['Which exist, and which are in use?', 'tidings tokens list'],
-        [
-          'Rotate: create the next one, use it, then revoke the old one',
-          'tidings tokens create --name ci-2027 --permissions read,webhooks --save ci',
-        ],
+        ['Replace one without a gap; the old one ends in a week', 'tidings tokens rotate ci --ends 7d --save ci'],
       ),
     )
 
@@ -66,7 +49,7 @@ const listTokensCommand = () =>
       await list<AccessToken>(session, options, {
         resource: 'accessTokens',
         noun: ['access token', 'access tokens'],
-        fields: FIELDS,
+        fields: tokenFields,
         view: view(nowMs),
         conditions: options.active ? [{ revokedAt: null }, notExpired] : [],
         sort: [{ createdAt: 'desc' }],
@@ -82,7 +65,11 @@ const createCommand = () =>
     )
     .requiredOption('--name <name>', 'what the token is for')
     .requiredOption('--permissions <list>', `what it may do: ${permissions.join(', ')} (comma-separated)`, collect)
-    .option('--organisation <id>', 'an organisation that it sees (repeatable); by default it sees all', collect)
+    .option(
+      '--organisation <id>',
+      'an organisation that it sees, by id or name (repeatable); by default it sees all',
+      collect,
+    )
     .option('--expires <time>', 'when it expires: how long from now (12h, 90d), a date, or an ISO 8601 time')
     .option('--save <profile>', 'save it as this profile instead of showing its secret')
     .addOption(dryRunOption())
@@ -103,80 +90,19 @@ const createCommand = () =>
     )
     .action(async (options, command) => {
       const session = new Session(command)
-      const { output } = session
       const granted = permissionList(options.permissions)
-      if (output.form === 'id' && options.save === undefined) {
-        throw usageError('--output id would lose the secret.', 'Take --output json, or --save PROFILE.')
-      }
-      // Checked before the token is created, because a secret that cannot be saved is lost.
-      if (options.save === undefined && !session.dryRun) output.mustNotBeLost()
-      const replaced = options.save === undefined ? undefined : readProfiles().profiles[options.save]
-      if (options.save !== undefined && !/^[A-Za-z0-9][\w.-]*$/.test(options.save)) {
-        throw usageError(
-          `${JSON.stringify(options.save)} is not a valid profile name.`,
-          'Use letters, digits, “.”, “_” and “-”.',
-        )
-      }
-      if (options.save !== undefined && !session.dryRun) tryToSave()
-      const organisationIds = await resolveIds(session, 'organisations', options.organisation)
-      const { created } = await session.graphql<{
-        created: { accessToken: AccessToken; apiKey: string; secret: string }
-      }>(
-        `mutation ($name: String!, $permissions: [Permission!]!, $organisationIds: [UUID!], $expiresAt: DateTime) {
-          created: createAccessToken(
-            name: $name, permissions: $permissions, organisationIds: $organisationIds, expiresAt: $expiresAt
-          ) {
-            accessToken { ${FIELDS} } apiKey secret
-          }
-        }`,
+      mayPrintSecret(session, options.save)
+      await makeToken(
+        session,
         {
           name: options.name,
           permissions: granted,
-          ...(organisationIds && { organisationIds }),
-          ...(options.expires !== undefined && { expiresAt: futureTime(options.expires, '--expires', output.nowMs) }),
+          organisationIds: await resolveIds(session, 'organisations', options.organisation),
+          expiresAt:
+            options.expires === undefined ? undefined : futureTime(options.expires, '--expires', session.output.nowMs),
         },
+        options.save,
       )
-      const { accessToken, apiKey, secret } = created
-      const revoke = `tidings tokens revoke ${cellText(accessToken.id)}`
-      const describe = (shownSecret: [string, string][], colours: Colours): string =>
-        describeFields(
-          [
-            ['ID', cellText(accessToken.id)],
-            ['Name', cellText(accessToken.name)],
-            ['API key', cellText(apiKey)],
-            ...shownSecret,
-            ['Permissions', cellText(accessToken.permissions.join(', '))],
-            ['Sees', sees(accessToken)],
-            ['Expires', accessToken.expiresAt ? cellText(accessToken.expiresAt) : 'never'],
-          ],
-          colours,
-        )
-      if (options.save === undefined) {
-        output.secret({ ...accessToken, secret }, revoke, colours => describe([['Secret', cellText(secret)]], colours))
-      } else {
-        try {
-          saveProfile(options.save, { url: session.url.href.replace(/\/$/, ''), apiKey, apiSecret: secret })
-        } catch (error) {
-          throw secretLost(accessToken.id, (error as Error).message, revoke)
-        }
-        output.one(accessToken, colours => describe([], colours))
-      }
-      const mayRead = accessToken.permissions.some(each => each === 'read' || each === 'admin')
-      if (!mayRead) output.warning('Without the permission read it can list and show nothing, not even itself.')
-      if (options.save === undefined) {
-        output.message('The secret is not shown again. Save it where it is used with: tidings login')
-        return
-      }
-      output.message(
-        `Saved as profile ${options.save} in ` +
-          `${profilesPath()}.${mayRead ? ` Try it with: tidings whoami --profile ${options.save}` : ''}`,
-      )
-      if (replaced && replaced.apiKey !== apiKey) {
-        output.message(
-          `The one it held before, ${cellText(replaced.apiKey)}, is still valid. Revoke it with: ` +
-            `tidings tokens revoke ${cellText(replaced.apiKey)}`,
-        )
-      }
     })
 
 const revokeCommand = () =>
@@ -186,7 +112,7 @@ const revokeCommand = () =>
       'Revokes an access token at once: requests signed with it are refused from then on. Its webhooks go on; ' +
         'disable those that must not. Needs an access token with the permission admin.',
     )
-    .argument('<id>', 'the access token’s id, or its API key')
+    .argument('<id>', 'the access token’s id, name or API key')
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
@@ -196,7 +122,11 @@ const revokeCommand = () =>
     .action(async (given, options, command) => {
       const session = new Session(command)
       const revoke = 'mutation ($id: UUID!) { accessToken: revokeAccessToken(id: $id) { id name revokedAt } }'
-      if (options.dryRun) return void (await session.graphql(revoke, { id: given }))
+      if (options.dryRun) {
+        return void (await session.graphql(revoke, {
+          id: await idToChange(session, 'accessTokens', given, stillValid),
+        }))
+      }
       const found = await find(session, given)
       if (found.revokedAt !== null) {
         session.output.message(`It was already revoked ${relativeIso(found.revokedAt, session.output.nowMs)}.`)
@@ -223,10 +153,13 @@ const revokeCommand = () =>
       )
     })
 
+/** Of several tokens of one name, the one that is not revoked is meant. */
+const stillValid = { prefer: ({ revokedAt }: { revokedAt?: string | null }) => revokedAt === null }
+
 const find = async (session: Session, given: string): Promise<AccessToken> => {
-  const selector = given.startsWith('tk_') ? { apiKey: given } : { id: await resolveId(session, 'accessTokens', given) }
+  const selector = { id: await idToChange(session, 'accessTokens', given, stillValid) }
   const { accessTokens } = await session.graphql<{ accessTokens: AccessToken[] }>(
-    `query ($query: MangoQuery) { accessTokens(query: $query) { ${FIELDS} } }`,
+    `query ($query: MangoQuery) { accessTokens(query: $query) { ${tokenFields} } }`,
     { query: { selector } },
   )
   const [found] = accessTokens
@@ -238,9 +171,6 @@ const find = async (session: Session, given: string): Promise<AccessToken> => {
     'List the visible ones with: tidings tokens list',
   )
 }
-
-const sees = ({ seesAllOrganisations, organisationIds }: AccessToken): string =>
-  seesAllOrganisations ? 'all organisations' : cellText(organisationIds.join(', '))
 
 const view = (nowMs: number): View<AccessToken> => ({
   columns: [

@@ -3,6 +3,7 @@ import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { idColumn, printNamed } from '../resources/cells.ts'
+import { idToChange } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
 
 interface User {
@@ -50,7 +51,7 @@ const upsertCommand = () =>
       'Creates a user, or renames the one with the given id. Needs an access token with the permission admin.',
     )
     .argument('<name>', 'the name')
-    .option('--id <id>', 'id of the user to rename; an unknown id creates it, so that repeating is safe')
+    .option('--id <id>', 'id or name of the user to rename; an unknown id creates it, so that repeating is safe')
     .addOption(dryRunOption())
     .addHelpText(
       'after',
@@ -63,7 +64,7 @@ const upsertCommand = () =>
       const session = new Session(command)
       const { user } = await session.graphql<{ user: User }>(
         'mutation ($id: UUID, $name: String!) { user: upsertUser(id: $id, name: $name) { id name } }',
-        { ...(options.id !== undefined && { id: options.id }), name },
+        { ...(options.id !== undefined && { id: await idToChange(session, 'users', options.id) }), name },
       )
       printNamed(session.output, user)
     })

@@ -1,5 +1,6 @@
 import { graphql, graphqlRequest } from '../connection/client.ts'
 import type { Session } from '../connection/session.ts'
+import { withoutSecrets } from '../connection/without-secrets.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { readText } from '../options.ts'
 import { cellText, type View } from '../output/output.ts'
@@ -7,6 +8,7 @@ import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { idForUrl, unlessForbidden, upsertWebhook, type Webhook, webhookFields } from '../resources/webhook.ts'
 import { differences, parseWebhookFile, type WebhookEntry } from '../resources/webhook-file.ts'
+import { mustShowSecret } from '../resources/webhook-secrets.ts'
 
 interface Result {
   id: string
@@ -14,6 +16,8 @@ interface Result {
   outcome: 'created' | 'changed' | 'unchanged' | 'failed' | 'to create' | 'to change'
   /** What was changed. */
   changed: string[]
+  /** Of a webhook that is signed by Standard Webhooks from now on: shown only this once. */
+  secret?: string | undefined
   error: { code: string; message: string; hint: string | null } | null
 }
 
@@ -29,6 +33,8 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
   const entries = parseWebhookFile(readText(path === '-' ? '-' : `@${path}`, source), source)
   const plan = await plannedFor(session, entries)
   await confirmDisabling(session, plan)
+  const signs = plan.some(({ entry, exists, changed }) => isMade(entry) && (!exists || changed.includes('signing')))
+  if (signs && !session.dryRun) mustShowSecret(session, undefined)
   const results: Result[] = []
   const waiting = plan.entries()
   const work = async (): Promise<void> => {
@@ -54,6 +60,9 @@ export const applyWebhookFile = async (session: Session, path: string): Promise<
     'Correct what is reported above and run it again: what is done already stays as it is.',
   )
 }
+
+/** Whether the server makes a secret for an entry that is new or begins to sign. */
+const isMade = ({ signing, secret }: WebhookEntry): boolean => signing === 'standard' && secret === undefined
 
 /** Disabling cancels pending deliveries, so a file that disables needs confirmation too. */
 const confirmDisabling = async (session: Session, plan: Planned[]): Promise<void> => {
@@ -122,14 +131,14 @@ const make = async (session: Session, { entry, exists, changed }: Planned): Prom
   if (exists && changed.length === 0) return { ...result, outcome: 'unchanged' }
   const variables = exists ? Object.fromEntries([['id', id], ...changed.map(name => [name, entry[name]])]) : entry
   if (session.dryRun) {
-    const { body, ...request } = graphqlRequest(session.url, upsertWebhook, variables)
+    const { body, ...request } = graphqlRequest(session.url, upsertWebhook, withoutSecrets(variables))
     session.output.detail(`POST ${request.url.href} ${body}`)
     return { ...result, outcome: exists ? 'to change' : 'to create' }
   }
   try {
     const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, variables)
     const isNew = !exists && webhook.createdAt === webhook.updatedAt
-    return { ...result, outcome: isNew ? 'created' : 'changed' }
+    return { ...result, ...(webhook.secret && { secret: webhook.secret }), outcome: isNew ? 'created' : 'changed' }
   } catch (error) {
     // An error that is not this webhook's fault would stop the others too.
     if (!(error instanceof CliError) || error.exitCode === exitCodes.unreachable || error.code === 'UNAUTHENTICATED')
@@ -150,6 +159,9 @@ const viewOf = (results: Result[]): View<Result> => ({
     { title: 'URL', shrinks: 'url', cell: row => cellText(row.url) },
     ...(results.some(({ changed }) => changed.length > 0)
       ? [{ title: 'CHANGED', shrinks: 'end' as const, cell: ({ changed }: Result) => cellText(changed.join(', ')) }]
+      : []),
+    ...(results.some(({ secret }) => secret)
+      ? [{ title: 'SECRET, SHOWN ONCE', cell: ({ secret }: Result) => cellText(secret ?? null) }]
       : []),
   ],
   empty: 'The file holds no webhooks.',

@@ -1,13 +1,14 @@
 import { Command } from '@commander-js/extra-typings'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
-import { dryRunOption, examples, pastTime, yesOption } from '../options.ts'
+import { dryRunOption, examples, yesOption } from '../options.ts'
 import { cellText } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { calledWebhook } from '../resources/cells.ts'
 import { resolveId } from '../resources/ids.ts'
 import { lookAtWebhook } from '../resources/webhook.ts'
+import { sinceOption, untilOption, windowOf } from '../window.ts'
 
 interface Recovery {
   queued: number
@@ -27,8 +28,8 @@ export const recoverCommand = () =>
         'active. Pending deliveries stay as they are. It is safe to repeat.',
     )
     .argument('<id>', 'the webhook’s id')
-    .requiredOption('--since <time>', 'from this time on: how long ago (90s, 15m, 2h, 7d), a date, or an ISO 8601 time')
-    .option('--until <time>', 'up to this time; by default now')
+    .addOption(sinceOption('only what happened').makeOptionMandatory())
+    .addOption(untilOption('only what happened'))
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
@@ -45,8 +46,7 @@ export const recoverCommand = () =>
       const session = new Session(command)
       const id = await resolveId(session, 'webhooks', given)
       const { output } = session
-      const since = pastTime(options.since, '--since', output.nowMs)
-      const until = options.until === undefined ? undefined : pastTime(options.until, '--until', output.nowMs)
+      const { since = '', until } = windowOf(output, options)
       const variables = { webhookId: id, since, ...(until !== undefined && { until }) }
       if (session.dryRun) return void (await session.graphql(RECOVER, variables))
       const webhook = await lookAtWebhook(session, id)

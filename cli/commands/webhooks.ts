@@ -1,5 +1,15 @@
+import { randomUUID } from 'node:crypto'
 import { Command, Option } from '@commander-js/extra-typings'
-import { eventTypes, webhookOrderings, webhookStatuses } from '../../shared/vocabulary.ts'
+import {
+  eventTypes,
+  type WebhookRecovery,
+  type WebhookSigning,
+  webhookOrderings,
+  webhookSignings,
+  webhookStatuses,
+  webhookTransports,
+} from '../../shared/vocabulary.ts'
+import { graphql } from '../connection/client.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, dryRunOption, examples, filterList, gather, labelsOf, yesOption } from '../options.ts'
@@ -7,9 +17,9 @@ import { cellText, type View } from '../output/output.ts'
 import { confirm } from '../output/prompt.ts'
 import { count } from '../output/time.ts'
 import { calledWebhook, idColumn, labelsCell, timeColumn, webhookStatusCell } from '../resources/cells.ts'
-import { resolveId, resolveIds } from '../resources/ids.ts'
+import { idToChange, resolveId, resolveIds } from '../resources/ids.ts'
 import { list, listCommand } from '../resources/listing.ts'
-import { forEach, givenIds } from '../resources/many.ts'
+import { dryRunOfMany, forEach, givenIds } from '../resources/many.ts'
 import { type Delivery, deliveryFields, describeAttempt } from '../resources/timeline.ts'
 import {
   createWebhook,
@@ -18,12 +28,15 @@ import {
   lookAtWebhook,
   printWebhook,
   settableStatuses,
+  unlessForbidden,
   upsertWebhook,
   type Webhook,
   type WebhookInput,
   webhookFields,
 } from '../resources/webhook.ts'
+import { mustShowSecret, readHeadersFile, readSecretFile } from '../resources/webhook-secrets.ts'
 import { recoverCommand } from './webhooks-recover.ts'
+import { rotateSecretCommand } from './webhooks-rotate-secret.ts'
 
 export const webhooksCommand = () =>
   new Command('webhooks')
@@ -40,6 +53,7 @@ export const webhooksCommand = () =>
     .addCommand(deleteCommand())
     .addCommand(pingCommand())
     .addCommand(recoverCommand())
+    .addCommand(rotateSecretCommand())
     .addHelpText(
       'after',
       examples(
@@ -51,21 +65,29 @@ export const webhooksCommand = () =>
 
 const createCommand = () =>
   new Command('create')
+    .alias('upsert')
     .summary('register an endpoint, or all endpoints of a file')
     .description(
       'Registers an endpoint. The server pings it first, and stores it only if it answers exactly 200. ' +
+        'With --id it can be repeated: a webhook that has the id is changed as given. ' +
         'With --file it applies all webhooks of a file: creates missing ones, ' +
         'changes those that differ, and leaves the rest alone, so that it can be repeated. ' +
         'An entry without an id means the webhook with its URL.',
     )
     .argument('[url]', 'the endpoint, exactly as the audience of delivery tokens will name it')
     .option('-f, --file <path>', 'webhooks as a JSON array, or one a line; - for standard input')
+    .option('--id <id>', 'its id, of your choice; or id or name of one to change, so that repeating is safe')
     .option('--name <name>', 'its name, accepted wherever its id is')
     .option('--label <key=value>', 'a label to find it by, such as team=payments (repeatable)', gather)
     .option('-e, --events <types>', 'only these event types (comma-separated or repeated)', collect)
     .option('--organisation <id>', 'only events of this organisation (repeatable)', collect)
     .option('--project <id>', 'also events of this project (repeatable)', collect)
     .addOption(orderingOption())
+    .addOption(transportOption())
+    .addOption(recoverOption())
+    .addOption(signingOption())
+    .option('--secret-file <path>', 'your own secret (whsec_…) for --signing standard; - for standard input')
+    .option('--headers-file <path>', 'static headers for a gateway, one `Name: value` a line; - for standard input')
     .addOption(yesOption())
     .addOption(dryRunOption())
     .addHelpText(
@@ -85,10 +107,22 @@ const createCommand = () =>
         ],
         ['In the order of each project', 'tidings webhooks create https://example.com/hooks --ordering project'],
         [
+          'Signed by Standard Webhooks too, which libraries in many languages verify',
+          'tidings webhooks create https://example.com/hooks --signing standard',
+        ],
+        [
           'With a name, and a label to find it by',
           'tidings webhooks create https://example.com/hooks --name Ledger --label team=payments',
         ],
+        [
+          'It gets by itself what it missed while it was away',
+          'tidings webhooks create https://example.com/hooks --recover automatically',
+        ],
         ['Keep its id', 'tidings webhooks create https://example.com/hooks --output id > webhook.id'],
+        [
+          'An id of your own, in a script that may run again',
+          'tidings webhooks upsert https://example.com/hooks --id ID',
+        ],
         ['All webhooks of a file; --dry-run shows the changes first', 'tidings webhooks create --file webhooks.json'],
         [
           'One line of the file; a JSON array works too',
@@ -99,29 +133,111 @@ const createCommand = () =>
     .action(async (url, options, command) => {
       const session = new Session(command)
       if (options.file !== undefined) {
-        const { name, label, events, organisation, project, ordering } = options
-        if ([url, name, label, events, organisation, project, ordering].some(each => each !== undefined)) {
+        const { file: _file, yes: _yes, dryRun: _dryRun, ...others } = options
+        if ([url, ...Object.values(others)].some(each => each !== undefined)) {
           throw usageError(
             '--file already says everything.',
-            'Remove the URL, --name, --label, --events, --organisation, --project and --ordering.',
+            'Remove the URL and every option that describes a webhook.',
           )
         }
         const { applyWebhookFile } = await import('./webhooks-apply.ts')
         return applyWebhookFile(session, options.file)
       }
-      if (url === undefined) throw usageError('No endpoint is given.', 'Give its URL, or a file with --file.')
-      const { webhook } = await session.graphql<{ webhook: Webhook }>(
-        createWebhook,
-        given({
-          url,
-          ...named(options),
-          ...(await filters(session, options)),
-          ordering: options.ordering,
-        } satisfies Omit<GivenInput, 'status'>),
-      )
-      session.output.message('The endpoint answered its ping with 200 and is registered.')
-      printWebhook(session, webhook)
+      if (url === undefined && options.transport !== 'pull')
+        throw usageError('No endpoint is given.', 'Give its URL, or a file with --file.')
+      await create(session, url, options)
     })
+
+type Creation = Parameters<typeof carried>[0] &
+  Parameters<typeof named>[0] &
+  Parameters<typeof filters>[1] & {
+    id?: string | undefined
+    ordering?: WebhookInput['ordering'] | undefined
+    transport?: WebhookInput['transport'] | undefined
+    recover?: keyof typeof RECOVERIES | undefined
+  }
+
+/** Creates a webhook, or changes the one that has the id. */
+const create = async (session: Session, url: string | undefined, options: Creation): Promise<void> => {
+  const { output } = session
+  const own = carried(options)
+  if (own.signing === 'standard' && !session.dryRun) mustShowSecret(session, own.secret)
+  const id = await idToChange(session, 'webhooks', options.id)
+  const limits = await filters(session, options)
+  const isKnown = id !== undefined && !session.dryRun && (await isThere(session, id))
+  const pulled = options.transport === 'pull' && !isKnown && !session.dryRun ? announce(session, id) : undefined
+  const chosen = pulled?.id ?? id
+  const { webhook } = await session.graphql<{ webhook: Webhook }>(
+    chosen === undefined ? createWebhook : upsertWebhook,
+    given({
+      ...(chosen !== undefined && { id: chosen }),
+      url,
+      ...named(options),
+      ...limits,
+      ordering: options.ordering,
+      transport: options.transport,
+      recovery: recoveryOf(options.recover),
+      ...own,
+    } satisfies Omit<GivenInput, 'status'> & { id?: string }),
+  )
+  pulled?.end()
+  output.message(
+    isKnown || webhook.createdAt !== webhook.updatedAt
+      ? 'There was a webhook with this id: it has now what is given.'
+      : pulled
+        ? 'This command has pulled the ping, and the webhook is registered. Let clients take its deliveries.'
+        : 'The endpoint answered its ping with 200 and is registered.',
+  )
+  printWebhook(session, webhook)
+  if (webhook.secret) output.message(SHOWN_ONCE)
+  await warnOfOthers(session, webhook)
+}
+
+type Found = { webhooks: { id: string }[] }
+const FIND = 'query ($query: MangoQuery) { webhooks(query: $query) { id } }'
+
+/** False if the access token may not read. */
+const isThere = async (session: Session, id: string): Promise<boolean> => {
+  const found = await session.ask<Found>(FIND, { query: { selector: { id } } }).catch(unlessForbidden)
+  return found !== undefined && found.webhooks.length > 0
+}
+
+/** The webhook is created by now, so nothing that goes wrong here is an error. */
+const warnOfOthers = async (session: Session, { id, url, transport }: Webhook): Promise<void> => {
+  if (transport === 'pull') return
+  const query = { selector: { url, id: { $ne: id } }, sort: [{ id: 'desc' }], limit: 5 }
+  const found = await session.look<Found>(FIND, { query }).catch(() => undefined)
+  const others = found?.webhooks?.map(other => cellText(other.id)) ?? []
+  if (others.length === 0) return
+  session.output.warning(
+    `This URL had a webhook already: ${others.join(', ')}. Each is sent every event that it asks for. ` +
+      `To change one instead: tidings webhooks update ${others[0]}`,
+  )
+}
+
+const SHOWN_ONCE = 'The secret is not shown again. Put it where the receiver reads it.'
+
+/** Waits for a webhook that is about to be created under a new id, and answers its ping. */
+const announce = (session: Session, id: string = randomUUID()): { id: string; end: () => void } => {
+  const ending = new AbortController()
+  const pull = async (): Promise<void> => {
+    const patience = { timeoutMs: 40_000, signal: ending.signal }
+    const { taken } = await graphql<{ taken: { deliveryId: string; attempt: number; body: string }[] }>(
+      session.connection,
+      'mutation ($id: UUID!) { taken: takeDeliveries(webhookId: $id, waitSeconds: 30) { deliveryId attempt body } }',
+      { id },
+      patience,
+    )
+    // A webhook that this access token may not read may exist: its events are for its clients alone.
+    const pings = taken.filter(({ body }) => JSON.parse(body).eventType === 'ping')
+    const answers = pings.map(({ deliveryId, attempt }) => ({ deliveryId, attempt, status: 200 }))
+    const answer = 'mutation ($answers: [DeliveryAnswer!]!) { answerDeliveries(answers: $answers) { counted } }'
+    await graphql(session.connection, answer, { answers }, patience)
+  }
+  // If it fails, so does the registration, which says why.
+  pull().catch(() => {})
+  return { id, end: () => ending.abort() }
+}
 
 const listWebhooksCommand = () =>
   listCommand()
@@ -175,6 +291,14 @@ const updateCommand = () =>
     .option('--organisation <id>', 'only events of this organisation (repeatable), or: all', collect)
     .option('--project <id>', 'also events of this project (repeatable), or: all', collect)
     .addOption(orderingOption())
+    .addOption(transportOption())
+    .addOption(recoverOption())
+    .addOption(signingOption())
+    .option('--secret-file <path>', 'your own secret (whsec_…) for --signing standard; - for standard input')
+    .option(
+      '--headers-file <path>',
+      'static headers in place of those it has, one `Name: value` a line; - for standard input',
+    )
     .addOption(new Option('--status <status>', 'active, or disabled').choices(settableStatuses))
     .addOption(yesOption())
     .addOption(dryRunOption())
@@ -188,20 +312,23 @@ const updateCommand = () =>
       ),
     )
     .action(async (id, options, command) => {
-      const { endpoint, ordering, status } = options
+      const { endpoint, ordering, transport, status } = options
       const session = new Session(command)
       const changes = given({
         url: endpoint || undefined,
         ...named(options),
         ...(await filters(session, options)),
         ordering,
+        transport,
+        recovery: recoveryOf(options.recover),
+        ...carried(options),
         status,
       } satisfies GivenInput)
       if (Object.keys(changes).length === 0) {
         throw usageError(
           'Nothing to change is given.',
           'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, ' +
-            '--status.',
+            '--transport, --recover, --signing, --secret-file, --headers-file, --status.',
         )
       }
       await change(session, id, changes)
@@ -244,6 +371,7 @@ const DELETE = 'mutation ($id: UUID!) { id: deleteWebhook(id: $id) }'
 
 const deleteCommand = () =>
   new Command('delete')
+    .alias('rm')
     .summary('delete a webhook that is disabled')
     .description(
       'Deletes a webhook for good. Disable it first. Its deliveries stay visible until their ' + 'retention ends.',
@@ -264,12 +392,16 @@ const deleteCommand = () =>
     .action(async (given, _options, command) => {
       const session = new Session(command)
       const ids = givenIds(given)
-      if (session.dryRun) return void (await session.graphql(DELETE, { id: ids[0] }))
+      if (session.dryRun) {
+        return dryRunOfMany(session, ids, ['webhook', 'webhooks'], async one =>
+          session.graphql(DELETE, { id: await idToChange(session, 'webhooks', one) }),
+        )
+      }
       const [first] = ids
       const isOne = ids.length === 1 && !given.includes('-')
-      if (!isOne) await confirm(`Delete ${count(ids.length, 'webhook')} for good?`, session)
+      if (!isOne && ids.length > 0) await confirm(`Delete ${count(ids.length, 'webhook')} for good?`, session)
       const remove = async (one: string): Promise<{ id: string }> => {
-        const id = await resolveId(session, 'webhooks', one)
+        const id = await idToChange(session, 'webhooks', one)
         const known = isOne ? await lookAtWebhook(session, id) : undefined
         if (isOne) await confirm(`Delete ${calledWebhook(known, id)} for good?`, session)
         return session.graphql<{ id: string }>(DELETE, { id }).catch(error => {
@@ -322,12 +454,14 @@ const pingCommand = () =>
 /** Runs for one or many, after one confirmation. */
 const changeStatus = async (session: Session, given: string[], status: 'active' | 'disabled'): Promise<void> => {
   const ids = givenIds(given)
-  if (session.dryRun || (ids.length === 1 && !given.includes('-'))) return change(session, ids[0]!, { status })
-  if (status === 'disabled') {
+  if (session.dryRun)
+    return dryRunOfMany(session, ids, ['webhook', 'webhooks'], one => change(session, one, { status }))
+  if (ids.length === 1 && !given.includes('-')) return change(session, ids[0]!, { status })
+  if (status === 'disabled' && ids.length > 0) {
     await confirm(`Disable ${count(ids.length, 'webhook')} and cancel what is waiting to be sent to them?`, session)
   }
   await forEach(session, ids, ['webhook', 'webhooks'], async one => {
-    const id = await resolveId(session, 'webhooks', one)
+    const id = await idToChange(session, 'webhooks', one)
     await lookAtWebhook(session, id)
     const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, status })
     return { id, outcome: webhook.status }
@@ -336,7 +470,7 @@ const changeStatus = async (session: Session, given: string[], status: 'active' 
 
 /** Changes a webhook; asks first if that would cancel pending deliveries. */
 const change = async (session: Session, named: string, changes: Partial<WebhookInput>): Promise<void> => {
-  const id = await resolveId(session, 'webhooks', named)
+  const id = await idToChange(session, 'webhooks', named)
   let known: Webhook | undefined
   if (!session.dryRun) {
     // The API's upsert would create an unknown id, but a change needs an existing webhook.
@@ -344,6 +478,9 @@ const change = async (session: Session, named: string, changes: Partial<WebhookI
     if (changes.status === 'disabled') {
       await confirm(`Disable ${calledWebhook(known, id)} and cancel what is waiting to be sent to it?`, session)
     }
+  }
+  if (changes.signing === 'standard' && known?.signing !== 'standard' && !session.dryRun) {
+    mustShowSecret(session, changes.secret)
   }
   const { webhook } = await session.graphql<{ webhook: Webhook }>(upsertWebhook, { id, ...changes })
   // Created by this call; a token without the permission read could not know.
@@ -355,6 +492,7 @@ const change = async (session: Session, named: string, changes: Partial<WebhookI
     session.output.message(`What it missed meanwhile is sent with: tidings webhooks recover ${id} --since 1d`)
   }
   printWebhook(session, webhook)
+  if (webhook.secret) session.output.message(SHOWN_ONCE)
 }
 
 const orderingOption = () =>
@@ -363,6 +501,33 @@ const orderingOption = () =>
     'project: the events of one project arrive in the order they happened, each after the end of the one before; ' +
       'or none',
   ).choices(webhookOrderings)
+
+const transportOption = () =>
+  new Option(
+    '--transport <how>',
+    'push: deliveries are sent to the URL; or pull: clients take them, and no URL is given',
+  ).choices(webhookTransports)
+/** How the options write a recovery. */
+const RECOVERIES = { 'on-demand': 'on_demand', automatically: 'automatic' } as const satisfies Record<
+  string,
+  WebhookRecovery
+>
+
+const recoverOption = () =>
+  new Option(
+    '--recover <how>',
+    'automatically: once a delivery was dropped, the endpoint is pinged until it is well, and gets what it missed; ' +
+      'or on-demand',
+  ).choices(['automatically', 'on-demand'] as const)
+
+const recoveryOf = (recover: keyof typeof RECOVERIES | undefined) =>
+  recover === undefined ? undefined : RECOVERIES[recover]
+
+const signingOption = () =>
+  new Option(
+    '--signing <by>',
+    'standard: signed by Standard Webhooks beside the token, with a secret that is shown once; or token',
+  ).choices(webhookSignings)
 
 /** The fields that the options set; undefined for the others. */
 type GivenInput = { [Name in Exclude<keyof WebhookInput, 'id'>]: WebhookInput[Name] | undefined }
@@ -373,6 +538,16 @@ const given = (input: Partial<GivenInput>): Partial<WebhookInput> =>
 const named = ({ name, label }: { name?: string | undefined; label?: string[] | undefined }) => ({
   name,
   labels: labelsOf(label),
+})
+
+const carried = (options: {
+  signing?: WebhookSigning | undefined
+  secretFile?: string | undefined
+  headersFile?: string | undefined
+}) => ({
+  signing: options.signing,
+  secret: options.secretFile === undefined ? undefined : readSecretFile(options.secretFile),
+  headers: options.headersFile === undefined ? undefined : readHeadersFile(options.headersFile),
 })
 
 const filters = async (

@@ -1,4 +1,5 @@
 import type { Argument, CommandUnknownOpts, Option } from '@commander-js/extra-typings'
+import { topics } from '../help/topics.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { type Candidate, FILES, namedValues, type Values } from './values.ts'
 
@@ -19,6 +20,7 @@ interface Position {
  */
 export const complete = async (root: CommandUnknownOpts, words: string[]): Promise<string> => {
   const line = joinEquals(words)
+  if (line[0] === 'help' && line.length > 1) return helpOf(root, line.slice(1))
   const before = line.slice(0, -1)
   const current = line.at(-1) ?? ''
   const position = walk(root, before)
@@ -31,14 +33,25 @@ export const complete = async (root: CommandUnknownOpts, words: string[]): Promi
   if (current.startsWith('-') && !position.optionsEnded) return print(options(position.command), current)
   const { commands } = position.command
   if (commands.length > 0 && position.argumentsBefore === 0) {
-    const shown = position.command.createHelp().visibleCommands(position.command)
-    return print(
-      shown.map(each => ({ value: each.name(), text: each.summary() || each.description() })),
-      current,
-    )
+    const helps = position.command === root ? [{ value: 'help', text: 'show how a command is used, or a topic' }] : []
+    return print([...commandsBelow(position.command), ...helps], current)
   }
   const expected = argumentAt(position)
   return expected ? print(await argumentValues(expected, position, before), current) : ''
+}
+
+const commandsBelow = (command: CommandUnknownOpts): Candidate[] =>
+  command
+    .createHelp()
+    .visibleCommands(command)
+    .map(each => ({ value: each.name(), text: each.summary() || each.description() }))
+
+/** After `help`: a command or what is below it, or a topic. */
+const helpOf = (root: CommandUnknownOpts, line: string[]): string => {
+  const { command, argumentsBefore } = walk(root, line.slice(0, -1))
+  if (argumentsBefore > 0) return ''
+  const others = command === root ? topics.map(({ name }) => ({ value: name, text: 'a topic' })) : []
+  return print([...commandsBelow(command), ...others], line.at(-1) ?? '')
 }
 
 /** Bash passes `--output=json` as three words. */
@@ -66,7 +79,7 @@ const walk = (root: CommandUnknownOpts, before: string[]): Position => {
       const option = word.includes('=') ? undefined : findOption(position.command, word)
       if (option?.required) position.option = option
     } else {
-      const child = position.command.commands.find(each => each.name() === word)
+      const child = position.command.commands.find(each => each.name() === word || each.aliases().includes(word))
       if (child && position.argumentsBefore === 0) position.command = child
       else position.argumentsBefore += 1
     }
@@ -108,7 +121,7 @@ const optionValues = async (
   if (option.argChoices) return option.argChoices.map(value => ({ value, text: '' }))
   const [, name = ''] = /<([\w-]+)>/.exec(option.flags) ?? []
   const values = await namedValues({ name, option: option.long ?? '', noun: nounOf(command), before })
-  if (values === FILES || !/^(types|list|statuses)$/.test(name)) return values
+  if (values === FILES || !/^(ids|types|list|statuses|names)$/.test(name)) return values
   // Another value of a list: the values before the last comma stay, and are not offered again.
   const given = current.split(',').slice(0, -1)
   const prefix = given.map(value => `${value},`).join('')

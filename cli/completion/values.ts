@@ -28,13 +28,14 @@ interface ValueSlot {
 
 /** The candidates of a value without fixed choices; none if they are unknown or the server does not answer. */
 export const namedValues = async (place: ValueSlot): Promise<Values> => {
-  const { name, option, noun } = place
+  const { name, option, noun, before } = place
   if (/^(path|file|folder)$/.test(name)) return FILES
   if (option === '--events' && name !== 'n') return plain(eventTypes.filter(type => type !== 'ping'))
   if (option === '--permissions') return plain(permissions)
+  if (option === '--fields') return plain((await import('./fields.ts')).fieldsOf(before))
   if (name === 'statuses') return plain(deliveryStatuses)
   if (option === '--profile' || option === '--save' || (noun === 'profiles' && name === 'name')) return profiles()
-  const resource = idsFrom[option] ?? (name === 'id' ? idsFrom[noun] : undefined)
+  const resource = idsFrom[option] ?? (/^ids?$/.test(name) ? idsFrom[noun] : undefined)
   return resource === undefined ? [] : latestOf(resource, place)
 }
 
@@ -47,22 +48,29 @@ interface Listed {
   query: string
   fields: string
   text: (row: Record<string, string>) => string
+  /** Its rows are accepted by their names too. */
+  isNamed?: true
 }
 
-const organisations: Listed = { query: 'organisations', fields: 'id name', text: row => row.name! }
-const projects: Listed = { query: 'projects', fields: 'id name', text: row => row.name! }
-const users: Listed = { query: 'users', fields: 'id name', text: row => row.name! }
-const tokens: Listed = { query: 'accessTokens', fields: 'id name', text: row => row.name! }
+const organisations: Listed = { query: 'organisations', fields: 'id name', text: row => row.name!, isNamed: true }
+const projects: Listed = { query: 'projects', fields: 'id name', text: row => row.name!, isNamed: true }
+const users: Listed = { query: 'users', fields: 'id name', text: row => row.name!, isNamed: true }
+const tokens: Listed = { query: 'accessTokens', fields: 'id name', text: row => row.name!, isNamed: true }
 const webhooks: Listed = {
   query: 'webhooks',
   fields: 'id name url status',
   text: row => `${row.name || row.url} ${row.status}`,
+  isNamed: true,
 }
 
 /** By the noun of the `<id>`, or by the option. */
 export const idsFrom: Record<string, Listed> = {
   webhooks,
   '--webhook': webhooks,
+  '--webhook-id': webhooks,
+  organisations,
+  projects,
+  users,
   '--organisation': organisations,
   '--project': projects,
   '--submitter': users,
@@ -73,11 +81,12 @@ export const idsFrom: Record<string, Listed> = {
   '--keep': tokens,
   '--token': tokens,
   '--subject': webhooks,
+  audit: { query: 'auditLog', fields: 'id operation', text: row => row.operation! },
   reports: { query: 'projectReports', fields: 'id quarter status', text: row => `${row.quarter} ${row.status}` },
 }
 
-/** Offers the latest ones; older ids come from elsewhere. */
-const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
+/** Offers the latest ones, by names that no other has and by ids; older ids come from elsewhere. */
+const latestOf = async ({ query, fields, text, isNamed }: Listed, { before }: ValueSlot): Promise<Candidate[]> => {
   const connection = connect(resolveSettings(connectionFlags(before), process.env, readProfiles()))
   const document = `{ rows: ${query}(query: { sort: [{ id: "desc" }], limit: 50 }) { ${fields} } }`
   const answer = graphql<{ rows: Record<string, string>[] }>(connection, document)
@@ -85,7 +94,13 @@ const latestOf = async ({ query, fields, text }: Listed, { before }: ValueSlot):
     answer,
     new Promise<undefined>(resolve => setTimeout(() => resolve(undefined), TIMEOUT_MS)),
   ])
-  return (found?.rows ?? []).map(row => ({ value: row.id!, text: text(row) }))
+  const rows = found?.rows ?? []
+  const called = (name: string) => rows.filter(row => row.name === name).length
+  const named = isNamed ? rows.filter(({ name }) => name && called(name) === 1) : []
+  return [
+    ...named.map(row => ({ value: row.name!, text: row.url ?? row.id! })),
+    ...rows.map(row => ({ value: row.id!, text: text(row) })),
+  ]
 }
 
 /** The connection flags of the line; a secret from standard input is not available here. */

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
+import { codeOf } from '../../shared/errors.ts'
 import { signRequest } from '../../shared/hmac.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import type { Connection } from './connection.ts'
@@ -16,7 +17,7 @@ const PING_TIMEOUT_MS = 40_000
 /** The limit for one of many polls: the next one asks again. */
 export const LOOK_TIMEOUT_MS = 5_000
 /** The slow mutations: those that ping, and a recovery, which works for 15 s at a time. */
-const ANSWERED_LATE = /\b(?:createWebhook|upsertWebhook|pingWebhook|recoverDeliveries)\b/
+const ANSWERED_LATE = /\b(?:createWebhook|upsertWebhook|pingWebhook|rehearse|recoverDeliveries)\b/
 /** How often a request is retried that was never sent, or that changes nothing. */
 const REPEATS = 2
 /** How often a mutation is retried that may have been done. The locks of a dead server are free within 10 s. */
@@ -43,6 +44,8 @@ interface Patience {
   timeoutMs?: number
   /** Called before a retry with its reason and delay. */
   onRepeat?: (why: string, pauseMs: number) => void
+  /** Aborts the request. */
+  signal?: AbortSignal
 }
 
 /**
@@ -54,7 +57,11 @@ export const graphql = async <Data>(
   connection: Connection,
   document: string,
   variables: object = {},
-  { timeoutMs = ANSWERED_LATE.test(document) ? PING_TIMEOUT_MS : TIMEOUT_MS, onRepeat = () => {} }: Patience = {},
+  {
+    timeoutMs = ANSWERED_LATE.test(document) ? PING_TIMEOUT_MS : TIMEOUT_MS,
+    onRepeat = () => {},
+    signal,
+  }: Patience = {},
 ): Promise<Data> => {
   const request = graphqlRequest(connection.url, document, variables)
   const idempotencyKey = hasMutation(document) ? randomUUID() : undefined
@@ -63,9 +70,9 @@ export const graphql = async <Data>(
   const seen = new Set<Done>()
   for (let repeats = 0; ; repeats++) {
     try {
-      return await send<Data>(connection, request, { idempotencyKey, startedAt, deadline })
+      return await send<Data>(connection, request, { idempotencyKey, startedAt, deadline, signal })
     } catch (error) {
-      if (!(error instanceof Passing)) throw error
+      if (!(error instanceof Passing) || signal?.aborted) throw error
       seen.add(error.done)
       const most =
         idempotencyKey !== undefined && (seen.has('refused') || seen.has('unknown')) ? MUTATION_REPEATS : REPEATS
@@ -83,10 +90,16 @@ export const graphql = async <Data>(
 export const hasMutation = (document: string): boolean => /\bmutation\b/.test(document)
 
 const send = async <Data>(
-  { apiKey, apiSecret }: Connection,
+  connection: Connection,
   { url, body }: GraphqlRequest,
-  { idempotencyKey, startedAt, deadline }: { idempotencyKey: string | undefined; startedAt: number; deadline: number },
+  {
+    idempotencyKey,
+    startedAt,
+    deadline,
+    signal,
+  }: { idempotencyKey: string | undefined; startedAt: number; deadline: number; signal: AbortSignal | undefined },
 ): Promise<Data> => {
+  const { apiKey, apiSecret } = connection
   const credentials = { apiKey, apiSecret }
   const { host: _, ...headers } = sign({ method: 'POST', url, body, credentials, idempotencyKey })
   let response: Response
@@ -97,19 +110,27 @@ const send = async <Data>(
       headers: { ...headers, 'content-type': 'application/json', accept: 'application/json' },
       body,
       redirect: 'manual',
-      signal: AbortSignal.timeout(Math.max(1, Math.ceil(deadline - performance.now()))),
+      signal: AbortSignal.any([
+        AbortSignal.timeout(Math.max(1, Math.ceil(deadline - performance.now()))),
+        ...(signal ? [signal] : []),
+      ]),
     })
     text = await response.text()
   } catch (error) {
     throw notReached(url, error, performance.now() - startedAt)
   }
-  const answer = parseAnswer(text)
+  return dataOf(parseAnswer(text), url, response, connection) as Data
+}
+
+/** The data of an answer. Throws a CliError for one with errors, or that is no server's. */
+export const dataOf = (answer: Answer | undefined, url: URL, response: Response, connection: Connection): unknown => {
   if (!answer) throw notTidings(url, response)
   const [error] = answer.errors ?? []
   const passing = error && passingError(error, response)
   if (passing) throw passing
-  if (error) throw serverError(error, response, apiKey)
-  return answer.data as Data
+  if (error && response.status === 404) throw notTidings(url, response)
+  if (error) throw serverError(error, response, connection)
+  return answer.data
 }
 
 /** The headers of a signed request, with the present time and a new nonce. Throws a CliError for a malformed secret. */
@@ -119,7 +140,7 @@ export const sign = (
   try {
     return signRequest({ at: new Date(), nonce: randomUUID(), ...request })
   } catch (error) {
-    if ((error as { code?: unknown }).code !== 'INVALID_API_SECRET') throw error
+    if (codeOf(error) !== 'INVALID_API_SECRET') throw error
     throw new CliError(
       exitCodes.notPermitted,
       'INVALID_API_SECRET',
@@ -129,11 +150,13 @@ export const sign = (
   }
 }
 
-const parseAnswer = (text: string): { data?: unknown; errors?: ServerError[] } | undefined => {
+export type Answer = { data?: unknown; errors?: ServerError[] }
+
+export const parseAnswer = (text: string): Answer | undefined => {
   try {
     const answer: unknown = JSON.parse(text)
     const known = typeof answer === 'object' && answer !== null && ('data' in answer || 'errors' in answer)
-    return known ? (answer as { data?: unknown; errors?: ServerError[] }) : undefined
+    return known ? (answer as Answer) : undefined
   } catch {
     return undefined
   }

@@ -8,6 +8,8 @@ export interface Connection {
   apiKey: string
   /** Base64; the secret half of the access token. Never printed. */
   apiSecret: string
+  /** Where each comes from, if that is known. */
+  from?: { apiKey: string; apiSecret: string }
 }
 
 /** The connection flags. `apiSecret` can only be `-`, for standard input. */
@@ -79,7 +81,13 @@ export const connect = (settings: Settings): Connection => {
     if (settings.profilesFault) throw settings.profilesFault
     throw notConnected(`There is no secret for API key ${settings.apiKey.value} (from ${settings.apiKey.source})`)
   }
-  return { url, apiKey: settings.apiKey.value, apiSecret: settings.apiSecret.value }
+  const { apiKey, apiSecret } = settings
+  return {
+    url,
+    apiKey: apiKey.value,
+    apiSecret: apiSecret.value,
+    from: { apiKey: apiKey.source, apiSecret: apiSecret.source },
+  }
 }
 
 const chooseProfile = (flags: ConnectionFlags, environment: NodeJS.ProcessEnv, stored: Profiles) => {
@@ -162,6 +170,8 @@ const parseServerUrl = ({ value, source }: Setting): URL => {
       'Leave out user, query and fragment.',
     )
   }
+  // The address of the API itself is often what is at hand.
+  url.pathname = url.pathname.replace(/\/graphql\/?$/, '/')
   return url
 }
 

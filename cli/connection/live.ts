@@ -1,69 +1,109 @@
 import { resultsOf } from '../../shared/server-sent-events.ts'
-import { graphqlRequest, sign } from './client.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type Answer, dataOf, graphql, graphqlRequest, LOOK_TIMEOUT_MS, parseAnswer, sign } from './client.ts'
 import type { Connection } from './connection.ts'
+import { notReached } from './unreached.ts'
 
-/** The longest silence: a server answers a subscription at once, and sends a keep-alive every 5 s. */
-const OPEN_MS = 3_000
-const SILENT_MS = 15_000
+/** When a subscription that hears nothing is given up. */
+export const LIVE_TIMES = {
+  /** A stream that has not begun is compared with a query. */
+  doubtMs: 2_000,
+  /** A server begins a stream at once. Later than a query is given up, so that a server away is told as such. */
+  beginMs: 12_000,
+  /** A server sends a keep-alive every 5 s. */
+  silentMs: 11_000,
+  /** The pause before subscribing again. */
+  againMs: 1_000,
+  /** The same where the server limits the token. */
+  limitedMs: 15_000,
+}
 
-/** The results of a subscription, until its connection breaks, falls silent, or ends. */
-export type LiveStream<Data> = AsyncIterable<Data>
+export type Asked = { connection: Connection; document: string; variables: object; signal: AbortSignal }
+type From = { lastEventId?: string | undefined; onId?: (id: string) => void }
 
 /**
- * Subscribes. Returns 'not offered' if the server does not answer with a stream, undefined if it is unavailable now.
- * The caller then polls, which reports what is wrong.
+ * Subscribes, and returns the results once the stream has begun, until its connection breaks, falls silent, or ends.
+ * Throws a CliError for a refusal, also one that ends the stream.
  */
 export const openLive = async <Data>(
-  { url: base, apiKey, apiSecret }: Connection,
-  document: string,
-  variables: object,
-  signal: AbortSignal,
-): Promise<LiveStream<Data> | 'not offered' | undefined> => {
-  const { url, body } = graphqlRequest(base, document, variables)
+  { connection, document, variables, signal }: Asked,
+  { lastEventId, onId = () => {} }: From = {},
+  { doubtMs, beginMs, silentMs }: typeof LIVE_TIMES = LIVE_TIMES,
+): Promise<AsyncGenerator<Data>> => {
+  const { apiKey, apiSecret } = connection
+  const { url, body } = graphqlRequest(connection.url, document, variables)
   const { host: _, ...headers } = sign({ method: 'POST', url, body, credentials: { apiKey, apiSecret } })
-  const silent = new AbortController()
-  const giveUp = () => silent.abort()
-  let timer = setTimeout(giveUp, OPEN_MS)
+  const ending = new AbortController()
+  const giveUp = (error: CliError) => ending.abort(error)
+  const isAnswered = () => graphql(connection, '{ viewer { id } }', {}, { timeoutMs: LOOK_TIMEOUT_MS }).catch(giveUp)
+  const doubting = setTimeout(isAnswered, doubtMs)
+  const silence = setTimeout(() => giveUp(heldBack(url)), beginMs)
+  const startedAt = performance.now()
   try {
     const response = await fetch(url, {
       method: 'POST',
-      headers: { ...headers, 'content-type': 'application/json', accept: 'text/event-stream' },
+      headers: {
+        ...headers,
+        'content-type': 'application/json',
+        accept: 'text/event-stream',
+        ...(lastEventId !== undefined && { 'last-event-id': lastEventId }),
+      },
       body,
       redirect: 'manual',
-      signal: AbortSignal.any([signal, silent.signal]),
+      signal: AbortSignal.any([signal, ending.signal]),
     })
-    if (response.headers.get('content-type')?.startsWith('text/event-stream') && response.body) {
-      return streamOf(response.body.getReader(), () => {
-        clearTimeout(timer)
-        timer = setTimeout(giveUp, SILENT_MS)
-        timer.unref()
-      })
+    if (!response.headers.get('content-type')?.startsWith('text/event-stream')) {
+      dataOf(parseAnswer(await response.text()), url, response, connection)
+      throw noStream(url)
     }
-    clearTimeout(timer)
-    await response.body?.cancel()
-    return PASSING.has(response.status) ? undefined : 'not offered'
-  } catch {
-    clearTimeout(timer)
-    return undefined
+    const reader = response.body!.getReader()
+    const first = await reader.read()
+    const isFirst = [true]
+    const beats = { read: async () => (isFirst.pop() ? first : reader.read()) }
+    ending.signal.throwIfAborted()
+    return streamOf(beats, { response, url, connection, onId, silentMs, end: () => ending.abort() })
+  } catch (error) {
+    throw error instanceof CliError ? error : notReached(url, error, performance.now() - startedAt)
+  } finally {
+    clearTimeout(doubting)
+    clearTimeout(silence)
   }
 }
 
-const PASSING = new Set([429, 502, 503, 504])
+type Opened = { response: Response; url: URL; connection: Connection; onId: (id: string) => void; silentMs: number }
 
 async function* streamOf<Data>(
-  reader: ReadableStreamDefaultReader<Uint8Array>,
-  alive: () => void,
+  reader: Parameters<typeof resultsOf>[0],
+  { response, url, connection, onId, silentMs, end }: Opened & { end: () => void },
 ): AsyncGenerator<Data> {
-  alive()
+  const silence = setTimeout(end, silentMs)
   try {
-    for await (const result of resultsOf(reader, alive)) {
-      const { data, errors } = result as { data?: Data | null; errors?: unknown }
-      if (errors || !data) return
-      yield data
+    for await (const result of resultsOf(reader, { onChunk: () => silence.refresh(), onId })) {
+      yield dataOf(result as Answer, url, response, connection) as Data
     }
-  } catch {
+  } catch (error) {
+    if (error instanceof CliError) throw error
     // The connection broke, or was closed.
   } finally {
-    await reader.cancel().catch(() => {})
+    clearTimeout(silence)
+    end()
   }
 }
+
+const heldBack = (url: URL): CliError =>
+  new CliError(
+    exitCodes.unreachable,
+    'NO_STREAM',
+    `${url.origin} answers queries, but nothing of a subscription arrives: something in between, such as a proxy, ` +
+      'holds event streams back.',
+    'Have it pass text/event-stream on unbuffered (docs/reverse-proxy.md), or ask again and again: ' +
+      'tidings deliveries list --since 1m',
+  )
+
+const noStream = (url: URL): CliError =>
+  new CliError(
+    exitCodes.unreachable,
+    'NO_STREAM',
+    `${url.origin} answers a subscription with something else than an event stream.`,
+    'A server of Tidings 0.2 or later does. See which server is used with: tidings config',
+  )

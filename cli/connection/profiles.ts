@@ -1,6 +1,7 @@
 import { chmodSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { codeOf } from '../../shared/errors.ts'
 import { makeFolder } from '../../shared/make-folder.ts'
 import { CliError, exitCodes, fileFault } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
@@ -34,7 +35,7 @@ export const readProfiles = (): Profiles => {
   try {
     text = readFileSync(path, 'utf8')
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { profiles: {} }
+    if (codeOf(error) === 'ENOENT') return { profiles: {} }
     throw unreadable(path, fileFault(error))
   }
   let stored: unknown

@@ -3,6 +3,7 @@ import { CliError, type ExitCode, exitCodes } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { duration } from '../output/time.ts'
 import { entryFor } from '../output/words.ts'
+import type { Connection } from './connection.ts'
 
 /** An error of a GraphQL answer. */
 export interface ServerError {
@@ -17,12 +18,13 @@ interface Refusal {
   extensions: Record<string, unknown>
   response: Response
   apiKey: string
+  from: Connection['from']
 }
 
 export const serverError = (
   { message, extensions = {} }: ServerError,
   response: Response,
-  apiKey: string,
+  { apiKey, from }: Pick<Connection, 'apiKey' | 'from'>,
 ): CliError => {
   const code = typeof extensions.code === 'string' ? neutralise(extensions.code) : 'FAILED'
   const more =
@@ -35,7 +37,7 @@ export const serverError = (
     entryFor(EXIT_CODES, code) ?? exitCodes.failed,
     code,
     neutralise(message.replace(/\bVariable "\$\w+" has invalid value: /, '')) + more,
-    entryFor(HINTS, code)?.({ message, extensions, response, apiKey }),
+    entryFor(HINTS, code)?.({ message, extensions, response, apiKey, from }),
   )
 }
 
@@ -63,8 +65,8 @@ const none = (): undefined => undefined
 
 /** The hint for each error; undefined if its message already says it. */
 const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
-  UNAUTHENTICATED: ({ extensions, apiKey }) =>
-    (entryFor(REFUSAL_HINTS, String(extensions.reason)) ?? whichToken)(neutralise(apiKey)),
+  UNAUTHENTICATED: ({ extensions, apiKey, from }) =>
+    (entryFor(REFUSAL_HINTS, String(extensions.reason)) ?? whichToken)(neutralise(apiKey), from),
   FORBIDDEN: () => 'An admin can create one with it: tidings tokens create --help',
   NOT_FOUND: () =>
     'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.',
@@ -74,7 +76,8 @@ const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
     'Repair the endpoint and run this again. To try without an endpoint of your own: tidings listen --register',
   CONFLICT: none,
   RESULT_TOO_LARGE: () =>
-    'Narrow it with a selector, or page: --limit 1000 --sort id, and then --after with the last id of each page.',
+    'Narrow it with a selector, or ask for fewer fields. A list of the command line gets all rows page by page ' +
+    'with --all.',
   QUERY_TOO_COMPLEX: none,
   RATE_LIMITED: ({ response }) => {
     const seconds = response.headers.get('retry-after')
@@ -97,12 +100,18 @@ const whichToken = (_apiKey: string): string =>
 const askForAnother = (ended: string): string =>
   `This access token was ${ended}. Ask an admin for a new one, then: tidings login`
 
+const isSaved = (source: string): boolean => source.startsWith('profile ') || source === 'the prompt'
+
 /** The hint for a request refused with 401. */
-const REFUSAL_HINTS: Record<RefusalReason, (apiKey: string) => string> = {
+const REFUSAL_HINTS: Record<RefusalReason, (apiKey: string, from: Connection['from']) => string> = {
   clock_skew: () => 'Set this machine’s clock, for instance by switching on network time.',
   unknown_key: apiKey =>
     `Check the key ${apiKey} and the server. See both, and where they come from, with: tidings config`,
-  bad_signature: apiKey => `The secret does not belong to API key ${apiKey}. Save both again with: tidings login`,
+  bad_signature: (apiKey, from) =>
+    from === undefined || isSaved(from.apiSecret)
+      ? `The secret does not belong to API key ${apiKey}. Save both again with: tidings login`
+      : `The secret (from ${from.apiSecret}) does not belong to API key ${apiKey} (from ${from.apiKey}). Correct ` +
+        `${from.apiSecret}, or leave it out to use a saved profile.`,
   expired: () => askForAnother('good until its time'),
   revoked: () => askForAnother('withdrawn'),
   missing: whichToken,

@@ -1,6 +1,8 @@
 import type { Config } from '../../server/config.ts'
 import type { Database } from '../../server/database/connect.ts'
 import { CliError, exitCodes } from '../errors.ts'
+import { cellText } from '../output/output.ts'
+import { ambiguous } from '../resources/ids.ts'
 
 /** Runs `work` on the server's database. Throws a CliError if the database does not answer or has no schema. */
 export const withDatabase = async (work: (database: Database, config: Config) => Promise<void>): Promise<void> => {
@@ -51,4 +53,38 @@ export const whereConfigured = async <T>(work: () => Promise<T>): Promise<T> => 
       'docs/reference/settings.md lists every setting. To try Tidings without any: npm start',
     )
   })
+}
+
+const NOUNS = { organisations: 'organisation', access_tokens: 'access token' }
+
+/**
+ * The ids of what is named by id or name (an access token also by its API key), from the database itself. Undefined if
+ * nothing is given.
+ * @throws CliError with exit code 3 if nothing is called so, and with 2 if several are
+ */
+export const idsInDatabase = async (
+  database: Database,
+  table: keyof typeof NOUNS,
+  given: string[] | undefined,
+): Promise<string[] | undefined> => {
+  if (given === undefined) return undefined
+  const { rowsCalled } = await import('../../server/maintenance.ts')
+  const ids: string[] = []
+  for (const one of given) {
+    const [found, ...others] = await rowsCalled(database, table, one)
+    if (!found) {
+      throw new CliError(
+        exitCodes.notFound,
+        'NOT_FOUND',
+        `There is no ${NOUNS[table]} ${cellText(one)} in this database.`,
+        'Give its id or its whole name.',
+      )
+    }
+    if (others.length > 0) {
+      const shown = [found, ...others].map(({ id }) => cellText(id))
+      throw ambiguous(one, NOUNS[table], shown, false)
+    }
+    ids.push(found.id)
+  }
+  return ids
 }

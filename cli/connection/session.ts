@@ -11,9 +11,10 @@ import {
   type Settings,
   serverUrl,
 } from './connection.ts'
-import { openLive } from './live.ts'
+import { follow } from './follow.ts'
 import { caFileSetting } from './network.ts'
 import { type Profiles, readProfiles } from './profiles.ts'
+import { withoutSecrets } from './without-secrets.ts'
 
 /** The options that every command has. */
 export interface GlobalOptions extends ConnectionFlags, OutputFlags {}
@@ -100,10 +101,16 @@ export class Session {
   async graphql<Data>(document: string, variables: object = {}): Promise<Data> {
     if (this.#dryRun) {
       const { url } = graphqlRequest(this.url, document, variables)
-      this.output.data(`${safeJson({ method: 'POST', url: url.href, body: { query: document, variables } }, 2)}\n`)
+      const body = { query: document, variables: withoutSecrets(variables) }
+      this.output.data(`${safeJson({ method: 'POST', url: url.href, body }, 2)}\n`)
       this.output.message('Dry run: nothing was sent.')
       throw new Finished()
     }
+    return this.ask(document, variables)
+  }
+
+  /** The same for a question on the way to a command's request: with --dry-run it is asked too. */
+  async ask<Data>(document: string, variables: object = {}): Promise<Data> {
     return this.output.waiting(this.url.host, this.#send<Data>(document, variables))
   }
 
@@ -112,9 +119,15 @@ export class Session {
     return this.#send(document, variables, LOOK_TIMEOUT_MS)
   }
 
-  /** The results of a subscription, if the server offers it: see openLive. */
-  live<Data>(document: string, variables: object, signal: AbortSignal) {
-    return openLive<Data>(this.connection, document, variables, signal)
+  /** The results of a subscription until the signal: see `follow`. */
+  follow<Data>(document: string, variables: object, signal: AbortSignal, begun: () => void): AsyncGenerator<Data> {
+    const { connection, output } = this
+    const say = {
+      begun,
+      back: () => output.message('The server is back.'),
+      warn: (text: string) => output.warning(text),
+    }
+    return follow<Data>({ connection, document, variables, signal }, say)
   }
 
   async #send<Data>(document: string, variables: object, timeoutMs?: number): Promise<Data> {

@@ -1,3 +1,4 @@
+import { codeOf } from '../../shared/errors.ts'
 import type { ErrorCode } from '../../shared/vocabulary.ts'
 import { CliError, type ExitCode, exitCodes } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
@@ -107,7 +108,7 @@ const REASONS: Record<string, string> = {
 /** The code of the innermost cause: fetch wraps what happened, sometimes as several attempts at several addresses. */
 const causeCode = (error: unknown): string => {
   if (!(error instanceof Error)) return String(error)
-  const { code } = error as { code?: unknown }
+  const code = codeOf(error)
   if (error instanceof AggregateError && error.errors.length > 0) return causeCode(error.errors[0])
   if (error.cause instanceof Error) return causeCode(error.cause)
   return typeof code === 'string' ? code : neutralise(error.message)

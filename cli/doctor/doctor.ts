@@ -44,6 +44,7 @@ export const diagnoseClient = async (session: Session, webhookId: string | undef
       findings.push(...(await diagnoseWebhook(session, await resolveId(session, 'webhooks', webhookId))))
     }
   } catch (error) {
+    if (error instanceof CliError && ['NOT_FOUND', 'AMBIGUOUS'].includes(error.code)) throw error
     findings.push(
       error instanceof CliError && error.code === 'FORBIDDEN'
         ? note('access token', `good, but ${error.message}`, 'An admin can create one with the permission read.')

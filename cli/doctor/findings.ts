@@ -48,7 +48,7 @@ export const printFindings = (output: Output, findings: Finding[]): void => {
   )
 }
 
-const describeFindings = (findings: Finding[], colours: Colours): string => {
+export const describeFindings = (findings: Finding[], colours: Colours): string => {
   const width = Math.max(...findings.map(({ name }) => displayWidth(name)))
   const room = roomFor(width + 5)
   const indent = ' '.repeat(width + 5)

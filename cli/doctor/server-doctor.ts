@@ -8,6 +8,7 @@ import type {
   PortFacts,
   ReachedDatabaseFacts,
 } from '../../server/doctor.ts'
+import { databaseFile } from '../../shared/database-url.ts'
 import { RUNNING_GRANTS } from '../../shared/vocabulary.ts'
 import { count, duration } from '../output/time.ts'
 import { checkReachable } from './endpoint-check.ts'
@@ -130,7 +131,7 @@ const diagnoseVersion = ({
 
 const diagnoseFile = ({ openFileMode, url }: ReachedDatabaseFacts & { url: string }): Finding[] => {
   if (openFileMode === undefined) return []
-  const path = url.slice('sqlite:'.length)
+  const path = databaseFile(url)
   return [
     note(
       'file',
@@ -174,12 +175,13 @@ const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
   )
 }
 
-const diagnoseContents = ({ signingKeys, accessTokens, masterKeys, processes, overdue }: ContentFacts): Finding[] => [
-  diagnoseKeys(signingKeys),
-  diagnoseTokens(accessTokens),
-  diagnoseMasterKeys(masterKeys, processes),
-  ...diagnoseProcesses(processes),
-  diagnoseQueue(overdue),
+const diagnoseContents = (facts: ContentFacts): Finding[] => [
+  diagnoseKeys(facts.signingKeys),
+  diagnoseTokens(facts.accessTokens),
+  ...diagnoseWebhookSecrets(facts.webhookSecrets),
+  diagnoseMasterKeys(facts.masterKeys, facts.processes),
+  ...diagnoseProcesses(facts.processes),
+  diagnoseQueue(facts.overdue),
 ]
 
 const diagnoseKeys = ({ number, closedKids }: ContentFacts['signingKeys']): Finding => {
@@ -207,6 +209,21 @@ const diagnoseTokens = ({ admins, allOpen }: ContentFacts['accessTokens']): Find
     'none has the permission admin',
     'Create the first with: tidings server token --name ops --permissions admin',
   )
+}
+
+const diagnoseWebhookSecrets = ({ number, closed }: ContentFacts['webhookSecrets']): Finding[] => {
+  if (number === 0) return []
+  const name = 'webhook secrets'
+  const having = count(number, 'webhook has a secret or static headers', 'webhooks have a secret or static headers')
+  if (closed.length === 0) return [ok(name, `${having}, opened with the master key`)]
+  const sum = closed.reduce((before, each) => before + each.number, 0)
+  return [
+    problem(
+      name,
+      `${having}; those of ${sum} do not open with the master key, such as of ${closed[0]!.exampleId}`,
+      'Their requests cannot be signed. Give the earlier key as well: TIDINGS_MASTER_KEY=new,old',
+    ),
+  ]
 }
 
 const diagnoseMasterKeys = (

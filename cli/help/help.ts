@@ -1,5 +1,6 @@
 import type { CommandUnknownOpts } from '@commander-js/extra-typings'
 import { usageError } from '../errors.ts'
+import { nearTo } from '../output/near.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { asStarted } from '../output/program.ts'
 import { topics } from './topics.ts'
@@ -27,22 +28,9 @@ export const checkPath = (program: CommandUnknownOpts, words: string[]): void =>
 const unknown = (word: string, command: CommandUnknownOpts) => {
   const names = command.commands.map(each => each.name())
   const all = command.parent ? names : [...names, ...topics.map(({ name }) => name)]
-  const near = all.filter(name => distance(name, word) <= 2)
+  const near = nearTo(all, word)
   return usageError(
     `${command.parent ? `${pathOf(command)} has no` : 'There is no command or topic'} ${JSON.stringify(word)}.`,
     near.length > 0 ? `Did you mean ${near.join(' or ')}?` : `There are ${all.join(', ') || 'none below it'}.`,
   )
-}
-
-/** The number of letters to change, add or remove between two words (Levenshtein). */
-const distance = (a: string, b: string): number => {
-  let row = Array.from({ length: b.length + 1 }, (_, index) => index)
-  for (let i = 1; i <= a.length; i++) {
-    const above = row
-    row = [i]
-    for (let j = 1; j <= b.length; j++) {
-      row[j] = Math.min(above[j]! + 1, row[j - 1]! + 1, above[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1))
-    }
-  }
-  return row[b.length]!
 }

@@ -159,7 +159,7 @@ export class ReachabilityWatch {
 
   #advice({ statusCode, failure }: SentDelivery['attempts'][number]): string {
     const { url, receiverUrl } = this.#options
-    if (failure === 'address_not_allowed') {
+    if (failure === 'address_not_allowed' || failure === 'dns_error') {
       return (
         'The server sends to public addresses only. Use a tunnel and --public-url, ' +
         'or allow this address on the server with TIDINGS_ALLOW_NETWORKS.'

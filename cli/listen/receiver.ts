@@ -4,6 +4,8 @@ import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/pro
 import { MAX_BODY_BYTES } from '../../receiver/body.ts'
 import { bearerToken } from '../../receiver/verify.ts'
 import { type Check, type CheckName, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
+import { proxyFor } from '../connection/network.ts'
+import { checkStandard, standardOf } from '../verify/check-standard.ts'
 import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
 import { listenHere } from './here.ts'
 import type { ScriptedResponse } from './scripted-responses.ts'
@@ -22,6 +24,8 @@ export interface LocalReceiverOptions {
   issuer: string
   /** The value that `aud` must equal, if the endpoint is registered under another URL, such as a tunnel's. */
   audience?: string
+  /** Secrets of Standard Webhooks, by one of which each delivery must be signed; by default that is not checked. */
+  secrets?: readonly string[]
   /** The accepted webhooks; by default any. */
   webhookIds?: readonly string[]
   /** Responses to verified deliveries, in order; the last one repeats. By default 200. */
@@ -108,6 +112,8 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     })
     const failed = verification.checks.find(({ status }) => status === 'failed')
     if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
+    const wrong = options.secrets && failureOf(request, body, options.secrets)
+    if (wrong) return { ...refused(401, wrong), verification: { ...verification, ok: false } }
     const { eventId, eventType } = readBody(body)
     if (options.isWanted && eventId !== undefined && !(await options.isWanted(eventId))) {
       return { ...scriptedResponse(FINE), verification, isLeftOut: true }
@@ -171,6 +177,14 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   }
 }
 
+/** Why a request is not signed by any of these secrets; undefined if it is. */
+const failureOf = (request: IncomingMessage, body: string, secrets: readonly string[]): string | undefined => {
+  const headers = standardOf(name => request.headers[name] as string | undefined)
+  const failed = checkStandard(headers, { body, secrets, atMs: Date.now() }).find(({ status }) => status === 'failed')
+  if (!failed) return undefined
+  return `${failed.name}: expected ${failed.expected}, found ${failed.found}. ${failed.advice ?? ''}`.trim()
+}
+
 /** The answer and its reason. */
 interface Decision {
   answered: number | 'reset' | 'hang'
@@ -192,7 +206,8 @@ const refused = (statusCode: number, reason: string, check?: CheckName): Decisio
       'www-authenticate': `Bearer error="invalid_token"${check ? `, error_description="${check}"` : ''}`,
     }),
   },
-  body: JSON.stringify({ error: reason }),
+  // A check says whom it would let in: that is for the terminal.
+  body: JSON.stringify({ error: check ?? reason }),
   reason,
   verification: undefined,
 })
@@ -208,15 +223,20 @@ const scriptedResponse = (response: ScriptedResponse): Decision => {
   }
 }
 
-const FORWARDED = ['authorization', 'content-digest', 'content-type', 'user-agent'] as const
+/** Of the connection, not of the delivery (RFC 9110 section 7.6.1), or set by the request that forwards it. */
+const NOT_FORWARDED =
+  /^(:.*|accept-encoding|connection|content-length|expect|host|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade)$/
 const PASSED_BACK = ['content-type', 'retry-after', 'www-authenticate'] as const
 
 const forward = async (to: URL, request: IncomingMessage, body: string, insecure: boolean): Promise<Decision> => {
   const headers = Object.fromEntries(
-    FORWARDED.flatMap(name => (request.headers[name] ? [[name, String(request.headers[name])]] : [])),
+    Object.entries(request.headers).flatMap(([name, value]) =>
+      value === undefined || NOT_FORWARDED.test(name) ? [] : [[name, String(value)]],
+    ),
   )
+  const isDirect = to.protocol === 'https:' && proxyFor(to, process.env) === undefined
   try {
-    const response = await (insecure ? fetchInsecurely : fetch)(to, {
+    const response = await (insecure || isDirect ? fetchByTls(insecure) : fetch)(to, {
       method: 'POST',
       headers,
       body,
@@ -239,12 +259,22 @@ const forward = async (to: URL, request: IncomingMessage, body: string, insecure
   }
 }
 
-/** Accepts an unsigned certificate; loaded only on request. */
-const fetchInsecurely: typeof fetch = async (to, init) => {
-  const { Agent, fetch } = await import('undici')
-  const dispatcher = new Agent({ connect: { rejectUnauthorized: false } })
-  return (await fetch(to as URL, { ...(init as object), dispatcher })) as unknown as Response
-}
+/** Speaks HTTP/2 where the target prefers it, as the server's deliveries do. `insecure` accepts any certificate. */
+const fetchByTls =
+  (insecure: boolean): typeof fetch =>
+  async (to, init) => {
+    const { Agent, fetch } = await import('undici')
+    const dispatcher = new Agent({ allowH2: true, connect: { rejectUnauthorized: !insecure } })
+    try {
+      const response = await fetch(to as URL, { ...(init as object), dispatcher })
+      const body = await response.arrayBuffer()
+      const { status } = response
+      const answered = { status, headers: [...response.headers] }
+      return new Response([204, 205, 304].includes(status) ? null : body, answered as ResponseInit)
+    } finally {
+      dispatcher.close().catch(() => {})
+    }
+  }
 
 const HUNG_UP = 'The sender hung up before the answer, so the delivery is not handled: it comes again.'
 

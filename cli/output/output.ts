@@ -1,13 +1,15 @@
 import { fstatSync, statSync, writeSync } from 'node:fs'
 import { devNull } from 'node:os'
 import pc from 'picocolors'
+import { codeOf } from '../../shared/errors.ts'
 import { CliError, exitCodes, fileFault, usageError } from '../errors.ts'
+import { Csv } from './csv.ts'
 import { neutralise, printable, safeJson } from './neutralise.ts'
 import { asStarted } from './program.ts'
 import { type Column, displayWidth, renderTable } from './table.ts'
 import { fold } from './wrap.ts'
 
-export const forms = ['json', 'ndjson', 'table', 'id'] as const
+export const forms = ['json', 'ndjson', 'csv', 'table', 'id'] as const
 export type Form = (typeof forms)[number]
 
 export interface OutputFlags {
@@ -43,6 +45,7 @@ export class Output {
   /** Colours for stderr. */
   readonly messageColours: Colours
   readonly nowMs: number = Date.now()
+  readonly #csv = new Csv()
   #toldToWait = false
 
   constructor(flags: OutputFlags) {
@@ -64,10 +67,11 @@ export class Output {
     return this.forPeople && process.stdout.isTTY === true
   }
 
-  /** A list: a table for people, one array as JSON, a row a line as NDJSON, an id a line as ids. */
+  /** A list: a table for people, one array as JSON, a row a line as NDJSON and CSV, an id a line as ids. */
   list<Row extends object>(rows: readonly Row[], view: View<Row>): void {
     if (this.form === 'json') this.data(`${safeJson(rows, 2)}\n`)
     else if (this.form === 'ndjson') this.data(rows.map(row => `${safeJson(row)}\n`).join(''))
+    else if (this.form === 'csv') this.data(this.#csv.lines(rows))
     else if (this.form === 'id') this.data(rows.map(row => `${idOf(row)}\n`).join(''))
     else if (rows.length === 0) this.message(view.empty)
     else this.#table(rows, view)
@@ -82,6 +86,7 @@ export class Output {
   one(row: object, describe: (colours: Colours) => string): void {
     if (this.form === 'json') this.data(`${safeJson(row, 2)}\n`)
     else if (this.form === 'ndjson') this.data(`${safeJson(row)}\n`)
+    else if (this.form === 'csv') this.data(this.#csv.lines([row]))
     else if (this.form === 'id') this.data(`${idOf(row)}\n`)
     else this.data(fold(describe(this.colours), columnsOf(process.stdout)))
   }
@@ -99,14 +104,14 @@ export class Output {
    * Prints an object that is shown only once. Throws a CliError that says how to undo its creation if it cannot be
    * written.
    */
-  secret<Row extends { id: string }>(row: Row, undo: string, describe: (colours: Colours) => string): void {
+  secret(row: object, lost: LostSecret, describe: (colours: Colours) => string): void {
     const text = this.forPeople
       ? fold(describe(this.colours), columnsOf(process.stdout))
       : `${safeJson(row, this.form === 'json' ? 2 : undefined)}\n`
     try {
       writeWhole(printable(text))
     } catch (error) {
-      throw secretLost(row.id, `Standard output cannot be written: ${fileFault(error)}.`, undo)
+      throw secretLost(lost, `Standard output cannot be written: ${fileFault(error)}.`)
     }
   }
 
@@ -149,13 +154,21 @@ export class Output {
   }
 }
 
-export const secretLost = (id: string, why: string, undo: string): CliError =>
+/** What was made whose secret cannot be shown, and how to undo it; each a sentence without its stop. */
+export type LostSecret = { made: string; undo: string }
+
+export const secretLost = ({ made, undo }: LostSecret, why: string): CliError =>
   new CliError(
     exitCodes.failed,
     'SECRET_LOST',
-    `Access token ${neutralise(id)} was created, and its secret is lost. ${why}`,
-    `Revoke it with: ${undo}. Correct that, then run this again.`,
+    `${neutralise(made)}, and its secret is lost. ${why}`,
+    `${neutralise(undo)}. Correct that, then run this again.`,
   )
+
+export const lostToken = (id: string): LostSecret => ({
+  made: `Access token ${id} was created`,
+  undo: `Revoke it with: tidings tokens revoke ${id}`,
+})
 
 /** Node replaces a closed standard output by a device that discards everything. */
 const leadsNowhere = (): boolean => {
@@ -163,7 +176,7 @@ const leadsNowhere = (): boolean => {
     const { rdev } = fstatSync(1)
     return fstatSync(1).isCharacterDevice() && rdev === statSync(devNull).rdev
   } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EBADF'
+    return codeOf(error) === 'EBADF'
   }
 }
 
@@ -174,7 +187,7 @@ const writeWhole = (text: string): void => {
     try {
       left = left.subarray(writeSync(1, left))
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') throw error
+      if (codeOf(error) !== 'EAGAIN') throw error
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10)
     }
   }

@@ -8,7 +8,9 @@ export const program = byNpx || npmEvent === 'start' ? 'npx tidings' : 'tidings'
 /** An installed package has no `npm start`. */
 const isInstalled = /[\\/]node_modules[\\/]/.test(import.meta.url)
 
-const COMMAND = /(?<![\w./@-])(?:npx )?tidings (?=[a-z…-])/g
+/** At the beginning of a text, after a colour, or after what is no part of a longer word. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: a colour begins with one
+const COMMAND = /(?<=^|\u001b\[[\d;]*m|[^\w./@-])(?:npx )?tidings (?=[a-z…-])/gm
 
 /** A text with commands, in which the program is named as it was started. */
 export const asStarted = (text: string): string => {

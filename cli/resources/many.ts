@@ -1,3 +1,4 @@
+import { isId } from '../../shared/ids.ts'
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { readText } from '../options.ts'
@@ -18,13 +19,18 @@ export interface Result {
 const AT_ONCE = 5
 const PROGRESS_EVERY_MS = 3_000
 
-/** The ids that are given, or with `-` those on standard input, each once. */
+/** The ids or names that are given, or with `-` those on standard input, one a line, each once; perhaps none. */
 export const givenIds = (given: string[]): string[] => {
   if (!given.includes('-')) return [...new Set(given)]
   if (given.length > 1) throw usageError('“-” and ids are both given.', 'Give the ids, or - to read them.')
-  const ids = readText('-', 'The list of ids').split(/\s+/).filter(Boolean)
-  if (ids.length === 0)
-    throw usageError('No ids are given on standard input.', 'One a line, as --output id prints them.')
+  // A name may have spaces.
+  const ids = readText('-', 'The list of ids')
+    .split(/\r?\n/)
+    .flatMap(line => {
+      const words = line.split(/\s+/)
+      return words.every(isId) ? words : [line.trim()]
+    })
+    .filter(Boolean)
   return [...new Set(ids)]
 }
 
@@ -39,6 +45,11 @@ export const forEach = async (
   work: (given: string) => Promise<Pick<Result, 'id' | 'outcome'>>,
 ): Promise<void> => {
   const { output } = session
+  if (given.length === 0) {
+    output.list([], view)
+    output.message(`No ${nouns}: nothing to do.`)
+    return
+  }
   const results: Result[] = []
   const waiting = given.entries()
   let ended = 0
@@ -73,6 +84,19 @@ export const forEach = async (
     `${failed.length} of ${count(results.length, noun, nouns)} failed.`,
     failed[0]?.error?.hint ?? 'Each has its reason.',
   )
+}
+
+/** With --dry-run, what is done for each: the request of the first, and how many there are. */
+export const dryRunOfMany = async (
+  session: Session,
+  given: string[],
+  [noun, nouns]: [string, string],
+  show: (given: string) => Promise<unknown>,
+): Promise<void> => {
+  const [first] = given
+  if (first === undefined) return forEach(session, given, [noun, nouns], () => Promise.reject())
+  if (given.length > 1) session.output.message(`The request for the first of ${count(given.length, noun, nouns)}:`)
+  await show(first)
 }
 
 /** An error that is not this one's fault would fail the others too. */

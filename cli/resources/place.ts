@@ -10,12 +10,12 @@ const ALIAS = /^sortedBy\d+$/
 
 /** The GraphQL selection of the sort fields, under aliases, to continue from. */
 export const selectPlace = (sort: Sort): string =>
-  isById(sort) ? '' : sort.map((key, index) => `${alias(index)}: ${select(pathOf(key))}`).join(' ')
+  isSortedById(sort) ? '' : sort.map((key, index) => `${alias(index)}: ${select(pathOf(key))}`).join(' ')
 
 /** The position after a row selected this way, which stays valid even if the row changes. */
 export const placeOf = (row: { id: string }, sort: Sort): Pick<MangoQuery, 'after' | 'afterValues'> => {
   const after = row.id
-  if (isById(sort)) return { after }
+  if (isSortedById(sort)) return { after }
   const values = sort.map((key, index) => {
     const [, ...below] = pathOf(key)
     return valueAt((row as Record<string, unknown>)[alias(index)], below)
@@ -27,8 +27,8 @@ export const placeOf = (row: { id: string }, sort: Sort): Pick<MangoQuery, 'afte
 export const withoutPlace = <Row extends object>(row: Row): Row =>
   Object.fromEntries(Object.entries(row).filter(([name]) => !ALIAS.test(name))) as Row
 
-/** The id alone is sufficient. */
-const isById = (sort: Sort): boolean => sort.length === 0 || pathOf(sort[0]!).join('.') === 'id'
+/** Whether the id alone is sufficient as a place. */
+export const isSortedById = (sort: Sort): boolean => sort.length === 0 || pathOf(sort[0]!).join('.') === 'id'
 
 const pathOf = (key: Sort[number]): string[] => Object.keys(key)[0]!.split('.')
 

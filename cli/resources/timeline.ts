@@ -23,6 +23,12 @@ export interface Attempt {
   failureDetail: string | null
   response: string | null
   retryAfter: string | null
+  remoteAddress?: string | null
+  httpVersion?: string | null
+  phases?: { [phase in 'lookupMs' | 'connectMs' | 'tlsMs' | 'firstByteMs']: number | null } | null
+  requestHeaders?: Record<string, string> | null
+  responseHeaders?: Record<string, string> | null
+  keyId?: string | null
 }
 
 export interface Delivery {
@@ -78,7 +84,8 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
 export const deliveryFields = `id webhookId webhook { id url name status statusReason deletedAt }
   eventType event { id payload example } status handledBefore attemptCount nextAttemptAt
   waitsFor { id attemptCount nextAttemptAt } createdAt finishedAt
-  attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter }`
+  attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter
+    remoteAddress httpVersion phases { lookupMs connectMs tlsMs firstByteMs } requestHeaders responseHeaders keyId }`
 
 /** One attempt on one line: the answer and its duration. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
@@ -167,8 +174,15 @@ export const describeState = (
 /**
  * The timeline of a delivery for people: each attempt with its answer, the waits between, and what happens next and
  * when. Times are in this machine's zone, which the timeline names.
+ *
+ * @param options.full shows the headers and the whole kept answer of each attempt
  */
-export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Colours): string => {
+export const describeDelivery = (
+  delivery: Delivery,
+  nowMs: number,
+  colours: Colours,
+  { full = false }: { full?: boolean } = {},
+): string => {
   const { webhook, event } = delivery
   const queuedAt = parseIso(delivery.createdAt)
   const zone = zoneAt(queuedAt ?? nowMs)
@@ -193,9 +207,11 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
       lines.push(colours.dim(`${' '.repeat(INDENT)}waited ${duration(Math.max(0, startedAt - settledAt))}`))
     }
     lines.push(line(attempt.startedAt, `attempt ${attempt.number}  ${describeAttempt(attempt, colours)}`))
+    lines.push(...describeConnection(attempt).map(text => `${' '.repeat(INDENT)}${colours.dim(text)}`))
+    if (full) lines.push(...describeHeaders(attempt, colours).map(text => `${' '.repeat(INDENT)}${text}`))
     if (attempt.response) {
       // The last answer is shown in full, because readers look for it.
-      const said = attempt === delivery.attempts.at(-1) ? attempt.response : shorten(attempt.response)
+      const said = full || attempt === delivery.attempts.at(-1) ? attempt.response : shorten(attempt.response)
       lines.push(`${' '.repeat(INDENT)}${colours.dim('it said:')} ${cellText(said)}`)
     }
     settledAt = startedAt === undefined ? undefined : startedAt + (attempt.durationMs ?? 0)
@@ -204,6 +220,37 @@ export const describeDelivery = (delivery: Delivery, nowMs: number, colours: Col
   const next = asStarted(entryFor(NEXT, delivery.status)?.(delivery, nowMs, zone, colours) ?? '')
   return `${head}\n${lines.join('\n')}\n\n${next}\n\n${colours.dim('Payload')}\n${payload.join('\n')}\n`
 }
+
+const PHASES = [
+  ['lookupMs', 'look-up'],
+  ['connectMs', 'connection'],
+  ['tlsMs', 'TLS'],
+  ['firstByteMs', 'first byte'],
+] as const
+
+/** Where a request went, and where its time went, on one line; none if it had no connection. */
+const describeConnection = ({ remoteAddress, httpVersion, phases }: Attempt): string[] => {
+  if (!httpVersion) return []
+  const took = PHASES.flatMap(([name, title]) => {
+    const ms = phases?.[name]
+    return typeof ms === 'number' ? [`${title} ${duration(ms)}`] : []
+  })
+  const kept = typeof phases?.connectMs === 'number' ? '' : ' on a kept connection'
+  const to = remoteAddress ? `to ${cellText(remoteAddress)}, ` : ''
+  return [`${to}HTTP/${cellText(httpVersion)}${kept}${took.length > 0 ? `: ${took.join(', ')}` : ''}`]
+}
+
+const describeHeaders = ({ requestHeaders, responseHeaders, keyId }: Attempt, colours: Colours): string[] => [
+  ...(keyId ? [`${colours.dim('signed by key')} ${cellText(keyId)}`] : []),
+  ...headerLines('>', requestHeaders, colours),
+  ...headerLines('<', responseHeaders, colours),
+]
+
+/** Headers as curl shows them. */
+const headerLines = (mark: string, headers: Record<string, string> | null | undefined, colours: Colours): string[] =>
+  Object.entries(headers ?? {}).map(
+    ([name, value]) => `${colours.dim(`${mark} ${cellText(name)}:`)} ${cellText(value)}`,
+  )
 
 /** Why it is not attempted earlier, if the reason is not the schedule. */
 const whyThen = ({ attempts, heldBy }: Delivery, at: number, zone: number): string => {

@@ -1,5 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
-import { webhookOrderings } from '../../shared/vocabulary.ts'
+import { isId } from '../../shared/ids.ts'
+import { keyOfSecret, SECRET_FORM } from '../../shared/standard-webhooks.ts'
+import { webhookOrderings, webhookRecoveries, webhookSignings, webhookTransports } from '../../shared/vocabulary.ts'
 import { usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 import { wordsOf } from '../output/words.ts'
@@ -12,7 +14,6 @@ const KNOWN = wordsOf<keyof WebhookEntry>(inputTypes)
 const isKnown = (name: string): boolean => KNOWN.some(known => known === name)
 /** Fields of `webhooks list --output json` that are accepted and ignored, so that its output can be applied. */
 const isReadOnly = (name: string): boolean => fieldNames.some(known => known === name)
-const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 
 /** The checks of an entry: each returns the fault of a value in at most a sentence. */
 const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined> = {
@@ -21,7 +22,7 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
       ? undefined
       : `its url is ${shown(value)}; it must be an absolute http or https URL`,
   id: value =>
-    isLeftOut(value) || (typeof value === 'string' && UUID.test(value))
+    isLeftOut(value) || (typeof value === 'string' && isId(value))
       ? undefined
       : `its id is ${shown(value)}; it must be a UUID, or absent`,
   name: value =>
@@ -37,6 +38,26 @@ const FAULTS: Record<keyof WebhookEntry, (value: unknown) => string | undefined>
     isLeftOut(value) || webhookOrderings.some(ordering => ordering === value)
       ? undefined
       : `its ordering is ${shown(value)}; it must be ${webhookOrderings.join(' or ')}`,
+  transport: value =>
+    isLeftOut(value) || webhookTransports.some(transport => transport === value)
+      ? undefined
+      : `its transport is ${shown(value)}; it must be ${webhookTransports.join(' or ')}`,
+  recovery: value =>
+    isLeftOut(value) || webhookRecoveries.some(recovery => recovery === value)
+      ? undefined
+      : `its recovery is ${shown(value)}; it must be ${webhookRecoveries.join(' or ')}`,
+  signing: value =>
+    isLeftOut(value) || webhookSignings.some(signing => signing === value)
+      ? undefined
+      : `its signing is ${shown(value)}; it must be ${webhookSignings.join(' or ')}`,
+  secret: value =>
+    isLeftOut(value) || (typeof value === 'string' && keyOfSecret(value))
+      ? undefined
+      : `its secret is not ${SECRET_FORM}`,
+  headers: value =>
+    isLeftOut(value) || isTexts(value) || isNames(value)
+      ? undefined
+      : 'each of its headers needs a text, such as {"X-Api-Key":"…"}; names alone keep those that it has',
   status: value =>
     isLeftOut(value) || settableStatuses.some(status => status === value)
       ? undefined
@@ -59,7 +80,9 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
     )
   }
   return (values as WebhookEntry[]).map(entry => {
-    const wanted = Object.entries(entry).filter(([name, value]) => isKnown(name) && value !== null)
+    const wanted = Object.entries(entry).filter(
+      ([name, value]) => isKnown(name) && value !== null && !(name === 'headers' && isNames(value)),
+    )
     const given = Object.fromEntries(wanted) as unknown as WebhookEntry
     return given.id === undefined ? given : { ...given, id: given.id.toLowerCase() }
   })
@@ -67,9 +90,16 @@ export const parseWebhookFile = (text: string, source: string): WebhookEntry[] =
 
 /** The fields of an entry that differ from the webhook. */
 export const differences = (entry: WebhookEntry, webhook: Webhook): (keyof WebhookEntry)[] =>
-  KNOWN.filter(name => name !== 'id' && entry[name] !== undefined && !isSame(entry[name], webhook[name]))
+  KNOWN.filter(name => name !== 'id' && entry[name] !== undefined && !isAsGiven(name, entry, webhook))
 
-type Value = Webhook[keyof WebhookInput]
+/**
+ * Secrets cannot be compared. A webhook that has one keeps it, since only a rotation replaces it; static headers are
+ * always sent.
+ */
+const isAsGiven = (name: keyof WebhookEntry, entry: WebhookEntry, webhook: Webhook): boolean =>
+  name === 'secret' ? webhook.signing === 'standard' : name !== 'headers' && isSame(entry[name], webhook[name])
+
+type Value = Webhook[keyof WebhookInput] | WebhookInput[keyof WebhookInput] | undefined
 
 /** Compares lists and labels without their order; a missing name equals an empty one. */
 const isSame = (one: Value, other: Value): boolean => {
@@ -85,6 +115,9 @@ const isTexts = (value: unknown): value is Record<string, string> =>
   value !== null &&
   !Array.isArray(value) &&
   Object.values(value).every(each => typeof each === 'string')
+
+/** The static headers of a webhook as they are read: their names. */
+const isNames = (value: unknown): boolean => Array.isArray(value) && value.every(each => typeof each === 'string')
 
 const parse = (text: string, source: string): unknown[] => {
   if (text.trim() === '')

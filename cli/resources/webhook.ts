@@ -1,4 +1,11 @@
-import type { DeliveryStatus, WebhookOrdering, WebhookStatus } from '../../shared/vocabulary.ts'
+import type {
+  DeliveryStatus,
+  WebhookOrdering,
+  WebhookRecovery,
+  WebhookSigning,
+  WebhookStatus,
+  WebhookTransport,
+} from '../../shared/vocabulary.ts'
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
@@ -17,6 +24,17 @@ export interface Webhook {
   organisationIds: string[]
   projectIds: string[]
   ordering: WebhookOrdering
+  transport: WebhookTransport
+  recovery: WebhookRecovery
+  /** The time of the first missed event, while it heals itself. */
+  missedSince: string | null
+  nextPingAt: string | null
+  recoveredAt: string | null
+  signing: WebhookSigning
+  /** The names of its static headers. */
+  headers: string[]
+  /** Only in the answer to the mutation that has made it; nothing else asks for it. */
+  secret?: string | null
   status: WebhookStatus
   statusReason: string | null
   createdAt: string
@@ -43,6 +61,14 @@ const FIELDS = {
   organisationIds: { argument: '[UUID!]' },
   projectIds: { argument: '[UUID!]' },
   ordering: { argument: 'WebhookOrdering' },
+  transport: { argument: 'WebhookTransport' },
+  recovery: { argument: 'WebhookRecovery' },
+  missedSince: {},
+  nextPingAt: {},
+  recoveredAt: {},
+  signing: { argument: 'WebhookSigning' },
+  secret: { argument: 'String' },
+  headers: { argument: 'JSON' },
   status: { argument: 'WebhookStatus' },
   statusReason: {},
   createdAt: {},
@@ -53,14 +79,18 @@ const FIELDS = {
 } as const satisfies Record<keyof Webhook, { argument?: string; selection?: string }>
 
 type Settable = {
-  [Name in keyof Webhook]: (typeof FIELDS)[Name] extends { argument: string } ? Name : never
+  [Name in keyof Webhook]-?: (typeof FIELDS)[Name] extends { argument: string } ? Name : never
 }[keyof Webhook]
 
 /** The statuses that a client sets. */
 export const settableStatuses = ['active', 'disabled'] as const satisfies WebhookStatus[]
 
 /** The fields that a client can set. */
-export type WebhookInput = Omit<Pick<Webhook, Settable>, 'status'> & { status: (typeof settableStatuses)[number] }
+export type WebhookInput = Omit<Pick<Webhook, Settable>, 'status' | 'secret' | 'headers'> & {
+  status: (typeof settableStatuses)[number]
+  secret: string
+  headers: Record<string, string>
+}
 
 /** Every field, in the order of the data. */
 export const fieldNames = wordsOf<keyof Webhook>(FIELDS)
@@ -69,8 +99,9 @@ export const inputTypes = Object.fromEntries(
   Object.entries(FIELDS).flatMap(([name, field]) => ('argument' in field ? [[name, field.argument]] : [])),
 ) as Record<Settable, string>
 
-/** The GraphQL selection of a webhook. */
+/** The GraphQL selection of a webhook, without its secret. */
 export const webhookFields = Object.entries(FIELDS)
+  .filter(([name]) => name !== 'secret')
   .map(([name, field]) => ('selection' in field ? field.selection : name))
   .join(' ')
 
@@ -78,13 +109,13 @@ const mutationOf = (name: string, types: Record<string, string>): string => {
   const declared = Object.entries(types).map(([argument, type]) => `$${argument}: ${type}`)
   const passed = Object.keys(types).map(argument => `${argument}: $${argument}`)
   return `mutation (${declared.join(', ')}) {
-  webhook: ${name}(${passed.join(', ')}) { ${webhookFields} }
+  webhook: ${name}(${passed.join(', ')}) { ${webhookFields} secret }
 }`
 }
 
 const { id: _id, status: _status, ...creationTypes } = inputTypes
 /** Creates a webhook with an id from the server. Throws a CliError. */
-export const createWebhook = mutationOf('createWebhook', { ...creationTypes, url: 'String!' })
+export const createWebhook = mutationOf('createWebhook', creationTypes)
 /** Creates or changes the webhook with an id. Throws a CliError. */
 export const upsertWebhook = mutationOf('upsertWebhook', inputTypes)
 
@@ -126,7 +157,8 @@ export const idForUrl = async (apiKey: string, url: string): Promise<string> => 
 }
 
 /** Prints one webhook: what it receives, and the health of each. */
-export const printWebhook = (session: Session, webhook: Webhook): void => {
+export const printWebhook = (session: Session, { secret, ...shown }: Webhook): void => {
+  const webhook: Webhook = secret ? { ...shown, secret } : shown
   const { nowMs } = session.output
   const listed = (values: string[], none: string) => (values.length === 0 ? none : cellText(values.join(', ')))
   const limited = webhook.organisationIds.length + webhook.projectIds.length > 0
@@ -154,6 +186,14 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
         ),
       ],
       ordering: webhook.ordering === 'none' ? undefined : ['Ordering', `by ${cellText(webhook.ordering)}`],
+      transport: webhook.transport === 'pull' ? ['Transport', 'pull: clients take its deliveries'] : undefined,
+      recovery: webhook.recovery === 'automatic' ? ['Recovery', healing(webhook, time)] : undefined,
+      missedSince: undefined,
+      nextPingAt: undefined,
+      recoveredAt: undefined,
+      signing: webhook.signing === 'token' ? undefined : ['Signing', 'token and Standard Webhooks'],
+      headers: webhook.headers?.length > 0 ? ['Headers', cellText(webhook.headers.join(', '))] : undefined,
+      secret: webhook.secret ? ['Secret', cellText(webhook.secret)] : undefined,
       createdAt: ['Created', time(webhook.createdAt)],
       updatedAt: undefined,
       deletedAt: undefined,
@@ -165,6 +205,18 @@ export const printWebhook = (session: Session, webhook: Webhook): void => {
       colours,
     )
   })
+}
+
+/** How a webhook stands that heals itself: `shown` writes a time. */
+export const healing = (
+  { missedSince, nextPingAt, recoveredAt }: Webhook,
+  shown: (iso: string) => string = cellText,
+): string => {
+  if (missedSince === null) {
+    return `automatic${recoveredAt === null ? '' : `; what it had missed was queued ${shown(recoveredAt)}`}`
+  }
+  const missed = `automatic; it has missed events since ${shown(missedSince)}`
+  return nextPingAt === null ? missed : `${missed}, and is pinged next ${shown(nextPingAt)}`
 }
 
 /** `1 pending, 3 delivered`. */

@@ -3,7 +3,9 @@ import { parseIso } from '../../shared/time.ts'
 import type { Session } from '../connection/session.ts'
 import { usageError } from '../errors.ts'
 import { cellText } from '../output/output.ts'
+import { readSecretsFile } from '../resources/webhook-secrets.ts'
 import { withAdvice } from './check-advice.ts'
+import { checkStandard, type StandardCheck } from './check-standard.ts'
 import { jwksUrl, keysFrom, kidOf } from './jwks.ts'
 import { claimsOf, type ReceivedToken } from './token-source.ts'
 
@@ -16,9 +18,39 @@ export interface Expectations {
   webhookId?: string[] | undefined
   at?: string | undefined
   strict?: boolean | undefined
+  /** A file with the secrets of Standard Webhooks: then the token is checked only if issuer or keys are named. */
+  secretFile?: string | undefined
   /** Whether a jti was handled before. */
   seen?: ((jti: string) => boolean) | undefined
 }
+
+export type AnyCheck = Check | StandardCheck
+/** A token's verification, and the checks of Standard Webhooks if they were asked for. */
+export type Checked = Omit<Verification, 'checks'> & { checks: AnyCheck[] }
+
+/** Checks a delivery's token, or its signatures by Standard Webhooks, or both. Throws a CliError. */
+export const checkDelivery = async (
+  session: Session,
+  given: ReceivedToken,
+  options: Expectations,
+): Promise<Checked> => {
+  if (options.secretFile === undefined) return checkToken(session, given, options)
+  if (!given.standard) {
+    throw usageError('Standard Webhooks signs headers and body.', 'Give the whole request with --request FILE.')
+  }
+  const standard = checkStandard(given.standard, {
+    body: given.isExact ? given.body : undefined,
+    secrets: readSecretsFile(options.secretFile),
+    atMs: options.at === undefined ? Date.now() : parseAt(options.at).getTime(),
+  })
+  const isTokenMeant = options.issuer !== undefined || options.jwks !== undefined
+  const ofToken = isTokenMeant ? await checkToken(session, given, options) : NO_TOKEN
+  const checks = [...ofToken.checks, ...standard]
+  const claims = ofToken.claims ?? { jti: given.standard['webhook-id'] }
+  return { ...ofToken, claims, checks, ok: checks.every(({ status }) => status !== 'failed') }
+}
+
+const NO_TOKEN: Verification = { ok: true, header: undefined, claims: undefined, checks: [] }
 
 /** Checks a token, with advice on failed checks. Throws a CliError if the issuer is unknown. */
 export const checkToken = async (

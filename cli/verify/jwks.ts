@@ -1,10 +1,17 @@
 import { readFileSync } from 'node:fs'
 import { type RemoteKeys as KeySource, remoteKeys as keysAt } from '../../receiver/keys.ts'
 import type { Jwk } from '../../shared/delivery-token.ts'
+import { read, readToken } from '../../shared/token-format.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { neutralise } from '../output/neutralise.ts'
 
-export { jwksUrl, kidOf, type RemoteKeys as KeySource } from '../../receiver/keys.ts'
+export { jwksUrl, type RemoteKeys as KeySource } from '../../receiver/keys.ts'
+
+/** The unverified `kid` in a token's header, good only for looking up a key; undefined if it cannot be read. */
+export const kidOf = (token: string): string | undefined => {
+  const kid = read(readToken(token).header, 'kid')
+  return typeof kid === 'string' ? kid : undefined
+}
 
 /** The keys at a URL, read by the receiver kit. Rejects with a CliError, exit code 5, if they are unavailable. */
 export const remoteKeys = (url: string): KeySource => {

@@ -1,10 +1,9 @@
-import type { Check } from '../../shared/delivery-token.ts'
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { safeJson } from '../output/neutralise.ts'
 import { type Colours, cellText } from '../output/output.ts'
 import { count } from '../output/time.ts'
-import { checkToken, type Expectations } from './check-token.ts'
+import { type AnyCheck, checkDelivery, type Expectations } from './check-token.ts'
 import { readToken } from './token-source.ts'
 
 /** The result of one of many saved requests. */
@@ -14,7 +13,7 @@ interface Verified {
   ok: boolean
   /** The file with the same token, if there is one. */
   replayOf: string | null
-  checks: Check[]
+  checks: AnyCheck[]
 }
 
 /**
@@ -26,9 +25,10 @@ export const verifyMany = async (session: Session, files: string[], options: Exp
   const results: Verified[] = []
   const seen = new Map<string, string>()
   for (const file of files) {
-    const given = await readToken({ request: file })
-    const replayOf = seen.get(given.token) ?? null
-    const { claims, ok, checks } = await checkToken(session, given, { ...options, seen: () => replayOf !== null })
+    const needsToken = options.secretFile === undefined || options.issuer !== undefined || options.jwks !== undefined
+    const given = await readToken({ request: file }, { needsToken })
+    const replayOf = (needsToken ? seen.get(given.token) : undefined) ?? null
+    const { claims, ok, checks } = await checkDelivery(session, given, { ...options, seen: () => replayOf !== null })
     if (replayOf === null) seen.set(given.token, file)
     const result = { file, id: claims?.jti ?? null, ok, replayOf, checks }
     results.push(result)

@@ -1,5 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { usageError } from '../errors.ts'
+import { type StandardHeaders, standardOf } from './check-standard.ts'
 import { requestFromCurl } from './curl-output.ts'
 
 /** The parts of a request to write. */
@@ -15,6 +16,8 @@ export interface SavedRequest {
   target: string
   host: string | undefined
   authorization: string | undefined
+  /** The headers of Standard Webhooks. */
+  standard: StandardHeaders
   /** Undefined if the saved form does not contain it. */
   body: string | undefined
   /** Whether the body is the one that was sent, byte for byte. */
@@ -55,7 +58,8 @@ export const readRequest = (text: string): SavedRequest => {
       return [line.slice(0, colon).trim().toLowerCase(), line.slice(colon + 1).trim()]
     }),
   )
-  return { target, host: headers.get('host'), authorization: headers.get('authorization'), body, isExact }
+  const standard = standardOf(name => headers.get(name))
+  return { target, host: headers.get('host'), authorization: headers.get('authorization'), standard, body, isExact }
 }
 
 const partsOf = (text: string): { head: string; body: string | undefined } => {

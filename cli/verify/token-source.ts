@@ -1,5 +1,6 @@
 import { usageError } from '../errors.ts'
 import { readBytes, readText } from '../options.ts'
+import type { StandardHeaders } from './check-standard.ts'
 import { readClipboard } from './clipboard.ts'
 import { isRequest, possibleUrls, readRequest } from './saved-request.ts'
 
@@ -19,10 +20,15 @@ export interface ReceivedToken {
   /** Whether the body has the exact bytes that were sent; otherwise its digest is not checked. */
   isExact: boolean
   audience: string | undefined
+  /** The headers of Standard Webhooks, if the whole request is known. */
+  standard?: StandardHeaders
 }
 
 /** Reads the token from its source. Throws a CliError unless exactly one source is named and has a token. */
-export const readToken = async ({ argument, request, clipboard }: TokenSource): Promise<ReceivedToken> => {
+export const readToken = async (
+  { argument, request, clipboard }: TokenSource,
+  { needsToken = true }: { needsToken?: boolean } = {},
+): Promise<ReceivedToken> => {
   const named = [
     argument !== undefined && 'a token',
     request !== undefined && '--request',
@@ -31,7 +37,7 @@ export const readToken = async ({ argument, request, clipboard }: TokenSource): 
   if (named.length > 1) throw usageError(`Given are ${named.join(' and ')}.`, 'Give one of them.')
   if (clipboard) return fromClipboard(await readClipboard())
   if (request !== undefined)
-    return fromRequest(readBytes(request === '-' ? 0 : request, 'The saved request').toString())
+    return fromRequest(readBytes(request === '-' ? 0 : request, 'The saved request').toString(), needsToken)
   if (argument !== undefined) return fromText(readText(argument, 'The token'))
   throw usageError(
     'No token is given.',
@@ -56,14 +62,15 @@ const fromClipboard = (text: string): ReceivedToken => {
   )
 }
 
-const fromRequest = (text: string): ReceivedToken => {
+const fromRequest = (text: string, needsToken = true): ReceivedToken => {
   const saved = readRequest(text)
-  if (saved.authorization === undefined)
+  if (saved.authorization === undefined && needsToken)
     throw usageError('The saved request has no Authorization header.', 'Save it whole; tidings listen --save does.')
-  const token = bareToken(saved.authorization)
+  const token = bareToken(saved.authorization ?? '')
   const urls = possibleUrls(saved)
   const { aud } = claimsOf(token)
-  return { token, body: saved.body, isExact: saved.isExact, audience: urls.find(url => url === aud) ?? urls[0] }
+  const { body, isExact, standard } = saved
+  return { token, body, isExact, standard, audience: urls.find(url => url === aud) ?? urls[0] }
 }
 
 /** The token after “Bearer ”, possibly inside other text such as a log line; else the whole text. */

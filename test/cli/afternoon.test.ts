@@ -5,6 +5,7 @@ import { after, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { displayWidth } from '../../cli/output/table.ts'
 import { type Answer, startReceiver } from '../support/receiver.ts'
+import { atFullSize } from '../support/size.ts'
 import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
@@ -25,10 +26,7 @@ const at = (customer: string) => new URL(customer, customers.url).href
 writeFileSync(join(home, 'setup'), `PS1='$ '; cd ${home}; tidings() { node ${bin}/tidings.js "$@"; }\n`)
 if (!noTerminal) await startSandbox(home)
 
-for (const [columns, rows] of [
-  [80, 24],
-  [200, 60],
-] as const) {
+for (const [columns, rows] of [[80, 24] as const, ...atFullSize([[200, 60] as const], [])]) {
   test(`an afternoon in a terminal of ${columns} × ${rows}`, { skip: noTerminal, timeout: 120_000 }, async t => {
     const shell = await openTerminal(['bash', '--init-file', join(home, 'setup'), '-i'], {
       env: { XDG_CONFIG_HOME: home, PATH: `${dirname(process.execPath)}:${process.env.PATH}` },

@@ -41,13 +41,14 @@ test('webhooks create sends what is given as one list each, and prints the webho
     '--events',
     'ping,token_expired',
     '--organisation',
-    'o1',
+    'Acme',
     '--organisation',
-    'o2',
+    'Blue',
   ]
-  const { code, stdout } = await run(args, { data: { webhook } })
+  const found = (id: string) => ({ data: { rows: [{ id, name: id }] } })
+  const { code, stdout } = await run(args, found('o1'), found('o2'), { data: { webhook } })
   assert.equal(code, 0)
-  assert.deepEqual(server.received[0]!.variables, {
+  assert.deepEqual(server.received[2]!.variables, {
     url: webhook.url,
     events: ['ping', 'token_expired'],
     organisationIds: ['o1', 'o2'],
@@ -126,9 +127,48 @@ test('a program, or a pipe of any form, gets every row', async () => {
   const rows = Array.from({ length: 120 }, (_, index) => ({ ...webhook, id: `row-${index}` }))
   for (const args of [[], ['--output', 'table']]) {
     const { stdout } = await run(['webhooks', 'list', ...args], { data: { rows } })
-    assert.equal((server.received[0]!.variables.query as { limit?: number }).limit, undefined)
+    assert.equal((server.received[0]!.variables.query as { limit?: number }).limit, 1000)
     assert.match(stdout, /row-119/)
   }
+})
+
+/** A list of so many webhooks, of which a request gets as many as it asks for. */
+const manyWebhooks = (length: number) => {
+  const all = Array.from({ length }, (_, index) => ({ ...webhook, id: `row-${index}`, sortedBy0: webhook.createdAt }))
+  server.received.length = 0
+  server.answer = ({ variables }) => {
+    const { limit, after } = variables.query as { limit: number; after?: string }
+    const from = all.findIndex(({ id }) => id === after) + 1
+    return { data: { rows: all.slice(from, from + limit) } }
+  }
+  return (...args: string[]) => tidings(['webhooks', 'list', ...args], { home, env: connectedTo(server) })
+}
+
+test('a list of ten thousand rows comes page by page, as one', async () => {
+  const list = manyWebhooks(10_000)
+  const rows = JSON.parse((await list('--output', 'json')).stdout)
+  assert.deepEqual([rows.length, rows[9_999].id], [10_000, 'row-9999'])
+  assert.equal(Object.hasOwn(rows[0], 'sortedBy0'), false)
+  assert.deepEqual(
+    server.received.slice(0, 2).map(({ variables }) => variables.query),
+    [
+      { sort: [{ createdAt: 'desc' }], limit: 1000 },
+      { sort: [{ createdAt: 'desc' }], limit: 1000, after: 'row-999', afterValues: [webhook.createdAt] },
+    ],
+  )
+})
+
+test('--output id asks for ids alone', async () => {
+  const list = manyWebhooks(3)
+  assert.equal((await list('--output', 'id')).stdout, 'row-0\nrow-1\nrow-2\n')
+  assert.match(server.received[0]!.query, /\{ rows: webhooks\(query: \$query\) \{ id sortedBy0: createdAt \} \}/)
+})
+
+test('a list of more than ten thousand rows is refused with what gets all of them, and never cut', async () => {
+  const { code, stdout, stderr } = await manyWebhooks(10_001)()
+  assert.equal(code, 1)
+  assert.equal(stdout, '')
+  assert.match(stderr, /more than 10,000 webhooks\.\n.*--all/)
 })
 
 test('filters, a selector, sorting and paging reach the API as one Mango query', async () => {
@@ -143,7 +183,7 @@ test('filters, a selector, sorting and paging reach the API as one Mango query',
     '--limit',
     '5',
     '--after',
-    'a',
+    webhook.id,
     '--after-values',
     '["2026-11-21T00:40:01+00:00",null]',
   ]
@@ -152,7 +192,7 @@ test('filters, a selector, sorting and paging reach the API as one Mango query',
     selector: { $and: [{ status: 'inactive' }, { url: { $regex: 'x' } }] },
     sort: [{ createdAt: 'desc' }, { url: 'asc' }],
     limit: 5,
-    after: 'a',
+    after: webhook.id,
     afterValues: ['2026-11-21T00:40:01+00:00', null],
   })
 })
@@ -291,11 +331,12 @@ test('a mutation is sent again under its key until it is answered, and --verbose
   )
   assert.equal(code, 0)
   assert.equal(stdout, `${webhook.id}\n`)
-  const keys = server.received.map(({ idempotencyKey }) => idempotencyKey)
+  const sent = server.received.filter(({ query }) => query.startsWith('mutation'))
+  const keys = sent.map(({ idempotencyKey }) => idempotencyKey)
   assert.equal(keys.length, 5)
   assert.equal(new Set(keys).size, 1)
   assert.match(keys[0]!, /^[0-9a-f-]{36}$/)
-  assert.equal(new Set(server.received.map(({ nonce }) => nonce)).size, 5, 'each is signed anew')
+  assert.equal(new Set(sent.map(({ nonce }) => nonce)).size, 5, 'each is signed anew')
   assert.deepEqual(
     [...stderr.matchAll(/(\(ECONNRESET\)|answered 502|Not now|still working).*Trying again in/g)].map(([, why]) => why),
     ['(ECONNRESET)', 'answered 502', 'Not now', 'still working'],
@@ -382,7 +423,9 @@ test('the story of a delivery tells attempts, answers, waits, and what happens n
       },
     ],
   }
-  const { stdout } = await run(['deliveries', 'show', 'd1', '--output', 'table'], { data: { deliveries: [delivery] } })
+  const found = { data: { rows: [{ id: 'd1' }] } }
+  const show = ['deliveries', 'show', 'd1d1', '--output', 'table']
+  const { stdout } = await run(show, found, { data: { deliveries: [delivery] } })
   assert.match(stdout, /attempt 1 +answered 500 +after 500 ms\n.*out of paper\n +waited 5 s\n/)
   assert.match(stdout, /attempt 2 +no answer, timeout: No answer within 15 s +after 15 s\n +waited 10 s\n/)
   assert.match(stdout, /attempt 3 +answered 429, asked to wait 10 min/)
@@ -417,7 +460,7 @@ test('the headers that sign prints make a request that is served', async () => {
 })
 
 test('a reader that stops early ends the command without an error', async () => {
-  const rows = Array.from({ length: 5000 }, () => webhook)
+  const rows = Array.from({ length: 999 }, () => webhook)
   server.answer = () => ({ data: { rows } })
   const child = startTidings(['webhooks', 'list'], { home, env: connectedTo(server) })
   let stderr = ''
@@ -453,4 +496,12 @@ test('what has no id is wrong usage with --output id', async () => {
 test('the help of webhooks create lists every event type there is', async () => {
   const { stdout } = await run(['webhooks', 'create', '--help'])
   assert.deepEqual(/Event types:\n((?: {2}\w+\n)+)/.exec(stdout)?.[1]?.trim().split(/\s+/), eventTypes)
+})
+
+test('an idempotency key that the server would refuse is not signed', async () => {
+  for (const key of ['', ' ', 'Ä', 'x'.repeat(256)]) {
+    const { code, stdout, stderr } = await run(['sign', '--idempotency-key', key])
+    assert.deepEqual([code, stdout], [2, ''])
+    assert.match(stderr, /1 to 255 printable ASCII characters/)
+  }
 })

@@ -21,7 +21,7 @@ const server = await startStubServer(({ query }) => ({
           { id: 'w-1', url: 'https://example.com/a', status: 'active' },
           { id: 'x-2', url: 'https://b', status: 'disabled' },
         ]
-      : [{ id: 'o-1', name: 'Acme' }],
+      : [{ id: 'o-1', name: 'Acme & Sons' }],
   },
 }))
 
@@ -65,8 +65,8 @@ test('ids of webhooks are completed as argument and as option, with URL and stat
   assert.equal(stdout, 'w-1\thttps://example.com/a active\n')
 })
 
-test('ids of organisations are completed', async () => {
-  assert.deepEqual(await complete('webhooks', 'create', 'https://x', '--organisation', ''), ['o-1'])
+test('organisations are completed by name and by id', async () => {
+  assert.deepEqual(await complete('webhooks', 'create', 'https://x', '--organisation', ''), ['Acme & Sons', 'o-1'])
 })
 
 test('every id that a command takes is completed, but for those that are new or on the screen already', async () => {
@@ -85,6 +85,18 @@ test('every id that a command takes is completed, but for those that are new or 
     taken.filter(name => !known.includes(name)),
     [],
   )
+})
+
+test('fields of what is queried are completed, each of a list once, and those of what it refers to', async () => {
+  assert.deepEqual(await complete('query', 'webhooks', '--fields', 'stat'), ['status', 'statusReason'])
+  const more = await complete('query', 'deliveries', '--fields', 'id,webhook.u')
+  assert.deepEqual(more, ['id,webhook.url', 'id,webhook.updatedAt'])
+})
+
+test('commands and topics are completed after help', async () => {
+  assert.deepEqual(await complete('hel'), ['help'])
+  assert.deepEqual(await complete('help', 'e'), ['events', 'explore', 'environment', 'exit-codes'])
+  assert.deepEqual(await complete('help', 'webhooks', 'cr'), ['create'])
 })
 
 test('profiles are completed', async () => {
@@ -127,6 +139,7 @@ test('each shell gets its script, and another is wrong usage that names them', a
 const bin = join(home, 'bin')
 mkdirSync(bin)
 symlinkSync(fileURLToPath(new URL('../../bin/tidings.js', import.meta.url)), join(bin, 'tidings'))
+writeFileSync(join(bin, 'npx'), '#!/bin/sh\n[ "$1" = --no ] && shift\nexec "$@"\n', { mode: 0o755 })
 const env = {
   ...connectedTo(server),
   XDG_CONFIG_HOME: home,
@@ -157,12 +170,16 @@ const lines = [
   'tidings webhooks show w',
   'tidings webhooks create --events tok',
   'tidings webhooks list --output=nd',
+  'tidings events list --organisation Acm',
+  'npx tidings webhooks show w',
 ]
 const completedLines = [
   'tidings deliveries ',
   'tidings webhooks show w-1 ',
   'tidings webhooks create --events token_expired ',
   'tidings webhooks list --output=ndjson ',
+  'tidings events list --organisation Acme\\ \\&\\ Sons ',
+  'npx tidings webhooks show w-1 ',
 ]
 
 test('bash completes commands, webhook ids and event types', { skip: without('bash') || noTerminal }, async () => {
@@ -173,10 +190,12 @@ test('bash completes commands, webhook ids and event types', { skip: without('ba
   )
 })
 
-test('zsh completes commands, webhook ids and event types', { skip: without('zsh') || noTerminal }, async () => {
+test('zsh completes commands, names, ids and event types, whether compinit has run or not', {
+  skip: without('zsh') || noTerminal,
+}, async () => {
   const show =
     `show() { print -r -- ""; print -r -- "<$BUFFER>"; BUFFER=; zle reset-prompt }; ` + `zle -N show; bindkey '^X' show`
-  const settingUp = ['autoload -U compinit', 'compinit -D', 'source <(tidings completion zsh)', show]
+  const settingUp = ['source <(tidings completion zsh)', show]
   assert.deepEqual(await pressTab(['zsh', '-f', '-i'], settingUp, lines), completedLines)
 })
 
@@ -192,6 +211,8 @@ complete -C "tidings webhooks create --file ${join(home, 'bi')}"`
     'w-1\thttps://example.com/a active',
     'token_expired',
     '--output=ndjson',
+    'Acme & Sons\to-1',
+    'w-1\thttps://example.com/a active',
     `${bin}/`,
   ])
 })

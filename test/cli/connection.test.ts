@@ -93,6 +93,20 @@ test('a secret typed on the command line is refused and not repeated', async () 
   assert.doesNotMatch(stdout + stderr, /hunter2/)
 })
 
+test('a wrong secret of the environment is told with its variable, and not with a login', async () => {
+  const env = { ...connectedTo(server), TIDINGS_API_SECRET: Buffer.alloc(32, 9).toString('base64') }
+  const { code, stderr } = await tidings(['whoami'], { home: temporaryFolder(), env })
+  assert.equal(code, 4)
+  assert.match(stderr, /Correct TIDINGS_API_SECRET/)
+  assert.doesNotMatch(stderr, /tidings login/)
+})
+
+test('the address of the API is taken for the server’s', async () => {
+  const env = { ...connectedTo(server), TIDINGS_URL: `${server.url}/graphql` }
+  const { stdout } = await tidings(['graphql', '{ x }', '--dry-run'], { home: temporaryFolder(), env })
+  assert.equal(JSON.parse(stdout).url, `${server.url}/graphql`)
+})
+
 test('without any connection the exit code is 4 and the way to one is told', async () => {
   const { code, stderr } = await tidings(['whoami'], { home: temporaryFolder() })
   assert.equal(code, 4)

@@ -30,6 +30,14 @@ const webhook: Webhook = {
   organisationIds: [],
   projectIds: [],
   ordering: 'none',
+  recovery: 'on_demand',
+  missedSince: null,
+  nextPingAt: null,
+  recoveredAt: null,
+  transport: 'push',
+  signing: 'token',
+  headers: [],
+  secret: null,
   status: 'active',
   statusReason: null,
   createdAt: '2026-11-21T00:40:01.123+00:00',
@@ -66,6 +74,7 @@ const answering =
   (deliveries: () => DeliveryAtAGlance[], webhooks: () => Webhook[] = () => [webhook]) =>
   ({ query, variables }: Received): Answer => {
     if (query.includes('viewer')) return { data: { viewer } }
+    if (query.includes('counts(')) return { data: { counts: [] } }
     if (query.includes('webhooks(')) return { data: { webhooks: webhooks() } }
     const { refreshed, timeline } = variables as Record<
       string,
@@ -85,10 +94,10 @@ const answering =
     }
   }
 
-const open = async (answer: (received: Received) => Answer) => {
+const open = async (answer: (received: Received) => Answer, size = { columns: 80, rows: 24 }) => {
   const server = await startStubServer(answer)
   const env = { ...connectedTo(server), XDG_CONFIG_HOME: home }
-  const terminal = await openShell({ columns: 80, rows: 24, env })
+  const terminal = await openShell({ ...size, env })
   await terminal.type('tidings dashboard\n')
   await terminal.waitFor('WHAT HAPPENED')
   await terminal.waitWhile('Looking')
@@ -135,6 +144,29 @@ suite('the dashboard and its server', { skip: noTerminal, timeout: 120_000 }, ()
     const before = server.received.length
     await new Promise(resolve => setTimeout(resolve, 6_000))
     assert.ok(server.received.length - before <= 9, `${server.received.length - before} in 6 s`)
+  })
+
+  test('the last day is a line beside each webhook, and is not counted with each look', async () => {
+    const hour = Math.floor(Date.now() / 3_600_000) * 3_600_000
+    const counted = (hoursAgo: number, count: number) => ({
+      key: { webhookId: webhook.id, 'createdAt:hour': new Date(hour - hoursAgo * 3_600_000).toISOString() },
+      count,
+    })
+    const rows = answering(() => [delivered()])
+    const { server, terminal } = await open(
+      received =>
+        received.query.includes('counts(')
+          ? { data: { counts: [counted(23, 8), counted(1, 1), counted(0, 3)] } }
+          : rows(received),
+      { columns: 130, rows: 24 },
+    )
+    await terminal.waitFor(/example\.com\/hooks .* █ {21}[▁▂][▃▄]\s/)
+    await terminal.waitFor(/LAST DAY/)
+    const looks = () => server.received.filter(({ query }) => query.includes('webhooks(')).length
+    await eventually('three looks at the webhooks', looks, found => found >= 3)
+    const counts = server.received.filter(({ query }) => query.includes('counts('))
+    assert.equal(counts.length, 1)
+    assert.deepEqual((counts[0]!.variables.selector as { webhookId: object }).webhookId, { $in: [webhook.id] })
   })
 
   test('a server that is away is said to be, and looked for until it is back', async () => {

@@ -155,6 +155,20 @@ test('help --json is the tree of commands with their options, for programs', asy
   assert.equal(tree.exitCodes.verificationFailed, 6)
 })
 
+test('a command in colour is named as it was started, once', () => {
+  const module = new URL('../../cli/output/program.ts', import.meta.url).href
+  const text = '\u001b[1mtidings demo\u001b[22m or tidings listen; see https://x/tidings here'
+  const script = `import { asStarted } from ${JSON.stringify(module)}; console.log(asStarted(${JSON.stringify(text)}))`
+  for (const [event, name] of [
+    ['start', 'npx tidings'],
+    ['', 'tidings'],
+  ] as const) {
+    const env = { PATH: process.env.PATH!, npm_lifecycle_event: event }
+    const { stdout } = spawnSync(process.execPath, ['--input-type=module', '-e', script], { env, encoding: 'utf8' })
+    assert.equal(stdout, `\u001b[1m${name} demo\u001b[22m or ${name} listen; see https://x/tidings here\n`)
+  }
+})
+
 test('hints and help name the program as it was started', async () => {
   const npx = { npm_command: 'exec', npm_lifecycle_event: 'npx' }
   const whoami = await tidings(['whoami'], { home, env: npx })

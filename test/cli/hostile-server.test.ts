@@ -5,6 +5,7 @@ import { text } from 'node:stream/consumers'
 import { after, before, describe, it } from 'node:test'
 import { startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+import { atFullSize } from '../support/size.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
 /** Clears a screen in 7 and 8 bits, sets colours, and reverses the following text. */
@@ -90,7 +91,7 @@ describe('a server that means harm gets nothing to a terminal that acts there', 
   const forms = [
     ['--output', 'table', '--no-color', '--verbose'],
     ['--output', 'json'],
-    ['--output', 'id'],
+    ...atFullSize([['--output', 'id']], []),
   ]
 
   for (const command of COMMANDS) {

@@ -68,13 +68,56 @@ test('listen takes the end of the id of the webhook that it receives from', asyn
 })
 
 test('an end that several ids have is wrong usage, and names them', async () => {
-  const stub = await startStubServer(() => ({ data: { rows: [{ id: 'one' }, { id: 'two' }] } }))
+  const rows = [
+    { id: 'one', name: 'c6d7' },
+    { id: 'two', name: 'Ledger' },
+  ]
+  const stub = await startStubServer(() => ({ data: { rows } }))
   const { code, stderr } = await tidings(['webhooks', 'show', 'c6d7'], { home, env: connectedTo(stub) })
   assert.equal(code, 2)
-  assert.match(stderr, /c6d7 may be more than one webhook: one, two\./)
+  assert.match(stderr, /c6d7 may be more than one webhook: one, two \(Ledger\)\./)
   // A webhook may be called so, too.
   const selector = { $or: [{ id: { $regex: 'c6d7$' } }, { name: 'c6d7' }] }
   assert.deepEqual(stub.received[0]!.variables, { query: { selector, limit: 5 } })
+})
+
+test('a name is taken for an id, in any case, and a report is called by its project and quarter', async () => {
+  const [project] = await json('projects', 'list')
+  const [user] = await json('users', 'list')
+  const submit = ['--project', project.name.toUpperCase(), '--quarter', '2023-1', '--submitter', user.name]
+  const report = await json('reports', 'submit', ...submit)
+  assert.deepEqual([report.project.id, report.submitter.id], [project.id, user.id])
+  const approved = await json('reports', 'approve', `${project.name} 2023-1`, '--approver', user.name)
+  assert.equal(approved.id, report.id)
+  const events = await json('events', 'list', '--project', project.name, '--organisation', project.organisation.name)
+  assert.ok(events.length >= 2)
+  const changes = await json('audit', 'list', '--subject', `${project.name} 2023-1`)
+  assert.deepEqual(
+    changes.map(({ operation }: { operation: string }) => operation),
+    ['approveProjectReport'],
+  )
+})
+
+test('a misspelt name is told with the one that exists, and what has none with some that do', async () => {
+  const [organisation] = await json('organisations', 'list')
+  const misspelt = `${organisation.name.slice(0, -1)}x`
+  const { code, stderr } = await run('events', 'list', '--organisation', misspelt)
+  assert.equal(code, 3)
+  assert.ok(stderr.includes(`Did you mean ${organisation.name}?`), stderr)
+  assert.match((await run('projects', 'list', '--organisation', 'Zzz')).stderr, /There are \w/)
+})
+
+test('a misspelt operation of the audit log is wrong usage', async () => {
+  const { code, stderr } = await run('audit', 'list', '--operation', 'upsertWebhok')
+  assert.equal(code, 2)
+  assert.match(stderr, /upsertWebhook/)
+})
+
+test('a dry run shows the id of what is named, and sends nothing', async () => {
+  const before = (await json('webhooks', 'show', webhook.id)).updatedAt
+  const { stdout } = await run('webhooks', 'disable', webhook.url, '--dry-run')
+  assert.deepEqual(JSON.parse(stdout).body.variables, { id: webhook.id, status: 'disabled' })
+  assert.equal((await json('webhooks', 'show', webhook.id)).updatedAt, before)
 })
 
 test('an id that is nobody’s is exit code 3, in a filter too', async () => {
@@ -89,6 +132,10 @@ test('an id that is nobody’s is exit code 3, in a filter too', async () => {
     ['events', 'list', '--project', nobody],
     ['reports', 'list', '--project', nobody],
     ['dashboard', '--webhook', nobody],
+    ['doctor', '--webhook', 'Nobody'],
+    ['doctor', '--webhook', nobody],
+    ['audit', 'list', '--subject', nobody],
+    ['reports', 'approve', 'Nowhere 2026-3', '--approver', nobody],
   ]) {
     const { code, stdout, stderr } = await run(...line)
     assert.equal(code, 3, `${line.join(' ')}: ${stderr}`)
@@ -144,4 +191,10 @@ test('the story of a delivery that another’s 429 holds says so', () => {
     pc.createColors(false),
   )
   assert.doesNotMatch(free, /held/)
+})
+
+test('what many type is understood: ls, rm, tail and orgs', async () => {
+  assert.deepEqual(await json('orgs', 'ls'), await json('organisations', 'list'))
+  for (const line of ['webhooks rm --help', 'deliveries tail --help'])
+    assert.equal((await run(...line.split(' '))).code, 0)
 })

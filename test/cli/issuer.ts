@@ -62,11 +62,18 @@ export const startIssuer = async () => {
       eventType = 'project_report_quarterly_overdue',
       audience = url,
       signal,
-    }: { eventId?: string; eventType?: string; audience?: string; signal?: AbortSignal } = {},
+      headers: others = {},
+    }: {
+      eventId?: string
+      eventType?: string
+      audience?: string
+      signal?: AbortSignal
+      headers?: Record<string, string>
+    } = {},
   ) => {
     const body = bodyOf(eventId, eventType)
     const authorization = `Bearer ${await token(audience, eventId, { body })}`
-    const headers = { 'content-type': 'application/json', authorization }
+    const headers = { ...others, 'content-type': 'application/json', authorization }
     return fetch(url, { ...(signal && { signal }), method: 'POST', headers, body })
   }
 

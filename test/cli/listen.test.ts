@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { createSecureServer } from 'node:http2'
 import { createServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -202,6 +203,18 @@ test('a command of --run ends soon after all has been received', async () => {
   await issuer.deliver(url)
   assert.equal(await ended, 0)
   assert.notEqual(spawnSync('pgrep', ['-f', '^sleep 298.25$']).status, 0)
+})
+
+test('what is forwarded reaches a target that speaks only HTTP/2', async t => {
+  const target = createSecureServer({ cert, key }, (request, response) => {
+    request.resume().on('end', () => response.writeHead(request.httpVersion === '2.0' ? 202 : 500).end())
+  })
+  await new Promise<void>(resolve => target.listen(0, '127.0.0.1', resolve))
+  t.after(() => target.close())
+  const to = `https://127.0.0.1:${(target.address() as AddressInfo).port}/hooks`
+  const { url, child } = await startListening(['--forward', to, '--forward-insecure'])
+  assert.equal((await issuer.deliver(url)).status, 202)
+  child.kill('SIGINT')
 })
 
 test('--forward-insecure forwards to a receiver whose certificate nobody knows', async t => {

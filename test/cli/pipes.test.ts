@@ -40,6 +40,12 @@ writeFileSync(
   `POST ${endpoint.url} HTTP/1.1\r\nauthorization: ${request.headers.authorization}\r\n\r\n${request.rawBody}`,
 )
 
+await json('tokens', 'create', '--name', 'old', '--permissions', 'read')
+const signed = await json('webhooks', 'create', `${endpoint.url}signed`, '--signing', 'standard')
+const pulled = await json('webhooks', 'create', '--transport', 'pull')
+await json('trigger', 'token_expired', '--webhook', pulled.id)
+const [taken] = await json('deliveries', 'take', pulled.id)
+
 const installation = {
   TIDINGS_HOME: at('nowhere'),
   TIDINGS_DATABASE_URL: `sqlite:${at('installation.sqlite')}`,
@@ -58,6 +64,8 @@ interface Use {
   line: string[]
   stdin?: string
   env?: Record<string, string>
+  /** How it ends; 0 unless said otherwise. */
+  code?: number
   /** It prints a secret on purpose, this once. */
   printsSecret?: true
   /** It runs until it is ended, and prints one object a line; this causes the first. */
@@ -67,16 +75,24 @@ interface Use {
 /** How each command is used here, in an order in which one finds what it needs. */
 const uses: Record<string, Use> = {
   'webhooks list': { line: [] },
+  stats: { line: [] },
+  why: { line: [webhook.id] },
+  'deliveries export': { line: [String(endpoint.requests.at(-1)!.body.eventId)] },
   'webhooks show': { line: [webhook.id] },
   'webhooks create': { line: ['--file', at('webhooks.json')] },
   'webhooks update': { line: [webhook.id, '--events', 'all'] },
   'webhooks ping': { line: [webhook.id] },
   'webhooks recover': { line: [webhook.id, '--since', '1h', '--yes'] },
+  'webhooks rotate-secret': { line: [signed.id], printsSecret: true },
   'webhooks delete': { line: [retired.id, '--yes'] },
   trigger: { line: ['token_expired', '--webhook', webhook.id] },
   'deliveries list': { line: [] },
   'deliveries show': { line: [delivery.id] },
   'deliveries redeliver': { line: [delivery.id] },
+  'deliveries take': { line: [pulled.id] },
+  'deliveries answer': { line: [taken.id, '--attempt', String(taken.attempt)] },
+  // The endpoint takes everything, forged deliveries too.
+  rehearse: { line: [webhook.id], code: 6 },
   'deliveries watch': { line: [], until: () => run(['webhooks', 'ping', webhook.id]) },
   'events list': { line: [] },
   'events show': { line: [event.id] },
@@ -104,6 +120,7 @@ const uses: Record<string, Use> = {
   whoami: { line: [] },
   'tokens list': { line: [] },
   'tokens create': { line: ['--name', 'new', '--permissions', 'read'], printsSecret: true },
+  'tokens rotate': { line: [token.id], printsSecret: true },
   'tokens revoke': { line: [token.id, '--yes'] },
   'audit list': { line: [] },
   config: { line: [] },
@@ -124,8 +141,8 @@ const uses: Record<string, Use> = {
   'server doctor': { line: [], env: installation },
   demo: { line: [] },
 }
-/** Commands without data: a shell script, a log, a screen, a served address. */
-const withoutData = ['completion', 'server start', 'dashboard', 'proxy', 'explore']
+/** Commands without data: a shell script, a log, a screen, a served address, a protocol. */
+const withoutData = ['completion', 'server start', 'dashboard', 'proxy', 'explore', 'mcp']
 
 const leaves = (command: CommandUnknownOpts, path: string[] = []): [path: string, CommandUnknownOpts][] =>
   command.commands.length === 0
@@ -150,8 +167,8 @@ test('every command that changes something on a server can show its request firs
 })
 
 for (const path of withOption('--dry-run')) {
-  // What is to be done for a file is found out by asking.
-  if (path === 'webhooks create') continue
+  // What is to be done for a file, or in place of an access token, is found out by asking.
+  if (path === 'webhooks create' || path === 'tokens rotate') continue
   test(`${path} --dry-run shows the request and sends nothing`, async () => {
     const line = [...path.split(' '), ...uses[path]!.line, '--dry-run', '--output', 'json']
     const { code, stdout, stderr } = await run(line, { env: { TIDINGS_URL: 'http://127.0.0.1:1' } })
@@ -166,6 +183,8 @@ for (const path of withOption('--dry-run')) {
 const dangerous: Record<string, string[]> = {
   'webhooks create': ['--file', at('disabling.json')],
   'webhooks update': [webhook.id, '--status', 'disabled'],
+  'webhooks rotate-secret': [signed.id, '--grace', '0'],
+  'tokens rotate': ['old', '--finish'],
   'deliveries redeliver': ['--webhook', webhook.id, '--status', 'delivered'],
   'server migrate': ['--down'],
 }
@@ -189,13 +208,13 @@ const noSecretIn = (text: string) => {
   assert.doesNotMatch(text, /Signature=/)
 }
 
-for (const [path, { line, stdin, env, printsSecret, until }] of Object.entries(uses)) {
+for (const [path, { line, stdin, env, code: ends = 0, printsSecret, until }] of Object.entries(uses)) {
   test(`${path} --output json prints JSON and nothing else, and no secret even with --verbose`, async () => {
     const whole = [...path.split(' '), ...line, '--output', 'json', '--verbose']
     const { code, stdout, stderr } = until
       ? await firstLine(whole, until)
       : await run(whole, { ...(stdin && { stdin }), ...(env && { env }) })
-    assert.equal(code, 0, stderr)
+    assert.equal(code, ends, stderr)
     assert.doesNotThrow(() => JSON.parse(stdout), stdout)
     // biome-ignore lint/suspicious/noControlCharactersInRegex: their absence is what is tested
     assert.doesNotMatch(stdout + stderr, /\u001b/)

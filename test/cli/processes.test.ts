@@ -53,7 +53,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     before(async () => {
       given = await migratedDatabase(engine)
       server = await startServerProcess(given.url, { TIDINGS_LOG_LEVEL: 'info' }, ['--processes', '2'])
-      await eventually('both to be ready', ready, count => count === 2, { timeoutMs: 30_000 })
+      await eventually('both to be ready', ready, count => count === 2)
     })
     after(async () => {
       if (!ended) await server?.end('SIGKILL')
@@ -96,7 +96,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
           () => false,
         )
       await eventually('the other to answer', answers, isAnswered => isAnswered)
-      await eventually('a third to be ready', ready, count => count === 3, { timeoutMs: 30_000 })
+      await eventually('a third to be ready', ready, count => count === 3)
       const now = await processes()
       assert.equal(now.length, 2)
       assert.ok(!now.includes(killed!))

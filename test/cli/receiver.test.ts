@@ -9,6 +9,7 @@ import { eventually } from '../support/eventually.ts'
 import { startIssuer } from './issuer.ts'
 
 const issuer = await startIssuer()
+const TRACE = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
 
 const start = async (options: Partial<LocalReceiverOptions> = {}) => {
   const arrivals: Arrival[] = []
@@ -126,11 +127,12 @@ test('keys that cannot be had are answered 503, so that the delivery is tried ag
 })
 
 test('what is valid is forwarded whole, and its answer passed back; what is not valid is not', async () => {
-  const forwarded: { authorization: string | undefined; body: string }[] = []
+  const forwarded: { authorization: string | undefined; traceparent: unknown; body: string }[] = []
   const local = createServer(async (request, response) => {
     const chunks: Buffer[] = []
     for await (const chunk of request) chunks.push(chunk)
-    forwarded.push({ authorization: request.headers.authorization, body: Buffer.concat(chunks).toString() })
+    const { authorization, traceparent } = request.headers
+    forwarded.push({ authorization, traceparent, body: Buffer.concat(chunks).toString() })
     response.writeHead(429, { 'retry-after': '7' }).end('later')
   })
   await new Promise<void>(resolve => local.listen(0, '127.0.0.1', resolve))
@@ -143,10 +145,11 @@ test('what is valid is forwarded whole, and its answer passed back; what is not 
   })
   await issuer.deliver(url, { audience: 'https://b' })
   assert.equal(forwarded.length, 0)
-  const response = await issuer.deliver(url)
+  const response = await issuer.deliver(url, { headers: { traceparent: TRACE } })
   assert.equal(response.status, 429)
   assert.equal(response.headers.get('retry-after'), '7')
   assert.equal(await response.text(), 'later')
+  assert.equal(forwarded[0]!.traceparent, TRACE)
   assert.match(forwarded[0]!.authorization!, /^Bearer /)
   assert.equal(forwarded[0]!.body, arrivals[1]!.body)
 })

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { test } from 'node:test'
@@ -88,7 +90,7 @@ test('an event is received, retried after a failure, told as a story, and its sa
     'list',
     '--webhook',
     webhook.id,
-    '--event-type',
+    '--type',
     'project_report_quarterly_submitted',
     '--since',
     '1h',
@@ -105,6 +107,18 @@ test('an event is received, retried after a failure, told as a story, and its sa
     (await json('reports', 'approve', report.id, '--approver', user.id, '--date', '2026-01-31')).approvedDate,
     '2026-01-31',
   )
+})
+
+test('a program that answers the ping of the registration with 202 is told so, and no tunnel is blamed', async () => {
+  const program = createServer((_request, response) => void response.writeHead(202).end())
+  await new Promise<void>(resolve => program.listen(0, '127.0.0.1', resolve))
+  const to = `http://127.0.0.1:${(program.address() as AddressInfo).port}/hooks`
+  const line = ['listen', '--register', '--port', '0', '--forward', to]
+  const { code, stderr } = await tidings(line, { home })
+  program.close()
+  assert.equal(code, 1, stderr)
+  assert.match(stderr, /answered it with 202\. A registration needs exactly 200/)
+  assert.doesNotMatch(stderr, /tunnel/)
 })
 
 test('--answer-pings rehearses with pings, but not with the one that registers', async () => {

@@ -6,8 +6,11 @@ import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
 import { connect } from '../../server/database/connect.ts'
 import { otherWork } from '../../server/database/turn.ts'
+import { openCarried } from '../../server/domain/webhook-requests.ts'
+import { createSealer } from '../../server/keys/seal.ts'
 import { eventually } from '../support/eventually.ts'
 import { freePort } from '../support/ports.ts'
+import { addSigned } from './signed-webhook.ts'
 import { startTidings, temporaryFolder, tidings } from './tidings.ts'
 
 const home = temporaryFolder()
@@ -39,7 +42,7 @@ const revoke = (id: string): void => {
 }
 
 await server('migrate')
-const kept = (await server('token', '--name', 'kept', '--permissions', 'admin')).data
+await server('token', '--name', 'kept', '--permissions', 'admin')
 const revoked = (await server('token', '--name', 'revoked', '--permissions', 'read')).data
 const backup = join(home, 'backup.sqlite')
 
@@ -124,8 +127,36 @@ test('the list of revocations is taken after a restore by other means; without o
   assert.deepEqual((await server('restored', '--revocations', list)).data.revokedTokens, [revoked.id])
   assert.deepEqual(revokedIn(path), [revoked.id])
   const another = (await server('token', '--name', 'another', '--permissions', 'read')).data
-  const { data } = await server('restored', '--revoke-tokens', '--keep', kept.id, '--yes')
+  const misspelt = await server('restored', '--revoke-tokens', '--keep', 'nobody', '--yes')
+  assert.equal(misspelt.code, 3)
+  assert.deepEqual(revokedIn(path), [revoked.id], 'nothing is revoked')
+  const { data } = await server('restored', '--revoke-tokens', '--keep', 'kept', '--yes')
   assert.deepEqual(data.revokedTokens, [another.id])
+})
+
+test('a webhook’s secret is sealed in a backup, and opens after the restore with the same master key', async () => {
+  const { id, secret } = await addSigned(env.TIDINGS_DATABASE_URL, env.TIDINGS_MASTER_KEY)
+  const signed = join(home, 'signed.sqlite')
+  await server('backup', signed)
+  const bytes = readFileSync(signed, 'latin1')
+  assert.ok(bytes.includes(id))
+  for (const hidden of [secret, secret.slice(6), 'value-of-gate']) assert.ok(!bytes.includes(hidden), hidden)
+  const database = new DatabaseSync(path)
+  database.prepare('UPDATE webhooks SET request_sealed = NULL WHERE id = ?').run(id)
+  database.close()
+  assert.equal((await server('restore', signed, '--yes')).code, 0)
+  const check = async (masterKey: string) => {
+    const { stdout } = await tidings(['server', 'doctor'], { home, env: { ...env, TIDINGS_MASTER_KEY: masterKey } })
+    const { checks } = JSON.parse(stdout) as { checks: { name: string; status: string }[] }
+    return checks.find(({ name }) => name === 'webhook secrets')!.status
+  }
+  assert.equal(await check(env.TIDINGS_MASTER_KEY), 'ok')
+  assert.equal(await check(randomBytes(32).toString('base64')), 'problem')
+  const restored = new DatabaseSync(path)
+  const { request_sealed } = restored.prepare('SELECT request_sealed FROM webhooks WHERE id = ?').get(id)!
+  restored.close()
+  const sealer = createSealer([Buffer.from(env.TIDINGS_MASTER_KEY, 'base64')])
+  assert.equal(openCarried(sealer, id, String(request_sealed)).secrets[0]!.secret, secret)
 })
 
 test('a signing key that was revoked after the backup stays revoked', async () => {

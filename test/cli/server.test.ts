@@ -6,6 +6,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
+import { addSigned } from './signed-webhook.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
 interface Check {
@@ -89,6 +90,24 @@ test('a key that is revoked is listed as such, and one that is not there is told
   assert.equal((await server(['keys', 'revoke', 'none', '--yes'])).code, 3)
 })
 
+test('an access token is made for an organisation by its name, and for none that is not there', async () => {
+  await server(['seed'])
+  const database = new DatabaseSync(path)
+  const { id, name } = database.prepare('SELECT id, name FROM organisations').get() as { id: string; name: string }
+  const make = (organisation: string) =>
+    server(['token', '--name', 'acme', '--permissions', 'read', '--organisation', organisation])
+  assert.equal((await make(name)).code, 0)
+  assert.deepEqual(
+    database
+      .prepare('SELECT organisation_id FROM access_token_organisations')
+      .all()
+      .map(row => row.organisation_id),
+    [id],
+  )
+  database.close()
+  assert.equal((await make('Nobody')).code, 3)
+})
+
 test('the master key is replaced in steps, and a step that was left out is refused in words', async () => {
   const next = randomBytes(32).toString('base64')
   const old = env.TIDINGS_MASTER_KEY!
@@ -115,6 +134,20 @@ test('doctor finds keys and secrets that the master key does not open, and takes
   assert.equal(check('access tokens').status, 'problem')
   assert.match(check('signing keys').next!, /new,old/)
   assert.equal((await doctor({ TIDINGS_MASTER_KEY: `${other},${env.TIDINGS_MASTER_KEY}` })).code, 0)
+})
+
+test('doctor finds webhooks whose secrets the master key does not open', async () => {
+  assert.equal((await doctor()).check('webhook secrets'), undefined, 'there is none yet')
+  const { id } = await addSigned(env.TIDINGS_DATABASE_URL!, env.TIDINGS_MASTER_KEY!)
+  const good = (await doctor()).check('webhook secrets')
+  assert.deepEqual([good.status, /^1 webhook has/.test(good.found)], ['ok', true], good.found)
+  const other = randomBytes(32).toString('base64')
+  const wrong = (await doctor({ TIDINGS_MASTER_KEY: other })).check('webhook secrets')
+  assert.equal(wrong.status, 'problem')
+  assert.ok(wrong.found.includes(id), wrong.found)
+  assert.match(wrong.next!, /new,old/)
+  const both = await doctor({ TIDINGS_MASTER_KEY: `${other},${env.TIDINGS_MASTER_KEY}` })
+  assert.equal(both.check('webhook secrets').status, 'ok')
 })
 
 test('doctor notes a network guard that opens inside networks to the world', async () => {

@@ -1,4 +1,4 @@
-import { createServer } from 'node:http'
+import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { after } from 'node:test'
@@ -30,13 +30,25 @@ export type Answer =
   | { data?: unknown; errors?: { message: string; extensions?: object }[]; status?: number; afterMs?: number }
   | { text: string; status: number }
 
+export type Streaming = (response: ServerResponse, lastEventId: string | undefined) => void
+
+/** Begins an event stream, or goes on with it: an id without a result, results, or both. */
+export const sendEvents = (response: ServerResponse, id: string | undefined, ...results: object[]): void => {
+  if (!response.headersSent) response.writeHead(200, { 'content-type': 'text/event-stream' })
+  const ids = id === undefined ? '' : `id: ${id}\n`
+  for (const result of results) response.write(`event: next\n${ids}data: ${JSON.stringify(result)}\n\n`)
+  if (results.length === 0) response.write(`:\n${ids}\n`)
+}
+
 /**
  * A GraphQL endpoint that refuses unsigned requests, records what it received, and gives the test's answers. `answer`
  * may be replaced between requests.
  */
 export const startStubServer = async (answer: (received: Received) => Answer = () => ({ data: {} })) => {
   const received: Received[] = []
-  const stub = { url: '', received, answer, reset: false }
+  /** Answers a subscription; undefined for a server that offers none. */
+  const stream = undefined as Streaming | undefined
+  const stub = { url: '', received, answer, reset: false, stream }
   const server = createServer(async (request, response) => {
     const body = await text(request)
     const fault = refuse(request.method!, request.url!, request.headers, body)
@@ -49,8 +61,11 @@ export const startStubServer = async (answer: (received: Received) => Answer = (
       )
       return
     }
-    // It is asked, as a server is that does not tell by itself.
-    if (request.headers.accept === 'text/event-stream') return void response.writeHead(406).end()
+    if (request.headers.accept === 'text/event-stream') {
+      if (stub.reset) return void request.socket.resetAndDestroy()
+      if (!stub.stream) return void response.writeHead(406).end()
+      return stub.stream(response, request.headers['last-event-id'] as string | undefined)
+    }
     const { query, variables = {} } = JSON.parse(body)
     const header = (name: string) => (typeof request.headers[name] === 'string' ? request.headers[name] : undefined)
     const one: Received = { query, variables, nonce: header('x-nonce'), idempotencyKey: header('idempotency-key') }

@@ -3,14 +3,13 @@ import { randomUUID } from 'node:crypto'
 import { after } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { eventually } from '../support/eventually.ts'
+import { eventually, PATIENCE_MS } from '../support/eventually.ts'
 
 /** For a test's `skip`: why there is no terminal, or false. */
 export const noTerminal: string | false =
   spawnSync('tmux', ['-V']).status === 0 ? false : 'a terminal is tmux, which is not installed here'
 
 const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
-const WAIT_MS = 20_000
 
 export interface Terminal {
   /** Presses keys by their names in tmux, `Enter`, `Down`, `C-c`; types any other text. */
@@ -61,7 +60,7 @@ const startTerminal = async (
 
   const screen = ({ codes } = { codes: false }) => run('capture-pane', '-p', ...(codes ? ['-e'] : []))
   const output = () => run('capture-pane', '-p', '-J', '-S', '-')
-  const until = (what: string, look: () => Promise<string>, isSo: (text: string) => boolean, timeoutMs = WAIT_MS) =>
+  const until = (what: string, look: () => Promise<string>, isSo: (text: string) => boolean, timeoutMs = PATIENCE_MS) =>
     eventually(what, look, isSo, { timeoutMs, everyMs: 20 })
   const has = (shown: string | RegExp) => (text: string) =>
     typeof shown === 'string' ? text.includes(shown) : shown.test(text)

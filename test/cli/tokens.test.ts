@@ -34,9 +34,11 @@ const created: Answer = { data: { created: { accessToken: token, apiKey: 'tk_new
 const create = ['tokens', 'create', '--name', 'ci', '--permissions', 'read,webhooks']
 
 test('a created access token is printed with its secret, once', async () => {
-  const { code, stdout, stderr } = await run([...create, '--organisation', 'o1', '--expires', '2027-01-01'], created)
+  const found = { data: { rows: [{ id: 'o1', name: 'Acme' }] } }
+  const line = [...create, '--organisation', 'Acme', '--expires', '2027-01-01']
+  const { code, stdout, stderr } = await run(line, found, created)
   assert.equal(code, 0)
-  assert.deepEqual(server.received[0]!.variables, {
+  assert.deepEqual(server.received[1]!.variables, {
     name: 'ci',
     permissions: ['read', 'webhooks'],
     organisationIds: ['o1'],
@@ -144,10 +146,20 @@ test('revoking is refused where nobody can be asked, says if it is the one in us
   assert.equal(refused.code, 2)
   assert.match(refused.stderr, /Revoke access token ci .*It is the one that this command uses.*--yes/s)
   const revoked = { data: { accessToken: { id: token.id, name: 'ci', revokedAt: '2026-11-21T00:40:01.123+00:00' } } }
-  const done = await run(['tokens', 'revoke', 'tk_new', '--yes'], { data: { accessTokens: [token] } }, revoked)
+  const named = { data: { rows: [token] } }
+  const shown = { data: { accessTokens: [token] } }
+  const done = await run(['tokens', 'revoke', 'tk_new', '--yes'], named, shown, revoked)
   assert.equal(done.code, 0)
-  assert.deepEqual(server.received[0]!.variables.query, { selector: { apiKey: 'tk_new' } })
-  assert.deepEqual(server.received[1]!.variables, { id: token.id })
+  const selector = { $or: [{ name: 'tk_new' }, { apiKey: 'tk_new' }] }
+  assert.deepEqual(server.received[0]!.variables.query, { selector, limit: 5 })
+  assert.deepEqual(server.received[2]!.variables, { id: token.id })
+})
+
+test('of two access tokens of one name, the one that is not revoked is meant', async () => {
+  const next = { ...token, id: '01930000-0000-7000-8000-000000000002' }
+  const rows = [{ ...token, revokedAt: token.createdAt }, next]
+  const { stdout } = await run(['tokens', 'revoke', 'ci', '--dry-run'], { data: { rows } })
+  assert.deepEqual(JSON.parse(stdout).body.variables, { id: next.id })
 })
 
 test('an access token that is not there is exit code 3', async () => {

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { after, test } from 'node:test'
 import { startReceiver } from '../support/receiver.ts'
 import { startSandbox } from './sandbox-server.ts'
@@ -55,6 +56,35 @@ test('a name that several have is told with the ids that it may mean', async () 
   assert.equal(code, 2)
   for (const { id } of [first, second]) assert.ok(stderr.includes(id))
   assert.equal((await run('webhooks', 'show', 'Nobody')).code, 3)
+})
+
+test('a webhook is made under an id of one’s own, and again without making another', async () => {
+  const id = randomUUID()
+  const other = `${receiver.url}/own-id`
+  const again = (...args: string[]) => run('webhooks', 'upsert', other, '--id', id, ...args)
+  const first = await again('--events', 'token_expired')
+  assert.match(first.stderr, /answered its ping with 200 and is registered/)
+  assert.equal(JSON.parse(first.stdout).id, id)
+  const second = await again('--name', 'Own')
+  assert.match(second.stderr, /There was a webhook with this id/)
+  assert.doesNotMatch(second.stderr, /warning/)
+  const { name, events } = JSON.parse(second.stdout)
+  assert.deepEqual({ name, events }, { name: 'Own', events: ['token_expired'] })
+  const byName = await run('webhooks', 'create', other, '--id', 'Own', '--label', 'team=books')
+  assert.equal(JSON.parse(byName.stdout).id, id)
+  const all = ['webhooks', 'list', '--selector', JSON.stringify({ url: other }), '--output', 'id']
+  assert.equal(await done(...all), `${id}\n`)
+})
+
+test('a second webhook of a URL is made with a warning that names the first', async () => {
+  const url = `${receiver.url}/twice`
+  const first = await run('webhooks', 'create', url)
+  assert.doesNotMatch(first.stderr, /already/)
+  const { id } = JSON.parse(first.stdout)
+  const second = await run('webhooks', 'create', url)
+  assert.equal(second.code, 0, second.stderr)
+  assert.notEqual(JSON.parse(second.stdout).id, id)
+  assert.match(second.stderr, new RegExp(`This URL had a webhook already: ${id}`))
 })
 
 test('a webhook is deleted once it is disabled, and the way there is told', async () => {

@@ -8,9 +8,19 @@ import type { Viewer } from '../../resources/viewer.ts'
 import { perform, progressOf } from './actions.ts'
 import { lookAtDeliveries, lookAtWebhooks, olderDeliveries } from './feed.ts'
 import { type Effect, paste, press, type Sizes } from './keys.ts'
+import { lookAtLastDay } from './last-day.ts'
 import { afterLook, afterOlder } from './looks.ts'
 import { type Link, Poll, Restraint } from './poll.ts'
-import { type Action, type Filters, initialState, type Notice, type State, selectorOf, wantedOf } from './state.ts'
+import {
+  type Action,
+  type Filters,
+  initialState,
+  listedWebhooks,
+  type Notice,
+  type State,
+  selectorOf,
+  wantedOf,
+} from './state.ts'
 
 /** The polling interval while something happens or keys are pressed: 80 requests a minute. */
 const BUSY = { deliveriesMs: 1_000, webhooksMs: 3_000 }
@@ -19,6 +29,8 @@ const QUIET = { deliveriesMs: 3_000, webhooksMs: 15_000 }
 /** The interval while the server reports changes by itself. */
 const TOLD_MS = 15_000
 const QUIET_AFTER_MS = 30_000
+/** The last day of the webhooks is counted so often. */
+const LAST_DAY_MS = 60_000
 /** The screen is drawn every second for countdowns. */
 const TICK_MS = 1_000
 
@@ -46,6 +58,7 @@ export class Dashboard {
   readonly #listeners = new Set<() => void>()
   readonly #deliveries: Poll
   readonly #webhooks: Poll
+  readonly #lastDay: Poll
   #ticking: NodeJS.Timeout | undefined
   #sizes: Sizes = { webhookRows: 1, deliveryRows: 1, detailsRows: 1, detailsLines: 1, wide: false }
   #shown: DeliveryAtAGlance[] = []
@@ -69,13 +82,20 @@ export class Dashboard {
       tell,
     })
     this.#webhooks = new Poll({
-      look: async () => this.#set({ webhooks: await lookAtWebhooks(look) }),
+      look: () => this.#lookAtWebhooks(),
       intervalMs: () => this.#pace.webhooksMs,
       restraint,
       // The other poll reports the failure, because it notices sooner.
       tell: ({ kind }) => {
         if (kind === 'live') this.#set({ webhooksSeenAtMs: Date.now() })
       },
+    })
+    this.#lastDay = new Poll({
+      look: () => this.#lookAtLastDay(),
+      intervalMs: () => LAST_DAY_MS,
+      restraint,
+      // The lines are absent or of a minute ago; the other polls report why.
+      tell: () => {},
     })
   }
 
@@ -98,6 +118,7 @@ export class Dashboard {
     clearTimeout(this.#soon)
     this.#deliveries.stop()
     this.#webhooks.stop()
+    this.#lastDay.stop()
     clearInterval(this.#ticking)
   }
 
@@ -134,11 +155,10 @@ export class Dashboard {
   async #hear(): Promise<void> {
     const { signal } = this.#ending
     while (!signal.aborted) {
-      const heard = await this.#live(signal)
-      if (heard === 'not offered') return
-      this.#isLive = heard !== undefined
-      this.#deliveries.now()
-      if (heard) {
+      try {
+        const heard = await this.#live(signal)
+        this.#isLive = true
+        this.#deliveries.now()
         for await (const _ of heard) {
           // Changes close together cause one poll, and no more polls than without reports.
           this.#soon ??= setTimeout(() => {
@@ -146,6 +166,9 @@ export class Dashboard {
             this.#deliveries.now()
           }, this.#soonMs())
         }
+      } catch (error) {
+        // The polls, which go on, report what is wrong.
+        if (!(error instanceof CliError)) throw error
       }
       this.#isLive = false
       this.#deliveries.now()
@@ -155,6 +178,17 @@ export class Dashboard {
 
   #soonMs(): number {
     return Math.max(0, this.#lookedAtMs + BUSY.deliveriesMs - performance.now())
+  }
+
+  async #lookAtWebhooks(): Promise<void> {
+    const isFirst = this.#state.webhooks === undefined
+    this.#set({ webhooks: await lookAtWebhooks(this.#look) })
+    if (isFirst) this.#lastDay.now()
+  }
+
+  async #lookAtLastDay(): Promise<void> {
+    const ids = listedWebhooks(this.#state).map(({ id }) => id)
+    this.#set({ lastDay: await lookAtLastDay(this.#look, ids, Date.now()) })
   }
 
   async #lookAtDeliveries(): Promise<void> {

@@ -4,7 +4,8 @@ import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
 import { labelsCell, webhookStatusCell } from '../../resources/cells.ts'
 import { describeDelivery, describeState } from '../../resources/timeline.ts'
-import { describeHealth, type Webhook, type WebhookLines } from '../../resources/webhook.ts'
+import { describeHealth, healing, type Webhook, type WebhookLines } from '../../resources/webhook.ts'
+import { HOURS, lineOf } from './last-day.ts'
 import type { Layout } from './layout.ts'
 import { filledUp, rule, wrapLine } from './lines.ts'
 import { type State, selectedDelivery, selectedWebhook } from './state.ts'
@@ -49,7 +50,7 @@ const textOf = (state: State, colours: Colours): string => {
   if (state.detailsOf === 'webhooks') {
     const webhook = selectedWebhook(state)
     return webhook
-      ? describeWebhook(webhook, state.nowMs, colours)
+      ? describeWebhook(webhook, state, colours)
       : 'Select a webhook with ↓ to see what it is sent, and the health of each.'
   }
   if (state.deliveryId === undefined)
@@ -59,7 +60,7 @@ const textOf = (state: State, colours: Colours): string => {
   return describeDelivery(state.timeline, state.nowMs, colours)
 }
 
-const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): string => {
+const describeWebhook = (webhook: Webhook, { nowMs, lastDay }: State, colours: Colours): string => {
   const zone = zoneAt(nowMs)
   const time = (iso: string): string => {
     const ms = parseIso(iso)
@@ -83,10 +84,20 @@ const describeWebhook = (webhook: Webhook, nowMs: number, colours: Colours): str
     ],
     projectIds: ['Projects', listed(webhook.projectIds, limited ? 'none' : 'all that its access token sees')],
     ordering: webhook.ordering === 'none' ? undefined : ['Ordering', `by ${cellText(webhook.ordering)}`],
+    transport: webhook.transport === 'pull' ? ['Transport', 'pull'] : undefined,
+    recovery: webhook.recovery === 'automatic' ? ['Recovery', healing(webhook)] : undefined,
+    missedSince: undefined,
+    nextPingAt: undefined,
+    recoveredAt: undefined,
+    signing: webhook.signing === 'token' ? undefined : ['Signing', 'token and Standard Webhooks'],
+    headers: webhook.headers.length > 0 ? ['Headers', cellText(webhook.headers.join(', '))] : undefined,
+    secret: undefined,
     createdAt: ['Created', time(webhook.createdAt)],
     updatedAt: ['Changed', time(webhook.updatedAt)],
     deletedAt: undefined,
   }
   const told = Object.values(lines).filter(line => line !== undefined)
-  return describeFields([...told, ['Times', `${zoneName(zone)}, as on this machine`]], colours)
+  const day = lineOf(lastDay.get(webhook.id), HOURS)
+  const byHour: [string, string][] = day === '' ? [] : [['By hour', day]]
+  return describeFields([...told, ...byHour, ['Times', `${zoneName(zone)}, as on this machine`]], colours)
 }

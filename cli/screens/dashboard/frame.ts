@@ -78,7 +78,7 @@ const askedFor = ({ mode, notice }: State, colours: Colours): string[] => {
         `${colours.bold('Send again')} to ${shownWebhook(mode.webhook)} what it has not acknowledged since: ` +
           `${cellTyped(mode.text)}█`,
         mode.fault === ''
-          ? '  so long ago as 90s, 15m, 2h, 7d, or a date or time; enter goes on, esc leaves'
+          ? '  so long ago as 15m, 1h30m, 7d, or 10:00, yesterday, a date; enter goes on, esc leaves'
           : colours.red(`  ${mode.fault}`),
       ]
     case 'confirm':

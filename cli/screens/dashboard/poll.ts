@@ -129,11 +129,12 @@ export class Poll {
       return Math.min(LONGEST_REST_MS, 1000 * 2 ** (this.#failures - 1))
     }
     this.#say({ kind: 'refused', message: hint ? `${message} ${hint}` : message })
-    return LONGEST_REST_MS
+    return Math.max(LONGEST_REST_MS, this.#intervalMs())
   }
 
   #everyMs(): number {
-    return Math.min(LONGEST_REST_MS, this.#intervalMs() * this.#restraint.slowdown)
+    const intervalMs = this.#intervalMs()
+    return Math.max(intervalMs, Math.min(LONGEST_REST_MS, intervalMs * this.#restraint.slowdown))
   }
 
   #say(link: Link): void {

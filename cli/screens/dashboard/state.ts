@@ -1,3 +1,4 @@
+import { isId } from '../../../shared/ids.ts'
 import { type DeliveryStatus, eventTypes } from '../../../shared/vocabulary.ts'
 import { wordsOf } from '../../output/words.ts'
 import { allOf } from '../../resources/mango-query.ts'
@@ -5,6 +6,7 @@ import { atAGlance, type Delivery, type DeliveryAtAGlance, outcomes } from '../.
 import type { Viewer } from '../../resources/viewer.ts'
 import type { Webhook } from '../../resources/webhook.ts'
 import type { Wanted } from './feed.ts'
+import type { LastDay } from './last-day.ts'
 import type { Link } from './poll.ts'
 
 export type Pane = 'webhooks' | 'deliveries' | 'details'
@@ -39,6 +41,7 @@ export interface State {
   viewer: Viewer
   /** Undefined until they are loaded. */
   webhooks: Webhook[] | undefined
+  lastDay: LastDay
   /** The list, newest first; undefined until it is loaded. */
   deliveries: DeliveryAtAGlance[] | undefined
   /** The number of newer deliveries since the list is held. */
@@ -88,6 +91,7 @@ export interface Filters {
 export const initialState = (viewer: Viewer, filters: Filters, nowMs: number): State => ({
   viewer,
   webhooks: undefined,
+  lastDay: new Map(),
   deliveries: undefined,
   newer: 0,
   newerAtLeast: false,
@@ -170,7 +174,6 @@ export const notPermitted = ({ viewer }: State, kind: ActionKind): string | unde
     : `This access token may read but not ${kind}: it lacks the permission “webhooks”. ` +
       'An admin can create one that has it: tidings tokens create --permissions read,webhooks'
 
-const WHOLE_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const PART_OF_ID = /^[0-9a-f]{8}[0-9a-f-]{0,27}$/
 
 /**
@@ -194,7 +197,7 @@ export const filterOf = ({ webhookId, statuses = [], eventType }: Filters): Reco
 /** Empty without a search; undefined if nothing can match. */
 const searchOf = (state: State): Record<string, unknown> | undefined => {
   const text = state.search.deliveries.trim().toLowerCase()
-  if (WHOLE_ID.test(text)) {
+  if (isId(text)) {
     return state.webhooks?.some(({ id }) => id === text)
       ? { webhookId: text }
       : { $or: [{ id: text }, { eventId: text }] }

@@ -5,6 +5,7 @@ import { relativeIso, timeOfDay } from '../../output/time.ts'
 import { calledWebhook, onlyFails, statusColour } from '../../resources/cells.ts'
 import type { Webhook } from '../../resources/webhook.ts'
 import { MOST_WEBHOOKS } from './feed.ts'
+import { HOURS, lineOf } from './last-day.ts'
 import { firstShown, type Layout } from './layout.ts'
 import { type Cell, filledUp, rowOf, rule, selectable, withoutScheme, wrapLine } from './lines.ts'
 import { listedWebhooks, type State } from './state.ts'
@@ -27,7 +28,7 @@ export const webhooksPane = (state: State, { listsWidth: width, webhookRows: hei
   for (const [index, id] of ids.slice(first, first + height).entries()) {
     const webhook = listed.find(each => each.id === id)
     const draw = (palette: Colours) =>
-      rowOf(cellsOf(webhook ? valuesOf(webhook, state.nowMs, palette) : totals(listed), width))
+      rowOf(cellsOf(webhook ? valuesOf(webhook, state, palette) : totals(listed), width))
     lines.push(selectable(draw, { selected: first + index === selected, focused, colours }))
   }
   return filledUp(lines, height + 2)
@@ -55,6 +56,8 @@ interface WebhookCells {
   failed: Value
   pending: Value
   last: string
+  /** The last day as a line of this width. */
+  day: (width: number) => string
 }
 type Value = { text: string; colour?: (text: string) => string }
 
@@ -72,7 +75,11 @@ const cellsOf = (values: WebhookCells, width: number): Cell[] => {
           { ...values.dropped, width: 7, align: 'right' },
         ]
   const rest: Cell[] = [...counts, { ...values.pending, width: 7, align: 'right' }]
-  if (width >= 100) rest.push({ text: values.last, width: 13, align: 'right' })
+  if (width >= 92) {
+    const columns = width < 128 ? HOURS / 2 : HOURS
+    rest.push({ text: values.day(columns), width: columns })
+  }
+  if (width >= 108) rest.push({ text: values.last, width: 13, align: 'right' })
   const taken = rest.reduce((sum, cell) => sum + cell.width + 2, 2 + 8 + 2)
   return [
     { ...values.status, width: 8 },
@@ -90,9 +97,10 @@ const HEADS: WebhookCells = {
   failed: { text: 'FAILED' },
   pending: { text: 'PENDING' },
   last: 'LAST DELIVERY',
+  day: () => 'LAST DAY',
 }
 
-const valuesOf = (webhook: Webhook, nowMs: number, colours: Colours): WebhookCells => {
+const valuesOf = (webhook: Webhook, { nowMs, lastDay }: State, colours: Colours): WebhookCells => {
   const { status, health, lastDeliveryAt } = webhook
   const { delivered = 0, rejected = 0, dropped = 0, pending = 0 } = health
   const bad = (number: number): Value =>
@@ -113,6 +121,7 @@ const valuesOf = (webhook: Webhook, nowMs: number, colours: Colours): WebhookCel
     failed: bad(rejected + dropped),
     pending: pending > 0 ? { text: short(pending), colour: colours.yellow } : { text: short(pending) },
     last: cellText(relativeIso(lastDeliveryAt, nowMs)),
+    day: width => lineOf(lastDay.get(webhook.id), width),
   }
 }
 
@@ -131,6 +140,7 @@ const totals = (webhooks: Webhook[]): WebhookCells => {
     failed: sum('rejected', 'dropped'),
     pending: sum('pending'),
     last: '',
+    day: () => '',
   }
 }
 

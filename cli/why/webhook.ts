@@ -1,0 +1,283 @@
+import type { DeliveryStatus, WebhookStatus } from '../../shared/vocabulary.ts'
+import type { Session } from '../connection/session.ts'
+import { CliError, exitCodes } from '../errors.ts'
+import { type Colours, cellText } from '../output/output.ts'
+import { count } from '../output/time.ts'
+import { calledWebhook } from '../resources/cells.ts'
+import type { Attempt } from '../resources/timeline.ts'
+import { conditionsOf, type Window } from '../window.ts'
+import { type Healing, healingReasons } from './healing.ts'
+import type { Reason } from './words.ts'
+import { reasonLines, verdictLine } from './words.ts'
+
+export type WebhookVerdict =
+  | 'healthy'
+  | 'idle'
+  | 'failing'
+  | 'refusing'
+  | 'throttled'
+  | 'waiting'
+  | 'inactive'
+  | 'disabled'
+  | 'deleted'
+
+export interface WebhookWhy {
+  webhookId: string
+  name: string | null
+  url: string | null
+  verdict: WebhookVerdict
+  reasons: Reason[]
+  counts: Partial<Record<DeliveryStatus, number>>
+  /** When the next attempt follows. */
+  nextAttemptAt: string | null
+  next: string | null
+}
+
+type Last = Pick<Attempt, 'startedAt' | 'statusCode' | 'failure' | 'failureDetail' | 'retryAfter'>
+
+interface Seen {
+  id: string
+  status: DeliveryStatus
+  createdAt: string
+  nextAttemptAt: string | null
+  attempts: Last[]
+}
+
+interface Facts {
+  webhooks: (Healing & {
+    id: string
+    name: string | null
+    url: string | null
+    status: WebhookStatus
+    statusReason: string | null
+    updatedAt: string
+    transport: string
+  })[]
+  counts: { key: { status: DeliveryStatus }; count: number }[]
+  tried: Seen[]
+  soonest: Seen[]
+  missed: Seen[]
+}
+
+/** The newest attempted deliveries, among which a run of equal failures is looked for. */
+const LOOKED_AT = 200
+
+const NOT_ACKNOWLEDGED: DeliveryStatus[] = ['dropped', 'rejected', 'cancelled']
+
+const FACTS = `query ($webhook: MangoQuery, $all: MangoSelector, $tried: MangoQuery, $soonest: MangoQuery,
+    $missed: MangoQuery) {
+  webhooks(query: $webhook) { id name url status statusReason updatedAt transport recovery missedSince
+    recoveredAt }
+  counts(resource: deliveries, selector: $all, by: ["status"]) { key count }
+  tried: deliveries(query: $tried) { ...seen }
+  soonest: deliveries(query: $soonest) { ...seen }
+  missed: deliveries(query: $missed) { ...seen }
+}
+fragment seen on Delivery { id status createdAt nextAttemptAt
+  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { startedAt statusCode failure failureDetail retryAfter } }`
+
+/** How a webhook is, since when, and what to do. */
+export const whyWebhook = async (session: Session, webhookId: string, span: Window): Promise<WebhookWhy> => {
+  const within = [{ webhookId }, ...conditionsOf(span, 'createdAt')]
+  const ofStatus = (statuses: DeliveryStatus[]) => ({ $and: [...within, { status: { $in: statuses } }] })
+  const facts = await session.graphql<Facts>(FACTS, {
+    webhook: { selector: { id: webhookId } },
+    all: { $and: within },
+    tried: {
+      selector: { $and: [...within, { attemptCount: { $gt: 0 } }] },
+      sort: [{ createdAt: 'desc' }],
+      limit: LOOKED_AT,
+    },
+    soonest: { selector: ofStatus(['pending']), sort: [{ nextAttemptAt: 'asc' }], limit: 1 },
+    missed: { selector: ofStatus(NOT_ACKNOWLEDGED), sort: [{ createdAt: 'asc' }], limit: 1 },
+  })
+  const [webhook] = facts.webhooks
+  if (!webhook) {
+    throw new CliError(
+      exitCodes.notFound,
+      'NOT_FOUND',
+      `No webhook ${cellText(webhookId)} is visible to this access token; a deleted one is in no list.`,
+      'List the visible ones with: tidings webhooks list',
+    )
+  }
+  const counts = countsOf(facts)
+  const nextAttemptAt = facts.soonest[0]?.nextAttemptAt ?? null
+  return {
+    webhookId,
+    name: webhook.name,
+    url: webhook.url,
+    ...verdictOf(webhook, facts, await lostOf(session, webhook, { facts, within })),
+    counts,
+    nextAttemptAt,
+  }
+}
+
+type Counts = Partial<Record<DeliveryStatus, number>>
+
+const countsOf = ({ counts }: Pick<Facts, 'counts'>): Counts =>
+  Object.fromEntries(counts.map(({ key, count }) => [key.status, count]))
+
+type Verdict = Pick<WebhookWhy, 'verdict' | 'reasons' | 'next'>
+
+const verdictOf = (webhook: Facts['webhooks'][number], facts: Facts, { reasons: lost, mend }: Lost): Verdict => {
+  const { id, status, statusReason, updatedAt, transport } = webhook
+  const { tried, soonest } = facts
+  const run = runOf(tried)
+  const pending = countsOf(facts).pending ?? 0
+  const waiting = waitingOf(pending, soonest[0], transport)
+  if (status !== 'active') {
+    const message =
+      status === 'inactive'
+        ? `It is inactive: ${statusReason ?? 'its endpoint answered 429 without a time'}.`
+        : 'It is disabled: somebody has set that.'
+    const cause = {
+      code: `webhook_${status}`,
+      message: `${message} Nothing is sent to it, and events are kept.`,
+      at: updatedAt,
+    }
+    return { verdict: status, reasons: [cause, ...run.reasons, ...lost], next: `tidings webhooks enable ${id}` }
+  }
+  if (run.kind === 'throttled') {
+    return { verdict: 'throttled', reasons: [...run.reasons, ...waiting, ...lost], next: null }
+  }
+  if (run.kind === 'failing') {
+    // What waits is sent by itself; what was dropped is not, unless the webhook heals itself.
+    const next = mend ?? `tidings webhooks ping ${id}`
+    return { verdict: 'failing', reasons: [...run.reasons, ...waiting, ...lost], next }
+  }
+  if (run.kind === 'refusing')
+    return { verdict: 'refusing', reasons: [...run.reasons, ...waiting, ...lost], next: mend }
+  if (mend !== null) return { verdict: 'healthy', reasons: [...run.reasons, ...lost, ...waiting], next: mend }
+  if (transport === 'pull' && pending > 0)
+    return { verdict: 'waiting', reasons: waiting, next: `tidings deliveries take ${id}` }
+  if (tried.length === 0) {
+    const message = pending > 0 ? 'Nothing has been tried yet.' : 'Nothing was queued for it in this time.'
+    return {
+      verdict: 'idle',
+      reasons: [{ code: 'nothing_sent', message, at: null }, ...waiting],
+      next: `tidings webhooks ping ${id}`,
+    }
+  }
+  return { verdict: 'healthy', reasons: [...run.reasons, ...lost, ...waiting], next: null }
+}
+
+type Run = { kind: 'healthy' | 'failing' | 'refusing' | 'throttled' | 'none'; reasons: Reason[] }
+
+/** The newest attempts with the same kind of answer: what it is, since when, and how it was before. */
+const runOf = (tried: Seen[]): Run => {
+  const newest = tried
+    .flatMap(({ attempts: [last] }) => (last ? [last] : []))
+    .toSorted((a, b) => (a.startedAt < b.startedAt ? 1 : -1))
+  const [first] = newest
+  if (first === undefined) return { kind: 'none', reasons: [] }
+  const kind = kindOf(first)
+  const end = newest.findIndex(each => kindOf(each) !== kind)
+  const run = end === -1 ? newest : newest.slice(0, end)
+  const before = end === -1 ? undefined : newest[end]
+  const since = run.at(-1)!.startedAt
+  if (kind === 'healthy') {
+    return { kind, reasons: [{ code: 'answers', message: `It answers ${first.statusCode}.`, at: first.startedAt }] }
+  }
+  const alike = run.filter(each => answer(each) === answer(first)).length
+  const detail = first.failureDetail ? ` (${cellText(first.failureDetail)})` : ''
+  const told = `It ${answer(first)}${detail}, ${alike} of the last ${count(run.length, 'delivery', 'deliveries')}.`
+  const was =
+    before === undefined
+      ? `None of the ${run.length === LOOKED_AT ? 'last ' : ''}${run.length} was acknowledged.`
+      : kindOf(before) === 'healthy'
+        ? 'Before, it was healthy.'
+        : `Before, it ${answer(before)}.`
+  const codes = { failing: 'failing', refusing: 'refused', throttled: 'throttled' } as const
+  return {
+    kind,
+    reasons: [
+      { code: codes[kind], message: told, at: since },
+      { code: 'before', message: was, at: before?.startedAt ?? null },
+    ],
+  }
+}
+
+const kindOf = ({ statusCode }: Last): 'healthy' | 'failing' | 'refusing' | 'throttled' => {
+  if (statusCode === null || statusCode >= 500 || (statusCode >= 300 && statusCode < 400)) return 'failing'
+  if (statusCode === 429) return 'throttled'
+  return statusCode < 300 ? 'healthy' : 'refusing'
+}
+
+const answer = ({ statusCode, failure }: Last): string =>
+  statusCode === null ? `gives no answer: ${cellText(failure).replaceAll('_', ' ')}` : `answers ${statusCode}`
+
+const waitingOf = (pending: number, soonest: Seen | undefined, transport: string): Reason[] => {
+  if (pending === 0) return []
+  const many = count(pending, 'delivery waits', 'deliveries wait')
+  const message =
+    transport === 'pull'
+      ? `${many} for a client to take them.`
+      : `${many} and ${pending === 1 ? 'is' : 'are'} not lost; the next attempt:`
+  return [{ code: 'waits', message, at: transport === 'pull' ? null : (soonest?.nextAttemptAt ?? null) }]
+}
+
+/** What was not acknowledged, what becomes of it, and the command that mends it. */
+type Lost = { reasons: Reason[]; mend: string | null }
+
+const LOST = `query ($all: MangoSelector, $missed: MangoQuery) {
+  counts(resource: deliveries, selector: $all, by: ["status"]) { key count }
+  missed: deliveries(query: $missed) { createdAt }
+}`
+
+const lostOf = async (
+  session: Session,
+  webhook: Facts['webhooks'][number],
+  { facts, within }: { facts: Facts; within: object[] },
+): Promise<Lost> => {
+  const healing = await healingReasons(session, webhook)
+  const { recoveredAt } = webhook
+  // What was missed before is queued again.
+  const since = recoveredAt === null ? undefined : [...within, { createdAt: { $gt: recoveredAt } }]
+  const { counts, missed } = since
+    ? await session.graphql<Pick<Facts, 'counts' | 'missed'>>(LOST, {
+        all: { $and: since },
+        missed: {
+          selector: { $and: [...since, { status: { $in: NOT_ACKNOWLEDGED } }] },
+          sort: [{ createdAt: 'asc' }],
+          limit: 1,
+        },
+      })
+    : facts
+  const numbers = countsOf({ counts })
+  const of = NOT_ACKNOWLEDGED.flatMap(status => (numbers[status] ? [`${numbers[status]} ${status}`] : []))
+  const [oldest] = missed
+  if (oldest === undefined) return { reasons: healing, mend: null }
+  const heals = healing.some(({ code }) => code === 'heals')
+  const message = `${heals ? 'Not acknowledged' : 'Not sent again by themselves'}: ${of.join(', ')}, since:`
+  return {
+    reasons: [{ code: 'not_acknowledged', message, at: oldest.createdAt }, ...healing],
+    mend: heals
+      ? `tidings webhooks ping ${webhook.id}`
+      : `tidings webhooks recover ${webhook.id} --since ${oldest.createdAt.replace('+00:00', 'Z')}`,
+  }
+}
+
+const VERDICTS: Record<WebhookVerdict, [text: string, colour: 'green' | 'yellow' | 'red' | 'dim']> = {
+  healthy: ['works', 'green'],
+  idle: ['has nothing to do', 'dim'],
+  failing: ['fails', 'red'],
+  refusing: ['refuses what is sent', 'red'],
+  throttled: ['has asked to wait', 'yellow'],
+  waiting: ['waits for a client', 'yellow'],
+  inactive: ['is inactive', 'red'],
+  disabled: ['is disabled', 'red'],
+  deleted: ['is deleted', 'red'],
+}
+
+export const describeWebhookWhy = (why: WebhookWhy, nowMs: number, colours: Colours): string => {
+  const [text, colour] = VERDICTS[why.verdict]
+  const called = calledWebhook({ name: why.name, url: why.url ?? '' }, why.webhookId)
+  const evidence = [`Evidence: tidings deliveries list --webhook ${cellText(why.webhookId)}`]
+  return verdictLine(
+    `${called} ${colours[colour](text)}.`,
+    reasonLines(why.reasons, nowMs, colours),
+    evidence,
+    why.next,
+    colours,
+  )
+}
