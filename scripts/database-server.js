@@ -16,6 +16,15 @@ export const ADVICE = `Tests run on SQLite and on a server of the MySQL family. 
     TIDINGS_TEST_DATABASE_URLS=mysql://root@127.0.0.1:3306 npm test
   - go without, on SQLite alone: TIDINGS_TEST_ENGINES=sqlite npm test`
 
+/** No server is on this machine, and none could be installed. */
+export class NoServerError extends Error {
+  /** @param {string} reason */
+  constructor(reason) {
+    super(`${reason}\n${ADVICE}`)
+    this.reason = reason
+  }
+}
+
 /** The path of a `mariadbd` or `mysqld` on this machine, if it has one. */
 export const findServer = () => {
   const folders = [...(process.env.PATH ?? '').split(path.delimiter), ...ELSEWHERE]
@@ -39,7 +48,7 @@ export const findServer = () => {
  */
 export const installServer = async stopping => {
   if (process.getuid?.() !== 0 || spawnSync('apt-get', ['--version']).status !== 0) {
-    throw new Error(`No mariadbd or mysqld was found on this machine. ${ADVICE}`)
+    throw new NoServerError('No mariadbd or mysqld was found on this machine.')
   }
   console.error(`tidings: No database server was found; installing ${APT_PACKAGE} …`)
   const updating = await aptGet(['update', '-qq'], stopping)
@@ -47,7 +56,7 @@ export const installServer = async stopping => {
   const program = findServer()
   if (program) return program
   const complaint = (installing || updating).trim().split('\n').slice(-10).join('\n  ')
-  throw new Error(`apt-get could not install ${APT_PACKAGE}:\n  ${complaint}\n${ADVICE}`)
+  throw new NoServerError(`apt-get could not install ${APT_PACKAGE}:\n  ${complaint}`)
 }
 
 /**

@@ -1,17 +1,25 @@
-import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
-import { globSync, mkdtempSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { aftercare } from './aftercare.js'
 import { buildPages } from './build-pages.js'
+import { ADVICE, NoServerError } from './database-server.js'
+import { testsOfChange } from './suite/changed.js'
+import { readOptions, testFiles } from './suite/options.js'
+import { createReport, summary } from './suite/report.js'
+import { cpuOfEnded, runFile } from './suite/run-file.js'
+import { readTimes, runEach } from './suite/schedule.js'
 import { startThrowAwayDatabase } from './throw-away-database.js'
 
-const TEST_TIMEOUT_MS = 180_000
+/** Of one file, on a machine that has others to serve too. */
+const FILE_TIMEOUT_MS = 300_000
+const FILE_AT_FULL_SIZE_TIMEOUT_MS = 1_200_000
 
+const startedAt = performance.now()
 const root = fileURLToPath(new URL('..', import.meta.url))
+const timesFile = path.join(root, 'test', 'times.json')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-test-'))
 const care = aftercare(folder)
 /** Marks the databases of this run, so that those of a killed test can be found. */
@@ -20,22 +28,40 @@ const stopping = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => stopping.abort(signal))
 
 const main = async () => {
+  const options = readOptions(process.argv.slice(2), root)
+  const { files, note: ofChange } = await wantedFiles(options)
   const { urls, isSqliteOnly } = wantedDatabases()
   await buildPages()
-  const server =
-    isSqliteOnly || urls.length > 0 ? undefined : await startThrowAwayDatabase(undefined, { stopping: stopping.signal })
+  const { server, note } = isSqliteOnly || urls.length > 0 ? {} : await ownServer()
+  let ran
   try {
-    setEnvironment(server ? [server.url] : urls)
+    await prepare(server ? [server.url] : urls, options.isAll)
     const { dropLeftovers, engines } = await import('../test/support/databases.ts')
     console.error(
       `tidings: Testing on ${engines.join(', ')}${isSqliteOnly ? ' only, as TIDINGS_TEST_ENGINES says' : ''}.`,
     )
-    const code = await runTests()
+    ran = await runTests(files, options)
     if (!server) await dropLeftovers()
-    return code
   } finally {
     await server?.stop()
   }
+  if (stopping.signal.aborted) return exitCodeOf(stopping.signal.reason)
+  const wallS = (performance.now() - startedAt) / 1000
+  const notes = [ofChange, note].filter(each => each !== undefined)
+  console.log(summary(ran.results, { ...ran, notes, wallS, cpuS: cpuOfEnded() }))
+  return ran.results.some(({ failures }) => failures.length > 0) ? 1 : 0
+}
+
+/**
+ * @param {import('./suite/options.js').Options} options
+ * @returns {Promise<{ files: string[], note?: string }>}
+ */
+const wantedFiles = async ({ files: named, changedSince }) => {
+  if (changedSince === undefined) return { files: named.length > 0 ? named : testFiles(root) }
+  const { changed, files, left } = await testsOfChange(root, changedSince, testFiles(root), readTimes(timesFile))
+  console.error(`tidings: ${changed.length} files have changed since ${changedSince}.`)
+  if (left === 0) return { files }
+  return { files, note: `${left} more test files import over more steps what has changed: \`npm test\` runs all.` }
 }
 
 const wantedDatabases = () => {
@@ -49,49 +75,80 @@ const wantedDatabases = () => {
   return { isSqliteOnly: engines === 'sqlite', urls: engines === 'sqlite' ? [] : urls.filter(Boolean) }
 }
 
+/** A server for this run. Where none is to be had, SQLite alone is tested, and the end of the run says so. */
+const ownServer = async () => {
+  try {
+    return { server: await startThrowAwayDatabase(undefined, { stopping: stopping.signal }) }
+  } catch (error) {
+    if (!(error instanceof NoServerError) || /^(1|true)$/.test(process.env.CI ?? '')) throw error
+    console.error(`tidings: ${error.reason}`)
+    return { note: `Tested on SQLite alone: ${error.reason} ${ADVICE}` }
+  }
+}
+
 /**
- * Hides the settings and profiles of the person who runs the tests, and gives the tests a temporary folder that is
- * removed at the end.
+ * Hides the settings and profiles of the person who runs the tests, gives the tests a temporary folder that is removed
+ * at the end, and makes the databases that theirs are copies of.
  *
  * @param {string[]} databaseUrls
+ * @param {boolean} isAll
  */
-const setEnvironment = databaseUrls => {
+const prepare = async (databaseUrls, isAll) => {
   for (const name of Object.keys(process.env))
     if (/^TIDINGS_(?!WALKS$)|^NODE_ENV$|_proxy$/i.test(name)) delete process.env[name]
+  const templates = path.join(folder, 'templates.json')
+  // Where a process looks that is started without this environment.
+  const compiled = path.join(os.tmpdir(), 'node-compile-cache')
+  symlinkSync(compiled, path.join(folder, 'node-compile-cache'))
   Object.assign(process.env, {
     TIDINGS_TEST_DATABASE_URLS: databaseUrls.join(','),
     TIDINGS_TEST_RUN: run,
-    NODE_COMPILE_CACHE: path.join(os.tmpdir(), 'node-compile-cache'),
+    ...(isAll && { TIDINGS_TEST_ALL: '1' }),
+    NODE_COMPILE_CACHE: compiled,
     XDG_CONFIG_HOME: path.join(folder, 'config'),
     TMPDIR: folder,
   })
+  const { writeTemplates } = await import('../test/support/templates.ts')
+  await writeTemplates(templates)
+  process.env.TIDINGS_TEST_TEMPLATES = templates
 }
 
-const runTests = async () => {
-  if (stopping.signal.aborted) return exitCodeOf(stopping.signal.reason)
-  const args = process.argv.slice(2)
-  const files = args.some(arg => !arg.startsWith('-')) ? [] : globSync('test/**/*.test.ts', { cwd: root }).sort()
-  const concurrency = Math.max(2, os.availableParallelism())
-  // A process group of its own, so that processes left behind by tests end with it.
-  const runner = spawn(
-    process.execPath,
-    [
-      '--disable-warning=ExperimentalWarning',
-      '--test',
-      '--test-reporter=spec',
-      `--test-concurrency=${concurrency}`,
-      `--test-timeout=${TEST_TIMEOUT_MS}`,
-      ...args,
-      ...files.filter(file => !file.startsWith(path.join('test', 'bench'))),
-    ],
-    { cwd: root, stdio: ['ignore', 'inherit', 'inherit'], detached: true },
-  )
-  if (runner.pid) care.include(-runner.pid)
-  const stop = () => runner.kill('SIGTERM')
-  stopping.signal.addEventListener('abort', stop)
-  const [code] = await once(runner, 'exit')
-  stopping.signal.removeEventListener('abort', stop)
-  return stopping.signal.aborted ? exitCodeOf(stopping.signal.reason) : (code ?? 1)
+/**
+ * @param {string[]} files
+ * @param {import('./suite/options.js').Options} options
+ */
+const runTests = async (files, { isAll, slots, timeoutMs: given, forNode, writesTimes }) => {
+  const timeoutMs = given ?? (isAll ? FILE_AT_FULL_SIZE_TIMEOUT_MS : FILE_TIMEOUT_MS)
+  const times = readTimes(timesFile)
+  const isShown = files.length === 1
+  const report = createReport({ files, times, isShown })
+  const own = path.join(folder, 'files')
+  mkdirSync(own)
+  const how = { root, folder: own, options: forNode, timeoutMs, isShown, care }
+  await runEach(files, {
+    times,
+    cores: os.availableParallelism(),
+    ...(slots && { slots }),
+    stopping: stopping.signal,
+    work: async file => {
+      report.begin(file)
+      const result = await runFile(file, { ...how, stopping: stopping.signal })
+      if (!stopping.signal.aborted) report.end(result)
+    },
+  })
+  report.close()
+  if (writesTimes) writeFileSync(timesFile, timesOf({ ...times }, report.results))
+  return { results: report.results, isShown }
+}
+
+/**
+ * @param {import('./suite/schedule.js').Times} times
+ * @param {import('./suite/run-file.js').FileResult[]} results
+ */
+const timesOf = (times, results) => {
+  for (const { file, wallS, cpuS } of results) times[file] = [Number(wallS.toFixed(1)), Number(cpuS.toFixed(1))]
+  const lines = testFiles(root).flatMap(file => (times[file] ? [`  "${file}": [${times[file].join(', ')}]`] : []))
+  return `{\n${lines.join(',\n')}\n}\n`
 }
 
 /** @param {NodeJS.Signals} signal */

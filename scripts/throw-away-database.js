@@ -68,7 +68,13 @@ export const startThrowAwayDatabase = async (given, { stopping, isDurable = fals
       await ended
     }
     await start()
-    return { url, signal, start, stop: care.end }
+    const stop = async () => {
+      const isRunning = server.exitCode === null && server.signalCode === null
+      const ended = isRunning ? once(server, 'exit') : undefined
+      await care.end()
+      await ended
+    }
+    return { url, signal, start, stop }
   } catch (error) {
     await care.end()
     throw error
@@ -142,8 +148,14 @@ const settings = (data, socket, port) => [
   '--loose-mysqlx=OFF',
 ]
 
-/** Commits are written but not forced to disk: tests kill processes of Tidings, never the machine of the database. */
-const RELAXED = ['--skip-log-bin', '--innodb-flush-log-at-trx-commit=2']
+/** Commits are written but not forced to disk: tests kill processes, the server's too, but never its machine. */
+const RELAXED = [
+  '--skip-log-bin',
+  '--innodb-flush-log-at-trx-commit=2',
+  '--innodb-flush-method=nosync',
+  '--innodb-file-per-table=0',
+  '--loose-sync-frm=0',
+]
 const DURABLE = ['--log-bin=binlog', '--server-id=1', '--sync-binlog=1', '--innodb-flush-log-at-trx-commit=1']
 
 const freePort = async () => {

@@ -28,12 +28,17 @@ const round = (value: number): number => Math.round(value * 100) / 100
 /** Deliveries a second by the same client with the same signatures, without a database. */
 const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number> => {
   const clock = { now: () => Date.now() }
-  const keyring = await openKeyring(fixture.database, createSealer([Buffer.from(masterKey, 'base64')]), clock)
+  const sealer = createSealer([Buffer.from(masterKey, 'base64')])
+  const keyring = await openKeyring(fixture.database, sealer, clock)
   const sender = createSender({
     guard: createNetworkGuard({ allow: ['127.0.0.0/8'] }),
     maxConnectionsPerOrigin: 1024,
   })
-  const tools = { clock, keyring, sender, issuerUrl: 'https://tidings.example', retryScheduleMs: RETRY_SCHEDULE_MS }
+  const tools = {
+    ...{ clock, keyring, sealer, sender },
+    issuerUrl: 'https://tidings.example',
+    retryScheduleMs: RETRY_SCHEDULE_MS,
+  }
   const payload = JSON.stringify({ projectReport: { id: randomUUID(), projectId: randomUUID(), quarter: '2026-3' } })
   let left = DELIVERIES
   const startedAt = performance.now()
@@ -44,7 +49,10 @@ const withoutDatabase = async (fixture: Fixture, urls: string[]): Promise<number
         const url = urls[left % urls.length]!
         const eventType = 'project_report_quarterly_overdue'
         const ids = { deliveryId: randomUUID(), eventId: randomUUID(), webhookId: randomUUID() }
-        await sendOnce({ ...ids, url, eventType, eventTime: clock.now(), payload, traceparent: null }, tools)
+        await sendOnce(
+          { ...ids, url, requestSealed: null, eventType, eventTime: clock.now(), payload, traceparent: null },
+          tools,
+        )
       }
     }),
   )

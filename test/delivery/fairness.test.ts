@@ -7,15 +7,18 @@ import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { atFullSize } from '../support/size.ts'
 import { startFixture } from './fixture.ts'
 
 const HEALTHY = 8
+/** More than may hang at once. */
+const MANY = atFullSize(1000, 160)
 const SECOND = 1000
 
 describeEachEngine('events for 10 webhooks, of which one always answers 500 and one never answers', engine => {
   for (const [EVENTS, where] of [
-    [1000, 'all on one origin'],
-    [250, 'each on a port of its own'],
+    [MANY, 'all on one origin'],
+    [atFullSize(250, 150), 'each on a port of its own'],
   ] as const) {
     it(`all reach the other 8 meanwhile: ${EVENTS} events, ${where}`, async () => {
       const fixture = await startFixture(engine, realClock)
@@ -55,7 +58,7 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
           'every event to reach every healthy webhook',
           () => fixture.countWhere({ status: 'delivered' }),
           delivered => delivered === EVENTS * HEALTHY,
-          { timeoutMs: 45 * SECOND, everyMs: 50 },
+          { everyMs: 50 },
         )
         assert.ok(mostHanging > 0 && mostHanging <= 512 / 4, `${mostHanging} hanging at once`)
         assert.equal(await fixture.countWhere({ webhook_id: hangingId!, status: 'pending' }), EVENTS)
@@ -64,12 +67,12 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
           'every event to have been retried once',
           () => fixture.countWhere({ webhook_id: failingId!, attempt_count: 2 }),
           retried => retried === EVENTS,
-          { timeoutMs: 45 * SECOND, everyMs: 50 },
+          { everyMs: 50 },
         )
         const waits = await fixture.waits(failingId!)
         assert.equal(waits.length, EVENTS)
         assert.ok(Math.min(...waits) >= 2 * SECOND, `retried after ${Math.min(...waits)} ms`)
-        assert.ok(Math.max(...waits) < 12 * SECOND, `retried after ${Math.max(...waits)} ms`)
+        assert.ok(Math.max(...waits) < 60 * SECOND, `retried after ${Math.max(...waits)} ms`)
       } finally {
         for (const each of receivers) await each.close()
         await fixture.stop()
@@ -94,10 +97,11 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
         loop.wake()
         await wait(20)
       }
-      await quick.waitFor(all => all.length === 20, 10_000)
+      await quick.waitFor(all => all.length === 20)
       const latencies = quick.requests.map(({ receivedAt, body }) => receivedAt - Date.parse(body.eventTime))
       assert.equal(await fixture.countWhere({ webhook_id: quickId }), 20)
-      assert.ok(Math.max(...latencies) < 2000, `took ${latencies} ms; emitted within ${Date.now() - emittedAt}`)
+      // What is due of the other takes minutes.
+      assert.ok(Math.max(...latencies) < 10_000, `took ${latencies} ms; emitted within ${Date.now() - emittedAt}`)
     } finally {
       await slow.close()
       await quick.close()

@@ -3,23 +3,24 @@ import type { Clock } from '../../server/clock.ts'
 import { type Database, rows } from '../../server/database/connect.ts'
 import { type DeliveryLoop, startDeliveryLoop } from '../../server/delivery/loop.ts'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
+import type { Waits } from '../../server/delivery/pull/waits.ts'
 import type { Settlement } from '../../server/delivery/queue.ts'
-import type { Rider } from '../../server/delivery/rider.ts'
 import { createSender } from '../../server/delivery/send.ts'
 import { type Credentials, createAccessToken } from '../../server/domain/access-tokens.ts'
 import { recordEvent } from '../../server/domain/events.ts'
 import type { AttemptRow, DeliveryRow, WebhookRow } from '../../server/domain/resources.ts'
-import { createSealer } from '../../server/keys/seal.ts'
+import { createSealer, type Sealer } from '../../server/keys/seal.ts'
 import { type Keyring, openKeyring } from '../../server/keys/signing-keys.ts'
 import { createLog, type Log } from '../../server/log.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
-import type { WebhookOrdering } from '../../shared/vocabulary.ts'
+import type { WebhookOrdering, WebhookRecovery, WebhookTransport } from '../../shared/vocabulary.ts'
 import { migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { addProject } from '../support/server.ts'
 import { addWebhook } from '../support/webhooks.ts'
 
 export type Fixture = {
   keyring: Keyring
+  sealer: Sealer
   given: TestDatabase
   database: Database
   /** Starts a delivery loop on the database; `stop` ends it. */
@@ -27,7 +28,7 @@ export type Fixture = {
   /** Makes an access token that may do everything. */
   token(): Promise<Credentials>
   /** Stores an active webhook for all events. */
-  webhook(url: string, given?: { ordering?: WebhookOrdering }): Promise<string>
+  webhook(url: string, given?: PartOfWebhook): Promise<string>
   /** Stores another project of the organisation that events are of. */
   project(): Promise<string>
   /**
@@ -55,6 +56,8 @@ export type Fixture = {
 
 type EmitOptions = { through?: DeliveryLoop; beforeCommit?: () => Promise<void>; projectId?: string }
 
+type PartOfWebhook = { recovery?: WebhookRecovery; ordering?: WebhookOrdering; transport?: WebhookTransport }
+
 type LoopOptions = {
   database?: Database
   concurrency?: number
@@ -62,7 +65,7 @@ type LoopOptions = {
   retryScheduleMs?: readonly number[]
   log?: Log
   onSettled?: (settlement: Settlement) => void
-  rider?: Rider
+  waits?: Waits
 }
 
 const LINES = ['delivery_lines', 'ordered_deliveries']
@@ -92,6 +95,7 @@ export const startFixture = async (
 
   return {
     keyring,
+    sealer,
     given,
     database,
     async startLoop(options = {}) {
@@ -104,6 +108,7 @@ export const startFixture = async (
       const loop = startDeliveryLoop({
         clock,
         keyring,
+        sealer,
         sender,
         issuerUrl: 'https://tidings.example',
         retryScheduleMs,
@@ -111,7 +116,7 @@ export const startFixture = async (
         log: options.log ?? createLog('silent'),
         concurrency,
         claims: true,
-        ...(options.rider && { rider: options.rider }),
+        ...(options.waits && { waits: options.waits }),
         ...(options.onSettled && {
           watch: { attempted: options.onSettled, claimed: () => {}, recorded: () => {} },
         }),

@@ -8,11 +8,11 @@ import { join } from 'node:path'
 import { describe, it, type TestContext } from 'node:test'
 import { createLookup, type Lookup } from '../../server/delivery/names.ts'
 
-const TYPE = { A: 1, AAAA: 28 }
+const TYPE = { A: 1, CNAME: 5, AAAA: 28 }
 const NXDOMAIN = 3
 type Asked = { name: string; type: number }
 
-/** A name server; `answer` returns the addresses of a name, `undefined` for none such, and `never` for no answer. */
+/** A name server; `answer` returns the records of a name, `undefined` for none such, and `never` for no answer. */
 const startNameServer = async (t: TestContext, answer: (asked: Asked) => Buffer[] | undefined | 'never') => {
   const server = createSocket('udp4')
   server.on('message', (query, { port, address }) => {
@@ -31,7 +31,7 @@ const startNameServer = async (t: TestContext, answer: (asked: Asked) => Buffer[
         0xc0,
         12,
         0,
-        data.length === 4 ? TYPE.A : TYPE.AAAA,
+        data.length === 4 ? TYPE.A : data.length === 16 ? TYPE.AAAA : TYPE.CNAME,
         0,
         1,
         0,
@@ -53,6 +53,8 @@ const startNameServer = async (t: TestContext, answer: (asked: Asked) => Buffer[
 
 const V4 = Buffer.from([192, 0, 2, 7])
 const V6 = Buffer.from('20010db8000000000000000000000007', 'hex')
+/** A CNAME record to the name `gone`. */
+const GONE = Buffer.from('\u0004gone\0', 'latin1')
 
 const resolve = (lookup: Lookup, host: string): Promise<string[]> =>
   new Promise((resolve, reject) => {
@@ -67,8 +69,6 @@ const startSystem = () => {
   const system: Lookup = (host, _options, answer) => void asked.push({ host, answer })
   return { asked, system }
 }
-
-const turn = () => new Promise(resolve => setTimeout(resolve, 20))
 
 describe('the name of an endpoint', () => {
   it('is found while the servers of any number of others do not answer', async t => {
@@ -114,29 +114,42 @@ describe('the name of an endpoint', () => {
     )
   })
 
-  it('that name servers do not know is asked of the system, one name at a time, and not again at once', async t => {
-    const server = await startNameServer(t, () => undefined)
+  const searching = (domains: string) => {
+    const resolvConf = join(mkdtempSync(join(tmpdir(), 'tidings-names-')), 'resolv.conf')
+    writeFileSync(resolvConf, `# search old.example\ndomain old.example\nsearch ${domains}\noptions ndots:5\n`)
+    return resolvConf
+  }
+
+  it('is completed by a search domain, whatever other names make their servers wait for', async t => {
+    const server = await startNameServer(t, ({ name, type }) => {
+      if (name.includes('evil')) return 'never'
+      return name === 'hooks.payments.svc.cluster.local' && type === TYPE.A ? [V4] : undefined
+    })
     const { system, asked } = startSystem()
-    const lookup = createLookup({ servers: [server], system })
-    const [first, again, second] = ['a.svc', 'a.svc', 'b.svc'].map(host => resolve(lookup, host))
-    await turn()
-    assert.deepEqual(
-      asked.map(({ host }) => host),
-      ['a.svc'],
-    )
-    asked[0]!.answer(null, [{ address: '10.0.0.1', family: 4 }])
-    assert.deepEqual([await first, await again], [['10.0.0.1'], ['10.0.0.1']])
-    await turn()
-    asked[1]!.answer(Object.assign(new Error('no'), { code: 'ENOTFOUND' }), [])
-    await assert.rejects(second!, { code: 'ENOTFOUND' })
-    await assert.rejects(resolve(lookup, 'b.svc'), { code: 'ENOTFOUND' })
-    assert.equal(asked.length, 2)
+    const resolvConf = searching('default.svc.cluster.local svc.cluster.local. cluster.local')
+    const lookup = createLookup({ servers: [server], system, resolvConf })
+    for (let n = 0; n < 50; n++) lookup(`never${n}.evil.example`, { all: true }, () => {})
+    assert.deepEqual(await resolve(lookup, 'hooks.payments'), ['192.0.2.7'])
+    await assert.rejects(resolve(lookup, 'hooks.unknown'), {
+      code: 'ENOTFOUND',
+      message: /not found.*: hooks\.unknown$/,
+    })
+    await assert.rejects(resolve(lookup, 'hooks.payments.'), { code: 'ENOTFOUND' })
+    assert.deepEqual(asked, [])
+  })
+
+  it('that is there without an address is told as such', async t => {
+    const server = await startNameServer(t, () => [GONE])
+    const { system } = startSystem()
+    const lookup = createLookup({ servers: [server], system, resolvConf: searching('') })
+    await assert.rejects(resolve(lookup, 'alias.example'), { code: 'ENOTFOUND', message: /The name was not found/ })
   })
 
   it('is not asked of the system if a server says nothing of one family, and does not know the other', async t => {
     const server = await startNameServer(t, ({ type }) => (type === TYPE.A ? [] : 'never'))
     const { system, asked } = startSystem()
-    await assert.rejects(resolve(createLookup({ servers: [server], system }), 'half.example'), { code: 'ETIMEOUT' })
+    const lookup = createLookup({ servers: [server], system, patience: { timeout: 300, tries: 1 } })
+    await assert.rejects(resolve(lookup, 'half.example'), { code: 'ETIMEOUT' })
     assert.deepEqual(asked, [])
   })
 })

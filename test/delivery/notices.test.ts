@@ -101,6 +101,7 @@ describeEachEngine('events about webhooks', engine => {
         webhookName: 'Ledger',
         attemptCount: 2,
         reason: 'retries_exhausted',
+        nextPingAt: null,
       },
     })
     const [event] = await rowsOf('delivery_dropped', id)

@@ -511,7 +511,7 @@ describeEachEngine('the delivery loop', engine => {
         for (const loop of loops) loop.wake()
       }, 5)
       await emitted
-      await receiver.waitFor(all => all.length >= 150, 20_000)
+      await receiver.waitFor(all => all.length >= 150)
       clearInterval(pushing)
       for (const loop of loops) await loop.stop()
       assert.deepEqual(overlapping, [])

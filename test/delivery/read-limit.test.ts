@@ -56,7 +56,7 @@ describe('an attempt reads 16 KiB and ends', () => {
       const { url, seen } = await endless(t, head, part)
       const answer = await sender.send({ url, headers: {}, body: '{}' })
       assert.equal(answer.kind === 'response' ? answer.statusCode : answer.reason, expected)
-      assert.ok(answer.durationMs < 5_000, `took ${answer.durationMs} ms`)
+      assert.ok(answer.durationMs < 12_000, `took ${answer.durationMs} ms`)
       assert.ok(seen.bytes < BUFFERED, `${seen.bytes} bytes were taken`)
     })
   }
@@ -85,7 +85,7 @@ describe('an attempt reads 16 KiB and ends', () => {
       answer.kind === 'response' || answer.reason !== 'connection_refused'
     const answer = await eventually('an answer of openssl', attempt, listens)
     assert.equal(answer.kind === 'failure' && answer.reason, 'malformed_response')
-    assert.ok(answer.durationMs < 5_000, `took ${answer.durationMs} ms`)
+    assert.ok(answer.durationMs < 12_000, `took ${answer.durationMs} ms`)
   })
 
   it('each of its own, however many a connection has carried', async t => {

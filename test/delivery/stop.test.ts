@@ -69,7 +69,7 @@ describeEachEngine('what waits in memory', engine => {
     const until = realClock.now() + 3_600_000
     await fixture.database.knex('webhooks').where({ id: webhookId }).update({ held_until: until })
     const leased = () => fixture.database.knex('delivery_queue').whereNotNull('lease')
-    await eventually('all but one to be given back', leased, rows => rows.length === 1, { timeoutMs: 5_000 })
+    await eventually('all but one to be given back', leased, rows => rows.length === 1, { timeoutMs: 20_000 })
     const attempts = await fixture.database.knex('delivery_queue').orderBy('attempt').pluck('attempt')
     assert.deepEqual(attempts, [0, 0, 0, 1])
     answer({ status: 200 })
@@ -193,14 +193,14 @@ describeEachEngine('a webhook whose row somebody else holds', engine => {
       const loop = await fixture.startLoop()
       loop.wake()
       const delivered = () => fixture.countWhere({ webhook_id: healthyId, status: 'delivered' })
-      await eventually('what is for the other webhook to be recorded', delivered, n => n === 2, { timeoutMs: 5_000 })
+      await eventually('what is for the other webhook to be recorded', delivered, n => n === 2)
       const logged = () => fixture.database.knex('attempts').where({ status_code: 429 })
-      await eventually('the 429 to be logged', logged, rows => rows.length > 0, { timeoutMs: 5_000 })
+      await eventually('the 429 to be logged', logged, rows => rows.length > 0)
       assert.equal((await fixture.webhookRow(throttledId)).held_until, null)
       holding.resolve()
       await holder
       const heldUntil = async () => (await fixture.webhookRow(throttledId)).held_until
-      await eventually('the webhook to be held', heldUntil, until => until !== null, { timeoutMs: 5_000 })
+      await eventually('the webhook to be held', heldUntil, until => until !== null)
     } finally {
       holding.resolve()
       await fixture.reset()

@@ -95,7 +95,7 @@ describe('a real Prometheus', { skip: missing('prometheus') }, () => {
       'each alert to have been evaluated',
       () => get('rules'),
       ({ data }) => data.groups.length > 0 && health(data.groups).length === 0,
-      { timeoutMs: 30_000, everyMs: 200 },
+      { everyMs: 200 },
     )
     const filled = async (): Promise<number> => {
       let found = 0

@@ -22,7 +22,7 @@ describeEachEngine('what is owed', engine => {
       const event = { id: await recordPing(trx, clock.now()), type: 'ping' as const }
       return enqueue(
         trx,
-        webhookIds.map(id => ({ event, webhook: { id, epoch: 0 } })),
+        webhookIds.map(id => ({ event, webhook: { id, epoch: 0, transport: 'push' as const } })),
         clock.now(),
         lease,
       )
@@ -61,7 +61,7 @@ describeEachEngine('what is owed', engine => {
     await fixture.database.knex('deliveries').update({ status: 'delivered', next_attempt_at: null })
     await fixture.database.knex('delivery_queue').delete()
     await fixture.database.transaction(trx =>
-      cancel(trx, [{ delivery_id: id!, lease: null, attempt: 0, line: null }], clock.now()),
+      cancel(trx, [{ delivery_id: id!, lease: null, attempt: 0, line: null, due_at: 0, taken: null }], clock.now()),
     )
     assert.equal(await statusOf(id!), 'delivered')
   })

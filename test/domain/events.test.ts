@@ -2,14 +2,16 @@ import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, beforeEach, it } from 'node:test'
 import { accessTokenOf, createAccessToken } from '../../server/domain/access-tokens.ts'
-import { type NewEvent, recordEvent, recordPing } from '../../server/domain/events.ts'
+import { type NewEvent, recordEvent, recordOnDemand, recordPing } from '../../server/domain/events.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
+import { outOfSight } from '../../server/domain/sight.ts'
 import { insertWebhook, type WebhookInput } from '../../server/domain/webhooks.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { addProject } from '../support/server.ts'
 
 const sealer = createSealer([randomBytes(32)])
+const MAKING = { sealer, candidate: '', mostOfToken: 10_000 }
 const NOW = 1_795_221_601_123
 
 describeEachEngine('an event', engine => {
@@ -43,7 +45,7 @@ describeEachEngine('an event', engine => {
     const { database } = fresh
     const id = randomUUID()
     await database.transaction(trx =>
-      insertWebhook({ trx, token: by, now: () => NOW }, id, { url: 'https://example.com/', ...input }, 10_000),
+      insertWebhook({ trx, token: by, now: () => NOW }, id, { url: 'https://example.com/', ...input }, MAKING),
     )
     return id
   }
@@ -197,6 +199,29 @@ describeEachEngine('an event', engine => {
     }
     await fresh.database.knex('webhooks').where('id', webhooks.inactive).update({ status: 'inactive' })
     assert.deepEqual(await sentTo(overdue(acme), webhooks), ['active'])
+  })
+
+  it('stays in sight of a token that sees its organisation and its project, or if it is on demand', async () => {
+    const { knex } = fresh.database
+    const { id: accessTokenId } = await token([acme.organisationId])
+    const gone = await addProject(fresh.database)
+    const given: Record<string, () => Promise<unknown>> = {
+      ping: () => recordPing(knex, NOW),
+      example: () => recordOnDemand(knex, NOW, { type: 'token_expired', payload: {}, isExample: true }),
+      acme: () => record(overdue(acme)),
+      several: () => record(expired([acme.organisationId, borealis.organisationId])),
+      all: () => record(expired('all')),
+      borealis: () => record(overdue(borealis)),
+      moved: () => record(overdue({ ...acme, projectId: gone.projectId })),
+    }
+    const names = new Map<string, string>()
+    for (const [name, make] of Object.entries(given)) {
+      await make()
+      for (const id of await knex('events').pluck('id')) if (!names.has(id)) names.set(id, name)
+    }
+    const owed = [...names.keys()].map(eventId => ({ accessTokenId, seesAllOrganisations: false, eventId }))
+    const unseen = await outOfSight(knex, owed, sight => sight)
+    assert.deepEqual([...unseen].map(({ eventId }) => names.get(eventId)).toSorted(), ['borealis', 'moved'])
   })
 
   it('is not sent to anybody when it is a ping', async () => {

@@ -123,7 +123,7 @@ describe('a group commit', () => {
     const startedAt = performance.now()
     for (let n = 0; n < 100; n++) (await enter(String(n))).leave()
     // Each would gather for 40 ms.
-    assert.ok(performance.now() - startedAt < 1_000)
+    assert.ok(performance.now() - startedAt < 3_500)
   })
 
   it('goes on beside a transaction that hangs', async () => {

@@ -24,7 +24,7 @@ const ENV = { TIDINGS_ROLES: 'api', TIDINGS_RATE_LIMIT: '0', TIDINGS_LOG_LEVEL: 
 /** What a client may wait while others ask for the worst. Alone it waits a few milliseconds. */
 const PROMPT_MS = 2_000
 /** What the worst may take until it is answered or refused. */
-const SOON_MS = 5_000
+const SOON_MS = 20_000
 
 /** Runs `work` while another client asks for little, again and again, and is answered each time. */
 const whileAnotherAsks = async <T>(server: TestServer, work: () => Promise<T>): Promise<T> => {

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { Database } from '../../server/database/connect.ts'
+import { type Database, insertMany } from '../../server/database/connect.ts'
 import { createAccessToken } from '../../server/domain/access-tokens.ts'
 import type { Sealer } from '../../server/keys/seal.ts'
 import type { Credentials } from '../../shared/hmac.ts'
@@ -239,7 +239,16 @@ const rowsAt = (now: number): Placed[] => {
       if (organisations !== 'all' && !marks.some(to => (from as readonly string[]).includes(to))) continue
       const visible = (who: Viewer) => webhookThere(webhook)(who) && there(who)
       const mark = one ? markOf(organisations[0]!) : ''
-      deliver(`${name} to ${webhookName}`, { id, type }, idOf(`webhook ${webhookName}`), visible, `thanks ${mark}`)
+      const delivery = `${name} to ${webhookName}`
+      deliver(delivery, { id, type }, idOf(`webhook ${webhookName}`), visible, `thanks ${mark}`)
+      // One line for each webhook. Where S is hidden, so is the delivery that has the turn.
+      put('ordered_deliveries', visible, {
+        delivery_id: idOf(`delivery ${delivery}`),
+        line: idOf(`webhook ${webhookName}`),
+        event_id: id,
+        event_at: now - 2_000,
+        waits: name === 'submitted S' ? 0 : 1,
+      })
     }
   }
   return placed
@@ -322,31 +331,35 @@ export const fill = async (
   const tokenIds = new Map((Object.keys(kinds) as KindName[]).map(name => [idOf(`token ${name}`), tokens[name].id]))
 
   const written: Record<string, Row[]> = {}
-  const insert = async (table: string, row: Row) => {
-    await database.knex(table).insert(row)
+  const inOrder: { table: string; rows: Row[] }[] = []
+  const insert = (table: string, row: Row) => {
+    if (inOrder.at(-1)?.table !== table) inOrder.push({ table, rows: [] })
+    inOrder.at(-1)!.rows.push(row)
     written[table] = [...(written[table] ?? []), row]
   }
   if (left) {
     for (const row of rows) {
       const name = names.get(row.id as string)
-      if (name) await insert('access_tokens', { ...row, ...(!isSeen(name) && { sees_all_organisations: 1 }) })
+      if (name) insert('access_tokens', { ...row, ...(!isSeen(name) && { sees_all_organisations: 1 }) })
     }
-    for (const row of permissions)
-      if (names.has(row.access_token_id as string)) await insert('access_token_permissions', row)
+    for (const row of permissions) if (names.has(row.access_token_id as string)) insert('access_token_permissions', row)
   }
   for (const { table, row, there } of rowsAt(now)) {
     if (who && !there(who)) continue
     // What refers to a token by the id it has here.
     const text = JSON.stringify(row)
     const changed = [...tokenIds].reduce((changed, [from, to]) => changed.replaceAll(from, to), text)
-    await insert(table, JSON.parse(changed))
+    insert(table, JSON.parse(changed))
     if (table !== 'organisations') continue
     const name = organisationNames.find(name => idOf(`organisation ${name}`) === row.id)!
     for (const kind of Object.keys(kinds) as KindName[]) {
       const { sees }: Kind = kinds[kind]
       if (!isSeen(kind) || !sees?.includes(name)) continue
-      await insert('access_token_organisations', { access_token_id: tokens[kind].id, organisation_id: row.id! })
+      insert('access_token_organisations', { access_token_id: tokens[kind].id, organisation_id: row.id! })
     }
   }
+  await database.transaction(async trx => {
+    for (const { table, rows } of inOrder) await insertMany(trx, table, rows)
+  })
   return written
 }

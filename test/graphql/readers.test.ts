@@ -161,22 +161,38 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     const as = await server.token()
     const slow = slowly(as, 4)
     await eventually('the others to be put back', areCrowded, Boolean)
-    const { data, errors } = await server.graphql(
-      'mutation { upsertOrganisation(name: "Beta") { projects { id } } }',
-      {},
-      as,
-    )
+    const { data, errors } = await server.graphql('mutation { upsertOrganisation(name: "Beta") { name } }', {}, as)
     assert.equal(errors, undefined)
-    assert.deepEqual(data.upsertOrganisation.projects, [])
+    assert.equal(data.upsertOrganisation.name, 'Beta')
     assert.equal(await statements(), MOST_LONG)
     await slow.leave()
+  })
+
+  it('of which three tokens ask for patterns that take long in one row, and others are answered', {
+    timeout: 60_000,
+  }, async () => {
+    const { organisationId } = await addProject(server.database)
+    const limited = () => server.token({ permissions: ['read'], organisationIds: [organisationId] })
+    const attackers = await Promise.all([limited(), limited(), limited()])
+    for (let n = 0; n < 8; n++) {
+      const url = `https://receiver.example/${'a'.repeat(1_960)}${n}`
+      await addWebhook(server.database.knex, { accessTokenId: attackers[0].id, url, organisationIds: [organisationId] })
+    }
+    const query = 'query($s: MangoSelector) { webhooks(query: {selector: $s}) { id } }'
+    const patterns = Array.from({ length: 10 }, (_, n) => ({ $regex: `a.{91${n}}[c-d]` }))
+    const slow = { query, variables: { s: { url: { $or: patterns } } } }
+    const gone = new AbortController()
+    const asked = [...attackers, ...attackers].map(as => ask(as, slow, gone.signal).catch(() => undefined))
+    for (let n = 0; n < 5; n++) assert.equal((await server.graphql(QUICK)).errors, undefined)
+    gone.abort()
+    await Promise.all(asked)
   })
 
   it('and is done all the same, when it was put back for another', { timeout: 60_000 }, async () => {
     const as = await server.token()
     const slow = slowly(as, 1)
     const query = 'query($s: MangoSelector) { users(query: {selector: $s, sort: [{name: "desc"}], limit: 1}) { id } }'
-    const some = { $or: Array.from({ length: 60 }, (_, n) => ({ name: { $regex: `j${n}!` } })) }
+    const some = { $or: Array.from({ length: 30 }, (_, n) => ({ name: { $regex: `j${n}!` } })) }
     const later = ask(as, { query, variables: { s: some } })
     await sleep(LONG_MS)
     await slow.leave()
@@ -234,42 +250,19 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
     live.leave()
   })
 
-  it('and so do the answers of several mutations with lists, and what is searched for to be sent again', async () => {
+  it('and so does what is searched for to be sent again', async () => {
     const admin = await server.token()
     const webhookId = await addWebhook(server.database.knex, { accessTokenId: admin.id, url: 'http://127.0.0.1:9/' })
-    const organisation = (name: string) => `upsertOrganisation(name: "${name}") { name projects { id } }`
-    const documents = [
-      `mutation { a: ${organisation('Beta')} ...more } fragment more on Mutation {
-        __typename b: ${organisation('Gamma')} }`,
-      `mutation { redeliverMany(webhookId: "${webhookId}", query: { selector: { status: "dropped" } }) { queued } }`,
-    ]
+    const query = '{ selector: { status: "dropped" } }'
+    const document = `mutation { redeliverMany(webhookId: "${webhookId}", query: ${query}) { queued } }`
     const asked = await whileFrozen(async () => {
-      let answers = 0
-      const asked = documents.map(document => server.graphql(document, {}, admin).finally(() => (answers += 1)))
+      let isAnswered = false
+      const asked = server.graphql(document, {}, admin).finally(() => (isAnswered = true))
       await sleep(1_000)
-      assert.equal(answers, 0)
-      return asked
+      assert.ok(!isAnswered)
+      return [asked]
     })
-    const [several, search] = await Promise.all(asked)
-    assert.deepEqual(several!.data, {
-      a: { name: 'Beta', projects: [] },
-      __typename: 'Mutation',
-      b: { name: 'Gamma', projects: [] },
-    })
-    assert.deepEqual(search!.data, { redeliverMany: { queued: 0 } })
-  })
-
-  it('where a mutation answers from what it has come to, if it answers much', async () => {
-    const upsert = 'mutation M($name: String!) { a: upsertOrganisation(name: $name) { ...o } }'
-    const { data, errors } = await server.graphql(`${upsert} fragment o on Organisation { id name projects { id } }`, {
-      name: 'Alpha',
-    })
-    assert.equal(errors, undefined)
-    assert.deepEqual([data.a.name, data.a.projects], ['Alpha', []])
-    const found = await server.graphql('{ organisations(query: {selector: {name: {_in: ["Alpha"]}}}) { id } }')
-    assert.equal(found.data.organisations.length, 1)
-    const named = await server.graphql('mutation { __proto__: upsertOrganisation(name: "Delta") { projects { id } } }')
-    assert.deepEqual(Object.entries(named.data), [['__proto__', { projects: [] }]])
+    assert.deepEqual((await asked[0]!).data, { redeliverMany: { queued: 0 } })
   })
 })
 

@@ -3,10 +3,11 @@ import { it } from 'node:test'
 import { fuzz } from '../bench/fuzz.ts'
 import { describeEachEngine, engines } from '../support/databases.ts'
 import { startTestServer } from '../support/server.ts'
+import { atFullSize } from '../support/size.ts'
 
-// The same 2,000 requests every time, spread over the engines.
+// The same requests every time, spread over the engines.
 // `node test/bench/fuzz.ts` sends as many others as one likes.
-const COUNT = Math.ceil(2_000 / engines.length)
+const COUNT = Math.ceil(atFullSize(2_000, 800) / engines.length)
 
 describeEachEngine('random and mutated requests', engine => {
   it('are answered, never by a 500, and never with what the token does not see', async () => {

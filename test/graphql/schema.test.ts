@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { type GraphQLNamedType, isEnumType, isInputObjectType, isObjectType, isSpecifiedScalarType } from 'graphql'
+import { BUDGET, COUNTED_AS } from '../../server/graphql/budget.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 
 const types = Object.values(createSchema().getTypeMap()).filter(
@@ -26,4 +27,10 @@ test('every type, field, argument and enum value of the schema says what it is',
     .flatMap(type => [[type.name, type] as const, ...partsOf(type)])
     .flatMap(([name, part]) => (part.description ? [] : [name]))
   assert.deepEqual(silent, [])
+})
+
+test('the schema tells the budget of a request as it is', () => {
+  const told = createSchema().getQueryType()!.description!.replaceAll(/\s+/g, ' ')
+  const mebibytes = BUDGET.bytes / 1024 / 1024
+  assert.ok(told.includes(`${BUDGET.values.toLocaleString('en')} fields (${COUNTED_AS}) or ${mebibytes} MiB`), told)
 })

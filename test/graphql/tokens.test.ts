@@ -57,6 +57,23 @@ describeEachEngine('access tokens', engine => {
     assert.deepEqual(data, { viewer: { id, name: 'ci' }, organisations: [{ id: organisationId }] })
   })
 
+  it('end at a time that is given for it, and an earlier end stays', async () => {
+    const { credentials, accessToken } = await create({})
+    const end = async (at: number) => {
+      const document =
+        'mutation($id: UUID!, $at: DateTime) { revokeAccessToken(id: $id, at: $at) { expiresAt revokedAt } }'
+      const { data, errors } = await server.graphql(document, { id: accessToken.id, at: toIso(at) })
+      return errors?.[0]?.extensions.code ?? data.revokeAccessToken
+    }
+    const at = clock.now() + 60_000
+    assert.deepEqual(await end(at), { expiresAt: toIso(at), revokedAt: null })
+    assert.deepEqual(await end(at + 1), { expiresAt: toIso(at), revokedAt: null })
+    assert.equal(await end(clock.now()), 'BAD_USER_INPUT')
+    const { data } = await server.graphql('{ viewer { id } }', {}, credentials)
+    assert.equal(data.viewer.id, accessToken.id)
+    await server.graphql('mutation($id: UUID!) { revokeAccessToken(id: $id) { id } }', { id: accessToken.id })
+  })
+
   it('that name thousands of unknown organisations are refused with the first of them', async () => {
     const organisationIds = Array.from({ length: 5_000 }, () => randomUUID())
     const { errors } = await server.graphql(CREATE, { name: 'new', permissions: ['read'], organisationIds })
@@ -119,6 +136,7 @@ describeEachEngine('access tokens', engine => {
     const other = await addProject(server.database)
     const { credentials } = await create({ permissions: ['admin'], organisationIds: [organisationId] })
     assert.equal(await codeOf({}, credentials), 'FORBIDDEN')
+    assert.equal(await codeOf({ organisationIds: [] }, credentials), 'FORBIDDEN', 'it could neither see nor revoke it')
     assert.equal(await codeOf({ organisationIds: [organisationId, other.organisationId] }, credentials), 'NOT_FOUND')
     assert.equal(await codeOf({ organisationIds: [organisationId] }, credentials), undefined)
     const { credentials: reader } = await create({})

@@ -2,7 +2,10 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { rows } from '../../server/database/connect.ts'
-import { SEES_WEBHOOK } from '../../server/domain/visibility.ts'
+import type { Change } from '../../server/domain/change.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
+import { redeliverMany } from '../../server/domain/redelivery.ts'
+import { seesWebhook } from '../../server/domain/sight.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
@@ -132,7 +135,8 @@ describeEachEngine('what a token sees', engine => {
     for (const token of [acmeOnly, acmeAdmin, acmeReader, borealisOnly]) {
       const seen = await rows<{ id: string }>(
         knex,
-        `SELECT about.id FROM webhooks about JOIN access_tokens t ON t.id = ? WHERE ${SEES_WEBHOOK} ORDER BY about.id`,
+        `SELECT about.id FROM webhooks about JOIN access_tokens t ON t.id = ?
+         WHERE ${seesWebhook('t.id', 'about')} ORDER BY about.id`,
         [token.id],
       )
       assert.deepEqual(
@@ -272,6 +276,7 @@ describeEachEngine('what a token sees', engine => {
         acmeAdmin,
       ],
       ['token', id => `revokeAccessToken(id: "${id}") { id }`, acmeAdmin],
+      ['token', id => `revokeAccessToken(id: "${id}", at: "2100-01-01T00:00:00Z") { id }`, acmeAdmin],
     ]
     for (const [what, mutation, as = acmeOnly] of asked) {
       const answerTo = async (id: string) => {
@@ -376,6 +381,7 @@ describeEachEngine('what a token sees', engine => {
     ok(await server.graphql(`mutation { upsertProject(id: "${moving.projectId}", ${to}) { id } }`, {}, admin))
     const seen = (await list(borealisOnly)).webhooks
     for (const id of ids) assert.ok(!seen.includes(id))
+    assert.deepEqual((await list(cedarOnly)).webhooks, [ids[1]], 'nor does the old one keep what is not its own')
     assert.ok((await list(admin)).webhooks.includes(ids[0]!))
   })
 
@@ -408,6 +414,17 @@ describeEachEngine('what a token sees', engine => {
         const queued = await server.database.knex('delivery_queue').where('delivery_id', id)
         assert.equal(queued.length, events.has(event_id) ? 0 : 1)
       }
+
+      const query = '{selector: {status: "cancelled"}}'
+      const again = `mutation { redeliverMany(webhookId: "${id}", query: ${query}) { queued } }`
+      assert.equal(ok(await server.graphql(again, {}, acmeOnly)).redeliverMany.queued, 0)
+      // Also if it was in sight when it was looked for.
+      const token = { ...acmeOnly, permissions: ['webhooks'], seesAllOrganisations: false } as unknown as AccessToken
+      const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
+        server.database.transaction(trx => work({ trx, token, now: Date.now }))
+      const found = { firsts: [{ id: foreign.id, event_id: foreign.event_id }], last: null, isLast: true }
+      const tools = { change, look: change, pageOf: async () => found }
+      assert.equal((await redeliverMany(tools, { webhookId: id, query: {} })).queued, 0)
     } finally {
       await mine.close()
     }

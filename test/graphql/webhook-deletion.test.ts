@@ -162,6 +162,34 @@ describeEachEngine('deleting a webhook', engine => {
     assert.equal((await deliveriesTo(id, token)).length, 2)
   })
 
+  it('leaves its id to the token that used it, and to an admin that sees all, also when its row is gone', async () => {
+    const id = await deleted()
+    const upsert = `mutation { upsertWebhook(id: "${id}", url: "${receiver.url}") { id } }`
+    const organisationIds = [project.organisationId]
+    const others = [
+      stranger,
+      await server.token({ permissions: ['read', 'webhooks'], organisationIds }),
+      await server.token({ permissions: ['admin'], organisationIds }),
+      await server.token({ permissions: ['read', 'webhooks'] }),
+    ]
+    const before = receiver.requests.length
+    const refuseOthers = async () => {
+      for (const token of others) assert.equal(await codeOf(upsert, token), 'NOT_FOUND')
+    }
+    await refuseOthers()
+    const { knex } = server.database
+    await knex('deliveries').where('webhook_id', id).delete()
+    await server.database.transaction(trx => purgeWebhooks(trx, Date.now() + 60_000, 200))
+    assert.equal((await knex('webhooks').where({ id })).length, 0)
+    await refuseOthers()
+    assert.equal(receiver.requests.length, before)
+    const remove = `mutation { upsertWebhook(id: "${id}", status: disabled) { id } deleteWebhook(id: "${id}") }`
+    for (const token of [owner, await server.token({ permissions: ['admin'] })]) {
+      await ask(upsert, {}, token)
+      await ask(remove, {}, token)
+    }
+  })
+
   it('ends it for good once its deliveries are gone', async () => {
     const id = await deleted()
     const { knex } = server.database

@@ -147,6 +147,19 @@ describeEachEngine('webhooks', engine => {
     assert.deepEqual(await rowCounts(), before)
   })
 
+  it('tell a caller whose ping was refused the refusal’s code, and not whom the endpoint would let in', async () => {
+    const id = '0198a111-1111-7000-8000-00000000000a'
+    for (const [status, body, response] of [
+      [401, `{"error":"webhook","message":"expected \\"${id}\\""}`, '{"error":"webhook"}'],
+      [403, `only for ${id}`, ''],
+      [500, 'no disk', 'no disk'],
+    ] as const) {
+      const answer = await server.graphql(CREATE, { url: (await receiverAnswering({ status, body })).url })
+      assert.doesNotMatch(assertRefused(answer, 'PING_FAILED'), new RegExp(id))
+      assert.equal(onlyError(answer).extensions.response, response)
+    }
+  })
+
   it('are not stored when the ping gets no answer, and the error says why', async () => {
     const before = await rowCounts()
     const plain = await good()

@@ -3,6 +3,7 @@ import { after, before, test } from 'node:test'
 import { buildSchema, type GraphQLScalarType, isScalarType, isSpecifiedScalarType } from 'graphql'
 import type { ZodObject } from 'zod'
 import { events, exampleIds } from '../../shared/events.ts'
+import { standardHeaders } from '../../shared/standard-webhooks.ts'
 import { eventTypes } from '../../shared/vocabulary.ts'
 import { startTestServer, type TestServer } from '../support/server.ts'
 
@@ -80,6 +81,25 @@ test('a receiver made of the description takes what a later version adds, and wh
   }
 })
 
+test('each event says that signing: standard brings three more headers, and the docs say it once', async () => {
+  const { webhooks, components } = await description()
+  for (const type of eventTypes) {
+    const found = webhooks[type].post.parameters
+      .map(({ $ref }: { $ref: string }) => components.parameters[$ref.split('/').at(-1)!])
+      .filter(({ required }: { required: boolean }) => !required)
+    assert.deepEqual(
+      found.map(({ name }: { name: string }) => name),
+      standardHeaders,
+    )
+    for (const { description, example, schema } of found) {
+      assert.match(description, /^Only for webhooks with `signing: standard`/)
+      if (schema.pattern) assert.match(example, new RegExp(schema.pattern))
+    }
+  }
+  const page = await (await get('/docs')).text()
+  for (const name of standardHeaders) assert.equal(page.split(`<td><code>${name}</code></td>`).length, 2, name)
+})
+
 test('the description has an example of each event, whose ids are those of no row', async () => {
   const spec = await description()
   for (const type of eventTypes) {
@@ -143,6 +163,7 @@ for (const [name, code] of Object.entries({
   php: /&lt;\?php/,
   ruby: /class /,
   README: /body_sha256/,
+  'standard-webhooks': /standardwebhooks::Webhook::new/,
 })) {
   test(`the docs have a receiver to read: ${name}`, async () => {
     assert.ok((await (await get('/docs')).text()).includes(`href="docs/receivers/${name}"`))

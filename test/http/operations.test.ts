@@ -9,6 +9,7 @@ import { describe, it, type TestContext } from 'node:test'
 import { readConfig } from '../../server/config.ts'
 import { connect } from '../../server/database/connect.ts'
 import { migrate } from '../../server/database/migrate.ts'
+import { onlyOperators } from '../../server/http/metrics.ts'
 import { createLog } from '../../server/log.ts'
 import { startServer } from '../../server/main.ts'
 import { eventually } from '../support/eventually.ts'
@@ -36,6 +37,38 @@ describe('an address for those who run the server', () => {
       assert.equal(await statusOf(inside + route), 404, route)
     }
     assert.equal(await statusOf(`${server.url}/.well-known/jwks.json`), 200)
+  })
+
+  it('is not needed for metrics: the public one tells them to machines nearby and to holders of the token', async t => {
+    const metricsToken = randomBytes(16).toString('hex')
+    const server = await startTestServer('sqlite', { env: { TIDINGS_METRICS_TOKEN: metricsToken } })
+    t.after(server.stop)
+    const status = async (headers: Record<string, string>) => (await fetch(`${server.url}/metrics`, { headers })).status
+    assert.equal(await status({}), 200)
+    for (const header of ['forwarded', 'X-Forwarded-For', 'X-Real-IP', 'Via', 'CF-Connecting-IP']) {
+      assert.equal(await status({ [header]: '203.0.113.9' }), 401, header)
+    }
+    const through = { 'x-forwarded-for': '203.0.113.9' }
+    assert.equal(await status({ ...through, authorization: `Bearer ${metricsToken}` }), 200)
+    assert.equal(await status({ ...through, authorization: `Bearer ${metricsToken}0` }), 401)
+  })
+
+  it('is not needed for metrics, which no public address is told', async () => {
+    const passed = async (remoteAddress: string): Promise<boolean> => {
+      let isPassed = false
+      const req = { headers: {}, socket: { remoteAddress } }
+      const ctx = { path: '/metrics', req, state: {}, set() {}, get: () => '', accepts: () => false }
+      await onlyOperators(undefined)(ctx as never, async () => {
+        isPassed = true
+      })
+      return isPassed
+    }
+    for (const near of ['127.0.0.1', '::1', '10.1.2.3', '::ffff:192.168.0.1', 'fd00::7']) {
+      assert.equal(await passed(near), true, near)
+    }
+    for (const far of ['203.0.113.9', '8.8.8.8', '::ffff:8.8.8.8', '2001:4860::1', '']) {
+      assert.equal(await passed(far), false, far)
+    }
   })
 
   it('is loopback unless told', () => {

@@ -54,6 +54,24 @@ describeEachEngine('what changes among deliveries', engine => {
     assert.deepEqual(await changes.look(), [])
   })
 
+  it('is what a transaction of half a minute commits, within ten looks, also if there was none for long', async () => {
+    await queue(1)
+    const changes = await begin()
+    const early = await queue(1)
+    const [missed] = await fresh.database.knex('deliveries').where('id', early[0]!)
+    await fresh.database.knex('deliveries').where('id', early[0]!).del()
+    clock.advance(25_000)
+    await queue(1)
+    await changes.look()
+    // This process stands still, and others go on.
+    clock.advance(120_000)
+    const later = await queue(1)
+    await fresh.database.knex('deliveries').insert(missed)
+    const found: string[] = []
+    for (let looks = 0; looks < 20; looks++) found.push(...(await changes.look()))
+    assert.deepEqual(found, [...later, ...early])
+  })
+
   it('is the end of one that was due before the first look, whoever came to it', async () => {
     const [id] = await queue(1, 10_000)
     const changes = await begin()

@@ -82,13 +82,12 @@ export const subscribe = async (
     get text() {
       return seen.text
     },
-    until: (what, isSo) => eventually(what, () => events, isSo, { timeoutMs: 20_000 }),
+    until: (what, isSo) => eventually(what, () => events, isSo),
     closed: () =>
       eventually(
         'the stream to end',
         () => seen.isClosed,
         isClosed => isClosed,
-        { timeoutMs: 20_000 },
       ),
     leave: () => leaving.abort(),
   }

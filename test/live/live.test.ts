@@ -7,11 +7,10 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { createAccessToken, findByApiKeys } from '../../server/domain/access-tokens.ts'
 import { newId } from '../../server/ids.ts'
 import { createSealer } from '../../server/keys/seal.ts'
-import { createLive } from '../../server/live/live.ts'
+import { Live, type LiveTimes } from '../../server/live/live.ts'
 import { framesOf, Stream } from '../../server/live/stream.ts'
 import { createLog } from '../../server/log.ts'
-import { startFixture } from '../delivery/fixture.ts'
-import { realClock, testClock } from '../support/clock.ts'
+import { realClock } from '../support/clock.ts'
 import { describeEachEngine, migratedDatabase } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 
@@ -47,185 +46,187 @@ it('a client that does not read is dropped before a mebibyte is kept for it', ()
 })
 
 describeEachEngine('subscribers', engine => {
-  /** An idle process, whose clock stands still, with what counts its statements. */
-  const startIdle = async (t: TestContext, { delivers = true } = {}) => {
-    const clock = testClock()
-    const fixture = await startFixture(engine, clock)
-    const { database } = fixture
-    const live = createLive({ database, clock, log: createLog('silent') })
+  const LOOK_MS = 40
+
+  /** Processes that share a database, with what counts the statements of all, and a token. */
+  const start = async (
+    t: TestContext,
+    { processes = 1, ...times }: Partial<LiveTimes> & { processes?: number } = {},
+  ) => {
+    const fresh = await migratedDatabase(engine)
+    const { database } = fresh
+    const lives = Array.from({ length: processes }, () => {
+      return new Live({ database, clock: realClock, log: createLog('silent') }, { lookMs: LOOK_MS, ...times })
+    })
     t.after(async () => {
-      live.stop()
-      await fixture.stop()
+      for (const live of lives) live.stop()
+      await wait(2 * LOOK_MS)
+      await fresh.drop()
     })
-    if (delivers) await fixture.startLoop({ rider: live.rider })
-    const made = await fixture.token()
+    const sealer = createSealer([randomBytes(32)])
+    const asked = { name: 'reader', permissions: ['read' as const], organisationIds: undefined }
+    const made = await createAccessToken(database.knex, sealer, asked, Date.now())
     const { token } = (await findByApiKeys(database.knex, [made.apiKey])).get(made.apiKey)!
-    let statements = 0
-    database.knex.on('query', () => {
-      statements += 1
-    })
+    const statements: string[] = []
+    database.knex.on('query', ({ sql }) => statements.push(sql))
+    const answers = { count: 0 }
     const answer = async (_token: unknown, ids: string[]) => {
+      answers.count += 1
       const found = await database.knex('deliveries').whereIn('id', ids)
       return { lines: found.map(({ id, status }) => JSON.stringify({ id, status })) }
     }
-    /** Up to a hundred of them ask for different things. */
-    const join = (count: number, { name = `${count}`, different = 100 } = {}) =>
-      Array.from({ length: count }, (_, n) => {
-        const { response, stream } = startResponse()
-        live.subscribe({ key: `${name} ${n % different}`, token, answer, told: String, stream, missed: [] })
-        return response
-      })
-    const during = async (ms: number) => {
-      const before = statements
-      await wait(ms)
-      return statements - before
+    const ready = (live = lives[0]!) => live.ready(token.id, performance.now() + 10_000)
+    const join = async (key: string, { live = lives[0]!, missed = [] as string[], coming = ready(live) } = {}) => {
+      const { response, stream } = startResponse()
+      live.subscribe({ key, token, answer, told: String, stream, missed }, await coming)
+      return response
     }
-    /** All that has happened is found, and what may come late of it would have. */
-    const quiet = async () => {
-      await wait(1_800)
-      clock.advance(3_600_000)
-      await wait(1_800)
-    }
-    const ready = (tokenId = token.id) => live.ready(tokenId, performance.now() + 10_000)
-    return { clock, fixture, database, live, token, join, during, quiet, ready }
+    return { database, live: lives[0]!, lives, token, statements, answers, ready, join }
   }
 
-  it('cost the database nothing while nothing happens, one or a thousand', async t => {
-    const { live, token, join, during, quiet, ready } = await startIdle(t)
-    await wait(500)
-    const ofNone = await during(4_000)
-    assert.ok(ofNone >= 3, `none: ${ofNone}`)
-    await ready()
-    const [only] = join(1)
-    await quiet()
-    const ofOne = await during(4_000)
-    join(999)
-    const ofAll = await during(4_000)
-    assert.ok(Math.abs(ofOne - ofNone) <= 1, `none: ${ofNone}, one: ${ofOne}`)
-    assert.ok(Math.abs(ofAll - ofNone) <= 1, `none: ${ofNone}, a thousand: ${ofAll}`)
+  const rowOf = (id: string, more: object = {}) => ({
+    id,
+    event_id: id,
+    webhook_id: id,
+    event_type: 'ping',
+    status: 'delivered',
+    created_at: Date.now(),
+    finished_at: Date.now(),
+    ...more,
+  })
+  const timesTold = ({ written }: { written: string[] }, text: string) =>
+    written.filter(some => some.includes(text)).length
+  const toBeTold = (response: { written: string[] }, text: string) =>
+    eventually(
+      text,
+      () => timesTold(response, text),
+      count => count > 0,
+    )
+
+  it('cost the database a statement a look, one or a thousand, and nothing when they are gone', async t => {
+    const { statements, join, ready, live } = await start(t)
+    const looks = () => statements.filter(sql => /d\.id > \?/.test(sql)).length
+    const ofTenLooks = async () => {
+      const [before, first] = [statements.length, looks()]
+      await eventually('ten looks', looks, count => count >= first + 10)
+      return statements.length - before - (looks() - first - 10)
+    }
+    const responses = [await join('0')]
+    const ofOne = await ofTenLooks()
+    for (let n = 1; n < 1_000; n++) responses.push(await join(`${n % 100}`))
+    const ofAll = await ofTenLooks()
+    assert.ok(ofOne >= 10 && ofOne <= 12, `one: ${ofOne}`)
+    assert.ok(ofAll >= 10 && ofAll <= 12, `a thousand: ${ofAll}`)
     // Half of all that a process has is one token's; the rest is for others.
-    join(24)
-    await assert.rejects(live.ready(token.id, performance.now() + 1_000), { code: 'UNAVAILABLE' })
-    await ready('b')
-    only!.destroy()
+    for (let n = 0; n < 24; n++) responses.push(await join('more'))
+    await assert.rejects(ready(), { code: 'UNAVAILABLE' })
+    live.left(await live.ready('another', performance.now() + 1_000))
+    for (const response of responses) response.destroy()
+    const idle = async () => {
+      const before = statements.length
+      await wait(5 * LOOK_MS)
+      return statements.length - before
+    }
+    await eventually('no statement', idle, count => count === 0)
+    await toBeTold(await join('0'), 'id: ')
   })
 
   it('of one token ask for 256 different things at most, however many ask for them', async t => {
-    const { join, ready } = await startIdle(t)
-    await ready()
-    join(500, { name: 'many', different: 256 })
-    const [refused] = join(1, { name: 'one more' })
-    assert.match(refused!.written.join(''), /QUERY_TOO_COMPLEX|256 different subscriptions/)
-    assert.ok(refused!.writableEnded)
-    const [same] = join(1, { name: 'many' })
-    assert.ok(!same!.writableEnded)
+    const { join } = await start(t)
+    for (let n = 0; n < 500; n++) await join(`${n % 256}`)
+    const refused = await join('one more')
+    assert.match(refused.written.join(''), /QUERY_TOO_COMPLEX|256 different subscriptions/)
+    assert.ok(refused.writableEnded)
+    assert.ok(!(await join('0')).writableEnded)
   })
 
-  it('cost a process that does not deliver a statement a second, one or a thousand', async t => {
-    const { live, join, during, quiet, ready } = await startIdle(t, { delivers: false })
-    await ready()
-    join(1)
-    await quiet()
-    const ofOne = await during(3_000)
-    join(999)
-    const ofAll = await during(3_000)
-    assert.ok(ofOne >= 2 && ofOne <= 4, `one: ${ofOne}`)
-    assert.ok(ofAll >= 2 && ofAll <= 4, `a thousand: ${ofAll}`)
-    live.stop()
-    await wait(100)
-    assert.equal(await during(1_500), 0)
+  it('are told what other processes do: what is new, what is cancelled long before it is due', async t => {
+    const { database, join } = await start(t)
+    const day = 24 * 3_600_000
+    const id = newId(Date.now() - 60_000)
+    await database.knex('deliveries').insert(rowOf(id, { status: 'pending', next_attempt_at: Date.now() + day }))
+    const queued = { delivery_id: id, event_id: id, webhook_id: id, due_at: Date.now() + day }
+    await database.knex('delivery_queue').insert(queued)
+    const client = await join('all')
+    const added = newId(Date.now())
+    await database.knex('deliveries').insert(rowOf(added))
+    await toBeTold(client, added)
+    await database.knex('deliveries').where({ id }).update({ status: 'cancelled', next_attempt_at: null })
+    await toBeTold(client, '"cancelled"')
   })
 
-  for (const delivers of [true, false]) {
-    const process = delivers ? 'one that delivers' : 'one that does not deliver'
-    it(`are told within a second or so of what others do after a long silence, by ${process}`, async t => {
-      const { clock, fixture, database, token, join, quiet, ready } = await startIdle(t, { delivers })
-      const webhookId = await fixture.webhook('https://receiver.example/')
-      const day = 24 * 3_600_000
-      const pending = { id: newId(clock.now()), status: 'pending', next_attempt_at: clock.now() + day }
-      const of = { event_id: webhookId, webhook_id: webhookId, event_type: 'ping', created_at: clock.now() }
-      await database.knex('deliveries').insert({ ...pending, ...of })
-      const queued = { delivery_id: pending.id, event_id: webhookId, webhook_id: webhookId, due_at: clock.now() + day }
-      await database.knex('delivery_queue').insert(queued)
-      await ready()
-      const [client] = join(1)
-      await quiet()
-      const told = (what: string, text: string) =>
-        eventually(
-          what,
-          () => client!.written,
-          written => written.some(some => some.includes(text)),
-          { timeoutMs: 8_000 },
-        )
-      const added = newId(clock.now())
-      const startedAt = performance.now()
-      await database.knex('deliveries').insert({ ...of, id: added, status: 'delivered', finished_at: clock.now() })
-      await told('a delivery that another process made', added)
-      assert.ok(performance.now() - startedAt < 2_500)
-      await quiet()
-      // One mutation disables the webhook, and this is cancelled long before it is due.
-      const entry = { created_at: clock.now(), access_token_id: token.id, operation: 'x', arguments: '{}' }
-      await database.knex('audit_log').insert({ ...entry, id: newId(clock.now()) })
-      await database.knex('deliveries').where('id', pending.id).update({ status: 'cancelled', next_attempt_at: null })
-      await database.knex('delivery_queue').del()
-      await told('what was cancelled', '"cancelled"')
-      await quiet()
-      await database.knex('access_tokens').where('id', token.id).update({ revoked_at: clock.now() })
-      await database.knex('audit_log').insert({ ...entry, id: newId(clock.now()) })
-      await told('the end of its token', 'event: complete')
-    })
-  }
+  it('are told what is committed after later ones, at each of two servers', async t => {
+    const { database, lives, join } = await start(t, { processes: 2 })
+    const clients = [await join('all', { live: lives[0]! }), await join('all', { live: lives[1]! })]
+    const [early, late] = [newId(Date.now() - 1_500), newId(Date.now())]
+    const insertLate = async () => {
+      await database.knex('deliveries').insert(rowOf(late))
+      for (const client of clients) await toBeTold(client, late)
+    }
+    if (engine === 'sqlite') {
+      // Its transactions run one after the other, so the order of commits is that of the statements.
+      await insertLate()
+      await database.knex('deliveries').insert(rowOf(early))
+    } else {
+      await database.knex.transaction(async trx => {
+        await trx('deliveries').insert(rowOf(early))
+        await insertLate()
+      })
+    }
+    for (const client of clients) await toBeTold(client, early)
+    await wait(3 * LOOK_MS)
+    for (const client of clients) assert.deepEqual([timesTold(client, early), timesTold(client, late)], [1, 1])
+  })
+
+  it('are told what happens between the search for what they missed and their stream', async t => {
+    const { database, join, ready, statements } = await start(t)
+    await join('all')
+    const coming = await ready()
+    const id = newId(Date.now())
+    await database.knex('deliveries').insert(rowOf(id))
+    const before = statements.length
+    await eventually(
+      'two looks',
+      () => statements.length,
+      count => count >= before + 3,
+    )
+    await toBeTold(await join('all', { coming: Promise.resolve(coming) }), id)
+  })
+
+  it('are told the end of their token', async t => {
+    const { database, token, join } = await start(t, { beatMs: 2 * LOOK_MS })
+    const client = await join('all')
+    await database.knex('access_tokens').where('id', token.id).update({ revoked_at: Date.now() })
+    await toBeTold(client, 'event: complete')
+  })
 
   it('who came back for what they missed are answered by the same work as all once they have it', async t => {
-    const fresh = await migratedDatabase(engine)
-    const { knex } = fresh.database
-    const made = await createAccessToken(
-      knex,
-      createSealer([randomBytes(32)]),
-      { name: 'reader', permissions: ['read'], organisationIds: undefined },
-      Date.now(),
-    )
-    const token = (await findByApiKeys(knex, [made.apiKey])).get(made.apiKey)!.token
-    const add = async (id: string) => {
-      const times = { created_at: Date.now(), finished_at: Date.now() }
-      const delivery = { id, event_id: id, webhook_id: id, event_type: 'ping', status: 'delivered', ...times }
-      await knex('deliveries').insert(delivery)
-    }
+    const { database, live, answers, join } = await start(t)
+    const add = (id: string) => database.knex('deliveries').insert(rowOf(id))
     const missedId = newId(Date.now() - 60_000)
     await add(missedId)
-    const live = createLive({ database: fresh.database, clock: realClock, log: createLog('silent') })
-    t.after(async () => {
-      live.stop()
-      await fresh.drop()
-    })
-    await live.ready(token.id, performance.now() + 10_000)
-    let answers = 0
-    const answer = async (_token: unknown, ids: string[]) => {
-      answers += 1
-      return { lines: ids.map(id => JSON.stringify(id)) }
-    }
-    const clients = [[missedId], [missedId], []].map(missed => {
-      const { response, stream } = startResponse()
-      live.subscribe({ key: 'all', token, answer, told: String, stream, missed })
-      return response
-    })
-    const told = (id: string) => clients.map(({ written }) => written.filter(text => text.includes(id)).length)
+    const clients = [
+      await join('all', { missed: [missedId] }),
+      await join('all', { missed: [missedId] }),
+      await join('all'),
+    ]
+    const told = (id: string) => clients.map(client => timesTold(client, id)).join()
     await eventually(
       'what was missed',
       () => told(missedId),
-      counts => counts.join() === '1,1,0',
+      counts => counts === '1,1,0',
     )
-    await wait(200)
-    answers = 0
+    await wait(5 * LOOK_MS)
+    answers.count = 0
     const next = newId(Date.now())
     await add(next)
     live.hurry(next)
     await eventually(
       'what is new',
       () => told(next),
-      counts => counts.join() === '1,1,1',
+      counts => counts === '1,1,1',
     )
-    assert.equal(answers, 1)
+    assert.equal(answers.count, 1)
     clients[0]!.destroy()
     const last = newId(Date.now())
     await add(last)
@@ -233,7 +234,7 @@ describeEachEngine('subscribers', engine => {
     await eventually(
       'what is new',
       () => told(last),
-      counts => counts.join() === '0,1,1',
+      counts => counts === '0,1,1',
     )
   })
 })

@@ -58,9 +58,10 @@ describe('the tidings program', () => {
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     test(`passes ${signal} on when it runs on the pinned Node`, async () => {
       const child = spawn(process.execPath, [...OLD_NODE, program, 'wait'], { stdio: ['ignore', 'pipe', 'inherit'] })
-      await Promise.race([once(child.stdout, 'data'), once(child, 'exit')])
+      const ended = once(child, 'exit')
+      await Promise.race([once(child.stdout, 'data'), ended])
       child.kill(signal)
-      const [code] = await once(child, 'exit')
+      const [code] = await ended
       assert.equal(code, signal === 'SIGTERM' ? 143 : 130)
     })
   }

@@ -4,6 +4,7 @@ import { cp, mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
+import { unlessFullSize } from '../support/size.ts'
 import { OLD_NODE, repository, run } from './checkout.ts'
 import { startRegistry } from './registry.ts'
 
@@ -83,7 +84,7 @@ describe('installing the dependencies', () => {
     assert.equal(stdout, `${path.join(folder, 'node_modules/node/bin/node')}\n`)
   })
 
-  test('puts that Node in its place where npm is told to run no scripts', async () => {
+  test('puts that Node in its place where npm is told to run no scripts', { skip: unlessFullSize }, async () => {
     const { stdout } = await install(OLD_NODE, { npm_config_ignore_scripts: 'true' })
     assert.equal((await run(stdout.trim(), ['--version'])).stdout, `${process.version}\n`)
   })
@@ -100,18 +101,20 @@ describe('installing the dependencies', () => {
     assert.equal(installed('news'), '1.0.1')
   })
 
-  test('brings the development dependencies in a production environment too', async () => {
+  test('brings the development dependencies in a production environment too', { skip: unlessFullSize }, async () => {
     await install([], { NODE_ENV: 'production', npm_config_omit: 'dev' })
     assert.equal(installed('tool'), '1.0.0')
   })
 
-  test('leaves an installation for production alone when the program only wants to run', async () => {
+  test('leaves an installation for production alone when the program only wants to run', {
+    skip: unlessFullSize,
+  }, async () => {
     await run('npm', ['ci', '--omit=dev', '--ignore-scripts'], { cwd: folder, env })
     const { stderr } = await install([], {}, '{ development: false }')
     assert.equal(stderr, '')
   })
 
-  test('installs once when two ask at the same time', async () => {
+  test('installs once when two ask at the same time', { skip: unlessFullSize }, async () => {
     const both = await Promise.all([install(), install()])
     assert.deepEqual(
       both.map(({ code }) => code),
@@ -120,7 +123,7 @@ describe('installing the dependencies', () => {
     assert.equal(registry.fetched.filter(url => url === '/news-1.0.0.tgz').length, 1)
   })
 
-  test('is not held up by an installation that was killed', async () => {
+  test('is not held up by an installation that was killed', { skip: unlessFullSize }, async () => {
     const killed = run(process.execPath, ['scripts/install.js'], {
       cwd: folder,
       env,
@@ -132,7 +135,7 @@ describe('installing the dependencies', () => {
     assert.equal(installed('news'), '1.0.0')
   })
 
-  test('clears away what an installation that was killed has left', async () => {
+  test('clears away what an installation that was killed has left', { skip: unlessFullSize }, async () => {
     await mkdir(path.join(folder, '.node_modules-staging-1'))
     await install()
     const left = (await readdir(folder)).filter(name => name.startsWith('.'))
@@ -148,7 +151,7 @@ describe('installing the dependencies', () => {
     assert.match(stderr, /the npm registry was not reached.*Connect to the network/s)
   })
 
-  test('goes on with what is there when there is no network', async () => {
+  test('goes on with what is there when there is no network', { skip: unlessFullSize }, async () => {
     await install()
     await want('1.0.1')
     const { code, stderr } = await install([], { npm_config_registry: 'http://127.0.0.1:1' })

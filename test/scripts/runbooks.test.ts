@@ -10,6 +10,7 @@ import { freshDatabase, type TestDatabase } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { pastesOf, RUN_WITH_SERVER, runnable } from '../support/pasted.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { unlessFullSize } from '../support/size.ts'
 import { repository } from './checkout.ts'
 
 // Each page for the night is followed by the letter, in bash and zsh: its commands run, in order, beside a server that
@@ -33,7 +34,8 @@ const commandsIn = (page: string): string[] =>
     .filter(commands => commands.trim() !== '')
 
 for (const shell of ['bash', 'zsh']) {
-  const skip = spawnSync(shell, ['--version']).status === 0 ? false : `${shell} is not installed`
+  const isHere = spawnSync(shell, ['--version']).status === 0
+  const skip = isHere ? shell === 'zsh' && unlessFullSize : `${shell} is not installed`
   describe(`the pages for the night, in ${shell}`, { skip }, () => {
     const folder = temporaryFolder()
     let fresh: TestDatabase
@@ -91,9 +93,7 @@ for (const shell of ['bash', 'zsh']) {
       await run(`tidings reports submit --project ${project!.trim()} --quarter 2026-3 --submitter ${user!.trim()}`)
       env.EVENT = (await run('tidings events list --type project_report_quarterly_submitted --output id')).trim()
       const rejected = () => run('tidings deliveries list --status rejected --output id')
-      env.DELIVERY = (
-        await eventually('the delivery to be refused', rejected, found => found !== '', { timeoutMs: 30_000 })
-      ).trim()
+      env.DELIVERY = (await eventually('the delivery to be refused', rejected, found => found !== '')).trim()
       const keys = JSON.parse(await run('tidings server keys list --output json')) as { kid: string; status: string }[]
       env.KID = keys.find(({ status }) => status === 'signing')!.kid
     })

@@ -239,6 +239,7 @@ describe('the signed headers', () => {
     ['without the date', ['host', 'x-content-sha256'], all, /must include x-date/],
     ['without the body hash', ['host', 'x-date'], all, /must include x-content-sha256/],
     ['with a header that was not sent', ['host', 'x-date', 'x-content-sha256', 'x-nonce'], all, /no such header/],
+    ['with what every object has', ['host', 'x-date', 'x-content-sha256', 'constructor'], all, /no such header/],
     ['of a request without date', ['host', 'x-content-sha256'], { host: 'h', 'x-content-sha256': 'b' }, /has no date/],
     ['of a request without body hash', ['host', 'date'], { host: 'h', date: 'd' }, /has no body hash/],
     [

@@ -10,10 +10,13 @@ import {
   eventTypes,
   failureReasons,
   LOST,
+  mutations,
   permissions,
   refusalReasons,
   reportStatuses,
   webhookOrderings,
+  webhookRecoveries,
+  webhookSignings,
   webhookStatuses,
 } from '../../shared/vocabulary.ts'
 import { temporaryFolder, tidings } from '../cli/tidings.ts'
@@ -42,6 +45,8 @@ describe('a word that server and command line both speak', () => {
     DeliveryStatus: deliveryStatuses,
     WebhookStatus: webhookStatuses,
     WebhookOrdering: webhookOrderings,
+    WebhookRecovery: webhookRecoveries,
+    WebhookSigning: webhookSignings,
     ReportStatus: reportStatuses,
     Permission: permissions,
   })) {
@@ -53,6 +58,10 @@ describe('a word that server and command line both speak', () => {
       )
     })
   }
+
+  it('is a mutation of the schema, if it is one, and there is no other', () => {
+    assert.deepEqual([...mutations], Object.keys(schema.getMutationType()!.getFields()))
+  })
 
   it('is told in the schema, if it is the failure of an attempt', () => {
     const { description } = (schema.getType('Attempt') as GraphQLObjectType).getFields().failure!

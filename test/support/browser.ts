@@ -111,7 +111,6 @@ export const startBrowser = async (program: string) => {
             what,
             () => evaluate(expression).catch(() => false),
             found => found === true,
-            { timeoutMs: 30_000 },
           ),
         type: text => ask('Input.insertText', { text }),
         async press(key, code, windowsVirtualKeyCode, modifiers = 0) {

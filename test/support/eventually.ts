@@ -1,6 +1,9 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { inspect } from 'node:util'
 
+/** So long that only what never comes about fails, on a machine that has much else to do. */
+export const PATIENCE_MS = 60_000
+
 /**
  * Repeats a look until its result is as expected, and returns that. An error counts as unexpected. Throws at the
  * deadline, with what was waited for and what was seen last.
@@ -11,7 +14,7 @@ export const eventually = async <Seen>(
   what: string,
   look: () => Seen | Promise<Seen>,
   isSo: (seen: Seen) => boolean,
-  { timeoutMs = 10_000, everyMs = 10 }: { timeoutMs?: number; everyMs?: number } = {},
+  { timeoutMs = PATIENCE_MS, everyMs = 10 }: { timeoutMs?: number; everyMs?: number } = {},
 ): Promise<Seen> => {
   const deadlineMs = performance.now() + timeoutMs
   for (;;) {

@@ -4,6 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as wait } from 'node:timers/promises'
+import { PATIENCE_MS } from './eventually.ts'
 
 export type ReceivedRequest = {
   method: string
@@ -61,7 +62,7 @@ export const startReceiver = async ({
   await once(server, 'listening')
   const { port } = server.address() as AddressInfo
 
-  const waitFor = (predicate: (requests: ReceivedRequest[]) => boolean, timeoutMs = 5_000) =>
+  const waitFor = (predicate: (requests: ReceivedRequest[]) => boolean, timeoutMs = PATIENCE_MS) =>
     new Promise<ReceivedRequest[]>((resolve, reject) => {
       const settle = (then: () => void) => {
         clearTimeout(timer)

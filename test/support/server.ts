@@ -1,15 +1,16 @@
 import { randomBytes, randomUUID } from 'node:crypto'
 import type { Clock } from '../../server/clock.ts'
 import { type Config, readConfig } from '../../server/config.ts'
-import type { Database } from '../../server/database/connect.ts'
+import { connect, type Database } from '../../server/database/connect.ts'
 import { createAccessToken, type NewAccessToken } from '../../server/domain/access-tokens.ts'
 import { createSealer } from '../../server/keys/seal.ts'
+import type { LiveTimes } from '../../server/live/live.ts'
 import { createLog } from '../../server/log.ts'
 import { startServer } from '../../server/main.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { signRequest } from '../../shared/hmac.ts'
 import { realClock } from './clock.ts'
-import { migratedDatabase } from './databases.ts'
+import { migratedDatabase, type TestDatabase } from './databases.ts'
 import { freePort } from './ports.ts'
 
 export type GraphqlAnswer = {
@@ -42,6 +43,7 @@ export type TestServer = {
  * @param options.by maps the database URL, such as to a proxy
  * @param options.clock the clock of server and requests; by default the database's for the server, this machine's for
  *   requests
+ * @param options.liveTimes how often subscribers' changes are looked for, by default as in the product
  */
 export const startTestServer = async (
   engine: string,
@@ -50,17 +52,19 @@ export const startTestServer = async (
     url,
     by,
     clock: given,
+    liveTimes,
   }: {
     env?: Record<string, string>
     url?: string
     by?: (databaseUrl: string) => Promise<string>
     clock?: Clock
+    liveTimes?: Partial<LiveTimes>
   } = {},
 ): Promise<TestServer> => {
-  const fresh = await migratedDatabase(engine)
+  const fresh = url ? await givenDatabase(engine, url) : await migratedDatabase(engine)
   const clock = given ?? realClock
   const config = readConfig({
-    TIDINGS_DATABASE_URL: by ? await by(fresh.url) : (url ?? fresh.url),
+    TIDINGS_DATABASE_URL: by ? await by(fresh.url) : fresh.url,
     TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
     TIDINGS_PORT: String(await freePort()),
     TIDINGS_ALLOW_NETWORKS: '127.0.0.0/8,::1/128',
@@ -69,7 +73,10 @@ export const startTestServer = async (
     TIDINGS_HOME: '/nonexistent',
     ...env,
   })
-  const server = await startServer(config, createLog(config.logLevel), given ? { clock } : {})
+  const server = await startServer(config, createLog(config.logLevel), {
+    ...(given && { clock }),
+    ...(liveTimes && { liveTimes }),
+  })
   await server.ready
   const { database } = fresh
   const token = (more: Partial<NewAccessToken> = {}) =>
@@ -94,6 +101,11 @@ export const startTestServer = async (
       await fresh.drop()
     },
   }
+}
+
+const givenDatabase = async (engine: string, url: string): Promise<TestDatabase> => {
+  const database = await connect(url)
+  return { engine, url, database, drop: () => database.close() }
 }
 
 /** Sends a GraphQL request, signed at the time that `clock` shows: the server's, if that goes by one of its own. */

@@ -1,7 +1,14 @@
 import { randomUUID } from 'node:crypto'
 import { insertMany, type Sql } from '../../server/database/connect.ts'
+import { unheld } from '../../server/domain/pull-time.ts'
 import type { WebhookRow } from '../../server/domain/resources.ts'
-import type { EventType, WebhookOrdering, WebhookStatus } from '../../shared/vocabulary.ts'
+import type {
+  EventType,
+  WebhookOrdering,
+  WebhookRecovery,
+  WebhookStatus,
+  WebhookTransport,
+} from '../../shared/vocabulary.ts'
 
 /** A webhook to store. Missing values are createWebhook's defaults; an empty or missing list means all. */
 export type GivenWebhook = {
@@ -14,6 +21,8 @@ export type GivenWebhook = {
   status?: WebhookStatus
   statusReason?: string | null
   ordering?: WebhookOrdering
+  recovery?: WebhookRecovery
+  transport?: WebhookTransport
   /** Epoch milliseconds; now, if not given. */
   createdAt?: number
 }
@@ -29,6 +38,8 @@ export const webhookRows = ({
   status = 'active',
   statusReason = null,
   ordering = 'none',
+  recovery = 'on_demand',
+  transport = 'push',
   createdAt = Date.now(),
 }: GivenWebhook) => {
   const webhook: WebhookRow = {
@@ -41,10 +52,14 @@ export const webhookRows = ({
     status,
     status_reason: statusReason,
     ordering,
+    transport,
     ordered_since: 0,
     all_events: events.length === 0 ? 1 : 0,
     all_organisations_and_projects: organisationIds.length + projectIds.length === 0 ? 1 : 0,
-    held_until: null,
+    held_until: unheld(transport),
+    recovery,
+    signing: 'token',
+    request_sealed: null,
     epoch: 0,
     ended_epoch: 0,
     created_at: createdAt,

@@ -124,7 +124,6 @@ describe('OpenTelemetry', () => {
         'all spans of the trace',
         () => spans.filter(({ traceId }) => traceId === TRACE),
         found => found.length === 5,
-        { timeoutMs: 20_000 },
       )
       const named = (name: string) => ours.filter(span => span.name === name)
       const [request] = named('POST /graphql')

@@ -13,6 +13,9 @@ import { permissions } from '../../../shared/vocabulary.ts'
 const PROJECT = new URL('../../../package.json', import.meta.url).href
 const RIVALS = new URL('../../../node_modules/.bench-rivals/package.json', import.meta.url).href
 
+/** Needs release 17 of graphql, where Apollo has 16. No query comes to it. */
+const SUBSCRIPTIONS = new URL('../../../server/graphql/subscription.ts', import.meta.url).href
+
 /**
  * Finds what this file loads where the benchmark has installed it, and one copy of graphql for all, the one of
  * `graphqlOf`: two refuse each other's schema.
@@ -21,7 +24,7 @@ const resolveFor = (graphqlOf: string) =>
   registerHooks({
     resolve: (specifier, context, next) => {
       if (specifier === 'graphql' || specifier.startsWith('graphql/'))
-        return next(specifier, { ...context, parentURL: graphqlOf })
+        return next(specifier, { ...context, parentURL: context.parentURL === SUBSCRIPTIONS ? PROJECT : graphqlOf })
       const isRival = context.parentURL === import.meta.url && !specifier.startsWith('.')
       return next(specifier, isRival ? { ...context, parentURL: RIVALS } : context)
     },

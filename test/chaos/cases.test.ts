@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { text } from 'node:stream/consumers'
+import { describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
+import { engines } from '../support/databases.ts'
+import { isAtFullSize } from '../support/size.ts'
+import { cases } from './cases/index.ts'
+
+/** Most cases wait, for a lease or a stall. */
+const AT_ONCE = 6
+/** Of cases whose own size takes minutes. */
+const SIZES: Record<string, number> = { 'pending-429': 5_000, 'history-429': 50_000, plans: 20_000, races: 1_000 }
+
+const main = fileURLToPath(new URL('main.ts', import.meta.url))
+
+/** Runs a case as `npm run chaos` does. One that changes a whole server gets a server of its own. */
+const runCase = async (name: string, engine: string, isOwn: boolean) => {
+  const size = SIZES[name] === undefined ? [] : ['--size', String(SIZES[name])]
+  const env = isOwn ? { ...process.env, TIDINGS_TEST_DATABASE_URLS: '' } : process.env
+  const child = spawn(process.execPath, [main, '--case', name, '--engine', engine, ...size], {
+    env,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const ended = new Promise(resolve => child.once('close', resolve))
+  const [said, code] = await Promise.all([text(child.stdout), ended])
+  return { code, said }
+}
+
+if (isAtFullSize)
+  for (const engine of engines.map(name => name.split(' ')[0]!)) {
+    describe(`cases (${engine})`, { concurrency: AT_ONCE }, () => {
+      for (const { name, says, engines: of, needsOwnServer = false } of cases) {
+        if (!of.some(one => one === engine)) continue
+        it(`${name}: ${says}`, async () => {
+          const { code, said } = await runCase(name, engine, needsOwnServer)
+          assert.equal(code, 0, said)
+        })
+      }
+    })
+  }

@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict'
+import { after, afterEach, before, it } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createWaits } from '../../server/delivery/pull/waits.ts'
+import { enqueue } from '../../server/domain/deliveries.ts'
+import { recordPing } from '../../server/domain/events.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
+import { PULL_TIME } from '../../server/domain/pull-time.ts'
+import { createLog } from '../../server/log.ts'
+import { testClock } from '../support/clock.ts'
+import { describeEachEngine } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
+import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { type Fixture, startFixture } from './fixture.ts'
+
+const CLIENTS = 1_000
+
+describeEachEngine('what clients take', engine => {
+  const clock = testClock()
+  let fixture: Fixture
+  let receiver: Receiver | undefined
+  before(async () => {
+    fixture = await startFixture(engine, clock)
+  })
+  afterEach(async () => {
+    await receiver?.close()
+    receiver = undefined
+    await fixture.reset()
+  })
+  after(() => fixture?.stop())
+
+  const dueTimes = async (): Promise<number[]> =>
+    (await fixture.database.knex('delivery_queue').pluck('due_at')).map(Number)
+
+  it('is sent by no loop, which leaves what a process of an earlier version has queued to clients', async () => {
+    receiver = await startReceiver()
+    const id = await fixture.webhook(receiver.url, { transport: 'pull' })
+    const loop = await fixture.startLoop()
+    await fixture.emit(2, { through: loop })
+    assert.deepEqual(await dueTimes(), [PULL_TIME + clock.now(), PULL_TIME + clock.now()])
+    // As it is queued by a process that knows nothing of clients.
+    const { database } = fixture
+    await database.transaction(async trx => {
+      const event = { id: await recordPing(trx, clock.now()), type: 'ping' as const }
+      await enqueue(trx, [{ event, webhook: { id, epoch: 0, transport: 'push' } }], clock.now())
+    })
+    loop.wake()
+    await eventually('all to wait for clients', dueTimes, all => all.every(due => due >= PULL_TIME))
+    const planned = await database.knex('deliveries').pluck('next_attempt_at')
+    assert.ok(planned.every(at => Number(at) <= clock.now()))
+    await loop.idle()
+    assert.equal(receiver.requests.length, 0)
+    assert.equal(await fixture.count('attempts'), 0)
+  })
+
+  it('asks the database one thing a second for a thousand clients that wait, and wakes one for one event', async () => {
+    const ids = await Promise.all(
+      Array.from({ length: 4 }, () => fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })),
+    )
+    const { id } = await fixture.token()
+    const token: AccessToken = {
+      ...{ id, name: 'worker', apiKey: 'worker', permissions: ['webhooks'], seesAllOrganisations: true },
+      ...{ expiresAt: null, revokedAt: null, lastUsedAt: null, createdAt: 0 },
+    }
+    const { database } = fixture
+    const waits = createWaits({ database, clock, log: createLog('silent') })
+    const loop = await fixture.startLoop({ waits })
+    const gone = new AbortController().signal
+    const woken: string[] = []
+    const waiting = Array.from({ length: CLIENTS }, async (_, n) => {
+      const until = performance.now() + 60_000
+      const given = { webhookId: ids[n % ids.length]!, token, isActive: true, isSeen: true, until, isLate: false, gone }
+      woken.push((await waits.wait(given)).why)
+    })
+    await sleep(200)
+    const asked: string[] = []
+    database.knex.on('query', ({ sql }) => asked.push(sql))
+    await sleep(1_700)
+    database.knex.removeAllListeners('query')
+    const looks = asked.filter(sql => sql.includes('AS owner'))
+    assert.ok(looks.length >= 1 && looks.length <= 3, `${looks.length} looks`)
+    assert.equal(waits.count(), CLIENTS)
+    await fixture.emit(1, { through: loop })
+    await eventually(
+      'one client of each webhook to be woken',
+      () => woken.length,
+      count => count === ids.length,
+    )
+    assert.deepEqual(new Set(woken), new Set(['due']))
+    waits.stop()
+    await Promise.all(waiting)
+    assert.equal(woken.filter(why => why === 'stopping').length, CLIENTS - ids.length)
+  })
+})

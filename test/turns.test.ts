@@ -1,0 +1,44 @@
+import assert from 'node:assert/strict'
+import { it } from 'node:test'
+import { Mode } from '../server/mode.ts'
+import { Turns } from '../server/turns.ts'
+
+const taken = (turns: Turns<string>, mayBegin?: (item: string) => boolean) => {
+  const all: string[] = []
+  for (let item = turns.take(mayBegin); item; item = turns.take(mayBegin)) all.push(item)
+  return all
+}
+
+it('keys take turns, each in its own order', () => {
+  const turns = new Turns<string>()
+  for (const item of ['a1', 'a2', 'a3', 'b1', 'c1', 'c2']) turns.add(item[0]!, item)
+  assert.equal(turns.size, 6)
+  assert.deepEqual(taken(turns), ['a1', 'b1', 'c1', 'a2', 'c2', 'a3'])
+  assert.equal(turns.size, 0)
+})
+
+it('a key that was served comes after those that wait, and what may not begin keeps its place', () => {
+  const turns = new Turns<string>()
+  for (const item of ['a1', 'a2', 'b1']) turns.add(item[0]!, item)
+  assert.equal(
+    turns.take(item => item !== 'a1'),
+    'a2',
+  )
+  turns.add('a', 'a3')
+  assert.deepEqual(taken(turns), ['b1', 'a1', 'a3'])
+})
+
+it('what no longer waits has no turn', () => {
+  const turns = new Turns<string>()
+  turns.add('a', 'a1')
+  assert.ok(turns.delete('a', 'a1'))
+  assert.ok(!turns.delete('a', 'a1'))
+  assert.equal(turns.take(), undefined)
+})
+
+it('a mode is followed only by those that may follow it', () => {
+  const mode = new Mode<'idle' | 'busy'>('idle', { idle: ['busy'], busy: [] })
+  mode.enter('busy')
+  assert.equal(mode.now, 'busy')
+  assert.throws(() => mode.enter('idle'), /idle cannot follow busy/)
+})
