@@ -2,6 +2,7 @@ import Koa, { type Middleware } from 'koa'
 import compose from 'koa-compose'
 import type { Config } from '../config.ts'
 import type { Service } from '../graphql/context.ts'
+import { mutations } from '../graphql/mutations/mutations.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { type Log, logSeldom } from '../log.ts'
 import type { Metrics } from '../metrics/metrics.ts'
@@ -85,7 +86,7 @@ const closeIfClosed =
 
 /** The middleware of requests to the API once the server is ready, in order. */
 const api = ({ config, log }: { config: Config; log: Log }) => {
-  const schema = createSchema()
+  const schema = createSchema(mutations)
   return (service: Service): Middleware => {
     const { database, sealer, tools } = service
     const { clock } = tools

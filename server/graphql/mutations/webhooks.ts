@@ -15,7 +15,6 @@ import { deliveries, type WebhookRow, webhooks } from '../../domain/resources.ts
 import { deleteWebhook, type WebhookInput } from '../../domain/webhooks.ts'
 import type { Json } from '../../mango/selector.ts'
 import type { Context } from '../context.ts'
-import type { Resolver } from '../fields.ts'
 import { createLoaders } from '../loaders.ts'
 import { type Mutations, mutation, resumable, timeArgument } from './mutation.ts'
 
@@ -33,9 +32,6 @@ const told =
 
 /** A webhook in the answer to the mutation that has made its secret; null if it has made none. */
 type Answered = WebhookRow & { secret: string | null }
-
-/** Every other answer has the webhook's row alone. */
-export const secretOf: Resolver<Partial<Answered>> = ({ secret = null }) => secret
 
 /** Answers with the webhook as its change left it, whatever others have changed since. */
 const answer = ({ secret, told: { webhook, lists } }: Stored<Told>, { loaders }: Context): Answered => {
