@@ -11,8 +11,18 @@ const IN_THE_WAY_MS = 250
 const LONGEST_IN_THE_WAY_MS = 2_000
 /** The event loop utilisation from which the process counts as busy. */
 const BUSY = 0.85
-/** A request that has waited this long is refused, within a second of its arrival. */
-const LONGEST_WAIT_MS = 600
+/** A request that comes in a burst waits this long at most: waiting it out is better than a refusal. */
+const LONGEST_WAIT_MS = 1_000
+/**
+ * A line is overloaded if no request of it has waited less for a second: it is no burst, nothing is gained by waiting,
+ * and who comes now waits for less time, or is refused (CoDel, RFC 8289: the shortest delay of an interval tells a
+ * queue that stands from one that drains).
+ */
+const STANDING_MS = 400
+const STANDING_FOR_MS = 1_000
+const LONGEST_WAIT_OVERLOADED_MS = 600
+/** Requests that wait, which costs memory; half as many of one API key. */
+const MOST_WAITING = 4_096
 const RETRY_AFTER_S = 1
 /** The requests whose beginning is the measure of the line's pace, and how long a line is before it has one. */
 const PACE_OF = 512
@@ -34,7 +44,13 @@ const measureBusy = (): (() => boolean) => {
   }
 }
 
-type Waiting = { apiKey: string; since: number; timer: NodeJS.Timeout; begin: (isAdmitted: boolean) => void }
+type Waiting = {
+  apiKey: string
+  since: number
+  giveUpAt: number
+  timer: NodeJS.Timeout
+  begin: (isAdmitted: boolean) => void
+}
 
 export type Admission = {
   /** Refuses a request that would not begin in time. Comes first, so that a refusal costs next to nothing. */
@@ -63,6 +79,8 @@ export const createAdmission = ({
 } = {}): Admission => {
   let working = 0
   const waiting = new Turns<Waiting>()
+  /** Of each API key that has a line: when a request of it last waited for a short time. */
+  const shortAt = new Map<string, number>()
   /** Since when some request has waited, and when the last ones began since: the pace at which the lines move. */
   let formedAt = 0
   const began: number[] = []
@@ -90,16 +108,23 @@ export const createAdmission = ({
     return giveBack
   }
 
+  /** A request keeps the time that it was given when it came: who waited through a burst is not refused at its end. */
+  const longestWaitMs = (apiKey: string): number =>
+    now() - (shortAt.get(apiKey) ?? now()) > STANDING_FOR_MS ? LONGEST_WAIT_OVERLOADED_MS : LONGEST_WAIT_MS
+
   const end = (one: Waiting, isAdmitted: boolean): void => {
+    const { apiKey, since } = one
     clearTimeout(one.timer)
-    waiting.delete(one.apiKey, one)
+    waiting.delete(apiKey, one)
+    if (waiting.of(apiKey).size === 0) shortAt.delete(apiKey)
+    else if (now() - since <= STANDING_MS) shortAt.set(apiKey, now())
     one.begin(isAdmitted)
   }
 
   const beginNext = (): void => {
     for (let one = waiting.take(); one; one = waiting.take()) {
       // The timer may be late if the process was.
-      const isAdmitted = now() - one.since < LONGEST_WAIT_MS
+      const isAdmitted = now() < one.giveUpAt
       end(one, isAdmitted)
       if (isAdmitted) return
     }
@@ -108,13 +133,15 @@ export const createAdmission = ({
   /** Resolves to undefined if the request was not admitted in time. */
   const place = async (apiKey: string, since: number): Promise<(() => void) | undefined> => {
     if (working < AT_ONCE && waiting.size === 0) return take()
+    if (waiting.size >= MOST_WAITING || waiting.of(apiKey).size >= MOST_WAITING / 2) return undefined
+    const giveUpAt = since + longestWaitMs(apiKey)
     return new Promise(resolve => {
       const one: Waiting = {
-        apiKey,
-        since,
-        timer: setTimeout(() => end(one, false), Math.max(0, since + LONGEST_WAIT_MS - now())),
+        ...{ apiKey, since, giveUpAt },
+        timer: setTimeout(() => end(one, false), Math.max(0, giveUpAt - now())),
         begin: isAdmitted => resolve(isAdmitted ? take() : undefined),
       }
+      if (!shortAt.has(apiKey)) shortAt.set(apiKey, now())
       if (waiting.size === 0) {
         formedAt = now()
         began.length = 0
@@ -141,7 +168,7 @@ export const createAdmission = ({
     refuseHopeless(ctx, next) {
       // With no line it begins at once, even if it has waited for a process that stood still.
       const { apiKey, arrivedAt } = ctx.state
-      const isHopeless = waiting.size > 0 && now() - arrivedAt + waitMs(apiKey) > LONGEST_WAIT_MS
+      const isHopeless = waiting.size > 0 && now() - arrivedAt + waitMs(apiKey) > longestWaitMs(apiKey)
       return isHopeless ? refuse(ctx) : next()
     },
     async admit(ctx, next) {

@@ -13,12 +13,15 @@ import { startWorld, type World } from './world.ts'
 // server would not be offered so much.
 //
 //   npm run bench -- overload [--engine mysql] [--rates 1000,2000] [--seconds 10]
+//
+// With --bursts, each rate is offered for so many times 2 s, each with 8 s of rest.
 
 const { values: options } = parseArgs({
   options: {
     engine: { type: 'string', default: '' },
     rates: { type: 'string', default: '1000,2000' },
     seconds: { type: 'string', default: '10' },
+    bursts: { type: 'string', default: '0' },
   },
 })
 const SECONDS = Number(options.seconds)
@@ -73,6 +76,25 @@ const askLittle = ({ client, server, admin }: World) => {
   }
 }
 
+const BURST_MS = 2_000
+const REST_MS = 8_000
+
+/** A row for each burst. */
+const offerBursts = async (world: World, rate: number): Promise<string[][]> => {
+  const rows: string[][] = []
+  for (let n = 0; n < Number(options.bursts); n++) {
+    const publishing = world.publish({ rate })
+    await wait(BURST_MS)
+    const { begunToAcknowledged: taken, refused, unanswered, missing } = await publishing()
+    const count = Object.values(refused).flat().length
+    const figures = [rate, taken.length + count + unanswered, count, median(taken), quantile(taken, 0.99)]
+    rows.push([...figures, unanswered, missing].map(show))
+    await wait(REST_MS)
+  }
+  return rows
+}
+const HEADING_OF_BURSTS = ['a second', 'offered', 'refused', 'answered after p50 ms', 'p99 ms', 'unanswered', 'lost']
+
 for (const engine of engines) {
   if (!engine.startsWith(options.engine)) continue
   const world = await startWorld(engine)
@@ -82,7 +104,14 @@ for (const engine of engines) {
     await wait(WARM_UP_MS)
     await warming()
     const rows: string[][] = []
-    for (const rate of options.rates.split(',').map(Number)) {
+    const rates = options.rates.split(',').map(Number)
+    if (options.bursts !== '0') {
+      for (const rate of rates) rows.push(...(await offerBursts(world, rate)))
+      console.log(`\n${pc.bold(engine)}, bursts of ${BURST_MS / 1000} s`)
+      console.log(table([HEADING_OF_BURSTS.map(text => pc.bold(text)), ...rows]))
+      continue
+    }
+    for (const rate of rates) {
       await world.settled()
       const publishing = world.publish({ rate })
       const asking = askLittle(world)

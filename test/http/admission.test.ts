@@ -64,22 +64,26 @@ test('what waits for its turn begins in the order it came', async () => {
   assert.deepEqual(begun.slice(AT_ONCE), [AT_ONCE, AT_ONCE + 1, AT_ONCE + 2])
 })
 
-test('what finds no place is refused within a second, and told when to come again', async () => {
+test('what finds no place within a second is refused, and told when to come again', async () => {
   const { ask, pass, finish, begun, answers } = start()
   await ask(400)
   await pass(249)
   assert.equal(begun.length, AT_ONCE)
   await pass(1)
   assert.equal(begun.length, 2 * AT_ONCE)
-  await pass(250)
-  await pass(200)
-  const refused = answers.slice(3 * AT_ONCE)
-  assert.equal(begun.length, 3 * AT_ONCE)
+  for (let ms = 250; ms < 750; ms += 250) await pass(250)
+  assert.equal(begun.length, 4 * AT_ONCE)
+  await pass(249)
+  assert.ok(answers.every(({ status }) => status === undefined))
+  await pass(1)
+  const refused = answers.slice(4 * AT_ONCE)
+  assert.ok(refused.length > 0)
+  assert.equal(begun.length, 4 * AT_ONCE)
   for (const { status, code, retryAfter } of refused) {
     assert.deepEqual([status, code, retryAfter], [503, 'UNAVAILABLE', '1'])
   }
   await finish(0)
-  assert.equal(begun.length, 3 * AT_ONCE, 'what was refused is not begun')
+  assert.equal(begun.length, 4 * AT_ONCE, 'what was refused is not begun')
 })
 
 test('what waits for something itself is in nobody’s way', async () => {
@@ -95,7 +99,7 @@ test('a timer that is late lets nothing in that has waited for too long', async 
   await ask(AT_ONCE + 1)
   mock.timers.reset()
   mock.timers.enable({ apis: ['setTimeout'] })
-  await pass(800)
+  await pass(1_000)
   await finish(0)
   assert.equal(begun.length, AT_ONCE)
   assert.equal(answers[AT_ONCE]!.status, 503)
@@ -107,9 +111,9 @@ test('what is slow since this process is busy stays in the way of others, for tw
   await pass(250)
   await pass(250)
   assert.equal(begun.length, AT_ONCE)
-  await pass(200)
+  await pass(700)
   assert.equal(answers[AT_ONCE]!.status, 503)
-  for (let ms = 700; ms <= 2_250; ms += 250) await pass(250)
+  for (let ms = 1_200; ms <= 2_250; ms += 250) await pass(250)
   await ask(1)
   assert.equal(begun.length, AT_ONCE + 1)
 })
@@ -150,6 +154,55 @@ test('what would wait for too long behind others is refused at once', async () =
   await ask(1)
   assert.equal(answers[before]!.status, 503)
   assert.ok(!begun.includes(before))
+})
+
+/** Offers `perSecond` requests for `forMs` to a process that ends `pace` of them a second; returns those refused. */
+const offer = async (
+  { ask, pass, finish, begun, answers }: ReturnType<typeof start>,
+  { perSecond, pace, forMs, apiKey = 'one' }: { perSecond: number; pace: number; forMs: number; apiKey?: string },
+) => {
+  const STEP_MS = 10
+  const refusedAt = new Map<number, number>()
+  const cameAt: number[] = []
+  const waitedMs: number[] = []
+  let ended = 0
+  const isOver = () => answers.every(({ status }) => status !== undefined)
+  for (let ms = 0, due = 0; ms < forMs || !isOver(); ms += STEP_MS, due += (pace * STEP_MS) / 1000) {
+    const count = ms < forMs ? (perSecond * STEP_MS) / 1000 : 0
+    for (let n = 0; n < count; n++) cameAt.push(ms)
+    await ask(count, { apiKey })
+    for (; ended < begun.length && due >= 1; due--) await finish(begun[ended++]!)
+    if (ended === begun.length) due = 0
+    for (let n = waitedMs.length; n < begun.length; n++) waitedMs.push(ms - cameAt[begun[n]!]!)
+    await pass(STEP_MS)
+    for (const [id, { status }] of answers.entries())
+      if (status === 503 && !refusedAt.has(id)) refusedAt.set(id, ms + STEP_MS - cameAt[id]!)
+  }
+  return { refusedAfterMs: [...refusedAt.values()], taken: begun.length, waitedMs }
+}
+
+test('a burst of two seconds, of four thirds of what a process can take, is waited out', async () => {
+  const { refusedAfterMs, taken } = await offer(start({ isBusy: true }), { perSecond: 800, pace: 600, forMs: 2_000 })
+  assert.deepEqual([refusedAfterMs.length, taken], [0, 1_600])
+})
+
+test('of an overload that lasts, what the process can take is taken, and the rest is refused within a second', async () => {
+  const overload = { perSecond: 900, pace: 300, forMs: 6_000 }
+  const { refusedAfterMs, taken, waitedMs } = await offer(start({ isBusy: true }), overload)
+  assert.ok(taken > 0.9 * 6 * 300 && taken < 2_600, `${taken} taken`)
+  assert.ok(refusedAfterMs.length > 2_000)
+  assert.ok(Math.max(...refusedAfterMs) <= 1_010)
+  const soon = refusedAfterMs.filter(ms => ms <= 20).length
+  assert.ok(Math.max(...waitedMs.slice(-600)) <= 650, 'once it is clear that it lasts, nobody waits for long')
+  assert.ok(soon > 0.8 * refusedAfterMs.length, `${soon} of ${refusedAfterMs.length} at once`)
+})
+
+test('one API key does not take all the room for those that wait', async () => {
+  const { ask, answers } = start()
+  await ask(AT_ONCE + 3_000)
+  await ask(1, { apiKey: 'other' })
+  assert.equal(answers.filter(({ status }) => status === 503).length, 3_000 - 2_048)
+  assert.equal(answers.at(-1)!.status, undefined)
 })
 
 test('however many requests of one API key wait, another’s comes next', async () => {
