@@ -186,7 +186,7 @@ test('a burst of two seconds, of four thirds of what a process can take, is wait
   assert.deepEqual([refusedAfterMs.length, taken], [0, 1_600])
 })
 
-test('of an overload that lasts, what the process can take is taken, and the rest is refused within a second', async () => {
+test('of an overload that lasts, a process takes what it can and refuses the rest within a second', async () => {
   const overload = { perSecond: 900, pace: 300, forMs: 6_000 }
   const { refusedAfterMs, taken, waitedMs } = await offer(start({ isBusy: true }), overload)
   assert.ok(taken > 0.9 * 6 * 300 && taken < 2_600, `${taken} taken`)
