@@ -171,7 +171,7 @@ export const entries: Entry[] = [
     name: 'mcp',
     summary: 'give an assistant the commands that read, as tools',
     group: data,
-    load: async () => (await import('./mcp.ts')).mcpCommand(),
+    load: async () => (await import('./mcp.ts')).mcpCommand(wholeTree),
   },
   {
     name: 'audit',
@@ -208,6 +208,13 @@ export const addCommands = async (program: CommandUnknownOpts, isUsed: (name: st
     program.addCommand(command.summary(entry.summary).helpGroup(entry.group))
     inheritSettings(command, program)
   }
+}
+
+/** Every command with its arguments and options, for code that reads all of them. */
+const wholeTree = async (): Promise<CommandUnknownOpts> => {
+  const tree: CommandUnknownOpts = new Command('tidings')
+  await addCommands(tree, () => true)
+  return tree
 }
 
 /** Commander passes settings only to commands that it creates itself, so this copies them to the others. */

@@ -1,15 +1,16 @@
 import { spawn } from 'node:child_process'
 import { text } from 'node:stream/consumers'
 import { fileURLToPath } from 'node:url'
-import { Command } from '@commander-js/extra-typings'
+import { Command, type CommandUnknownOpts } from '@commander-js/extra-typings'
+import type { ServerContext } from '@modelcontextprotocol/server'
 import { version } from '../../shared/version.ts'
 import { Session } from '../connection/session.ts'
 import { describeCommand } from '../help/tree.ts'
-import { Peer } from '../mcp/peer.ts'
 import { capped, type Tool, toolsOf, wordsOf } from '../mcp/tools.ts'
 import { examples } from '../options.ts'
 
-export const mcpCommand = () =>
+/** @param wholeTree the program with every command loaded */
+export const mcpCommand = (wholeTree: () => Promise<CommandUnknownOpts>) =>
   new Command('mcp')
     .summary('give an assistant the commands that read, as tools (Model Context Protocol)')
     .description(
@@ -29,8 +30,7 @@ export const mcpCommand = () =>
       const session = new Session(command)
       // Fails now, where a person sees it, if there is no connection to use.
       void session.connection
-      const { wholeProgram } = await import('../main.ts')
-      const tools = toolsOf(describeCommand(await wholeProgram()), { allowChanges })
+      const tools = toolsOf(describeCommand(await wholeTree()), { allowChanges })
       await serve(tools, connectionFlags(command.optsWithGlobals()))
     })
 
@@ -41,75 +41,54 @@ const connectionFlags = (given: Record<string, unknown>): string[] =>
     return typeof given[name] === 'string' ? [`--${flag}=${given[name]}`] : []
   })
 
-/** Answers until standard input ends. */
+/** Answers until standard input ends. The SDK is loaded by this command alone. */
 const serve = async (tools: Tool[], connection: string[]): Promise<void> => {
-  const peer = new Peer(process.stdin, process.stdout)
-  let canElicit = false
-  /** Asks the person before the assistant; without a way to ask, the answer is no. */
-  const confirm = async (question: string): Promise<boolean> => {
-    if (!canElicit) return false
-    const properties = { confirm: { type: 'boolean', title: question } }
-    const answer = await peer.ask<{ action?: unknown; content?: { confirm?: unknown } }>('elicitation/create', {
-      message: question,
-      requestedSchema: { type: 'object', properties, required: ['confirm'] },
-    })
-    return answer.action === 'accept' && answer.content?.confirm === true
+  const [{ acceptedContent, fromJsonSchema, inputRequired, McpServer }, { serveStdio }] = await Promise.all([
+    import('@modelcontextprotocol/server'),
+    import('@modelcontextprotocol/server/stdio'),
+  ])
+  /** A command that wants a confirmation is run again with the person's, whom the assistant's program asks. */
+  const call = async (tool: Tool, args: Record<string, unknown>, { mcpReq }: ServerContext) => {
+    const { payloads = false, ...given } = args
+    const words = [...connection, '--no-color', ...wordsOf(tool, given)]
+    const first = await run(words, mcpReq.signal)
+    const [, question] = UNASKED.exec(first.stderr) ?? []
+    if (question === undefined) return answerOf(first, payloads === true)
+    if (mcpReq.inputResponses === undefined) {
+      const properties = { confirm: { type: 'boolean' as const, title: question } }
+      const requestedSchema = { type: 'object' as const, properties, required: ['confirm'] }
+      return inputRequired({
+        inputRequests: { [question]: inputRequired.elicit({ message: question, requestedSchema }) },
+      })
+    }
+    // The answer counts for the very question that was asked.
+    if (acceptedContent(mcpReq.inputResponses, question)?.confirm !== true)
+      return failed(`Not confirmed: nothing was done. ${question}`)
+    return answerOf(await run(words.toSpliced(words.indexOf('--'), 0, '--yes'), mcpReq.signal), payloads === true)
   }
-  await peer.serve({
-    initialize: ({ protocolVersion, capabilities }) => {
-      canElicit = typeof capabilities === 'object' && capabilities !== null && 'elicitation' in capabilities
-      const agreed = PROTOCOLS.find(each => each === protocolVersion) ?? PROTOCOLS[0]
-      return { protocolVersion: agreed, capabilities: { tools: {} }, serverInfo: { name: 'tidings', version } }
-    },
-    ping: () => ({}),
-    'tools/list': () => ({
-      tools: tools.map(({ name, description, inputSchema, isChange }) => ({
-        name,
-        description,
-        inputSchema,
-        annotations: { readOnlyHint: !isChange, destructiveHint: isChange },
-      })),
-    }),
-    'tools/call': async ({ name, arguments: args }) => {
-      const tool = tools.find(each => each.name === name)
-      if (!tool) return failed(`There is no tool ${String(name)}.`)
-      try {
-        const { payloads = false, ...given } = (args ?? {}) as Record<string, unknown>
-        return await call(wordsOf(tool, given), connection, { payloads: payloads === true, confirm })
-      } catch (error) {
-        return failed((error as Error).message)
-      }
-    },
+  serveStdio(() => {
+    const server = new McpServer({ name: 'tidings', version })
+    for (const tool of tools) {
+      const { name, description, isChange, inputSchema } = tool
+      const annotations = { readOnlyHint: !isChange, destructiveHint: isChange }
+      const config = { description, annotations, inputSchema: fromJsonSchema<Record<string, unknown>>(inputSchema) }
+      server.registerTool(name, config, (args, context) => call(tool, args, context))
+    }
+    return server
   })
 }
 
-/** The versions of the protocol that this speaks, the newest first. */
-const PROTOCOLS = ['2025-11-25', '2025-06-18', '2025-03-26', '2024-11-05'] as const
-
 const failed = (message: string) => ({ content: [{ type: 'text' as const, text: message }], isError: true })
-
-/** Runs one command. If it wants a confirmation, asks for it, and runs it again. */
-const call = async (
-  words: string[],
-  connection: string[],
-  { payloads, confirm }: { payloads: boolean; confirm: (question: string) => Promise<boolean> },
-) => {
-  const flags = [...connection, '--no-color']
-  const first = await run([...flags, ...words])
-  const [, question] = UNASKED.exec(first.stderr) ?? []
-  if (first.code === 0 || question === undefined) return answerOf(first, payloads)
-  if (!(await confirm(question))) return failed(`Not confirmed: nothing was done. ${question}`)
-  const yes = words.toSpliced(words.indexOf('--'), 0, '--yes')
-  return answerOf(await run([...flags, ...yes]), payloads)
-}
 
 /** How a command refuses that has nobody to ask. */
 const UNASKED = /"message": ?"((?:[^"\\]|\\.)*?) There is no terminal to ask on\."/
 
-const answerOf = ({ code, stdout, stderr }: Ran, payloads: boolean) =>
-  code === 0
-    ? { content: [{ type: 'text' as const, text: capped(stdout, { payloads }) }] }
-    : failed(capped(stderr, { payloads: true }))
+const answerOf = ({ code, stdout, stderr }: Ran, payloads: boolean) => {
+  const told = capped(stdout, { payloads })
+  if (code === 0) return { content: [{ type: 'text' as const, text: told }] }
+  // What a command found, and that it is not in order.
+  return failed([told, capped(stderr, { payloads: true })].filter(text => text !== '').join('\n'))
+}
 
 interface Ran {
   code: number | null
@@ -119,8 +98,9 @@ interface Ran {
 
 const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
 
-const run = async (args: string[]): Promise<Ran> => {
-  const child = spawn(process.execPath, [PROGRAM, ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
+/** Runs a command, which ends if the assistant does not wait for it any more. */
+const run = async (args: string[], signal: AbortSignal): Promise<Ran> => {
+  const child = spawn(process.execPath, [PROGRAM, ...args], { stdio: ['ignore', 'pipe', 'pipe'], signal })
   const ended = new Promise<number | null>((resolve, reject) => child.once('close', resolve).once('error', reject))
   const [stdout, stderr, code] = await Promise.all([text(child.stdout), text(child.stderr), ended])
   return { code, stdout, stderr }

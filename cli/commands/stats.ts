@@ -46,7 +46,7 @@ export const statsCommand = () =>
     })
 
 /** Asks for the counts and the sample in one request. */
-const statistics = async (
+export const statistics = async (
   session: Session,
   { webhookId, fromMs, toMs }: { webhookId: string | undefined; fromMs: number; toMs: number },
 ): Promise<Statistics> => {

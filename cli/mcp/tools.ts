@@ -13,21 +13,17 @@ export interface Tool {
 }
 
 /** What a token with the permission `read` may do. */
-const READS = [
-  'why',
-  'stats',
-  'query',
-  'whoami',
+export const READS = [
+  ...['why', 'stats', 'query', 'whoami', 'doctor'],
   ...['webhooks list', 'webhooks show', 'deliveries list', 'deliveries show', 'deliveries export'],
   ...['events list', 'events show', 'organisations list', 'projects list', 'users list', 'reports list'],
 ]
 
 /** What changes something and prints no secret. */
-const CHANGES = [
+export const CHANGES = [
   ...['webhooks create', 'webhooks update', 'webhooks enable', 'webhooks disable', 'webhooks delete'],
   ...['webhooks ping', 'webhooks recover', 'deliveries redeliver', 'trigger'],
-  ...['reports submit', 'reports approve', 'organisations create', 'organisations rename'],
-  ...['projects create', 'projects update', 'users create', 'users rename'],
+  ...['organisations upsert', 'projects upsert', 'users upsert', 'reports submit', 'reports approve'],
 ]
 
 /** Resources that only admins read, which are out of bounds for an assistant. */
@@ -92,47 +88,29 @@ const camelCase = (name: string): string => name.replaceAll(/-(\w)/g, (_, letter
 const ROWS = 50
 
 /**
- * The words of a call. Values stand behind `=` or `--`, so that none is taken for an option.
+ * The words of a call whose arguments are as the tool's schema says. Values stand behind `=` or `--`, so that none is
+ * taken for an option.
  *
- * @throws TypeError for an argument that the tool does not have, or of another type
+ * @throws TypeError for a value that a command would read from elsewhere
  */
 export const wordsOf = (tool: Tool, given: Record<string, unknown>): string[] => {
-  for (const name of Object.keys(given)) {
-    if (!(name in tool.inputSchema.properties)) throw new TypeError(`${tool.name} has no argument ${name}`)
-  }
-  for (const name of tool.inputSchema.required) {
-    if (given[name] === undefined) throw new TypeError(`${tool.name} needs the argument ${name}`)
-  }
-  const words = tool.options.flatMap(({ name, flag, takesValue }) => {
-    const value = given[name]
+  const isCounting = given.count === true || given.by !== undefined
+  const isCapped = !isCounting && !tool.isChange && tool.options.some(({ flag }) => flag === '--limit')
+  const asked = isCapped ? { ...given, limit: Math.min(Number(given.limit ?? ROWS), ROWS) } : given
+  const options = tool.options.flatMap(({ name, flag, takesValue }) => {
+    const value = asked[name]
     if (value === undefined || value === false) return []
     return takesValue ? [`${flag}=${textOf(name, value)}`] : [flag]
   })
-  const takesLimit = tool.options.some(({ flag }) => flag === '--limit')
-  const isCounting = given.count === true || given.by !== undefined
-  const asked = Number(given.limit ?? ROWS)
-  const limit = takesLimit && !isCounting && !tool.isChange ? [`--limit=${Math.min(asked, ROWS)}`] : []
-  const others = limit.length > 0 ? words.filter(word => !word.startsWith('--limit=')) : words
-  const positions = tool.positions.flatMap(name => {
-    const { enum: allowed } = tool.inputSchema.properties[name] as { enum?: string[] }
-    const values = given[name] === undefined ? [] : [given[name]].flat()
-    return values.map(value => {
-      const text = textOf(name, value)
-      if (allowed && !allowed.includes(text)) throw new TypeError(`${name} is one of ${allowed.join(', ')}`)
-      return text
-    })
-  })
-  return [...tool.command, ...others, ...limit, '--output=json', '--', ...positions]
+  const positions = tool.positions.flatMap(name => [asked[name] ?? []].flat().map(value => textOf(name, value)))
+  return [...tool.command, ...options, '--output=json', '--', ...positions]
 }
 
 const textOf = (name: string, value: unknown): string => {
-  if (typeof value === 'string' || typeof value === 'number') {
-    // Standard input is the assistant's own, and files are this machine's.
-    if (value === '-' || String(value).startsWith('@'))
-      throw new TypeError(`${name} is neither a file nor standard input`)
-    return String(value)
-  }
-  throw new TypeError(`${name} is a text`)
+  const text = String(value)
+  // Standard input is the assistant's own, and files are this machine's.
+  if (text === '-' || text.startsWith('@')) throw new TypeError(`${name} is neither a file nor standard input.`)
+  return text
 }
 
 /** What is long, and may be personal. */

@@ -65,6 +65,10 @@ const benchmarks: Record<string, Benchmark> = {
     file: 'reads.ts',
     about: 'what support asks of many deliveries, as an admin and as a token of few organisations, beside SQL by hand',
   },
+  why: {
+    file: 'why.ts',
+    about: '`why`, `stats` and counts by hour from request to answer, beside SQL by hand; --deliveries 5000000',
+  },
   schedule: {
     file: 'schedule.ts',
     isAlone: true,

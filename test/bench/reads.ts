@@ -141,11 +141,11 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       return (await find(knex, resource, query, related(resource), { related, parts, now })).rows
     }
   const counted =
-    (token: AccessToken, resource: Entity, by: string[]): Asked =>
+    (token: AccessToken, resource: Entity, by: string[], selector: object = {}): Asked =>
     () => {
       const related = visibleTo(token)
       const parts = () => partsOf(knex, token, resource)
-      return count(knex, resource, { selector: {}, by }, related(resource), { related, parts, now })
+      return count(knex, resource, { selector, by }, related(resource), { related, parts, now })
     }
   const derived =
     (token: AccessToken, field: 'health' | 'lastDeliveryAt'): Asked =>
@@ -158,6 +158,7 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
   const webhookIds = await knex('webhooks').pluck<string[]>('id')
   const [latest] = await rows<{ at: number }>(knex, 'SELECT MAX(created_at) AS at FROM deliveries')
   const hour = new Date(Number(latest!.at)).toISOString().slice(0, 13)
+  const dayBefore = new Date(Number(latest!.at) - 24 * 3_600_000).toISOString()
   const hourMs = Date.parse(`${hour}:00:00Z`)
   const [project] = await rows<{ id: string; name: string; organisation_id: string; organisation: string }>(
     knex,
@@ -272,6 +273,23 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       byHand: {
         sql: 'SELECT status, COUNT(*) FROM deliveries WHERE webhook_id = ? GROUP BY status',
         bindings: [named.id],
+      },
+    },
+    {
+      name: 'deliveries by hour and status, a day: admin',
+      asked: counted(admin, deliveries, ['createdAt:hour', 'status'], { createdAt: { $gte: dayBefore } }),
+      byHand: {
+        sql: `SELECT ${database.dialect.quotient('created_at', 3_600_000)} AS span, status, COUNT(*) FROM deliveries
+          WHERE created_at >= ? GROUP BY span, status`,
+        bindings: [Date.parse(dayBefore)],
+      },
+    },
+    {
+      name: 'deliveries by hour and status, all: admin',
+      asked: counted(admin, deliveries, ['createdAt:hour', 'status']),
+      byHand: {
+        sql: `SELECT ${database.dialect.quotient('created_at', 3_600_000)} AS span, status, COUNT(*) FROM deliveries
+          GROUP BY span, status`,
       },
     },
     {

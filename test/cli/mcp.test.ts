@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
-import { Peer } from '../../cli/mcp/peer.ts'
+import { Client } from '@modelcontextprotocol/client'
+import { getDefaultEnvironment, StdioClientTransport } from '@modelcontextprotocol/client/stdio'
+import { CHANGES, READS } from '../../cli/mcp/tools.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 import { addWebhook } from '../support/webhooks.ts'
-import { startTidings, temporaryFolder } from './tidings.ts'
+import { PROGRAM, temporaryFolder, tidings } from './tidings.ts'
 
 const home = temporaryFolder()
 
@@ -27,60 +29,73 @@ describe('tidings mcp', () => {
   })
   after(() => Promise.all([server.stop(), receiver.close(), ...ended.map(end => end())]))
 
-  const ended: (() => void)[] = []
+  const ended: (() => Promise<void>)[] = []
 
-  /** A client of the protocol. @param answer what the person says if asked */
-  const connect = async (as: Credentials, flags: string[] = [], answer?: boolean) => {
-    const child = startTidings(['mcp', ...flags], {
-      home,
-      env: { TIDINGS_URL: server.url, TIDINGS_API_KEY: as.apiKey, TIDINGS_API_SECRET: as.apiSecret },
-    })
-    ended.push(() => child.kill())
-    const asked: string[] = []
-    const peer = new Peer(child.stdout, child.stdin)
-    void peer.serve({
-      'elicitation/create': ({ message }) => {
-        asked.push(String(message))
-        return { action: 'accept', content: { confirm: answer } }
-      },
-    })
+  /**
+   * The SDK's own client, of the newest revision of the protocol or the one before.
+   *
+   * @param answer what the person says if asked; undefined if there is no way to ask
+   */
+  const connect = async (
+    as: Credentials,
+    {
+      flags = [],
+      answer,
+      mode = 'auto',
+    }: { flags?: string[]; answer?: boolean | undefined; mode?: 'auto' | 'legacy' } = {},
+  ) => {
     const capabilities = answer === undefined ? {} : { elicitation: {} }
-    const clientInfo = { name: 'test', version: '1' }
-    const begun = await peer.ask<{ protocolVersion: string }>('initialize', {
-      ...{ protocolVersion: '2025-06-18', capabilities, clientInfo },
+    const client = new Client({ name: 'test', version: '1' }, { capabilities, versionNegotiation: { mode } })
+    const asked: string[] = []
+    if (answer !== undefined)
+      client.setRequestHandler('elicitation/create', ({ params }) => {
+        asked.push(params.message)
+        return { action: 'accept', content: { confirm: answer } }
+      })
+    const env = { TIDINGS_URL: server.url, TIDINGS_API_KEY: as.apiKey, TIDINGS_API_SECRET: as.apiSecret }
+    const transport = new StdioClientTransport({
+      command: process.execPath,
+      args: [PROGRAM, 'mcp', ...flags],
+      env: { ...getDefaultEnvironment(), XDG_CONFIG_HOME: home, ...env },
     })
-    assert.equal(begun.protocolVersion, '2025-06-18')
-    type Called = { content: { text: string }[]; isError?: boolean }
+    await client.connect(transport)
+    ended.push(() => client.close())
     const call = async (name: string, args: Record<string, unknown> = {}) => {
-      const { content, isError } = await peer.ask<Called>('tools/call', { name, arguments: args })
-      return { text: content[0]!.text, isError: isError === true }
+      const { content, isError } = await client.callTool({ name, arguments: args })
+      const [told] = content
+      return { text: told?.type === 'text' ? told.text : '', isError: isError === true }
     }
-    type Listed = { tools: { name: string; annotations: { readOnlyHint: boolean } }[] }
-    const list = async () => (await peer.ask<Listed>('tools/list', {})).tools
-    return { list, call, asked }
+    return { list: async () => (await client.listTools()).tools, call, asked, client }
   }
 
   it('has the tools that read, and none that changes, for a token that may read', async () => {
-    const { list, call } = await connect(reader)
+    const { list, call, client } = await connect(reader)
     const tools = await list()
-    const names = tools.map(({ name }) => name)
-    for (const name of ['why', 'stats', 'webhooks_list', 'deliveries_show', 'events_list', 'query']) {
-      assert.ok(names.includes(name), name)
-    }
-    assert.ok(tools.every(({ annotations }) => annotations.readOnlyHint === true))
-    assert.deepEqual(
-      names.filter(name => /create|update|disable|delete|redeliver|recover|token|sign|server|graphql|audit/.test(name)),
-      [],
-    )
+    assert.deepEqual(tools.map(({ name }) => name).toSorted(), READS.map(name => name.replaceAll(' ', '_')).toSorted())
+    assert.ok(tools.every(({ annotations }) => annotations?.readOnlyHint === true))
     for (const name of ['webhooks_disable', 'graphql', 'tokens_create', 'server_seed']) {
-      assert.deepEqual(await call(name, { id: webhookId }), { text: `There is no tool ${name}.`, isError: true })
+      await assert.rejects(client.callTool({ name, arguments: { ids: [webhookId] } }), /not found/)
     }
     const { text } = await call('webhooks_list')
     assert.equal(JSON.parse(text)[0].id, webhookId)
-    const refused = await call('webhooks_list', { '--yes': 'x' })
-    assert.equal(refused.isError, true)
-    assert.match((await call('query', { resource: 'accessTokens' })).text, /resource is one of/)
-    assert.equal((await call('webhooks_show', { id: '--help' })).isError, true)
+    for (const [tool, args] of [
+      ['webhooks_list', { '--yes': 'x' }],
+      ['query', { resource: 'accessTokens' }],
+      ['webhooks_show', { id: '--help' }],
+      ['webhooks_show', {}],
+      ['query', { resource: 'events', selector: '@/etc/passwd' }],
+    ] as const) {
+      assert.equal((await call(tool, args)).isError, true, tool)
+    }
+  })
+
+  it('has every command as a tool, or a reason why not', async () => {
+    const { stdout } = await tidings(['help', '--json'], { home })
+    type Tree = { command: string; commands: Tree[] }
+    const leavesOf = (each: Tree): string[] =>
+      each.commands.length === 0 ? [each.command.replace('tidings ', '')] : each.commands.flatMap(leavesOf)
+    const all = leavesOf(JSON.parse(stdout)).filter(name => !NO_TOOLS.some(({ of }) => of.test(name)))
+    assert.deepEqual(all.toSorted(), [...READS, ...CHANGES].toSorted())
   })
 
   it('caps lists, and leaves payloads out unless asked for', async () => {
@@ -88,32 +103,64 @@ describe('tidings mcp', () => {
     const [rows, told] = (await call('organisations_list')).text.split('\n')
     assert.equal(JSON.parse(rows!).length, 50)
     assert.match(told!, /The first 50 rows/)
-    await server.graphql(`mutation { pingWebhook(id: "${webhookId}") { id } }`, {}, keeper)
+    const { data } = await server.graphql(`mutation { pingWebhook(id: "${webhookId}") { id } }`, {}, keeper)
     const events = async (more: object) => JSON.parse((await call('query', { resource: 'events', ...more })).text)
     assert.equal('payload' in (await events({}))[0], false)
     assert.deepEqual((await events({ payloads: true, fields: 'id,payload' }))[0].payload, {})
+    const exported = async (more: object) =>
+      JSON.parse((await call('deliveries_export', { id: data.pingWebhook.id, ...more })).text)
+    assert.equal('body' in (await exported({})).request, false)
+    assert.match((await exported({ payloads: true })).request.body, /"payload":/)
+  })
+
+  it('tells what a command found that is not in order', async () => {
+    const { call } = await connect(reader)
+    const { isError, text } = await call('doctor', { webhook: webhookId })
+    assert.match(text, /"status":"ok"/)
+    assert.equal(isError, /"status":"problem"/.test(text))
   })
 
   it('changes nothing with a token that may only read, even where changes are allowed', async () => {
-    const { call } = await connect(reader, ['--allow-changes'], true)
-    const { isError, text } = await call('webhooks_disable', { ids: [webhookId] })
-    assert.equal(isError, true)
-    assert.match(text, /FORBIDDEN|permission/i)
-  })
-
-  it('asks the person before a change that the command line asks about', async () => {
-    const status = async () =>
-      (await server.database.knex('webhooks').where({ id: webhookId }).first('status'))!.status as string
-    for (const [answer, expected] of [
-      [undefined, 'active'],
-      [false, 'active'],
-      [true, 'disabled'],
+    const { call } = await connect(reader, { flags: ['--allow-changes'], answer: true })
+    for (const [tool, args] of [
+      ['webhooks_disable', { ids: [webhookId] }],
+      ['webhooks_create', { url: receiver.url }],
+      ['organisations_upsert', { name: 'Another' }],
+      ['trigger', { type: 'ping', webhook: webhookId }],
     ] as const) {
-      const { call, asked } = await connect(keeper, ['--allow-changes'], answer)
-      const { isError } = await call('webhooks_disable', { ids: [webhookId] })
-      assert.equal(isError, expected === 'active')
-      assert.equal(asked.length, answer === undefined ? 0 : 1)
-      assert.equal(await status(), expected)
+      const { isError, text } = await call(tool, args)
+      assert.equal(isError, true)
+      assert.match(text, /FORBIDDEN|permission/i)
     }
   })
+
+  for (const mode of ['auto', 'legacy'] as const) {
+    it(`asks the person before a change that the command line asks about (${mode})`, async () => {
+      const { knex } = server.database
+      const status = async () => (await knex('webhooks').where({ id: webhookId }).first('status'))!.status as string
+      await knex('webhooks').where({ id: webhookId }).update({ status: 'active' })
+      for (const [answer, expected] of [
+        [undefined, 'active'],
+        [false, 'active'],
+        [true, 'disabled'],
+      ] as const) {
+        const { call, asked } = await connect(keeper, { flags: ['--allow-changes'], answer, mode })
+        const { isError } = await call('webhooks_disable', { ids: [webhookId] }).catch(() => ({ isError: true }))
+        assert.equal(isError, expected === 'active')
+        assert.equal(asked.length, answer === undefined ? 0 : 1)
+        assert.equal(await status(), expected)
+      }
+    })
+  }
 })
+
+/** The commands that are no tools. */
+const NO_TOOLS = [
+  {
+    of: /^(server|tokens|audit|profiles|login|config|sign|webhooks rotate-secret)( |$)/,
+    why: 'for admins, or of secrets',
+  },
+  { of: /^(dashboard|explore|listen|rehearse|proxy|demo|deliveries watch)$/, why: 'last until they are ended' },
+  { of: /^(mcp|completion|graphql|verify)$/, why: 'for people and shells, or of files of this machine' },
+  { of: /^deliveries (take|answer)$/, why: 'the work of a receiver' },
+]

@@ -6,7 +6,7 @@ import { text } from 'node:stream/consumers'
 import { after } from 'node:test'
 import { fileURLToPath } from 'node:url'
 
-const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
+export const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
 
 export interface Ended {
   code: number | null
