@@ -130,7 +130,10 @@ export const webhooks = {
     createdAt: { kind: 'column', column: 'created_at', type: 'time' },
     updatedAt: { kind: 'column', column: 'updated_at', type: 'time' },
     deletedAt: { kind: 'column', column: 'deleted_at', type: 'time', nullable: true },
-    lastDeliveryAt: lastDeliveryOf((): Entity => deliveries),
+    lastDeliveryAt: lastDeliveryOf(
+      (): Entity => webhooks,
+      (): Entity => deliveries,
+    ),
     health: healthOf((): Entity => deliveries),
   },
   lists: { deliveries: { resource: (): Entity => deliveries, key: 'webhook_id' } },

@@ -29,14 +29,16 @@ import {
 
 /**
  * The rows of a resource that an access token sees. Every read for a caller goes through here, related rows included.
- * Users belong to no organisation, and attempts to their delivery, so neither has a rule.
+ * Users belong to no organisation, and attempts to their delivery, so neither has a rule. `ofSeen`: of deliveries whose
+ * webhook the token is known to see.
  */
 export const visibleTo =
   (token: AccessToken) =>
-  (resource: Resource): Visible => {
+  (resource: Resource, ofSeen = false): Visible => {
     if (resource === auditLog) return visibleAuditLog(token)
     if (resource === accessTokens && !may(token, 'admin')) return where(token, 'access_tokens.id = :token')
-    const rule = token.seesAllOrganisations ? undefined : limited.get(resource)
+    const isNarrower = ofSeen && resource === deliveries
+    const rule = token.seesAllOrganisations ? undefined : isNarrower ? EVENT_VISIBLE : limited.get(resource)
     return rule === undefined ? () => {} : where(token, rule)
   }
 

@@ -63,11 +63,13 @@ const deliveriesOf = ({ connection, visible }: Source, deliveries: Resource): Kn
 }
 
 /** For each webhook, when the latest visible delivery to it ended. */
-export const lastDeliveryOf = (deliveries: () => Resource): Derived => ({
+export const lastDeliveryOf = (webhooks: () => Resource, deliveries: () => Resource): Derived => ({
   kind: 'derived',
   load: async (source, webhookIds) => {
     const seesAll = source.visible(deliveries(), 'deliveries') === undefined
-    const found = await (seesAll ? lastOfAll(source, webhookIds) : lastOfSeen(source, webhookIds, deliveries()))
+    const found = await (seesAll
+      ? lastOfAll(source, webhookIds)
+      : lastOfSeen(source, webhookIds, webhooks(), deliveries()))
     const last = new Map<string, number>()
     for (const { webhook_id, last_at } of found) {
       if (last_at !== null) last.set(webhook_id, Math.max(Number(last_at), last.get(webhook_id) ?? 0))
@@ -76,37 +78,78 @@ export const lastDeliveryOf = (deliveries: () => Resource): Derived => ({
   },
 })
 
-type Last = { webhook_id: string; last_at: number | null }
+type Last = { webhook_id: string; status?: DeliveryStatus; last_at: number | null }
 
 /** Reads the last entry of each range of the index on (webhook_id, status, finished_at). */
-const lastOfAll = (source: Source, webhookIds: string[]): Promise<Last[]> =>
+const lastOfAll = (source: Source, webhookIds: string[]): Promise<Last[]> => endsOf(source, webhookIds)
+
+const endsOf = (source: Source, webhookIds: string[]): Knex.QueryBuilder =>
   source
     .connection('deliveries')
-    .select('webhook_id')
+    .select('webhook_id', 'status')
     .max({ last_at: 'finished_at' })
     .whereIn('webhook_id', webhookIds)
     .groupBy('webhook_id', 'status')
 
-/** Reads each such range from its end back to the first visible entry. */
-const lastOfSeen = async (source: Source, webhookIds: string[], deliveries: Resource): Promise<Last[]> => {
-  const ends = webhookIds.flatMap(id => ENDED.map(status => ({ id, status })))
+/**
+ * Of webhooks whose very last delivery the caller sees, which are nearly all, that one. For the others each such range
+ * is read from its end back to the first visible entry.
+ */
+const lastOfSeen = async (
+  source: Source,
+  webhookIds: string[],
+  webhooks: Resource,
+  deliveries: Resource,
+): Promise<Last[]> => {
+  // Looked up once: an engine may list all webhooks that the caller sees for each range.
+  const seen: string[] = await source
+    .connection('webhooks')
+    .whereIn('webhooks.id', webhookIds)
+    .modify(source.seen(webhooks))
+    .pluck('webhooks.id')
+  if (seen.length === 0) return []
+  const { joinInOrder, useIndex } = dialectOf(source.connection)
+  const ends = endsOf(source, seen).as('ends').toSQL()
+  const table = `(${ends.sql}) ends ${joinInOrder} deliveries ${useIndex('deliveries_by_webhook')}
+    ON deliveries.webhook_id = ends.webhook_id AND deliveries.status = ends.status
+      AND deliveries.finished_at = ends.last_at`
+  const visible: Last[] = await source
+    .connection(source.connection.raw(table, ends.bindings as never))
+    .select('ends.webhook_id', 'ends.last_at')
+    .modify(source.seen(deliveries, true))
+  const last = new Map<string, number>()
+  for (const { webhook_id, last_at } of await lastOfAll(source, seen)) {
+    if (last_at !== null) last.set(webhook_id, Math.max(Number(last_at), last.get(webhook_id) ?? 0))
+  }
+  for (const { webhook_id, last_at } of visible) {
+    if (last.get(webhook_id) === Number(last_at)) last.delete(webhook_id)
+  }
+  return [...visible, ...(await lastOfEach(source, [...last.keys()], deliveries))]
+}
+
+const lastOfEach = async (source: Source, webhookIds: string[], deliveries: Resource): Promise<Last[]> => {
+  // Compiled once: for 10,000 webhooks, knex would take longer than the database.
+  const newest = source
+    .connection('deliveries')
+    .select('deliveries.webhook_id', 'deliveries.finished_at as last_at')
+    .where({ 'deliveries.webhook_id': WEBHOOK, 'deliveries.status': STATUS })
+    .whereNotNull('deliveries.finished_at')
+    .modify(source.seen(deliveries, true))
+    .orderBy('deliveries.finished_at', 'desc')
+    .limit(1)
+    .toSQL()
+  const bindingsOf = (given: Record<string, string>) =>
+    newest.bindings.map(bound => given[bound as string] ?? bound) as Fragment['bindings']
+  const ends = webhookIds.flatMap(id => ENDED.map(status => ({ [WEBHOOK]: id, [STATUS]: status })))
   const found: Last[] = []
   for (let from = 0; from < ends.length; from += STATEMENT_LIMITS.selects) {
-    const selects = ends.slice(from, from + STATEMENT_LIMITS.selects).map(({ id, status }, index) => {
-      const newest = source
-        .connection('deliveries')
-        .select('deliveries.webhook_id', 'deliveries.finished_at as last_at')
-        .where({ 'deliveries.webhook_id': id, 'deliveries.status': status })
-        .whereNotNull('deliveries.finished_at')
-        .modify(source.seen(deliveries))
-        .orderBy('deliveries.finished_at', 'desc')
-        .limit(1)
-        .toSQL()
-      return { sql: `SELECT * FROM (${newest.sql}) e${index}`, bindings: newest.bindings as Fragment['bindings'] }
-    })
-    const statement = selects.map(({ sql }) => sql).join(' UNION ALL ')
-    const bindings = selects.flatMap(({ bindings }) => bindings)
-    found.push(...(await rows<Last>(source.connection, statement, bindings)))
+    const some = ends.slice(from, from + STATEMENT_LIMITS.selects)
+    const statement = some.map((_, index) => `SELECT * FROM (${newest.sql}) e${index}`).join(' UNION ALL ')
+    found.push(...(await rows<Last>(source.connection, statement, some.flatMap(bindingsOf))))
   }
   return found
 }
+
+/** Stand for the bindings of each range in the statement that is repeated for it. */
+const WEBHOOK = '\u0000webhook'
+const STATUS = '\u0000status'

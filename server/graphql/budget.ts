@@ -37,6 +37,8 @@ export const BUDGET_HERE = { ...BUDGET, values: 150_000, bytes: 4 * 1024 * 1024 
 /** Patterns with more instructions may take milliseconds for a row. */
 const HEAVY_INSTRUCTIONS = 300
 
+/** How many ids or names in a list take as much memory as a row. */
+const ENTRIES_A_ROW = 10
 /** The number of fields that take as much memory as a row of a list, and as another object, which may be waited for. */
 const ROW_VALUES = 5
 const OBJECT_VALUES = 35
@@ -49,7 +51,7 @@ type Limit = keyof typeof BUDGET
 const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; what: string; instead: string }> = {
   rows: {
     code: 'RESULT_TOO_LARGE',
-    what: 'loads more than # rows',
+    what: `loads more than # rows (${ENTRIES_A_ROW} ids or names in a list count as one)`,
     instead: 'Give its lists smaller limits, or page through them with after in several requests.',
   },
   characters: {
@@ -151,20 +153,25 @@ export class Budget implements Meter {
     }
   }
 
-  load(rows: readonly (Row | string)[]): void {
+  load(rows: readonly Row[]): void {
     this.#spend('rows', rows.length)
     let characters = 0
     for (const row of rows) {
-      if (typeof row === 'string') {
-        characters += row.length
-        continue
-      }
       for (const name in row) {
         const value = row[name]
         if (typeof value === 'string') characters += value.length
       }
     }
     this.#spend('characters', characters)
+  }
+
+  /** Spends a loaded list of ids or names. */
+  loadEntries(entries: readonly string[]): void {
+    this.#spend('rows', entries.length / ENTRIES_A_ROW)
+    this.#spend(
+      'characters',
+      entries.reduce((sum, { length }) => sum + length, 0),
+    )
   }
 
   compile(instructions: number): void {

@@ -12,6 +12,7 @@ import { ownValue, type Row } from '../mango/documents.ts'
 import type { MangoQuery } from '../mango/query.ts'
 import type { Field, Resource } from '../mango/resource.ts'
 import type { QueryContext } from './context.ts'
+import { selectedIn } from './selected.ts'
 
 /** The arguments of a list. */
 export type Listing = { query?: MangoQuery | null }
@@ -37,8 +38,11 @@ export const needs =
 /** Sets the resolvers of each resource's query and fields. Throws if one is not in the schema. */
 export const resolveResources = (schema: GraphQLSchema): void => {
   for (const resource of Object.values(resources)) {
-    const list: Resolver<unknown> = (_root, { query }, context, info) =>
-      context.budget.answer(info, context.list(resource, query))
+    const list: Resolver<unknown> = async (_root, { query }, context, info) => {
+      const rows = await context.budget.answer(info, context.list(resource, query))
+      await loadAhead(resource, rows, context, info)
+      return rows
+    }
     const type = resolve(schema.getQueryType()!, resource.name, needs('read', list))
     resolveFields(type, resource)
   }
@@ -66,6 +70,22 @@ const resolveFields = (type: unknown, resource: Resource & Pick<Entity, 'lists'>
   for (const [name, { resource: listed, key }] of Object.entries(resource.lists ?? {})) {
     resolve(type, name, needs('read', childrenOf(listed(), { column: key })))
   }
+}
+
+/**
+ * Loads what fields of these rows read from other tables, before any row is answered: with a promise for each row and
+ * field, 10,000 webhooks take 400 MB.
+ */
+const loadAhead = async (
+  { fields }: Resource,
+  rows: readonly Row[],
+  { loaders }: QueryContext,
+  info: GraphQLResolveInfo,
+): Promise<void> => {
+  const ids = rows.map(row => row.id as string)
+  const selected = [...selectedIn(info)].map(name => fields[name])
+  const loaded = selected.filter(field => field?.kind === 'list' || field?.kind === 'derived') as Field[]
+  await Promise.all(loaded.map(field => loaders.value(field).loadAhead(ids)))
 }
 
 const resolverOf = (resource: Resource, field: Field): Resolver => {

@@ -20,6 +20,8 @@ const maxBatchSize = STATEMENT_LIMITS.keys
 type Load<Value> = DataLoader.BatchLoadFn<string, Value>
 type Loader<Value> = {
   load(id: string): Value | Promise<Value>
+  /** Loads the values of many ids, so that `load` has them at once. */
+  loadAhead(ids: readonly string[]): Promise<void>
   /** Gives the value of an id that need not be loaded. */
   prime(id: string, value: Value): void
 }
@@ -59,7 +61,7 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
           const rows = ids.map(id => ({ id }))
           const read = await valuesOf(sourceOf(knex, options()), field, rows)
           const values = rows.map(read)
-          if (field.kind === 'list') for (const list of values) budget.load(list as string[])
+          if (field.kind === 'list') for (const list of values) budget.loadEntries(list as string[])
           return values
         },
     ),
@@ -103,19 +105,23 @@ const eachOnce = <Key, Value>(load: (key: Key) => Load<Value>): ((key: Key) => L
  */
 const loaderOf = <Value>(loadAll: Load<Value>): Loader<Value> => {
   const known = new Map<string, Value>()
-  const loader = new DataLoader<string, Value>(
-    async ids => {
-      const found = await loadAll(ids)
-      for (const [index, id] of ids.entries()) {
-        const value = found[index]
-        if (value !== undefined && !(value instanceof Error)) known.set(id, value)
-      }
-      return found
-    },
-    { maxBatchSize },
-  )
+  const loadBatch: Load<Value> = async ids => {
+    const found = await loadAll(ids)
+    for (const [index, id] of ids.entries()) {
+      const value = found[index]
+      if (value !== undefined && !(value instanceof Error)) known.set(id, value)
+    }
+    return found
+  }
+  const loader = new DataLoader<string, Value>(loadBatch, { maxBatchSize })
   return {
     load: id => (known.has(id) ? known.get(id)! : loader.load(id)),
+    async loadAhead(ids) {
+      const unknown = ids.filter(id => !known.has(id))
+      for (let from = 0; from < unknown.length; from += maxBatchSize) {
+        await loadBatch(unknown.slice(from, from + maxBatchSize))
+      }
+    },
     prime: (id, value) => void known.set(id, value),
   }
 }

@@ -26,7 +26,7 @@ export type Options = {
    */
   parts?: (() => Promise<Visible[] | undefined>) | undefined
   /** The visibility of other resources: hidden rows are no relation, no child and no sort value. */
-  related?: ((resource: Resource) => Visible | undefined) | undefined
+  related?: ((resource: Resource, ofSeen?: boolean) => Visible | undefined) | undefined
   /** The time (epoch milliseconds) for computed fields; by default the process's clock. */
   now?: number | undefined
   /** Receives the costs, and may end the query. */

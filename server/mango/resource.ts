@@ -65,8 +65,8 @@ export type VisibleRows = (resource: Resource, alias: string, column?: string) =
 export type Source = {
   connection: Sql
   visible: VisibleRows
-  /** Narrows a SELECT from a resource's own table to the visible rows. */
-  seen: (resource: Resource) => Visible
+  /** Narrows a SELECT from a resource's own table to the visible rows; `ofSeen`: of parents that are visible. */
+  seen: (resource: Resource, ofSeen?: boolean) => Visible
   now: number
   meter: Meter
 }

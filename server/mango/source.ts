@@ -8,7 +8,7 @@ import type { Resource, Source, VisibleRows } from './resource.ts'
 export const sourceOf = (db: Sql, { related, now = Date.now(), meter = unmetered }: Options): Source => ({
   connection: db,
   visible: visibleRowsBy(db, related),
-  seen: resource => related?.(resource) ?? (() => {}),
+  seen: (resource, ofSeen) => related?.(resource, ofSeen) ?? (() => {}),
   now,
   meter,
 })
