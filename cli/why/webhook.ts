@@ -35,6 +35,14 @@ export interface WebhookWhy {
 
 type Last = Pick<Attempt, 'startedAt' | 'statusCode' | 'failure' | 'failureDetail' | 'retryAfter'>
 
+/** A delivery that was not acknowledged, with all of its event to the webhook, oldest first. */
+interface Missed {
+  id: string
+  status: DeliveryStatus
+  createdAt: string
+  event: { deliveries: { id: string }[] } | null
+}
+
 interface Seen {
   id: string
   status: DeliveryStatus
@@ -56,7 +64,6 @@ interface Facts {
   counts: { key: { status: DeliveryStatus }; count: number }[]
   tried: Seen[]
   soonest: Seen[]
-  missed: Seen[]
 }
 
 /** The newest attempted deliveries, among which a run of equal failures is looked for. */
@@ -64,14 +71,12 @@ const LOOKED_AT = 200
 
 const NOT_ACKNOWLEDGED: DeliveryStatus[] = ['dropped', 'rejected', 'cancelled']
 
-const FACTS = `query ($webhook: MangoQuery, $all: MangoSelector, $tried: MangoQuery, $soonest: MangoQuery,
-    $missed: MangoQuery) {
+const FACTS = `query ($webhook: MangoQuery, $all: MangoSelector, $tried: MangoQuery, $soonest: MangoQuery) {
   webhooks(query: $webhook) { id name url status statusReason updatedAt transport recovery missedSince
     recoveredAt }
   counts(resource: deliveries, selector: $all, by: ["status"]) { key count }
   tried: deliveries(query: $tried) { ...seen }
   soonest: deliveries(query: $soonest) { ...seen }
-  missed: deliveries(query: $missed) { ...seen }
 }
 fragment seen on Delivery { id status createdAt nextAttemptAt
   attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { startedAt statusCode failure failureDetail retryAfter } }`
@@ -79,7 +84,6 @@ fragment seen on Delivery { id status createdAt nextAttemptAt
 /** How a webhook is, since when, and what to do. */
 export const whyWebhook = async (session: Session, webhookId: string, span: Window): Promise<WebhookWhy> => {
   const within = [{ webhookId }, ...conditionsOf(span, 'createdAt')]
-  const ofStatus = (statuses: DeliveryStatus[]) => ({ $and: [...within, { status: { $in: statuses } }] })
   const facts = await session.graphql<Facts>(FACTS, {
     webhook: { selector: { id: webhookId } },
     all: { $and: within },
@@ -88,8 +92,7 @@ export const whyWebhook = async (session: Session, webhookId: string, span: Wind
       sort: [{ createdAt: 'desc' }],
       limit: LOOKED_AT,
     },
-    soonest: { selector: ofStatus(['pending']), sort: [{ nextAttemptAt: 'asc' }], limit: 1 },
-    missed: { selector: ofStatus(NOT_ACKNOWLEDGED), sort: [{ createdAt: 'asc' }], limit: 1 },
+    soonest: { selector: { $and: [...within, { status: 'pending' }] }, sort: [{ nextAttemptAt: 'asc' }], limit: 1 },
   })
   const [webhook] = facts.webhooks
   if (!webhook) {
@@ -106,7 +109,7 @@ export const whyWebhook = async (session: Session, webhookId: string, span: Wind
     webhookId,
     name: webhook.name,
     url: webhook.url,
-    ...verdictOf(webhook, facts, await lostOf(session, webhook, { facts, within })),
+    ...verdictOf(webhook, facts, await lostOf(session, webhook, within)),
     counts,
     nextAttemptAt,
   }
@@ -219,34 +222,39 @@ const waitingOf = (pending: number, soonest: Seen | undefined, transport: string
 /** What was not acknowledged, what becomes of it, and the command that mends it. */
 type Lost = { reasons: Reason[]; mend: string | null }
 
-const LOST = `query ($all: MangoSelector, $missed: MangoQuery) {
-  counts(resource: deliveries, selector: $all, by: ["status"]) { key count }
-  missed: deliveries(query: $missed) { createdAt }
+const MISSED = `query ($webhook: MangoSelector, $missed: MangoQuery) {
+  missed: deliveries(query: $missed) { id status createdAt event {
+    deliveries(query: { selector: $webhook, sort: [{ createdAt: "asc" }, { id: "asc" }] }) { id } } }
 }`
+const A_PAGE = 500
+const MOST_PAGES = 20
 
-const lostOf = async (
-  session: Session,
-  webhook: Facts['webhooks'][number],
-  { facts, within }: { facts: Facts; within: object[] },
-): Promise<Lost> => {
+/**
+ * The deliveries that were not acknowledged and are the last of their event to the webhook, oldest first: one that was
+ * recovered or sent again since is not lost. At most those among the oldest `A_PAGE * MOST_PAGES`.
+ */
+const lastMissed = async (session: Session, webhookId: string, within: object[]): Promise<Missed[]> => {
+  const selector = { $and: [...within, { status: { $in: NOT_ACKNOWLEDGED } }, { handledBefore: false }] }
+  const found: Missed[] = []
+  let page: Missed[] = []
+  for (let pages = 0; pages < MOST_PAGES && (pages === 0 || page.length === A_PAGE); pages++) {
+    const after = page.at(-1)?.id
+    const missed = { selector, sort: [{ createdAt: 'asc' }], limit: A_PAGE, ...(after && { after }) }
+    ;({ missed: page } = await session.graphql<{ missed: Missed[] }>(MISSED, { webhook: { webhookId }, missed }))
+    found.push(...page.filter(({ id, event }) => event === null || event.deliveries.at(-1)?.id === id))
+  }
+  return found
+}
+
+const lostOf = async (session: Session, webhook: Facts['webhooks'][number], within: object[]): Promise<Lost> => {
   const healing = await healingReasons(session, webhook)
-  const { recoveredAt } = webhook
-  // What was missed before is queued again.
-  const since = recoveredAt === null ? undefined : [...within, { createdAt: { $gt: recoveredAt } }]
-  const { counts, missed } = since
-    ? await session.graphql<Pick<Facts, 'counts' | 'missed'>>(LOST, {
-        all: { $and: since },
-        missed: {
-          selector: { $and: [...since, { status: { $in: NOT_ACKNOWLEDGED } }] },
-          sort: [{ createdAt: 'asc' }],
-          limit: 1,
-        },
-      })
-    : facts
-  const numbers = countsOf({ counts })
-  const of = NOT_ACKNOWLEDGED.flatMap(status => (numbers[status] ? [`${numbers[status]} ${status}`] : []))
+  const missed = await lastMissed(session, webhook.id, within)
   const [oldest] = missed
   if (oldest === undefined) return { reasons: healing, mend: null }
+  const of = NOT_ACKNOWLEDGED.flatMap(status => {
+    const number = missed.filter(each => each.status === status).length
+    return number === 0 ? [] : [`${number} ${status}`]
+  })
   const heals = healing.some(({ code }) => code === 'heals')
   const message = `${heals ? 'Not acknowledged' : 'Not sent again by themselves'}: ${of.join(', ')}, since:`
   return {

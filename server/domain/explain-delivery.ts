@@ -13,8 +13,11 @@ import {
   type AttemptRow,
   type DeliveryRow,
   deliveries,
+  type Entity,
   type EventRow,
   events,
+  organisations,
+  projects,
   type WebhookRow,
   webhooks,
 } from './resources.ts'
@@ -43,7 +46,7 @@ export const explainDelivery = async (
     event,
     conditions: await conditionsOf(sql, webhookId, eventId),
     types: await typesOf(sql, webhookId),
-    chosen: await chosenOf(sql, webhookId),
+    chosen: await chosenOf(sql, token, webhookId),
     sent,
     attempts: last === undefined ? [] : await attemptsOf(sql, last.id),
     queued: last?.status === 'pending' ? await queuedOf(sql, last.id) : undefined,
@@ -102,14 +105,19 @@ const conditionsOf = async (sql: Sql, webhookId: string, eventId: string): Promi
 const typesOf = async (sql: Sql, webhookId: string): Promise<string[]> =>
   sql('webhook_events').where('webhook_id', webhookId).orderBy('event_type').pluck('event_type')
 
-const chosenOf = async (sql: Sql, webhookId: string): Promise<Facts['chosen']> => {
-  const [found] = await rows<{ organisations: number; projects: number }>(
-    sql,
-    `SELECT (SELECT COUNT(*) FROM webhook_organisations WHERE webhook_id = ?) AS organisations,
-       (SELECT COUNT(*) FROM webhook_projects WHERE webhook_id = ?) AS projects`,
-    [webhookId, webhookId],
-  )
-  return { organisations: Number(found!.organisations), projects: Number(found!.projects) }
+const chosenOf = async (sql: Sql, token: AccessToken, webhookId: string): Promise<Facts['chosen']> => {
+  const named = async (resource: Entity, choices: string, column: string) => {
+    const all: string[] = await sql(choices).where('webhook_id', webhookId).orderBy(column).pluck(column)
+    const seen: string[] = await sql(resource.table)
+      .whereIn(`${resource.table}.id`, sql(choices).select(column).where('webhook_id', webhookId))
+      .modify(visibleTo(token)(resource))
+      .pluck(`${resource.table}.id`)
+    return { ids: all.filter(id => seen.includes(id)), areMore: seen.length < all.length }
+  }
+  const ofOrganisations = await named(organisations, 'webhook_organisations', 'organisation_id')
+  const ofProjects = await named(projects, 'webhook_projects', 'project_id')
+  const areMore = ofOrganisations.areMore || ofProjects.areMore
+  return { organisations: ofOrganisations.ids, projects: ofProjects.ids, areMore }
 }
 
 const attemptsOf = async (sql: Sql, deliveryId: string): Promise<AttemptRow[]> =>

@@ -10,8 +10,8 @@ export type Facts = {
   conditions: Record<keyof typeof CONDITIONS, boolean>
   /** The types that the webhook names. */
   types: string[]
-  /** How many organisations and projects it names. */
-  chosen: { organisations: number; projects: number }
+  /** The organisations and projects that it names and the caller sees, and whether it names others. */
+  chosen: { organisations: string[]; projects: string[]; areMore: boolean }
   /** The deliveries, oldest first. */
   sent: DeliveryRow[]
   /** The attempts of the last one. */

@@ -199,7 +199,8 @@ const notSent = (facts: Facts): Explained => {
 }
 
 /** The filters that leave the event out, each with the change that lets it in. */
-const filtersOf = ({ conditions, webhook, event, types, chosen }: Facts): { reason: Reason; mend: string | null }[] => {
+const filtersOf = (facts: Facts): { reason: Reason; mend: string | null }[] => {
+  const { conditions, webhook, event, types, chosen } = facts
   const update = `tidings webhooks update ${webhook.id}`
   const then = 'Change that, then recover what it missed.'
   const found: { reason: Reason; mend: string | null }[] = []
@@ -220,18 +221,33 @@ const filtersOf = ({ conditions, webhook, event, types, chosen }: Facts): { reas
     const message =
       `The webhook is restricted to ${inWords(chosen)}; the event ` +
       `is of ${of}${project}, which is not among them. ${then}`
-    const mend = `tidings webhooks show ${webhook.id}`
-    found.push({ reason: reason('not_chosen', message), mend })
+    found.push({ reason: reason('not_chosen', message), mend: choosing(update, facts) })
   }
   return found
 }
 
-/** `1 organisation and 2 projects`, without those that are none. */
-const inWords = ({ organisations, projects }: Facts['chosen']): string =>
-  Object.entries({ organisation: organisations, project: projects })
-    .filter(([, number]) => number > 0)
-    .map(([noun, number]) => `${number} ${noun}${number === 1 ? '' : 's'}`)
-    .join(' and ')
+/** More would make a command that nobody reads. */
+const MOST_CHOSEN = 10
+
+/** The command that adds the event's project, or else its organisation, to what the webhook names. */
+const choosing = (update: string, { chosen, event, webhook }: Facts): string => {
+  const ids = (option: string, all: string[], added: string | null) =>
+    added === null ? undefined : [...all, added].map(id => ` --${option} ${id}`).join('')
+  const project = chosen.projects.length > 0 ? ids('project', chosen.projects, event.project_id) : undefined
+  const added = project ?? ids('organisation', chosen.organisations, event.organisation_id)
+  const isLong = chosen.organisations.length + chosen.projects.length > MOST_CHOSEN
+  // A list replaces the one before, with those in it that the caller does not see.
+  return added === undefined || chosen.areMore || isLong ? `tidings webhooks show ${webhook.id}` : `${update}${added}`
+}
+
+/** `1 organisation and 2 projects`, without those that are none, of what the caller sees. */
+const inWords = ({ organisations, projects, areMore }: Facts['chosen']): string =>
+  [
+    ...Object.entries({ organisation: organisations.length, project: projects.length })
+      .filter(([, number]) => number > 0)
+      .map(([noun, number]) => `${number} ${noun}${number === 1 ? '' : 's'}`),
+    ...(areMore ? ['others that are out of your sight'] : []),
+  ].join(' and ')
 
 /** As the webhook is now it would receive the event, and it was not queued. */
 const missedThen = ({ webhook, event, around }: Facts): Reason => {

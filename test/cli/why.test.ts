@@ -288,12 +288,12 @@ const CASES: Case[] = [
   {
     cause: 'the webhook is restricted to another organisation',
     make: never(() => ({ organisationIds: [bolt.organisationId] })),
-    ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks show/ },
+    ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks update \S+( --organisation \S+){2}$/ },
   },
   {
     cause: 'the webhook is restricted to another project',
     make: never(() => ({ projectIds: [bolt.projectId] })),
-    ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks show/ },
+    ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks update \S+( --project \S+){2}$/ },
   },
   {
     cause: 'several at once: another type, another organisation, and disabled',
@@ -491,6 +491,32 @@ describe('tidings why', () => {
     assert.equal((await run(['why', 'nobody'], limited)).code, 3)
   })
 
+  it('tells nothing of the organisations and projects that the token does not see', async () => {
+    const named = { organisationIds: [bolt.organisationId], projectIds: [bolt.projectId] }
+    const [webhookId, eventId] = [await webhook({ accessTokenId: limited.id, ...named }), await event()]
+    const { stdout } = await run(['why', webhookId, eventId, '--output', 'json'], limited)
+    const { reasons, next } = JSON.parse(stdout)
+    assert.match(reasons[0].message, /restricted to others that are out of your sight; the event/)
+    assert.equal(next, `tidings webhooks show ${webhookId}`)
+  })
+
+  it('counts what was recovered or sent again since as not lost', async () => {
+    const webhookId = await webhook()
+    const at = (minutes: number) => ({ created_at: NOW - minutes * 60_000 })
+    const [arrived, waits, lost, handled] = [await event(), await event(), await event(), await event()]
+    for (const [number, eventId] of [arrived, waits, lost].entries())
+      await delivery(webhookId, eventId, { status: 'dropped', tried: failed(500, 11), ...at(50 + number) })
+    await delivery(webhookId, handled, { status: 'rejected', handled_before: 1, tried: failed(401, 2), ...at(49) })
+    await delivery(webhookId, waits, { status: 'pending', ...at(20) })
+    await delivery(webhookId, lost, { status: 'rejected', tried: failed(410, 1), ...at(15) })
+    await delivery(webhookId, arrived, { status: 'delivered', tried: [{ code: 200 }], ...at(10) })
+    const { reasons, next } = JSON.parse((await run(['why', webhookId, '--output', 'json'])).stdout)
+    const told = reasons.find(({ code }: { code: string }) => code === 'not_acknowledged')
+    assert.match(told.message, /: 1 rejected, since:$/)
+    assert.equal(Date.parse(told.at), at(15).created_at)
+    assert.match(next, /^tidings webhooks recover/)
+  })
+
   it('says of a webhook what is wrong, since when, how it was before, and what is lost', async () => {
     const webhookId = await webhook()
     const at = (minutes: number) => ({ created_at: NOW - minutes * 60_000 })
@@ -527,7 +553,8 @@ describe('tidings why', () => {
     ],
   ] as const) {
     it(`says of a webhook that it ${state} by itself`, async () => {
-      const { webhookId } = await healing({ status: 'dropped', tried: failed(500, 11) }, noted)()
+      const again = 'recovered_at' in noted ? { again: { status: 'delivered', created_at: NOW } } : {}
+      const { webhookId } = await healing({ status: 'dropped', tried: failed(500, 11) }, noted, again)()
       const { stdout, stderr } = await run(['why', webhookId, '--output', 'json'])
       const why = JSON.parse(stdout || stderr)
       assert.deepEqual(
