@@ -18,6 +18,9 @@ interface Recovery {
 const RECOVER = `mutation ($webhookId: UUID!, $since: DateTime!, $until: DateTime) {
   recovery: recoverDeliveries(webhookId: $webhookId, since: $since, until: $until) { queued resumeSince }
 }`
+const COUNT = `mutation ($webhookId: UUID!, $since: DateTime!, $until: DateTime) {
+  recovery: recoverDeliveries(webhookId: $webhookId, since: $since, until: $until, dryRun: true) { queued resumeSince }
+}`
 
 export const recoverCommand = () =>
   new Command('recover')
@@ -48,7 +51,10 @@ export const recoverCommand = () =>
       const { output } = session
       const { since = '', until } = windowOf(output, options)
       const variables = { webhookId: id, since, ...(until !== undefined && { until }) }
-      if (session.dryRun) return void (await session.graphql(RECOVER, variables))
+      if (session.dryRun) {
+        await tellCount(session, variables)
+        return void (await session.graphql(RECOVER, variables))
+      }
       const webhook = await lookAtWebhook(session, id)
       if (webhook && webhook.status !== 'active') throw notActive(id, webhook.status, options.since)
       const shown = calledWebhook(webhook, id)
@@ -64,11 +70,30 @@ export const recoverCommand = () =>
       if (queued > 0) output.message(`See them arrive with: tidings deliveries watch --webhook ${id}`)
     })
 
+interface Span {
+  webhookId: string
+  since: string
+  until?: string
+}
+
+/** How many a dry run would send. The request can be shown without a server, too. */
+const tellCount = async (session: Session, variables: Span): Promise<void> => {
+  let found = 0
+  try {
+    for (let since: string | null = variables.since; since !== null; ) {
+      const { recovery }: { recovery: Recovery } = await session.ask(COUNT, { ...variables, since })
+      found += recovery.queued
+      since = recovery.resumeSince
+    }
+  } catch (error) {
+    if (!(error instanceof CliError) || error.exitCode !== exitCodes.unreachable) throw error
+    return session.output.warning(`How many there are is not known: ${error.message}`)
+  }
+  session.output.message(`It would send ${count(found, 'event')} again.`)
+}
+
 /** Repeats the request until nothing is left; the server limits each request, and returns where to continue. */
-const recover = async (
-  session: Session,
-  variables: { webhookId: string; since: string; until?: string },
-): Promise<number> => {
+const recover = async (session: Session, variables: Span): Promise<number> => {
   let queued = 0
   for (let since = variables.since; ; ) {
     try {

@@ -69,14 +69,15 @@ export const holdEvents = async (trx: Sql, events: { id: string }[]): Promise<Pa
 /**
  * Queues every event since a time that a webhook should have received and that is neither acknowledged, nor handled
  * before, nor pending. Each page is one transaction under the webhook's lock: two concurrent recoveries queue nothing
- * twice, and an interrupted one finds the rest when it is repeated. Throws NOT_FOUND or CONFLICT.
+ * twice, and an interrupted one finds the rest when it is repeated. With `dryRun` nothing is queued, and the result is
+ * the number that would be. Throws NOT_FOUND or CONFLICT.
  *
  * @param earlier earlier progress, from which it continues
  */
 export const recoverDeliveries = async (
   { database, clock, change, look }: { database: Database; clock: Clock; change: Transact; look: Transact },
   webhookId: string,
-  { since, until }: { since: number; until: number | undefined },
+  { since, until, dryRun = false }: { since: number; until: number | undefined; dryRun?: boolean | undefined },
   earlier?: Recovery,
 ): Promise<Recovery> => {
   const deadline = performance.now() + BUDGET_MS
@@ -88,7 +89,9 @@ export const recoverDeliveries = async (
   for (let hasBegun = earlier !== undefined; !recovery.isComplete; hasBegun = true) {
     const soFar = recovery
     try {
-      recovery = await partOfMany(() => change(held => recoverPage(held, soFar)))
+      recovery = await partOfMany(() =>
+        dryRun ? look(held => countPage(held, soFar)) : change(held => recoverPage(held, soFar)),
+      )
     } catch (error) {
       // Queued deliveries stay queued: the result says where to continue.
       if (hasBegun && error instanceof TidingsError && error.code === 'UNAVAILABLE') break
@@ -109,6 +112,13 @@ const recoverPage = async (held: Change, { webhookId, queued, after, end }: Reco
   return { webhookId, queued: queued + (await countSeen(trx, token, events)), end, ...progress }
 }
 
+/** Counts the next page of a recovery, and returns its progress. */
+const countPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
+  const { trx, token } = held
+  const { missed, ...progress } = await missedFrom(trx, await lockActive(held, webhookId), { after, end })
+  return { webhookId, queued: queued + (await countSeen(trx, token, missed)), end, ...progress }
+}
+
 /** The next page of what a webhook has missed, and the progress that it makes. */
 export type MissedPage = Pick<Recovery, 'after' | 'isComplete'> & { events: PastEvent[] }
 
@@ -122,6 +132,18 @@ export const queueMissed = async (
   { after, end }: Pick<Recovery, 'after' | 'end'>,
   now: () => number,
 ): Promise<MissedPage> => {
+  const { missed, ...progress } = await missedFrom(trx, webhook, { after, end })
+  const there = await holdEvents(trx, missed)
+  await enqueueRecovered(trx, there, webhook, now)
+  return { events: there, ...progress }
+}
+
+/** Finds that page, and does nothing about it. */
+const missedFrom = async (
+  trx: Sql,
+  webhook: WebhookRow,
+  { after, end }: Pick<Recovery, 'after' | 'end'>,
+): Promise<Pick<Recovery, 'after' | 'isComplete'> & { missed: { id: string }[] }> => {
   const from = {
     time: Math.max(after.time, webhook.created_at),
     id: after.time >= webhook.created_at ? after.id : '',
@@ -138,12 +160,10 @@ export const queueMissed = async (
     webhook.id,
     batch,
   ])
-  const there = await holdEvents(trx, missed)
-  await enqueueRecovered(trx, there, webhook, now)
   const last = missed.at(-1)
   const isLooked = missed.length < batch
   return {
-    events: there,
+    missed,
     after: isLooked ? { time: edge.time, id: edge.id } : { time: last!.created_at, id: last!.id },
     isComplete: isLooked && edge.isLast,
   }

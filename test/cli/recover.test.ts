@@ -66,3 +66,15 @@ test('a time that is none is wrong usage with examples of what would be', async 
   assert.equal(code, 2)
   assert.match(stderr, /15m, 1h30m, 7d, 1w.*10:00, yesterday/)
 })
+
+test('a dry run counts what would be sent, however many requests that takes, and shows the request', async () => {
+  const later = '2026-11-20T12:00:00.000+00:00'
+  const { code, stdout, stderr } = await recover(['--dry-run'], webhook(), recovery(500, later), recovery(20, null))
+  assert.equal(code, 0)
+  assert.match(stderr, /It would send 520 events again\./)
+  const { query, variables } = JSON.parse(stdout).body
+  assert.deepEqual(variables, { webhookId: id, since: '2026-11-20T00:00:00.000+00:00' })
+  assert.ok(!query.includes('dryRun'))
+  assert.equal(server.received.length, 2)
+  assert.ok(server.received.every(({ query }) => query.includes('dryRun: true')))
+})

@@ -289,7 +289,16 @@ describeEachEngine('the arguments of a mutation', engine => {
       for (const at of times) made.push(await delivered(webhookId, at))
       const iso = (at: number) => new Date(at).toISOString()
       const given = { webhookId, since: iso(times[1]! - 1), until: iso(times[1]! + 1) }
+      const pending = () => idsOf('deliveries', { webhook_id: webhookId, status: 'pending' })
       return [
+        {
+          given: { ...given, dryRun: true },
+          select: 'webhookId queued',
+          found: async ({ webhookId, queued }) => ({
+            ...{ webhookId, ...(queued === 1 && { since: given.since, until: given.until }) },
+            dryRun: (await pending()).length === 0,
+          }),
+        },
         {
           given,
           select: 'webhookId queued',

@@ -61,11 +61,12 @@ describeEachEngine('recovering deliveries', engine => {
     const [event] = await server.database.knex('events').orderBy('created_at', 'desc').orderBy('id', 'desc').limit(1)
     return event.id
   }
-  const recover = async (webhookId: string, since: number, until?: number, at = server) => {
+  const recover = async (webhookId: string, since: number, until?: number, at = server, dryRun = false) => {
     const { data, errors } = await at.graphql(
-      `mutation($webhookId: UUID!, $since: DateTime!, $until: DateTime) {
-        recoverDeliveries(webhookId: $webhookId, since: $since, until: $until) { webhookId queued resumeSince } }`,
-      { webhookId, since: toIso(since), ...(until !== undefined && { until: toIso(until) }) },
+      `mutation($webhookId: UUID!, $since: DateTime!, $until: DateTime, $dryRun: Boolean) {
+        recoverDeliveries(webhookId: $webhookId, since: $since, until: $until, dryRun: $dryRun) {
+          webhookId queued resumeSince } }`,
+      { webhookId, since: toIso(since), ...(until !== undefined && { until: toIso(until) }), dryRun },
       await tokenOf(at),
     )
     assert.equal(errors, undefined, JSON.stringify(errors))
@@ -216,7 +217,7 @@ describeEachEngine('recovering deliveries', engine => {
     assert.equal(await recover(webhookId, times[0]! - 1), 2)
   })
 
-  it('queues each of thousands once, also when it is asked for twice at once, at two servers', async () => {
+  it('counts thousands in a dry run, and queues each of them once, also when it is asked for twice at once, at two servers', async () => {
     const webhookId = await createWebhook({ organisationIds: [acme.organisationId] })
     const since = clock.now()
     clock.advance(1_000)
@@ -231,6 +232,8 @@ describeEachEngine('recovering deliveries', engine => {
       created_at: since + 1 + Math.floor(n / 700),
     }))
     await knex.batchInsert('events', events, 200)
+    assert.equal(await recover(webhookId, since, undefined, server, true), events.length)
+    assert.deepEqual(await owed(webhookId), [], 'a dry run has queued something')
     const counts = await Promise.all([recover(webhookId, since), recover(webhookId, since, undefined, second)])
     assert.equal(counts[0]! + counts[1]!, events.length)
     const queued = await owed(webhookId)

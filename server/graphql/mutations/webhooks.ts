@@ -78,10 +78,10 @@ export const webhookMutations: Mutations = {
     (id, { loaders }) => loaders.row(deliveries).load(id),
     id => id,
   ),
-  recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string }, Recovery>(
+  recoverDeliveries: resumable<{ webhookId: string; since: string; until?: string; dryRun?: boolean }, Recovery>(
     'webhooks',
-    ({ webhookId, since, until }, { database, tools: { clock }, change, look }, earlier) => {
-      const span = { since: timeArgument(since)!, until: timeArgument(until) }
+    ({ webhookId, since, until, dryRun }, { database, tools: { clock }, change, look }, earlier) => {
+      const span = { since: timeArgument(since)!, until: timeArgument(until), dryRun }
       return recoverDeliveries({ database, clock, change, look }, webhookId, span, earlier)
     },
     ({ webhookId, queued, isComplete, after }) => ({
