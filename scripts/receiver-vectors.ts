@@ -14,6 +14,7 @@ import {
   keys,
   kid,
   now,
+  numberedToken,
   retryToken,
   sound,
   tokenFor,
@@ -53,6 +54,8 @@ export interface Verdict {
 /** Deliveries to one receiver, one after the other. */
 export interface Sequence {
   name: string
+  /** As of a vector. */
+  advisable?: true
   steps: {
     authorization: string
     body: string
@@ -85,8 +88,18 @@ const STATUS: Record<string, number> = {
   in_progress: 503,
   handler_failed: 500,
 }
-/** Libraries that keep to RFC 7515 and 8259 may differ: duplicate names, `typ`, byte order marks, padding, lengths. */
-const ADVISABLE = / twice|of typ |as typ|byte order mark|padd|stray bits|of a length that no token/
+/**
+ * Libraries that keep to RFC 7515, 7519 and 8259 may differ: duplicate names, `typ`, byte order marks, padding, lengths,
+ * extensions that a library knows, and claims that are optional and of a wrong type.
+ */
+const ADVISABLE = new RegExp(
+  [
+    /(alg|aud|jti) twice|of typ |as typ|byte order mark|UTF-16|padd|a stray |stray bits|of a length that no token/,
+    /before null|as sub|true as critical extension/,
+  ]
+    .map(({ source }) => source)
+    .join('|'),
+)
 
 const verdictOf = (code: string, given: { authorization: string | null; body?: string }): Verdict => {
   const isHandled = code === 'ok' && (given.body === undefined || JSON.parse(given.body).eventType !== 'ping')
@@ -96,7 +109,7 @@ const verdictOf = (code: string, given: { authorization: string | null; body?: s
 /** The event's own id: the token's `sub`, or its `jti` where there is none. */
 const idIn = (authorization: string): string => {
   const claims = JSON.parse(Buffer.from(authorization.split('.')[1]!, 'base64url').toString())
-  return claims.sub || claims.jti
+  return typeof claims.sub === 'string' && claims.sub !== '' ? claims.sub : claims.jti
 }
 
 /** A delivery with another body and a matching signature. */
@@ -121,6 +134,10 @@ const ofHeaders = [
   vector('a scheme without a token', 'token_missing', { authorization: 'Bearer' }),
   vector('a scheme that is another', 'token_missing', { authorization: `Basic ${good}` }),
   vector('a scheme that begins as ours', 'token_missing', { authorization: `Bearers ${good}` }),
+  vector('a scheme with a colon after it', 'token_missing', { authorization: `Bearer: ${good}` }),
+  vector('a scheme with a tab after it', 'token_missing', { authorization: `Bearer\t${good}` }),
+  vector('a scheme with nothing after it but the token', 'token_missing', { authorization: `Bearer${good}` }),
+  vector('a token with a space after it', 'ok', { authorization: `Bearer ${good} ` }),
   vector('a token without a scheme', 'token_missing', { authorization: good }),
   vector('the scheme after another', 'token_missing', { authorization: `Basic eDp4, Bearer ${good}` }),
   vector('the scheme after a word', 'token_missing', { authorization: `Token Bearer ${good}` }),
@@ -153,6 +170,9 @@ const ofBodies = [
   signed('a body_sha256 that is cut', 'body_digest', body, { body_sha256: digest.slice(0, -1) }),
   signed('a body_sha256 of one character', 'body_digest', body, { body_sha256: digest.slice(0, 1) }),
   signed('a body_sha256 with = after it', 'body_digest', body, { body_sha256: `${digest}=` }),
+  signed('a body_sha256 with a space after it', 'body_digest', body, { body_sha256: `${digest} ` }),
+  signed('a body_sha256 in a list', 'body_digest', body, { body_sha256: [digest] }),
+  signed('a body_sha256 of half a character', 'body_digest', body, { body_sha256: '\ud800' }),
   signed('a body_sha256 in capitals', 'body_digest', body, { body_sha256: digest.toUpperCase() }),
   signed('a body_sha256 in hexadecimal', 'body_digest', body, {
     body_sha256: Buffer.from(digest, 'base64url').toString('hex'),
@@ -195,6 +215,11 @@ const ofWebhooks = [
   vector('of somebody else’s webhook', 'webhook', { webhookIds: ['other'] }),
   vector('of a webhook whose id begins as one’s own', 'webhook', { webhookIds: [webhookId.slice(0, -1)] }),
   vector('of a webhook whose id is one’s own in capitals', 'webhook', { webhookIds: [webhookId.toUpperCase()] }),
+  vector('of a webhook whose id one’s own begins with', 'webhook', { webhookIds: [`${webhookId}0`] }),
+  ...[[webhookId], { id: webhookId }, null, '', 7].map(it => ({
+    ...signed(`of a webhook whose id is ${json(it)}`, 'webhook', json({ ...fields, webhookId: it })),
+    webhookIds: [webhookId],
+  })),
   { ...signed('of no webhook', 'webhook', without('webhookId')), webhookIds: [webhookId] },
   {
     ...signed('of a ping of somebody else’s webhook', 'webhook', json({ ...fields, eventType: 'ping', payload: {} })),
@@ -205,6 +230,10 @@ const ofWebhooks = [
 const ofKeys = [
   vector('a key set with other kinds of things in it', 'ok', { keySet: 'mixed' }),
   vector('a key set in which the kid is no more', 'key', { keySet: 'rotated' }),
+  vector('a key set in which the kid is a text, and a number in the token', 'key', {
+    keySet: 'numbered',
+    authorization: `Bearer ${numberedToken}`,
+  }),
   vector('a key set in which the key is of another kty', 'key', { keySet: 'otherKty' }),
   vector('a key set in which the key is on another curve', 'key', { keySet: 'otherCrv' }),
   vector('a key set without keys', 'keys_unavailable', { keySet: 'empty' }),
@@ -234,10 +263,13 @@ const step = (code: string, more: Partial<Step> = {}): Step => {
 }
 const pinged = json({ ...fields, eventType: 'ping', payload: {} })
 const retry = { authorization: `Bearer ${retryToken(5)}`, time: time + 5 }
+const redelivered = json({ ...fields, eventId: 'another delivery' })
+const redelivery = { body: redelivered, authorization: `Bearer ${tokenFor(redelivered, { jti: 'another delivery' })}` }
 const FAILS = { handler: 'fails' } as const
 const DURING = { during: true } as const
 
 const sequences: Sequence[] = [
+  { name: 'a redelivery of what was handled', advisable: true, steps: [step('ok'), step('ok', redelivery)] },
   { name: 'the same request twice', steps: [step('ok'), step('replay')] },
   { name: 'a retry of what was handled', steps: [step('ok'), step('replay', retry)] },
   {
@@ -280,7 +312,7 @@ export const vectorsFile = (): string => {
       '256 KiB of spaces. `body` is UTF-8; `bodyBase64` stands in its place where the bytes are none. ' +
         '`verdict.code` is how the receiver',
       'kit calls the check that fails; of `verdict` only `status` and `handled` bind, and of a 5XX only that it is ' +
-        'one. `webhookIds`, where there are any,',
+        'one (500 where the handler fails). `webhookIds`, where there are any,',
       'are the receiver’s own webhooks; without them it has not named any. `authorization` is that header; ' +
         'without it there is none.',
       'So many `spaces` follow the body, and `method` is there where it is not POST. `verdict.handled` is the ' +
@@ -296,6 +328,7 @@ export const vectorsFile = (): string => {
       published: { status: 200, body: { keys } },
       mixed: { status: 200, body: { keys: [null, 7, 'key', [], { kid }, { ...own, x: 'AA' }, ...keys], more: true } },
       rotated: { status: 200, body: { keys: [rotated] } },
+      numbered: { status: 200, body: { keys: [{ ...own, kid: '1' }] } },
       otherKty: { status: 200, body: { keys: [{ ...own, kty: 'EC' }, rotated] } },
       otherCrv: { status: 200, body: { keys: [{ ...own, crv: 'ed25519' }, rotated] } },
       empty: { status: 200, body: { keys: [] } },

@@ -52,12 +52,21 @@ public sealed class TidingsReceiver
     private readonly IssuerKeys keys;
 
     /// <summary>The ids of your own webhooks: others may register one for your URL. Not checked unless given.</summary>
-    public IReadOnlyCollection<string>? WebhookIds { get; init; }
+    public IReadOnlyCollection<string>? WebhookIds
+    {
+        get => webhookIds;
+        init => webhookIds = value is { Count: 0 } ? throw new ArgumentException("It is empty, and would let in none; leave it out to let in all.") : value;
+    }
+    private readonly IReadOnlyCollection<string>? webhookIds;
     public IReplayStore Store { get; init; } = new MemoryReplayStore();
     public Func<double> NowSeconds { get; init; } = () => DateTimeOffset.UtcNow.ToUnixTimeMilliseconds() / 1000.0;
     /// <summary>The time until a 503: the service waits 15 s.</summary>
     public TimeSpan Timeout { get; init; } = TimeSpan.FromSeconds(14);
-    public Action<string, Exception?> OnRefused { get; init; } = (code, cause) => Console.Error.WriteLine($"tidings: refused: {code} {cause?.Message}");
+    /// <summary>By default a line for each fault of one's own; what strangers send fills no log.</summary>
+    public Action<string, Exception?> OnRefused { get; init; } = (code, cause) =>
+    {
+        if (cause is not null && code is not ("keys_unavailable" or "body_incomplete")) Console.Error.WriteLine($"tidings: {code}: {cause.Message}");
+    };
 
     /// <param name="keysUrl">where the issuer publishes its keys, if not at its /.well-known/jwks.json</param>
     public TidingsReceiver(string issuer, string audience, Func<Delivery, CancellationToken, Task> handler, string? keysUrl = null)
@@ -283,8 +292,12 @@ public sealed class TidingsReceiver
         }
     }
 
-    internal static string? TextIn(Dictionary<string, JsonElement> from, string name) =>
-        from.TryGetValue(name, out var value) && value.ValueKind == JsonValueKind.String ? value.GetString() : null;
+    internal static string? TextIn(Dictionary<string, JsonElement> from, string name)
+    {
+        if (!from.TryGetValue(name, out var value) || value.ValueKind != JsonValueKind.String) return null;
+        try { return value.GetString(); }
+        catch (InvalidOperationException) { return null; /* Half a character. */ }
+    }
 
     /// <summary>NumericDate, RFC 7519 section 2.</summary>
     private static double? TimeIn(Dictionary<string, JsonElement> claims, string name) =>
@@ -350,8 +363,9 @@ internal sealed class IssuerKeys(Uri url)
             var usable = Usable(await response.Content.ReadAsByteArrayAsync());
             lock (gate) (known, fetchedAt) = (usable, startedAt);
         }
-        catch (Exception)
+        catch (Exception error)
         {
+            Console.Error.WriteLine($"tidings: the issuer's keys could not be had: {error.Message}");
             lock (gate) failedAt = Environment.TickCount64;
             throw;
         }

@@ -98,6 +98,27 @@ public final class ReceiverTest {
       List<Object> found = java.util.stream.IntStream.range(0, 20).parallel().mapToObj(n -> known(aging, kid)).toList();
       expect("a revoked key counts no longer after 300 seconds", found.contains(true), false);
     }
+    try (java.net.ServerSocket silent = new java.net.ServerSocket(0)) {
+      TidingsReceiver.Keys held = new TidingsReceiver.Keys(URI.create(keySets + "/published"));
+      long[] clock = {0};
+      held.nowMs = () -> clock[0];
+      held.get(kid);
+      held.url = URI.create("http://127.0.0.1:" + silent.getLocalPort());
+      clock[0] = 20_000;
+      Thread first = new Thread(() -> known(held, "stranger"));
+      first.start();
+      java.net.Socket fetch = silent.accept();
+      boolean isTold = false;
+      try {
+        held.get("another");
+      } catch (Exception refused) {
+        isTold = true;
+      }
+      expect("of strangers that wait for a fetch there is one", List.of(isTold, first.isAlive()), List.of(true, true));
+      expect("and a key that is known waits for none", List.of(known(held, kid), first.isAlive()), List.of(true, true));
+      fetch.close();
+    }
+
     boolean isRefused = false;
     try {
       receiver(good, event -> {}).webhookIds(List.of());

@@ -378,11 +378,14 @@ public final class TidingsReceiver {
       CompletableFuture<Void> fetch;
       boolean mayServe;
       synchronized (this) {
+        CompletableFuture<Void> before = underWay;
         long age = fetchedAt == null ? Long.MAX_VALUE : nowMs.get() - fetchedAt;
         boolean isKnown = known.containsKey(kid);
         if (age < (isKnown ? REFRESH_AFTER : LEAST_BETWEEN)) return known.get(kid);
         fetch = refresh();
         if (isKnown && age < FRESH) return known.get(kid);
+        // One stranger may wait, and not all threads.
+        if (!isKnown && !known.isEmpty() && fetch == before) throw new Refused("keys_unavailable");
         mayServe = isKnown && age < STALE;
       }
       try {

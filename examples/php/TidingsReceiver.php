@@ -197,6 +197,9 @@ final class Receiver
                 throw new \ValueError("$name is '$value'; it should be a URL.");
             }
         }
+        if ($webhookIds === []) {
+            throw new \ValueError('webhookIds is empty, and would let in none; leave it out to let in all.');
+        }
         $this->handler = $handler(...);
         $this->now = ($now ?? time(...))(...);
         $this->keysUrl = $keysUrl ?? rtrim($issuer, '/') . '/.well-known/jwks.json';
@@ -269,7 +272,7 @@ final class Receiver
             throw new Refused('format');
         }
         [$header, $claims] = array_map(fn (string $part) => self::object(self::fromBase64url($part) ?? '', true), [$parts[0], $parts[1]]);
-        $typ = $header['typ'] ?? 'JWT';
+        $typ = $header !== null && array_key_exists('typ', $header) ? $header['typ'] : 'JWT';
         if ($header === null || $claims === null || array_key_exists('crit', $header) || array_key_exists('b64', $header)
             || !is_string($typ) || !preg_match('~\A(application/)?jwt\z~i', $typ)) {
             throw new Refused('format');
@@ -392,17 +395,26 @@ final class Receiver
     private function kept(): array
     {
         $kept = $this->store->get("keys $this->keysUrl");
-        if ($kept === null) {
+        $content = json_decode($kept['content'] ?? '', true);
+        if (!isset($content['keys'])) {
             return [[], INF];
         }
-        $age = ($this->now)() - $kept['until_s'];
+        [$boot, $upFor] = self::uptime();
+        $isSameBoot = $boot !== '' && $boot === $content['boot'];
+        $age = max(($this->now)() - $kept['until_s'], $isSameBoot ? $upFor - $content['upFor'] : -INF);
         if ($age < 0) {
             // The clock was set back, and their age is unknown: they are fetched before they serve again.
             $age = self::FRESH;
             $this->store->put("keys $this->keysUrl", $kept['content'], ($this->now)() - $age);
             $this->store->forget("fetch $this->keysUrl");
         }
-        return [json_decode($kept['content'], true), (float) $age];
+        return [$content['keys'], (float) $age];
+    }
+
+    /** Which start of the machine this is, and the seconds since: processes share this clock, and nobody sets it back. Linux only. */
+    private static function uptime(): array
+    {
+        return [trim((string) @file_get_contents('/proc/sys/kernel/random/boot_id')), intdiv(hrtime(true), 1_000_000_000)];
     }
 
     /** Whether the keys have been fetched. */
@@ -445,6 +457,8 @@ final class Receiver
     /** @return array<string, string> */
     private function fetch(): array
     {
+        $startedAt = ($this->now)();
+        [$boot, $upFor] = self::uptime();
         try {
             $set = self::object($this->read(), false);
             $keys = [];
@@ -463,7 +477,7 @@ final class Receiver
         } catch (\Throwable $error) {
             throw new Refused('keys_unavailable', cause: new \RuntimeException("$this->keysUrl: {$error->getMessage()}"));
         }
-        $this->store->put("keys $this->keysUrl", json_encode($keys), ($this->now)());
+        $this->store->put("keys $this->keysUrl", json_encode(['keys' => $keys, 'boot' => $boot, 'upFor' => $upFor]), $startedAt);
         return $keys;
     }
 

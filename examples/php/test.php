@@ -110,6 +110,14 @@ $expect('a claim lapses', $status, 'claimed');
 $expect('claims are fenced', [$store->release('a', $late), $store->record('a', $late, 60), $store->record('a', $owner, 60)], [false, false, true]);
 $expect('what was recorded stays', $store->claim('a', 60)[0], 'handled');
 
+try {
+    new Receiver($file['issuer'], $file['audience'], $fine, new PDO('sqlite::memory:'), []);
+    $empty = 'let in';
+} catch (ValueError $error) {
+    $empty = 'refused';
+}
+$expect('an empty list of webhooks is refused', $empty, 'refused');
+
 foreach ([301, 3590] as $age) {
     $now = 1000;
     $aging = new Receiver($file['issuer'], $file['audience'], $fine, new PDO('sqlite::memory:'), null, "$keySets/published", function () use (&$now) {
@@ -120,20 +128,29 @@ foreach ([301, 3590] as $age) {
     $url = new ReflectionProperty($aging, 'keysUrl');
     $isKnown = fn () => $key->invoke($aging, $kid) !== null;
     $expect('a key is found', $isKnown(), true);
-    $kept = (new ReflectionMethod($aging, 'kept'))->invoke($aging)[0];
+    $keys = (new ReflectionMethod($aging, 'kept'))->invoke($aging)[0];
+    $kept = fn () => json_encode(['keys' => $keys, 'boot' => '', 'upFor' => 0]);
     $url->setValue($aging, "$keySets/away");
     $store = (new ReflectionProperty($aging, 'store'))->getValue($aging);
-    $store->put("keys $keySets/away", json_encode($kept), 1000);
+    $store->put("keys $keySets/away", $kept(), 1000);
     $now += $age;
     $expect('old keys serve while the issuer is away', [$isKnown(), $isKnown()], [true, true]);
     $url->setValue($aging, "$keySets/rotated");
-    $store->put("keys $keySets/rotated", json_encode($kept), 1000);
+    $store->put("keys $keySets/rotated", $kept(), 1000);
     $expect('a revoked key counts no longer after 300 seconds', $isKnown(), false);
     $url->setValue($aging, "$keySets/away");
     $now = 900;
-    $store->put("keys $keySets/published", json_encode($kept), 1000);
+    $store->put("keys $keySets/published", $kept(), 1000);
     $url->setValue($aging, "$keySets/published");
-    $expect('nor by a clock that was set back', [$isKnown(), $store->get("keys $keySets/published")['until_s']], [true, 900]);
+    $expect('nor by a clock that was set back beyond the time of the fetch', [$isKnown(), $store->get("keys $keySets/published")['until_s']], [true, 900]);
+    $now = 1000;
+    [$boot, $upFor] = (new ReflectionMethod($aging, 'uptime'))->invoke(null);
+    if ($boot !== '') {
+        $store->put("keys $keySets/rotated", json_encode(['keys' => $keys, 'boot' => $boot, 'upFor' => $upFor - $age]), 990);
+        $store->forget("fetch $keySets/rotated");
+        $url->setValue($aging, "$keySets/rotated");
+        $expect('nor by one that was set back less', $isKnown(), false);
+    }
 }
 
 echo "$passed passed, $failed failed\n";

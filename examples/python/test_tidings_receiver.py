@@ -263,5 +263,14 @@ class KeySource(unittest.TestCase):
         self.assertIsNotNone(keys.get(kid))
 
 
+class Options(unittest.TestCase):
+    def test_an_empty_list_of_webhooks_is_refused(self):
+        self.assertRaises(ValueError, receiver, webhook_ids=[])
+
+    def test_what_strangers_send_fills_no_log(self):
+        with self.assertNoLogs("tidings.receiver", "INFO"):
+            receiver().receive("POST", "Bearer a.b.c", b"{}")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -115,5 +115,35 @@ expect('and replaces no good one', keys.get(kid).nil?, false)
   expect('a revoked key counts no longer after 300 seconds', Array.new(20) { Thread.new { keys.get(kid) } }.map(&:value), [nil] * 20)
 end
 
+silent = TCPServer.new('127.0.0.1', 0)
+clock = 0.0
+keys = TidingsReceiver::Keys.new("#{KEY_SETS}/published", logger: Logger.new(nil), now: -> { clock })
+keys.get(kid)
+keys.instance_variable_set(:@url, URI("http://127.0.0.1:#{silent.addr[1]}/"))
+clock = 20.0
+stranger = lambda do |name|
+  keys.get(name)
+rescue TidingsReceiver::Refused => e
+  e.message
+end
+first = Thread.new { stranger.call('stranger') }
+fetch = silent.accept
+expect('of strangers that wait for a fetch there is one', [stranger.call('another'), first.alive?], ['keys_unavailable', true])
+expect('and a key that is known waits for none', [keys.get(kid).nil?, first.alive?], [false, true])
+fetch.close
+
+empty = begin
+  receiver(webhook_ids: [])
+rescue ArgumentError => e
+  e.message
+end
+expect('an empty list of webhooks is refused', empty, 'webhook_ids is empty, and would let in none; leave it out to let in all')
+
+log = StringIO.new
+$stderr = log
+TidingsReceiver.new(issuer: FILE['issuer'], audience: FILE['audience']) {}.receive('POST', 'Bearer a.b.c', '{}')
+$stderr = STDERR
+expect('what strangers send fills no log', log.string, '')
+
 puts "#{$passed} passed, #{$failed} failed"
 exit($failed.zero?)

@@ -68,11 +68,12 @@ class TidingsReceiver
   # webhook_ids: the ids of your own webhooks, since others may register one for your URL. keys_url: where the issuer publishes its
   # keys, if not at its /.well-known/jwks.json. timeout: seconds until it answers 503; the service waits 15.
   def initialize(issuer:, audience:, webhook_ids: nil, keys_url: nil, store: MemoryStore.new, now: -> { Time.now.to_f }, timeout: 14,
-                 logger: Logger.new($stderr), &handler)
+                 logger: Logger.new($stderr, level: :info), &handler)
     { issuer: issuer, audience: audience }.each do |name, value|
       raise ArgumentError, "#{name} is #{value.inspect}; it should be a URL" unless value.is_a?(String) && value.match?(%r{\Ahttps?://.})
     end
     raise ArgumentError, 'there is no block that handles events' unless handler
+    raise ArgumentError, 'webhook_ids is empty, and would let in none; leave it out to let in all' if webhook_ids && Array(webhook_ids).empty?
 
     @issuer, @audience, @handler, @store, @now, @timeout, @logger = issuer, audience, handler, store, now, timeout, logger
     @webhook_ids = webhook_ids && Array(webhook_ids)
@@ -274,8 +275,9 @@ class TidingsReceiver
       age = @now.call - @fetched_at
       is_known = @keys.key?(kid)
       if age >= (is_known ? REFRESH_AFTER : LEAST_BETWEEN)
-        fetch = refresh
+        fetch, is_own = refresh
         return @keys[kid] if is_known && age < FRESH
+        raise Refused, 'keys_unavailable' if !is_known && !@keys.empty? && !is_own # one stranger may wait, and not all threads
 
         is_done = fetch&.join(TIMEOUT) && fetch.value
         raise Refused, 'keys_unavailable' if !is_done && (!is_known || age > STALE)
@@ -285,14 +287,14 @@ class TidingsReceiver
 
     private
 
-    # The thread that fetches the keys; nil for a moment after a failed one.
+    # The thread that fetches the keys, and whether the caller has begun it; nil for a moment after a failed one.
     def refresh
       @lock.synchronize do
         return @under_way if @under_way&.alive? && @now.call - @started_at < 2 * TIMEOUT
         return if @now.call - @failed_at < LEAST_BETWEEN
 
         @started_at = @now.call
-        @under_way = Thread.new { fetch(@started_at) }
+        [@under_way = Thread.new { fetch(@started_at) }, true]
       end
     end
 

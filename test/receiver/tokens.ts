@@ -133,6 +133,12 @@ const strayBits = (text: string): string => {
   return padded.slice(0, -1) + ALPHABET[ALPHABET.indexOf(padded.at(-1)!) + 1]
 }
 
+/** The same content in base64url, and one character more: six bits, which are no byte. */
+const strayCharacter = (text: string): string => {
+  const content = Buffer.from(text, 'base64url').toString()
+  return `${encode(content.padEnd(content.length + ((3 - (Buffer.byteLength(content) % 3)) % 3)))}A`
+}
+
 export const good = await byJose()
 const [goodHeader, goodClaims, goodSignature] = good.split('.') as [string, string, string]
 const pem = ed25519.publicKey.export({ format: 'pem', type: 'spki' })
@@ -189,6 +195,7 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['with a path as kid', withHeader({ kid: '../../../../dev/null' }), 'key'],
   ['with SQL as kid', withHeader({ kid: "x' UNION SELECT 'AA" }), 'key'],
   ['with control characters in the kid', withHeader({ kid: '\u001b[2Jé\u202e' }), 'key', /\\u001b\[2Jé\\u\{202e\}/],
+  ['with half a character as kid', withHeader({ kid: '\ud800' }), 'key'],
   ['with its own key as jwk', await byJose({}, { kid: 'own', jwk: ownKey }, untrusted.privateKey), 'key'],
 
   // signature
@@ -229,7 +236,9 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
     /crit/,
   ],
   ['of typ at+jwt', await byJose({}, { typ: 'at+jwt' }), 'format', /expected typ "JWT", found typ "at\+jwt"/],
+  ['of typ jwtx', withHeader({ typ: 'jwtx' }), 'format', /found typ "jwtx"/],
   ['with a number as typ', withHeader({ typ: 7 }), 'format', /found typ 7/],
+  ['with null as typ', withHeader({ typ: null }), 'format', /found typ null/],
   [
     'encrypted with its claims',
     await new EncryptJWT(claims)
@@ -289,6 +298,8 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['with padding in the middle', `${goodHeader}=.${goodClaims}.${goodSignature}`, 'format', /header: no base64url/],
   ['with stray bits at its header’s end, signed so', signedAs(strayBits(encode(json(header))), goodClaims), 'format'],
   ['with stray bits at its claims’ end, signed so', signedAs(goodHeader, strayBits(goodClaims)), 'format'],
+  ['with a stray character after its claims, signed so', signedAs(goodHeader, strayCharacter(goodClaims)), 'format'],
+  ['in four parts, signed so', signedAs(good.slice(0, good.lastIndexOf('.')), 'AA'), 'format', /4 part/],
   [
     'with its header padded, signed so',
     signedAs(`${goodHeader}${'='.repeat(-goodHeader.length & 3)}=`, goodClaims),
@@ -306,7 +317,7 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['in other letters', good.replace('.', '．'), 'format'],
   [
     'of a length that no token has',
-    `${goodHeader}.${encode(json({ ...claims, x: 'x'.repeat(20_000) }))}.${goodSignature}`,
+    withClaims({ x: 'x'.repeat(20_000) }),
     'format',
     /\d{5} characters/,
   ],
@@ -386,6 +397,7 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['made at a text', withClaims({ iat: String(iat) }), 'issued_at'],
   ['not valid yet', await byJose({ nbf: iat + 120 }), 'issued_at', /found nbf 2026/],
   ['not valid before a text', withClaims({ nbf: 'tomorrow' }), 'issued_at', /found nbf "tomorrow"/],
+  ['not valid before null', withClaims({ nbf: null }), 'issued_at', /found nbf null/],
 ]
 
 const { alg, typ } = header
@@ -396,6 +408,13 @@ export const sound: [what: string, token: string][] = [
   ['with white space in its JSON', byHand(json(header, null, 2), json(claims, null, 2))],
   ['with slashes escaped, as PHP does', byHand(json(header), json(claims).replaceAll('/', '\\/'))],
   ['with claims that nobody asked for', await byJose({ sub: 'x', nbf: iat, scope: { iss: 'x', aud: ['iss', 'aud'] } })],
+  [
+    'with names in it that are there twice further in',
+    byHand(json(header), json({ x: { jti: 'x' }, y: { jti: 'y', aud: ['z'] }, ...claims }, null, 1)),
+  ],
+  ['with a sub beyond ASCII', withClaims({ sub: 'Ereignis-ß-事件' })],
+  ['with a number as sub', withClaims({ sub: 7 })],
+  ['not valid for half a minute yet', withClaims({ nbf: iat + 30 })],
   ['without typ', await byJose({}, { typ: undefined })],
   ['of typ jwt', await byJose({}, { typ: 'jwt' })],
   ['of typ application/jwt', await byJose({}, { typ: 'application/jwt' })],
@@ -411,3 +430,6 @@ export const tokenFor = (bytes: string | Uint8Array, claimed: object = {}): stri
 
 /** The token of another attempt of the same delivery, made that many seconds later. */
 export const retryToken = (seconds: number): string => withClaims({ iat: iat + seconds, exp: exp + seconds })
+
+/** A token whose kid is a number. */
+export const numberedToken = withHeader({ kid: 1 })
