@@ -90,12 +90,12 @@ const STATUS: Record<string, number> = {
 }
 /**
  * Libraries that keep to RFC 7515, 7519 and 8259 may differ: duplicate names, `typ`, byte order marks, padding, lengths,
- * extensions that a library knows, and claims that are optional and of a wrong type.
+ * numbers that are none, extensions that a library knows, and claims that are optional and of a wrong type.
  */
 const ADVISABLE = new RegExp(
   [
     /(alg|aud|jti) twice|of typ |as typ|byte order mark|UTF-16|padd|a stray |stray bits|of a length that no token/,
-    /before null|as sub|true as critical extension/,
+    /NaN|before the beginning|before null|as sub|true as critical extension/,
   ]
     .map(({ source }) => source)
     .join('|'),
@@ -156,6 +156,7 @@ const ofBodies = [
   vector('an empty body', 'jti', { body: '' }),
   signed('a body that is a list', 'jti', json([fields])),
   signed('a body that is no JSON', 'jti', `${body}}`),
+  signed('a body with NaN in it', 'jti', `${body.slice(0, -1)},"x":NaN}`),
   signed('a body that begins with a byte order mark', 'jti', `\uFEFF${body}`),
   signed(
     'a body that is no UTF-8',
@@ -238,6 +239,7 @@ const ofKeys = [
   vector('a key set in which the key is on another curve', 'key', { keySet: 'otherCrv' }),
   vector('a key set without keys', 'keys_unavailable', { keySet: 'empty' }),
   vector('a key set whose keys are none', 'keys_unavailable', { keySet: 'unusable' }),
+  vector('a key set whose key has a number for a name', 'keys_unavailable', { keySet: 'unnamed' }),
   vector('a key set that is a page', 'keys_unavailable', { keySet: 'page' }),
   vector('a key set that is a list', 'keys_unavailable', { keySet: 'list' }),
   vector('a key set that is away', 'keys_unavailable', { keySet: 'away' }),
@@ -333,6 +335,7 @@ export const vectorsFile = (): string => {
       otherCrv: { status: 200, body: { keys: [{ ...own, crv: 'ed25519' }, rotated] } },
       empty: { status: 200, body: { keys: [] } },
       unusable: { status: 200, body: { keys: [{ ...own, x: 'AA' }, { ...own, crv: 'X25519' }, null] } },
+      unnamed: { status: 200, body: { keys: [{ ...own, kid: 1 }] } },
       page: { status: 200, body: '<html>' },
       list: { status: 200, body: [own] },
       away: { status: 503, body: '' },

@@ -17,6 +17,7 @@ class ThreadingServer(socketserver.ThreadingMixIn, WSGIServer):
     """One idle connection must not stop the others."""
 
     daemon_threads = True
+    request_queue_size = 128
 
 
 receiver = Receiver(

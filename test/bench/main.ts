@@ -40,6 +40,10 @@ const benchmarks: Record<string, Benchmark> = {
     file: 'claim-crowd.ts',
     about: "others' deliveries while one webhook over its share has 100,000 due",
   },
+  verification: {
+    file: 'verification.ts',
+    about: 'the verification of a delivery by the receiver kit, beside Ed25519 by hand and standardwebhooks',
+  },
   hanging: { file: 'hanging.ts', about: "others' events while webhooks and pings hang at TIDINGS_CONCURRENCY=100" },
   delivery: {
     file: 'delivery.ts',

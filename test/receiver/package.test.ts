@@ -167,15 +167,16 @@ describe('the package @tidings/receiver, packed and installed', () => {
     target: 'es2022',
     skipLibCheck: false,
   }
-  for (const [name, compilerOptions, type] of [
+  for (const [name, compilerOptions, type, version] of [
     ['node16 from an ES module', { module: 'node16', moduleResolution: 'node16' }, 'module'],
     ['node16 from a CommonJS module', { module: 'node16', moduleResolution: 'node16' }, 'commonjs'],
     ['CommonJS with the resolution of Node 10', { module: 'commonjs', moduleResolution: 'node10' }, 'commonjs'],
     ['a bundler', { module: 'esnext', moduleResolution: 'bundler' }, 'module'],
     ['a program without DOM', { module: 'node16', moduleResolution: 'node16', lib: ['es2022'] }, 'module'],
+    ['TypeScript 5.0 without DOM', { module: 'node16', moduleResolution: 'node16', lib: ['es2022'] }, 'module', '50'],
   ] as const) {
     // The project's own TypeScript has left the resolution of Node 10 behind.
-    const skip = compilerOptions.moduleResolution === 'node10' && unlessFullSize
+    const skip = (compilerOptions.moduleResolution === 'node10' || version !== undefined) && unlessFullSize
     test(`passes the type check as ${name} resolves it`, { skip }, async () => {
       const project = path.join(folder, `types-${name.replaceAll(/\W/g, '-')}`)
       await mkdir(project)
@@ -184,7 +185,7 @@ describe('the package @tidings/receiver, packed and installed', () => {
       await writeFile(path.join(project, 'package.json'), JSON.stringify({ type }))
       const tsconfig = { compilerOptions: { ...strict, ...compilerOptions }, include: ['types.ts'] }
       await writeFile(path.join(project, 'tsconfig.json'), JSON.stringify(tsconfig))
-      await output(process.execPath, [at.typescript, '--project', project])
+      await output(process.execPath, [version ? at.typescript50 : at.typescript, '--project', project])
     })
   }
 

@@ -315,16 +315,12 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['of one word', 'token', 'format', /1 part/],
   ['of nothing but full stops', '..', 'format'],
   ['in other letters', good.replace('.', '．'), 'format'],
-  [
-    'of a length that no token has',
-    withClaims({ x: 'x'.repeat(20_000) }),
-    'format',
-    /\d{5} characters/,
-  ],
+  ['of a length that no token has', withClaims({ x: 'x'.repeat(20_000) }), 'format', /\d{5} characters/],
   ['whose header is a list', byHand(json([header]), json(claims)), 'format', /header: no JSON object/],
   ['whose claims are a text', byHand(json(header), '"claims"'), 'format', /claims: no JSON object/],
   ['whose claims are null', byHand(json(header), 'null'), 'format', /claims: no JSON object, null/],
   ['whose claims are no JSON', byHand(json(header), '{iss:1}'), 'format', /claims: no JSON/],
+  ['whose claims have NaN in them', byHand(json(header), `{"x":NaN,${json(claims).slice(1)}`), 'format'],
   ['whose claims have more after them', byHand(json(header), `${json(claims)}{}`), 'format'],
   ['whose claims begin with a byte order mark', byHand(json(header), `\uFEFF${json(claims)}`), 'format'],
   ['whose claims are no UTF-8', byHand(json(header), new Uint8Array([0x7b, 0xff, 0x7d])), 'format'],
@@ -397,6 +393,9 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['made at a text', withClaims({ iat: String(iat) }), 'issued_at'],
   ['not valid yet', await byJose({ nbf: iat + 120 }), 'issued_at', /found nbf 2026/],
   ['not valid before a text', withClaims({ nbf: 'tomorrow' }), 'issued_at', /found nbf "tomorrow"/],
+  ['of no time, but valid from one', withClaims({ iat: undefined, nbf: iat }), 'issued_at', /found nothing/],
+  ['made in the future, but valid already', withClaims({ iat: iat + 62, nbf: iat }), 'issued_at', /in the future/],
+  ['not valid before the beginning of all calendars', withClaims({ nbf: -1e300 }), 'issued_at', /found nbf -1e\+300/],
   ['not valid before null', withClaims({ nbf: null }), 'issued_at', /found nbf null/],
 ]
 

@@ -32,6 +32,7 @@ const packages = [
   'rollup@4',
   '@rollup/plugin-node-resolve@16',
   'typescript@5.9',
+  'typescript50@npm:typescript@5.0',
   'express4@npm:express@4',
 ]
 
@@ -61,6 +62,7 @@ export const installRuntimes = async () => {
     rollup: at('rollup/dist/bin/rollup'),
     nodeResolve: at('@rollup/plugin-node-resolve/dist/es/index.js'),
     typescript: at('typescript/bin/tsc'),
+    typescript50: at('typescript50/bin/tsc'),
     express4: at('express4'),
   }
 }

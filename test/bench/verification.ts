@@ -1,0 +1,93 @@
+import { spawnSync } from 'node:child_process'
+import { createHash, createPublicKey, verify } from 'node:crypto'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { verifyDelivery } from '../../receiver/index.ts'
+import { keyOfSecret, standardSignature } from '../../shared/standard-webhooks.ts'
+import { audience, body, good, issuer, keys, now } from '../receiver/tokens.ts'
+
+// What the verification of a delivery costs in CPU, by the receiver kit, by hand with no checks, and by the library of
+// Standard Webhooks (HMAC), in one process and in turns. The kit costs at most LIMIT times what is done by hand.
+
+const LIMIT = 1.5
+const ROUNDS = 15
+const CALLS = 2_000
+
+const request = { authorization: `Bearer ${good}`, body: Buffer.from(body) }
+const options = { issuer, audience, keys, now: () => now.getTime() }
+const key = createPublicKey({ key: keys[0] as never, format: 'jwk' })
+
+/** The signature, and JSON parsed once: nothing is compared. */
+const byHand = (): unknown => {
+  const token = request.authorization.slice('Bearer '.length)
+  const [header, claims, signature] = token.split('.') as [string, string, string]
+  const parsed = [header, claims].map(part => JSON.parse(Buffer.from(part, 'base64url').toString()))
+  const signed = Buffer.from(token.slice(0, token.lastIndexOf('.')))
+  if (!verify(null, signed, key, Buffer.from(signature, 'base64url'))) throw new Error('The signature does not match.')
+  return [parsed, JSON.parse(request.body.toString())]
+}
+const byHandWithDigest = (): unknown => [byHand(), createHash('sha256').update(request.body).digest('base64url')]
+
+const contenders: Record<string, () => unknown> = {
+  'the kit': () => verifyDelivery(request, options),
+  'Ed25519 and parsing, by hand': byHand,
+  'the same and SHA-256': byHandWithDigest,
+}
+
+/** The library is downloaded; without the registry it is left out. */
+const addStandardWebhooks = (): void => {
+  const folder = mkdtempSync(join(tmpdir(), 'tidings-verification-'))
+  const { status } = spawnSync(
+    'npm',
+    ['install', '--no-save', '--no-audit', '--no-fund', '--prefix', '.', 'standardwebhooks'],
+    { cwd: folder },
+  )
+  if (status === 0) {
+    const { Webhook } = createRequire(join(folder, 'x.js'))('standardwebhooks')
+    const secret = `whsec_${Buffer.alloc(32, 7).toString('base64')}`
+    const content = { id: 'msg', timestampSeconds: String(Math.floor(Date.now() / 1000)) }
+    const headers = {
+      'webhook-id': content.id,
+      'webhook-timestamp': content.timestampSeconds,
+      'webhook-signature': standardSignature(keyOfSecret(secret)!, { ...content, body }),
+    }
+    const webhook = new Webhook(secret)
+    contenders['standardwebhooks (HMAC)'] = () => webhook.verify(body, headers)
+  } else console.log('standardwebhooks cannot be installed on this machine, and is left out.')
+  rmSync(folder, { recursive: true, force: true })
+}
+
+/** CPU microseconds a call. */
+const cost = async (call: () => unknown): Promise<number> => {
+  const before = process.cpuUsage()
+  for (let n = 0; n < CALLS; n++) await call()
+  const { user, system } = process.cpuUsage(before)
+  return (user + system) / CALLS
+}
+
+const median = (values: number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!
+
+addStandardWebhooks()
+const costs = new Map(Object.keys(contenders).map(name => [name, [] as number[]]))
+for (let round = -2; round < ROUNDS; round++) {
+  for (const [name, call] of Object.entries(contenders)) {
+    const us = await cost(call)
+    if (round >= 0) costs.get(name)!.push(us)
+  }
+}
+const bare = costs.get('Ed25519 and parsing, by hand')!
+console.log(`${ROUNDS} rounds of ${CALLS} calls each, in turns; the median, in CPU:`)
+for (const [name, each] of costs) {
+  const ratio = median(each.map((us, round) => us / bare[round]!))
+  const perSecond = Math.round(1e6 / median(each))
+  console.log(
+    `${name.padEnd(30)} ${median(each).toFixed(1).padStart(7)} µs  ${String(perSecond).padStart(7)}/s  × ${ratio.toFixed(2)}`,
+  )
+}
+const ratio = median(costs.get('the kit')!.map((us, round) => us / bare[round]!))
+if (ratio > LIMIT) {
+  console.error(`The kit costs ${ratio.toFixed(2)} times what is done by hand; at most ${LIMIT} is promised.`)
+  process.exitCode = 1
+}
