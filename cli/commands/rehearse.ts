@@ -39,6 +39,8 @@ export const rehearseCommand = () =>
       const webhookId = await resolveId(session, 'webhooks', named)
       const { scenes } = await import('../rehearse/judge.ts')
       const checks: Rehearsed[] = []
+      if (session.dryRun)
+        session.output.message(`The first of ${count(rehearsalScenes.length, 'request')}, one a scene:`)
       for (const scene of rehearsalScenes) {
         const { answers } = await session.graphql<{ answers: RehearsalAnswer[] }>(REHEARSE, { webhookId, scene })
         const { kind, name, judge } = scenes[scene]

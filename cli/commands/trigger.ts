@@ -4,6 +4,7 @@ import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { dryRunOption, examples, gather, wholeNumber } from '../options.ts'
 import { cellText } from '../output/output.ts'
+import { count } from '../output/time.ts'
 import { calledWebhook } from '../resources/cells.ts'
 import { resolveId } from '../resources/ids.ts'
 import { forEach } from '../resources/many.ts'
@@ -47,6 +48,7 @@ export const triggerCommand = () =>
         const variables = { webhookId, eventType, ...(payload && { payload }) }
         return (await session.graphql<{ delivery: Delivery }>(SEND, variables)).delivery
       }
+      if (session.dryRun && times > 1) session.output.message(`The request for each of ${count(times, 'example')}:`)
       if (times === 1 || session.dryRun) {
         const delivery = await send()
         session.output.one(delivery, colours => describeDelivery(delivery, session.output.nowMs, colours))
@@ -61,7 +63,7 @@ export const triggerCommand = () =>
 /** The named webhook, or the only active one. Throws a CliError if there is none or several. */
 const webhookFor = async (session: Session, named: string | undefined): Promise<string> => {
   if (named !== undefined) return resolveId(session, 'webhooks', named)
-  const { webhooks } = await session.graphql<{ webhooks: { id: string; url: string; name: string | null }[] }>(
+  const { webhooks } = await session.ask<{ webhooks: { id: string; url: string; name: string | null }[] }>(
     `{ webhooks(query: {selector: {status: "active"}, sort: [{createdAt: "desc"}], limit: 6}) { id url name } }`,
   )
   const [only, ...others] = webhooks

@@ -4,14 +4,11 @@ import { setTimeout as delay, setImmediate as othersTurn } from 'node:timers/pro
 import { MAX_BODY_BYTES } from '../../receiver/body.ts'
 import { bearerToken } from '../../receiver/verify.ts'
 import { type Check, type CheckName, type Verification, verifyDeliveryToken } from '../../shared/delivery-token.ts'
-import { proxyFor } from '../connection/network.ts'
 import { checkStandard, standardOf } from '../verify/check-standard.ts'
 import { type KeySource, kidOf, remoteKeys } from '../verify/jwks.ts'
+import { forwardTo } from './forward.ts'
 import { listenHere } from './here.ts'
 import type { ScriptedResponse } from './scripted-responses.ts'
-
-/** As long as Tidings waits for an answer. */
-const FORWARD_TIMEOUT_MS = 15_000
 
 export interface LocalReceiverOptions {
   /** 0 takes any free port. */
@@ -80,6 +77,7 @@ export interface LocalReceiver {
 export const startLocalReceiver = async (options: LocalReceiverOptions): Promise<LocalReceiver> => {
   const keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
   const script = [...(options.responses ?? [])]
+  const forward = options.forward && forwarding(options.forward, options.insecure ?? false)
   const handled = new Set<string>()
   let next: { answer: ScriptedResponse; onAnswered: () => void } | undefined
   let url = ''
@@ -125,9 +123,7 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
       onAnswered()
       return { ...scriptedResponse(answer), verification }
     }
-    const answer = options.forward
-      ? await forward(options.forward, request, body, options.insecure ?? false)
-      : scriptedResponse(nextResponse(eventType))
+    const answer = forward ? await forward(request, body) : scriptedResponse(nextResponse(eventType))
     return { ...answer, verification }
   }
 
@@ -223,58 +219,18 @@ const scriptedResponse = (response: ScriptedResponse): Decision => {
   }
 }
 
-/** Of the connection, not of the delivery (RFC 9110 section 7.6.1), or set by the request that forwards it. */
-const NOT_FORWARDED =
-  /^(:.*|accept-encoding|connection|content-length|expect|host|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade)$/
-const PASSED_BACK = ['content-type', 'retry-after', 'www-authenticate'] as const
-
-const forward = async (to: URL, request: IncomingMessage, body: string, insecure: boolean): Promise<Decision> => {
-  const headers = Object.fromEntries(
-    Object.entries(request.headers).flatMap(([name, value]) =>
-      value === undefined || NOT_FORWARDED.test(name) ? [] : [[name, String(value)]],
-    ),
-  )
-  const isDirect = to.protocol === 'https:' && proxyFor(to, process.env) === undefined
-  try {
-    const response = await (insecure || isDirect ? fetchByTls(insecure) : fetch)(to, {
-      method: 'POST',
-      headers,
-      body,
-      redirect: 'manual',
-      signal: AbortSignal.timeout(FORWARD_TIMEOUT_MS),
-    })
-    const passedBack = PASSED_BACK.flatMap(name =>
-      response.headers.has(name) ? [[name, response.headers.get(name)!]] : [],
-    )
-    return {
-      answered: response.status,
-      headers: Object.fromEntries(passedBack),
-      body: Buffer.from(await response.arrayBuffer()),
-      reason: undefined,
-      verification: undefined,
+/** Forwards a delivery; one that is not answered there is answered with 502 and the reason. */
+const forwarding = (to: URL, insecure: boolean) => {
+  const send = forwardTo(to, insecure)
+  return async (request: IncomingMessage, body: string): Promise<Decision> => {
+    try {
+      const { status, ...answer } = await send(request, body)
+      return { ...answer, answered: status, reason: undefined, verification: undefined }
+    } catch (error) {
+      return refused(502, `${to.href} did not answer: ${error instanceof Error ? error.message : String(error)}`)
     }
-  } catch (error) {
-    const { cause = error } = error as { cause?: unknown }
-    return refused(502, `${to.href} did not answer: ${cause instanceof Error ? cause.message : String(cause)}`)
   }
 }
-
-/** Speaks HTTP/2 where the target prefers it, as the server's deliveries do. `insecure` accepts any certificate. */
-const fetchByTls =
-  (insecure: boolean): typeof fetch =>
-  async (to, init) => {
-    const { Agent, fetch } = await import('undici')
-    const dispatcher = new Agent({ allowH2: true, connect: { rejectUnauthorized: !insecure } })
-    try {
-      const response = await fetch(to as URL, { ...(init as object), dispatcher })
-      const body = await response.arrayBuffer()
-      const { status } = response
-      const answered = { status, headers: [...response.headers] }
-      return new Response([204, 205, 304].includes(status) ? null : body, answered as ResponseInit)
-    } finally {
-      dispatcher.close().catch(() => {})
-    }
-  }
 
 const HUNG_UP = 'The sender hung up before the answer, so the delivery is not handled: it comes again.'
 

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { createServer, request } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { createServer as createHttp2Server } from 'node:http2'
+import { type AddressInfo, createServer as createTcpServer } from 'node:net'
 import { after, test } from 'node:test'
 import { type Arrival, type LocalReceiverOptions, startLocalReceiver } from '../../cli/listen/receiver.ts'
 import { parseScriptedResponses } from '../../cli/listen/scripted-responses.ts'
@@ -152,6 +153,45 @@ test('what is valid is forwarded whole, and its answer passed back; what is not 
   assert.equal(forwarded[0]!.traceparent, TRACE)
   assert.match(forwarded[0]!.authorization!, /^Bearer /)
   assert.equal(forwarded[0]!.body, arrivals[1]!.body)
+})
+
+test('what is forwarded reaches a program that speaks only HTTP/2, without TLS, with its trace and once each', async () => {
+  const forwarded: unknown[] = []
+  const local = createHttp2Server(async (request, response) => {
+    const chunks: Buffer[] = []
+    for await (const chunk of request) chunks.push(chunk)
+    forwarded.push([request.headers.traceparent, Buffer.concat(chunks).toString()])
+    response.writeHead(202).end()
+  })
+  await new Promise<void>(resolve => local.listen(0, '127.0.0.1', resolve))
+  after(() => local.close())
+  const { url, arrivals } = await start({
+    forward: new URL(`http://127.0.0.1:${(local.address() as AddressInfo).port}/x`),
+  })
+  for (let n = 0; n < 2; n++) {
+    assert.equal((await issuer.deliver(url, { headers: { traceparent: TRACE } })).status, 202)
+  }
+  assert.deepEqual(
+    forwarded,
+    arrivals.map(({ body }) => [TRACE, body]),
+  )
+})
+
+test('a program that breaks HTTP is not asked twice', async () => {
+  let asked = 0
+  const local = createTcpServer(socket =>
+    socket
+      .on('error', () => {})
+      .once('data', () => {
+        asked += 1
+        socket.end('\0\0 no answer')
+      }),
+  )
+  await new Promise<void>(resolve => local.listen(0, '127.0.0.1', resolve))
+  after(() => local.close())
+  const { url } = await start({ forward: new URL(`http://127.0.0.1:${(local.address() as AddressInfo).port}/x`) })
+  assert.equal((await issuer.deliver(url)).status, 502)
+  assert.equal(asked, 1)
 })
 
 test('a program behind it that does not answer is told as 502', async () => {
