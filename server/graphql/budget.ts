@@ -110,8 +110,9 @@ export class Budget implements Meter {
   /** Thrown where execution stops for good, so that nothing more runs and 10,000 rows make no 10,000 errors. */
   readonly #never = new Promise<never>(() => {})
   #timer: NodeJS.Timeout | undefined
-  /** Called when the patterns of the request may take long. */
-  onHeavy: (() => void) | undefined
+  /** Called when the patterns of the request may take long. Matching begins when the promise resolves. */
+  onHeavy: (() => Promise<void>) | undefined
+  #turn: Promise<void> | undefined
 
   constructor(limits = BUDGET) {
     this.#limits = limits
@@ -177,7 +178,11 @@ export class Budget implements Meter {
   compile(instructions: number): void {
     const before = this.#spent.instructions
     this.#spend('instructions', instructions)
-    if (before <= HEAVY_INSTRUCTIONS && this.#spent.instructions > HEAVY_INSTRUCTIONS) this.onHeavy?.()
+    if (before <= HEAVY_INSTRUCTIONS && this.#spent.instructions > HEAVY_INSTRUCTIONS) this.#turn = this.onHeavy?.()
+  }
+
+  turn(): Promise<void> | undefined {
+    return this.#turn
   }
 
   match(ms: number): void {

@@ -4,6 +4,8 @@ export type Meter = {
   load(rows: readonly Record<string, unknown>[]): void
   /** A pattern with this many instructions was compiled. */
   compile(instructions: number): void
+  /** Resolves when matching may begin, at once if no pattern may take long for a row. */
+  turn?(): Promise<void> | undefined
   /** Matching or sorting has taken this many more milliseconds. */
   match(ms: number): void
   /** Matching a row takes long. Throws also where others have their turn: then the row is matched again. */

@@ -527,6 +527,7 @@ export class Search {
     const documents =
       this.#needs.size === 0 ? undefined : await documentsOf(this.#source, this.#resource, rows, this.#needs)
     const hits: Hit[] = []
+    if (residual !== undefined) await this.#source.meter.turn?.()
     this.#matcher.begin()
     for (const [index, row] of rows.entries()) {
       const document = documents?.[index] ?? null

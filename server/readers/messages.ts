@@ -10,6 +10,8 @@ export type ToReader =
   | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number }
   /** `now`: the time of the request, epoch milliseconds. `patienceMs` is the longest wait for the database. */
   | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number }
+  /** The request, which has patterns that may take long, may match rows. */
+  | { kind: 'match'; id: number }
   /** The answer of a request is not wanted any more, or not now. */
   | { kind: 'gone'; id: number }
 
@@ -30,7 +32,7 @@ export type FromReader =
       /** The operation's name. */
       operation: string | undefined
     }
-  /** The request has patterns that may take long. */
+  /** The request has patterns that may take long, and waits for `match`. */
   | { kind: 'heavy'; id: number }
   /** The request is a mutation with a valid document. */
   | { kind: 'mutation'; id: number }

@@ -66,13 +66,17 @@ const start = (message: Start): void => {
   const schema = createSchema()
   const documents = createDocuments(schema)
   const idle: Session[] = []
-  const running = new Map<number, AbortController>()
+  const running = new Map<number, { gone: AbortController; match: () => void }>()
 
   const answer = async ({ id, request, now, patienceMs }: Ask): Promise<void> => {
     const budget = budgetOf(request)
-    budget.onHeavy = () => tell({ kind: 'heavy', id })
     const gone = new AbortController()
-    running.set(id, gone)
+    const turn = Promise.withResolvers<void>()
+    budget.onHeavy = () => {
+      tell({ kind: 'heavy', id })
+      return turn.promise
+    }
+    running.set(id, { gone, match: turn.resolve })
     const session = idle.pop() ?? openSession(message)
     session.budget = budget
     let asked: string | undefined
@@ -104,7 +108,8 @@ const start = (message: Start): void => {
   }
 
   process.on('message', (told: ToReader) => {
-    if (told.kind === 'gone') running.get(told.id)?.abort(hungUp())
+    if (told.kind === 'gone') running.get(told.id)?.gone.abort(hungUp())
+    if (told.kind === 'match') running.get(told.id)?.match()
     if (told.kind !== 'ask') return
     answer(told).catch(error => {
       log.error({ err: error }, 'a reader failed')

@@ -67,6 +67,9 @@ class Job {
   /** How often its reader ended while it ran. */
   ended = 0
   isLong = false
+  isMatching = false
+  /** Whether it waits to be told that it may match, and does nothing. */
+  waitsToMatch = false
   /** Ends its reader if that is held. */
   timer: NodeJS.Timeout | undefined
   longTimer: NodeJS.Timeout | undefined
@@ -179,7 +182,7 @@ export class Readers {
       this.#endConnections(reader, [message.connectionId])
     } else if (message.kind === 'heavy') {
       const job = reader.running.get(message.id)
-      if (job) this.#becomesLong(reader, job)
+      if (job) this.#wantsToMatch(reader, job)
     } else if (message.kind === 'mutation') {
       const job = reader.running.get(message.id)!
       this.#left(reader, job)
@@ -253,6 +256,7 @@ export class Readers {
     const isSuspect = job.ended > 0
     return {
       tokenId: job.tokenId,
+      isMatching: job.isMatching,
       isHeavy: job.isLong || isSuspect || now < (this.#heavyUntil.get(job.tokenId) ?? 0),
       isSuspect,
       isCrowded: now < (this.#crowdedUntil.get(job.tokenId) ?? 0),
@@ -300,10 +304,24 @@ export class Readers {
     job.mode.enter('running')
     reader.running.set(job.id, job)
     this.#endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
-    if (!job.isLong) job.longTimer = setTimeout(() => this.#becomesLong(reader, job), LONG_MS)
+    this.#watchLong(reader, job)
     const { id, request } = job
     const { now, giveUpAt } = job.terms
     reader.process.send({ kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now() })
+  }
+
+  /** A query is not long because another one keeps its reader busy. */
+  #watchLong(reader: Reader, job: Job): void {
+    if (job.isLong) return
+    job.longTimer = setTimeout(() => {
+      if (this.#isHeldUp(reader, job)) this.#watchLong(reader, job)
+      else this.#becomesLong(reader, job)
+    }, LONG_MS)
+  }
+
+  /** Whether another query's patterns keep the reader of a query busy. */
+  #isHeldUp(reader: Reader, job: Job): boolean {
+    return [...reader.running.values()].some(other => other !== job && other.isMatching)
   }
 
   #endIfHeld(reader: Reader, job: Job, afterMs: number): void {
@@ -323,14 +341,31 @@ export class Readers {
     job.isLong = true
     this.#isHeavyFor(job, this.#heavyUntil)
     if (isTokensOwn) this.#isHeavyFor(job, this.#crowdedUntil)
-    if (isTokensOwn || !mayStay(ready.indexOf(reader), this.#running(ready), this.#places)) this.#putBack(reader, job)
+    if (isTokensOwn || !this.#mayStay(reader)) this.#putBack(reader, job)
     else this.#dispatch()
+  }
+
+  /** A query that is put back for its patterns has matched nothing yet, so that it was in nobody's way. */
+  #wantsToMatch(reader: Reader, job: Job): void {
+    job.isMatching = true
+    if (job.mode.now !== 'running') return
+    job.waitsToMatch = true
+    if (!job.isLong) this.#becomesLong(reader, job)
+    else if (!this.#mayStay(reader)) this.#putBack(reader, job)
+    job.waitsToMatch = false
+    if (job.mode.now === 'running') reader.process.send({ kind: 'match', id: job.id })
+  }
+
+  #mayStay(reader: Reader): boolean {
+    const ready = this.#ready
+    return mayStay(ready.indexOf(reader), this.#running(ready), this.#places)
   }
 
   #putBack(reader: Reader, job: Job): void {
     job.mode.enter('put back')
     reader.process.send({ kind: 'gone', id: job.id })
-    this.#endIfHeld(reader, job, PUT_BACK_MS)
+    const isInTheWay = !job.waitsToMatch && !this.#isHeldUp(reader, job)
+    this.#endIfHeld(reader, job, isInTheWay ? PUT_BACK_MS : HELD_MS)
   }
 
   #isHeavyFor({ tokenId }: Job, until: Map<string, number>): void {

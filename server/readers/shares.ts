@@ -9,9 +9,16 @@ export const MOST_READERS = availableParallelism() < 4 ? 2 : 4
 export const MOST_LONG_A_TOKEN = MOST_READERS / 2
 
 /**
- * `isSuspect`: a reader ended while it ran. `isCrowded`: its token had more long queries at once than it may.
+ * `isMatching`: it has patterns that may take long for a row, and much memory. `isSuspect`: a reader ended while it ran.
+ * `isCrowded`: its token had more long queries at once than it may.
  */
-export type Share = { tokenId: string; isHeavy: boolean; isSuspect: boolean; isCrowded: boolean }
+export type Share = {
+  tokenId: string
+  isHeavy: boolean
+  isMatching: boolean
+  isSuspect: boolean
+  isCrowded: boolean
+}
 /** The queries that run in a reader that is ready. */
 export type Running = readonly Share[]
 
@@ -28,6 +35,8 @@ export const mayBegin = (job: Share, index: number, readers: readonly Running[],
   const others = readers.toSpliced(index, 1)
   const isFree = own.length < places && !own.some(({ isSuspect }) => isSuspect)
   if (!isFree || !mayHaveMore(job, readers, places)) return false
+  // Two would take turns on one thread, with the memory of both.
+  if (job.isMatching && own.some(({ isMatching }) => isMatching)) return false
   // If it ends a reader again, it must be known which query did.
   if (job.isSuspect && (own.length > 0 || others.flat().some(({ isSuspect }) => isSuspect))) return false
   // Light queries share a reader with heavy ones only while there is no other.
@@ -37,6 +46,7 @@ export const mayBegin = (job: Share, index: number, readers: readonly Running[],
 /** Whether a query that has turned out to be heavy may stay where it runs. While there is one reader, half may. */
 export const mayStay = (index: number, readers: readonly Running[], places: number): boolean => {
   const heavy = readers[index]!.filter(({ isHeavy }) => isHeavy)
+  if (heavy.filter(({ isMatching }) => isMatching).length > 1) return false
   return (
     readers.some((running, n) => n !== index && isLight(running)) ||
     (readers.length < MOST_READERS && heavy.length <= Math.max(1, places / 2))

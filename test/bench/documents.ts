@@ -13,6 +13,8 @@ export type Prey = {
   admin: Credentials
   /** `read`, `webhooks` and `reports` of one organisation, which has 300 projects. */
   limited: Credentials
+  /** Twenty with `read` of the same organisation. */
+  crowd: Credentials[]
   organisationIds: string[]
   /** Has 1,317 deliveries. */
   webhookId: string
@@ -39,7 +41,7 @@ const lists = (count: number, list: (n: number) => string): string =>
 const USERS = 'query ($selector: MangoSelector) { users(query: {selector: $selector, limit: 10}) { id } }'
 
 export const attacks = (prey: Prey): Attack[] => {
-  const { reader, admin, limited, organisationIds, webhookId, owedWebhookId } = prey
+  const { reader, admin, limited, crowd, organisationIds, webhookId, owedWebhookId } = prey
   const one = (name: string, query: string, variables?: object, as = reader): Attack => ({
     name,
     requests: [{ as, query, ...(variables && { variables }) }],
@@ -99,6 +101,14 @@ export const attacks = (prey: Prey): Attack[] => {
         admin,
       ),
       isOnce: true,
+    },
+    {
+      name: '20 tokens with 10 patterns each that take long in one row',
+      requests: [...crowd, ...crowd].map(as => ({
+        as,
+        query: WEBHOOKS,
+        variables: { selector: { $or: times(10, n => ({ url: { $regex: `A.{91${n}}[x-z]` } })) } },
+      })),
     },
     {
       name: '14 patterns over all users, gone after 1 s',

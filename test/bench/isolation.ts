@@ -67,6 +67,10 @@ const seed = async ({ given: { database }, client, admin, tenant, server, settle
     organisationIds: [organisationId],
   })
   const reader = await createToken(client, url, admin, { name: 'reader', permissions: ['read'] })
+  const ofCrowd = { permissions: ['read'], organisationIds: [organisationId] }
+  const crowdTokens = await Promise.all(
+    Array.from({ length: 20 }, (_, n) => createToken(client, url, admin, { ...ofCrowd, name: `crowd ${n}` })),
+  )
   const projectId = await ask('mutation ($id: UUID!) { upsertProject(organisationId: $id, name: "Crowd 0") { id } }', {
     id: organisationId,
   })
@@ -155,6 +159,7 @@ const seed = async ({ given: { database }, client, admin, tenant, server, settle
     reader,
     admin,
     limited,
+    crowd: crowdTokens,
     organisationIds: [organisationId, ...organisations.slice(1).map(idText)],
     webhookId: idText(webhooks[0]),
     owedWebhookId,

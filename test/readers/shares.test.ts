@@ -2,9 +2,16 @@ import assert from 'node:assert/strict'
 import { it } from 'node:test'
 import { MOST_LONG_A_TOKEN, MOST_READERS, mayBegin, mayStay, type Share } from '../../server/readers/shares.ts'
 
-const light = (tokenId = 'light'): Share => ({ tokenId, isHeavy: false, isSuspect: false, isCrowded: false })
+const light = (tokenId = 'light'): Share => ({
+  tokenId,
+  isHeavy: false,
+  isMatching: false,
+  isSuspect: false,
+  isCrowded: false,
+})
 const heavy = (tokenId = 'heavy'): Share => ({ ...light(tokenId), isHeavy: true })
 const suspect = (tokenId = 'suspect'): Share => ({ ...heavy(tokenId), isSuspect: true })
+const matching = (tokenId = 'matching'): Share => ({ ...heavy(tokenId), isMatching: true })
 const PLACES = 4
 /** In which of the readers a query may begin. */
 const places = (job: Share, ...readers: Share[][]) =>
@@ -50,6 +57,15 @@ it('a suspect runs alone, and one at a time', () => {
   assert.deepEqual(places(suspect(), [suspect('other')], [], []), [])
   assert.deepEqual(places(light(), [suspect()], []), [1])
   assert.deepEqual(places(heavy(), [suspect()], [], []), [1, 2])
+})
+
+it('of queries with patterns that take long, a reader runs one at a time', () => {
+  assert.deepEqual(places(matching(), [matching('other')], []), [1])
+  assert.deepEqual(places(matching(), [matching('other')], [], []), [1, 2])
+  assert.deepEqual(places(matching(), [heavy()], []), [0, 1])
+  assert.deepEqual(places(heavy(), [matching()], []), [0, 1])
+  assert.ok(mayStay(0, [[matching(), heavy()], []], PLACES))
+  assert.ok(!mayStay(0, [[matching(), matching('other')], []], PLACES))
 })
 
 it('a query that turns out to be heavy stays where another reader is light', () => {
