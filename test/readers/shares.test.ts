@@ -60,10 +60,10 @@ it('a suspect runs alone, and one at a time', () => {
 })
 
 it('of queries with patterns that take long, a reader runs one at a time', () => {
-  assert.deepEqual(places(matching(), [matching('other')], []), [1])
+  assert.deepEqual(places(matching(), [matching('other')], []), [])
   assert.deepEqual(places(matching(), [matching('other')], [], []), [1, 2])
-  assert.deepEqual(places(matching(), [heavy()], []), [0, 1])
-  assert.deepEqual(places(heavy(), [matching()], []), [0, 1])
+  assert.deepEqual(places(matching(), [heavy()], []), [0])
+  assert.deepEqual(places(heavy(), [matching()], []), [0])
   assert.ok(mayStay(0, [[matching(), heavy()], []], PLACES))
   assert.ok(!mayStay(0, [[matching(), matching('other')], []], PLACES))
 })
