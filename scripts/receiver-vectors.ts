@@ -89,8 +89,8 @@ const STATUS: Record<string, number> = {
   handler_failed: 500,
 }
 /**
- * Libraries that keep to RFC 7515, 7519 and 8259 may differ: duplicate names, `typ`, byte order marks, padding, lengths,
- * numbers that are none, extensions that a library knows, and claims that are optional and of a wrong type.
+ * Libraries that keep to RFC 7515, 7519 and 8259 may differ: duplicate names, `typ`, byte order marks, padding,
+ * lengths, numbers that are none, extensions that a library knows, and claims that are optional and of a wrong type.
  */
 const ADVISABLE = new RegExp(
   [

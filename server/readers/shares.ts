@@ -9,8 +9,8 @@ export const MOST_READERS = availableParallelism() < 4 ? 2 : 4
 export const MOST_LONG_A_TOKEN = MOST_READERS / 2
 
 /**
- * `isMatching`: it has patterns that may take long for a row, and much memory. `isSuspect`: a reader ended while it ran.
- * `isCrowded`: its token had more long queries at once than it may.
+ * `isMatching`: it has patterns that may take long for a row, and much memory. `isSuspect`: a reader ended while it
+ * ran. `isCrowded`: its token had more long queries at once than it may.
  */
 export type Share = {
   tokenId: string

@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -20,8 +21,7 @@ import { createToken, startWorld, type World } from './world.ts'
 // table says so.
 //
 // npm run bench -- isolation [--engine sqlite] [--only '45 ×'] [--deliveries 1000000 --users 200000] [--rate 100]
-// [--window 3]
-//     [--patience 10]
+//     [--window 3] [--patience 10] [--apart]
 
 const { values: options } = parseArgs({
   options: {
@@ -35,6 +35,8 @@ const { values: options } = parseArgs({
     window: { type: 'string', default: '3' },
     /** Seconds until a client that has no answer goes. */
     patience: { type: 'string', default: '10' },
+    /** The server and its readers on one core, and who asks, publishes and receives on another (Linux). */
+    apart: { type: 'boolean', default: false },
   },
 })
 const WINDOW_MS = Number(options.window) * 1000
@@ -46,7 +48,16 @@ const GRACE_MS = 5_000
 /** A statement still running this long after its client left counts as left behind. */
 const RUNS_ON_MS = 2_000
 
-const GOAL = { silenceMs: 50, memoryMb: 100, p99: 2 }
+// Where all share the cores, "twice" alone would measure the machine: an attacker takes CPU from everybody.
+const GOAL = { silenceMs: 50, memoryMb: 100, ...(options.apart ? { times: 1.3, plusMs: 0 } : { times: 2, plusMs: 50 }) }
+const mostP99 = (baseMs: number): number => GOAL.times * baseMs + GOAL.plusMs
+
+const pin = (pid: number, core: number): void =>
+  void execFileSync('taskset', ['--all-tasks', '--cpu-list', '--pid', String(core), String(pid)])
+/** The processes that the server starts later inherit its core. */
+const pinServer = ({ pid }: { pid: number }): void => {
+  if (options.apart) for (const each of memoryByProcess(pid).keys()) pin(each, 0)
+}
 
 const PROJECTS = 300
 const REPORTED_PROJECTS = 100
@@ -194,6 +205,7 @@ type Finding = {
 const isolate = async (engine: string): Promise<void> => {
   const folder = mkdtempSync(join(tmpdir(), 'tidings-bench-'))
   const lagFile = join(folder, 'lag')
+  if (options.apart) pin(process.pid, 1)
   const world = await startWorld(engine, {
     env: {
       NODE_OPTIONS: `--disable-warning=ExperimentalWarning --import=${new URL('loop-lag.ts', import.meta.url).href}`,
@@ -218,7 +230,7 @@ const isolate = async (engine: string): Promise<void> => {
       `${engine}: ${options.deliveries} deliveries and ${options.users} users in ` +
         `${show((Date.now() - since) / 1000)} s`,
     )
-    await world.restart()
+    await restart(world)
     await longestSilence()
     const findings: Finding[] = []
     const beside = async (name: string, work: () => Promise<Omit<Struck, 'faults'>>) => {
@@ -279,6 +291,11 @@ const isolate = async (engine: string): Promise<void> => {
   }
 }
 
+const restart = async (world: World): Promise<void> => {
+  await world.restart()
+  pinServer(world.server())
+}
+
 type Memory = ReturnType<typeof memoryByProcess>
 
 const growth = (pid: number, before: Memory, after: Memory): Pick<Finding, 'memoryMb' | 'startedMb'> => {
@@ -314,7 +331,7 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
   // Resets the measurement for the next document.
   for (const { id } of running) await counters?.ask(`KILL QUERY ${id}`).catch(() => {})
   if (!memoryMb(pid)) {
-    await world.restart()
+    await restart(world)
     return DIED
   }
   const spent = cpuMs(pid)
@@ -330,7 +347,7 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
     return left.join(', ')
   }
   const isDead = !memoryMb(pid)
-  await world.restart()
+  await restart(world)
   return [...left, isDead ? DIED : `silent for ${GRACE_MS / 1000} s more: ${ENDED}`].join(', ')
 }
 
@@ -347,7 +364,7 @@ const line = (finding: Finding, baseP99: number): string[] => {
     red(show(lagMs), lagMs > GOAL.silenceMs),
     red(Number.isNaN(memoryMb) ? 'all' : `+${Math.round(memoryMb)}`, !(memoryMb <= GOAL.memoryMb)),
     startedMb > 0 ? `+${Math.round(startedMb)}` : '',
-    red(`${show(p99)} (${show(p99 / baseP99)} ×)`, p99 / baseP99 > GOAL.p99),
+    red(`${show(p99)} (${show(p99 / baseP99)} ×)`, p99 > mostP99(baseP99)),
     red(lost === 0 ? '' : String(lost), lost > 0),
     red(afterwards, afterwards !== ''),
   ]
@@ -372,12 +389,12 @@ const report = (engine: string, findings: Finding[]): void => {
   const rows = findings.map(finding => line(finding, base.p99))
   console.log(
     `\n${pc.bold(engine)}: red is past the goals (silence ${GOAL.silenceMs} ms, memory +${GOAL.memoryMb} MB, ` +
-      `p99 ${GOAL.p99} ×)`,
+      `p99 ${GOAL.times} × + ${GOAL.plusMs} ms)`,
   )
   console.log(table([HEADING.map(text => pc.bold(text)), ...rows], { textColumns: 2 }))
   const past = findings.filter(
     ({ silenceMs, memoryMb, p99 }) =>
-      silenceMs > GOAL.silenceMs || !(memoryMb <= GOAL.memoryMb) || p99 > GOAL.p99 * base.p99,
+      silenceMs > GOAL.silenceMs || !(memoryMb <= GOAL.memoryMb) || p99 > mostP99(base.p99),
   )
   console.log(
     `${past.length} of ${findings.length} past a goal; median of the silences ` +

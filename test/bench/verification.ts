@@ -81,10 +81,9 @@ const bare = costs.get('Ed25519 and parsing, by hand')!
 console.log(`${ROUNDS} rounds of ${CALLS} calls each, in turns; the median, in CPU:`)
 for (const [name, each] of costs) {
   const ratio = median(each.map((us, round) => us / bare[round]!))
-  const perSecond = Math.round(1e6 / median(each))
-  console.log(
-    `${name.padEnd(30)} ${median(each).toFixed(1).padStart(7)} µs  ${String(perSecond).padStart(7)}/s  × ${ratio.toFixed(2)}`,
-  )
+  const us = median(each).toFixed(1).padStart(7)
+  const perSecond = String(Math.round(1e6 / median(each))).padStart(7)
+  console.log(`${name.padEnd(30)} ${us} µs  ${perSecond}/s  × ${ratio.toFixed(2)}`)
 }
 const ratio = median(costs.get('the kit')!.map((us, round) => us / bare[round]!))
 if (ratio > LIMIT) {

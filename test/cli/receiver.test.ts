@@ -155,7 +155,7 @@ test('what is valid is forwarded whole, and its answer passed back; what is not 
   assert.equal(forwarded[0]!.body, arrivals[1]!.body)
 })
 
-test('what is forwarded reaches a program that speaks only HTTP/2, without TLS, with its trace and once each', async () => {
+test('what is forwarded reaches a program that speaks only HTTP/2 without TLS, with its trace, once each', async () => {
   const forwarded: unknown[] = []
   const local = createHttp2Server(async (request, response) => {
     const chunks: Buffer[] = []

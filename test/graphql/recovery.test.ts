@@ -217,7 +217,7 @@ describeEachEngine('recovering deliveries', engine => {
     assert.equal(await recover(webhookId, times[0]! - 1), 2)
   })
 
-  it('counts thousands in a dry run, and queues each of them once, also when it is asked for twice at once, at two servers', async () => {
+  it('counts thousands in a dry run, and queues each of them once, also if two servers are asked at once', async () => {
     const webhookId = await createWebhook({ organisationIds: [acme.organisationId] })
     const since = clock.now()
     clock.advance(1_000)
