@@ -17,6 +17,7 @@ import * as pull from './0016_pull.ts'
 import * as attemptEvidence from './0017_attempt_evidence.ts'
 import * as recovery from './0018_recovery.ts'
 import * as endedWebhooks from './0019_ended_webhooks.ts'
+import * as trials from './0020_trials.ts'
 
 export type Migration = {
   /** Every statement can be repeated, so that the next run continues one that was killed. */
@@ -50,4 +51,5 @@ export const migrations: Record<string, Migration> = {
   '0017_attempt_evidence': attemptEvidence,
   '0018_recovery': recovery,
   '0019_ended_webhooks': endedWebhooks,
+  '0020_trials': trials,
 }

@@ -11,7 +11,7 @@ import { count, duration, relativeIso } from '../output/time.ts'
 import { resolveId } from '../resources/ids.ts'
 import { type Attempt, describeAttempt, hasFailed } from '../resources/timeline.ts'
 import { askViewer, describeSight, type Viewer } from '../resources/viewer.ts'
-import { type Webhook, webhookFields } from '../resources/webhook.ts'
+import { healing, type Webhook, webhookFields } from '../resources/webhook.ts'
 import { checkReachable } from './endpoint-check.ts'
 import { type Finding, note, ok, problem, skipped } from './findings.ts'
 
@@ -224,6 +224,7 @@ const diagnoseWebhook = async (session: Session, id: string): Promise<Finding[]>
           `It receives nothing. When its endpoint works again: tidings webhooks enable ${id}`,
         ),
     diagnoseDeliveries(webhook, session.output.nowMs),
+    ...(webhook.recovery === 'automatic' ? [diagnoseRecovery(webhook, session.output.nowMs)] : []),
     ...(url === null ? [] : [await diagnoseEndpoint(url)]),
   ]
 }
@@ -266,6 +267,18 @@ const diagnoseDeliveries = (
       `${relativeIso(wrong.createdAt, nowMs)} is ${wrong.status}: ${said}`,
     `Its story: tidings deliveries show ${wrong.id}`,
   )
+}
+
+/** Whether it heals itself of something now. */
+const diagnoseRecovery = (webhook: Webhook, nowMs: number): Finding => {
+  const found = healing(webhook, iso => `${iso}, ${relativeIso(iso, nowMs)}`)
+  return webhook.missedSince === null
+    ? ok('recovery', found)
+    : note(
+        'recovery',
+        found,
+        `If the endpoint works again, it is healed sooner by: tidings webhooks ping ${webhook.id}`,
+      )
 }
 
 /** Checks from this machine, not from the server, which may reach other endpoints. */

@@ -209,14 +209,16 @@ export const printWebhook = (session: Session, { secret, ...shown }: Webhook): v
 
 /** How a webhook stands that heals itself: `shown` writes a time. */
 export const healing = (
-  { missedSince, nextPingAt, recoveredAt }: Webhook,
+  { id, missedSince, nextPingAt, recoveredAt }: Webhook,
   shown: (iso: string) => string = cellText,
 ): string => {
   if (missedSince === null) {
     return `automatic${recoveredAt === null ? '' : `; what it had missed was queued ${shown(recoveredAt)}`}`
   }
   const missed = `automatic; it has missed events since ${shown(missedSince)}`
-  return nextPingAt === null ? missed : `${missed}, and is pinged next ${shown(nextPingAt)}`
+  return nextPingAt === null
+    ? `${missed}; what becomes of them: tidings why ${id}`
+    : `${missed}, and is pinged next ${shown(nextPingAt)}`
 }
 
 /** `1 pending, 3 delivered`. */

@@ -5,6 +5,7 @@ import { type Database, rows, run } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
+import { pingSoon } from '../domain/missed.ts'
 import type { WebhookRow } from '../domain/resources.ts'
 import { lockActive } from '../domain/webhooks.ts'
 import { newId } from '../ids.ts'
@@ -148,7 +149,7 @@ export const pingStored = async (
   }: { change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop; database: Database },
   webhookId: string,
 ): Promise<{ deliveryId: string }> => {
-  const { deliveryId, eventId, epoch, transport, lease } = await change(async held => {
+  const { deliveryId, eventId, epoch, transport, lease, now } = await change(async held => {
     const { trx } = held
     const webhook = await lockActive(held, webhookId)
     const now = held.now()
@@ -157,7 +158,7 @@ export const pingStored = async (
     const owed = { event: { id: eventId, type: 'ping' as const }, webhook }
     const { epoch, transport } = webhook
     const [id] = await enqueue(trx, [owed], now, transport === 'push' ? { id: lease, end: now + LEASE_MS } : undefined)
-    return { deliveryId: id!, eventId, epoch, transport, lease }
+    return { deliveryId: id!, eventId, epoch, transport, lease, now }
   })
   if (transport === 'pull') {
     loop.waits?.look(webhookId)
@@ -167,7 +168,17 @@ export const pingStored = async (
   const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null, line: null }
   const claimed = { deliveryId, eventId, webhookId, epoch, recovered: false, ...first }
   await loop.deliverNow(claimed)
+  await healSoon(database, { deliveryId, webhookId, now })
   return { deliveryId }
+}
+
+/** A webhook that heals itself and has just answered need not wait for its next ping. */
+const healSoon = async (
+  { knex }: Database,
+  { deliveryId, webhookId, now }: { deliveryId: string; webhookId: string; now: number },
+): Promise<void> => {
+  const answered = await rows(knex, `SELECT 1 FROM deliveries WHERE id = ? AND status = 'delivered'`, [deliveryId])
+  if (answered.length > 0) await pingSoon(knex, webhookId, now)
 }
 
 /** How often it is looked up whether a client has answered. */

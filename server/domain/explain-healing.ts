@@ -17,8 +17,8 @@ export const withHealing = (facts: Facts, explained: Explained): Explained => {
   if (!isMissed(facts, explained, healing)) return explained
   if (healing.given_up_at !== null) {
     const message =
-      'Automatic recovery has given up: the endpoint acknowledged nothing for seven days. When it works again, ' +
-      'recover what it missed.'
+      'Automatic recovery has given up: for seven days the endpoint acknowledged nothing, or the webhook was not ' +
+      'active. When it works again, recover what it missed.'
     const next = conditions.active ? recoverSince(webhook.id, Number(healing.missed_since)) : explained.next
     return add(reason('healing_given_up', message, healing.given_up_at), { next })
   }
@@ -27,6 +27,12 @@ export const withHealing = (facts: Facts, explained: Explained): Explained => {
       'Once the webhook is active and its endpoint answers a ping with 200, what it missed is queued again by ' +
       'itself; recovering it by hand is not needed.'
     return add(reason('heals', message))
+  }
+  if (healing.answered_at !== null && healing.on_trial === 1) {
+    const message =
+      'The endpoint has answered a ping, but after the last one it acknowledged nothing. So a few of the missed ' +
+      'events are sent first; the others are queued by themselves once it has answered one of these.'
+    return add(reason('heals', message, healing.answered_at), { verdict: 'waiting', next: null })
   }
   if (healing.answered_at !== null) {
     const message = 'The endpoint has answered a ping: what the webhook missed is being queued again by itself.'

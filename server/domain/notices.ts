@@ -125,7 +125,11 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
     [...known.keys()],
   )
   const healing = found.filter(row => row.recovery === 'automatic' && row.transport === 'push')
-  const missed = healing.map(row => ({ webhookId: row.webhook_id, eventTime: row.created_at }))
+  const missed = healing.map(row => ({
+    webhookId: row.webhook_id,
+    eventId: row.event_id,
+    eventTime: Number(row.created_at),
+  }))
   const nextPings = await noteMissed(trx, missed, now)
   const told = found.filter(row => row.about_webhook_id === null)
   const organisations = await organisationsOf(trx, told)

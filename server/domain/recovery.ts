@@ -125,14 +125,17 @@ export type MissedPage = Pick<Recovery, 'after' | 'isComplete'> & { events: Past
 /**
  * Queues the next page of the events after a position and up to `end` that a webhook should have received and that are
  * neither acknowledged, nor handled before, nor pending. The transaction has locked the webhook, which is active.
+ *
+ * @param most if fewer than a page
  */
 export const queueMissed = async (
   trx: Sql,
   webhook: WebhookRow,
   { after, end }: Pick<Recovery, 'after' | 'end'>,
   now: () => number,
+  most = Number.POSITIVE_INFINITY,
 ): Promise<MissedPage> => {
-  const { missed, ...progress } = await missedFrom(trx, webhook, { after, end })
+  const { missed, ...progress } = await missedFrom(trx, webhook, { after, end }, most)
   const there = await holdEvents(trx, missed)
   await enqueueRecovered(trx, there, webhook, now)
   return { events: there, ...progress }
@@ -143,12 +146,14 @@ const missedFrom = async (
   trx: Sql,
   webhook: WebhookRow,
   { after, end }: Pick<Recovery, 'after' | 'end'>,
+  most = Number.POSITIVE_INFINITY,
 ): Promise<Pick<Recovery, 'after' | 'isComplete'> & { missed: { id: string }[] }> => {
   const from = {
     time: Math.max(after.time, webhook.created_at),
     id: after.time >= webhook.created_at ? after.id : '',
   }
-  const { batch, window } = pageOf(trx)
+  const { batch: page, window } = pageOf(trx)
+  const batch = Math.min(page, most)
   const edge = await edgeOf(trx, from, end, window)
   const missed = await rows<{ id: string; created_at: number }>(trx, missedOf(trx), [
     from.time,

@@ -223,6 +223,7 @@ export const deleteWebhook = async (change: Change, id: string): Promise<void> =
   const time = Math.max(now(), updated_at + 1)
   const gone = 'UPDATE webhooks SET deleted_at = ?, updated_at = ?, request_sealed = NULL WHERE id = ?'
   await run(trx, gone, [time, time, id])
+  await run(trx, 'DELETE FROM webhook_recoveries WHERE webhook_id = ?', [id])
 }
 
 /**

@@ -4,6 +4,7 @@ import type { Clock } from '../clock.ts'
 import { type Database, rows } from '../database/connect.ts'
 import { otherWork } from '../database/turn.ts'
 import { headOfEach } from '../delivery/queue.ts'
+import { NEVER } from '../domain/missed.ts'
 
 // Metrics that only the database knows. However often they are scraped, a process queries the database rarely, and less
 // often the longer it takes. Each statement reads the head of an index or a bounded part of one.
@@ -30,6 +31,7 @@ type Facts = {
   webhooksBehind: number
   purgeLagMs: number
   webhooks: { status: string; count: number }[]
+  healing: number
 }
 
 type Tools = { database: Database; clock: Clock; retentionDays: number; mostCounted?: number }
@@ -63,6 +65,10 @@ export const askFacts = async ({
     knex,
     'SELECT status, COUNT(*) AS n FROM webhooks GROUP BY status',
   )
+  const [healing] = await rows<{ n: number }>(
+    knex,
+    `SELECT COUNT(*) AS n FROM webhook_recoveries WHERE due_at < ${NEVER}`,
+  )
   const counts = new Map(webhooks.map(({ status, n }) => [status, Number(n)]))
   return {
     oldestDueMs: late.oldest ? now - Number(late.oldest) : 0,
@@ -71,6 +77,7 @@ export const askFacts = async ({
     webhooksBehind: Number(late.behind ?? 0),
     purgeLagMs: oldest ? Math.max(0, now - retentionDays * DAY_MS - Number(oldest.created_at)) : 0,
     webhooks: webhookStatuses.map(status => ({ status, count: counts.get(status) ?? 0 })),
+    healing: Number(healing!.n),
   }
 }
 
@@ -167,6 +174,11 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
     `Webhooks with a delivery due for more than ${BEHIND_MS / 1000} s: many if the servers are behind, ` +
       'few if endpoints are.',
     facts => facts.webhooksBehind,
+  )
+  gauge(
+    'tidings_webhooks_healing',
+    'Webhooks that heal themselves and have missed events: they are pinged, or what they missed is being queued.',
+    facts => facts.healing,
   )
   gauge(
     'tidings_purge_lag_seconds',

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { type Database, partOfMany } from '../database/connect.ts'
-import { type Healing, pingAnswered, pingFailed, queuePage, takeDue } from '../domain/healing.ts'
+import { type Healing, pingAnswered, pingFailed, queuePage, release, takeDue } from '../domain/healing.ts'
 import type { WebhookRow } from '../domain/resources.ts'
 import { sweepUntil } from '../domain/sweep.ts'
 import type { Log } from '../log.ts'
@@ -85,7 +85,7 @@ const heal = async (tools: HealerTools, healing: Healing): Promise<void> => {
   }
 }
 
-/** Queues what a webhook has missed, page by page. What is left after a turn is due again when the lease ends. */
+/** Queues what a webhook has missed, page by page. After a turn others have theirs, and it is due again. */
 const queueAll = async (
   { database, clock, onQueued }: HealerTools,
   healing: Healing,
@@ -93,10 +93,12 @@ const queueAll = async (
 ): Promise<void> => {
   const deadline = performance.now() + TURN_MS
   // Deliveries of a past epoch that are still pending count as missed once they are cancelled.
-  if (!(await sweepUntil(database, clock, healing.webhook.id, deadline))) return
-  for (let is: Awaited<ReturnType<typeof queuePage>> = 'more'; is === 'more' && performance.now() < deadline; ) {
-    is = await partOfMany(() => database.transaction(trx => queuePage(trx, healing, clock.now)))
+  await sweepUntil(database, clock, healing.webhook.id, deadline)
+  while (performance.now() < deadline) {
+    const is = await partOfMany(() => database.transaction(trx => queuePage(trx, healing, clock.now)))
     onQueued()
     if (is === 'complete') onHealing('recovered')
+    if (is !== 'more') return
   }
+  await database.transaction(trx => release(trx, healing, clock.now()))
 }

@@ -45,6 +45,10 @@ const benchmarks: Record<string, Benchmark> = {
     about: 'the verification of a delivery by the receiver kit, beside Ed25519 by hand and standardwebhooks',
   },
   hanging: { file: 'hanging.ts', about: "others' events while webhooks and pings hang at TIDINGS_CONCURRENCY=100" },
+  healing: {
+    file: 'healing.ts',
+    about: "others' events while a thousand dead endpoints of a tenant are pinged, and one gets 20,000 missed events",
+  },
   delivery: {
     file: 'delivery.ts',
     about: 'deliveries a second beside the same client without a database, and their latency',

@@ -1,10 +1,20 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
+import { insertMany } from '../../server/database/connect.ts'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
-import { pingOnce } from '../../server/delivery/ping.ts'
+import { pingOnce, pingStored } from '../../server/delivery/ping.ts'
 import { createSender } from '../../server/delivery/send.ts'
-import { HEALING_LEASE_MS, type Healing, pingAnswered, queuePage, takeDue } from '../../server/domain/healing.ts'
-import type { HealingRow } from '../../server/domain/missed.ts'
+import type { Change } from '../../server/domain/change.ts'
+import {
+  HEALING_LEASE_MS,
+  type Healing,
+  pingAnswered,
+  pingFailed,
+  queuePage,
+  takeDue,
+} from '../../server/domain/healing.ts'
+import { type HealingRow, pingSoon } from '../../server/domain/missed.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
 import type { DeliveryRow } from '../../server/domain/resources.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { createLog } from '../../server/log.ts'
@@ -13,7 +23,8 @@ import { type Fixture, startFixture } from '../delivery/fixture.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
-import { DISABLING } from '../support/webhooks.ts'
+import { atFullSize } from '../support/size.ts'
+import { addWebhooks, DISABLING } from '../support/webhooks.ts'
 
 const MINUTE = 60_000
 const DAY = 24 * 60 * MINUTE
@@ -28,7 +39,7 @@ describeEachEngine('a webhook that heals itself', engine => {
   let fixture: Fixture
   let receiver: Receiver | undefined
   /** What the endpoint does: by default it is away, even for pings. */
-  let answer: (isPing: boolean) => Answer = () => ({ status: 503 })
+  let answer: (isPing: boolean, report?: string) => Answer = () => ({ status: 503 })
   before(async () => {
     fixture = await startFixture(engine, clock)
   })
@@ -45,7 +56,9 @@ describeEachEngine('a webhook that heals itself', engine => {
   })
 
   const webhook = async (given: Parameters<Fixture['webhook']>[1] = { recovery: 'automatic' }): Promise<string> => {
-    receiver = await startReceiver({ answer: ({ body }) => answer(body.eventType === 'ping') })
+    receiver = await startReceiver({
+      answer: ({ body }) => answer(body.eventType === 'ping', body.payload.projectReport?.id),
+    })
     return fixture.webhook(receiver.url, given)
   }
   const tools = (more: Partial<HealerTools> = {}): HealerTools => {
@@ -79,6 +92,20 @@ describeEachEngine('a webhook that heals itself', engine => {
   const heal = async (afterMs = 0) => {
     clock.advance(afterMs)
     while ((await healSome(tools())) > 0);
+  }
+  /** Lets a time pass in steps, in each of which what is due is healed and sent. */
+  const pass = async (ms: number, stepMs: number) => {
+    for (let passed = 0; passed < ms; passed += stepMs) {
+      await heal(stepMs)
+      await send()
+    }
+  }
+  /** Distinct events with a delivery that was acknowledged, and those that have several. */
+  const acknowledged = async () => {
+    const events = (await fixture.deliveries())
+      .filter(({ status, event_type }) => status === 'delivered' && event_type !== 'ping')
+      .map(({ event_id }) => event_id)
+    return { events: new Set(events).size, twice: events.length - new Set(events).size }
   }
   const row = async (id: string): Promise<HealingRow> =>
     fixture.database.knex('webhook_recoveries').where({ webhook_id: id }).first()
@@ -146,18 +173,133 @@ describeEachEngine('a webhook that heals itself', engine => {
     assert.equal(pings().length, count + 1)
   })
 
-  it('that answers pings and refuses the rest is tried less and less, for seven days', async () => {
+  it('that answers pings and refuses the rest is sent a few events each time, for seven days', async () => {
     const id = await webhook()
     answer = isPing => ({ status: isPing ? 200 : 503 })
-    await miss(2)
-    for (let quarter = 0; quarter < 8 * 4; quarter++) {
+    await miss(200)
+    await pass(8 * DAY, DAY / 8)
+    assert.ok((await row(id)).given_up_at !== null)
+    const made = await fixture.countWhere({ status: 'dropped' })
+    // As they came, once after the first ping, and a trial after each other ping.
+    assert.ok(made > 2 * 200 && made <= 2 * 200 + 64 * 10, `${made} deliveries were dropped`)
+    await heal(DAY)
+    assert.equal(await fixture.countWhere({ status: 'dropped' }), made)
+  })
+
+  it('that was well again only after it had answered pings for two days gets everything', async () => {
+    const id = await webhook()
+    answer = isPing => ({ status: isPing ? 200 : 503 })
+    await miss(200)
+    await pass(2 * DAY, DAY / 8)
+    answer = () => ({ status: 200 })
+    await pass(DAY, MINUTE * 30)
+    assert.deepEqual(await acknowledged(), { events: 200, twice: 0 })
+    const healed = await row(id)
+    assert.deepEqual([healed.on_trial, healed.recovered_at === null], [0, false])
+  })
+
+  it('sends an event that it always refuses again for seven days, and acknowledges the others once', async () => {
+    const id = await webhook()
+    let poison: string | undefined
+    answer = (_isPing, report) => ({ status: report !== undefined && report === poison ? 503 : 200 })
+    ;[poison] = await fixture.emit(1)
+    await send()
+    const times = () => receiver!.requests.filter(({ body }) => body.payload.projectReport?.id === poison).length
+    for (let n = 0; n < 9 * 4; n++) {
+      await miss(1)
       await heal(DAY / 4)
       await send()
     }
-    assert.ok((await row(id)).given_up_at !== null)
-    const made = await fixture.countWhere({ status: 'dropped' })
-    await heal(DAY)
-    assert.equal(await fixture.countWhere({ status: 'dropped' }), made)
+    const tried = times()
+    assert.ok(tried > 20 && tried <= 30, `tried ${tried} times`)
+    await pass(2 * DAY, DAY / 4)
+    assert.equal(times(), tried)
+    assert.deepEqual(await acknowledged(), { events: 36, twice: 0 })
+    assert.equal((await row(id)).given_up_at, null)
+  })
+
+  const THREE_HOURS = atFullSize(20_000, 360)
+  it(`that was away for three hours gets the ${THREE_HOURS} events that it missed, each once`, async () => {
+    const id = await webhook()
+    for (let n = 0; n < 18; n++) {
+      await miss(Math.ceil(THREE_HOURS / 18))
+      await heal(10 * MINUTE)
+    }
+    const missed = await fixture.countWhere({ status: 'dropped' })
+    assert.ok(missed >= THREE_HOURS)
+    answer = () => ({ status: 200 })
+    await pass(60 * MINUTE, MINUTE)
+    assert.deepEqual(await acknowledged(), { events: missed, twice: 0 })
+    const { queued, recovered_at } = await row(id)
+    assert.deepEqual([queued, recovered_at === null], [missed, false])
+  })
+
+  it('that comes and goes gets every event, and none after it was acknowledged', async () => {
+    const id = await webhook()
+    let emitted = 0
+    for (let n = 0; n < 24; n++) {
+      const isAway = n % 3 !== 2
+      answer = () => ({ status: isAway ? 503 : 200 })
+      await miss(5)
+      emitted += 5
+      await heal(25 * MINUTE)
+      await send()
+    }
+    answer = () => ({ status: 200 })
+    await pass(DAY, 30 * MINUTE)
+    assert.deepEqual(await acknowledged(), { events: emitted, twice: 0 })
+    assert.ok((await row(id)).recovered_at !== null)
+  })
+
+  it('that has moved is pinged at its new URL at once, also while a ping to the old one is under way', async () => {
+    const id = await webhook()
+    await miss(3)
+    const moved = await startReceiver()
+    try {
+      const { database } = fixture
+      clock.advance(10 * MINUTE)
+      const [underWay] = await database.transaction(trx => takeDue(trx, clock.now(), 1))
+      await database.knex('webhooks').where({ id }).update({ url: moved.url })
+      await pingSoon(database.knex, id, clock.now())
+      await database.transaction(trx => pingFailed(trx, underWay!, clock.now()))
+      await heal(1)
+      await send()
+      assert.equal(moved.requests.length, 4)
+      assert.deepEqual(await statuses(), { dropped: 3, delivered: 3 })
+    } finally {
+      await moved.close()
+    }
+  })
+
+  it('is healed soon after somebody has pinged it and it has answered', async () => {
+    const id = await webhook()
+    await miss(3)
+    const loop = await fixture.startLoop()
+    const token = { seesAllOrganisations: true } as AccessToken
+    const change = <T>(work: (change: Change) => Promise<T>): Promise<T> =>
+      fixture.database.transaction(trx => work({ trx, token, now: clock.now }))
+    await pingStored({ change, loop, database: fixture.database }, id)
+    await heal()
+    assert.deepEqual(await statuses(), { dropped: 3 })
+    answer = () => ({ status: 200 })
+    await pingStored({ change, loop, database: fixture.database }, id)
+    await heal()
+    await loop.idle()
+    await send()
+    assert.deepEqual(await statuses(), { dropped: 3, delivered: 3 })
+  })
+
+  it('is left alone once it is deleted, pulled, or recovered on demand', async () => {
+    for (const change of [{ deleted_at: 1 }, { transport: 'pull' }, { recovery: 'on_demand' }]) {
+      const id = await webhook()
+      await miss(1)
+      await fixture.database.knex('webhooks').where({ id }).update(change)
+      await heal(10 * MINUTE)
+      assert.equal(await row(id), undefined)
+      assert.equal(pings().length, 0)
+      await receiver!.close()
+      await fixture.reset()
+    }
   })
 
   it('is neither pinged nor sent to while it is disabled, and is healed once it is active again', async () => {
@@ -240,16 +382,34 @@ describeEachEngine('a webhook that heals itself', engine => {
     assert.deepEqual([answered_at, again_since, missed_since > healing!.row.missed_since], [null, null, true])
   })
 
-  it('takes pings of its own tenant alone: a thousand dead endpoints leave the others their turn', async () => {
-    const dead = 'http://127.0.0.1:9/'
-    for (let n = 0; n < 50; n++) await fixture.webhook(dead, { recovery: 'automatic' })
-    await miss(1)
-    const { id: access_token_id } = await fixture.token()
-    const id = await webhook()
-    await fixture.database.knex('webhooks').where({ id }).update({ access_token_id })
+  it('waits for no other tenant: not for a thousand dead endpoints, nor for a thousand disabled ones', async () => {
+    const { knex } = fixture.database
+    const dead = { accessTokenId: (await fixture.token()).id, recovery: 'automatic' } as const
+    const active = await addWebhooks(
+      knex,
+      Array.from({ length: 1_000 }, () => dead),
+    )
+    const disabled = await addWebhooks(
+      knex,
+      Array.from({ length: 1_000 }, () => ({ ...dead, status: 'disabled' as const })),
+    )
+    const now = clock.now()
+    await insertMany(
+      knex,
+      'webhook_recoveries',
+      [...active, ...disabled].map(webhook_id => ({ webhook_id, missed_since: now, began_at: now, due_at: now })),
+    )
+    await webhook()
     await miss(1)
     clock.advance(11 * MINUTE)
-    await healSome(tools())
-    assert.equal(pings().length, 1)
+    let asked = 0
+    const ping = async () => {
+      asked += 1
+      return undefined
+    }
+    await healSome(tools({ ping }))
+    // Its own tenant's place, and no more than their share of the others.
+    assert.ok(asked > 1 && asked <= 5, `${asked} pings`)
+    assert.equal((await row((await fixture.deliveries())[0]!.webhook_id)).pings, 1)
   })
 })

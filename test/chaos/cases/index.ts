@@ -2,6 +2,7 @@ import { answerCases } from './answers.ts'
 import { betweenCases } from './between.ts'
 import type { Case } from './case.ts'
 import { decidedCases } from './decided.ts'
+import { healingCases } from './healing.ts'
 import { machineryCases } from './machinery.ts'
 import { orderCases } from './order.ts'
 import { planCases } from './plans.ts'
@@ -18,6 +19,7 @@ export const cases: readonly Case[] = [
   ...planCases,
   ...orderCases,
   ...recoveryCases,
+  ...healingCases,
   ...betweenCases,
   ...decidedCases,
   ...machineryCases,
