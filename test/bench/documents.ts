@@ -251,7 +251,7 @@ export const attacks = (prey: Prey): Attack[] => {
       REDELIVER,
       {
         webhookId: owedWebhookId,
-        query: { sort: [{ attemptCount: 'desc' }, { event: { createdAt: 'asc' } }] },
+        query: { sort: [{ attemptCount: 'desc' }] },
       },
       admin,
     ),
