@@ -20,7 +20,8 @@ const LOOKED_AT = 20_000
 const IDLE = 500
 const OF_TOKEN = 4
 
-type DueRow = HealingRow & Pick<WebhookRow, 'access_token_id' | 'status' | 'recovery' | 'transport' | 'deleted_at'>
+type DueRow = Pick<HealingRow, 'webhook_id' | 'began_at' | 'answered_at'> &
+  Pick<WebhookRow, 'access_token_id' | 'status' | 'recovery' | 'transport' | 'deleted_at'>
 
 /**
  * Takes up to `limit` webhooks that are due: of each access token one, then of each a second, so that none waits for
@@ -29,7 +30,7 @@ type DueRow = HealingRow & Pick<WebhookRow, 'access_token_id' | 'status' | 'reco
 export const takeDue = async (trx: Sql, now: number, limit: number): Promise<Healing[]> => {
   const due = await rows<DueRow>(
     trx,
-    `SELECT r.*, w.access_token_id, w.status, w.recovery, w.transport, w.deleted_at
+    `SELECT r.webhook_id, r.began_at, r.answered_at, w.access_token_id, w.status, w.recovery, w.transport, w.deleted_at
      FROM webhook_recoveries r ${dialectOf(trx).useIndex('webhook_recoveries_by_due_time')}
      LEFT JOIN webhooks w ON w.id = r.webhook_id
      WHERE r.due_at <= ? ORDER BY r.due_at LIMIT ${LOOKED_AT}`,
@@ -81,7 +82,7 @@ const inTurn = (due: DueRow[]): DueRow[] => {
   return rounds.flat()
 }
 
-const isTooLate = (row: HealingRow, now: number): boolean =>
+const isTooLate = (row: Pick<HealingRow, 'began_at' | 'answered_at'>, now: number): boolean =>
   row.answered_at === null && now >= row.began_at + GIVE_UP_MS
 
 const giveUp = (trx: Sql, row: HealingRow, now: number): Promise<number> =>

@@ -7,8 +7,9 @@ import type { WebhookRow } from '../domain/resources.ts'
 import { sweepUntil } from '../domain/sweep.ts'
 import type { Log } from '../log.ts'
 
-/** How often a process looks for webhooks that are due. */
+/** How long a process waits before it looks for webhooks that are due again, after it has found none, or some. */
 const EVERY_MS = 5_000
+const NEXT_MS = 1_000
 /** The most pings of a process in flight. */
 const AT_ONCE = 16
 /** How long one turn queues what a webhook has missed. */
@@ -36,14 +37,16 @@ export const startHealer = (tools: HealerTools): { stop(): Promise<void> } => {
   const stopping = new AbortController()
   const running = (async () => {
     for (let isLogged = false; !stopping.signal.aborted; ) {
+      let found = 0
       try {
-        while (!stopping.signal.aborted && (await healSome(tools)) > 0);
+        found = await healSome(tools)
         isLogged = false
       } catch (error) {
         if (!isLogged) log.warn({ err: error }, 'webhooks cannot be healed; trying until they can')
         isLogged = true
       }
-      await sleep(everyMs, undefined, { signal: stopping.signal }).catch(() => {})
+      const restMs = found > 0 ? Math.min(NEXT_MS, everyMs) : everyMs
+      await sleep(restMs, undefined, { signal: stopping.signal }).catch(() => {})
     }
   })()
   return {
