@@ -137,8 +137,8 @@ twice: if your answer is lost, it is sent again with the same \`eventId\`.
 An example sent on demand (\`sendExample\`, \`tidings trigger\`) is delivered like a real event. Its payload has the
 same ids as the examples here, which no real object has: \`${exampleIds.projectReport}\` and so on.
 
-${baseUrl}/docs#receivers has receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and the complete
-rules for any other language.
+${baseUrl}/docs#receivers has receivers to install or copy, in JavaScript, Python, Go, Java, PHP, Ruby and C#, and the
+complete rules for any other language.
 `
 
 const again = (retryScheduleMs: readonly number[]): string =>
