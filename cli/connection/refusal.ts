@@ -72,8 +72,10 @@ const HINTS: Record<ErrorCode, (refusal: Refusal) => string | undefined> = {
     'Check the id. What an access token may not see does not exist for it: tidings whoami shows what it sees.',
   BAD_USER_INPUT: ({ message }) =>
     /"EventType" enum/.test(message) ? 'The event types are in: tidings webhooks create --help' : undefined,
-  PING_FAILED: () =>
-    'Repair the endpoint and run this again. To try without an endpoint of your own: tidings listen --register',
+  PING_FAILED: ({ message }) =>
+    message.includes('Nobody pulled')
+      ? 'Run this again while a client pulls, such as: tidings listen --pull --webhook-id ID'
+      : 'Repair the endpoint and run this again. To try without an endpoint of your own: tidings listen --register',
   CONFLICT: none,
   RESULT_TOO_LARGE: () =>
     'Narrow it with a selector, or ask for fewer fields. A list of the command line gets all rows page by page ' +

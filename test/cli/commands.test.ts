@@ -29,8 +29,8 @@ const run = (args: string[], ...answers: Answer[]) => {
   server.answer = () => (answers.length > 1 ? answers.shift()! : (answers[0] ?? { data: {} }))
   return tidings(args, { home, env: connectedTo(server) })
 }
-const refusal = (code: string, extensions: object = {}): Answer => ({
-  errors: [{ message: 'No.', extensions: { code, ...extensions } }],
+const refusal = (code: string, extensions: object = {}, message = 'No.'): Answer => ({
+  errors: [{ message, extensions: { code, ...extensions } }],
 })
 
 test('webhooks create sends what is given as one list each, and prints the webhook', async () => {
@@ -286,6 +286,12 @@ test('what an endpoint says as it refuses its ping is shown, and cannot act on t
   const { stderr } = await run(['webhooks', 'list'], refusal('PING_FAILED', { response }))
   assert.ok(stderr.includes('It said: {"error":"audience", "found":"'), stderr)
   assert.ok(!stderr.includes('\u001b'))
+})
+
+test('a pulled webhook whose ping nobody pulls is told of as one that is pulled', async () => {
+  const message = 'https://tidings.example/pull/1 must answer the ping with 200, but it gave no answer: Nobody pulled.'
+  const { stderr } = await run(['webhooks', 'list'], refusal('PING_FAILED', {}, message))
+  assert.match(stderr, /tidings listen --pull/)
 })
 
 test('a clock that is off is shown beside the server’s', async () => {
