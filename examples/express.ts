@@ -1,4 +1,4 @@
-// npm install express @tidings/receiver, then: node express.ts
+// Install express and the packed kit (docs/receivers/javascript.md), then: node express.ts
 // In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
 import { expressReceiver } from '@tidings/receiver'
 import express from 'express'

@@ -1,4 +1,4 @@
-// npm install fastify @tidings/receiver, then: node fastify.ts
+// Install fastify and the packed kit (docs/receivers/javascript.md), then: node fastify.ts
 // In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
 import { fastifyReceiver, RetryLater } from '@tidings/receiver'
 import Fastify from 'fastify'

@@ -1,7 +1,7 @@
 // Every framework of the Fetch API accepts the receiver: `Deno.serve(receive)`, `Bun.serve({ fetch: receive })`,
 // Hono's `app.post('/hooks', c => receive(c.req.raw))`, or in Next.js `export const POST = receive`. Here it runs in
 // Node.
-// npm install @tidings/receiver, then: node fetch.ts
+// Install the packed kit (docs/receivers/javascript.md), then: node fetch.ts
 // In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
 import { createServer } from 'node:http'
 import { Readable } from 'node:stream'

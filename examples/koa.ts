@@ -1,4 +1,4 @@
-// npm install koa @tidings/receiver, then: node koa.ts
+// Install koa and the packed kit (docs/receivers/javascript.md), then: node koa.ts
 // In another terminal: npx tidings webhooks create http://127.0.0.1:3000/hooks
 import { createReceiver, koaReceiver } from '@tidings/receiver'
 import Koa from 'koa'

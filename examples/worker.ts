@@ -1,4 +1,5 @@
-// A Cloudflare Worker: npm install @tidings/receiver, then with this in wrangler.jsonc: npx wrangler dev
+// A Cloudflare Worker: install the packed kit (docs/receivers/javascript.md), then with this in wrangler.jsonc:
+// npx wrangler dev
 //   "main": "worker.ts", "vars": { "ISSUER": "…", "AUDIENCE": "…" },
 //   "durable_objects": { "bindings": [{ "name": "REPLAYS", "class_name": "ReplayStoreObject" }] },
 //   "migrations": [{ "tag": "v1", "new_sqlite_classes": ["ReplayStoreObject"] }]

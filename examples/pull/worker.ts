@@ -1,5 +1,5 @@
-// npm install @tidings/receiver, then with TIDINGS_URL, TIDINGS_API_KEY, TIDINGS_API_SECRET and WEBHOOK_ID:
-// node worker.ts
+// Install the packed kit (docs/receivers/javascript.md), then with TIDINGS_URL, TIDINGS_API_KEY, TIDINGS_API_SECRET and
+// WEBHOOK_ID: node worker.ts
 import { pullDeliveries } from '@tidings/receiver'
 
 const {
