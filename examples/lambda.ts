@@ -1,5 +1,6 @@
 // An AWS Lambda function behind a function URL, or an HTTP API with payload format 2.0. Install the packed kit
-// (docs/receivers/javascript.md), and bundle it: npx esbuild lambda.ts --bundle --platform=node --format=esm --outfile=index.mjs
+// (docs/receivers/javascript.md), and bundle it:
+// npx esbuild lambda.ts --bundle --platform=node --format=esm --outfile=index.mjs
 import { lambdaReceiver } from '@tidings/receiver'
 
 export const handler = lambdaReceiver(
