@@ -231,7 +231,7 @@ const startRoles = async (
       },
       submissions: createSubmissions({
         ...{ database: grouped ?? database, now: clock.now, dueDays: reportDueDays },
-        ...{ courierOf: loop.courier, wake: loop.wake },
+        ...{ afterCommitOf: loop.afterCommit, wake: loop.wake },
       }),
       sideBySideUntil: besideUntil,
     },

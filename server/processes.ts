@@ -94,7 +94,7 @@ const ended = async (worker: Worker, stopping: AbortSignal) => {
 
 /** In the parent: answers each process that asks with the metrics of all. */
 const answerForAll = (): void => {
-  const told = new Map<number, { metrics: Metrics[]; awaited: Set<number>; done: () => void }>()
+  const rounds = new Map<number, { metrics: Metrics[]; awaited: Set<number>; done: () => void }>()
   let round = 0
 
   const gather = async (): Promise<string> => {
@@ -102,13 +102,13 @@ const answerForAll = (): void => {
     const workers = Object.values(cluster.workers ?? {}).filter(worker => worker?.isConnected())
     const metrics: Metrics[] = []
     const { promise: all, resolve: done } = Promise.withResolvers<void>()
-    told.set(number, { metrics, awaited: new Set(workers.map(worker => worker!.id)), done })
+    rounds.set(number, { metrics, awaited: new Set(workers.map(worker => worker!.id)), done })
     // The database's metrics are the same for all, so one process queries them.
     for (const [n, worker] of workers.entries()) tell(worker!, { kind: 'metrics', round: number, isAll: n === 0 })
     const late = setTimeout(done, METRICS_MS)
     await all
     clearTimeout(late)
-    told.delete(number)
+    rounds.delete(number)
     return AggregatorRegistry.aggregate(metrics).metrics()
   }
 
@@ -118,7 +118,7 @@ const answerForAll = (): void => {
       gather().then(text => tell(worker, { kind: 'metrics of all are', request, text }))
     }
     if (message.kind === 'metrics are') {
-      const waiting = told.get(message.round)
+      const waiting = rounds.get(message.round)
       if (!waiting?.awaited.delete(worker.id)) return
       waiting.metrics.push(message.metrics)
       if (waiting.awaited.size === 0) waiting.done()

@@ -115,7 +115,7 @@ const madeUp = (index: number, { projects, webhooks, history, counts }: World): 
   const project = projects[index % projects.length]!
   const type = TYPES[index % TYPES.length]!
   const id = newId(time)
-  const payload = JSON.stringify({ projectReport: { id: newId(time), projectId: project.id, ...told(type, index) } })
+  const payload = JSON.stringify({ projectReport: { id: newId(time), projectId: project.id, ...details(type, index) } })
   const first = Math.floor((index * counts.deliveries) / counts.events)
   const last = Math.floor(((index + 1) * counts.deliveries) / counts.events)
   const made: MadeUp = {
@@ -134,7 +134,7 @@ const madeUp = (index: number, { projects, webhooks, history, counts }: World): 
   return made
 }
 
-const told = (type: (typeof TYPES)[number], index: number): object => {
+const details = (type: (typeof TYPES)[number], index: number): object => {
   const quarter = '2026-3'
   const user = { id: uuidOf(`user ${index % 50}`), name: `User ${(index % 50) + 1}` }
   if (type === 'project_report_quarterly_submitted') return { quarter, submitterId: user.id, submitterName: user.name }

@@ -1,5 +1,5 @@
 import type { Clock } from '../clock.ts'
-import { createConducts } from './conduct.ts'
+import { createEndpointHistory } from './endpoint-history.ts'
 import type { Job, Settlement, Triage } from './queue.ts'
 
 // Shares out the places of one process. There are `concurrency` places for attempts in flight, and twice as many for
@@ -108,7 +108,7 @@ export const createPlaces = ({
   const sizes = { memory: 2 * concurrency, sending: concurrency }
   const asideSize = 4 * concurrency
   const mostProbed = Math.max(1, concurrency / 4)
-  const conducts = createConducts()
+  const history = createEndpointHistory()
   const lanes = new Map<string, Lane>()
   const tenants = new Map<string, Tenant>()
   const places = new Set<Place>()
@@ -158,7 +158,7 @@ export const createPlaces = ({
   /** Probed lanes that have a place. */
   const probed = (): number => {
     let count = 0
-    for (const id of conducts.probed()) if (total(lanes.get(id) ?? none()) > 0) count += 1
+    for (const id of history.probed()) if (total(lanes.get(id) ?? none()) > 0) count += 1
     return count
   }
 
@@ -177,7 +177,7 @@ export const createPlaces = ({
     if (free <= 0) return false
     const drafted = draft?.lanes.get(webhookId) ?? 0
     const own = (lane ? lane[pool] + lane.aside : 0) + drafted
-    if (conducts.isProbed(webhookId)) {
+    if (history.isProbed(webhookId)) {
       // For `sending`, its only job in memory is the one to be sent.
       const others = pool === 'memory' ? own : (lane?.sending ?? 0) + (lane?.aside ?? 0)
       return others === 0 && (!draft || draft.probed < mostProbed)
@@ -190,7 +190,7 @@ export const createPlaces = ({
     }
     const ofTenant = (tenant?.[pool] ?? 0) + (draft?.tenants.get(tenantId) ?? 0)
     const ofTenantLeft = (3 * free - ofTenant) / 4
-    const reserve = conducts.hasAnswered(webhookId) ? 0 : (ofTenant + ofTenantLeft) / 8
+    const reserve = history.hasAnswered(webhookId) ? 0 : (ofTenant + ofTenantLeft) / 8
     const left = ofTenantLeft - reserve
     // A webhook without any place gets one while its tenant has one left.
     if (ofTenant > 0 && left <= 0) return false
@@ -215,7 +215,7 @@ export const createPlaces = ({
     more(draft.lanes, webhookId)
     more(draft.tenants, tenantId)
     if (recovered) more(draft.recovered, webhookId)
-    if (conducts.isProbed(webhookId)) draft.probed += 1
+    if (history.isProbed(webhookId)) draft.probed += 1
   }
 
   const claimableOf = ({ webhookId, webhook, recovered }: Job): Claimable => ({
@@ -239,7 +239,7 @@ export const createPlaces = ({
   }
 
   const hasRoom = (job: Job): boolean =>
-    mayTake('memory', claimableOf(job), conducts.isProbed(job.webhookId) ? newDraft() : undefined)
+    mayTake('memory', claimableOf(job), history.isProbed(job.webhookId) ? newDraft() : undefined)
 
   const wait = (place: Place): void => {
     const { lane, job } = place
@@ -280,7 +280,7 @@ export const createPlaces = ({
   }
 
   const isStuck = (lane: Lane): boolean =>
-    (conducts.isProbed(lane.webhookId) || isSilent(lane)) && !mayTake('sending', claimableOf(firstOf(lane).job))
+    (history.isProbed(lane.webhookId) || isSilent(lane)) && !mayTake('sending', claimableOf(firstOf(lane).job))
 
   const firstOf = (lane: Lane): Place => (lane.fresh[0] ?? lane.behind[0])!
 
@@ -456,7 +456,7 @@ export const createPlaces = ({
     ended(place: Place, settlement?: Settlement): void {
       const { lane, state } = place
       if (settlement) {
-        conducts.judge(lane.webhookId, settlement)
+        history.judge(lane.webhookId, settlement)
         if (settlement.result.kind === 'response') lane.answeredAt = performance.now()
       }
       if (state === 'ping') return

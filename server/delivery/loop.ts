@@ -3,15 +3,14 @@ import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
 import { checkWritable, type Database, isOutage } from '../database/connect.ts'
 import { REQUEST_MS } from '../database/patience.ts'
-import type { Courier } from '../domain/deliveries.ts'
+import type { AfterCommit } from '../domain/deliveries.ts'
 import { type Log, logSeldom } from '../log.ts'
 import { inTrace } from '../tracing/tracing.ts'
+import { createAfterCommit } from './after-commit.ts'
 import { createAlarm } from './alarm.ts'
 import { type AttemptTools, attempt } from './attempt.ts'
 import { createClaims, ELSEWHERE_MS } from './claims.ts'
 import { createPlaces, type Place } from './concurrency.ts'
-import { createCouriers } from './couriers.ts'
-import { createKeeper } from './keeper.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
 import { createPings, type Pings } from './pings.ts'
 import { watchLapses } from './pull/lapses.ts'
@@ -22,6 +21,7 @@ import { createRecorder, OUTAGE_MS } from './recorder.ts'
 import { NotBegun } from './send.ts'
 import { startSweeper } from './sweeper.ts'
 import type { DeliveryWatch } from './watch.ts'
+import { createWebhookEffects } from './webhook-effects.ts'
 
 /** How late this process finds deliveries that another has queued. Its own deliveries wake it at once. */
 const POLL_MS = 1_000
@@ -42,10 +42,10 @@ export type DeliveryLoop = {
   /** Reports that a delivery may be due now. */
   wake(): void
   /**
-   * A courier for one transaction: it reserves places, and sends the queued deliveries after the commit without a
+   * For one transaction: reserves places, and sends the queued deliveries after the commit without a
    * claim, by the same rules.
    */
-  courier(trx: Knex.Transaction): Courier
+  afterCommit(trx: Knex.Transaction): AfterCommit
   /**
    * Makes and records the attempt of a job that was claimed elsewhere in this process. Does nothing if the delivery was
    * stopped, or if the database is too slow to tell: then the lease runs out, and the delivery is claimed again.
@@ -92,7 +92,7 @@ export const startDeliveryLoop = (
   const record = createRecorder(tools)
   // Dropped deliveries are reported to other webhooks, which may take longer, so they have a recorder of their own.
   const recordDropped = createRecorder({ ...tools, batchSize: DROPPED_AT_ONCE })
-  const keeper = createKeeper(tools)
+  const webhookEffects = createWebhookEffects(tools)
   const leases = keepExtending({ database, clock, log, places: places.all })
   /** Jobs whose turn has come, and of these, the ones whose request has begun. */
   const begun = new Set<Place>()
@@ -192,7 +192,7 @@ export const startDeliveryLoop = (
         continue
       }
       const { dueAt, hasLapsed } = await nextDue(database, clock.now())
-      lapses?.told(hasLapsed)
+      lapses?.noticed(hasLapsed)
       if (mayBeDue) continue
       const inMs = dueAt === undefined ? POLL_MS : dueAt - clock.now()
       if (inMs > 0 && begun.size === 0) tellRecovery()
@@ -265,7 +265,7 @@ export const startDeliveryLoop = (
       if (waitMs) giveBack(places.holdWebhook(place, until), until)
       startWaiting()
       // A hold is written at once. The change to inactive waits until the attempt that caused it is logged.
-      const following = outcome.status === 'pending' ? keeper.follow(settlement) : undefined
+      const following = outcome.status === 'pending' ? webhookEffects.write(settlement) : undefined
       await recordOne(settlement)
       await followRecord(settlement, following)
       return settlement
@@ -291,7 +291,7 @@ export const startDeliveryLoop = (
     // It has passed its turn on.
     else if (job.line !== null && job.webhook.transport === 'pull') tools.waits?.wake(job.webhookId, 1)
     else if (job.line !== null) wake()
-    await (following ?? keeper.follow(settlement))
+    await (following ?? webhookEffects.write(settlement))
     if (outcome.status === 'cancelled') sweeper?.look()
     // Other webhooks may have to be notified.
     if (outcome.status === 'cancelled' || outcome.status === 'dropped') wake()
@@ -362,7 +362,7 @@ export const startDeliveryLoop = (
     }
   }
 
-  const couriers = createCouriers({
+  const afterCommit = createAfterCommit({
     clock,
     places,
     isTaking: webhook => tools.claims && !stopping && canSign() && !claims.isBehind(webhook, clock.now()),
@@ -401,7 +401,7 @@ export const startDeliveryLoop = (
     recorded: settlement => followRecord(settlement),
     waits: tools.waits,
     lapse: async () => lapses?.look(),
-    courier: couriers,
+    afterCommit,
     async deliverNow(claimed) {
       for (let n = 0; n < MOST_READS; n++) {
         const startedAt = performance.now()

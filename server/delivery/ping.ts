@@ -149,10 +149,10 @@ export const pingStored = async (
   }: { change: <T>(work: (change: Change) => Promise<T>) => Promise<T>; loop: DeliveryLoop; database: Database },
   webhookId: string,
 ): Promise<{ deliveryId: string }> => {
-  const { deliveryId, eventId, epoch, transport, lease, now } = await change(async held => {
-    const { trx } = held
-    const webhook = await lockActive(held, webhookId)
-    const now = held.now()
+  const { deliveryId, eventId, epoch, transport, lease, now } = await change(async within => {
+    const { trx } = within
+    const webhook = await lockActive(within, webhookId)
+    const now = within.now()
     const lease = newLease(now)
     const eventId = await recordPing(trx, now)
     const owed = { event: { id: eventId, type: 'ping' as const }, webhook }

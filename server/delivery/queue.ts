@@ -18,7 +18,7 @@ import type { AttemptResult, Outcome } from './outcome.ts'
 // 2. A claim looks at due rows in the order of their due time, of all webhooks or of each. It writes its own id into
 //    the `lease` of the rows it takes, and pushes their `due_at` forward as the lease's end: a row whose lease has run
 //    out is simply due again, for any process. No transaction is open while sending. A fresh row may be inserted as if
-//    the inserting process had claimed it (`couriers.ts`).
+//    the inserting process had claimed it (`after-commit.ts`).
 // 3. `attempt` increases with each claim, so no two attempts of a delivery have the same number, whoever makes them.
 //    The change itself is conditional on the row being as it was read. Locks only reduce conflicts between claims, and
 //    some engines cannot skip locked rows.

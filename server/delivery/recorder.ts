@@ -62,10 +62,10 @@ export const createRecorder = ({
       await othersTurn()
       const startedAt = performance.now()
       const batch = waiting.splice(0, batchSize)
-      const held = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
+      const busy = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
       watch?.recorded((performance.now() - startedAt) / 1000)
       for (const one of batch) {
-        if (held.has(one.settlement)) putAgain(one)
+        if (busy.has(one.settlement)) putAgain(one)
         else one.recorded()
       }
       if (waiting.length < ENOUGH && !waiting.some(isAwaited)) await gather()
@@ -94,9 +94,9 @@ export const createRecorder = ({
 
   const recordPatiently = async (one: Waiting): Promise<void> => {
     // An error here recurs in the next batch, which handles it.
-    const held = await settle(database, [one.settlement], clock.now, { waitsForLines: true }).catch(() => [one])
+    const busy = await settle(database, [one.settlement], clock.now, { waitsForLines: true }).catch(() => [one])
     patient -= 1
-    if (held.length === 0) one.recorded()
+    if (busy.length === 0) one.recorded()
     else put(one)
   }
 
@@ -109,9 +109,9 @@ export const createRecorder = ({
   const recordBatch = async (settlements: Settlement[]): Promise<Settlement[]> => {
     for (let isLogged = false; ; ) {
       try {
-        const held = await settle(database, settlements, clock.now)
+        const busy = await settle(database, settlements, clock.now)
         if (isLogged) log.info({ attempts: settlements.length }, 'attempts are recorded again')
-        return held
+        return busy
       } catch (error) {
         if (isContention(error)) {
           if (settlements.length === 1) return settlements
@@ -129,9 +129,9 @@ export const createRecorder = ({
   }
 
   const oneByOne = async (settlements: Settlement[]): Promise<Settlement[]> => {
-    const held: Settlement[] = []
-    for (const settlement of settlements) held.push(...(await recordBatch([settlement])))
-    return held
+    const busy: Settlement[] = []
+    for (const settlement of settlements) busy.push(...(await recordBatch([settlement])))
+    return busy
   }
 
   /** A value that the database refuses can only come from outside. */
@@ -142,8 +142,8 @@ export const createRecorder = ({
       settlement.result.kind === 'response' ? { ...settlement.result, body: '' } : { ...settlement.result, detail: '' }
     while (true) {
       try {
-        const held = await settle(database, [{ ...rest, result }], clock.now)
-        if (held.length > 0) return [settlement]
+        const busy = await settle(database, [{ ...rest, result }], clock.now)
+        if (busy.length > 0) return [settlement]
         log.error({ err: cause, deliveryId }, 'an attempt was recorded without its answer, which the database refuses')
         return []
       } catch (error) {

@@ -129,13 +129,13 @@ const storeAsSeen = async <T>(
   read: Read<T>,
 ): Promise<Stored<T> | undefined> => {
   try {
-    return await change(async held => {
+    return await change(async within => {
       const changed = seen
-        ? await updateWebhook(held, { seen, pinged: ping?.url, ...making }, input)
-        : await insertWebhook(held, id, { ...input, url: ping!.url }, { ...making, mostOfToken: webhooksPerToken })
+        ? await updateWebhook(within, { seen, pinged: ping?.url, ...making }, input)
+        : await insertWebhook(within, id, { ...input, url: ping!.url }, { ...making, mostOfToken: webhooksPerToken })
       if (!changed) return undefined
-      if (ping) await recordAnsweredPing(held.trx, id, ping.answered)
-      return { ...changed, told: await read(held, await webhookNow(held.trx, id)) }
+      if (ping) await recordAnsweredPing(within.trx, id, ping.answered)
+      return { ...changed, told: await read(within, await webhookNow(within.trx, id)) }
     })
   } catch (error) {
     // The same upsert was made twice at once: the first stored the webhook, the second changes it.
@@ -165,9 +165,9 @@ export const rotateWebhookSecret = async <T>(
   read: Read<T>,
 ): Promise<Stored<T>> => {
   const making = { sealer: tools.sealer, candidate: candidateOf(input) }
-  const stored = await change(async held => {
-    const changed = await rotateSecret(held, making, input)
-    return { ...changed, told: await read(held, await webhookNow(held.trx, input.id)) }
+  const stored = await change(async within => {
+    const changed = await rotateSecret(within, making, input)
+    return { ...changed, told: await read(within, await webhookNow(within.trx, input.id)) }
   })
   await sleep(BEGUN_MS)
   return stored

@@ -138,7 +138,7 @@ export const rehearse = async (
   { change, look, loop, token, tools }: Registrant,
   { webhookId, scene }: { webhookId: string; scene: RehearsalScene },
 ): Promise<RehearsalAnswer[]> => {
-  const webhook = await change(held => lockActive(held, webhookId))
+  const webhook = await change(within => lockActive(within, webhookId))
   if (webhook.transport === 'pull') {
     const message = 'The webhook is pulled: nothing is sent, so there is nothing to rehearse.'
     throw new TidingsError('CONFLICT', message, { webhookId, status: webhook.status })
@@ -258,10 +258,10 @@ const send = async ({ message, request, isSlow }: Prepared, { sender }: AttemptT
       ? { ...rest, headers: { ...headers, 'content-length': String(Buffer.byteLength(body)) }, body: slowly(body) }
       : { ...rest, headers, body },
   )
-  return { eventType: message.eventType, durationMs: Math.round(sent.durationMs), ...told(sent) }
+  return { eventType: message.eventType, durationMs: Math.round(sent.durationMs), ...resultOf(sent) }
 }
 
-const told = (result: AttemptResult) =>
+const resultOf = (result: AttemptResult) =>
   result.kind === 'response'
     ? { statusCode: result.statusCode, failure: null, detail: null, challenge: result.challenge ?? null }
     : { statusCode: null, failure: result.reason, detail: result.detail, challenge: null }

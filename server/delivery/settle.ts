@@ -4,7 +4,7 @@ import { type Database, marks, Overtaken, rows, run } from '../database/connect.
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
-import { inHeldLines, leaveLines, waitForLines } from '../domain/lines.ts'
+import { inLockedLines, leaveLines, waitForLines } from '../domain/lines.ts'
 import { type Dropped, tellOfDropped } from '../domain/notices.ts'
 import { scaleOf } from '../domain/pull-time.ts'
 import type { Outcome } from './outcome.ts'
@@ -22,7 +22,7 @@ const UNTIL_INACTIVE_MS = 5_000
 
 /**
  * Records attempts and their outcomes: log, deliveries and queue in one transaction. Their effect on webhooks is
- * written separately (`keeper.ts`), so nothing here waits for a webhook's row.
+ * written separately (`webhook-effects.ts`), so nothing here waits for a webhook's row.
  *
  * @param now called when the deliveries are locked
  * @param options.waitsForLines it queues up for lines that others have locked, before it locks anything else
@@ -49,8 +49,8 @@ export const settleIn = async (
 ): Promise<Settlement[]> => {
   // Every process locks in the same order, so that two settles do not deadlock.
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
-  const { locked, held } = await lockRows(trx, sorted)
-  const free = sorted.filter(({ job }) => !held.has(job.deliveryId))
+  const { locked, busy } = await lockRows(trx, sorted)
+  const free = sorted.filter(({ job }) => !busy.has(job.deliveryId))
   if (free.length === 0) return sorted
   const queued = new Map(locked.map(row => [row.delivery_id, row]))
   const isOwn = ({ job }: Settlement): boolean => queued.get(job.deliveryId)?.lease === job.lease
@@ -60,8 +60,8 @@ export const settleIn = async (
     free.filter(settlement => !isOwn(settlement) && !settlement.isLapse),
   )
   const ending = [...allOwn.filter(isEnd), ...allLate.filter(isAcknowledged)]
-  const ended = await holdLines(trx, ending, queued, held)
-  const isFree = ({ job }: Settlement): boolean => !held.has(job.deliveryId)
+  const ended = await lockLines(trx, ending, queued, busy)
+  const isFree = ({ job }: Settlement): boolean => !busy.has(job.deliveryId)
   const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
   const time = now()
   const attempts = free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement)))
@@ -75,7 +75,7 @@ export const settleIn = async (
   )
   await recordLate(trx, late, time)
   await leaveLines(trx, ended, time)
-  return sorted.filter(({ job }) => held.has(job.deliveryId))
+  return sorted.filter(({ job }) => busy.has(job.deliveryId))
 }
 
 const idsOf = (settlements: Settlement[]): string[] => settlements.map(({ job }) => job.deliveryId)
@@ -84,36 +84,36 @@ const idsOf = (settlements: Settlement[]): string[] => settlements.map(({ job })
 const lockRows = async (
   trx: Knex.Transaction,
   settlements: Settlement[],
-): Promise<{ locked: QueueRow[]; held: Set<string> }> => {
+): Promise<{ locked: QueueRow[]; busy: Set<string> }> => {
   const ids = idsOf(settlements)
   const select = (keys: string) => `SELECT * FROM delivery_queue WHERE delivery_id IN (${keys}) ORDER BY delivery_id`
   const locked = await lockFree<QueueRow>(trx, ids, select)
   const found = new Set(locked.map(row => row.delivery_id))
   const missing = ids.filter(id => !found.has(id))
-  if (missing.length === 0) return { locked, held: new Set() }
-  const held = await rows<{ delivery_id: string }>(
+  if (missing.length === 0) return { locked, busy: new Set() }
+  const busy = await rows<{ delivery_id: string }>(
     trx,
     `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(missing)})`,
     missing,
   )
-  return { locked, held: new Set(held.map(row => row.delivery_id)) }
+  return { locked, busy: new Set(busy.map(row => row.delivery_id)) }
 }
 
 /**
- * Locks the lines of deliveries that end. Deliveries whose line another transaction has locked join `held`.
+ * Locks the lines of deliveries that end. Deliveries whose line another transaction has locked join `busy`.
  *
  * @returns the queue rows of the others
  */
-const holdLines = async (
+const lockLines = async (
   trx: Knex.Transaction,
   ending: Settlement[],
   queued: ReadonlyMap<string, QueueRow>,
-  held: Set<string>,
+  busy: Set<string>,
 ): Promise<QueueRow[]> => {
   const owed = ending.flatMap(({ job }) => queued.get(job.deliveryId) ?? [])
-  const ended = await inHeldLines(trx, owed)
+  const ended = await inLockedLines(trx, owed)
   const inHand = new Set(ended)
-  for (const row of owed) if (!inHand.has(row)) held.add(row.delivery_id)
+  for (const row of owed) if (!inHand.has(row)) busy.add(row.delivery_id)
   return ended
 }
 

@@ -20,7 +20,7 @@ export type Sweeper = {
  */
 export const startSweeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Sweeper => {
   const stopping = new AbortController()
-  let told = new AbortController()
+  let looksNow = new AbortController()
 
   const sweepAll = async (): Promise<void> => {
     const found = await rows<Swept>(
@@ -45,14 +45,14 @@ export const startSweeper = ({ database, clock, log }: { database: Database; clo
         isLogged = true
       }
       await sleep(SOON_MS, undefined, { signal: stopping.signal }).catch(() => {})
-      const signal = AbortSignal.any([told.signal, stopping.signal])
+      const signal = AbortSignal.any([looksNow.signal, stopping.signal])
       await sleep(POLL_MS, undefined, { signal }).catch(() => {})
-      if (told.signal.aborted) told = new AbortController()
+      if (looksNow.signal.aborted) looksNow = new AbortController()
     }
   })()
 
   return {
-    look: () => told.abort(),
+    look: () => looksNow.abort(),
     async stop() {
       stopping.abort()
       await running

@@ -112,20 +112,20 @@ const tokenOf = (row: RowWithPermissions): AccessToken =>
   accessTokenOf(row, (row.permissions?.split(',') ?? []) as Permission[])
 
 /**
- * Throws UNAUTHENTICATED if a token, as it is held, was revoked or has expired since the request was accepted,
+ * Throws UNAUTHENTICATED if a token, as it is locked, was revoked or has expired since the request was accepted,
  * FORBIDDEN if it has lost a permission.
  */
-export const requireUnchanged = (held: AccessToken, accepted: AccessToken, now: number): void => {
-  const ended = endOf(held, now)
+export const requireUnchanged = (locked: AccessToken, accepted: AccessToken, now: number): void => {
+  const ended = endOf(locked, now)
   if (ended) throw new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason })
-  for (const permission of accepted.permissions) requirePermission(held, permission)
+  for (const permission of accepted.permissions) requirePermission(locked, permission)
 }
 
 /**
  * Locks the caller's token, so that it is not revoked before the change commits, and reads the rows `beside` it. Throws
  * as `requireUnchanged`.
  */
-export const holdAccessToken = async <Row extends object>(
+export const lockAccessToken = async <Row extends object>(
   trx: Sql,
   token: AccessToken,
   now: () => number,
@@ -133,21 +133,21 @@ export const holdAccessToken = async <Row extends object>(
 ): Promise<{ token: AccessToken; row: Row }> => {
   const statement = `SELECT ${TOKEN}${columns} FROM access_tokens t ${joins} WHERE t.id = ?${dialectOf(trx).forShare}`
   const [row] = await rows<RowWithPermissions & Row>(trx, statement, [...bindings, token.id], { isPrepared: true })
-  const held = tokenOf(row!)
-  requireUnchanged(held, token, now())
-  return { token: held, row: row! }
+  const locked = tokenOf(row!)
+  requireUnchanged(locked, token, now())
+  return { token: locked, row: row! }
 }
 
-/** As `holdAccessToken`, for the tokens of several requests, but without those that another transaction is changing. */
-export const holdAccessTokens = async (trx: Sql, ids: string[]): Promise<Map<string, AccessToken>> => {
+/** As `lockAccessToken`, for the tokens of several requests, but without those that another transaction is changing. */
+export const lockAccessTokens = async (trx: Sql, ids: string[]): Promise<Map<string, AccessToken>> => {
   const statement = `${SELECT_TOKENS} WHERE t.id IN (${marks(ids)})${dialectOf(trx).forShareSkipLocked}`
-  const held = await rows<RowWithPermissions>(trx, statement, ids)
-  return new Map(held.map(row => [row.id, tokenOf(row)]))
+  const locked = await rows<RowWithPermissions>(trx, statement, ids)
+  return new Map(locked.map(row => [row.id, tokenOf(row)]))
 }
 
 /**
  * Serialises these changes of a token. It does not use the token's own row, which every change locks: later changes
- * would then wait behind one that is held up.
+ * would then wait behind one that waits.
  */
 export const takeTurns = async (trx: Sql, token: AccessToken): Promise<void> => {
   await rows(

@@ -1,13 +1,13 @@
 import type { Knex } from 'knex'
-import type { Courier } from './deliveries.ts'
+import type { AfterCommit } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 
 /**
  * What a rule needs for a change: the transaction, the caller's token, whose row the transaction has locked, and the
  * time. A rule decides on rows that it has locked, and reads the time after it has locked them, so that whatever it
- * waited for is earlier. The courier may send what the rule queues, after the commit.
+ * waited for is earlier. `afterCommit` may send what the rule queues.
  */
-export type Change = { trx: Knex.Transaction; token: AccessToken; now: () => number; courier?: Courier }
+export type Change = { trx: Knex.Transaction; token: AccessToken; now: () => number; afterCommit?: AfterCommit }
 
 /**
  * The rows that a change is decided on, read and locked by one statement with the row `t` of the caller's token:

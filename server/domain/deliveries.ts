@@ -5,11 +5,11 @@ import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import {
   enterLines,
-  type HeldLines,
-  holdLines,
   type InLine,
-  inHeldLines,
+  inLockedLines,
+  type LockedLines,
   leaveLines,
+  lockLines,
   NEVER,
   type OrderedWebhook,
 } from './lines.ts'
@@ -46,7 +46,7 @@ export type FreshDelivery = {
 export type Lease = { id: string; end: number }
 
 /** Sends the deliveries of one transaction right after its commit, as far as this process has places. */
-export type Courier = {
+export type AfterCommit = {
   /** Takes the deliveries that get a place. */
   take(fresh: FreshDelivery[]): { lease: Lease; taken: ReadonlySet<string> }
   /** Whether it takes care of everything queued, even without a place, so that nobody else has to look. */
@@ -79,7 +79,7 @@ export const enqueueRecovered = async (
   webhook: ActiveWebhook,
   now: () => number,
 ): Promise<void> => {
-  const { lines } = await holdLines(
+  const { lines } = await lockLines(
     trx,
     events.map(({ projectId }) => ({ webhook, projectId })),
     now,
@@ -90,21 +90,21 @@ export const enqueueRecovered = async (
 }
 
 /**
- * Inserts the pending deliveries of new events of one time; those that `courier` takes are leased to it from the start.
+ * Inserts the pending deliveries of new events of one time; `afterCommit` leases those that it takes from the start.
  *
  * @param lines the lines of the events' projects that keep an order
  */
 export const enqueueFresh = async (
   trx: Sql,
   wanted: { event: FreshDelivery['event'] & { projectId: string | null }; webhooks: SendableWebhook[] }[],
-  { lines, courier }: { lines: HeldLines; courier: Courier | undefined },
+  { lines, afterCommit }: { lines: LockedLines; afterCommit: AfterCommit | undefined },
 ): Promise<void> => {
   const deliveries = wanted.flatMap(({ event, webhooks }) =>
     webhooks.map(webhook => ({ id: newId(event.createdAt), event, webhook })),
   )
   if (deliveries.length === 0) return
   const fresh = await enterLines(trx, lines, deliveries)
-  const { lease, taken } = courier?.take(fresh.filter(({ waits }) => !waits)) ?? {}
+  const { lease, taken } = afterCommit?.take(fresh.filter(({ waits }) => !waits)) ?? {}
   const added = fresh.map(delivery => ({ ...delivery, lease: taken?.has(delivery.id) ? lease : undefined }))
   await insertPending(trx, added, fresh[0]!.event.createdAt, false)
 }
@@ -159,7 +159,7 @@ export type OwedRow = InLine & { lease: string | null; attempt: number; taken: s
  * locked.
  */
 export const cancel = async (trx: Sql, given: OwedRow[], now: number): Promise<void> => {
-  const owed = await inHeldLines(trx, given)
+  const owed = await inLockedLines(trx, given)
   if (owed.length === 0) return
   const ids = owed.map(row => row.delivery_id)
   await logLost(trx, owed)

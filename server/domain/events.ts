@@ -4,8 +4,8 @@ import type { EventType } from '../../shared/vocabulary.ts'
 import { insertMany, run, type Sql } from '../database/connect.ts'
 import { newId } from '../ids.ts'
 import { currentTrace, inTrace, startSpan } from '../tracing/tracing.ts'
-import { type Courier, enqueueFresh, type FreshDelivery, type SendableWebhook } from './deliveries.ts'
-import { holdLines } from './lines.ts'
+import { type AfterCommit, enqueueFresh, type FreshDelivery, type SendableWebhook } from './deliveries.ts'
+import { lockLines } from './lines.ts'
 import { type NewEvents, webhooksFor } from './matching.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
@@ -43,27 +43,27 @@ export const recordOnDemand = async (
  *
  * @param now called when the webhooks are locked, so that the event is later than the last change of each. If webhooks
  *   keep the order of the project, the event is later than all earlier ones in their lines
- * @param courier takes deliveries that it can send after the commit
+ * @param afterCommit takes deliveries that it can send after the commit
  */
 export const recordEvent = <Type extends EventType>(
   trx: Knex.Transaction,
   { payload, ...event }: NewEvent<Type>,
   now: () => number,
-  courier?: Courier,
-): Promise<void> => recordAlike(trx, { ...event, payloads: [payload] }, now, courier)
+  afterCommit?: AfterCommit,
+): Promise<void> => recordAlike(trx, { ...event, payloads: [payload] }, now, afterCommit)
 
 /** As `recordEvent`, for events that differ only in their payloads. They share a time and each statement. */
 export const recordAlike = async <Type extends EventType>(
   trx: Knex.Transaction,
   { payloads, ...event }: Omit<NewEvent<Type>, 'payload'> & { payloads: EventPayload<Type>[] },
   now: () => number,
-  courier?: Courier,
+  afterCommit?: AfterCommit,
 ): Promise<void> => {
   const { type, organisationIds, projectId = null } = event
   const subject: NewEvents = { type, ...(projectId === null ? { organisationIds } : { projectIds: [projectId] }) }
   // An event without an organisation would be visible to nobody.
   const webhooks = organisationIds.length === 0 ? [] : await webhooksFor(trx, subject)
-  const { lines, time } = await holdLines(
+  const { lines, time } = await lockLines(
     trx,
     webhooks.map(webhook => ({ webhook, projectId })),
     now,
@@ -79,7 +79,7 @@ export const recordAlike = async <Type extends EventType>(
   await enqueueFresh(
     trx,
     made.map(one => ({ event: one, webhooks })),
-    { lines, courier },
+    { lines, afterCommit },
   )
 }
 
@@ -96,7 +96,7 @@ export const recordTogether = async (
   trx: Knex.Transaction,
   given: ProjectEvent[],
   time: number,
-  courier: Courier,
+  afterCommit: AfterCommit,
 ): Promise<void> => {
   const fresh = given.map(({ event, webhooks, trace }) => ({
     event: inTrace(trace, () => eventOf(trx, event, time)),
@@ -106,7 +106,7 @@ export const recordTogether = async (
     trx,
     fresh.map(({ event }) => event),
   )
-  await Promise.all([inserted, enqueueFresh(trx, fresh, { lines: new Map(), courier })])
+  await Promise.all([inserted, enqueueFresh(trx, fresh, { lines: new Map(), afterCommit })])
 }
 
 type Made = FreshDelivery['event'] & Pick<NewEvent, 'organisationIds'> & { projectId: string | null }

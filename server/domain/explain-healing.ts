@@ -5,10 +5,10 @@ import { type Explained, type Reason, reason, recoverSince } from './explain-wor
 export const withHealing = (facts: Facts, explained: Explained): Explained => {
   const { healing, webhook, conditions } = facts
   if (healing === undefined) return explained
-  const add = (told: Reason, changes: Partial<Explained> = {}): Explained => ({
+  const add = (added: Reason, changes: Partial<Explained> = {}): Explained => ({
     ...explained,
     ...changes,
-    reasons: [...explained.reasons, told],
+    reasons: [...explained.reasons, added],
   })
   if (isQueuedAgain(facts, healing)) {
     const message = 'What the webhook had missed was queued again by itself, after its endpoint answered a ping.'

@@ -112,7 +112,7 @@ const postpone = async (trx: Sql, row: HealingRow, now: number): Promise<void> =
 }
 
 /** The webhook that was taken, with its row, both locked, if the lease still holds. The webhook is locked first. */
-const held = async (
+const locked = async (
   trx: Sql,
   { row, lease }: Healing,
 ): Promise<{ now: HealingRow; webhook: WebhookRow | undefined } | undefined> => {
@@ -128,7 +128,7 @@ const held = async (
 
 /** The ping had no 200: the next one is due later, or at once if it has to go to another URL. */
 export const pingFailed = async (trx: Sql, healing: Healing, now: number): Promise<void> => {
-  const found = await held(trx, healing)
+  const found = await locked(trx, healing)
   if (!found) return
   if (found.webhook?.url === healing.webhook.url) await postpone(trx, found.now, now)
   else await release(trx, healing, now)
@@ -145,7 +145,7 @@ export const release = async (trx: Sql, { row, lease }: Healing, dueAt: number):
 
 /** The ping was answered with 200: what was missed is queued now. Returns false if another URL has to answer. */
 export const pingAnswered = async (trx: Sql, healing: Healing, now: number): Promise<boolean> => {
-  const found = await held(trx, healing)
+  const found = await locked(trx, healing)
   if (!found) return false
   if (found.webhook?.url !== healing.webhook.url || found.webhook.status !== 'active') {
     await release(trx, healing, now)

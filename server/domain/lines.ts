@@ -31,7 +31,7 @@ export type InLine = { delivery_id: string; line: string | null; due_at: number 
 type Line = { id: string; webhook: OrderedWebhook; projectId: string }
 
 /** The lines that a transaction has locked, by id, and whether a delivery in each has the turn. */
-export type HeldLines = Map<string, { id: string; isTaken: boolean }>
+export type LockedLines = Map<string, { id: string; isTaken: boolean }>
 
 /** The line of a delivery that is being queued, and whether it waits for its turn. */
 type Standing = { line: string | null; waits: boolean }
@@ -50,11 +50,11 @@ const lineOf = (webhookId: string, projectId: string): string =>
  * @param now called when the lines are locked
  * @returns the lines by id, and the time of an event for all of them: now, or after their last event
  */
-export const holdLines = async (
+export const lockLines = async (
   trx: Sql,
   wanted: { webhook: OrderedWebhook; projectId: string | null }[],
   now: () => number,
-): Promise<{ lines: HeldLines; time: number }> => {
+): Promise<{ lines: LockedLines; time: number }> => {
   const lines = new Map<string, Line>()
   for (const { webhook, projectId } of wanted) {
     if (webhook.ordering === 'none' || projectId === null) continue
@@ -63,26 +63,26 @@ export const holdLines = async (
   }
   // Every transaction locks them in the same order.
   const sorted = [...lines.values()].toSorted((a, b) => (a.id < b.id ? -1 : 1))
-  const held: HeldLines = new Map()
+  const locked: LockedLines = new Map()
   let time = 0
   for (let from = 0; from < sorted.length; from += ROWS_A_STATEMENT) {
-    for (const found of await hold(trx, sorted.slice(from, from + ROWS_A_STATEMENT))) {
+    for (const found of await lock(trx, sorted.slice(from, from + ROWS_A_STATEMENT))) {
       time = Math.max(time, found.used_at + 1)
       const line = lines.get(found.id)!
       const isAdopted = found.ordered_since !== line.webhook.ordered_since && (await adopt(trx, line))
-      held.set(found.id, { id: found.id, isTaken: found.is_taken === 1 || isAdopted })
+      locked.set(found.id, { id: found.id, isTaken: found.is_taken === 1 || isAdopted })
     }
   }
   time = Math.max(time, now())
   for (const part of partsOf(sorted.map(({ id }) => id))) {
     await run(trx, `UPDATE delivery_lines SET used_at = ? WHERE id IN (${marks(part)})`, [time, ...part])
   }
-  return { lines: held, time }
+  return { lines: locked, time }
 }
 
 type LineRow = { id: string; ordered_since: number; used_at: number; is_taken: number }
 
-const hold = async (trx: Sql, lines: Line[]): Promise<LineRow[]> => {
+const lock = async (trx: Sql, lines: Line[]): Promise<LineRow[]> => {
   await run(
     trx,
     `INSERT INTO delivery_lines (id, webhook_id, project_id) VALUES ${lines.map(() => '(?, ?, ?)').join(', ')}
@@ -143,7 +143,7 @@ type Entering = {
 /** Adds deliveries to their lines, in the order of their events. */
 export const enterLines = async <One extends Entering>(
   trx: Sql,
-  lines: HeldLines,
+  lines: LockedLines,
   deliveries: One[],
 ): Promise<(One & Standing)[]> => {
   if (lines.size === 0) return deliveries.map(delivery => ({ ...delivery, line: null, waits: false }))
@@ -158,7 +158,7 @@ export const enterLines = async <One extends Entering>(
   return standing
 }
 
-const standIn = (lines: HeldLines, { webhook, event }: Entering): Standing => {
+const standIn = (lines: LockedLines, { webhook, event }: Entering): Standing => {
   const line = event.projectId === null ? undefined : lines.get(lineOf(webhook.id, event.projectId))
   if (!line) return { line: null, waits: false }
   const waits = line.isTaken
@@ -171,12 +171,12 @@ const standIn = (lines: HeldLines, { webhook, event }: Entering): Standing => {
  *
  * @returns the rows in no line, or in one that is locked now
  */
-export const inHeldLines = async <Row extends InLine>(trx: Sql, ending: Row[]): Promise<Row[]> => {
+export const inLockedLines = async <Row extends InLine>(trx: Sql, ending: Row[]): Promise<Row[]> => {
   const ids = [...new Set(ending.flatMap(row => row.line ?? []))].toSorted()
   if (ids.length === 0) return ending
   const select = (keys: string) => `SELECT id FROM delivery_lines WHERE id IN (${keys}) ORDER BY id`
-  const held = await lockFree<{ id: string }>(trx, ids, select)
-  const free = new Set(held.map(({ id }) => id))
+  const locked = await lockFree<{ id: string }>(trx, ids, select)
+  const free = new Set(locked.map(({ id }) => id))
   return ending.filter(({ line }) => line === null || free.has(line))
 }
 

@@ -178,23 +178,23 @@ export const firstWebhooksFor = (trx: Knex.Transaction, events: NewEvents, limit
  * As `webhooksFor`, for the projects of which `matched` are all webhooks, by project. Without the projects for which
  * that cannot be said at once, because another transaction is changing one of the webhooks.
  */
-export const holdMatched = async (
+export const lockMatched = async (
   trx: Knex.Transaction,
   matched: Matched[],
   projectIds: string[],
 ): Promise<Map<string, SendableWebhook[]>> => {
   const { forShareSkipLocked, useIndex } = dialectOf(trx)
   const ids = [...new Set(matched.map(({ id }) => id))].toSorted()
-  const held = new Map<string, SendableWebhook & { updated_at: number }>(matched.map(row => [row.id, row]))
+  const found = new Map<string, SendableWebhook & { updated_at: number }>(matched.map(row => [row.id, row]))
   if (forShareSkipLocked !== '' && ids.length > 0) {
-    held.clear()
+    found.clear()
     const select = `SELECT ${COLUMNS} FROM webhooks w ${useIndex('PRIMARY')} WHERE w.id IN (${marks(ids)})
       ORDER BY w.id${forShareSkipLocked}`
-    for (const row of await rows<Matched>(trx, select, ids)) held.set(row.id, row)
+    for (const row of await rows<Matched>(trx, select, ids)) found.set(row.id, row)
   }
   const byProject = new Map<string, SendableWebhook[]>(projectIds.map(id => [id, []]))
   for (const row of matched) {
-    const webhook = held.get(row.id)
+    const webhook = found.get(row.id)
     if (webhook?.updated_at !== row.matched_at) byProject.delete(row.project_id)
     else if (isActive(row)) byProject.get(row.project_id)?.push(webhook)
   }

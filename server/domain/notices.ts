@@ -74,15 +74,15 @@ const subscribersTo = async (trx: Knex.Transaction, eventIds: string[]): Promise
   )
   if (found.length === 0) return []
   const ids = [...new Set(found.map(({ id }) => id))].toSorted()
-  const held = await rows<{ id: string; updated_at: number; status: string }>(
+  const locked = await rows<{ id: string; updated_at: number; status: string }>(
     trx,
     `SELECT id, updated_at, status FROM webhooks WHERE id IN (${marks(ids)}) ORDER BY id
      ${dialectOf(trx).forShareSkipLocked}`,
     ids,
   )
-  const asHeld = new Map(held.map(row => [row.id, row]))
-  if (found.some(({ id, updated_at }) => asHeld.get(id)?.updated_at !== updated_at)) throw new Overtaken()
-  return found.filter(({ id }) => asHeld.get(id)!.status === 'active')
+  const asLocked = new Map(locked.map(row => [row.id, row]))
+  if (found.some(({ id, updated_at }) => asLocked.get(id)?.updated_at !== updated_at)) throw new Overtaken()
+  return found.filter(({ id }) => asLocked.get(id)!.status === 'active')
 }
 
 /** A dropped delivery. */
@@ -131,9 +131,9 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
     eventTime: Number(row.created_at),
   }))
   const nextPings = await noteMissed(trx, missed, now)
-  const told = found.filter(row => row.about_webhook_id === null)
-  const organisations = await organisationsOf(trx, told)
-  const notices = told.map((row): Notice<'delivery_dropped'> => {
+  const reported = found.filter(row => row.about_webhook_id === null)
+  const organisations = await organisationsOf(trx, reported)
+  const notices = reported.map((row): Notice<'delivery_dropped'> => {
     const { attempts, reason } = known.get(row.id)!
     return {
       type: 'delivery_dropped',

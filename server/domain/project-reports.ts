@@ -31,13 +31,13 @@ export type Submission = { projectId: string; quarter: string; submitterId: stri
  * A report, read but not locked; its project if the caller's token sees it, and a user, both locked. Each is null if
  * there is none.
  */
-type BesideReport = { [Column in Told as `report_${Column}`]: ProjectReportRow[Column] | null } & {
+type BesideReport = { [Column in ReportColumn as `report_${Column}`]: ProjectReportRow[Column] | null } & {
   project_organisation_id: string | null
   sees_project: string | null
   user_name: string | null
 }
 
-const TOLD = [
+const REPORT_COLUMNS = [
   'id',
   'project_id',
   'quarter',
@@ -49,7 +49,7 @@ const TOLD = [
   'approved_date',
   'overdue_at',
 ] as const satisfies (keyof ProjectReportRow)[]
-type Told = (typeof TOLD)[number]
+type ReportColumn = (typeof REPORT_COLUMNS)[number]
 
 /** @param given SQL that finds the report, and the id of its project */
 const beside = (
@@ -57,7 +57,7 @@ const beside = (
   bindings: { ofReport: string[]; ofProject: string[]; userId: string },
 ): Beside<BesideReport> => ({
   columns: `, p.organisation_id AS project_organisation_id, s.organisation_id AS sees_project, u.name AS user_name,
-    ${TOLD.map(column => `r.${column} AS report_${column}`).join(', ')}`,
+    ${REPORT_COLUMNS.map(column => `r.${column} AS report_${column}`).join(', ')}`,
   joins: `LEFT JOIN (SELECT * FROM project_reports WHERE ${given.report}) r ON 1 = 1
     LEFT JOIN projects p ON p.id = ${given.project}
     LEFT JOIN access_token_organisations s ON s.access_token_id = t.id AND s.organisation_id = p.organisation_id
@@ -82,7 +82,7 @@ const OF_QUARTER = 'project_id = ? AND quarter = ?'
 const reportOf = (row: BesideReport): ProjectReportRow | undefined =>
   row.report_id === null
     ? undefined
-    : (Object.fromEntries(TOLD.map(column => [column, row[`report_${column}`]])) as ProjectReportRow)
+    : (Object.fromEntries(REPORT_COLUMNS.map(column => [column, row[`report_${column}`]])) as ProjectReportRow)
 
 /** What a change of a report is decided on; undefined where there is none. */
 export type Facts = {
@@ -131,7 +131,7 @@ export const submitProjectReport = async (
   row: BesideReport,
   dueDays: number,
 ): Promise<ProjectReportRow> => {
-  const { trx, now, courier } = change
+  const { trx, now, afterCommit } = change
   const facts = factsOf(change, row)
   const write = async ({ open }: ReturnType<typeof decideSubmission>): Promise<ProjectReportRow | undefined> => {
     const made = submitted(submission, open, now(), dueDays)
@@ -145,7 +145,7 @@ export const submitProjectReport = async (
     const report = await lockReport(trx, OF_QUARTER, [submission.projectId, submission.quarter])
     made = (await write(decideSubmission(submission, { ...facts, report })))!
   }
-  await recordEvent(trx, submittedEvent(made, decided.organisationId, decided.userName), now, courier)
+  await recordEvent(trx, submittedEvent(made, decided.organisationId, decided.userName), now, afterCommit)
   return made
 }
 
@@ -269,7 +269,7 @@ export const approveProjectReport = async (
   { id, approverId, approvedDate }: Approval,
   row: BesideReport,
 ): Promise<ProjectReportRow> => {
-  const { trx, now, courier } = change
+  const { trx, now, afterCommit } = change
   const facts = factsOf(change, row)
   const { organisationId, userName } = requireParties(facts, { subject: ['project report', id], userId: approverId })
   const given = { approverId, approvedDate, now }
@@ -295,7 +295,7 @@ export const approveProjectReport = async (
       },
     },
     now,
-    courier,
+    afterCommit,
   )
   return approved
 }

@@ -42,24 +42,24 @@ export const redeliver = async (change: Change, deliveryId: string): Promise<str
   const delivery = await visibleRow<DeliveryRow>(trx, token, deliveries, deliveryId)
   const webhook = await lockActive(change, delivery.webhook_id)
   const event = { id: delivery.event_id, type: delivery.event_type }
-  const isHeld = (await holdEvents(trx, [event])).length > 0
+  const isThere = (await lockEvents(trx, [event])).length > 0
   // If the webhook may no longer receive the event, or the event was purged, the delivery is now out of sight.
-  if (!isHeld) throw notFound('delivery', [deliveryId])
+  if (!isThere) throw notFound('delivery', [deliveryId])
   await requireVisible(trx, token, deliveries, [deliveryId])
   const [id] = await enqueue(trx, [{ event, webhook }], now())
   return id!
 }
 
 /** Those of these events that still exist, locked so that they are not purged before they are queued. */
-export const holdEvents = async (trx: Sql, events: { id: string }[]): Promise<PastEvent[]> => {
+export const lockEvents = async (trx: Sql, events: { id: string }[]): Promise<PastEvent[]> => {
   const { forShare } = dialectOf(trx)
   if (events.length === 0) return []
-  const held = await rows<{ id: string; type: EventType; created_at: number; project_id: string | null }>(
+  const found = await rows<{ id: string; type: EventType; created_at: number; project_id: string | null }>(
     trx,
     `SELECT id, type, created_at, project_id FROM events WHERE id IN (${marks(events)}) ORDER BY id${forShare}`,
     events.map(event => event.id),
   )
-  return held.map(({ created_at, project_id, ...event }) => ({
+  return found.map(({ created_at, project_id, ...event }) => ({
     ...event,
     createdAt: created_at,
     projectId: project_id,
@@ -90,7 +90,7 @@ export const recoverDeliveries = async (
     const soFar = recovery
     try {
       recovery = await partOfMany(() =>
-        dryRun ? look(held => countPage(held, soFar)) : change(held => recoverPage(held, soFar)),
+        dryRun ? look(within => countPage(within, soFar)) : change(within => recoverPage(within, soFar)),
       )
     } catch (error) {
       // Queued deliveries stay queued: the result says where to continue.
@@ -105,17 +105,17 @@ export const recoverDeliveries = async (
 const pageOf = (sql: Sql) => (dialectOf(sql).isEmbedded ? PAGES.embedded : PAGES.server)
 
 /** Queues the next page of a recovery, and returns its progress. */
-const recoverPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
-  const { trx, token } = held
-  const webhook = await lockActive(held, webhookId, 'forUpdate')
-  const { events, ...progress } = await queueMissed(trx, webhook, { after, end }, held.now)
+const recoverPage = async (within: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
+  const { trx, token } = within
+  const webhook = await lockActive(within, webhookId, 'forUpdate')
+  const { events, ...progress } = await queueMissed(trx, webhook, { after, end }, within.now)
   return { webhookId, queued: queued + (await countSeen(trx, token, events)), end, ...progress }
 }
 
 /** Counts the next page of a recovery, and returns its progress. */
-const countPage = async (held: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
-  const { trx, token } = held
-  const { missed, ...progress } = await missedFrom(trx, await lockActive(held, webhookId), { after, end })
+const countPage = async (within: Change, { webhookId, queued, after, end }: Recovery): Promise<Recovery> => {
+  const { trx, token } = within
+  const { missed, ...progress } = await missedFrom(trx, await lockActive(within, webhookId), { after, end })
   return { webhookId, queued: queued + (await countSeen(trx, token, missed)), end, ...progress }
 }
 
@@ -136,7 +136,7 @@ export const queueMissed = async (
   most = Number.POSITIVE_INFINITY,
 ): Promise<MissedPage> => {
   const { missed, ...progress } = await missedFrom(trx, webhook, { after, end }, most)
-  const there = await holdEvents(trx, missed)
+  const there = await lockEvents(trx, missed)
   await enqueueRecovered(trx, there, webhook, now)
   return { events: there, ...progress }
 }

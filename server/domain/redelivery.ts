@@ -8,7 +8,7 @@ import type { Visible } from '../mango/resource.ts'
 import type { Change } from './change.ts'
 import { enqueueRecovered } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
-import { holdEvents } from './recovery.ts'
+import { lockEvents } from './recovery.ts'
 import { type DeliveryRow, deliveries } from './resources.ts'
 import { visibleTo } from './visibility.ts'
 import { lockActive } from './webhooks.ts'
@@ -52,13 +52,13 @@ export const redeliverMany = async (tools: Tools, asked: Redelivering, earlier?:
   const deadline = performance.now() + BUDGET_MS
   let done = earlier ?? { webhookId: asked.webhookId, queued: 0, last: null, isComplete: false }
   // Checked first, so that it does not search for deliveries that cannot be sent.
-  if (!earlier) await tools.look(held => lockActive(held, asked.webhookId))
+  if (!earlier) await tools.look(within => lockActive(within, asked.webhookId))
   for (let hasBegun = earlier !== undefined; !done.isComplete; hasBegun = true) {
     const soFar = done
     try {
       done = await partOfMany(async () => {
         const page = await tools.pageOf(asked, soFar)
-        return tools.change(held => queuePage(held, page, asked, soFar))
+        return tools.change(within => queuePage(within, page, asked, soFar))
       })
     } catch (error) {
       // Queued deliveries stay queued: the result says where to continue.
@@ -122,15 +122,15 @@ export const redeliveryPage = async (
 
 /** Queues a page, and returns the progress. Checks again what may have changed since the page was found. */
 const queuePage = async (
-  held: Change,
+  within: Change,
   { firsts, last, isLast }: RedeliveryPage,
   { webhookId, query, dryRun = false }: Redelivering,
   soFar: Redelivery,
 ): Promise<Redelivery> => {
-  const { trx, token } = held
-  const webhook = await lockActive(held, webhookId, 'forUpdate')
+  const { trx, token } = within
+  const webhook = await lockActive(within, webhookId, 'forUpdate')
   const events = firsts.map(({ event_id }) => ({ id: event_id }))
-  const there = new Map((await holdEvents(trx, events)).map(event => [event.id, event]))
+  const there = new Map((await lockEvents(trx, events)).map(event => [event.id, event]))
   const seen = new Set(await seenOf(trx, token, firsts))
   const owed = await pendingOf(trx, webhookId, events)
   const room = (query.limit ?? Number.POSITIVE_INFINITY) - soFar.queued
@@ -138,7 +138,7 @@ const queuePage = async (
     .filter(({ id, event_id }) => seen.has(id) && !owed.has(event_id))
     .flatMap(({ event_id }) => there.get(event_id) ?? [])
     .slice(0, room)
-  if (!dryRun) await enqueueRecovered(trx, chosen, webhook, held.now)
+  if (!dryRun) await enqueueRecovered(trx, chosen, webhook, within.now)
   return {
     webhookId,
     queued: soFar.queued + chosen.length,

@@ -3,12 +3,12 @@ import { TidingsError } from '../../shared/errors.ts'
 import { type Database, marks, rows } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, transactInTime } from '../database/patience.ts'
-import { holdAccessTokens, requireUnchanged } from './access-tokens.ts'
+import { lockAccessTokens, requireUnchanged } from './access-tokens.ts'
 import type { Entry } from './audit.ts'
-import type { Courier, SendableWebhook } from './deliveries.ts'
+import type { AfterCommit, SendableWebhook } from './deliveries.ts'
 import { type ProjectEvent, recordTogether } from './events.ts'
 import { createGroupCommit, LARGEST_GROUP, type Made, type Turn } from './group-commit.ts'
-import { firstWebhooksFor, holdMatched, type Matched } from './matching.ts'
+import { firstWebhooksFor, lockMatched, type Matched } from './matching.ts'
 import type { AccessToken } from './permissions.ts'
 import {
   decideSubmission,
@@ -55,10 +55,10 @@ export const createSubmissions = (given: {
   database: Database
   now: () => number
   dueDays: number
-  courierOf: (trx: Knex.Transaction) => Courier
+  afterCommitOf: (trx: Knex.Transaction) => AfterCommit
   wake: () => void
 }): Submissions => {
-  const { database, now, dueDays, courierOf, wake } = given
+  const { database, now, dueDays, afterCommitOf, wake } = given
   /** Projects, and until when their reports are submitted alone, the earliest first. */
   const alone = new Map<string, number>()
   const leaveAlone = (projectIds: Iterable<string>): void => {
@@ -71,11 +71,11 @@ export const createSubmissions = (given: {
 
   const commit = async (group: Submitting[]): Promise<(Made<ProjectReportRow> | undefined)[]> => {
     let reports: Submitted = new Map()
-    let courier: Courier | undefined
+    let afterCommit: AfterCommit | undefined
     const work = async (trx: Knex.Transaction): Promise<void> => {
       reports = new Map()
-      courier = courierOf(trx)
-      reports = await submitTogether(trx, group, { now, dueDays, courier, leaveAlone })
+      afterCommit = afterCommitOf(trx)
+      reports = await submitTogether(trx, group, { now, dueDays, afterCommit, leaveAlone })
     }
     const made = (doubt?: CommitInDoubt) =>
       group.map(one => {
@@ -95,7 +95,7 @@ export const createSubmissions = (given: {
       leaveAlone(group.map(({ submission }) => submission.projectId))
       throw error
     }
-    if (reports.size > 0 && !courier?.seesToAll) wake()
+    if (reports.size > 0 && !afterCommit?.seesToAll) wake()
     return made()
   }
   const isAlone = ({ submission, mark }: Submitting): boolean => {
@@ -120,9 +120,14 @@ const submitTogether = async (
   {
     now,
     dueDays,
-    courier,
+    afterCommit,
     leaveAlone,
-  }: { now: () => number; dueDays: number; courier: Courier; leaveAlone: (projectIds: Iterable<string>) => void },
+  }: {
+    now: () => number
+    dueDays: number
+    afterCommit: AfterCommit
+    leaveAlone: (projectIds: Iterable<string>) => void
+  },
 ): Promise<Submitted> => {
   const apart = firstOfEach(
     firstOfEach(group, ({ mark }) => mark.signature),
@@ -155,7 +160,7 @@ const submitTogether = async (
       trx,
       made.filter((_, n) => chosen[n]!.open),
     ),
-    recordTogether(trx, events, time, courier),
+    recordTogether(trx, events, time, afterCommit),
   ])
   return new Map(chosen.map(({ from }, n) => [from, made[n]!]))
 }
@@ -184,7 +189,7 @@ const decide = async (
 ): Promise<{ able: Able[]; crowded: Set<string>; time: number }> => {
   const { forShareSkipLocked } = dialectOf(trx)
   // All columns: a secondary index that has all that is asked for would be locked in place of the row.
-  const heldRows = <Row>(table: string, ids: string[]) =>
+  const lockedRows = <Row>(table: string, ids: string[]) =>
     rows<Row>(trx, `SELECT * FROM ${table} WHERE id IN (${marks(ids)})${forShareSkipLocked}`, ids)
   const distinct = (id: (one: Submitting) => string): string[] => [...new Set(group.map(id))]
   const tokenIds = distinct(({ token }) => token.id)
@@ -194,9 +199,9 @@ const decide = async (
   const submissions = group.map(({ submission }) => submission)
 
   const [tokens, projects, users, used, found, wanting] = await Promise.all([
-    holdAccessTokens(trx, tokenIds),
-    heldRows<{ id: string; organisation_id: string }>('projects', projectIds),
-    heldRows<{ id: string; name: string }>('users', userIds),
+    lockAccessTokens(trx, tokenIds),
+    lockedRows<{ id: string; organisation_id: string }>('projects', projectIds),
+    lockedRows<{ id: string; name: string }>('users', userIds),
     usedOf(trx, signatures),
     findReports(trx, submissions),
     firstWebhooksFor(trx, { type: 'project_report_quarterly_submitted', projectIds }, MOST_TOGETHER),
@@ -211,7 +216,7 @@ const decide = async (
   const [sights, open, webhooks] = await Promise.all([
     sightsOf(trx, limited, projects),
     lockOpenReports(trx, openIds),
-    holdMatched(
+    lockMatched(
       trx,
       wanting.filter(row => !unsuited.has(row.project_id)),
       projectIds.filter(id => !unsuited.has(id)),

@@ -172,7 +172,7 @@ export const insertWebhook = async (
   // The lock ensures that two concurrent calls do not both get the last free slot.
   await takeTurns(trx, token)
   await requireRoom(trx, token, mostOfToken)
-  await holdProjects(trx, id, input.projectIds ?? [])
+  await lockProjects(trx, id, input.projectIds ?? [])
   await requireVisible(trx, token, projects, input.projectIds ?? [])
   await requireRecoverable(trx, input.recovery)
   const { changed, columns } = await carry(trx, making, { id, sealed: null }, input)
@@ -423,12 +423,12 @@ const lockWebhook = async (
 ): Promise<WebhookRow> => {
   await rows(trx, `SELECT id FROM webhooks WHERE id = ?${dialectOf(trx)[lock]}`, [id])
   // A token that sees all sees it wherever its projects are.
-  if (!token.seesAllOrganisations || projectIds.length > 0) await holdProjects(trx, id, projectIds)
+  if (!token.seesAllOrganisations || projectIds.length > 0) await lockProjects(trx, id, projectIds)
   return requireWebhook(trx, token, id)
 }
 
 /** Locks the projects that a webhook names or will name in their organisations, which decide what it can receive. */
-const holdProjects = async (trx: Sql, webhookId: string, projectIds: readonly string[]): Promise<void> => {
+const lockProjects = async (trx: Sql, webhookId: string, projectIds: readonly string[]): Promise<void> => {
   const { forShare } = dialectOf(trx)
   if (forShare === '') return
   const named = await rows<{ project_id: string }>(

@@ -5,7 +5,7 @@ import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import type { PullPings } from '../delivery/pull/pings.ts'
 import type { Waits } from '../delivery/pull/waits.ts'
-import { holdAccessToken } from '../domain/access-tokens.ts'
+import { lockAccessToken } from '../domain/access-tokens.ts'
 import { completeEntry, type Entry, nameSubject, writeEntry } from '../domain/audit.ts'
 import type { Beside, Change } from '../domain/change.ts'
 import type { Turn } from '../domain/group-commit.ts'
@@ -185,8 +185,8 @@ export const createContext = (
   ): Promise<T> => {
     const { now } = tools.clock
     const held = async (trx: Knex.Transaction) => {
-      const held = await holdAccessToken(trx, token, now, beside)
-      return work({ trx, token: held.token, now, courier: loop.courier(trx) }, held.row)
+      const held = await lockAccessToken(trx, token, now, beside)
+      return work({ trx, token: held.token, now, afterCommit: loop.afterCommit(trx) }, held.row)
     }
     return carrying ? carrying.carry(transact, held, entry, enter) : transact(held)
   }
@@ -240,7 +240,7 @@ export const createContext = (
       const watched = async (change: Change, row: Row): Promise<T> => {
         const result = await work(change, row)
         if (entry && result !== undefined) await audit(change, entry, result, isMarking)
-        isSent = change.courier?.seesToAll === true
+        isSent = change.afterCommit?.seesToAll === true
         return result
       }
       const enter = async (mark: Mark): Promise<Turn<T>> => {

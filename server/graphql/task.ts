@@ -56,7 +56,7 @@ export const findRedeliveryPage = async (
   const terms = { now: tools.clock.now(), giveUpAt: performance.now() + REQUEST_MS, gone }
   const asked = { ...request, task: { kind: 'redelivery', ...task } } as const
   const { status, body } = (await readers.ask(asked, terms)) as ReaderAnswer
-  const told = JSON.parse(Buffer.concat(body).toString())
-  if (status === 200) return told
-  throw errorShown(told.errors[0])
+  const answered = JSON.parse(Buffer.concat(body).toString())
+  if (status === 200) return answered
+  throw errorShown(answered.errors[0])
 }

@@ -140,7 +140,7 @@ const answerAnywhere = async (
   const terms = { now: service.tools.clock.now(), giveUpAt, gone: one.gone }
   const read = await service.readers.ask(request, terms).catch(error => {
     if (error instanceof TidingsError && error.code === 'UNAVAILABLE') throw error
-    return told(request, error, one.log)
+    return failed(request, error, one.log)
   })
   return read === 'mutation' ? answerHere(true) : { ...read, claim: undefined }
 }
@@ -149,7 +149,7 @@ const send = async (ctx: Context, answer: Sendable): Promise<void> => {
   const { status, headers, codes, claim } = answer
   ctx.state.operation = answer.operation ?? ctx.state.operation
   const [code] = codes
-  if (code) ctx.state.told = { code: String(code), reason: answer.reason }
+  if (code) ctx.state.error = { code: String(code), reason: answer.reason }
   for (const [name, value] of Object.entries(headers)) ctx.set(name, value)
   const refusal = REFUSALS[status]
   if (refusal) return answerError(ctx, status, new TidingsError('BAD_USER_INPUT', refusal))
@@ -180,7 +180,7 @@ async function* inTurns(parts: Uint8Array[]): AsyncGenerator<Uint8Array> {
 }
 
 /** The answer for the error that ended a whole query. */
-const told = ({ requestId, headers }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => {
+const failed = ({ requestId, headers }: GraphqlRequest, error: unknown, log: Log): ReaderAnswer => {
   const shown = presentError(requestId, log)(asGraphqlError(error))
   const codes = new Set([shown.extensions.code])
   return {

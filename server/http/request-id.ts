@@ -22,7 +22,7 @@ export type RequestState = {
   /** The trace of the request. */
   traceId?: string | undefined
   /** The error of its answer, if it is one. */
-  told?: { code: string; reason?: string | undefined }
+  error?: { code: string; reason?: string | undefined }
 }
 
 /** The form of a caller's own request id, which is copied into headers and logs. */
@@ -64,9 +64,9 @@ export const requestId = ({
       }
     }
     const durationMs = Math.round(performance.now() - startedMs)
-    const { operation = 'none', told } = ctx.state
+    const { operation = 'none', error } = ctx.state
     if (ctx.path === '/graphql') {
-      onAnswered?.({ operation, code: told?.code ?? 'OK', reason: told?.reason ?? '', durationMs })
+      onAnswered?.({ operation, code: error?.code ?? 'OK', reason: error?.reason ?? '', durationMs })
     }
     if (!PROBES.includes(ctx.path)) logRequest(log, ctx, durationMs, behindProxy)
   }
@@ -76,7 +76,7 @@ type Asked = ParameterizedContext<RequestState>
 
 /** Writes the log line of a request. */
 const logRequest = (log: Log, ctx: Asked, durationMs: number, behindProxy: boolean): void => {
-  const { requestId, token, apiKey, operation, told, traceId } = ctx.state
+  const { requestId, token, apiKey, operation, error, traceId } = ctx.state
   const line = {
     requestId,
     method: ctx.method,
@@ -85,18 +85,18 @@ const logRequest = (log: Log, ctx: Asked, durationMs: number, behindProxy: boole
     durationMs,
     ...(token && { tokenId: token.id }),
     ...(operation && { operation }),
-    ...(told && { code: told.code }),
-    ...(told?.reason && { reason: told.reason }),
+    ...(error && { code: error.code }),
+    ...(error?.reason && { reason: error.reason }),
     ...(traceId && { traceId }),
   }
   // A request refused for its signature, or for an unknown path, has no known owner.
   if (!token && ctx.status >= 400 && ctx.status < 500) {
-    const key = told?.code === 'UNAUTHENTICATED' && apiKey
+    const key = error?.code === 'UNAUTHENTICATED' && apiKey
     const from = { ...line, ...(key && { apiKey: shortened(key) }), address: addressOf(ctx, behindProxy) }
-    logSeldom(log, 'info', `request ${ctx.status} ${told?.reason ?? ''}`, from, 'request')
+    logSeldom(log, 'info', `request ${ctx.status} ${error?.reason ?? ''}`, from, 'request')
     // In an outage this happens to every request.
-  } else if (told?.code === 'UNAVAILABLE') logSeldom(log, 'warn', 'request 503', line, 'request')
-  else if (told?.code === 'INTERNAL_SERVER_ERROR') log.error(line, 'request')
+  } else if (error?.code === 'UNAVAILABLE') logSeldom(log, 'warn', 'request 503', line, 'request')
+  else if (error?.code === 'INTERNAL_SERVER_ERROR') log.error(line, 'request')
   else log.info(line, 'request')
 }
 
@@ -110,8 +110,8 @@ const shortened = (text: string): string => (text.length > LONGEST ? `${text.sli
  * entries may be forged.
  */
 const addressOf = (ctx: Asked, behindProxy: boolean): string | undefined => {
-  const told = behindProxy ? ctx.get('X-Forwarded-For').split(',').at(-1)!.trim() : ''
-  return isIP(told) ? told : ctx.req.socket.remoteAddress
+  const address = behindProxy ? ctx.get('X-Forwarded-For').split(',').at(-1)!.trim() : ''
+  return isIP(address) ? address : ctx.req.socket.remoteAddress
 }
 
 export type Answerable = {
@@ -139,7 +139,7 @@ export const answerUnavailable = (ctx: Answerable, error: TidingsError<'UNAVAILA
 export const answerError = (ctx: Answerable, status: number, error: TidingsError): void => {
   ctx.status = status
   const { reason } = error.details as { reason?: string }
-  ctx.state.told = { code: error.code, reason }
+  ctx.state.error = { code: error.code, reason }
   ctx.body = { errors: [{ message: error.message, extensions: extensionsOf(error, ctx.state.requestId) }] }
   ctx.set('Content-Type', mediaTypeFor(ctx) ?? JSON_TYPE)
 }

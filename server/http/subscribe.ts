@@ -29,7 +29,7 @@ export const subscribing =
     const { token, requestId, giveUpAt } = ctx.state
     if (!mayBeSubscription(request)) return false
     const present = presentError(requestId, log)
-    const told = (error: unknown): string => JSON.stringify({ errors: [present(asGraphqlError(error))] })
+    const asError = (error: unknown): string => JSON.stringify({ errors: [present(asGraphqlError(error))] })
     const ask = async (token: AccessToken, task: Task, giveUpAt: number, gone: AbortSignal) => {
       const terms = { now: tools.clock.now(), giveUpAt, gone }
       const { status, codes, body } = (await readers.ask({ ...request, token, task }, terms)) as ReaderAnswer
@@ -50,7 +50,7 @@ export const subscribing =
       token,
       answer: async (token: AccessToken, ids: string[], gone: AbortSignal) =>
         (await ask(token, { kind: 'changed', ids }, performance.now() + REQUEST_MS, gone))!,
-      told,
+      asError,
     }
     const since = ctx.get('last-event-id')
     try {
@@ -68,7 +68,7 @@ export const subscribing =
       }
     } catch (error) {
       if (codeOf(error) === 'UNAVAILABLE') throw error
-      return complete(told(error))
+      return complete(asError(error))
     }
     return true
 

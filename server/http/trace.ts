@@ -17,13 +17,13 @@ export const traced = (): Middleware<Authenticated> => async (ctx, next) => {
   let failure: string | undefined
   try {
     await inTrace(trace, next)
-    const { told, operation } = ctx.state
+    const { error, operation } = ctx.state
     span?.tell({
       'http.response.status_code': ctx.status,
       ...(operation && { 'tidings.operation': operation }),
-      ...(told && { 'tidings.error.code': told.code }),
+      ...(error && { 'tidings.error.code': error.code }),
     })
-    failure = told?.code
+    failure = error?.code
   } catch (error) {
     failure = (error as Error).name
     throw error

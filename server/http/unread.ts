@@ -54,7 +54,7 @@ export const closeUnread = (): Middleware => async (ctx, next) => {
 const linger = (request: IncomingMessage): void => {
   const { socket } = request
   closing.add(socket)
-  // Otherwise Node reads and drops the rest by itself, as fast as it arrives. Where enough is held, `read(0)` would not
+  // Otherwise Node reads and drops the rest by itself, as fast as it arrives. Where enough is kept, `read(0)` would not
   // count as reading.
   request.read()
   const close = () => Socket.prototype.destroySoon.call(socket)
@@ -113,7 +113,7 @@ const drainRound = (): void => {
 export const dropStalled = (log: Log): Middleware => {
   /** In the order of arrival. */
   const answers = new Map<ServerResponse, { socket: Socket; bytes: number }>()
-  let held = 0
+  let kept = 0
 
   return async (ctx, next) => {
     await next()
@@ -136,15 +136,15 @@ export const dropStalled = (log: Log): Middleware => {
 
     const timer = setTimeout(drop, SLOWEST_MS)
     answers.set(response, { socket, bytes })
-    held += bytes
+    kept += bytes
     response.once('close', () => {
       clearTimeout(timer)
-      if (answers.delete(response)) held -= bytes
+      if (answers.delete(response)) kept -= bytes
     })
     for (const [oldest, { socket, bytes }] of answers) {
-      if (held <= ANSWERS_BYTES || oldest === response) break
+      if (kept <= ANSWERS_BYTES || oldest === response) break
       answers.delete(oldest)
-      held -= bytes
+      kept -= bytes
       socket.resetAndDestroy()
     }
   }

@@ -11,7 +11,7 @@ const OWED_A_TURN = 20_000
 /** Deliveries answered in one query, few enough not to delay others. */
 export const AT_ONCE = 100
 
-export type Told = { lines: string[]; refusal?: never } | { refusal: string; lines?: never }
+export type Answer = { lines: string[]; refusal?: never } | { refusal: string; lines?: never }
 
 /** A subscription. Equal subscriptions of one token are answered together. */
 export type Subscriber = {
@@ -21,9 +21,9 @@ export type Subscriber = {
    * The results for those of some deliveries that the subscription is about, in JSON, as they are now and as its token
    * sees them; or the result that ends it. Throws UNAVAILABLE if this is to be asked again, another error to end it.
    */
-  answer(token: AccessToken, ids: string[], gone: AbortSignal): Promise<Told>
+  answer(token: AccessToken, ids: string[], gone: AbortSignal): Promise<Answer>
   /** The error that ends it, in JSON. */
-  told(error: unknown): string
+  asError(error: unknown): string
   stream: Stream
   /** Deliveries to send although they have not changed since. */
   missed: readonly string[]

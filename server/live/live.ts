@@ -98,7 +98,7 @@ export class Live {
     const isOneMore = questions.size >= MOST_QUESTIONS && !questions.has(asked.key)
     const owed = [...missed, ...coming.changed]
     if (this.#mode.now !== 'following') stream.breakOff()
-    else if (isOneMore) stream.complete(asked.told(tooManyQuestions()))
+    else if (isOneMore) stream.complete(asked.asError(tooManyQuestions()))
     else {
       this.#groups.add({ ...asked, stream, missed: owed })
       if (owed.length > 0) this.hurry()
@@ -200,7 +200,7 @@ export class Live {
       try {
         group.token = stillMayRead(found.get(group.token.apiKey)?.token, this.#clock.now())
       } catch (error) {
-        this.#groups.end(group, group.told(error))
+        this.#groups.end(group, group.asError(error))
       }
     }
   }

@@ -58,7 +58,7 @@ export class Teller {
       }
     } catch (error) {
       if (telling.signal.aborted) return
-      if (codeOf(error) !== 'UNAVAILABLE') return this.#groups.end(group, group.told(error))
+      if (codeOf(error) !== 'UNAVAILABLE') return this.#groups.end(group, group.asError(error))
       // Asked again after the next look.
       return oweAgain()
     } finally {

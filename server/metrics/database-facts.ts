@@ -118,7 +118,7 @@ const HEADS_AT_ONCE = 200
 
 /** Queries the database when `registry` is scraped. */
 export const databaseFacts = (registry: Registry, tools: Tools): void => {
-  let told: { at: number; facts: Facts } | undefined
+  let latest: { at: number; facts: Facts } | undefined
   let asking: Promise<void> | undefined
   let askAgainAt = 0
   let isUp = 1
@@ -127,9 +127,9 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
     const startedAt = performance.now()
     let restMs = FRESH_MS
     try {
-      told = { facts: await askFacts(tools), at: performance.now() }
+      latest = { facts: await askFacts(tools), at: performance.now() }
       isUp = 1
-      restMs = Math.max(restMs, Math.min((told.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
+      restMs = Math.max(restMs, Math.min((latest.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
     } catch {
       // Whoever cannot work logs the outage.
       isUp = 0
@@ -145,7 +145,7 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
       })
     }
     if (asking) await Promise.race([asking, new Promise(resolve => setTimeout(resolve, PATIENCE_MS).unref())])
-    return told && performance.now() - told.at < STALE_MS ? told.facts : undefined
+    return latest && performance.now() - latest.at < STALE_MS ? latest.facts : undefined
   }
 
   const gauge = (name: string, help: string, figureOf: (facts: Facts) => number): void => {

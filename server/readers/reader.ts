@@ -107,11 +107,11 @@ const start = (message: Start): void => {
     })
   }
 
-  process.on('message', (told: ToReader) => {
-    if (told.kind === 'gone') running.get(told.id)?.gone.abort(hungUp())
-    if (told.kind === 'match') running.get(told.id)?.match()
-    if (told.kind !== 'ask') return
-    answer(told).catch(error => {
+  process.on('message', (message: ToReader) => {
+    if (message.kind === 'gone') running.get(message.id)?.gone.abort(hungUp())
+    if (message.kind === 'match') running.get(message.id)?.match()
+    if (message.kind !== 'ask') return
+    answer(message).catch(error => {
       log.error({ err: error }, 'a reader failed')
       process.exit(1)
     })

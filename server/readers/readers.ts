@@ -39,7 +39,7 @@ export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & {
   operation?: string | undefined
 }
 
-type Told = ReaderAnswer | 'mutation' | Error
+type Result = ReaderAnswer | 'mutation' | Error
 
 /** When a request was made, how long it may wait, and whether its client still waits. */
 export type Terms = { now: number; giveUpAt: number; gone: AbortSignal }
@@ -56,7 +56,7 @@ class Job {
   readonly request: GraphqlRequest
   readonly terms: Terms
   readonly askedAt = performance.now()
-  readonly told = Promise.withResolvers<Told>()
+  readonly result = Promise.withResolvers<Result>()
   readonly mode = new Mode<JobMode>('waiting', {
     waiting: ['running', 'settled'],
     running: ['waiting', 'put back', 'over', 'settled'],
@@ -88,9 +88,9 @@ class Job {
     return this.request.body.length + BESIDE_BODY
   }
 
-  settle(told: Told): void {
+  settle(result: Result): void {
     this.mode.enter('settled')
-    this.told.resolve(told)
+    this.result.resolve(result)
   }
 
   leave(): void {
@@ -136,10 +136,10 @@ export class Readers {
     this.#waiting.add(job.tokenId, job)
     this.#dispatch()
     const late = setTimeout(() => this.#giveUp(job, noPlace()), terms.giveUpAt - performance.now())
-    const told = await job.told.promise
+    const result = await job.result.promise
     clearTimeout(late)
-    if (told instanceof Error) throw told
-    return told
+    if (result instanceof Error) throw result
+    return result
   }
 
   /** Starts the first reader soon, so that no query has to wait for it. */

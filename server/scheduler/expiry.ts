@@ -21,7 +21,7 @@ export const expireTokens: Step = {
     // Continues after the rows of this round.
     let last = { id: '', expires_at: Number.MIN_SAFE_INTEGER }
     return async () => {
-      const told = await database.transaction(async trx => {
+      const emitted = await database.transaction(async trx => {
         // One range in the order of its index: SQLite would sort the rows of two, all that are left, for each batch.
         const expired = await rows<Expired>(
           trx,
@@ -34,15 +34,15 @@ export const expireTokens: Step = {
         await tell(trx, expired, clock.now)
         return expired
       })
-      if (told.length === 0) return false
-      last = told.at(-1)!
+      if (emitted.length === 0) return false
+      last = emitted.at(-1)!
       onEvents()
       return true
     }
   },
 }
 
-/** @param expired held by this transaction, and not told of */
+/** @param expired locked by this transaction, without an event yet */
 const tell = async (trx: Knex.Transaction, expired: Expired[], now: () => number): Promise<void> => {
   // A token revoked after its expiry has still expired.
   const { revoked = [], owed = [] } = Object.groupBy(expired, ({ expires_at: expiresAt, revoked_at: revokedAt }) =>
@@ -61,18 +61,18 @@ const tell = async (trx: Knex.Transaction, expired: Expired[], now: () => number
   const organisations = new Map(
     [...Map.groupBy(seen, row => row.access_token_id)].map(([id, own]) => [id, own.map(row => row.organisation_id)]),
   )
-  const told = owed.map(({ id, sees_all_organisations: seesAll }) => ({
+  const expiring = owed.map(({ id, sees_all_organisations: seesAll }) => ({
     payload: { accessTokenId: id },
     organisationIds: seesAll === 1 ? ('all' as const) : (organisations.get(id) ?? []),
   }))
-  for (const alike of Map.groupBy(told, ({ organisationIds }) => String(organisationIds)).values()) {
+  for (const alike of Map.groupBy(expiring, ({ organisationIds }) => String(organisationIds)).values()) {
     const { organisationIds } = alike[0]!
     const payloads = alike.map(({ payload }) => payload)
     await recordAlike(trx, { type: 'token_expired', organisationIds, payloads }, now)
   }
 }
 
-/** Of tokens that are held, by their ids alone: on SQLite any other condition would be what they are looked up by. */
+/** Of tokens that are locked, by their ids alone: on SQLite any other condition would be what they are looked up by. */
 const mark = async (trx: Knex.Transaction, tokens: Expired[], at: number): Promise<void> => {
   if (tokens.length === 0) return
   const ids = tokens.map(({ id }) => id)

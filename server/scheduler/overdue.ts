@@ -19,7 +19,7 @@ export const emitOverdue: Step = {
     // Continues after the rows of this round.
     let last = { id: '', due_date: '' }
     return async () => {
-      const told = await database.transaction(async trx => {
+      const emitted = await database.transaction(async trx => {
         // One range in the order of its index, as in expiry.ts.
         const late = await rows<ProjectReportRow>(
           trx,
@@ -32,8 +32,8 @@ export const emitOverdue: Step = {
         for (const report of late) await tell(trx, report, clock.now)
         return late
       })
-      if (told.length === 0) return false
-      last = told.at(-1)!
+      if (emitted.length === 0) return false
+      last = emitted.at(-1)!
       onEvents()
       return true
     }

@@ -42,7 +42,7 @@ export const createTracer = (env: NodeJS.ProcessEnv): Tracer => {
       const span = tracer.startSpan(name, options, context)
       return {
         traceparent: traceparentOf(span.spanContext()),
-        tell: told => void span.setAttributes(told),
+        tell: attributes => void span.setAttributes(attributes),
         end(failure) {
           if (failure !== undefined) span.setStatus({ code: SpanStatusCode.ERROR, message: failure })
           span.end()

@@ -148,7 +148,7 @@ export const startFixture = async (
               payload: { projectReport: { id, projectId, quarter: '2026-3' } },
             },
             clock.now,
-            through?.courier(trx),
+            through?.afterCommit(trx),
           )
           await beforeCommit?.()
         })

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { rows } from '../../server/database/connect.ts'
-import { accessTokenOf, createAccessToken, holdAccessToken } from '../../server/domain/access-tokens.ts'
+import { accessTokenOf, createAccessToken, lockAccessToken } from '../../server/domain/access-tokens.ts'
 import { CONDITIONS } from '../../server/domain/matching.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { besideSubmission, type Submission, submitProjectReport } from '../../server/domain/project-reports.ts'
@@ -50,7 +50,7 @@ describeEachEngine('a submitted report', engine => {
       database,
       now: () => NOW,
       dueDays: 30,
-      courierOf: () => ({ take: () => ({ lease: { id: '', end: 0 }, taken: new Set() }), seesToAll: false }),
+      afterCommitOf: () => ({ take: () => ({ lease: { id: '', end: 0 }, taken: new Set() }), seesToAll: false }),
       wake: () => {},
     })
   })
@@ -72,7 +72,7 @@ describeEachEngine('a submitted report', engine => {
   const alone = async ({ token, submission }: Asked): Promise<Said> => {
     try {
       const report = await given.database.transaction(async trx => {
-        const held = await holdAccessToken(trx, token, () => NOW, besideSubmission(submission))
+        const held = await lockAccessToken(trx, token, () => NOW, besideSubmission(submission))
         return submitProjectReport({ trx, token: held.token, now: () => NOW }, submission, held.row, 30)
       })
       return { report }

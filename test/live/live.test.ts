@@ -78,7 +78,7 @@ describeEachEngine('subscribers', engine => {
     const ready = (live = lives[0]!) => live.ready(token.id, performance.now() + 10_000)
     const join = async (key: string, { live = lives[0]!, missed = [] as string[], coming = ready(live) } = {}) => {
       const { response, stream } = startResponse()
-      live.subscribe({ key, token, answer, told: String, stream, missed }, await coming)
+      live.subscribe({ key, token, answer, asError: String, stream, missed }, await coming)
       return response
     }
     return { database, live: lives[0]!, lives, token, statements, answers, ready, join }

@@ -39,7 +39,7 @@ export type Counted = {
 type Recorded = Pick<AttemptRow, 'delivery_id' | 'number' | 'started_at' | 'status_code'> & { evidence: string | null }
 
 /** The state of the deliveries that answers or extensions are about, locked in this transaction. */
-type Held = {
+type Locked = {
   seen: Map<string, DeliveryRow>
   queued: Map<string, QueueRow>
   attempts: Map<string, Recorded>
@@ -60,7 +60,7 @@ export const recordAnswers = async (
   scheduleMs: readonly number[],
 ): Promise<{ counted: Counted[]; settlements: Settlement[] }> => {
   if (answers.length === 0) return { counted: [], settlements: [] }
-  const held = await hold(
+  const locked = await lock(
     trx,
     token,
     answers.map(({ answer }) => answer),
@@ -71,8 +71,8 @@ export const recordAnswers = async (
   const counted = answers.map(({ answer, result, headers }): Counted => {
     const { deliveryId, attempt, status } = answer
     const key = keyOf(deliveryId, attempt)
-    const found = attemptOf(held, answer)
-    const before = given.get(key) ?? held.attempts.get(key)?.status_code ?? undefined
+    const found = attemptOf(locked, answer)
+    const before = given.get(key) ?? locked.attempts.get(key)?.status_code ?? undefined
     if (typeof found === 'string') return { deliveryId, attempt, counted: false, reason: found }
     if (before !== undefined) {
       const reason = before === status ? null : `This attempt was answered with ${before} before. That answer counts.`
@@ -89,17 +89,17 @@ export const recordAnswers = async (
 /** The attempt that an answer is about, or why there is none. */
 type Attempted = { job: Job; startedAt: number; evidence: Evidence }
 
-const attemptOf = (held: Held, { deliveryId, attempt }: Answer): Attempted | string => {
-  const delivery = held.seen.get(deliveryId)
+const attemptOf = (locked: Locked, { deliveryId, attempt }: Answer): Attempted | string => {
+  const delivery = locked.seen.get(deliveryId)
   if (!delivery) return 'No delivery with this id is visible to this access token.'
-  const row = held.queued.get(deliveryId)
+  const row = locked.queued.get(deliveryId)
   const isOwn = row !== undefined && isTaken(row) && row.attempt === attempt
-  const recorded = held.attempts.get(keyOf(deliveryId, attempt))
+  const recorded = locked.attempts.get(keyOf(deliveryId, attempt))
   const evidence: Evidence | null = isOwn
     ? JSON.parse(takenEvidence(row.taken!))
     : JSON.parse(recorded?.evidence ?? 'null')
   if (!evidence?.pulledBy) return `Attempt ${attempt} of this delivery was not taken by a client.`
-  const webhook = held.webhooks.get(delivery.webhook_id)!
+  const webhook = locked.webhooks.get(delivery.webhook_id)!
   const job: Job = {
     deliveryId,
     eventId: delivery.event_id,
@@ -145,21 +145,21 @@ const settlementOf = (
 export type ReadAnswer = { answer: Answer; result: AttemptResult; headers: Record<string, string> }
 
 /** Reads an answer as it would have been read from HTTP. Throws BAD_USER_INPUT. */
-export const readAnswer = ({ status, headers, body }: Answer): Omit<ReadAnswer, 'answer'> => {
-  if (headers && (typeof headers !== 'object' || Array.isArray(headers))) {
+export const readAnswer = ({ status, headers: given, body }: Answer): Omit<ReadAnswer, 'answer'> => {
+  if (given && (typeof given !== 'object' || Array.isArray(given))) {
     throw badInput('answers', 'headers must be an object, such as {"retry-after": "30"}')
   }
-  const told = Object.fromEntries(
-    Object.entries(headers ?? {}).map(([name, value]) => [name.toLowerCase(), String(value)]),
+  const headers = Object.fromEntries(
+    Object.entries(given ?? {}).map(([name, value]) => [name.toLowerCase(), String(value)]),
   )
   const result: AttemptResult = {
     kind: 'response',
     statusCode: status,
-    ...(told['retry-after'] !== undefined && { retryAfter: told['retry-after'] }),
-    ...(told['www-authenticate'] !== undefined && { challenge: told['www-authenticate'] }),
+    ...(headers['retry-after'] !== undefined && { retryAfter: headers['retry-after'] }),
+    ...(headers['www-authenticate'] !== undefined && { challenge: headers['www-authenticate'] }),
     body: cut(body ?? ''),
   }
-  return { result, headers: told }
+  return { result, headers }
 }
 
 /** The beginning of a text, without half a character at its end. */
@@ -170,7 +170,7 @@ const cut = (text: string): string => {
 }
 
 /** Locks and reads what decides about answers. In a transaction that waits for the lines and rows that others hold. */
-const hold = async (trx: Sql, token: AccessToken, answers: { deliveryId: string }[]): Promise<Held> => {
+const lock = async (trx: Sql, token: AccessToken, answers: { deliveryId: string }[]): Promise<Locked> => {
   const ids = [...new Set(answers.map(answer => answer.deliveryId))].toSorted()
   const { forUpdate } = dialectOf(trx)
   await waitForLines(trx, ids)
@@ -220,10 +220,10 @@ export const extendTaken = async (
   taken: { deliveryId: string; attempt: number }[],
   seconds: number,
 ): Promise<Extended[]> => {
-  const held = await hold(trx, token, taken)
+  const locked = await lock(trx, token, taken)
   const nowMs = now()
   const ends = taken.map(({ deliveryId, attempt }): Extended => {
-    const row = held.seen.has(deliveryId) ? held.queued.get(deliveryId) : undefined
+    const row = locked.seen.has(deliveryId) ? locked.queued.get(deliveryId) : undefined
     if (!row || !isTaken(row) || row.attempt !== attempt) return { deliveryId, attempt, leaseUntil: null }
     const latest = timeOfId(row.lease!) + LONGEST_TAKEN_MS
     // Never earlier than it is already.

@@ -55,8 +55,8 @@ export const watchLapses = (given: {
   timer.unref()
   return {
     look,
-    /** Reports whether leases have ended, as the loop has just been told. */
-    told(hasLapsed: boolean): void {
+    /** Reports whether leases have ended, as the loop has just found. */
+    noticed(hasLapsed: boolean): void {
       askedAt = performance.now()
       if (hasLapsed && !isStopped) lookNow()
     },

@@ -31,12 +31,12 @@ export const createPullPings = ({
   clock: Clock
   look: (webhookId: string) => void
 }) => {
-  const told = new Map<string, () => void>()
+  const answers = new Map<string, () => void>()
 
   const waitForAnswer = async (deliveryId: string, until: number): Promise<PingRow | undefined> => {
     for (;;) {
       const heard = new AbortController()
-      told.set(deliveryId, () => heard.abort())
+      answers.set(deliveryId, () => heard.abort())
       const [row] = await rows<PingRow>(
         database.knex,
         'SELECT delivery_id, message, taken_at, answer FROM pull_pings WHERE delivery_id = ?',
@@ -74,14 +74,14 @@ export const createPullPings = ({
         const { result, evidence, answeredAt }: Answered = JSON.parse(row.answer)
         return { startedAt, durationMs: Math.max(0, answeredAt - startedAt), result, evidence }
       } finally {
-        told.delete(deliveryId)
+        answers.delete(deliveryId)
         await run(database.knex, 'DELETE FROM pull_pings WHERE delivery_id = ?', [deliveryId]).catch(() => {})
       }
     },
 
     /** Reports an answer that this process has accepted. */
     answered(deliveryId: string): void {
-      told.get(deliveryId)?.()
+      answers.get(deliveryId)?.()
     },
   }
 }

@@ -86,13 +86,13 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number): Promis
   requireSigning(tools)
   const lease = newLease(tools.clock.now())
   let leaseEnd = 0
-  const jobs = await act(async held => {
-    const webhook = await lockActive(held, webhookId)
+  const jobs = await act(async within => {
+    const webhook = await lockActive(within, webhookId)
     if (webhook.transport !== 'pull') throw notPulled(webhookId, webhook.status, webhook.transport)
-    const now = held.now()
+    const now = within.now()
     leaseEnd = now + TAKEN_MS
     const taker = { id: token.id, name: token.name, ...(address !== undefined && { address }), epoch: webhook.epoch }
-    return take(held.trx, { webhook, token: held.token, taker, lease, limit, now, leaseEnd })
+    return take(within.trx, { webhook, token: within.token, taker, lease, limit, now, leaseEnd })
   })
   // There may be more.
   if (jobs.length === limit) pull.waits.wake(webhookId, 1)
@@ -108,7 +108,7 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number): Promis
 const idsOf = (jobs: Job[]): string[] => jobs.map(job => job.deliveryId)
 
 const takeOne = async (puller: Puller, deliveryId: string): Promise<TakenDelivery[]> => {
-  const taken = await puller.act(held => takePing(held, deliveryId))
+  const taken = await puller.act(within => takePing(within, deliveryId))
   return taken ? [await handedOver(puller, taken.message, 1, taken.until)] : []
 }
 
@@ -136,10 +136,10 @@ export const answerDeliveries = async (
   within('answers', answers.length, 1, MOST_AT_ONCE)
   for (const { status } of answers) within('answers', status, 100, 599)
   const read = answers.map(answer => ({ answer, ...readAnswer(answer) }))
-  const made = act(async held => {
-    const pings = await answerPings(held, read, address)
+  const made = act(async within => {
+    const pings = await answerPings(within, read, address)
     const others = read.filter(({ answer }) => !pings.has(answer.deliveryId))
-    const recorded = await recordAnswers(held, others, tools.retryScheduleMs)
+    const recorded = await recordAnswers(within, others, tools.retryScheduleMs)
     return { pings, ...recorded }
   })
   const { pings, counted, settlements } = await made.catch(error => {
@@ -165,6 +165,6 @@ export const extendDeliveries = async (
 ): Promise<{ deliveryId: string; attempt: number; leaseUntil: string | null }[]> => {
   within('deliveries', deliveries.length, 1, MOST_AT_ONCE)
   within('seconds', seconds, 1, LONGEST_TAKEN_MS / 1000)
-  const extended = await act(held => extendTaken(held, deliveries, seconds))
+  const extended = await act(within => extendTaken(within, deliveries, seconds))
   return extended.map(one => ({ ...one, leaseUntil: one.leaseUntil === null ? null : toIso(one.leaseUntil) }))
 }

@@ -43,10 +43,10 @@ export const accessTokenMutations: Mutations = {
   revokeAccessToken: mutation<{ id: string; at?: string }, string>(
     'admin',
     ({ id, at }, { change }) =>
-      change(async held => {
+      change(async within => {
         const endsAt = timeArgument(at)
-        if (endsAt === undefined) await revokeAccessToken(held, id)
-        else await endAccessToken(held, id, endsAt)
+        if (endsAt === undefined) await revokeAccessToken(within, id)
+        else await endAccessToken(within, id, endsAt)
         return id
       }),
     (id, { loaders }) => loaders.row(accessTokens).load(id),

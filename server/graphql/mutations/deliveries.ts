@@ -8,7 +8,7 @@ import { type Mutations, mutation, resumable } from './mutation.ts'
 export const deliveryMutations: Mutations = {
   redeliver: mutation<{ deliveryId: string }, string>(
     'webhooks',
-    ({ deliveryId }, { change }) => change(held => redeliver(held, deliveryId)),
+    ({ deliveryId }, { change }) => change(within => redeliver(within, deliveryId)),
     (id, { loaders }) => loaders.row(deliveries).load(id),
     id => id,
   ),

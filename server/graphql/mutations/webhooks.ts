@@ -20,12 +20,12 @@ import { type Mutations, mutation, resumable, timeArgument } from './mutation.ts
 
 const LISTS = Object.values(webhooks.fields).filter(field => field.kind === 'list')
 
-type Told = { webhook: WebhookRow; lists: Json[] }
+type Answer = { webhook: WebhookRow; lists: Json[] }
 
 /** Reads a webhook with its lists in the transaction that has changed it. */
-const told =
+const readAnswer =
   ({ database, tools, budget }: Context) =>
-  async ({ trx, token }: Change, webhook: WebhookRow): Promise<Told> => {
+  async ({ trx, token }: Change, webhook: WebhookRow): Promise<Answer> => {
     const { value } = createLoaders({ ...database, knex: trx }, tools.clock, token, budget)
     return { webhook, lists: await Promise.all(LISTS.map(list => value(list).load(webhook.id))) }
   }
@@ -34,32 +34,32 @@ const told =
 type Answered = WebhookRow & { secret: string | null }
 
 /** Answers with the webhook as its change left it, whatever others have changed since. */
-const answer = ({ secret, told: { webhook, lists } }: Stored<Told>, { loaders }: Context): Answered => {
+const answer = ({ secret, told: { webhook, lists } }: Stored<Answer>, { loaders }: Context): Answered => {
   for (const [index, list] of LISTS.entries()) loaders.value(list).prime(webhook.id, lists[index]!)
   return { ...webhook, secret }
 }
 
 export const webhookMutations: Mutations = {
-  createWebhook: mutation<WebhookInput, Stored<Told>>(
+  createWebhook: mutation<WebhookInput, Stored<Answer>>(
     'webhooks',
-    (input, context) => createWebhook(context, input, told(context)),
+    (input, context) => createWebhook(context, input, readAnswer(context)),
     answer,
     ({ told }) => told.webhook.id,
   ),
-  upsertWebhook: mutation<WebhookInput & { id?: string }, Stored<Told>>(
+  upsertWebhook: mutation<WebhookInput & { id?: string }, Stored<Answer>>(
     'webhooks',
-    ({ id, ...input }, context) => upsertWebhook(context, id, input, told(context)),
+    ({ id, ...input }, context) => upsertWebhook(context, id, input, readAnswer(context)),
     answer,
     ({ told }) => told.webhook.id,
   ),
-  rotateWebhookSecret: mutation<{ id: string; secret?: string; graceSeconds?: number }, Stored<Told>>(
+  rotateWebhookSecret: mutation<{ id: string; secret?: string; graceSeconds?: number }, Stored<Answer>>(
     'webhooks',
-    (input, context) => rotateWebhookSecret(context, input, told(context)),
+    (input, context) => rotateWebhookSecret(context, input, readAnswer(context)),
     (stored, context) => ({ webhook: answer(stored, context), secret: stored.secret }),
   ),
   deleteWebhook: mutation<{ id: string }, string>('webhooks', ({ id }, { change }) =>
-    change(async held => {
-      await deleteWebhook(held, id)
+    change(async within => {
+      await deleteWebhook(within, id)
       return id
     }),
   ),
@@ -74,7 +74,7 @@ export const webhookMutations: Mutations = {
   ),
   sendExample: mutation<{ webhookId: string; eventType: EventType; payload?: unknown }, string>(
     'webhooks',
-    (args, { change }) => change(held => sendExample(held, args)),
+    (args, { change }) => change(within => sendExample(within, args)),
     (id, { loaders }) => loaders.row(deliveries).load(id),
     id => id,
   ),

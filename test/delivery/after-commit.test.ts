@@ -153,7 +153,7 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     const loop = engine === 'sqlite' ? undefined : await fixture.startLoop()
     await loop?.idle()
     await fixture.database.transaction(trx =>
-      enqueueFresh(trx, [{ event: given, webhooks: [webhook] }], { lines: new Map(), courier: dying }),
+      enqueueFresh(trx, [{ event: given, webhooks: [webhook] }], { lines: new Map(), afterCommit: dying }),
     )
     await loop?.idle()
     assert.equal(receiver.requests.length, 0)
@@ -185,8 +185,8 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     await loop.idle()
     const webhookId = await fixture.webhook(receiver.url)
     const { promise, reject } = Promise.withResolvers<never>()
-    const courier = () => loop.courier({ executionPromise: promise } as unknown as Knex.Transaction)
-    await fixture.emit(1, { through: { ...loop, courier } })
+    const afterCommit = () => loop.afterCommit({ executionPromise: promise } as unknown as Knex.Transaction)
+    await fixture.emit(1, { through: { ...loop, afterCommit } })
     assert.notEqual((await queued())[0]!.lease, null)
     reject(Object.assign(new Error('Connection lost'), { code: 'ECONNRESET' }))
     await receiver.waitFor(all => all.length === 1, 20_000)

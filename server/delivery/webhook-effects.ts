@@ -33,16 +33,24 @@ type Asked = {
   written: (() => void)[]
 }
 
-export type Keeper = {
+export type WebhookEffects = {
   /** Resolves when the effect of an answer on its webhook is written: at once for most answers. */
-  follow(settlement: Settlement): Promise<void>
+  write(settlement: Settlement): Promise<void>
 }
 
 /**
  * Writes the effect of answers on webhooks: held for a time, or inactive. Several answers of one webhook are one write.
  * This is separate from their effect on deliveries, so that a locked webhook row delays only that webhook.
  */
-export const createKeeper = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }): Keeper => {
+export const createWebhookEffects = ({
+  database,
+  clock,
+  log,
+}: {
+  database: Database
+  clock: Clock
+  log: Log
+}): WebhookEffects => {
   const waiting = new Map<string, Asked>()
   let isWriting = false
 
@@ -134,7 +142,7 @@ export const createKeeper = ({ database, clock, log }: { database: Database; clo
   }
 
   return {
-    follow(settlement) {
+    write(settlement) {
       const { job, outcome } = settlement
       const isEnd = outcome.status === 'cancelled'
       const holdMs = outcome.status === 'pending' ? outcome.holdWebhookMs : undefined

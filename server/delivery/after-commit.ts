@@ -1,14 +1,14 @@
 import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { isOutage } from '../database/connect.ts'
-import type { Courier, FreshDelivery, Lease } from '../domain/deliveries.ts'
+import type { AfterCommit, FreshDelivery, Lease } from '../domain/deliveries.ts'
 import type { Place, Places } from './concurrency.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { Job } from './queue.ts'
 
 /**
- * Makes couriers, each for one transaction. The transaction locks the webhooks, so that what it read of them stays true
- * until its commit; deliveries queued in it need no further check.
+ * Takes the deliveries of one transaction, and sends them after its commit. The transaction locks the webhooks, so that
+ * what it read of them stays true until its commit; deliveries queued in it need no further check.
  *
  * @param given.isTaking whether this process sends fresh deliveries of a webhook at once
  * @param given.onCommitted called with the jobs taken, and the time of the check by `performance.now()`
@@ -16,7 +16,7 @@ import type { Job } from './queue.ts'
  * @param given.onReleased called with each reserved place whose job was not committed
  * @param given.onDoubt called with jobs whose commit is in doubt; none of them is sent
  */
-export const createCouriers =
+export const createAfterCommit =
   (given: {
     clock: Clock
     places: Places
@@ -26,7 +26,7 @@ export const createCouriers =
     onReleased: (place: Place) => void
     onDoubt: (jobs: Job[]) => void
   }) =>
-  (trx: Knex.Transaction): Courier => {
+  (trx: Knex.Transaction): AfterCommit => {
     const { clock, places, isTaking, onCommitted, onLeft, onReleased, onDoubt } = given
     const kept: Place[] = []
     let lookedAt = Number.POSITIVE_INFINITY

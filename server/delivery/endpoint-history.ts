@@ -1,7 +1,7 @@
 import type { Settlement } from './queue.ts'
 
 /** What this process knows about an endpoint. */
-type Conduct = {
+type EndpointFacts = {
   hasAnswered: boolean
   /** Attempts since the last answer that occupied a place for long without an answer. */
   unanswered: number
@@ -16,8 +16,8 @@ const AGAIN_AND_AGAIN = 2
 const MOST = 20_000
 
 /** The behaviour of endpoints towards this process, by webhook. */
-export const createConducts = () => {
-  const conducts = new Map<string, Conduct>()
+export const createEndpointHistory = () => {
+  const history = new Map<string, EndpointFacts>()
   const probed = new Set<string>()
 
   return {
@@ -26,22 +26,22 @@ export const createConducts = () => {
 
     probed: (): Iterable<string> => probed,
 
-    hasAnswered: (webhookId: string): boolean => conducts.get(webhookId)?.hasAnswered ?? false,
+    hasAnswered: (webhookId: string): boolean => history.get(webhookId)?.hasAnswered ?? false,
 
     judge(webhookId: string, { result, durationMs, outcome }: Settlement): void {
-      const before = conducts.get(webhookId) ?? { hasAnswered: false, unanswered: 0, isThrottling: false }
+      const before = history.get(webhookId) ?? { hasAnswered: false, unanswered: 0, isThrottling: false }
       const isLong = result.kind === 'failure' && durationMs >= LONG_MS
-      const conduct =
+      const facts =
         result.kind === 'failure'
           ? { ...before, unanswered: before.unanswered + (isLong ? 1 : 0) }
           : { hasAnswered: true, unanswered: 0, isThrottling: 'holdWebhookMs' in outcome }
-      conducts.delete(webhookId)
-      conducts.set(webhookId, conduct)
-      if (conduct.unanswered >= AGAIN_AND_AGAIN || conduct.isThrottling) probed.add(webhookId)
+      history.delete(webhookId)
+      history.set(webhookId, facts)
+      if (facts.unanswered >= AGAIN_AND_AGAIN || facts.isThrottling) probed.add(webhookId)
       else probed.delete(webhookId)
-      if (conducts.size <= MOST) return
-      const [oldest] = conducts.keys()
-      conducts.delete(oldest!)
+      if (history.size <= MOST) return
+      const [oldest] = history.keys()
+      history.delete(oldest!)
       probed.delete(oldest!)
     },
   }
