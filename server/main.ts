@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry, { AbortError } from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
+import { compactHeap } from './compact-heap.ts'
 import type { Config } from './config.ts'
 import { connect, type Database } from './database/connect.ts'
 import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts'
@@ -23,7 +24,7 @@ import { openKeyring } from './keys/signing-keys.ts'
 import { Live, type LiveTimes } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createMetrics, type Metrics } from './metrics/metrics.ts'
-import { Readers } from './readers/readers.ts'
+import { Readers, type ReaderTimes } from './readers/readers.ts'
 import { startHealer } from './scheduler/healer.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { loadTracer } from './tracing/load.ts'
@@ -37,7 +38,7 @@ export type RunningServer = {
   stop(): Promise<void>
 }
 
-type Given = { clock?: Clock; liveTimes?: Partial<LiveTimes> }
+type Given = { clock?: Clock; liveTimes?: Partial<LiveTimes>; readerTimes?: ReaderTimes }
 
 /** The services that exist once the database has answered with a current schema. */
 type Running = { service: Service; stop(answered: Promise<void>): Promise<void> }
@@ -85,6 +86,7 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
       },
     })
     state.service = running.service
+    compactHeap()
     await door.open()
     state.isOpen = true
     log.info({ roles: config.roles, engine: database.dialect.engine }, 'ready')
@@ -213,8 +215,7 @@ const startRoles = async (
         onHealing: metrics.healing,
       })
     : undefined
-  const readers = new Readers(config.databaseUrl, database, log)
-  if (config.roles.includes('api')) readers.warm()
+  const readers = new Readers(config.databaseUrl, database, log, given.readerTimes)
   return {
     service: {
       ...{

@@ -1,4 +1,5 @@
 import { Socket } from 'node:net'
+import { compactHeap } from '../compact-heap.ts'
 import { connectToRead, type Database } from '../database/connect.ts'
 import { dialectNamed } from '../database/dialect.ts'
 import { answerGraphql, NOT_HERE } from '../graphql/answer.ts'
@@ -116,6 +117,7 @@ const start = (message: Start): void => {
       process.exit(1)
     })
   })
+  compactHeap()
   tell({ kind: 'ready' })
 }
 

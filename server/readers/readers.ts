@@ -24,8 +24,8 @@ const HEAVY_MS = 10_000
 const WORTH_A_READER_MS = 100
 /** The code of an answer that was not wanted any more. */
 const HUNG_UP = hungUp().code
-/** How long after the server the first reader starts. */
-const WARM_MS = 1_000
+/** After so long without a query the readers end: at rest, a server is one process. */
+const REST_MS = 5 * 60_000
 /** The pause before a reader that ended before it was ready is started again. */
 const RESTART_MS = 500
 /** The most characters of waiting requests, in total; half of it for one token. */
@@ -101,6 +101,9 @@ class Job {
 
 type Reader = { process: ReaderProcess; running: Map<number, Job>; connectionIds: Set<number> }
 
+/** How long readers stay that nothing is asked of; the default is the product's. */
+export type ReaderTimes = { restMs?: number }
+
 /** Starts processes that answer queries, as they are needed. */
 export class Readers {
   readonly #databaseUrl: string
@@ -115,8 +118,10 @@ export class Readers {
   #lastId = 0
   #isStopping = false
   #startAfter = 0
+  readonly #rest: NodeJS.Timeout
 
-  constructor(databaseUrl: string, database: Database, log: Log) {
+  constructor(databaseUrl: string, database: Database, log: Log, { restMs = REST_MS }: ReaderTimes = {}) {
+    this.#rest = setTimeout(() => this.#endIdle(), restMs).unref()
     this.#databaseUrl = databaseUrl
     this.#database = database
     this.#log = log
@@ -142,16 +147,9 @@ export class Readers {
     return result
   }
 
-  /** Starts the first reader soon, so that no query has to wait for it. */
-  warm(): void {
-    const startFirst = () => {
-      if (!this.#isStopping && this.#readers.size === 0) this.#startReader()
-    }
-    setTimeout(startFirst, WARM_MS).unref()
-  }
-
   stop(): void {
     this.#isStopping = true
+    clearTimeout(this.#rest)
     for (const { process } of this.#readers) process.kill()
   }
 
@@ -172,6 +170,15 @@ export class Readers {
       connectionIds: new Set(),
     }
     this.#readers.add(reader)
+  }
+
+  #endIdle(): void {
+    for (const reader of this.#readers) {
+      if (!reader.process.isReady || reader.running.size > 0) continue
+      this.#readers.delete(reader)
+      reader.process.kill()
+    }
+    if (this.#readers.size > 0) this.#rest.refresh()
   }
 
   #heard(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
@@ -303,6 +310,7 @@ export class Readers {
   #run(reader: Reader, job: Job): void {
     job.mode.enter('running')
     reader.running.set(job.id, job)
+    this.#rest.refresh()
     this.#endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
     this.#watchLong(reader, job)
     const { id, request } = job

@@ -270,6 +270,19 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
   })
 })
 
+it('a server that nothing is asked of has no reader, and starts one for the next query', async () => {
+  const server = await startTestServer('sqlite', { env: ENV, readerTimes: { restMs: 100 } })
+  try {
+    assert.deepEqual(readers(), [])
+    for (let n = 0; n < 2; n++) {
+      assert.equal((await server.graphql(QUICK)).errors, undefined)
+      await eventually('its reader to end', readers, ({ length }) => length === 0)
+    }
+  } finally {
+    await server.stop()
+  }
+})
+
 it('a reader whose server dies ends without a word', () => {
   // The server is killed in the turn after it has started the reader, which can tell it nothing any more.
   const reader = fileURLToPath(new URL('../../server/readers/reader.ts', import.meta.url))

@@ -7,6 +7,7 @@ import { createSealer } from '../../server/keys/seal.ts'
 import type { LiveTimes } from '../../server/live/live.ts'
 import { createLog } from '../../server/log.ts'
 import { startServer } from '../../server/main.ts'
+import type { ReaderTimes } from '../../server/readers/readers.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { signRequest } from '../../shared/hmac.ts'
 import { realClock } from './clock.ts'
@@ -43,6 +44,7 @@ export type TestServer = {
  * @param options.by maps the database URL, such as to a proxy
  * @param options.clock the clock of server and requests; by default the database's for the server, this machine's for
  *   requests
+ * @param options.readerTimes how long processes that answer queries stay, by default as in the product
  * @param options.liveTimes how often subscribers' changes are looked for, by default as in the product
  */
 export const startTestServer = async (
@@ -53,12 +55,14 @@ export const startTestServer = async (
     by,
     clock: given,
     liveTimes,
+    readerTimes,
   }: {
     env?: Record<string, string>
     url?: string
     by?: (databaseUrl: string) => Promise<string>
     clock?: Clock
     liveTimes?: Partial<LiveTimes>
+    readerTimes?: ReaderTimes
   } = {},
 ): Promise<TestServer> => {
   const fresh = url ? await givenDatabase(engine, url) : await migratedDatabase(engine)
@@ -76,6 +80,7 @@ export const startTestServer = async (
   const server = await startServer(config, createLog(config.logLevel), {
     ...(given && { clock }),
     ...(liveTimes && { liveTimes }),
+    ...(readerTimes && { readerTimes }),
   })
   await server.ready
   const { database } = fresh
