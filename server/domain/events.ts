@@ -5,7 +5,7 @@ import { insertMany, run, type Sql } from '../database/connect.ts'
 import { newId } from '../ids.ts'
 import { currentTrace, inTrace, startSpan } from '../tracing/tracing.ts'
 import { type AfterCommit, enqueueFresh, type FreshDelivery, type SendableWebhook } from './deliveries.ts'
-import { lockLines } from './lines.ts'
+import { type LockedLines, lockLines } from './lines.ts'
 import { type NewEvents, webhooksFor } from './matching.ts'
 
 export type NewEvent<Type extends EventType = EventType> = {
@@ -83,7 +83,7 @@ export const recordAlike = async <Type extends EventType>(
   )
 }
 
-/** An event of one project, with the webhooks that want it, none of which keeps an order. */
+/** An event of one project, with the webhooks that want it. */
 export type ProjectEvent = {
   event: NewEvent & { organisationIds: [string]; projectId: string }
   webhooks: SendableWebhook[]
@@ -91,12 +91,16 @@ export type ProjectEvent = {
   trace: string | undefined
 }
 
-/** As `recordEvent`, for events of several projects, which share a time and each statement, asked at the same time. */
+/**
+ * As `recordEvent`, for events of several projects, which share a time and each statement, asked at the same time.
+ *
+ * @param lines the locked lines of the webhooks that keep an order
+ */
 export const recordTogether = async (
   trx: Knex.Transaction,
   given: ProjectEvent[],
   time: number,
-  afterCommit: AfterCommit,
+  { lines, afterCommit }: { lines: LockedLines; afterCommit: AfterCommit | undefined },
 ): Promise<void> => {
   const fresh = given.map(({ event, webhooks, trace }) => ({
     event: inTrace(trace, () => eventOf(trx, event, time)),
@@ -106,7 +110,7 @@ export const recordTogether = async (
     trx,
     fresh.map(({ event }) => event),
   )
-  await Promise.all([inserted, enqueueFresh(trx, fresh, { lines: new Map(), afterCommit })])
+  await Promise.all([inserted, enqueueFresh(trx, fresh, { lines, afterCommit })])
 }
 
 type Made = FreshDelivery['event'] & Pick<NewEvent, 'organisationIds'> & { projectId: string | null }

@@ -80,15 +80,12 @@ const COLUMNS =
   'w.id, w.epoch, w.url, w.request_sealed, w.access_token_id, w.held_until, w.status, w.updated_at, w.ordering, ' +
   'w.ordered_since, w.transport'
 
-/**
- * A webhook, the project of whose events it wants (an empty text for events of no project), and the time of its last
- * change before it was found to match. That time increases with each change.
- */
-export type Matched = SendableWebhook & {
+/** A webhook, and the project of whose events it wants (an empty text for events of no project). */
+export type Wanting = SendableWebhook & {
   status: WebhookStatus
+  /** The time of its last change, which increases with each. */
   updated_at: number
   project_id: string
-  matched_at: number
 }
 
 type Subjects = { from: string; event: EventSql; seen: string; values: Record<string, string[]> }
@@ -132,7 +129,7 @@ const matching = (events: NewEvents): Statement => {
       `SELECT p.id, p.organisation_id, n.${webhook} AS webhook_id FROM ${from} JOIN ${table} n ON ${covers}`,
   )
   return named(
-    `SELECT p.id AS project_id, ${COLUMNS}, w.updated_at AS matched_at FROM (${choices.join(' UNION ')}) p
+    `SELECT p.id AS project_id, ${COLUMNS} FROM (${choices.join(' UNION ')}) p
      JOIN webhooks w ON w.id = p.webhook_id
      JOIN access_tokens t ON t.id = w.access_token_id
      WHERE ${CONDITIONS.existing} AND (w.all_events = 1 OR ${asksForType(event)})
@@ -141,62 +138,70 @@ const matching = (events: NewEvents): Statement => {
   )
 }
 
-/**
- * The active webhooks that want new events of one subject, locked until the transaction ends, so that no delivery is
- * queued for a webhook that has left `active` or has narrowed its filters. Inactive ones are locked too: whoever makes
- * one active, or recovers what it missed, waits for the events under way and finds them.
- */
-export const webhooksFor = async (trx: Knex.Transaction, events: NewEvents): Promise<SendableWebhook[]> => {
-  const { forShare, useIndex } = dialectOf(trx)
+/** The webhooks that want new events, active or not, not locked: all of them, or the first `limit`. */
+export const findWanting = (trx: Knex.Transaction, events: NewEvents, limit?: number): Promise<Wanting[]> => {
   const { sql, bindings } = matching(events)
-  const found = await rows<Matched>(
-    trx,
-    forShare === ''
-      ? sql
-      : // Matched first and then locked by id alone; in another order, rows that do not match would be locked.
-        `SELECT m.project_id, m.matched_at, ${COLUMNS} FROM (${sql}) m
-         STRAIGHT_JOIN webhooks w ${useIndex('PRIMARY')} ON w.id = m.id ORDER BY w.id${forShare}`,
-    bindings,
-    { isPrepared: 'projectIds' in events },
-  )
-  const active = found.filter(isActive)
-  if (active.every(isUnchanged)) return active
-  const still = new Set((await rows<Matched>(trx, sql, bindings)).map(row => row.id))
-  return active.filter(row => still.has(row.id))
-}
-
-const isActive = ({ status }: Matched): boolean => status === 'active'
-const isUnchanged = ({ updated_at, matched_at }: Matched): boolean => updated_at === matched_at
-
-/** The first webhooks that want new events of several projects, active or not, and not locked. */
-export const firstWebhooksFor = (trx: Knex.Transaction, events: NewEvents, limit: number): Promise<Matched[]> => {
-  const { sql, bindings } = matching(events)
-  return rows(trx, `${sql} LIMIT ?`, [...bindings, limit])
+  if (limit !== undefined) return rows(trx, `${sql} LIMIT ?`, [...bindings, limit])
+  return rows(trx, sql, bindings, { isPrepared: 'projectIds' in events && events.projectIds.length === 1 })
 }
 
 /**
- * As `webhooksFor`, for the projects of which `matched` are all webhooks, by project. Without the projects for which
- * that cannot be said at once, because another transaction is changing one of the webhooks.
+ * Of the webhooks that want new events, those that are active and have stayed as they were found, by project (an empty
+ * text for events of no project). They are locked until the transaction ends, so that no delivery is queued for a
+ * webhook that has left `active` or has narrowed its filters. Inactive ones are locked too: whoever makes one active,
+ * or recovers what it missed, waits for the events under way and finds them.
+ *
+ * @param waits whether to wait for webhooks that another transaction is changing, and match them again. Otherwise the
+ *   projects concerned are left out
  */
-export const lockMatched = async (
+export const lockWanting = async (
   trx: Knex.Transaction,
-  matched: Matched[],
-  projectIds: string[],
+  events: NewEvents,
+  found: Wanting[],
+  waits: boolean,
 ): Promise<Map<string, SendableWebhook[]>> => {
-  const { forShareSkipLocked, useIndex } = dialectOf(trx)
-  const ids = [...new Set(matched.map(({ id }) => id))].toSorted()
-  const found = new Map<string, SendableWebhook & { updated_at: number }>(matched.map(row => [row.id, row]))
-  if (forShareSkipLocked !== '' && ids.length > 0) {
-    found.clear()
-    const select = `SELECT ${COLUMNS} FROM webhooks w ${useIndex('PRIMARY')} WHERE w.id IN (${marks(ids)})
-      ORDER BY w.id${forShareSkipLocked}`
-    for (const row of await rows<Matched>(trx, select, ids)) found.set(row.id, row)
-  }
-  const byProject = new Map<string, SendableWebhook[]>(projectIds.map(id => [id, []]))
-  for (const row of matched) {
-    const webhook = found.get(row.id)
-    if (webhook?.updated_at !== row.matched_at) byProject.delete(row.project_id)
-    else if (isActive(row)) byProject.get(row.project_id)?.push(webhook)
+  const locked = await lockWebhooks(trx, found, waits)
+  const isAsFound = ({ id, updated_at }: Wanting): boolean => locked.get(id)?.updated_at === updated_at
+  const byProject = new Map<string, SendableWebhook[]>(
+    'projectIds' in events ? events.projectIds.map(id => [id, []]) : [['', []]],
+  )
+  const isChanged = !found.every(isAsFound)
+  const again = isChanged && waits ? await findWanting(trx, events) : found
+  const still = new Set(again.map(({ id, project_id }) => `${id} ${project_id}`))
+  if (!waits) for (const row of found) if (!isAsFound(row)) byProject.delete(row.project_id)
+  for (const { id, project_id } of found) {
+    const webhook = locked.get(id)
+    const isWanting = webhook?.status === 'active' && still.has(`${id} ${project_id}`)
+    if (isWanting) byProject.get(project_id)?.push(webhook)
   }
   return byProject
 }
+
+type Locked = SendableWebhook & Pick<Wanting, 'status' | 'updated_at'>
+
+/** Locks webhooks by id alone, after they were matched: in another order, rows that do not match would be locked. */
+const lockWebhooks = async (trx: Knex.Transaction, found: Wanting[], waits: boolean): Promise<Map<string, Locked>> => {
+  const { forShare, forShareSkipLocked, useIndex } = dialectOf(trx)
+  const ids = [...new Set(found.map(({ id }) => id))].toSorted()
+  // Without row locks, nobody else changes them while this transaction lasts.
+  if (forShare === '' || ids.length === 0) return new Map(found.map(row => [row.id, row]))
+  const locked: Locked[] = []
+  for (let from = 0; from < ids.length; from += WEBHOOKS_A_STATEMENT) {
+    const part = ids.slice(from, from + WEBHOOKS_A_STATEMENT)
+    locked.push(
+      ...(await rows<Locked>(
+        trx,
+        `SELECT ${COLUMNS} FROM webhooks w ${useIndex('PRIMARY')} WHERE w.id IN (${marks(part)})
+         ORDER BY w.id${waits ? forShare : forShareSkipLocked}`,
+        part,
+      )),
+    )
+  }
+  return new Map(locked.map(row => [row.id, row]))
+}
+
+const WEBHOOKS_A_STATEMENT = 1_000
+
+/** The active webhooks that want new events of one subject, found and locked, with a wait for their changes. */
+export const webhooksFor = async (trx: Knex.Transaction, events: NewEvents): Promise<SendableWebhook[]> =>
+  [...(await lockWanting(trx, events, await findWanting(trx, events), true)).values()].flat()

@@ -1,6 +1,6 @@
 import { badInput, notFound, TidingsError } from '../../shared/errors.ts'
 import { parseIso } from '../../shared/time.ts'
-import { marks, rows, run, type Sql } from '../database/connect.ts'
+import { marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import type { Beside, Change } from './change.ts'
@@ -27,62 +27,12 @@ export const openReports = async (
 
 export type Submission = { projectId: string; quarter: string; submitterId: string }
 
-/**
- * A report, read but not locked; its project if the caller's token sees it, and a user, both locked. Each is null if
- * there is none.
- */
-type BesideReport = { [Column in ReportColumn as `report_${Column}`]: ProjectReportRow[Column] | null } & {
-  project_organisation_id: string | null
-  sees_project: string | null
-  user_name: string | null
+/** Throws BAD_USER_INPUT. */
+export const requireQuarter = (quarter: string): void => {
+  if (isQuarter(quarter)) return
+  const right = 'write year and quarter, such as 2026-3'
+  throw badInput('quarter', `"${quarter}" is not a quarter from 1900-1 to 9998-4; ${right}`)
 }
-
-const REPORT_COLUMNS = [
-  'id',
-  'project_id',
-  'quarter',
-  'due_date',
-  'status',
-  'submitter_id',
-  'submitted_at',
-  'approver_id',
-  'approved_date',
-  'overdue_at',
-] as const satisfies (keyof ProjectReportRow)[]
-type ReportColumn = (typeof REPORT_COLUMNS)[number]
-
-/** @param given SQL that finds the report, and the id of its project */
-const beside = (
-  given: { report: string; project: string },
-  bindings: { ofReport: string[]; ofProject: string[]; userId: string },
-): Beside<BesideReport> => ({
-  columns: `, p.organisation_id AS project_organisation_id, s.organisation_id AS sees_project, u.name AS user_name,
-    ${REPORT_COLUMNS.map(column => `r.${column} AS report_${column}`).join(', ')}`,
-  joins: `LEFT JOIN (SELECT * FROM project_reports WHERE ${given.report}) r ON 1 = 1
-    LEFT JOIN projects p ON p.id = ${given.project}
-    LEFT JOIN access_token_organisations s ON s.access_token_id = t.id AND s.organisation_id = p.organisation_id
-    LEFT JOIN users u ON u.id = ?`,
-  bindings: [...bindings.ofReport, ...bindings.ofProject, bindings.userId],
-})
-
-/** The rows that a submission is decided on. */
-export const besideSubmission = ({ projectId, quarter, submitterId }: Submission): Beside<BesideReport> => {
-  if (!isQuarter(quarter))
-    throw badInput(
-      'quarter',
-      `"${quarter}" is not a quarter from 1900-1 to 9998-4; write year and quarter, such as 2026-3`,
-    )
-  const bindings = { ofReport: [projectId, quarter], ofProject: [projectId], userId: submitterId }
-  return beside({ report: OF_QUARTER, project: '?' }, bindings)
-}
-
-const OF_QUARTER = 'project_id = ? AND quarter = ?'
-
-/** The report that was read, if there was one. */
-const reportOf = (row: BesideReport): ProjectReportRow | undefined =>
-  row.report_id === null
-    ? undefined
-    : (Object.fromEntries(REPORT_COLUMNS.map(column => [column, row[`report_${column}`]])) as ProjectReportRow)
 
 /** What a change of a report is decided on; undefined where there is none. */
 export type Facts = {
@@ -94,14 +44,6 @@ export type Facts = {
   userName: string | undefined
   report: ProjectReportRow | undefined
 }
-
-const factsOf = ({ token }: Change, row: BesideReport): Facts => ({
-  token,
-  isGranted: row.sees_project !== null,
-  organisationId: row.project_organisation_id ?? undefined,
-  userName: row.user_name ?? undefined,
-  report: reportOf(row),
-})
 
 /** The organisation and the person of a change of a report. Throws NOT_FOUND. */
 const requireParties = (
@@ -115,38 +57,13 @@ const requireParties = (
 }
 
 /**
- * Decides a submission, alone or in a group: its organisation, its person, and the open report that it submits, if
- * there is one by now. A late submission is accepted, a second one is a CONFLICT. Throws NOT_FOUND too.
+ * Decides a submission: its organisation, its person, and the open report that it submits, if there is one by now. A
+ * late submission is accepted, a second one is a CONFLICT. Throws NOT_FOUND too.
  */
 export const decideSubmission = ({ projectId, submitterId }: Submission, facts: Facts) => {
   const { report } = facts
   const parties = requireParties(facts, { subject: ['project', projectId], userId: submitterId })
   return { ...parties, open: report && requireOpen(report) }
-}
-
-/** Submits the report of a quarter, and opens it first if necessary. */
-export const submitProjectReport = async (
-  change: Change,
-  submission: Submission,
-  row: BesideReport,
-  dueDays: number,
-): Promise<ProjectReportRow> => {
-  const { trx, now, afterCommit } = change
-  const facts = factsOf(change, row)
-  const write = async ({ open }: ReturnType<typeof decideSubmission>): Promise<ProjectReportRow | undefined> => {
-    const made = submitted(submission, open, now(), dueDays)
-    const isMade = open ? await submitOpen(trx, made) : await insertedFirst(insertReports(trx, [made]))
-    return isMade ? made : undefined
-  }
-  const decided = decideSubmission(submission, facts)
-  let made = await write(decided)
-  if (!made) {
-    // The report has changed since it was read.
-    const report = await lockReport(trx, OF_QUARTER, [submission.projectId, submission.quarter])
-    made = (await write(decideSubmission(submission, { ...facts, report })))!
-  }
-  await recordEvent(trx, submittedEvent(made, decided.organisationId, decided.userName), now, afterCommit)
-  return made
 }
 
 /** The event of a report that has just been submitted. */
@@ -167,18 +84,6 @@ const requireOpen = (report: ProjectReportRow): ProjectReportRow => {
     projectReportId: report.id,
     status: report.status,
   })
-}
-
-/** Submits a report that is open, and as it was when it was read; otherwise returns false. */
-const submitOpen = async (trx: Sql, made: ProjectReportRow): Promise<boolean> => {
-  const { id, submitter_id, submitted_at, overdue_at } = made
-  const won = await run(
-    trx,
-    `UPDATE project_reports SET status = 'submitted', submitter_id = ?, submitted_at = ?, updated_at = ?
-     WHERE id = ? AND status = 'open' AND overdue_at IS ${overdue_at === null ? '' : 'NOT '}NULL`,
-    [submitter_id, submitted_at, submitted_at, id],
-  )
-  return won > 0
 }
 
 /** A submitted report: a new one, or `open` as it is now. */
@@ -202,10 +107,10 @@ export const submitted = (
   submitted_at: time,
 })
 
-/** Inserts submitted reports. Throws (duplicate) if one exists by now. */
+/** Inserts submitted reports. Throws Overtaken if one exists by now. */
 export const insertReports = async (trx: Sql, reports: ProjectReportRow[]): Promise<void> => {
   if (reports.length === 0) return
-  await run(
+  const inserted = run(
     trx,
     `INSERT INTO project_reports (id, project_id, quarter, due_date, status, submitter_id, submitted_at,
        created_at, updated_at) VALUES ${reports.map(() => "(?, ?, ?, ?, 'submitted', ?, ?, ?, ?)").join(', ')}`,
@@ -214,20 +119,22 @@ export const insertReports = async (trx: Sql, reports: ProjectReportRow[]): Prom
       ...[row.submitted_at, row.submitted_at, row.submitted_at],
     ]),
   )
+  if (!(await insertedFirst(inserted))) throw new Overtaken()
 }
 
-/** Submits open reports that this transaction has locked. */
+/** Submits reports that this transaction has locked. Throws Overtaken if one is not open, as where locks are missing. */
 export const submitReports = async (trx: Sql, reports: ProjectReportRow[]): Promise<void> => {
   if (reports.length === 0) return
   const time = reports[0]!.submitted_at
   const ids = reports.map(({ id }) => id)
-  await run(
+  const submitted = await run(
     trx,
     `UPDATE project_reports SET status = 'submitted', submitted_at = ?, updated_at = ?,
        submitter_id = CASE id ${ids.map(() => 'WHEN ? THEN ?').join(' ')} END
-     WHERE id IN (${marks(ids)})`,
+     WHERE id IN (${marks(ids)}) AND status = 'open'`,
     [time, time, ...reports.flatMap(({ id, submitter_id }) => [id, submitter_id]), ...ids],
   )
+  if (submitted < ids.length) throw new Overtaken()
 }
 
 /** The reports of projects and quarters, not locked. */
@@ -235,22 +142,40 @@ export const findReports = (sql: Sql, wanted: Submission[]): Promise<ProjectRepo
   rows(
     sql,
     `SELECT * FROM project_reports ${dialectOf(sql).useIndex('project_reports_by_project_and_quarter')}
-     WHERE ${wanted.map(() => `(${OF_QUARTER})`).join(' OR ')}`,
+     WHERE ${wanted.map(() => '(project_id = ? AND quarter = ?)').join(' OR ')}`,
     wanted.flatMap(({ projectId, quarter }) => [projectId, quarter]),
   )
 
-/** Locks those of the reports that are still open and that no other transaction has locked, and returns them. */
-export const lockOpenReports = async (trx: Sql, ids: string[]): Promise<ProjectReportRow[]> =>
-  ids.length === 0
-    ? []
-    : rows(
-        trx,
-        `SELECT * FROM project_reports WHERE id IN (${marks(ids)}) AND status = 'open'
-         ORDER BY id${dialectOf(trx).forUpdateSkipLocked}`,
-        ids,
-      )
+/** Locks reports and returns them as they are now: with a wait for other transactions, or without what they have locked. */
+export const lockReports = async (trx: Sql, ids: string[], waits: boolean): Promise<ProjectReportRow[]> => {
+  if (ids.length === 0) return []
+  const { forUpdate, forUpdateSkipLocked } = dialectOf(trx)
+  const locking = waits ? forUpdate : forUpdateSkipLocked
+  return rows(trx, `SELECT * FROM project_reports WHERE id IN (${marks(ids)}) ORDER BY id${locking}`, ids)
+}
 
 export type Approval = { id: string; approverId: string; approvedDate?: string }
+
+/** A report, read but not locked; its project and a user, both locked. Each is null if there is none. */
+type BesideReport = { [Column in ReportColumn as `report_${Column}`]: ProjectReportRow[Column] | null } & {
+  project_organisation_id: string | null
+  sees_project: string | null
+  user_name: string | null
+}
+
+const REPORT_COLUMNS = [
+  'id',
+  'project_id',
+  'quarter',
+  'due_date',
+  'status',
+  'submitter_id',
+  'submitted_at',
+  'approver_id',
+  'approved_date',
+  'overdue_at',
+] as const satisfies (keyof ProjectReportRow)[]
+type ReportColumn = (typeof REPORT_COLUMNS)[number]
 
 /** The rows that an approval is decided on. A report never changes its project. */
 export const besideApproval = ({ id, approverId, approvedDate }: Approval): Beside<BesideReport> => {
@@ -260,8 +185,30 @@ export const besideApproval = ({ id, approverId, approvedDate }: Approval): Besi
   ) {
     throw badInput('approvedDate', `"${approvedDate}" is not a date; write YYYY-MM-DD, such as 2026-10-31`)
   }
-  return beside({ report: 'id = ?', project: 'r.project_id' }, { ofReport: [id], ofProject: [], userId: approverId })
+  return {
+    columns: `, p.organisation_id AS project_organisation_id, s.organisation_id AS sees_project, u.name AS user_name,
+      ${REPORT_COLUMNS.map(column => `r.${column} AS report_${column}`).join(', ')}`,
+    joins: `LEFT JOIN (SELECT * FROM project_reports WHERE id = ?) r ON 1 = 1
+      LEFT JOIN projects p ON p.id = r.project_id
+      LEFT JOIN access_token_organisations s ON s.access_token_id = t.id AND s.organisation_id = p.organisation_id
+      LEFT JOIN users u ON u.id = ?`,
+    bindings: [id, approverId],
+  }
 }
+
+/** The report that was read, if there was one. */
+const reportOf = (row: BesideReport): ProjectReportRow | undefined =>
+  row.report_id === null
+    ? undefined
+    : (Object.fromEntries(REPORT_COLUMNS.map(column => [column, row[`report_${column}`]])) as ProjectReportRow)
+
+const factsOf = ({ token }: Change, row: BesideReport): Facts => ({
+  token,
+  isGranted: row.sees_project !== null,
+  organisationId: row.project_organisation_id ?? undefined,
+  userName: row.user_name ?? undefined,
+  report: reportOf(row),
+})
 
 /** Approves a submitted report, by default as of today (UTC). Any other report is a CONFLICT. Throws NOT_FOUND too. */
 export const approveProjectReport = async (
@@ -275,7 +222,7 @@ export const approveProjectReport = async (
   const given = { approverId, approvedDate, now }
   const approved =
     (await approveSubmitted(trx, facts.report!, given)) ??
-    (await approveSubmitted(trx, requireSubmitted((await lockReport(trx, 'id = ?', [id]))!), given))!
+    (await approveSubmitted(trx, requireSubmitted((await lockReports(trx, [id], true))[0]!), given))!
   const { project_id: projectId, quarter } = approved
   await recordEvent(
     trx,
@@ -330,13 +277,4 @@ const approveSubmitted = async (
   )
   if (won === 0) return undefined
   return { ...report, status: 'approved', approver_id: approverId, approved_date: approvedDate }
-}
-
-const lockReport = async (trx: Sql, where: string, bindings: string[]): Promise<ProjectReportRow | undefined> => {
-  const [report] = await rows<ProjectReportRow>(
-    trx,
-    `SELECT * FROM project_reports WHERE ${where}${dialectOf(trx).forUpdate}`,
-    bindings,
-  )
-  return report
 }

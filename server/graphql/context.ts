@@ -11,7 +11,7 @@ import type { Beside, Change } from '../domain/change.ts'
 import type { Turn } from '../domain/group-commit.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
-import type { Submissions, Submitting } from '../domain/submit-together.ts'
+import type { Entering, Submissions } from '../domain/submissions.ts'
 import type { CarryingSignature, Mark } from '../domain/used-signatures.ts'
 import { listedTo, partsOf, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
@@ -59,7 +59,7 @@ type TransactTogether = <T, Row extends object = object>(
   together?: Together<T>,
 ) => Promise<T>
 
-type Together<T> = (one: Omit<Submitting, 'submission'>) => Promise<Turn<T>>
+type Together<T> = (one: Omit<Entering, 'submission'>) => Promise<Turn<T>>
 
 /** The context of one request: its caller, and what it has loaded. */
 export type QueryContext = QueryService & {

@@ -5,9 +5,9 @@ import { rows } from '../../server/database/connect.ts'
 import { accessTokenOf, createAccessToken, lockAccessToken } from '../../server/domain/access-tokens.ts'
 import { CONDITIONS } from '../../server/domain/matching.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
-import { besideSubmission, type Submission, submitProjectReport } from '../../server/domain/project-reports.ts'
+import type { Submission } from '../../server/domain/project-reports.ts'
 import type { ProjectReportRow } from '../../server/domain/resources.ts'
-import { createSubmissions, type Submissions } from '../../server/domain/submit-together.ts'
+import { createSubmissions, type Submissions, submitAlone } from '../../server/domain/submissions.ts'
 import { newMark } from '../../server/domain/used-signatures.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import type { TidingsError } from '../../shared/errors.ts'
@@ -72,8 +72,8 @@ describeEachEngine('a submitted report', engine => {
   const alone = async ({ token, submission }: Asked): Promise<Said> => {
     try {
       const report = await given.database.transaction(async trx => {
-        const held = await lockAccessToken(trx, token, () => NOW, besideSubmission(submission))
-        return submitProjectReport({ trx, token: held.token, now: () => NOW }, submission, held.row, 30)
+        const locked = await lockAccessToken(trx, token, () => NOW)
+        return submitAlone({ trx, token: locked.token, now: () => NOW }, submission, 30)
       })
       return { report }
     } catch (error) {

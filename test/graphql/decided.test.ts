@@ -256,7 +256,7 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     it('is which event a webhook gets that is narrowed and turned to another url', { skip: waits }, async test => {
       const { input, submission, owed } = await narrowed(test)
       const { acted, hadHappened } = await held(
-        /STRAIGHT_JOIN webhooks .*LOCK IN SHARE MODE/s,
+        /FROM webhooks w .*LOCK IN SHARE MODE/s,
         () => two.byStopped(SUBMIT, submission),
         async () => done(await two.byOther(UPSERT_WEBHOOK, input)),
         { withinMs: 10_000 },

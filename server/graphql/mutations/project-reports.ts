@@ -2,20 +2,21 @@ import {
   type Approval,
   approveProjectReport,
   besideApproval,
-  besideSubmission,
+  requireQuarter,
   type Submission,
-  submitProjectReport,
 } from '../../domain/project-reports.ts'
+import { submitAlone } from '../../domain/submissions.ts'
 import { type Mutations, mutation } from './mutation.ts'
 
 export const projectReportMutations: Mutations = {
-  submitProjectReport: mutation<Submission>('reports', (args, { change, reportDueDays, submissions }) =>
-    change(
-      (within, row) => submitProjectReport(within, args, row, reportDueDays),
-      besideSubmission(args),
+  submitProjectReport: mutation<Submission>('reports', async (args, { change, reportDueDays, submissions }) => {
+    requireQuarter(args.quarter)
+    return change(
+      within => submitAlone(within, args, reportDueDays),
+      undefined,
       one => submissions({ ...one, submission: args }),
-    ),
-  ),
+    )
+  }),
   approveProjectReport: mutation<Approval>('reports', (args, { change }) =>
     change((within, row) => approveProjectReport(within, args, row), besideApproval(args)),
   ),
