@@ -36,12 +36,14 @@ export const readHeadersFile = (path: string): Record<string, string> => {
   const lines = textOf(path, 'The headers')
     .split(/\r?\n/)
     .flatMap((line, index) => (line.trim() === '' || line.startsWith('#') ? [] : [{ line, number: index + 1 }]))
-  return Object.fromEntries(
-    lines.map(({ line, number }): [string, string] => {
-      const colon = line.indexOf(':')
-      // The message does not repeat the line, which may be secret.
-      if (colon < 1) throw usageError(`Line ${number} of the headers is no header.`, 'Such as: X-Api-Key: VALUE')
-      return [line.slice(0, colon).trim(), line.slice(colon + 1).trim()]
-    }),
-  )
+  const headers: Record<string, string> = Object.create(null)
+  for (const { line, number } of lines) {
+    const colon = line.indexOf(':')
+    // The message does not repeat the line, which may be secret.
+    if (colon < 1) throw usageError(`Line ${number} of the headers is no header.`, 'Such as: X-Api-Key: VALUE')
+    const name = line.slice(0, colon).trim()
+    if (Object.hasOwn(headers, name)) throw usageError(`Line ${number} of the headers names ${name} again.`)
+    headers[name] = line.slice(colon + 1).trim()
+  }
+  return headers
 }

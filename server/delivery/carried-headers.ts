@@ -51,19 +51,47 @@ const open = (sealer: Sealer, webhookId: string, sealed: string): Opened => {
 
 /** A shorter value says little, and would hide much else. */
 const SHORTEST_HIDDEN = 6
+const HIDDEN = '…'
 
 /**
  * What an endpoint answered, without the values of the static headers that it was sent: an endpoint that is being tried
- * out repeats them, and what is kept of its answer is read by more people than may know them.
+ * out repeats them, and what is kept of its answer is read by more people than may know them. The text may end in the
+ * middle of a value.
  */
 export const withoutCarried = (
   sealer: Sealer,
   { webhookId, requestSealed }: { webhookId: string; requestSealed: string | null },
 ): ((text: string) => string) => {
   if (requestSealed === null) return text => text
-  const values = Object.values(open(sealer, webhookId, requestSealed).headers).filter(
-    value => value.length >= SHORTEST_HIDDEN,
-  )
-  const written = new Set(values.flatMap(value => [value, JSON.stringify(value).slice(1, -1)]))
-  return text => [...written].reduce((hidden, value) => hidden.replaceAll(value, '…'), text)
+  const values = Object.values(open(sealer, webhookId, requestSealed).headers)
+  const written = new Set(values.filter(value => value.length >= SHORTEST_HIDDEN).flatMap(asWritten))
+  // The longest first: one value may be the beginning of another.
+  const hidden = [...written].toSorted((one, other) => other.length - one.length)
+  return text => hidden.reduce(without, text)
+}
+
+/** A value as pages for debugging write it: as it is, in JSON, in a URL, in HTML. */
+const asWritten = (value: string): string[] => {
+  const inJson = JSON.stringify(value).slice(1, -1)
+  const inUrl = encodeURIComponent(value)
+  const inHtml = value.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+  return [
+    value,
+    inJson,
+    inJson.replaceAll('/', '\\/'),
+    inJson.replace(/[&<>]/g, character => `\\u00${character.charCodeAt(0).toString(16)}`),
+    inUrl,
+    inUrl.replaceAll('%20', '+'),
+    inHtml,
+    inHtml.replaceAll('"', '&quot;'),
+    Buffer.from(value).toString('base64'),
+  ]
+}
+
+const without = (text: string, value: string): string => {
+  const rest = text.replaceAll(value, HIDDEN)
+  for (let length = Math.min(value.length - 1, rest.length); length >= SHORTEST_HIDDEN; length--) {
+    if (rest.endsWith(value.slice(0, length))) return rest.slice(0, -length) + HIDDEN
+  }
+  return rest
 }

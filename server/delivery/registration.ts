@@ -14,6 +14,7 @@ import {
   findWebhook,
   insertWebhook,
   type Making,
+  requireHeadersAnew,
   requireRoom,
   rotateSecret,
   updateWebhook,
@@ -80,6 +81,8 @@ const store = async <T>(registrant: Registrant, id: string, given: WebhookInput,
   for (let round = 1; ; round++) {
     const seen = await registrant.look(change => look(change, id, given, registrant))
     const input = withTransport(given, { id, seen, issuerUrl: registrant.tools.issuerUrl })
+    // Before the ping, which carries them.
+    if (seen) requireHeadersAnew(making.sealer, seen, input)
     const url = seen ? urlToPing(seen, input) : input.url!
     if (url !== undefined && url !== ping?.url) {
       const requestSealed = sealCarried(making.sealer, id, carriedOnceStored(making, seen, input))

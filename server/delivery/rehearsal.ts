@@ -9,7 +9,7 @@ import type { WebhookRow } from '../domain/resources.ts'
 import { lockActive } from '../domain/webhooks.ts'
 import { newId } from '../ids.ts'
 import { type AttemptTools, bodyOf, type Message } from './attempt.ts'
-import { carriedHeaders } from './carried-headers.ts'
+import { carriedHeaders, withoutCarried } from './carried-headers.ts'
 import type { AttemptResult } from './outcome.ts'
 import { requireSigning } from './ping.ts'
 import type { Registrant } from './registration.ts'
@@ -251,17 +251,21 @@ const slowly = async function* (body: string) {
   yield bytes.subarray(20)
 }
 
-const send = async ({ message, request, isSlow }: Prepared, { sender }: AttemptTools): Promise<RehearsalAnswer> => {
+const send = async (
+  { message, request, isSlow }: Prepared,
+  { sender, sealer }: AttemptTools,
+): Promise<RehearsalAnswer> => {
   const { headers, body, ...rest } = request
   const sent = await sender.send(
     isSlow
       ? { ...rest, headers: { ...headers, 'content-length': String(Buffer.byteLength(body)) }, body: slowly(body) }
       : { ...rest, headers, body },
   )
-  return { eventType: message.eventType, durationMs: Math.round(sent.durationMs), ...resultOf(sent) }
+  const result = resultOf(sent, withoutCarried(sealer, message))
+  return { eventType: message.eventType, durationMs: Math.round(sent.durationMs), ...result }
 }
 
-const resultOf = (result: AttemptResult) =>
+const resultOf = (result: AttemptResult, hide: (text: string) => string) =>
   result.kind === 'response'
-    ? { statusCode: result.statusCode, failure: null, detail: null, challenge: result.challenge ?? null }
+    ? { statusCode: result.statusCode, failure: null, detail: null, challenge: hide(result.challenge ?? '') || null }
     : { statusCode: null, failure: result.reason, detail: result.detail, challenge: null }

@@ -271,6 +271,18 @@ export const carriedOnceStored = (
   input: WebhookInput,
 ): Carried => carriedAfter(openCarried(sealer, webhook?.id ?? '', webhook?.request_sealed ?? null), input, candidate)
 
+/**
+ * Static headers are for the server that they were given for: throws BAD_USER_INPUT if `input` would send them to
+ * another, whose owner may be one who may change the webhook and must not learn the values.
+ */
+export const requireHeadersAnew = (sealer: Sealer, webhook: WebhookRow, input: WebhookInput): void => {
+  const { url, transport, headers } = input
+  if (url === undefined || transport === 'pull' || headers !== undefined) return
+  const [to, from] = [URL.parse(url)?.origin, URL.parse(webhook.url)?.origin]
+  if (to === from || Object.keys(openCarried(sealer, webhook.id, webhook.request_sealed).headers).length === 0) return
+  throw badInput('headers', `must be given anew: those that the webhook has were given for ${from}; {} sends none`)
+}
+
 /** The basis of an update: the webhook as it was read, and the URL that answered a ping. */
 export type Prepared = { seen: WebhookRow; pinged: string | undefined }
 
@@ -303,6 +315,7 @@ export const updateWebhook = async (
       status: before.status,
     })
   }
+  requireHeadersAnew(making.sealer, before, input)
   const mustAnswer = urlToPing(before, input)
   if (mustAnswer !== undefined && mustAnswer !== pinged) return undefined
   await requireVisible(trx, token, projects, projectIds ?? [])

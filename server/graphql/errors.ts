@@ -37,7 +37,7 @@ export const presentError =
     if (cause === undefined) {
       if (given.message === 'Validation aborted.') return present(tooManyRepetitions())
       const argument = argumentAt(given)
-      if (argument) return present(badInput(argument, given.message))
+      if (argument) return present(badInput(argument, argument === 'secret' ? withoutValue(given) : given.message))
       const tooLong = /contains more than \d+ tokens/.test(given.message)
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
@@ -85,6 +85,9 @@ export const isUnavailable = ({ data, errors }: ExecutionResult): boolean =>
 
 const isUnavailableError = (error: Error): error is TidingsError<'UNAVAILABLE'> =>
   error instanceof TidingsError && error.code === 'UNAVAILABLE'
+
+/** What is wrong with a secret. graphql's message ends with the value. */
+const withoutValue = ({ message }: GraphQLError): string => message.replace(/(cannot represent [^:]*):.*/s, '$1')
 
 const REQUEST_SHAPE =
   'A request is a JSON object such as {"query": "{ viewer { name } }", "variables": {}, "operationName": null}.'

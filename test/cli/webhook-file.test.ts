@@ -130,3 +130,33 @@ test('a file that would disable a webhook is refused where there is nobody to as
   assert.deepEqual(outcomes(done.stdout), ['changed'])
   assert.equal((await apply(entries, [{ ...stored, status: 'disabled' }])).code, 0)
 })
+
+test('signing, a secret of one’s own and static headers are in the file; what is read back keeps them', async () => {
+  const secret = `whsec_${Buffer.alloc(24, 7).toString('base64')}`
+  const signed = { url: 'https://example.com/s', signing: 'standard', secret, headers: { 'X-Api-Key': 'k-1' } }
+  await apply([signed])
+  const { id: made, ...sent } = mutations()[0]!
+  assert.deepEqual(sent, signed)
+  const listed = { ...stored, ...signed, id: made, secret: null, headers: ['X-Api-Key'] }
+  const back = await apply([listed], [listed])
+  assert.deepEqual(outcomes(back.stdout), ['unchanged'])
+  const wrong = await apply([{ ...signed, secret: 'whsec_short', headers: { 'X-Api-Key': 7 } }])
+  assert.equal(wrong.code, 2)
+  assert.match(wrong.stderr, /entry 1: its secret is not whsec_/)
+  assert.match(wrong.stderr, /entry 1: each of its headers needs a text/)
+  assert.deepEqual(mutations(), [])
+})
+
+test('a file of static headers has each name once, and is shown without its values', async () => {
+  const given = (text: string) => {
+    writeFileSync(file, text)
+    const args = ['webhooks', 'create', 'https://example.com/h', '--headers-file', file, '--dry-run']
+    return tidings(args, { home, env: connectedTo(server) })
+  }
+  const shown = await given('# for the gateway\nX-Api-Key: top secret\nX-Tenant:7\n')
+  assert.equal(shown.code, 0)
+  assert.deepEqual(JSON.parse(shown.stdout).body.variables.headers, { 'X-Api-Key': '…', 'X-Tenant': '…' })
+  const twice = await given('X-Api-Key: one\nX-Api-Key: two\n')
+  assert.equal(twice.code, 2)
+  assert.match(twice.stderr, /Line 2 of the headers names X-Api-Key again/)
+})

@@ -87,6 +87,40 @@ describeEachEngine('a webhook’s secret and the values of its headers', engine 
     assert.equal(errors?.[0]?.extensions.code, 'FORBIDDEN')
   })
 
+  it('are hidden in what is kept of an answer that is cut, or that writes them for a page', async () => {
+    const value = 'Gate <key> & "more"/0123456789'
+    const written = [
+      `${' '.repeat(1010)}${value}`,
+      `?key=${encodeURIComponent(value)}`,
+      `<b>${value.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')}</b>`,
+      JSON.stringify({ key: value }).replaceAll('/', '\\/'),
+      Buffer.from(value).toString('base64'),
+    ]
+    const endpoint = await startReceiver({
+      answer: (_request, n) => ({
+        status: n > written.length ? 401 : 200,
+        body: written[n - 1] ?? '',
+        headers: { 'www-authenticate': `Gate ${value}` },
+      }),
+    })
+    const { data } = await server.graphql(CREATE, { url: endpoint.url, headers: { 'X-Gate': value } })
+    const { id } = data.made
+    const ping = 'mutation($id: UUID!) { pingWebhook(id: $id) { attempts { response responseHeaders } } }'
+    for (const _ of written.slice(1)) await server.graphql(ping, { id })
+    const asked = `query($q: MangoQuery) { deliveries(query: $q) { attempts { response responseHeaders } } }`
+    const seen = await server.graphql(asked, { q: { selector: { webhookId: id } } })
+    assert.equal(seen.data.deliveries.length, written.length)
+    const rehearse = 'mutation($id: UUID!) { rehearse(webhookId: $id, scene: ping) { statusCode challenge } }'
+    const rehearsed = await server.graphql(rehearse, { id })
+    assert.equal(rehearsed.data.rehearse[0].statusCode, 401)
+    await endpoint.close()
+    for (const text of [JSON.stringify(seen.data), JSON.stringify(rehearsed.data)]) {
+      for (const part of ['Gate <k', 'Gate%20', 'Gate &lt;', '0123456', Buffer.from(value).toString('base64')]) {
+        assert.ok(!text.includes(part), `${part} is in ${text}`)
+      }
+    }
+  })
+
   it('are sealed again with a new master key', async () => {
     const { data } = await server.graphql(CREATE, { url: receiver.url, headers: { 'X-Gate': 'value-of-gate' } })
     const next = Buffer.alloc(32, 9)

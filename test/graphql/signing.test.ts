@@ -119,6 +119,11 @@ describeEachEngine('signing by Standard Webhooks', engine => {
       assert.match(told, /^BAD_USER_INPUT: secret.*24 to 64/)
       assert.ok(!told.includes(secret))
     }
+    const listed = refused(
+      await server.graphql(CREATE, { url: receiver.url, signing: 'standard', secret: [bytes(32)] }),
+    )
+    assert.match(listed, /^BAD_USER_INPUT: secret.*non string/)
+    assert.ok(!listed.includes(bytes(32)), listed)
     const told = refused(await server.graphql(CREATE, { url: receiver.url, secret: bytes(24) }))
     assert.match(told, /^BAD_USER_INPUT: secret.*signing: standard/)
   })
@@ -184,6 +189,22 @@ describeEachEngine('signing by Standard Webhooks', engine => {
     made(await server.graphql(UPSERT, { id, headers: {} }))
     const { request_sealed } = await server.database.knex('webhooks').where({ id }).first()
     assert.equal(request_sealed, null)
+  })
+
+  it('keeps its static headers from another server, until they are given for that one', async () => {
+    const [receiver, other] = [await receive(), await receive()]
+    const { id } = await create({ url: receiver.url, headers: { 'X-Api-Key': 'k-meant-for-one' } })
+    assert.match(refused(await server.graphql(UPSERT, { id, url: other.url })), /^BAD_USER_INPUT: headers.*given anew/)
+    assert.equal(other.requests.length, 0)
+    made(await server.graphql(UPSERT, { id, url: `${receiver.url}/other/path` }))
+    assert.equal(receiver.requests.at(-1)!.headers['x-api-key'], 'k-meant-for-one')
+    made(await server.graphql(UPSERT, { id, url: other.url, headers: { 'X-Api-Key': 'k-of-other' } }))
+    assert.deepEqual(
+      other.requests.map(({ headers }) => headers['x-api-key']),
+      ['k-of-other'],
+    )
+    made(await server.graphql(UPSERT, { id, url: receiver.url, headers: {} }))
+    assert.equal(receiver.requests.at(-1)!.headers['x-api-key'], undefined)
   })
 
   it('refuses headers that are no headers, or that the delivery or HTTP sets, and repeats no value', async () => {
