@@ -146,7 +146,7 @@ export const findReports = (sql: Sql, wanted: Submission[]): Promise<ProjectRepo
     wanted.flatMap(({ projectId, quarter }) => [projectId, quarter]),
   )
 
-/** Locks reports and returns them as they are now: with a wait for other transactions, or without what they have locked. */
+/** Locks reports and returns them as they are now: with a wait for other transactions, or without those they lock. */
 export const lockReports = async (trx: Sql, ids: string[], waits: boolean): Promise<ProjectReportRow[]> => {
   if (ids.length === 0) return []
   const { forUpdate, forUpdateSkipLocked } = dialectOf(trx)

@@ -138,7 +138,7 @@ export const createSubmissions = (given: {
   }
 }
 
-/** Submits the reports that nothing hinders, and marks their signatures. Throws if another transaction was in between. */
+/** Submits the reports that nothing hinders, and marks their signatures. Throws if another transaction came between. */
 const submitTogether = async (
   trx: Knex.Transaction,
   group: Entering[],
