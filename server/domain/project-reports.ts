@@ -122,7 +122,7 @@ export const insertReports = async (trx: Sql, reports: ProjectReportRow[]): Prom
   if (!(await insertedFirst(inserted))) throw new Overtaken()
 }
 
-/** Submits reports that this transaction has locked. Throws Overtaken if one is not open, as where locks are missing. */
+/** Submits reports that this transaction has locked. Throws Overtaken if one is no longer open. */
 export const submitReports = async (trx: Sql, reports: ProjectReportRow[]): Promise<void> => {
   if (reports.length === 0) return
   const time = reports[0]!.submitted_at

@@ -26,10 +26,10 @@ import {
 import type { ProjectReportRow } from './resources.ts'
 import { type Mark, usedOf, useSignatures } from './used-signatures.ts'
 
-// Submitted reports, decided and written by the list: one that is alone is a list of one that waits for what others have
-// locked. Those that are submitted at the same time share a transaction (`group-commit.ts`), which waits for nobody:
-// `undefined` says that a submission is to be made alone, because another transaction has locked one of its rows, because
-// it would be refused, or because its event goes to many webhooks or to one that keeps an order.
+// Submitted reports are decided and written by the list: one that is alone is a list of one that waits for what others
+// have locked. Those that are submitted at the same time share a transaction (`group-commit.ts`), which waits for nobody.
+// What a group leaves out is made alone: what another transaction has a part in, what would be refused, and events that
+// go to many webhooks or to one that keeps an order.
 
 /** A submission and who makes it, as accepted with the request. */
 type Submitting = {
@@ -318,7 +318,7 @@ const suitsGroups = (wanting: Wanting[]): ((projectId: string) => boolean) => {
   }
 }
 
-/** Locks rows by id. All columns: a secondary index that has all that is asked for would be locked in place of the row. */
+/** Locks rows by id. All columns: a secondary index that has all that is asked for would be locked instead. */
 const lockRows = async <Row extends { id: string }>(
   trx: Sql,
   table: string,
