@@ -46,7 +46,10 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
       end()
       const named = seen.map(text => {
         if (text.startsWith('SELECT p.id AS project_id')) return 'SELECT matching webhooks'
-        const table = /INSERT INTO (\w+)|^UPDATE (\w+)|FROM (access_tokens) t\b|FROM (projects|users|project_reports|webhooks)\b/.exec(text)?.slice(1)
+        const table =
+          /INSERT INTO (\w+)|^UPDATE (\w+)|FROM (access_tokens) t\b|FROM (projects|users|project_reports|webhooks)\b/
+            .exec(text)
+            ?.slice(1)
         return [/^\w+/.exec(text)![0], ...(table ?? [])].filter(part => part !== undefined).join(' ')
       })
       return { data, statements: named }
