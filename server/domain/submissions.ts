@@ -27,9 +27,9 @@ import type { ProjectReportRow } from './resources.ts'
 import { type Mark, usedOf, useSignatures } from './used-signatures.ts'
 
 // Submitted reports are decided and written by the list: one that is alone is a list of one that waits for what others
-// have locked. Those that are submitted at the same time share a transaction (`group-commit.ts`), which waits for nobody.
-// What a group leaves out is made alone: what another transaction has a part in, what would be refused, and events that
-// go to many webhooks or to one that keeps an order.
+// have locked. Those that are submitted at the same time share a transaction (`group-commit.ts`), which waits for
+// nobody. What a group leaves out is made alone: what another transaction has a part in, what would be refused, and
+// events that go to many webhooks or to one that keeps an order.
 
 /** A submission and who makes it, as accepted with the request. */
 type Submitting = {
