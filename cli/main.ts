@@ -2,6 +2,7 @@ import { Command, CommanderError, type CommandUnknownOpts, Help, Option } from '
 import pc from 'picocolors'
 import { addCommands, entries } from './commands/index.ts'
 import { CliError, type ExitCode, exitCodes, Finished, fileFault, isFileFault, usageError } from './errors.ts'
+import { nearTo } from './output/near.ts'
 import { neutralise, plain, printable, safeJson } from './output/neutralise.ts'
 import { columnsOf, forms, Output, type OutputFlags, useColour } from './output/output.ts'
 import { asStarted } from './output/program.ts'
@@ -197,7 +198,8 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
     // The help was already printed, on request or because a noun had no verb.
     if (error.exitCode === 0) return exitCodes.done
     if (error.code === 'commander.help') return exitCodes.usage
-    return report(usageError(sentence(error.message), `See how it is used with: ${pathOf(program, argv)} --help`), argv)
+    const help = `See how it is used with: ${pathOf(program, argv)} --help`
+    return report(usageError(sentence(error.message), `${nearestChoice(error.message)}${help}`), argv)
   }
   if (error instanceof CliError) return report(error, argv)
   if (isFileFault(error)) {
@@ -218,6 +220,13 @@ const fail = (error: unknown, program: CommandUnknownOpts, argv: string[]): numb
     ),
     argv,
   )
+}
+
+/** What was meant by a value that is none of those allowed. */
+const nearestChoice = (message: string): string => {
+  const [, given, choices] = /'([^']*)' is invalid.*Allowed choices are (.*)\.$/s.exec(message) ?? []
+  const [near] = given && choices ? nearTo(choices.split(', '), given) : []
+  return near === undefined ? '' : `Did you mean ${near}? `
 }
 
 const WRITES = new Set(['mkdir', 'mkdtemp', 'rename', 'write', 'unlink', 'chmod'])

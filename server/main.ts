@@ -94,8 +94,8 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
   const ready = start()
   // A caller that awaits it sees the error; nobody has to await it.
   ready.catch(error => {
-    // An address in use is no fault of the program: its message says all.
-    log.fatal(error.syscall === 'listen' ? { reason: error.message } : { err: error }, 'the server cannot start')
+    // An address in use is no fault of the program: who started it says which.
+    if (error.syscall !== 'listen') log.fatal({ err: error }, 'the server cannot start')
   })
   const stop = async (): Promise<void> => {
     state.isStopping = true

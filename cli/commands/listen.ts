@@ -342,11 +342,15 @@ const register = async (
 /** What the ping was answered with, if it came here; undefined if it did not come. */
 const answerTo = (ping: Arrival | undefined, forward: string | undefined): string | undefined => {
   if (ping === undefined) return undefined
-  const why = ping.reason === undefined ? '' : ` (${ping.reason})`
-  return forward === undefined
-    ? `The ping came here and was answered with ${ping.answered}${why}; a registration needs exactly 200.`
-    : `The ping came here, and ${cellText(forward)} answered it with ${ping.answered}${why}. A registration needs ` +
-        'exactly 200: answer events of the type ping with 200.'
+  if (forward === undefined) {
+    const why = ping.reason === undefined ? '' : ` (${ping.reason})`
+    return `The ping came here and was answered with ${ping.answered}${why}; a registration needs exactly 200.`
+  }
+  if (ping.reason !== undefined) return `The ping came here. ${cellText(ping.reason)}. Repair that, and run this again.`
+  return (
+    `The ping came here, and ${cellText(forward)} answered it with ${ping.answered}. A registration needs ` +
+    'exactly 200: answer events of the type ping with 200.'
+  )
 }
 
 const notReachedHere = ({ exitCode, code, message }: CliError, url: string, own: string | undefined): CliError =>

@@ -1,4 +1,5 @@
 import { Command } from '@commander-js/extra-typings'
+import { stringToSign } from '../../shared/hmac.ts'
 import { parseIso } from '../../shared/time.ts'
 import { sign } from '../connection/client.ts'
 import { Session } from '../connection/session.ts'
@@ -12,7 +13,7 @@ export const signCommand = () =>
   new Command('sign')
     .description(
       'Prints the headers of a signed request, one a line, as curl -H @- reads them; ' +
-        'with --output json as an object. A signature is valid for 5 minutes before and after, and for one mutation.',
+        'with --output json as an object, and with --verbose the string to sign. A signature is valid for 5 minutes before and after, and for one mutation.',
     )
     .option('-X, --method <method>', 'HTTP method', 'POST')
     .option('--path <path>', 'path and query, below the server’s URL', '/graphql')
@@ -50,7 +51,7 @@ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://12
         )
       const url = new URL(`${base.href.replace(/\/$/, '')}${options.path}`)
       const body = bodyBytes(options.body)
-      const { host: _, ...signed } = sign({
+      const { authorization = '', ...signed } = sign({
         method: options.method,
         url,
         body,
@@ -58,8 +59,13 @@ tidings sign --body @query.json | curl -H @- --data-binary @query.json http://12
         at: new Date(at),
         idempotencyKey: options.idempotencyKey,
       })
+      const covered = { method: options.method, pathAndQuery: url.pathname + url.search }
+      session.output.detail(
+        `The string to sign:\n${stringToSign({ ...covered, signedValues: Object.values(signed) })}\n`,
+      )
+      const { host: _, ...sent } = signed
       const type = body.length > 0 ? { 'content-type': 'application/json' } : {}
-      const headers = { ...type, accept: 'application/json', ...signed }
+      const headers = { ...type, accept: 'application/json', ...sent, authorization }
       const { output } = session
       if (output.formGiven && output.form !== 'table') {
         output.data(`${JSON.stringify(headers, null, output.form === 'json' ? 2 : undefined)}\n`)

@@ -30,7 +30,13 @@ const AT_ONCE = 5
  */
 export const applyWebhookFile = async (session: Session, path: string): Promise<void> => {
   const source = path === '-' ? 'Standard input' : path
-  const entries = parseWebhookFile(readText(path === '-' ? '-' : `@${path}`, source), source)
+  const text = readText(path === '-' ? '-' : `@${path}`, source)
+  // What a list that found nothing has printed; an empty file is a mistake.
+  const entries = path === '-' && text.trim() === '' ? [] : parseWebhookFile(text, source)
+  if (entries.length === 0) {
+    session.output.list([], viewOf([]))
+    return session.output.message('No webhooks: nothing to do.')
+  }
   const plan = await plannedFor(session, entries)
   await confirmDisabling(session, plan)
   const signs = plan.some(({ entry, exists, changed }) => isMade(entry) && (!exists || changed.includes('signing')))

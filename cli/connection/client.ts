@@ -145,7 +145,7 @@ export const sign = (
       exitCodes.notPermitted,
       'INVALID_API_SECRET',
       (error as Error).message,
-      'See where it comes from with: tidings config. Save it again with: tidings login',
+      'See where it comes from with: tidings config. Correct that, or save it again with: tidings login',
     )
   }
 }

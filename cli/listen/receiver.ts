@@ -79,6 +79,8 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
   const script = [...(options.responses ?? [])]
   const forward = options.forward && forwarding(options.forward, options.insecure ?? false)
   const handled = new Set<string>()
+  /** Of several requests of one delivery at once, one is handled. */
+  const underWay = new Set<string>()
   let next: { answer: ScriptedResponse; onAnswered: () => void } | undefined
   let url = ''
 
@@ -112,19 +114,26 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
     const wrong = options.secrets && failureOf(request, body, options.secrets)
     if (wrong) return { ...refused(401, wrong), verification: { ...verification, ok: false } }
+    const jti = String(verification.claims?.jti)
+    if (underWay.has(jti) || handled.has(jti)) return { ...refused(503, UNDER_WAY), verification }
+    underWay.add(jti)
+    return { ...(await respond(request, body)), verification, jti }
+  }
+
+  /** The answer to a delivery that is valid. */
+  const respond = async (request: IncomingMessage, body: string): Promise<Decision> => {
     const { eventId, eventType } = readBody(body)
     if (options.isWanted && eventId !== undefined && !(await options.isWanted(eventId))) {
-      return { ...scriptedResponse(FINE), verification, isLeftOut: true }
+      return { ...scriptedResponse(FINE), isLeftOut: true }
     }
     if (options.delayMs) await delay(options.delayMs)
     if (next) {
       const { answer, onAnswered } = next
       next = undefined
       onAnswered()
-      return { ...scriptedResponse(answer), verification }
+      return scriptedResponse(answer)
     }
-    const answer = forward ? await forward(request, body) : scriptedResponse(nextResponse(eventType))
-    return { ...answer, verification }
+    return forward ? await forward(request, body) : scriptedResponse(nextResponse(eventType))
   }
 
   const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
@@ -134,8 +143,10 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     const made = body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await receive(request, body)
     const decision = (await hasHungUp(request)) ? { ...made, answered: 'reset' as const, reason: HUNG_UP } : made
     const { answered, reason, verification } = decision
-    if (verification?.ok && typeof answered === 'number' && answered < 300)
-      handled.add(String(verification.claims?.jti))
+    if (decision.jti !== undefined) {
+      if (typeof answered === 'number' && answered < 300) handled.add(decision.jti)
+      underWay.delete(decision.jti)
+    }
     answer(request, response, decision)
     if (decision.isLeftOut) return
     options.onDelivery({
@@ -188,6 +199,8 @@ interface Decision {
   body: Buffer | string
   reason: string | undefined
   verification: Verification | undefined
+  /** Of a delivery that is handled by this request. */
+  jti?: string
   isLeftOut?: true
 }
 
@@ -233,6 +246,8 @@ const forwarding = (to: URL, insecure: boolean) => {
 }
 
 const HUNG_UP = 'The sender hung up before the answer, so the delivery is not handled: it comes again.'
+
+const UNDER_WAY = 'Another request of this delivery is being handled, or was handled just now.'
 
 /**
  * Turns of the event loop after which this process knows whether the connection of a request, received while it slept,

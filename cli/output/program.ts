@@ -1,9 +1,11 @@
 /** The npm command, if npm started this program. */
 const { npm_command: npmCommand, npm_lifecycle_event: npmEvent } = process.env
-const byNpx = npmEvent === 'npx' && npmCommand === 'exec'
 
-/** How this program was started, in the form to type again. `npm start` means a checkout. */
-export const program = byNpx || npmEvent === 'start' ? 'npx tidings' : 'tidings'
+/** Whether it is typed with npx. `npm start` means a checkout. */
+export const isByNpx = npmEvent === 'start' || (npmEvent === 'npx' && npmCommand === 'exec')
+
+/** How this program was started, in the form to type again. */
+export const program = isByNpx ? 'npx tidings' : 'tidings'
 
 /** An installed package has no `npm start`. */
 const isInstalled = /[\\/]node_modules[\\/]/.test(import.meta.url)

@@ -80,7 +80,7 @@ export const refusalOf = (
       reason: 'bad_signature',
       message:
         'The signature does not match this request and the secret of this API key. ' +
-        '`tidings sign` shows the string to sign.',
+        '`tidings sign --verbose` shows the string to sign.',
     }
   }
   if (Math.abs(now - signed.date) > CLOCK_WINDOW_MS) return clockSkew(signed.date, now)

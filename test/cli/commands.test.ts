@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { createHmac } from 'node:crypto'
 import { existsSync, openSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
@@ -367,6 +368,12 @@ test('wrong usage is exit code 2, says what was meant, and is JSON where that wa
   assert.match(error.hint, /tidings webhooks --help/)
 })
 
+test('a misspelt choice is told with the one that was meant', async () => {
+  const { code, stderr } = await run(['audit', 'list', '--operation', 'upsertWebhok'])
+  assert.equal(code, 2)
+  assert.match(stderr, /Did you mean upsertWebhook\?/)
+})
+
 test('a ping that is not delivered is shown, with exit code 1', async () => {
   const attempt = {
     number: 1,
@@ -463,6 +470,15 @@ test('the headers that sign prints make a request that is served', async () => {
   const response = await fetch(`${server.url}/graphql`, { method: 'POST', headers, body })
   assert.equal(response.status, 200)
   assert.deepEqual(await response.json(), { data: { x: 1 } })
+})
+
+test('sign --verbose shows the string to sign, as a refusal says', async () => {
+  const { stdout, stderr } = await run(['sign', '--path', '/graphql?a=b', '--body', 'x', '--verbose'])
+  const [, signature] = /Signature=(.*)/.exec(stdout)!
+  const [, text] = /The string to sign:\n(.*)\n\n/s.exec(stderr)!
+  assert.match(text!, /^POST\n\/graphql\?a=b\n127\.0\.0\.1:\d+;/)
+  const { TIDINGS_API_SECRET: secret } = connectedTo(server)
+  assert.equal(createHmac('sha256', Buffer.from(secret!, 'base64')).update(text!).digest('base64'), signature)
 })
 
 test('a reader that stops early ends the command without an error', async () => {

@@ -167,6 +167,22 @@ test('a server that cannot reach this machine is told with the ways to let it', 
   assert.match(stderr, /It gave no answer.*--public-url.*TIDINGS_ALLOW_NETWORKS/s)
 })
 
+test('where nothing answers what is forwarded, the registration says so and not that it answered', async () => {
+  const server = await startStubServer(async ({ query, variables }) => {
+    if (!query.includes('mutation')) return { data: { webhooks: [] } }
+    await issuer.deliver(String(variables.url), { eventType: 'ping' })
+    return { errors: [{ message: 'It answered 502.', extensions: { code: 'PING_FAILED' } }] }
+  })
+  const keys = ['--issuer', issuer.url, '--jwks', `${issuer.url}/.well-known/jwks.json`]
+  const { code, stderr } = await tidings(
+    ['listen', '--register', '--port', '0', '--forward', 'http://127.0.0.1:1/hooks', ...keys],
+    { home, env: connectedTo(server) },
+  )
+  assert.equal(code, 1)
+  assert.match(stderr, /The ping came here\. http:\/\/127\.0\.0\.1:1\/hooks did not answer: .*Repair that/)
+  assert.doesNotMatch(stderr, /answered it with|tunnel/)
+})
+
 test('a port or a public URL that is none is wrong usage', async () => {
   for (const [option, value] of [
     ['--port', '99999'],

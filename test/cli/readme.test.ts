@@ -82,7 +82,7 @@ suite('the commands of the first pages', { timeout: 350_000 }, () => {
       // The server that restores and backs up is that of test/scripts/runbooks.test.ts.
       const isElsewhere = paste === integrator || /server (restored|revocations)|audit list/.test(paste)
       if (line.trim() === '' || isElsewhere) continue
-      const isForFish = ['docs/integrators.md', 'docs/signing.md'].includes(page)
+      const isForFish = ['README.md', 'docs/integrators.md', 'docs/signing.md'].includes(page)
       for (const shell of atFullSize(['bash', 'zsh', ...(isForFish ? ['fish'] : [])], ['bash'])) {
         test(`block ${n + 1} of ${page} can be pasted into ${shell}`, { skip: missing(shell) }, async () => {
           await run(shell, line, page === 'docs/operations.md' ? ops : home)

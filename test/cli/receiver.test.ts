@@ -44,6 +44,22 @@ test('an event that was handled is refused the second time', async () => {
   assert.match(((await second.json()) as { error: string }).error, /^replay/)
 })
 
+test('of five requests of one delivery at once, one is handled and none of the others acknowledged', async () => {
+  for (const options of [{}, { delayMs: 50 }]) {
+    const { url, arrivals } = await start(options)
+    const eventId = randomUUID()
+    const all = await Promise.all(Array.from({ length: 5 }, () => issuer.deliver(url, { eventId })))
+    const statuses = all.map(({ status }) => status)
+    assert.equal(statuses.filter(status => status === 200).length, 1, `${statuses}`)
+    assert.ok(
+      statuses.every(status => [200, 401, 503].includes(status)),
+      `${statuses}`,
+    )
+    assert.equal(arrivals.filter(({ answered }) => answered === 200).length, 1)
+    assert.equal((await issuer.deliver(url, { eventId })).status, 401)
+  }
+})
+
 test('a retry after the receiver’s own 500 is not taken for a replay', async () => {
   const { url } = await start({ responses: parseScriptedResponses('500,200') })
   const eventId = randomUUID()

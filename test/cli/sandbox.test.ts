@@ -20,6 +20,36 @@ const run = async (...args: string[]) => {
   assert.equal(ended.code, 0, ended.stderr)
   return ended.stdout
 }
+
+test('a sandbox that npm starts says how commands do without npx, and one that is installed need not', async () => {
+  const started = async (env: Record<string, string>) => {
+    const home = temporaryFolder()
+    const child = startTidings(['server', 'start', '--sandbox'], {
+      home,
+      env: { TIDINGS_HOME: join(home, 'sandbox'), TIDINGS_PORT: '0', ...env },
+    })
+    let told = ''
+    for await (const chunk of child.stderr) {
+      told += chunk
+      if (/ctrl-C/.test(told)) child.kill('SIGTERM')
+    }
+    return told
+  }
+  const byNpm = await started({ npm_lifecycle_event: 'start' })
+  assert.match(byNpm, /^ {2}npx tidings demo .*“tidings” is enough there:\n {2}export PATH="\$PWD\/bin:\$PATH"\n/ms)
+  assert.doesNotMatch(await started({}), /npx|PATH/)
+})
+
+test('a port that is taken is said once, in words for people', async () => {
+  const env = { TIDINGS_HOME: join(temporaryFolder(), 'sandbox'), TIDINGS_PORT: new URL(url).port }
+  const { code, stderr } = await tidings(['server', 'start', '--sandbox'], { home: temporaryFolder(), env })
+  assert.equal(code, 1)
+  assert.match(
+    stderr,
+    /^Error: Another process listens on 127\.0\.0\.1:\d+ already\.\nStop it, or choose another port.*\n$/,
+  )
+})
+
 const json = async (...args: string[]) => JSON.parse(await run(...args))
 
 test('every list and the token in use are shown by a fresh sandbox', async () => {

@@ -44,7 +44,9 @@ export const sendEvents = (response: ServerResponse, id: string | undefined, ...
  * A GraphQL endpoint that refuses unsigned requests, records what it received, and gives the test's answers. `answer`
  * may be replaced between requests.
  */
-export const startStubServer = async (answer: (received: Received) => Answer = () => ({ data: {} })) => {
+export const startStubServer = async (
+  answer: (received: Received) => Answer | Promise<Answer> = () => ({ data: {} }),
+) => {
   const received: Received[] = []
   /** Answers a subscription; undefined for a server that offers none. */
   const stream = undefined as Streaming | undefined
@@ -70,7 +72,7 @@ export const startStubServer = async (answer: (received: Received) => Answer = (
     const header = (name: string) => (typeof request.headers[name] === 'string' ? request.headers[name] : undefined)
     const one: Received = { query, variables, nonce: header('x-nonce'), idempotencyKey: header('idempotency-key') }
     received.push(one)
-    const answered = stub.reset ? 'reset' : stub.answer(one)
+    const answered = stub.reset ? 'reset' : await stub.answer(one)
     if (answered === 'reset') return void request.socket.resetAndDestroy()
     if (answered === 'hang') return
     const { status = 200, ...rest } = answered

@@ -86,6 +86,15 @@ test('a line a webhook is read as well, and so is what webhooks list prints', as
   assert.deepEqual(outcomes(back.stdout), ['unchanged'])
 })
 
+test('a list on standard input that is empty is nothing to do, and an empty file is a mistake', async () => {
+  for (const stdin of ['', '\n', '[]']) {
+    const given = { home, env: connectedTo(server), stdin }
+    const { code, stdout, stderr } = await tidings(['webhooks', 'create', '--file', '-'], given)
+    assert.deepEqual([code, stdout, stderr], [0, '[]\n', 'No webhooks: nothing to do.\n'])
+  }
+  assert.equal((await apply('')).code, 2)
+})
+
 test('every fault of a file is told at once, and nothing is sent', async () => {
   const { code, stderr } = await apply([
     { url: 'ftp://x', event: [] },
