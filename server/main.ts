@@ -203,7 +203,7 @@ const startRoles = async (
         reportDueDays,
         retentionDays,
         auditDays,
-        onEvents: loop.wake,
+        onEvents: () => loop.wake(),
         onStep: metrics.stepDone,
       })
     : undefined
@@ -211,7 +211,7 @@ const startRoles = async (
     ? startHealer({
         ...{ database: own ?? database, clock, log },
         ping: webhook => pingOnce(tools, webhook),
-        onQueued: loop.wake,
+        onQueued: () => loop.wake(),
         onHealing: metrics.healing,
       })
     : undefined
@@ -232,7 +232,7 @@ const startRoles = async (
       },
       submissions: createSubmissions({
         ...{ database: grouped ?? database, now: clock.now, dueDays: reportDueDays },
-        ...{ afterCommitOf: loop.afterCommit, wake: loop.wake },
+        ...{ afterCommitOf: loop.afterCommit, wake: () => loop.wake() },
       }),
       sideBySideUntil: besideUntil,
     },

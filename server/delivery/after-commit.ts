@@ -2,8 +2,8 @@ import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { isOutage } from '../database/connect.ts'
 import type { AfterCommit, FreshDelivery, Lease } from '../domain/deliveries.ts'
-import type { Place, Places } from './concurrency.ts'
 import { LEASE_MS, newLease } from './leases.ts'
+import type { Place, Places } from './places.ts'
 import type { Job } from './queue.ts'
 
 /**

@@ -2,7 +2,7 @@ import { v7 as uuid } from 'uuid'
 import type { Clock } from '../clock.ts'
 import { type Database, marks, rows, run } from '../database/connect.ts'
 import type { Log } from '../log.ts'
-import type { Place } from './concurrency.ts'
+import type { Place } from './places.ts'
 import type { Claim } from './queue.ts'
 
 /**

@@ -1,7 +1,7 @@
 import { type Database, marks, rows } from '../database/connect.ts'
 import { outOfSight } from '../domain/sight.ts'
 import type { Log } from '../log.ts'
-import type { Place } from './concurrency.ts'
+import type { Place } from './places.ts'
 
 /** How often waiting deliveries are checked again. */
 const EVERY_MS = 500

@@ -33,61 +33,69 @@ type Asked = {
   written: (() => void)[]
 }
 
-export type WebhookEffects = {
-  /** Resolves when the effect of an answer on its webhook is written: at once for most answers. */
-  write(settlement: Settlement): Promise<void>
-}
+type Tools = { database: Database; clock: Clock; log: Log }
 
 /**
  * Writes the effect of answers on webhooks: held for a time, or inactive. Several answers of one webhook are one write.
  * This is separate from their effect on deliveries, so that a locked webhook row delays only that webhook.
  */
-export const createWebhookEffects = ({
-  database,
-  clock,
-  log,
-}: {
-  database: Database
-  clock: Clock
-  log: Log
-}): WebhookEffects => {
-  const waiting = new Map<string, Asked>()
-  let isWriting = false
+export class WebhookEffects {
+  readonly #tools: Tools
+  readonly #waiting = new Map<string, Asked>()
+  #isWriting = false
 
-  const writeAll = async (): Promise<void> => {
-    isWriting = true
-    for (let isLogged = false; waiting.size > 0; ) {
-      const batch = [...waiting]
-      waiting.clear()
-      const left = await write(batch).catch(error => {
+  constructor(tools: Tools) {
+    this.#tools = tools
+  }
+
+  /** Resolves when the effect of an answer on its webhook is written: at once for most answers. */
+  write(settlement: Settlement): Promise<void> {
+    const { job, outcome } = settlement
+    const isEnd = outcome.status === 'cancelled'
+    const holdMs = outcome.status === 'pending' ? outcome.holdWebhookMs : undefined
+    if (!isEnd && holdMs === undefined) return Promise.resolve()
+    return new Promise(resolve => {
+      const heldUntil = scaleOf(job.webhook.transport) + endOf(settlement) + (holdMs ?? 0)
+      this.#put(job.webhookId, { epoch: job.epoch, heldUntil, isEnd, tries: 0, written: [resolve] })
+      if (!this.#isWriting) void this.#writeAll()
+    })
+  }
+
+  async #writeAll(): Promise<void> {
+    const { log } = this.#tools
+    this.#isWriting = true
+    for (let isLogged = false; this.#waiting.size > 0; ) {
+      const batch = [...this.#waiting]
+      this.#waiting.clear()
+      const left = await this.#writeSome(batch).catch(error => {
         if (!isLogged && !isContention(error)) log.error({ err: error }, 'what endpoints asked for waits to be written')
         isLogged ||= !isContention(error)
         return batch
       })
       const ids = new Set(left.map(([id]) => id))
       for (const [id, { written }] of batch) if (!ids.has(id)) for (const resolve of written) resolve()
-      for (const [id, asked] of left) put(id, { ...asked, tries: asked.tries + 1 })
+      for (const [id, asked] of left) this.#put(id, { ...asked, tries: asked.tries + 1 })
       if (left.length > 0) await sleep(AGAIN_MS)
     }
-    isWriting = false
+    this.#isWriting = false
   }
 
   /** @returns those whose row another transaction had locked */
-  const write = async (batch: [string, Asked][]): Promise<[string, Asked][]> => {
+  async #writeSome(batch: [string, Asked][]): Promise<[string, Asked][]> {
     const holds = batch.filter(([, { isEnd }]) => !isEnd)
-    const free = holds.length === 0 ? new Set() : await hold(holds)
+    const free = holds.length === 0 ? new Set() : await this.#hold(holds)
     const left = holds.filter(([id]) => !free.has(id))
-    for (const end of batch.filter(([, { isEnd }]) => isEnd)) if (!(await deactivate(...end))) left.push(end)
+    for (const end of batch.filter(([, { isEnd }]) => isEnd)) if (!(await this.#deactivate(...end))) left.push(end)
     const patient = left.findIndex(([, { tries }]) => tries % PATIENT_EACH === PATIENT_EACH - 1)
-    if (patient >= 0 && (await waitFor(...left[patient]!))) left.splice(patient, 1)
+    if (patient >= 0 && (await this.#waitFor(...left[patient]!))) left.splice(patient, 1)
     return left
   }
 
   /** @returns whether it was written after a wait for its row */
-  const waitFor = async (id: string, asked: Asked): Promise<boolean> => {
+  async #waitFor(id: string, asked: Asked): Promise<boolean> {
     try {
-      if (asked.isEnd) await deactivate(id, asked, true)
-      else await hold([[id, asked]], true)
+      if (asked.isEnd) await this.#deactivate(id, asked, true)
+      else await this.#hold([[id, asked]], true)
       return true
     } catch (error) {
       if (isContention(error)) return false
@@ -96,8 +104,8 @@ export const createWebhookEffects = ({
   }
 
   /** @returns the ids of those that are written */
-  const hold = (holds: [string, Asked][], isPatient = false): Promise<Set<string>> =>
-    database.transaction(async trx => {
+  #hold(holds: [string, Asked][], isPatient = false): Promise<Set<string>> {
+    return this.#tools.database.transaction(async trx => {
       const ids = holds.map(([id]) => id)
       const free = await lock(trx, ids, isPatient)
       for (const [id, { epoch, heldUntil }] of holds.filter(([id]) => free.has(id))) {
@@ -110,9 +118,11 @@ export const createWebhookEffects = ({
       }
       return free
     }, ONE_TRY)
+  }
 
   /** @returns whether it is written */
-  const deactivate = async (id: string, { epoch }: Asked, isPatient = false): Promise<boolean> => {
+  async #deactivate(id: string, { epoch }: Asked, isPatient = false): Promise<boolean> {
+    const { database, clock, log } = this.#tools
     let hasLeft = false
     const isWritten = await database.transaction(async trx => {
       if ((await lock(trx, [id], isPatient)).size === 0) return isPatient
@@ -126,33 +136,19 @@ export const createWebhookEffects = ({
     return isWritten
   }
 
-  const put = (id: string, asked: Asked): void => {
-    const other = waiting.get(id)
+  #put(id: string, asked: Asked): void {
+    const other = this.#waiting.get(id)
     const written = [...(other?.written ?? []), ...asked.written]
     // A request from a past epoch no longer counts.
     const latest = !other || other.epoch < asked.epoch ? asked : other
     const both = other?.epoch === asked.epoch
-    waiting.set(id, {
+    this.#waiting.set(id, {
       ...latest,
       heldUntil: both ? Math.max(other.heldUntil, asked.heldUntil) : latest.heldUntil,
       isEnd: both ? other.isEnd || asked.isEnd : latest.isEnd,
       tries: Math.max(other?.tries ?? 0, asked.tries),
       written,
     })
-  }
-
-  return {
-    write(settlement) {
-      const { job, outcome } = settlement
-      const isEnd = outcome.status === 'cancelled'
-      const holdMs = outcome.status === 'pending' ? outcome.holdWebhookMs : undefined
-      if (!isEnd && holdMs === undefined) return Promise.resolve()
-      return new Promise(resolve => {
-        const heldUntil = scaleOf(job.webhook.transport) + endOf(settlement) + (holdMs ?? 0)
-        put(job.webhookId, { epoch: job.epoch, heldUntil, isEnd, tries: 0, written: [resolve] })
-        if (!isWriting) writeAll()
-      })
-    },
   }
 }
 

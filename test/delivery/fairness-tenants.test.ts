@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { createPlaces } from '../../server/delivery/concurrency.ts'
 import { createPings } from '../../server/delivery/pings.ts'
+import { Places } from '../../server/delivery/places.ts'
 import type { Job, Settlement } from '../../server/delivery/queue.ts'
 import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
@@ -130,7 +130,7 @@ describe('the shares of tenants', () => {
   const timeout = made({ kind: 'failure', reason: 'timeout' }, 15_000)
 
   it('are three quarters for one alone, and the first event of another finds room', () => {
-    const places = createPlaces({ clock, concurrency: 64 })
+    const places = new Places({ clock, concurrency: 64 })
     const crowd = Array.from({ length: 500 }, (_, n) => job(`crowd-${n}`, 'crowd'))
     const { take } = places.triage(crowd)
     assert.ok(take.length <= 96, `${take.length} of 128`)
@@ -139,7 +139,7 @@ describe('the shares of tenants', () => {
   })
 
   it('go round: of two tenants, one of which has a hundred webhooks, each gets as many', () => {
-    const places = createPlaces({ clock, concurrency: 64 })
+    const places = new Places({ clock, concurrency: 64 })
     const crowd = Array.from({ length: 100 }, (_, n) => ({ webhookId: `${n}`, tenantId: 'crowd', recovered: false }))
     const two = ['x', 'y'].map(webhookId => ({ webhookId, tenantId: 'other', recovered: false }))
     const quotas = [...places.quotas([...crowd, ...two], 10)]
@@ -149,7 +149,7 @@ describe('the shares of tenants', () => {
   })
 
   it('leave an endpoint that has timed out twice one place, until it answers', () => {
-    const places = createPlaces({ clock, concurrency: 64 })
+    const places = new Places({ clock, concurrency: 64 })
     const attempt = (settlement: Settlement): void => {
       places.add(job('a', 'tenant'), clock.now() + 30_000)
       const place = places.next()!
@@ -166,7 +166,7 @@ describe('the shares of tenants', () => {
   })
 
   it('leave a webhook alone for as long as its url asked for, and no url that comes after', () => {
-    const places = createPlaces({ clock, concurrency: 64 })
+    const places = new Places({ clock, concurrency: 64 })
     const of = (epoch: number) => ({ ...job('asked', 'asked'), epoch })
     const place = places.startNow(of(1), clock.now() + 30_000)
     places.add(of(1), clock.now() + 30_000)
@@ -179,7 +179,7 @@ describe('the shares of tenants', () => {
   })
 
   it('probe no more than a quarter of the places together', () => {
-    const places = createPlaces({ clock, concurrency: 64 })
+    const places = new Places({ clock, concurrency: 64 })
     const ids = Array.from({ length: 100 }, (_, n) => `hanging-${n}`)
     for (const id of ids) {
       for (let n = 0; n < 2; n++) {
@@ -192,21 +192,21 @@ describe('the shares of tenants', () => {
   })
 
   it('are the same for what is sent without a claim, and are free again when it is not committed', () => {
-    const places = createPlaces({ clock, concurrency: 64 })
+    const places = new Places({ clock, concurrency: 64 })
     const leaseEnd = clock.now() + 30_000
     const crowd = Array.from({ length: 500 }, (_, n) => job(`crowd-${n}`, 'crowd'))
     const kept = crowd.flatMap(each => places.reserve(each, leaseEnd) ?? [])
-    assert.equal(kept.length, createPlaces({ clock, concurrency: 64 }).triage(crowd).take.length)
+    assert.equal(kept.length, new Places({ clock, concurrency: 64 }).triage(crowd).take.length)
     const other = places.reserve(job('other', 'other'), leaseEnd)!
     assert.equal(places.fill(other), 0)
     assert.equal(places.next(), other, 'which is sent before those that are not committed')
     for (const place of kept) places.leave(place)
-    assert.deepEqual([places.reserved(), places.count()], [0, 1])
+    assert.deepEqual([places.reserved, places.count], [0, 1])
     assert.ok(places.triage(crowd).take.length >= kept.length - 1)
   })
 
   it('keep none for a webhook that is held, and give back what was kept when it becomes so', () => {
-    const places = createPlaces({ clock, concurrency: 64 })
+    const places = new Places({ clock, concurrency: 64 })
     const leaseEnd = clock.now() + 30_000
     const held = clock.now() + 1_000
     const given = { ...job('a', 'tenant'), epoch: 0 }

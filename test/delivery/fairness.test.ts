@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { createPlaces, type Places } from '../../server/delivery/concurrency.ts'
+import { Places } from '../../server/delivery/places.ts'
 import type { Job, Settlement } from '../../server/delivery/queue.ts'
 import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -125,7 +125,7 @@ describe('the shares of a process', () => {
 
   /** Places of a process that has had an answer from these webhooks. */
   const placesOf = (concurrency: number, ...known: string[]): Places => {
-    const places = createPlaces({ clock, concurrency })
+    const places = new Places({ clock, concurrency })
     for (const id of known) {
       const place = places.startNow(job(id), clock.now() + 30_000)
       places.ended(place, { result: { kind: 'response' }, outcome: { status: 'delivered' } } as Settlement)
@@ -153,7 +153,7 @@ describe('the shares of a process', () => {
   })
 
   it('go round when claims are made by webhook: none has two more than another', () => {
-    const places = createPlaces({ clock, concurrency: 512 })
+    const places = new Places({ clock, concurrency: 512 })
     fill(places, ['flood'])
     const claimables = ['flood', 'a', 'b', 'c'].map(id => ({ webhookId: id, tenantId: 'tenant', recovered: false }))
     const quotas = places.quotas(claimables, 20)
@@ -168,7 +168,7 @@ describe('the shares of a process', () => {
   })
 
   it('give every webhook a place in turn when there are more of them than places', () => {
-    const places = createPlaces({ clock, concurrency: 4 })
+    const places = new Places({ clock, concurrency: 4 })
     const webhooks = Array.from({ length: 8 }, (_, n) => `webhook-${n}`)
     const { take } = places.triage(webhooks.map(job))
     for (const each of take) places.add(each, clock.now() + 30_000)
@@ -188,7 +188,7 @@ describe('the shares of a process', () => {
   })
 
   it('forget a webhook that has nothing here any more', () => {
-    const places = createPlaces({ clock, concurrency: 512 })
+    const places = new Places({ clock, concurrency: 512 })
     for (let n = 0; n < 1000; n++) {
       const { sent } = fill(places, [`webhook-${n}`], 1)
       for (const place of sent) {
@@ -196,7 +196,7 @@ describe('the shares of a process', () => {
         places.leave(place)
       }
     }
-    assert.equal(places.count(), 0)
-    assert.equal(places.webhooks(), 0)
+    assert.equal(places.count, 0)
+    assert.equal(places.webhooks, 0)
   })
 })

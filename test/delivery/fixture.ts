@@ -54,7 +54,11 @@ export type Fixture = {
   stop(): Promise<void>
 }
 
-type EmitOptions = { through?: DeliveryLoop; beforeCommit?: () => Promise<void>; projectId?: string }
+type EmitOptions = {
+  through?: Pick<DeliveryLoop, 'afterCommit'>
+  beforeCommit?: () => Promise<void>
+  projectId?: string
+}
 
 type PartOfWebhook = { recovery?: WebhookRecovery; ordering?: WebhookOrdering; transport?: WebhookTransport }
 
@@ -122,10 +126,10 @@ export const startFixture = async (
         }),
       })
       let stopped: Promise<void> | undefined
-      const stop = () => (stopped ??= loop.stop().then(() => sender.close()))
-      const started = { ...loop, stop }
-      running.push(started)
-      return started
+      const stop = loop.stop.bind(loop)
+      loop.stop = () => (stopped ??= stop().then(() => sender.close()))
+      running.push(loop)
+      return loop
     },
     token,
     webhook: (url, given) => addWebhook(database.knex, { ...given, accessTokenId, url, createdAt: clock.now() }),

@@ -147,7 +147,7 @@ export const answerDeliveries = async (
     throw error instanceof CommitInDoubt ? unavailable(error.cause) : error
   })
   for (const id of pings) pull.pings.answered(id)
-  const followed = Promise.all(settlements.map(loop.recorded))
+  const followed = Promise.all(settlements.map(settlement => loop.recorded(settlement)))
   await Promise.race([followed, sleep(FOLLOWED_MS, undefined, { ref: false })])
   const others = counted[Symbol.iterator]()
   return answers.map(({ deliveryId, attempt }) =>
