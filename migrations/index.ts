@@ -18,6 +18,7 @@ import * as attemptEvidence from './0017_attempt_evidence.ts'
 import * as recovery from './0018_recovery.ts'
 import * as endedWebhooks from './0019_ended_webhooks.ts'
 import * as trials from './0020_trials.ts'
+import * as webhookVersions from './0021_webhook_versions.ts'
 
 export type Migration = {
   /** Every statement can be repeated, so that the next run continues one that was killed. */
@@ -52,4 +53,5 @@ export const migrations: Record<string, Migration> = {
   '0018_recovery': recovery,
   '0019_ended_webhooks': endedWebhooks,
   '0020_trials': trials,
+  '0021_webhook_versions': webhookVersions,
 }

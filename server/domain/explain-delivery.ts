@@ -1,11 +1,12 @@
 import { notFound } from '../../shared/errors.ts'
 import { rows, type Sql } from '../database/connect.ts'
+import { liveProcesses } from '../keys/master-keys.ts'
 import type { Facts } from './explain-facts.ts'
 import { reasonsFor } from './explain-reasons.ts'
 import type { Explained } from './explain-words.ts'
 import { heals } from './healing.ts'
 import { NEVER } from './lines.ts'
-import { CONDITIONS } from './matching.ts'
+import { CONDITIONS, choosesBy } from './matching.ts'
 import type { HealingRow } from './missed.ts'
 import { type AccessToken, may } from './permissions.ts'
 import { epochTimeOf } from './pull-time.ts'
@@ -17,12 +18,14 @@ import {
   type EventRow,
   events,
   organisations,
+  type ProjectRow,
   projects,
   type WebhookRow,
   webhooks,
 } from './resources.ts'
-import { visibleRow, visibleTo } from './visibility.ts'
+import { findVisible, visibleRow, visibleTo } from './visibility.ts'
 import { turnsOf } from './waits-for.ts'
+import { endingChange, statusSince, type VersionRow, type WebhookThen, webhookAt } from './webhook-versions.ts'
 
 /**
  * Why an event did or did not go to a webhook: the facts of both, as a caller sees them, and the reasons that follow
@@ -41,29 +44,106 @@ export const explainDelivery = async (
   const event = await visibleRow<EventRow>(sql, token, events, eventId)
   const sent = await sentOf(sql, token, { webhookId, eventId })
   const last = sent.at(-1)
+  const attempts = last === undefined ? [] : await attemptsOf(sql, last.id)
+  const past = await pastOf(sql, token, { webhook, event, last, attempts })
   const facts: Facts = {
-    webhook,
-    event,
+    ...{ webhook, event, sent, attempts, now, ...past },
     conditions: await conditionsOf(sql, webhookId, eventId),
     types: await typesOf(sql, webhookId),
     chosen: await chosenOf(sql, token, webhookId),
-    sent,
-    attempts: last === undefined ? [] : await attemptsOf(sql, last.id),
-    queued: last?.status === 'pending' ? await queuedOf(sql, last.id) : undefined,
+    ...(await waitOf(sql, token, last)),
     healing: heals(webhook) ? await healingOf(sql, webhookId) : undefined,
-    turnOf:
-      last?.status === 'pending'
-        ? (await turnsOf(sql, [last.id], visibleTo(token)(deliveries))).get(last.id)
-        : undefined,
-    // Only who may read the audit log is told what it says.
-    ender:
-      last?.status === 'cancelled' && may(token, 'admin') && token.seesAllOrganisations
-        ? await enderOf(sql, webhookId, last.finished_at)
-        : undefined,
     around: last === undefined ? await aroundOf(sql, token, webhookId, event.created_at) : {},
-    now,
   }
   return { ...reasonsFor(facts), delivery: last ?? null }
+}
+
+type Subject = { webhook: WebhookRow; event: EventRow; last: DeliveryRow | undefined; attempts: AttemptRow[] }
+
+/** How the webhook was when the event happened, and at the end of its last delivery. */
+const pastOf = async (
+  sql: Sql,
+  token: AccessToken,
+  { webhook, event, last, attempts }: Subject,
+): Promise<Pick<Facts, 'since' | 'then' | 'names' | 'urlThen' | 'ender' | 'moved'>> => {
+  const asOf = await webhookAt(sql, webhook, event.created_at)
+  const then = { ...asOf, chooses: await chosenThen(sql, { webhook, event }, asOf) }
+  const since = await statusSince(sql, webhook.id, { status: webhook.status, at: LAST_TIME })
+  const ender =
+    last?.status === 'cancelled' && last.finished_at !== null
+      ? await endingChange(sql, webhook, { from: last.created_at, to: last.finished_at + SWEEP_MS })
+      : undefined
+  const tried = attempts.at(-1)?.started_at
+  const urlThen = tried === undefined ? undefined : (await webhookAt(sql, webhook, tried)).url
+  const changes = [since, then.began, then.ended, ender]
+  return {
+    ...{ since, then, ender, urlThen },
+    moved: last === undefined ? await movedOf(sql, token, event) : undefined,
+    names: await namesOf(sql, token, changes),
+  }
+}
+
+const chosenThen = async (
+  sql: Sql,
+  { webhook, event }: Pick<Subject, 'webhook' | 'event'>,
+  { organisationIds, projectIds }: WebhookThen,
+): Promise<boolean | undefined> => {
+  const lists = [organisationIds, projectIds]
+  if (lists.some(kept => kept !== undefined && kept.list === undefined)) return undefined
+  const { sql: chooses, bindings } = choosesBy({ organisationIds: organisationIds?.list, projectIds: projectIds?.list })
+  const [found] = await rows<{ chosen: number }>(
+    sql,
+    `SELECT CASE WHEN ${chooses} THEN 1 ELSE 0 END AS chosen FROM webhooks w JOIN events e ON e.id = ? WHERE w.id = ?`,
+    [...bindings, event.id, webhook.id],
+  )
+  return Number(found?.chosen) === 1
+}
+
+/** Events of a project that are looked at. */
+const OTHER_EVENTS = 200
+
+/** Another visible organisation of the event's project: its present one, or else that of its latest other event. */
+const movedOf = async (sql: Sql, token: AccessToken, event: EventRow): Promise<Facts['moved']> => {
+  const { project_id: id, organisation_id: organisationId } = event
+  if (id === null || organisationId === null) return undefined
+  const project = await findVisible<ProjectRow>(sql, token, projects, id)
+  if (project && project.organisation_id !== organisationId) return { organisationId: project.organisation_id }
+  const others: { organisation_id: string | null; created_at: number }[] = await sql('events')
+    .select('events.organisation_id', 'events.created_at')
+    .where('events.project_id', id)
+    .modify(visibleTo(token)(events))
+    .orderBy('events.created_at', 'desc')
+    .limit(OTHER_EVENTS)
+  const other = others.find(row => row.organisation_id !== null && row.organisation_id !== organisationId)
+  return other && { organisationId: other.organisation_id!, at: Number(other.created_at) }
+}
+
+/** Who changed a webhook: only who may read the audit log is told of others. */
+const namesOf = async (
+  sql: Sql,
+  token: AccessToken,
+  changes: (VersionRow | undefined)[],
+): Promise<Map<string, string>> => {
+  const ids = changes.flatMap(change => change?.access_token_id ?? [])
+  const mayKnow = may(token, 'admin') && token.seesAllOrganisations
+  const told = [...new Set(ids)].filter(id => mayKnow || id === token.id)
+  if (told.length === 0) return new Map()
+  const found: { id: string; name: string }[] = await sql('access_tokens').select('id', 'name').whereIn('id', told)
+  return new Map(found.map(({ id, name }) => [id, name]))
+}
+
+/** What a pending delivery waits for. */
+const waitOf = async (
+  sql: Sql,
+  token: AccessToken,
+  last: DeliveryRow | undefined,
+): Promise<Pick<Facts, 'queued' | 'turnOf' | 'isSending'>> => {
+  if (last?.status !== 'pending') return { queued: undefined, turnOf: undefined, isSending: true }
+  return {
+    queued: await queuedOf(sql, last.id),
+    turnOf: (await turnsOf(sql, [last.id], visibleTo(token)(deliveries))).get(last.id),
+    isSending: (await liveProcesses(sql)).some(({ roles }) => roles.split(',').includes('delivery')),
+  }
 }
 
 /** A deleted webhook too, which is in no list: its deliveries lead to it. */
@@ -74,17 +154,26 @@ const webhookOf = async (sql: Sql, token: AccessToken, id: string): Promise<Webh
   return found
 }
 
+/** Older deliveries of one event to one webhook, and older attempts of one, are not looked at. */
+const NEWEST = 500
+
 /** The deliveries of the event to the webhook that the token sees, oldest first. */
 const sentOf = async (
   sql: Sql,
   token: AccessToken,
   { webhookId, eventId }: { webhookId: string; eventId: string },
-): Promise<DeliveryRow[]> =>
-  sql('deliveries')
+): Promise<DeliveryRow[]> => {
+  const newest: DeliveryRow[] = await sql('deliveries')
     .select('deliveries.*')
     .where({ 'deliveries.event_id': eventId, 'deliveries.webhook_id': webhookId })
     .modify(visibleTo(token)(deliveries))
-    .orderBy([{ column: 'deliveries.created_at' }, { column: 'deliveries.id' }])
+    .orderBy([
+      { column: 'deliveries.created_at', order: 'desc' },
+      { column: 'deliveries.id', order: 'desc' },
+    ])
+    .limit(NEWEST)
+  return newest.toReversed()
+}
 
 /** Each condition of `matching.ts` by itself. */
 const conditionsOf = async (sql: Sql, webhookId: string, eventId: string): Promise<Facts['conditions']> => {
@@ -120,8 +209,13 @@ const chosenOf = async (sql: Sql, token: AccessToken, webhookId: string): Promis
   return { organisations: ofOrganisations.ids, projects: ofProjects.ids, areMore }
 }
 
-const attemptsOf = async (sql: Sql, deliveryId: string): Promise<AttemptRow[]> =>
-  sql('attempts').where('delivery_id', deliveryId).orderBy('number')
+const attemptsOf = async (sql: Sql, deliveryId: string): Promise<AttemptRow[]> => {
+  const newest: AttemptRow[] = await sql('attempts')
+    .where('delivery_id', deliveryId)
+    .orderBy('number', 'desc')
+    .limit(NEWEST)
+  return newest.toReversed()
+}
 
 const queuedOf = async (sql: Sql, deliveryId: string): Promise<Facts['queued']> => {
   const [row] = await rows<{ due_at: number; lease: string | null; recovered: number }>(
@@ -142,26 +236,11 @@ const queuedOf = async (sql: Sql, deliveryId: string): Promise<Facts['queued']> 
 const healingOf = async (sql: Sql, webhookId: string): Promise<HealingRow | undefined> =>
   sql('webhook_recoveries').where('webhook_id', webhookId).first()
 
-/** Mutations so long before and after the end of a delivery may have ended it: a sweep takes its time. */
-const ENDED_BEFORE_MS = 30_000
-const ENDED_AFTER_MS = 1_000
+/** The time of a change is after the one before, and so perhaps after the cancellations that it makes. */
+const SWEEP_MS = 1_000
 
-/** Who changed the webhook when the delivery was cancelled. */
-const enderOf = async (sql: Sql, webhookId: string, endedAt: number | null): Promise<Facts['ender']> => {
-  if (endedAt === null) return undefined
-  const [row] = await rows<{ operation: string; created_at: number; name: string | null; actor: string | null }>(
-    sql,
-    `SELECT a.operation, a.created_at, a.actor, t.name FROM audit_log a
-     LEFT JOIN access_tokens t ON t.id = a.access_token_id
-     WHERE a.created_at BETWEEN ? AND ? AND a.operation IN ('upsertWebhook', 'deleteWebhook')
-       AND (a.subject_id = ? OR a.arguments LIKE ?)
-     ORDER BY a.created_at DESC, a.id DESC LIMIT 1`,
-    [endedAt - ENDED_BEFORE_MS, endedAt + ENDED_AFTER_MS, webhookId, `%${webhookId}%`],
-  )
-  return (
-    row && { who: row.name ?? row.actor ?? 'an access token', operation: row.operation, at: Number(row.created_at) }
-  )
-}
+/** Later than any change. */
+const LAST_TIME = Number.MAX_SAFE_INTEGER
 
 /** When the deliveries nearest to a time were queued, before and after it. */
 const aroundOf = async (sql: Sql, token: AccessToken, webhookId: string, at: number): Promise<Facts['around']> => {

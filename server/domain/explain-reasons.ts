@@ -1,14 +1,16 @@
 import { toIso } from '../../shared/time.ts'
+import { eventTypes, type FailureReason, failureReasons, noticeTypes } from '../../shared/vocabulary.ts'
 import type { Facts } from './explain-facts.ts'
 import { withHealing } from './explain-healing.ts'
 import { type Explained, type Reason, reason, recoverSince } from './explain-words.ts'
-import type { AttemptRow, DeliveryRow, WebhookRow } from './resources.ts'
+import type { AttemptRow, DeliveryRow } from './resources.ts'
+import type { VersionRow } from './webhook-versions.ts'
 
 /** The reasons, the most decisive first. Pure: the same facts have the same reasons. */
 export const reasonsFor = (facts: Facts): Explained => {
   const last = facts.sent.at(-1)
   if (last === undefined) return withHealing(facts, notSent(facts))
-  const explained = withHealing(facts, EXPLAIN[last.status](facts, last))
+  const explained = withFormerUrl(facts, withHealing(facts, EXPLAIN[last.status](facts, last)))
   const before = facts.sent.length - 1
   if (before === 0) return explained
   const times = before === 1 ? 'once before' : `${before} times before`
@@ -26,14 +28,31 @@ const redeliver = ({ id }: DeliveryRow): string => `tidings deliveries redeliver
 const answerOf = (attempt: AttemptRow | undefined): string => {
   if (attempt === undefined) return 'gave no answer'
   if (attempt.status_code !== null) return `answered ${attempt.status_code}`
-  return `gave no answer (${(attempt.failure ?? 'unknown').replaceAll('_', ' ')})`
+  const failure = attempt.failure ?? 'unknown'
+  const meaning = isFailure(failure) ? `: ${failureReasons[failure].replace(/\.$/, '')}` : ''
+  return `gave no answer (${failure.replaceAll('_', ' ')}${meaning})`
 }
+
+const isFailure = (failure: string): failure is FailureReason => failure in failureReasons
 
 /** How often the attempts before were answered in the same way, and since when. */
 const runOf = (attempts: AttemptRow[]): string => {
   const last = attempts.at(-1)
   const alike = attempts.filter(each => each.status_code === last?.status_code && each.failure === last?.failure)
   return attempts.length < 2 ? '' : `, ${alike.length} of ${attempts.length} attempts`
+}
+
+/** ` by “ci”`, where the caller may know it. */
+const by = ({ names }: Facts, change: VersionRow | undefined): string => {
+  const name = change?.access_token_id ? names.get(change.access_token_id) : undefined
+  return name === undefined ? '' : ` by “${name}”`
+}
+
+/** What was sent to another URL than the webhook's present one. */
+const withFormerUrl = ({ urlThen, webhook }: Facts, explained: Explained): Explained => {
+  if (urlThen === undefined || urlThen === webhook.url) return explained
+  const message = `It was sent to ${urlThen}, the webhook's URL at that time; now it is ${webhook.url}.`
+  return { ...explained, reasons: [...explained.reasons, reason('former_url', message)] }
 }
 
 const delivered: Explain = ({ attempts }, last) => ({
@@ -74,35 +93,45 @@ const dropped: Explain = (facts, last) => {
 
 /** Nothing can be sent again to a webhook that is not active. */
 const whenActive = (facts: Facts, reasons: Reason[], next: string | null): Pick<Explained, 'reasons' | 'next'> => {
-  const { webhook, conditions } = facts
+  const { conditions } = facts
   if (!conditions.existing) return { reasons: [...reasons, isDeleted(facts)], next: null }
   if (conditions.active) return { reasons, next }
-  return { reasons: [...reasons, notActive(webhook)], next: enable(facts) }
+  return { reasons: [...reasons, notActive(facts)], next: enable(facts) }
 }
 
 const isDeleted = ({ webhook }: Facts): Reason =>
   reason('webhook_deleted', 'The webhook is deleted, and receives nothing any more.', webhook.deleted_at)
 
-const notActive = ({ status, status_reason, updated_at }: WebhookRow): Reason =>
-  status === 'inactive'
-    ? reason(
-        'webhook_inactive',
-        `The webhook is inactive: ${status_reason ?? 'its endpoint answered 429 without a time'}. Nothing is lost: ` +
-          'enable it, then recover what it missed.',
-        updated_at,
-      )
-    : reason('webhook_disabled', 'The webhook is disabled. Enable it, then recover what it missed.', updated_at)
+const notActive = (facts: Facts): Reason => {
+  const { status, status_reason, updated_at } = facts.webhook
+  const at = facts.since?.until_at ?? updated_at
+  if (status === 'inactive') {
+    const why = (status_reason ?? 'its endpoint answered 429 without a time').replace(/\.$/, '')
+    const message = `The webhook is inactive: ${why}. Nothing is lost: enable it, then recover what it missed.`
+    return reason('webhook_inactive', message, at)
+  }
+  const message = `The webhook is disabled${by(facts, facts.since)}. Enable it, then recover what it missed.`
+  return reason('webhook_disabled', message, at)
+}
 
 const cancelled: Explain = (facts, last) => {
   const { conditions, ender } = facts
   const unseen = sightOf(facts)
   if (conditions.existing && conditions.active && unseen.length > 0) {
-    return { verdict: 'cancelled', reasons: unseen, next: null }
+    return { verdict: 'cancelled', reasons: unseen, next: watching(facts) }
   }
-  const by = ender === undefined ? '' : ` ${ender.operation} by “${ender.who}” ended it.`
-  const message = `It was cancelled before it was sent: the webhook left the status active, or was changed.${by}`
-  const reasons = [reason('cancelled', message, last.finished_at)]
+  const message = `It was cancelled before it was acknowledged: ${endOf(facts)}.`
+  const reasons = [reason('cancelled', message, ender?.until_at ?? last.finished_at)]
   return { verdict: 'cancelled', ...whenActive(facts, reasons, recover(facts, facts.event.created_at)) }
+}
+
+/** The change that cancelled it. */
+const endOf = (facts: Facts): string => {
+  const { ender } = facts
+  if (ender === undefined) return 'the webhook left the status active, or was changed'
+  if (ender.to === 'inactive') return 'the webhook became inactive, because its endpoint answered 429 without a time'
+  if (ender.to === 'disabled') return `the webhook was disabled${by(facts, ender)}`
+  return `the webhook was changed${by(facts, ender)}, and no longer asked for it`
 }
 
 /** A delivery that is due is late after this. */
@@ -112,7 +141,7 @@ const pending: Explain = (facts, last) => {
   const { webhook, conditions, attempts, turnOf, queued, now } = facts
   const waits = (reasons: Reason[], next: string | null = null): Explained => ({ verdict: 'waiting', reasons, next })
   if (!conditions.existing || !conditions.active) {
-    const reasons = [conditions.existing ? notActive(webhook) : isDeleted(facts)]
+    const reasons = [conditions.existing ? notActive(facts) : isDeleted(facts)]
     return waits(reasons, conditions.existing ? enable(facts) : null)
   }
   if (queued?.isInLine) {
@@ -129,6 +158,10 @@ const pending: Explain = (facts, last) => {
     return waits([reason(code, message, last.created_at)], `tidings deliveries take ${webhook.id}`)
   }
   const failing = attempts.length === 0 ? [] : [failure(attempts)]
+  if (!facts.isSending) {
+    const message = 'No server process with the role “delivery” runs, so nothing is sent. Nothing is lost: start one.'
+    return waits([reason('no_sender', message, due), ...failing], 'tidings server start')
+  }
   if (webhook.held_until !== null && webhook.held_until > now) {
     const message = 'The endpoint asked to wait (429): until then nothing is sent to this webhook, and nothing is lost.'
     return waits([reason('throttled', message, webhook.held_until), ...failing])
@@ -143,7 +176,7 @@ const pending: Explain = (facts, last) => {
     return waits([reason('queued', message, due), ...failing])
   }
   const message =
-    'It is due and has not been sent: too much is queued for its endpoint, or no server with the role “delivery” runs.'
+    'It is due and has not been sent: more is queued for its endpoint or its access token than may be sent at once.'
   return waits([reason('late', message, due), ...failing], 'tidings doctor')
 }
 
@@ -193,9 +226,60 @@ const notSent = (facts: Facts): Explained => {
       `tidings events show ${event.id}`,
     )
   }
-  const idle = conditions.active ? [] : [notActive(webhook)]
-  if (lasting.length > 0) return explain([...lasting, ...idle], filters[0]?.mend ?? null)
-  return explain([...idle, missedThen(facts)], conditions.active ? recover(facts, event.created_at) : enable(facts))
+  const idle = conditions.active ? [] : [notActive(facts)]
+  const past = pastReasons(facts)
+  if (lasting.length > 0) return explain([...lasting, ...idle, ...past], filters[0]?.mend ?? watching(facts))
+  const isTold = past.length > 0 || (idle.length > 0 && facts.then.status === webhook.status)
+  const causes = [...idle, ...past, ...(isTold ? [] : [missedThen(facts)])]
+  return explain(causes, conditions.active ? recover(facts, event.created_at) : enable(facts))
+}
+
+/** Why the webhook, as it was when the event happened, did not get it; without what is so still. */
+const pastReasons = (facts: Facts): Reason[] => {
+  const { then, webhook, event, conditions } = facts
+  const found: Reason[] = []
+  const again = ' Recover what it missed.'
+  if (then.status !== 'active' && then.ended !== undefined) {
+    const why =
+      then.status === 'inactive' ? ', because its endpoint had answered 429 without a time' : by(facts, then.began)
+    const until = `until ${toIso(Number(then.ended.until_at))}${by(facts, then.ended)}`
+    const message = `When the event happened the webhook was ${then.status}${why}, ${until}.${again}`
+    found.push(reason(`${then.status}_then`, message, then.began?.until_at ?? null))
+  }
+  const types = then.events?.list
+  const isNamed = types?.includes(event.type) ?? true
+  const isWanted = types?.length === 0 ? event.about_webhook_id === null : isNamed
+  if (!isWanted && conditions.type) {
+    const message = `When the event happened the webhook asked for ${asked(types ?? [])}; the event is ${event.type}.${again}`
+    found.push(reason('type_not_wanted_then', message, webhook.updated_at))
+  }
+  if (then.chooses === false && conditions.scope) {
+    const message =
+      'When the event happened the webhook was restricted to other organisations or projects; that was changed ' +
+      `since.${again}`
+    found.push(reason('not_chosen_then', message, webhook.updated_at))
+  }
+  return found
+}
+
+const movedOf = ({ event }: Facts, { organisationId, at }: NonNullable<Facts['moved']>): Reason => {
+  const other = at === undefined ? 'it is now' : 'another event of it is'
+  const message = `Project ${event.project_id} has moved between organisations: ${other} of organisation ${organisationId}.`
+  return reason('project_moved', message, at)
+}
+
+/** No shell reads anything into it. */
+const PLAIN_URL = /^https?:\/\/[\w:/.~%-]+$/
+
+/** Another webhook, of the caller's token, for what the token of this one does not see. */
+const watching = ({ webhook, event, conditions }: Facts): string | null => {
+  if (conditions.organisation && conditions.project) return null
+  const { organisation_id: organisation, project_id: project, type } = event
+  const to = webhook.transport === 'pull' ? '--transport pull' : webhook.url
+  if (webhook.transport === 'push' && !PLAIN_URL.test(webhook.url)) return null
+  const of =
+    conditions.organisation && project ? `--project ${project}` : organisation && `--organisation ${organisation}`
+  return of ? `tidings webhooks create ${to} --events ${type} ${of}` : null
 }
 
 /** The filters that leave the event out, each with the change that lets it in. */
@@ -209,10 +293,9 @@ const filtersOf = (facts: Facts): { reason: Reason; mend: string | null }[] => {
     return [{ reason: reason('about_itself', message), mend: null }]
   }
   if (!conditions.type) {
-    const asks = types.length === 0 ? 'all types but those about webhooks, which must be named' : types.join(', ')
-    const message = `The type is not asked for: the webhook asks for ${asks}; the event is ${event.type}. ${then}`
-    // A webhook without types has all of them but those about webhooks.
-    const mend = types.length === 0 ? null : `${update} --events ${[...types, event.type].join(',')}`
+    const message = `The type is not asked for: the webhook asks for ${asked(types)}; the event is ${event.type}. ${then}`
+    const named = types.length === 0 ? USUAL_TYPES : types
+    const mend = `${update} --events ${[...named, event.type].join(',')}`
     found.push({ reason: reason('type_not_wanted', message), mend })
   }
   if (!conditions.scope) {
@@ -222,9 +305,16 @@ const filtersOf = (facts: Facts): { reason: Reason; mend: string | null }[] => {
       `The webhook is restricted to ${inWords(chosen)}; the event ` +
       `is of ${of}${project}, which is not among them. ${then}`
     found.push({ reason: reason('not_chosen', message), mend: choosing(update, facts) })
+    if (facts.moved) found.push({ reason: movedOf(facts, facts.moved), mend: null })
   }
   return found
 }
+
+/** What a webhook without types asks for. */
+const USUAL_TYPES = eventTypes.filter(type => type !== 'ping' && !noticeTypes.some(notice => notice === type))
+
+const asked = (types: string[]): string =>
+  types.length === 0 ? 'all types but those about webhooks, which must be named' : types.join(', ')
 
 /** More would make a command that nobody reads. */
 const MOST_CHOSEN = 10

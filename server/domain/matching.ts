@@ -36,6 +36,31 @@ const chooses = (event: EventSql): string => {
   return `(${choices.join(' OR ')})`
 }
 
+/** Lists of a webhook as they were, in place of those that it has. */
+export type Choices = { organisationIds?: string[] | undefined; projectIds?: string[] | undefined }
+
+/** SQL: whether `w` would choose the written event `e` by other lists. */
+export const choosesBy = (given: Choices): { sql: string; bindings: string[] } => {
+  const lists = { webhook_organisations: given.organisationIds, webhook_projects: given.projectIds }
+  const sources = { webhook_organisations: 'organisations', webhook_projects: 'projects' }
+  const columns = { webhook_organisations: 'organisation_id', webhook_projects: 'project_id' }
+  const isChoice = (table: string): table is keyof typeof lists => table in lists
+  const bindings: string[] = []
+  const namesOne: string[] = []
+  const covering = choicesOf(WRITTEN).flatMap(({ table, covers }) => {
+    if (!isChoice(table)) return []
+    const list = lists[table]
+    const rows =
+      list === undefined
+        ? `SELECT ${columns[table]} FROM ${table} WHERE webhook_id = w.id`
+        : `SELECT id AS ${columns[table]} FROM ${sources[table]} WHERE id IN (${list.length === 0 ? "''" : marks(list)})`
+    namesOne.push(list === undefined ? `EXISTS (${rows})` : list.length > 0 ? '1 = 1' : '1 = 0')
+    bindings.push(...(list ?? []))
+    return [`EXISTS (SELECT 1 FROM (${rows}) n WHERE ${covers})`]
+  })
+  return { sql: `(NOT (${namesOne.join(' OR ')}) OR ${covering.join(' OR ')})`, bindings }
+}
+
 const WRITTEN: EventSql = {
   type: 'e.type',
   projectId: 'e.project_id',

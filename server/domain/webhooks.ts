@@ -34,6 +34,7 @@ import {
   rotated,
   sealCarried,
 } from './webhook-requests.ts'
+import { keepVersion } from './webhook-versions.ts'
 
 /** A client's input for a webhook. Undefined leaves a field as it is; an empty list means all. */
 export type WebhookInput = {
@@ -247,6 +248,7 @@ export const purgeWebhooks = async (trx: Sql, before: number, limit: number): Pr
     'webhook_projects',
     'webhook_headers',
     'webhook_recoveries',
+    'webhook_versions',
   ]) {
     await run(trx, `DELETE FROM ${table} WHERE webhook_id IN (${marks(ids)})`, ids)
   }
@@ -327,6 +329,9 @@ export const updateWebhook = async (
   const isOther = redirected || 'request_sealed' in columns
   // Increases with each change, so that a reader of the filters sees whether they still apply.
   const time = Math.max(now(), before.updated_at + 1)
+  // What leaves `active` is kept below.
+  const replaced = status === 'active' ? input : { ...input, status: undefined }
+  await keepVersion(trx, before, { ...replaced, untilAt: time, accessTokenId: token.id })
   await trx('webhooks')
     .where({ id })
     .update({
@@ -343,7 +348,7 @@ export const updateWebhook = async (
   if (pinged !== undefined) await pingSoon(trx, id, time)
   if (status === 'disabled' && before.status !== 'disabled') {
     const to = { status: 'disabled', reason: null } as const
-    await leaveActive(trx, id, { from: { status: before.status }, to }, time)
+    await leaveActive(trx, id, { from: { status: before.status }, to, accessTokenId: token.id }, time)
   }
   if (status === 'active' && before.status !== 'active') {
     await run(
@@ -505,6 +510,8 @@ const END_EPOCH = 'ended_epoch = epoch + 1, epoch = epoch + 1'
 type Leaving = {
   from: { status: WebhookStatus; epoch?: number }
   to: { status: 'inactive' | 'disabled'; reason: string | null }
+  /** Who makes it leave, unless an answer of its endpoint does. */
+  accessTokenId?: string
 }
 
 /**
@@ -514,7 +521,12 @@ type Leaving = {
  * @param change.from does nothing if the webhook has another status by now, or another epoch than the given one
  * @returns whether it has left `active`
  */
-export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, now: number): Promise<boolean> => {
+export const leaveActive = async (
+  trx: Sql,
+  id: string,
+  { from, to, accessTokenId }: Leaving,
+  now: number,
+): Promise<boolean> => {
   const [ofEpoch, epochs] = from.epoch === undefined ? ['', []] : [' AND epoch = ?', [from.epoch]]
   const left = await run(
     trx,
@@ -523,8 +535,12 @@ export const leaveActive = async (trx: Sql, id: string, { from, to }: Leaving, n
      WHERE id = ? AND status = ?${ofEpoch}`,
     [to.status, to.reason, now, now, id, from.status, ...epochs],
   )
-  if (left > 0) await sweepAfterChange(trx, id, now)
-  return left > 0
+  if (left === 0) return false
+  const { url, updated_at: untilAt } = await webhookNow(trx, id)
+  const change = { status: to.status, untilAt: Number(untilAt), accessTokenId: accessTokenId ?? null }
+  await keepVersion(trx, { id, url, status: from.status }, change)
+  await sweepAfterChange(trx, id, now)
+  return true
 }
 
 /**

@@ -3,6 +3,7 @@ import { deleteEntriesBefore } from '../domain/audit.ts'
 import { deleteExpiredKeys } from '../domain/idempotency.ts'
 import { deleteIdleLines } from '../domain/lines.ts'
 import { deleteExpiredSignatures, forgetSignatures } from '../domain/used-signatures.ts'
+import { deleteVersionsBefore } from '../domain/webhook-versions.ts'
 import { forgetProcesses } from '../keys/master-keys.ts'
 import { deleteRetiredKeys } from '../keys/signing-keys.ts'
 import type { Step } from './step.ts'
@@ -37,6 +38,13 @@ export const deleteKeys = leftovers('delete idempotency keys', deleteExpiredKeys
 export const deleteLines = leftovers(
   'delete idle lines',
   (sql, now, limit, { retentionDays }) => deleteIdleLines(sql, now - retentionDays * DAY_MS, limit),
+  600_000,
+)
+
+/** Deletes what webhooks were before the oldest event. */
+export const deleteVersions = leftovers(
+  'delete webhook versions',
+  (sql, now, limit, { retentionDays }) => deleteVersionsBefore(sql, now - retentionDays * DAY_MS, limit),
   600_000,
 )
 

@@ -5,6 +5,7 @@ import {
   deleteKeys,
   deleteLines,
   deleteSignatures,
+  deleteVersions,
   forgetSignaturesUsed,
   tidyKeys,
 } from './leftovers.ts'
@@ -23,6 +24,7 @@ const allSteps: readonly Step[] = [
   deleteAuditEntries,
   tidyKeys,
   deleteLines,
+  deleteVersions,
   purge,
   endDeleted,
 ]
