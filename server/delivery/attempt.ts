@@ -36,7 +36,9 @@ export type Message = Pick<
 >
 
 /** The body of a delivery. The payload is inserted as its stored JSON text. */
-export const bodyOf = (message: Message): string => {
+export const bodyOf = (
+  message: Pick<Message, 'deliveryId' | 'webhookId' | 'eventType' | 'eventTime' | 'payload'>,
+): string => {
   const { deliveryId, webhookId, eventType, eventTime, payload } = message
   const head = JSON.stringify({ webhookId, eventId: deliveryId, eventType, eventTime: toIso(eventTime) })
   return `${head.slice(0, -1)},"payload":${payload}}`

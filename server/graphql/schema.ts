@@ -1,8 +1,10 @@
 import { readFileSync } from 'node:fs'
 import { buildSchema, type GraphQLSchema, isObjectType } from 'graphql'
+import { badInput } from '../../shared/errors.ts'
 import { explainDelivery } from '../domain/explain-delivery.ts'
 import { accessTokens, deliveries, resources } from '../domain/resources.ts'
 import type { Explain, MangoQuery } from '../mango/query.ts'
+import type { Context } from './context.ts'
 import { needs, type Resolver, resolve, resolveResources } from './fields.ts'
 import type { Mutations } from './mutations/mutation.ts'
 import { completeScalars } from './scalars.ts'
@@ -44,6 +46,13 @@ async function* givenTo(_root: unknown, args: { selector?: unknown }): AsyncGene
   yield { selector: args.selector }
 }
 
+/** The queries that need a signing key. */
+export type Signing = { deliveryEvidence?: Resolver<unknown, { deliveryId: string }, Context> }
+
+const notHere: Resolver<unknown, { deliveryId: string }> = () => {
+  throw badInput('deliveryEvidence', 'is asked for in a request of its own, with nothing beside it')
+}
+
 /** The text of the schema, which `/spec/schema.graphql` answers and the package exports. */
 export const schemaText = readFileSync(new URL('schema.graphql', import.meta.url), 'utf8')
 
@@ -51,8 +60,12 @@ export const schemaText = readFileSync(new URL('schema.graphql', import.meta.url
  * The executable schema: schema.graphql with its scalars and resolvers. Throws if a resolver has no place in it.
  *
  * @param mutations none in a process that only reads, which loads nothing of what changes things
+ * @param signing none in a process that has no keys
  */
-export const createSchema = (mutations: Mutations = {}): GraphQLSchema => {
+export const createSchema = (
+  mutations: Mutations = {},
+  { deliveryEvidence = notHere }: Signing = {},
+): GraphQLSchema => {
   const schema = buildSchema(schemaText)
   completeScalars(Object.values(schema.getTypeMap()))
   resolveResources(schema)
@@ -61,6 +74,7 @@ export const createSchema = (mutations: Mutations = {}): GraphQLSchema => {
   if (isObjectType(token)) resolve(token, 'organisations', needs('read', tokenOrganisations))
   resolve(query, 'counts', needs('read', counts))
   resolve(query, 'explainDelivery', needs('read', explainDelivered))
+  resolve(query, 'deliveryEvidence', needs('read', deliveryEvidence))
   const explanation = resolve(query, 'explain', needs('read', explain))
   if (isObjectType(explanation)) {
     resolve(explanation, 'sql', sql)

@@ -1,6 +1,7 @@
 import Koa, { type Middleware } from 'koa'
 import compose from 'koa-compose'
 import type { Config } from '../config.ts'
+import { signedEvidence } from '../delivery/signed-evidence.ts'
 import type { Service } from '../graphql/context.ts'
 import { mutations } from '../graphql/mutations/mutations.ts'
 import { createSchema } from '../graphql/schema.ts'
@@ -86,7 +87,9 @@ const closeIfClosed =
 
 /** The middleware of requests to the API once the server is ready, in order. */
 const api = ({ config, log }: { config: Config; log: Log }) => {
-  const schema = createSchema(mutations)
+  const schema = createSchema(mutations, {
+    deliveryEvidence: (_root, { deliveryId }, context) => signedEvidence(context, deliveryId),
+  })
   return (service: Service): Middleware => {
     const { database, sealer, tools } = service
     const { clock } = tools

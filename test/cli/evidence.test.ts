@@ -1,12 +1,29 @@
 import assert from 'node:assert/strict'
-import { writeFileSync } from 'node:fs'
+import { generateKeyPairSync, sign } from 'node:crypto'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
+import { calculateJwkThumbprint } from 'jose'
+import { checkEvidence } from '../../cli/verify/evidence.ts'
+import { EVIDENCE_TYPE, signingInput } from '../../shared/evidence.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
-import { startTestServer, type TestServer } from '../support/server.ts'
+import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
 const home = temporaryFolder()
+
+/** The paths of all values that are no objects. */
+const placesOf = (value: unknown, path: string[] = []): string[][] =>
+  typeof value === 'object' && value !== null
+    ? Object.entries(value).flatMap(([name, inner]) => placesOf(inner, [...path, name]))
+    : [path]
+
+const other = (value: unknown): unknown =>
+  typeof value === 'string'
+    ? `${value.startsWith('A') ? 'B' : 'A'}${value.slice(1)}`
+    : typeof value === 'number'
+      ? value + 1
+      : 'x'
 
 describe('the evidence of a delivery', () => {
   let server: TestServer
@@ -54,24 +71,61 @@ describe('the evidence of a delivery', () => {
     assert.deepEqual((await verify(exported, ['--jwks', jwks])).failed, ['issuer'])
   })
 
-  it('fails where it was changed', async () => {
-    const changed = (change: (evidence: ReturnType<typeof JSON.parse>) => void) => {
+  it('is refused, whatever of it was changed', async () => {
+    const jwks = join(home, 'issuer.json')
+    writeFileSync(jwks, await (await fetch(`${server.url}/.well-known/jwks.json`)).text())
+    const refused = async (change: (evidence: ReturnType<typeof JSON.parse>) => void) => {
       const evidence = JSON.parse(exported)
       change(evidence)
-      return verify(JSON.stringify(evidence))
+      return (await checkEvidence(evidence, JSON.parse(readFileSync(jwks, 'utf8')).keys)).some(
+        ({ status }) => status === 'failed',
+      )
     }
-    const body = await changed(evidence => {
-      evidence.request.body = evidence.request.body.replace('ping', 'pong')
-    })
-    assert.deepEqual([body.code, body.failed], [6, ['digest', 'body']])
-    const key = await changed(evidence => {
-      evidence.keys[0].x = `A${evidence.keys[0].x.slice(1)}`
-    })
-    assert.deepEqual(key.failed, ['keys'])
-    const time = await changed(evidence => {
-      evidence.attempts[0].startedAt = '2020-01-01T00:00:00.000+00:00'
-    })
-    assert.deepEqual(time.failed, ['times'])
-    assert.equal((await verify('{}')).code, 2)
+    assert.equal(await refused(() => {}), false)
+    const changes: [string, (evidence: ReturnType<typeof JSON.parse>) => void][] = [
+      ...placesOf(JSON.parse(exported)).map((path): (typeof changes)[number] => [
+        path.join('.'),
+        evidence => {
+          const inner = path.slice(0, -1).reduce((value, name) => value[name], evidence)
+          inner[path.at(-1)!] = other(inner[path.at(-1)!])
+        },
+      ]),
+      ['an attempt added', evidence => evidence.attempts.push({ ...evidence.attempts[0], number: 2 })],
+      ['an attempt left out', evidence => evidence.attempts.pop()],
+      ['a field added', evidence => Object.assign(evidence.delivery, { note: 'paid' })],
+      ['a key left out', evidence => evidence.keys.pop()],
+      ['the signature left out', evidence => Object.assign(evidence, { signature: '' })],
+    ]
+    for (const [what, change] of changes) assert.equal(await refused(change), true, what)
+  })
+
+  it('is refused when somebody else has signed it', async () => {
+    const { publicKey, privateKey } = generateKeyPairSync('ed25519')
+    const { kty, crv, x } = publicKey.export({ format: 'jwk' })
+    const kid = await calculateJwkThumbprint({ kty: kty!, crv: crv!, x: x! })
+    const { signature, ...content } = JSON.parse(exported)
+    content.attempts[0].statusCode = 500
+    content.keys = [{ kty, crv, x, kid, use: 'sig', alg: 'EdDSA' }]
+    const header = Buffer.from(JSON.stringify({ alg: 'EdDSA', kid, typ: EVIDENCE_TYPE })).toString('base64url')
+    const forged = sign(null, Buffer.from(signingInput(header, content)), privateKey).toString('base64url')
+    const jwks = join(home, 'issuer.json')
+    writeFileSync(jwks, await (await fetch(`${server.url}/.well-known/jwks.json`)).text())
+    const text = JSON.stringify({ ...content, signature: `${header}..${forged}` })
+    assert.deepEqual((await verify(text, ['--jwks', jwks])).failed, ['issuer'])
+    assert.match((await verify(text)).stderr, /Whose key that is was not checked/)
+  })
+
+  it('is none of what it is not', async () => {
+    for (const text of ['{}', 'null', '[]', '{"form":"tidings-evidence-1","attempts":[null],"keys":[]}'])
+      assert.equal((await verify(text)).code, 2, text)
+  })
+
+  it('is not told to a token that does not see the delivery, nor beside other fields', async () => {
+    const elsewhere = await addProject(server.database)
+    const limited = await server.token({ permissions: ['read'], organisationIds: [elsewhere.organisationId] })
+    const document = `{ deliveryEvidence(deliveryId: "${deliveryId}") }`
+    assert.equal((await server.graphql(document, {}, limited)).errors![0]!.extensions.code, 'NOT_FOUND')
+    const { errors } = await server.graphql(`{ deliveryEvidence(deliveryId: "${deliveryId}") viewer { id } }`)
+    assert.match(errors![0]!.message, /in a request of its own/)
   })
 })
