@@ -1,8 +1,8 @@
 import type { Knex } from 'knex'
 import { dialectOf } from '../server/database/dialect.ts'
 
-// What a webhook was before a change: see server/domain/webhook-versions.ts. A change writes one row. Of the URL and the
-// lists only what the change has replaced is kept; the others were as the next row, or else the webhook, says.
+// What a webhook was before a change: see server/domain/webhook-versions.ts. Of the URL and the lists a row has only
+// what the change has replaced.
 
 export const up = async (knex: Knex): Promise<void> => {
   const { storageEngine, key, text, longText } = dialectOf(knex)

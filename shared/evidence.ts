@@ -52,7 +52,7 @@ export interface DeliveryEvidence extends EvidenceContent {
   signature: string
 }
 
-/** JSON with the members of objects in the order of their names and without white space: RFC 8785 for what JSON.parse reads. */
+/** JSON without white space, the members of objects in the order of their names: RFC 8785 of what JSON.parse reads. */
 export const canonicalJson = (value: unknown): string => {
   if (Array.isArray(value)) return `[${value.map(canonicalJson).join(',')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)

@@ -250,7 +250,8 @@ const pastReasons = (facts: Facts): Reason[] => {
   const isNamed = types?.includes(event.type) ?? true
   const isWanted = types?.length === 0 ? event.about_webhook_id === null : isNamed
   if (!isWanted && conditions.type) {
-    const message = `When the event happened the webhook asked for ${asked(types ?? [])}; the event is ${event.type}.${again}`
+    const message =
+      `When the event happened the webhook asked for ${asked(types ?? [])}; the event is ` + `${event.type}.${again}`
     found.push(reason('type_not_wanted_then', message, webhook.updated_at))
   }
   if (then.chooses === false && conditions.scope) {
@@ -264,7 +265,8 @@ const pastReasons = (facts: Facts): Reason[] => {
 
 const movedOf = ({ event }: Facts, { organisationId, at }: NonNullable<Facts['moved']>): Reason => {
   const other = at === undefined ? 'it is now' : 'another event of it is'
-  const message = `Project ${event.project_id} has moved between organisations: ${other} of organisation ${organisationId}.`
+  const message =
+    `Project ${event.project_id} has moved between organisations: ${other} of organisation ` + `${organisationId}.`
   return reason('project_moved', message, at)
 }
 
@@ -293,7 +295,8 @@ const filtersOf = (facts: Facts): { reason: Reason; mend: string | null }[] => {
     return [{ reason: reason('about_itself', message), mend: null }]
   }
   if (!conditions.type) {
-    const message = `The type is not asked for: the webhook asks for ${asked(types)}; the event is ${event.type}. ${then}`
+    const message =
+      `The type is not asked for: the webhook asks for ${asked(types)}; the event is ` + `${event.type}. ${then}`
     const named = types.length === 0 ? USUAL_TYPES : types
     const mend = `${update} --events ${[...named, event.type].join(',')}`
     found.push({ reason: reason('type_not_wanted', message), mend })

@@ -53,7 +53,7 @@ export const choosesBy = (given: Choices): { sql: string; bindings: string[] } =
     const rows =
       list === undefined
         ? `SELECT ${columns[table]} FROM ${table} WHERE webhook_id = w.id`
-        : `SELECT id AS ${columns[table]} FROM ${sources[table]} WHERE id IN (${list.length === 0 ? "''" : marks(list)})`
+        : `SELECT id AS ${columns[table]} FROM ${sources[table]} WHERE id IN (${marks(list) || "''"})`
     namesOne.push(list === undefined ? `EXISTS (${rows})` : list.length > 0 ? '1 = 1' : '1 = 0')
     bindings.push(...(list ?? []))
     return [`EXISTS (SELECT 1 FROM (${rows}) n WHERE ${covers})`]

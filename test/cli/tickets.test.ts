@@ -64,15 +64,16 @@ for (const engine of engines) {
           await asked(
             `mutation ($url: String, $id: UUID, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!],
               $status: WebhookStatus, $transport: WebhookTransport, $ordering: WebhookOrdering) {
-              upsertWebhook(id: $id, url: $url, events: $events, organisationIds: $organisationIds, transport: $transport,
-                projectIds: $projectIds, status: $status, ordering: $ordering) { id } }`,
+              upsertWebhook(id: $id, url: $url, events: $events, transport: $transport,
+                organisationIds: $organisationIds, projectIds: $projectIds, status: $status, ordering: $ordering) { id } }`,
             { ...('id' in input || 'transport' in input ? {} : { url }), ...input },
             as,
           )
         ).upsertWebhook.id
       const happens = async (quarter = '2026-3'): Promise<string> => {
         await asked(
-          'mutation ($p: UUID!, $q: String!, $u: UUID!) { submitProjectReport(projectId: $p, quarter: $q, submitterId: $u) { id } }',
+          `mutation ($p: UUID!, $q: String!, $u: UUID!) {
+            submitProjectReport(projectId: $p, quarter: $q, submitterId: $u) { id } }`,
           {
             p: own.projectId,
             q: quarter,
