@@ -65,7 +65,8 @@ for (const engine of engines) {
             `mutation ($url: String, $id: UUID, $events: [EventType!], $organisationIds: [UUID!], $projectIds: [UUID!],
               $status: WebhookStatus, $transport: WebhookTransport, $ordering: WebhookOrdering) {
               upsertWebhook(id: $id, url: $url, events: $events, transport: $transport,
-                organisationIds: $organisationIds, projectIds: $projectIds, status: $status, ordering: $ordering) { id } }`,
+                organisationIds: $organisationIds,
+                projectIds: $projectIds, status: $status, ordering: $ordering) { id } }`,
             { ...('id' in input || 'transport' in input ? {} : { url }), ...input },
             as,
           )
