@@ -1,4 +1,5 @@
 import type { Clock } from '../clock.ts'
+import { heldUntilOf } from '../domain/pull-time.ts'
 import { createEndpointHistory } from './endpoint-history.ts'
 import { enterState, type Lane, Lanes, type Place, type Pool, type Tenant } from './lanes.ts'
 import type { Job, Settlement, Triage } from './queue.ts'
@@ -246,7 +247,7 @@ export class Places {
 
   #heldUntil({ webhookId, webhook, epoch }: Job): number {
     const held = this.#lanes.lane(webhookId)?.held
-    return Math.max(webhook.held_until ?? 0, held && held.epoch === epoch ? held.until : 0)
+    return Math.max(heldUntilOf(webhook.held_until), held && held.epoch === epoch ? held.until : 0)
   }
 
   /** Whether one more job fits into `pool`, in addition to the present ones and those of `draft`. */

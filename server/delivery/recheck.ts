@@ -1,4 +1,5 @@
 import { type Database, marks, rows } from '../database/connect.ts'
+import { heldUntilOf } from '../domain/pull-time.ts'
 import { outOfSight } from '../domain/sight.ts'
 import type { Log } from '../log.ts'
 import type { Place } from './places.ts'
@@ -103,7 +104,8 @@ export const createRecheck = (given: {
       // it is back.
       const isOthers = leases.get(deliveryId) !== lease
       if (hasEnded || isOthers || unseen.has(place)) return [{ place, until: 0 }]
-      return webhook.held_until === null ? [] : [{ place, until: webhook.held_until }]
+      const until = heldUntilOf(webhook.held_until)
+      return until === 0 ? [] : [{ place, until }]
     })
   }
 

@@ -5,7 +5,7 @@ import { type Database, isContention, marks, rows, run } from '../database/conne
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
 import { tellOfInactive } from '../domain/notices.ts'
-import { scaleOf } from '../domain/pull-time.ts'
+import { holdOf } from '../domain/pull-time.ts'
 import { leaveActive } from '../domain/webhooks.ts'
 import type { Log } from '../log.ts'
 import type { Settlement } from './queue.ts'
@@ -55,7 +55,8 @@ export class WebhookEffects {
     const holdMs = outcome.status === 'pending' ? outcome.holdWebhookMs : undefined
     if (!isEnd && holdMs === undefined) return Promise.resolve()
     return new Promise(resolve => {
-      const heldUntil = scaleOf(job.webhook.transport) + endOf(settlement) + (holdMs ?? 0)
+      const holding = { transport: job.webhook.transport, request_sealed: job.requestSealed }
+      const heldUntil = holdOf(holding, endOf(settlement) + (holdMs ?? 0))!
       this.#put(job.webhookId, { epoch: job.epoch, heldUntil, isEnd, tries: 0, written: [resolve] })
       if (!this.#isWriting) void this.#writeAll()
     })

@@ -3,6 +3,7 @@ import { eventTypes, type FailureReason, failureReasons, noticeTypes } from '../
 import type { Facts } from './explain-facts.ts'
 import { withHealing } from './explain-healing.ts'
 import { type Explained, type Reason, reason, recoverSince } from './explain-words.ts'
+import { heldUntilOf } from './pull-time.ts'
 import type { AttemptRow, DeliveryRow } from './resources.ts'
 import type { VersionRow } from './webhook-versions.ts'
 
@@ -162,9 +163,10 @@ const pending: Explain = (facts, last) => {
     const message = 'No server process with the role “delivery” runs, so nothing is sent. Nothing is lost: start one.'
     return waits([reason('no_sender', message, due), ...failing], 'tidings server start')
   }
-  if (webhook.held_until !== null && webhook.held_until > now) {
+  const heldUntil = heldUntilOf(webhook.held_until)
+  if (heldUntil > now) {
     const message = 'The endpoint asked to wait (429): until then nothing is sent to this webhook, and nothing is lost.'
-    return waits([reason('throttled', message, webhook.held_until), ...failing])
+    return waits([reason('throttled', message, heldUntil), ...failing])
   }
   if (due > now && queued?.isLeased) return waits([reason('under_way', 'It is being sent now.', now), ...failing])
   if (attempts.length > 0 && due > now) {

@@ -19,7 +19,7 @@ import { checkLabels, type Labels, labelsText } from './labels.ts'
 import { pingSoon } from './missed.ts'
 import { checkName } from './names.ts'
 import type { AccessToken } from './permissions.ts'
-import { unheld } from './pull-time.ts'
+import { heldUntilOf, holdOf } from './pull-time.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
 import { requireEveryProcessKnows } from './side-by-side.ts'
 import { sweepAfterChange } from './sweep.ts'
@@ -190,14 +190,14 @@ export const insertWebhook = async (
     ordering: input.ordering ?? 'none',
     recovery: input.recovery ?? 'on_demand',
     transport: input.transport ?? 'push',
-    held_until: unheld(input.transport ?? 'push'),
     all_events: 1,
     all_organisations_and_projects: 1,
     created_at: time,
     updated_at: time,
   }
+  const row = { ...stored, held_until: holdOf(stored) }
   if (await isRenewable(trx, token, id)) {
-    const anew = { ...stored, status_reason: null, ordered_since: time, deleted_at: null }
+    const anew = { ...row, status_reason: null, ordered_since: time, deleted_at: null }
     const renewed = await trx('webhooks').where({ id }).whereNotNull('deleted_at').update(anew)
     if (renewed > 0) {
       await run(trx, `UPDATE webhooks SET ${END_EPOCH} WHERE id = ?`, [id])
@@ -205,7 +205,7 @@ export const insertWebhook = async (
       return changed
     }
   }
-  await trx('webhooks').insert({ id, ...stored })
+  await trx('webhooks').insert({ id, ...row })
   await writeLists(trx, id, input)
   return changed
 }
@@ -325,6 +325,7 @@ export const updateWebhook = async (
   const { changed, columns } = await carry(trx, making, { id, sealed: before.request_sealed }, input)
   const redirected = url !== undefined && url !== before.url
   const transport = redirected ? (input.transport ?? before.transport) : before.transport
+  const holding = { transport, request_sealed: before.request_sealed, ...columns }
   // What waits in memory is read again, so that it carries what is stored now.
   const isOther = redirected || 'request_sealed' in columns
   // Increases with each change, so that a reader of the filters sees whether they still apply.
@@ -338,8 +339,11 @@ export const updateWebhook = async (
       updated_at: time,
       ...columns,
       ...(ordering !== undefined && ordering !== before.ordering && { ordering, ordered_since: time }),
-      ...(redirected && { url, transport, held_until: unheld(transport) }),
-      ...(isOther && { epoch: before.epoch + 1 }),
+      ...(redirected && { url, transport }),
+      ...(isOther && {
+        epoch: before.epoch + 1,
+        held_until: redirected ? holdOf(holding) : rescaled(before.held_until, holding),
+      }),
       ...(input.recovery !== undefined && { recovery: input.recovery }),
       ...(input.name !== undefined && { name: input.name || null }),
       ...(input.labels !== undefined && { labels: labelsText(input.labels) }),
@@ -355,7 +359,7 @@ export const updateWebhook = async (
       trx,
       `UPDATE webhooks SET status = 'active', status_reason = NULL, held_until = ?, ${END_EPOCH}
        WHERE id = ? AND status = ?`,
-      [unheld(transport), id, before.status],
+      [holdOf(holding), id, before.status],
     )
   }
   // A caller can neither widen a webhook beyond its own sight, nor redirect to itself a webhook that receives more.
@@ -364,6 +368,10 @@ export const updateWebhook = async (
   if (isOther) await sweepAfterChange(trx, id, time)
   return changed
 }
+
+/** The same hold on the scale that the webhook now has. Clients keep to theirs. */
+const rescaled = (heldUntil: number | null, now: Parameters<typeof holdOf>[0]): number | null =>
+  now.transport === 'pull' ? heldUntil : holdOf(now, heldUntilOf(heldUntil))
 
 /** What the requests carry after a change of a webhook, and the columns that say so. Throws BAD_USER_INPUT. */
 const carry = async (

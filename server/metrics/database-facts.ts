@@ -5,6 +5,7 @@ import { type Database, rows } from '../database/connect.ts'
 import { otherWork } from '../database/turn.ts'
 import { headOfEach } from '../delivery/queue.ts'
 import { NEVER } from '../domain/missed.ts'
+import { ASIDE_TIME, PULL_TIME } from '../domain/pull-time.ts'
 
 // Metrics that only the database knows. However often they are scraped, a process queries the database rarely, and less
 // often the longer it takes. Each statement reads the head of an index or a bounded part of one.
@@ -89,7 +90,8 @@ type Late = { oldest: number | null; behind: number | null }
  */
 const dueHeads = async (database: Database, now: number): Promise<Late> => {
   const { knex, dialect } = database
-  const isSendable = 'h.epoch = w.epoch AND (w.held_until IS NULL OR w.held_until <= ?)'
+  const heldUntil = `CASE WHEN w.held_until < ${PULL_TIME} THEN w.held_until % ${ASIDE_TIME} ELSE w.held_until END`
+  const isSendable = `h.epoch = w.epoch AND (w.held_until IS NULL OR ${heldUntil} <= ?)`
   const asked = (heads: string) =>
     `SELECT MIN(h.due_at) AS oldest, COUNT(DISTINCT CASE WHEN h.due_at < ? THEN h.webhook_id END) AS behind
      FROM (${heads}) h JOIN webhooks w ON w.id = h.webhook_id WHERE h.due_at <= ? AND ${isSendable}`

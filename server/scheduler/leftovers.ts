@@ -2,6 +2,7 @@ import type { Sql } from '../database/connect.ts'
 import { deleteEntriesBefore } from '../domain/audit.ts'
 import { deleteExpiredKeys } from '../domain/idempotency.ts'
 import { deleteIdleLines } from '../domain/lines.ts'
+import { takeBack } from '../domain/pull-time.ts'
 import { deleteExpiredSignatures, forgetSignatures } from '../domain/used-signatures.ts'
 import { deleteVersionsBefore } from '../domain/webhook-versions.ts'
 import { forgetProcesses } from '../keys/master-keys.ts'
@@ -47,6 +48,9 @@ export const deleteVersions = leftovers(
   (sql, now, limit, { retentionDays }) => deleteVersionsBefore(sql, now - retentionDays * DAY_MS, limit),
   600_000,
 )
+
+/** Makes due what a process of an earlier version could not send as its webhook wants it. */
+export const takeBackDeliveries = leftovers('take back deliveries', takeBack, 5_000)
 
 /** Deletes entries of the audit log past their retention. */
 export const deleteAuditEntries = leftovers('delete audit entries', (sql, now, limit, { auditDays }) =>

@@ -7,6 +7,7 @@ import {
   deleteSignatures,
   deleteVersions,
   forgetSignaturesUsed,
+  takeBackDeliveries,
   tidyKeys,
 } from './leftovers.ts'
 import { emitOverdue } from './overdue.ts'
@@ -25,6 +26,7 @@ const allSteps: readonly Step[] = [
   tidyKeys,
   deleteLines,
   deleteVersions,
+  takeBackDeliveries,
   purge,
   endDeleted,
 ]

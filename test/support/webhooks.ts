@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { insertMany, type Sql } from '../../server/database/connect.ts'
-import { unheld } from '../../server/domain/pull-time.ts'
+import { holdOf } from '../../server/domain/pull-time.ts'
 import type { WebhookRow } from '../../server/domain/resources.ts'
 import type {
   EventType,
@@ -56,7 +56,7 @@ export const webhookRows = ({
     ordered_since: 0,
     all_events: events.length === 0 ? 1 : 0,
     all_organisations_and_projects: organisationIds.length + projectIds.length === 0 ? 1 : 0,
-    held_until: unheld(transport),
+    held_until: holdOf({ transport, request_sealed: null }),
     recovery,
     signing: 'token',
     request_sealed: null,
