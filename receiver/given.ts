@@ -3,6 +3,12 @@ export const requireGiven = (holds: boolean, name: string, value: unknown, meani
   if (!holds) throw new TypeError(`${name} is ${describe(value)}; it should be ${meaning}.`)
 }
 
+/** Refuses unknown options: a misspelt one would be a check that is not made. */
+export const requireOptions = (options: object, names: readonly string[]): void => {
+  const other = Object.keys(options).find(name => !names.includes(name))
+  if (other !== undefined) throw new TypeError(`${other} is no option; these are: ${names.join(', ')}.`)
+}
+
 export const isFunction = (value: unknown): value is (...args: never[]) => unknown => typeof value === 'function'
 
 /** Whether a value of any kind has all these methods. */

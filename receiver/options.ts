@@ -2,7 +2,7 @@ import type { Jwk } from '../shared/delivery-token.ts'
 import { isObject } from '../shared/token-format.ts'
 import type { Ping, TidingsEvent } from './event.ts'
 import type { FaultCode, FaultDetails } from './fault.ts'
-import { hasMethods, isFunction, requireClock, requireGiven } from './given.ts'
+import { hasMethods, isFunction, requireClock, requireGiven, requireOptions } from './given.ts'
 import { isUsable, jwksUrl, type KeySource, keysIn, remoteKeys } from './keys.ts'
 import { memoryReplayStore, type ReplayStore } from './replay-store.ts'
 
@@ -133,7 +133,8 @@ export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys):
   const anAudience = 'this endpoint’s URL as it was registered, such as https://example.com/hooks'
   requireGiven(isAudience, 'audience', audience, anAudience)
   const isId = (value: unknown) => typeof value === 'string' && value !== ''
-  const isWebhook = webhookId === undefined || isId(webhookId) || isFunction(webhookId) || isListOf(webhookId, isId)
+  // One that is given and undefined, as a variable of the environment that is not set, would be a check that is not made.
+  const isWebhook = !('webhookId' in options) || isId(webhookId) || isFunction(webhookId) || isListOf(webhookId, isId)
   requireGiven(isWebhook, 'webhookId', webhookId, 'the id of your webhook, a list of ids, or a function')
   requireClock(now)
   const keys = keySource(options.keys ?? jwksUrl(issuer), keysAt)
@@ -143,11 +144,8 @@ export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys):
 const VERIFY_OPTIONS = ['issuer', 'audience', 'keys', 'webhookId', 'now']
 const RECEIVER_OPTIONS = ['replayStore', 'dedupe', 'replays', 'handlerTimeoutMs', 'onError', 'onRefused', 'onHandled']
 
-/** Refuses unknown options: a misspelt one would be a check that is not made. */
 const refuseOthers = (options: object, names: string[]): void => {
-  if (!isObject(options)) return
-  const other = Object.keys(options).find(name => !names.includes(name))
-  if (other !== undefined) throw new TypeError(`${other} is no option; these are: ${names.join(', ')}.`)
+  if (isObject(options)) requireOptions(options, names)
 }
 
 const keySource = (keys: unknown, keysAt: (url: string) => KeySource): KeySource => {

@@ -1,5 +1,5 @@
 import { type HandledType, handledTypes, type KnownEvent, type TidingsEvent, type UnknownEvent } from './event.ts'
-import { type Answer, Fault } from './fault.ts'
+import { type Answer, Fault, type FaultCode } from './fault.ts'
 import type { Handler, Progress, Reports } from './handler.ts'
 import { handleOnce } from './handling.ts'
 import { type CheckedOptions, checkOptions, type ReceiverOptions } from './options.ts'
@@ -156,9 +156,17 @@ const noteLate = ({ isAnswered }: DeliveryRequest, told: Reports): void => {
   told.failed(new Error('The answer came too late: the request had been answered, or its sender had hung up.'))
 }
 
+/** The least time between two reports of one fault of requests without a verified signature: strangers send those. */
+const LEAST_BETWEEN_MS = 10_000
+
 const reports = ({ onError, onRefused, onHandled }: CheckedOptions) => {
-  /** Failed fetches of the keys that were told: each may fail many requests. */
-  const toldFetches = new WeakSet<object>()
+  const toldAtMs = new Map<FaultCode, number>()
+  const isToldAlready = (code: FaultCode): boolean => {
+    const sinceMs = performance.now() - (toldAtMs.get(code) ?? Number.NEGATIVE_INFINITY)
+    if (sinceMs < LEAST_BETWEEN_MS) return true
+    toldAtMs.set(code, performance.now())
+    return false
+  }
   return (): Reports => {
     const told: Reports = {
       eventId: undefined,
@@ -169,11 +177,7 @@ const reports = ({ onError, onRefused, onHandled }: CheckedOptions) => {
         const refusal = { ...details, code, status, message, ...(eventId !== undefined && { eventId }) }
         void guarded(() => onRefused(refusal), told.failed)
         const isOwn = status >= 500 && code !== 'in_progress' && code !== 'body_incomplete'
-        if (!isOwn) return
-        if (code === 'keys_unavailable' && cause instanceof Error) {
-          if (toldFetches.has(cause)) return
-          toldFetches.add(cause)
-        }
+        if (!isOwn || (eventId === undefined && isToldAlready(code))) return
         told.failed(cause ?? new Fault(code, message, { details }))
       },
       handled: handled => void guarded(() => onHandled(handled), told.failed),

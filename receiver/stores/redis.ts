@@ -1,4 +1,4 @@
-import { isFunction, requireGiven } from '../given.ts'
+import { isFunction, requireGiven, requireOptions } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
 /** One call of a client of Redis 6.2 or newer, or Valkey, that runs a Lua script. */
@@ -29,10 +29,9 @@ const RELEASE = `
  * @example With the package `ioredis`:
  *   redisReplayStore((script, key, args) => client.eval(script, 1, key, ...args))
  */
-export const redisReplayStore = (
-  evalScript: EvalScript,
-  { prefix = 'tidings:' }: { prefix?: string } = {},
-): ReplayStore => {
+export const redisReplayStore = (evalScript: EvalScript, options: { prefix?: string } = {}): ReplayStore => {
+  requireOptions(options, ['prefix'])
+  const { prefix = 'tidings:' } = options
   requireGiven(isFunction(evalScript), 'evalScript', evalScript, 'a function that runs a Lua script, of your client')
   requireGiven(typeof prefix === 'string', 'prefix', prefix, 'a text')
   return redisStore(evalScript, prefix)

@@ -1,5 +1,5 @@
 import { toBytes } from '../../shared/bytes.ts'
-import { isFunction, requireClock, requireGiven } from '../given.ts'
+import { isFunction, requireClock, requireGiven, requireOptions } from '../given.ts'
 import type { Claim, ReplayStore } from '../replay-store.ts'
 
 /** The part of knex's query builder that the store uses. */
@@ -50,6 +50,7 @@ export const receiptsTable = (table = 'tidings_receipts'): string => {
  *   const replayStore = sqlReplayStore(knex)
  */
 export const sqlReplayStore = (knex: KnexLike, options: SqlStoreOptions = {}): ReplayStore => {
+  requireOptions(options, ['table', 'now'])
   const { table = 'tidings_receipts', now = Date.now } = options
   requireGiven(isFunction(knex), 'knex', knex, 'a knex: a function from the name of a table to a query')
   requireTable(table)

@@ -6,6 +6,9 @@ import { memoryReplayStore } from '../../receiver/index.ts'
 import { replayStoreCases } from '../../receiver/testing/replay-store-cases.ts'
 import { testClock } from '../support/clock.ts'
 
+v8.setFlagsFromString('--expose-gc')
+const collect: () => void = vm.runInNewContext('gc')
+
 describe('the store in memory', () => {
   const clock = testClock()
   const store = memoryReplayStore({ now: clock.now })
@@ -21,9 +24,23 @@ describe('the store in memory', () => {
     )
   })
 
+  test('takes at most 300 bytes for an event that was handled, however its id was made', async () => {
+    const most = 20_000
+    const many = memoryReplayStore({ maxEntries: most, now: clock.now })
+    collect()
+    const before = process.memoryUsage().heapUsed
+    for (let n = 0; n < most; n++) {
+      const key = crypto.randomUUID()
+      const claim = await many.claim(key, 60)
+      assert.ok(claim.status === 'claimed' && (await many.record(key, claim.owner, `1795221601 ${key}`, 1000)))
+    }
+    collect()
+    const bytes = (process.memoryUsage().heapUsed - before) / most
+    assert.ok(bytes < 300, `${bytes} bytes`)
+    assert.equal((await many.claim('one more', 60)).status, 'claimed')
+  })
+
   test('keeps no claim that has lapsed', async () => {
-    v8.setFlagsFromString('--expose-gc')
-    const collect: () => void = vm.runInNewContext('gc')
     const time = testClock()
     const many = memoryReplayStore({ now: time.now })
     for (let n = 0; n < 300_000; n++) await many.claim(`key-${n}`, 60)

@@ -67,6 +67,8 @@ describe('an option that is wrong is refused at creation, and told', () => {
     [{ keys: 7 }, /^keys is 7/],
     [{ webhookId: '' }, /^webhookId/],
     [{ webhookId: [] }, /^webhookId/],
+    [{ webhookId: [''] }, /^webhookId/],
+    [{ webhookId: undefined }, /^webhookId is undefined/],
     [{ replayStore: {} }, /^replayStore/],
     [{ replayStore: { claim() {}, record() {} } }, /^replayStore/],
     [{ onError: 'log' }, /^onError/],
@@ -95,6 +97,9 @@ describe('an option that is wrong is refused at creation, and told', () => {
     'no table': [() => sqlReplayStore(() => {}, { table: 'a b' }), /^table is "a b"/],
     'no clock of a table': [() => sqlReplayStore(() => {}, { now: 0 as never }), /^now is 0/],
     'no binding': [() => durableObjectReplayStore({} as never), /^namespace is \{\}/],
+    'a misspelt limit': [() => memoryReplayStore({ maxEntires: 9 } as never), /^maxEntires is no option/],
+    'a misspelt prefix': [() => redisReplayStore(async () => '', { prefx: 'x' } as never), /^prefx is no option/],
+    'a misspelt table': [() => sqlReplayStore(() => {}, { tabel: 'x' } as never), /^tabel is no option/],
     'no keeper': [() => learnedWebhook({ load: () => 'x' } as never), /^keeper/],
   }
   for (const [what, [make, says]] of Object.entries(makers)) {
@@ -501,6 +506,40 @@ describe('a stranger', () => {
     }
     assert.equal(asked, 0)
     assert.ok(parse.mock.calls.every(call => call.arguments[0] !== body))
+  })
+
+  test('takes no more than another by a token that nests deeply', async () => {
+    const { receive } = start({ keys: IMPATIENT.keys })
+    const part = (text: string) => Buffer.from(text).toString('base64url')
+    const header = part(JSON.stringify({ alg: 'EdDSA', kid: sender.issuer.kid }))
+    const signature = part('x'.repeat(64))
+    const bearing = (token: string) => ({ authorization: `Bearer ${token}`, body: '' })
+    const costOf = async (token: string): Promise<number> => {
+      const before = process.cpuUsage()
+      for (let n = 0; n < 20; n++) assert.equal((await receive(bearing(token), () => {})).status, 401)
+      const { user, system } = process.cpuUsage(before)
+      return user + system
+    }
+    const nested = (depth: number) => `${'['.repeat(depth)}${']'.repeat(depth)}`
+    const claiming = (text: string) => `${header}.${part(`{"x":${text}}`)}.${signature}`
+    const choosing = (text: string) => `${part(`{"alg":${text}}`)}.e30.${signature}`
+    for (const token of [claiming, choosing]) {
+      const flat = token(`[ ${'1,'.repeat(5000)}1]`)
+      await costOf(flat)
+      await costOf(token(nested(5000)))
+      const ratio = (await costOf(token(nested(5000)))) / (await costOf(flat))
+      assert.ok(ratio < 10, `${ratio} times as much`)
+    }
+  })
+
+  test('fills no log by what fails before a signature is verified', async () => {
+    const failing = () => {
+      throw new Error('no keys')
+    }
+    const { receive, errors, refusals } = start({ keys: failing })
+    for (let n = 0; n < 5; n++) assert.equal((await receive(await sender.request(), () => {})).status, 503)
+    assert.equal(errors.length, 1)
+    assert.equal(refusals.length, 5)
   })
 
   test('fills no log: by default what the issuer has signed is told, once a minute for each check', async t => {
