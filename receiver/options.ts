@@ -133,7 +133,7 @@ export const checkVerifyOptions = (options: VerifyOptions, keysAt = remoteKeys):
   const anAudience = 'this endpoint’s URL as it was registered, such as https://example.com/hooks'
   requireGiven(isAudience, 'audience', audience, anAudience)
   const isId = (value: unknown) => typeof value === 'string' && value !== ''
-  // One that is given and undefined, as a variable of the environment that is not set, would be a check that is not made.
+  // One that is undefined, such as a variable of the environment that is not set, would be a check that is not made.
   const isWebhook = !('webhookId' in options) || isId(webhookId) || isFunction(webhookId) || isListOf(webhookId, isId)
   requireGiven(isWebhook, 'webhookId', webhookId, 'the id of your webhook, a list of ids, or a function')
   requireClock(now)

@@ -33,7 +33,7 @@ export interface ReplayStore {
   release(key: string, owner: string): boolean | Promise<boolean>
 }
 
-/** A text that was put together, such as by `randomUUID`, is a tree of its pieces to V8, which takes four times as much. */
+/** To V8, a text that was put together, as by `randomUUID`, is a tree of its pieces, four times as large. */
 const inOnePiece = (text: string): string => JSON.parse(JSON.stringify(text))
 
 /**

@@ -94,8 +94,8 @@ const STATUS: Record<string, number> = {
  */
 const ADVISABLE = new RegExp(
   [
-    /(alg|aud|jti) twice|of typ |as typ|byte order mark|UTF-16|padd|a stray |stray bits|of a length that no token/,
-    /NaN|before the beginning|before null|as sub|true as critical extension/,
+    /(alg|aud|jti|a name) twice|of typ |as typ|b64: false|byte order mark|UTF-16|padd|a stray |stray bits/,
+    /of a length that no token|of 16 KiB|NaN|before the beginning|before null|as sub|true as critical extension/,
   ]
     .map(({ source }) => source)
     .join('|'),
@@ -156,6 +156,7 @@ const ofBodies = [
   vector('an empty body', 'jti', { body: '' }),
   signed('a body that is a list', 'jti', json([fields])),
   signed('a body that is no JSON', 'jti', `${body}}`),
+  signed('a body with a name twice', 'ok', `{"eventTime":"",${body.slice(1)}`),
   signed('a body with NaN in it', 'jti', `${body.slice(0, -1)},"x":NaN}`),
   signed('a body that begins with a byte order mark', 'jti', `\uFEFF${body}`),
   signed(

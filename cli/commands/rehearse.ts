@@ -22,7 +22,7 @@ export const rehearseCommand = () =>
       'Has the server send a registered receiver, in whatever language, what it must accept (examples, types of a ' +
         'later version, a slow body), what it must refuse (forged, expired, for others) and what it must handle once ' +
         '(replays, retries, five at once), and says for each what to mend. The server signs all of it as it signs ' +
-        'deliveries, and stores none. The payloads are examples, which the receiver’s handler gets. Some 50 ' +
+        'deliveries, and stores none. The payloads are examples, which the receiver’s handler gets. Some 60 ' +
         'requests. Exit code 6 if something has to be mended.',
     )
     .argument('<webhook>', 'the active webhook')

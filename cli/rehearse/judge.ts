@@ -33,7 +33,7 @@ const note = (found: string, next: string): Grade => ({ status: 'note', found, n
 const problem = (found: string, next: string): Grade => ({ status: 'problem', found, next })
 
 /** Tidings waits 15 s, and a receiver should give up before that. */
-const LATE_MS = 14_000
+const LATE_MS = 13_500
 
 const isDone = ({ statusCode }: RehearsalAnswer): boolean =>
   statusCode !== null && statusCode >= 200 && statusCode < 300
@@ -49,8 +49,8 @@ const allSaid = (answers: readonly RehearsalAnswer[]): string => answers.map(sai
 
 /** What follows from an answer that is wrong whatever was asked. */
 const wrongInAnyCase = (answer: RehearsalAnswer): string | undefined => {
-  const { statusCode, failure } = answer
-  if (failure === 'timeout')
+  const { statusCode, failure, durationMs } = answer
+  if (failure === 'timeout' || (durationMs > LATE_MS && !isDone(answer)))
     return 'Answer within 15 s: put longer work into a queue of your own, and answer 503 at 14 s.'
   if (failure !== null)
     return 'Answer every request, also one that you refuse: without an answer it comes eleven times.'
@@ -82,18 +82,19 @@ const accepted = (name: string, mend: string, status?: 200): Scene => ({
   },
 })
 
-/** The answer must be 401. `mayWait`: a key that is not known may be answered 503 while it is looked for. */
+/** Each answer must be 401. `mayWait`: a key that is not known may be answered 503 while it is looked for. */
 const refused = (name: string, mend: string, { mayWait = false }: { mayWait?: boolean } = {}): Scene => ({
   kind: 'refuse',
   name,
-  judge([answer]) {
-    const found = said(answer!)
-    const { statusCode } = answer!
-    if (statusCode === 401 || (mayWait && statusCode === 503)) return ok(found)
-    if (isDone(answer!)) return problem(`let in: ${found}`, mend)
-    if (isRefused(answer!)) return note(found, 'Refuse a token that is not valid with 401.')
+  judge(answers) {
+    const found = allSaid(answers)
+    const wrong = answers.filter(({ statusCode }) => statusCode !== 401 && !(mayWait && statusCode === 503))
+    if (wrong.length === 0) return ok(found)
+    if (wrong.some(isDone)) return problem(`let in: ${found}`, mend)
+    const unclear = wrong.find(it => !isRefused(it))
+    if (unclear === undefined) return note(found, 'Refuse a token that is not valid with 401.')
     const again = 'Refuse it with 401: after a 5XX Tidings sends it eleven times, and takes the fault for yours.'
-    return problem(found, wrongInAnyCase(answer!) ?? again)
+    return problem(found, wrongInAnyCase(unclear) ?? again)
   },
 })
 
@@ -140,6 +141,21 @@ const together: Scene = {
   },
 }
 
+/** The first answer was not waited for; the delivery must be known to be handled soon after. */
+const lostAnswer: Scene = {
+  kind: 'once',
+  name: 'retry after its sender hung up',
+  judge([, ...answers]) {
+    const found = allSaid(answers)
+    if (answers.some(it => isDone(it) || it.statusCode === 401)) return ok(found)
+    const last = answers.at(-1)
+    if (last === undefined) return problem('no answer', 'Take the retry of a delivery whose sender has hung up.')
+    if (last.statusCode !== 503) return problem(found, wrongInAnyCase(last) ?? 'Acknowledge a valid delivery with 2XX.')
+    const mend = 'Go on handling when the sender hangs up, or release the claim: else its retries are turned away.'
+    return note(found, mend)
+  },
+}
+
 const refusedFirst: Scene = {
   kind: 'once',
   name: 'its id in refused requests first',
@@ -168,10 +184,21 @@ const turnedDown = (name: string, mend: string, best: number, mayHangUp = false)
   },
 })
 
+/** What is the registered webhook's own, or nobody's, may be let in. */
+const tolerated = (scene: Scene): Scene => ({
+  ...scene,
+  judge: answers => {
+    const grade = scene.judge(answers)
+    return grade.status === 'problem' && answers.some(isDone) ? { ...grade, status: 'note' } : grade
+  },
+})
+
 const webhook = refused(
   'of another webhook',
   'Compare webhookId in the body with the ids of your own webhooks: others may register one for your URL.',
 )
+
+const put = turnedDown('PUT', 'Answer 405 to any method but POST.', 405)
 
 const SIGNATURE = 'Verify the signature with the key of the issuer’s /.well-known/jwks.json whose kid the header names'
 
@@ -196,12 +223,19 @@ export const scenes: Record<RehearsalScene, Scene> = {
     'body with a pause of 2 s',
     'Wait for the whole body, as long as Content-Length says, before you judge it.',
   ),
+  late: accepted(
+    'event of three days ago',
+    'Retries and recoveries come late: judge the token’s exp, not the time of the event.',
+  ),
   reordered: accepted(
     'the later event first',
     'Deliveries may come in any order: take both, and compare eventTime if it matters.',
   ),
   no_token: refused('without Authorization', 'Require “Authorization: Bearer …”.'),
-  other_scheme: refused('scheme Basic', 'Take a token only after the scheme Bearer, at the header’s beginning.'),
+  other_scheme: refused(
+    'Basic, alone and before Bearer',
+    'Take a token only after the scheme Bearer, at the header’s beginning.',
+  ),
   no_jwt: refused(
     'a token that is none',
     'Refuse what has not three parts in base64url with 401; let no exception become a 500.',
@@ -216,6 +250,10 @@ export const scenes: Record<RehearsalScene, Scene> = {
     mayWait: true,
   }),
   own_key_in_header: refused('key in the token’s header', `${SIGNATURE}; ignore jwk, jku, x5u and x5c.`),
+  critical_extension: refused(
+    'critical extension',
+    'Refuse a token whose header has crit (RFC 7515, section 4.1.11): delivery tokens have no extensions.',
+  ),
   other_issuer: refused('another issuer', 'Compare iss with the server’s issuer address, character by character.'),
   other_audience: refused(
     'another audience',
@@ -223,20 +261,26 @@ export const scenes: Record<RehearsalScene, Scene> = {
   ),
   listed_audience: refused('list of audiences', 'aud is one text: refuse a list, even if your URL is in it.'),
   expired: refused('expired', 'Refuse a token on or after its exp. Check that your library does, and your clock.'),
+  // RFC 7519 leaves it open.
+  from_the_future: tolerated(
+    refused('token of a clock 4 minutes ahead', 'Refuse an iat that is more than a minute ahead of your clock.'),
+  ),
   other_body: refused('changed body', 'Compare the claim body_sha256 with the SHA-256 of the body’s bytes.'),
-  other_event: refused('jti of another event', 'Compare jti with eventId in the body.'),
+  other_event: refused(
+    'jti of another event, or of none',
+    'Compare jti with eventId in the body, and refuse a token without jti.',
+  ),
   // Nothing in the specification asks for it, and a receiver may serve many webhooks.
-  other_webhook: {
-    ...webhook,
-    judge: answers => {
-      const grade = webhook.judge(answers)
-      return grade.status === 'problem' && isDone(answers[0]!) ? { ...grade, status: 'note' } : grade
-    },
+  other_webhook: tolerated(webhook),
+  other_method: {
+    ...put,
+    judge: answers =>
+      isDone(answers[0]!) ? problem(`let in: ${allSaid(answers)}`, 'Take POST alone.') : put.judge(answers),
   },
-  other_method: turnedDown('GET', 'Answer 405 to any method but POST.', 405),
   long_body: turnedDown('body over 1 MiB', 'Read at most 1 MiB of a body, and answer 413 to a longer one.', 413, true),
   replay: handledOnce('the same request twice'),
-  retry: handledOnce('retry after a lost answer'),
+  retry: handledOnce('retry with a fresh token'),
+  lost_answer: lostAnswer,
   together,
   refused_first: refusedFirst,
 }

@@ -24,11 +24,17 @@ type Draft = {
   /** What signs: an Ed25519 key, a secret for HMAC, or nothing. */
   key: KeyObject | Buffer | undefined
   body: string
-  method: 'POST' | 'GET'
+  method: 'POST' | 'PUT'
   /** The Authorization header, by the token. */
   authorization: (token: string) => string | undefined
-  isSlow: boolean
+  pace: Pace
 }
+
+/**
+ * How the body is sent: at once; with a pause in its middle; its last byte at the same time as that of the scene's
+ * other requests; or at once, and then the sender hangs up.
+ */
+type Pace = 'whole' | 'paused' | 'together' | 'lost'
 
 /** One request of a scene. */
 type Step = {
@@ -40,6 +46,10 @@ type Step = {
   eventOffset?: number
   /** Whether the very request of the step before is sent again. */
   again?: true
+  /** The pause before it, in milliseconds. */
+  afterMs?: number
+  /** Whether it is left out unless the step before was answered 503. */
+  ifUnavailable?: true
   change?: (draft: Draft, signer: Signer) => Partial<Draft>
 }
 type Signer = { publicKey: Buffer }
@@ -49,6 +59,13 @@ const step = (change?: Step['change']): Step => (change === undefined ? {} : { c
 const claims =
   (changed: (claims: Record<string, unknown>) => object): Step['change'] =>
   draft => ({ claims: { ...draft.claims, ...changed(draft.claims) } })
+/** Another body, with its digest in the token. */
+const telling =
+  (changed: (body: Record<string, unknown>) => object, claimed: object = {}): Step['change'] =>
+  draft => {
+    const body = JSON.stringify(changed(JSON.parse(draft.body)))
+    return { body, claims: { ...draft.claims, body_sha256: digestOf(body).toString('base64url'), ...claimed } }
+  }
 /** The token as if it was made that many seconds from now. */
 const madeAt = (seconds: number): Step['change'] =>
   claims(({ iat, exp }) => ({ iat: Number(iat) + seconds, exp: Number(exp) + seconds }))
@@ -58,6 +75,7 @@ const NOBODY = 'https://rehearsal.invalid'
 /** More than the 1 MiB that a receiver should read. */
 const LONG = ' '.repeat(1024 * 1024 + 1)
 const AT_ONCE = 5
+const THREE_DAYS_SECONDS = 3 * 86_400
 const EXAMPLES = [
   TYPE,
   'project_report_quarterly_approved',
@@ -67,6 +85,19 @@ const EXAMPLES = [
 
 const EXPIRED = madeAt(-TOKEN_LIFETIME_SECONDS - 120)
 const BY_OTHER_KEY = (): Partial<Draft> => ({ key: untrusted() })
+const OTHER_BODY = (draft: Draft): Partial<Draft> => ({ body: draft.body.replace(/"quarter":"\d+/, '"quarter":"1999') })
+const OTHER_BODY_WITH =
+  (digest: (body: string) => string): Step['change'] =>
+  draft => {
+    const body = String(OTHER_BODY(draft).body)
+    return { body, claims: { ...draft.claims, body_sha256: digest(body) } }
+  }
+const bearing =
+  (token: string): Step['change'] =>
+  () => ({ authorization: () => `Bearer ${token}` })
+const paced =
+  (pace: Pace): Step['change'] =>
+  () => ({ pace })
 
 const scenes: Record<RehearsalScene, Step[]> = {
   ping: [{ eventType: 'ping', payload: {} }],
@@ -75,39 +106,50 @@ const scenes: Record<RehearsalScene, Step[]> = {
   more_in_payload: [{ payload: { ...events[TYPE].example, tomorrow: [1] } }],
   clock_ahead: [step(madeAt(30))],
   nearly_expired: [step(madeAt(15 - TOKEN_LIFETIME_SECONDS))],
-  slow: [step(() => ({ isSlow: true }))],
+  slow: [step(paced('paused'))],
+  late: [{ eventOffset: -THREE_DAYS_SECONDS }],
   reordered: [
     { delivery: 0, eventOffset: 0 },
     { delivery: 1, eventOffset: -60 },
   ],
   no_token: [step(() => ({ authorization: () => undefined }))],
-  other_scheme: [step(() => ({ authorization: token => `Basic ${token}` }))],
-  no_jwt: [step(() => ({ authorization: () => 'Bearer a.b.c' }))],
-  alg_none: [step(draft => ({ header: { ...draft.header, alg: 'none' }, key: undefined }))],
+  other_scheme: ['Basic', 'Basic eDp5, Bearer'].map(scheme =>
+    step(() => ({ authorization: token => `${scheme} ${token}` })),
+  ),
+  no_jwt: ['a.b.c', 'token', '..'].map(it => step(bearing(it))),
+  alg_none: ['none', 'nOnE'].map(alg => step(draft => ({ header: { ...draft.header, alg }, key: undefined }))),
   hmac_with_public_key: [
     step((draft, { publicKey }) => ({ header: { ...draft.header, alg: 'HS256' }, key: publicKey })),
   ],
   other_key: [step(BY_OTHER_KEY)],
-  unknown_key: [step(draft => ({ header: { ...draft.header, kid: newId(0) }, key: untrusted() }))],
+  // Signed by the right key, which its kid does not name: neither the signature nor its lack may decide.
+  unknown_key: [step(draft => ({ header: { ...draft.header, kid: newId(0) } }))],
   own_key_in_header: [
     step(draft => {
       const { privateKey, publicKey } = generateKeyPairSync('ed25519')
       return { header: { ...draft.header, jwk: publicKey.export({ format: 'jwk' }) }, key: privateKey }
     }),
   ],
-  other_issuer: [step(claims(() => ({ iss: NOBODY })))],
+  critical_extension: [step(draft => ({ header: { ...draft.header, crit: ['rehearsal'], rehearsal: 1 } }))],
+  other_issuer: [step(claims(() => ({ iss: NOBODY }))), step(claims(({ iss }) => ({ iss: `${iss}.invalid` })))],
+  // One that begins as this endpoint's URL could be another's.
   other_audience: [step(claims(() => ({ aud: `${NOBODY}/hooks` })))],
   listed_audience: [step(claims(({ aud }) => ({ aud: [aud, `${NOBODY}/hooks`] })))],
   expired: [step(EXPIRED)],
-  other_body: [step(draft => ({ body: draft.body.replace(/"quarter":"\d+/, '"quarter":"1999') }))],
-  other_event: [step(claims(() => ({ jti: newId(0) })))],
-  other_webhook: [
-    step(draft => {
-      const body = JSON.stringify({ ...JSON.parse(draft.body), webhookId: crypto.randomUUID() })
-      return { body, claims: { ...draft.claims, body_sha256: digestOf(body).toString('base64url') } }
-    }),
+  // It expires no later than any other.
+  from_the_future: [step(claims(({ iat }) => ({ iat: Number(iat) + TOKEN_LIFETIME_SECONDS - 60 })))],
+  other_body: [
+    step(OTHER_BODY),
+    step(OTHER_BODY_WITH(() => '')),
+    step(OTHER_BODY_WITH(body => digestOf(body).toString('base64url').slice(0, 1))),
   ],
-  other_method: [step(() => ({ method: 'GET', body: '' }))],
+  other_event: [
+    step(claims(() => ({ jti: newId(0) }))),
+    step(claims(() => ({ jti: undefined }))),
+    step(telling(body => ({ ...body, eventId: undefined }), { jti: undefined })),
+  ],
+  other_webhook: [step(telling(body => ({ ...body, webhookId: crypto.randomUUID() })))],
+  other_method: [step(() => ({ method: 'PUT' }))],
   long_body: [
     step(draft => {
       const body = draft.body + LONG
@@ -115,8 +157,9 @@ const scenes: Record<RehearsalScene, Step[]> = {
     }),
   ],
   replay: [step(), { again: true }],
-  retry: [step(), step(madeAt(1))],
-  together: Array.from({ length: AT_ONCE }, (_, nth) => (nth === 0 ? step() : { again: true })),
+  retry: [step(madeAt(-5)), step()],
+  lost_answer: [step(paced('lost')), { afterMs: 500 }, { afterMs: 2000, ifUnavailable: true }],
+  together: Array.from({ length: AT_ONCE }, (_, nth) => (nth === 0 ? step(paced('together')) : { again: true })),
   refused_first: [step(BY_OTHER_KEY), step(EXPIRED), step()],
 }
 /** Scenes whose requests are sent at once. */
@@ -174,21 +217,30 @@ const play = async (webhook: WebhookRow, scene: RehearsalScene, tools: AttemptTo
     last = each.again && last ? last : prepare(messageOf(each), each.change, tools)
     return last
   })
-  if (AT_ONCE_SCENES.has(scene)) return Promise.all(prepared.map(it => send(it, tools)))
+  const arrive = barrier(prepared.length)
+  if (AT_ONCE_SCENES.has(scene)) return Promise.all(prepared.map(it => send(it, tools, arrive)))
   const answers: RehearsalAnswer[] = []
-  for (const it of prepared) {
-    const answer = await send(it, tools)
+  const startedMs = performance.now()
+  for (const [nth, it] of prepared.entries()) {
+    const { afterMs = 0, ifUnavailable } = steps[nth]!
+    if (ifUnavailable && answers.at(-1)?.statusCode !== 503) break
+    await delay(afterMs)
+    const answer = await send(it, tools, arrive)
     answers.push(answer)
     // What follows means nothing, and would wait as long.
-    if (answer.failure !== null) break
+    if (answer.failure !== null && it.pace !== 'lost') break
+    if (performance.now() - startedMs > LONG_SCENE_MS) break
   }
   return answers
 }
 
+/** After so long no further request of a scene begins: whoever asked waits for 40 s. */
+const LONG_SCENE_MS = 20_000
+
 type Prepared = {
   message: Message
-  request: { url: string; method: 'POST' | 'GET'; headers: Record<string, string>; body: string }
-  isSlow: boolean
+  request: { url: string; method: 'POST' | 'PUT'; headers: Record<string, string>; body: string }
+  pace: Pace
 }
 
 const prepare = (message: Message, change: Step['change'], tools: AttemptTools): Prepared => {
@@ -211,7 +263,7 @@ const prepare = (message: Message, change: Step['change'], tools: AttemptTools):
     body,
     method: 'POST',
     authorization: token => `Bearer ${token}`,
-    isSlow: false,
+    pace: 'whole',
   }
   const sent = { ...draft, ...change?.(draft, { publicKey: publicBytes(tools) }) }
   const authorization = sent.authorization(tokenOf(sent))
@@ -222,8 +274,8 @@ const prepare = (message: Message, change: Step['change'], tools: AttemptTools):
     ...(authorization !== undefined && { authorization }),
     'user-agent': `Tidings/${version}`,
   }
-  const { method, isSlow } = sent
-  return { message, request: { url: message.url, method, headers, body: sent.body }, isSlow }
+  const { method, pace } = sent
+  return { message, request: { url: message.url, method, headers, body: sent.body }, pace }
 }
 
 const digestOf = (body: string): Buffer => createHash('sha256').update(body).digest()
@@ -243,23 +295,59 @@ const tokenOf = ({ header, claims, key }: Draft): string => {
 
 /** The pause in the middle of a slow body. */
 const PAUSE_MS = 2000
+/** How long the last byte of a body waits for the other requests of its scene. */
+const MEETING_MS = 2000
 
-const slowly = async function* (body: string) {
+/** What resolves for all once as many have called it, or the first has waited for long. */
+const barrier = (count: number): (() => Promise<void>) => {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  let arrived = 0
+  return () => {
+    arrived += 1
+    if (arrived === 1) setTimeout(resolve, MEETING_MS)
+    if (arrived === count) resolve()
+    return promise
+  }
+}
+
+/** The body in two parts. `between` is awaited after the first, and `after` called when the second was written. */
+const inParts = async function* (body: string, length: number, between: () => Promise<unknown>, after = () => {}) {
   const bytes = Buffer.from(body)
-  yield bytes.subarray(0, 20)
-  await delay(PAUSE_MS)
-  yield bytes.subarray(20)
+  yield bytes.subarray(0, length)
+  await between()
+  yield bytes.subarray(length)
+  after()
 }
 
 const send = async (
-  { message, request, isSlow }: Prepared,
+  { message, request, pace }: Prepared,
   { sender, sealer }: AttemptTools,
+  arrive: () => Promise<void>,
 ): Promise<RehearsalAnswer> => {
   const { headers, body, ...rest } = request
+  const length = Buffer.byteLength(body)
+  const hangingUp = new AbortController()
+  const parts = {
+    paused: () => inParts(body, 20, () => delay(PAUSE_MS)),
+    together: () => inParts(body, length - 1, arrive),
+    // Nothing answers before the last byte.
+    lost: () =>
+      inParts(
+        body,
+        length - 1,
+        () => delay(50),
+        () => setImmediate(() => hangingUp.abort()),
+      ),
+  }
   const sent = await sender.send(
-    isSlow
-      ? { ...rest, headers: { ...headers, 'content-length': String(Buffer.byteLength(body)) }, body: slowly(body) }
-      : { ...rest, headers, body },
+    pace === 'whole'
+      ? { ...rest, headers, body }
+      : {
+          ...rest,
+          headers: { ...headers, 'content-length': String(length) },
+          body: parts[pace](),
+          signal: hangingUp.signal,
+        },
   )
   const result = resultOf(sent, withoutCarried(sealer, message))
   return { eventType: message.eventType, durationMs: Math.round(sent.durationMs), ...result }

@@ -39,8 +39,10 @@ export type Sender = {
     headers: Record<string, string>
     /** In parts, it needs a `content-length` among the headers. */
     body: string | AsyncIterable<Uint8Array>
-    method?: 'POST' | 'GET'
+    method?: 'POST' | 'PUT'
     mayBegin?: () => boolean
+    /** Hangs up. */
+    signal?: AbortSignal
   }): Promise<AttemptResult & { durationMs: number; evidence?: Evidence }>
   /** Lets requests under way finish, then closes every connection. */
   close(): Promise<void>
@@ -95,7 +97,7 @@ export const createSender = ({
   })
 
   return {
-    send: ({ url, headers, body, method = 'POST', mayBegin = () => true }) =>
+    send: ({ url, headers, body, method = 'POST', mayBegin = () => true, signal }) =>
       new Promise((resolve, reject) => {
         const startedMs = performance.now()
         const target = URL.parse(url)
@@ -105,7 +107,9 @@ export const createSender = ({
           else resolve({ ...result, durationMs: performance.now() - startedMs, ...evidenceOf(attempt, headers) })
         }
         const attempt = new Attempt({ mayBegin, onResult, onInside: error => onInside(error, target?.host ?? '') })
-        const timer = setTimeout(whenArrivedIsRead, attemptTimeoutMs, () => attempt.giveUp(attemptTimeoutMs))
+        const late = { reason: 'timeout', detail: `No answer within ${attemptTimeoutMs / 1000} s` } as const
+        const timer = setTimeout(whenArrivedIsRead, attemptTimeoutMs, () => attempt.giveUp(late))
+        signal?.addEventListener('abort', () => attempt.giveUp(HUNG_UP))
 
         if (target === null || !/^https?:$/.test(target.protocol)) {
           return attempt.fail('invalid_url', 'The URL must begin with https:// or http://')
@@ -216,8 +220,8 @@ class Attempt implements Dispatcher.DispatchHandler {
     this.#conclude(explain(cause))
   }
 
-  giveUp(afterMs: number): void {
-    this.#conclude({ reason: 'timeout', detail: `No answer within ${afterMs / 1000} s` })
+  giveUp(failure: Failure): void {
+    this.#conclude(failure)
     this.#controller?.abort(ENOUGH)
   }
 
@@ -251,6 +255,7 @@ const inTenths = (phases: Phases): Phases =>
 
 type Failure = { reason: FailureReason; detail: string }
 
+const HUNG_UP: Failure = { reason: 'connection_reset', detail: 'The sender hung up' }
 /** Cannot happen: undici reports neither body nor end without the head. */
 const NO_HEAD: Failure = { reason: 'malformed_response', detail: 'The answer has no status' }
 

@@ -139,6 +139,10 @@ const strayCharacter = (text: string): string => {
   return `${encode(content.padEnd(content.length + ((3 - (Buffer.byteLength(content) % 3)) % 3)))}A`
 }
 
+/** Claims in which base64url has a `-` or a `_`, and an `A` after a character whose last bit is set. */
+const varied = encode(json({ ...claims, sub: '??>>~~' }))
+const oddThenA = new RegExp(`([${[...ALPHABET].filter((_, bits) => bits % 2 === 1).join('')}])A`)
+
 export const good = await byJose()
 const [goodHeader, goodClaims, goodSignature] = good.split('.') as [string, string, string]
 const pem = ed25519.publicKey.export({ format: 'pem', type: 'spki' })
@@ -299,6 +303,21 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['with stray bits at its header’s end, signed so', signedAs(strayBits(encode(json(header))), goodClaims), 'format'],
   ['with stray bits at its claims’ end, signed so', signedAs(goodHeader, strayBits(goodClaims)), 'format'],
   ['with a stray character after its claims, signed so', signedAs(goodHeader, strayCharacter(goodClaims)), 'format'],
+  [
+    'with a stray star in its claims, signed so',
+    signedAs(goodHeader, `${goodClaims.slice(0, 8)}*${goodClaims.slice(8)}`),
+    'format',
+  ],
+  [
+    'with a stray star for an A in its claims, signed so',
+    signedAs(goodHeader, goodClaims.replace(oddThenA, '$1*')),
+    'format',
+  ],
+  [
+    'with a stray + and / in its claims, signed so',
+    signedAs(goodHeader, varied.replaceAll('-', '+').replaceAll('_', '/')),
+    'format',
+  ],
   ['in four parts, signed so', signedAs(good.slice(0, good.lastIndexOf('.')), 'AA'), 'format', /4 part/],
   [
     'with its header padded, signed so',
@@ -372,6 +391,7 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['whose expiry is infinite', byHand(json(header), json(claims).replace(`${exp}`, '1e400')), 'expiry'],
   ['that lives for half a second too long', withClaims({ exp: exp + 0.5 }), 'expiry', /at most 300 s after iat/],
   ['that lives for an hour', await byJose({ exp: iat + 3600 }), 'expiry', /at most 300 s after iat/],
+  ['that expires as it is made', withClaims({ iat: iat + 40, exp: iat + 40 }), 'expiry', /after iat/],
   ['that expires before it was made', withClaims({ iat: iat + 40, exp: iat + 20 }), 'expiry', /after iat/],
 
   // jti
@@ -399,6 +419,12 @@ export const broken: [what: string, token: string, check: CheckName, says?: RegE
   ['not valid before null', withClaims({ nbf: null }), 'issued_at', /found nbf null/],
 ]
 
+/** A token with one claim more, of exactly so many characters. */
+const tokenOfLength = (characters: number): string => {
+  const least = Math.floor(((characters - withClaims({ x: '' }).length) * 3) / 4) - 1
+  return [0, 1, 2, 3].map(more => withClaims({ x: 'x'.repeat(least + more) })).find(it => it.length === characters)!
+}
+
 const { alg, typ } = header
 export const sound: [what: string, token: string][] = [
   ['as jose makes it', good],
@@ -414,12 +440,14 @@ export const sound: [what: string, token: string][] = [
   ['with a sub beyond ASCII', withClaims({ sub: 'Ereignis-ß-事件' })],
   ['with a number as sub', withClaims({ sub: 7 })],
   ['not valid for half a minute yet', withClaims({ nbf: iat + 30 })],
+  ['not valid for a minute yet', withClaims({ nbf: iat + 61 })],
   ['without typ', await byJose({}, { typ: undefined })],
   ['of typ jwt', await byJose({}, { typ: 'jwt' })],
   ['of typ application/jwt', await byJose({}, { typ: 'application/jwt' })],
   ['by a key that shares its kid with one of another kind', await byJose({}, { kid: 'shared' })],
   ['made by a clock that is a minute ahead', await byJose({ iat: iat + 60, exp: iat + 300 })],
   ['in its last second', await byJose({ iat: iat - 298, exp: iat + 2 })],
+  ['of 16 KiB', tokenOfLength(16_384)],
   ['with fractions of a second', withClaims({ iat: iat + 0.25, exp: iat + 300.25 })],
 ]
 
