@@ -2,6 +2,7 @@ import { marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import { beginAgain, GIVE_UP_MS, type HealingRow, NEVER, pingWait, trialOf } from './missed.ts'
+import { heldUntilOf } from './pull-time.ts'
 import { CLOCKS_APART_MS, queueMissed } from './recovery.ts'
 import type { WebhookRow } from './resources.ts'
 
@@ -25,7 +26,8 @@ type DueRow = Pick<HealingRow, 'webhook_id' | 'began_at' | 'answered_at'> &
 
 /**
  * Takes up to `limit` webhooks that are due: of each access token one, then of each a second, so that none waits for
- * the pings of another. Ends what is over, postpones what is not active.
+ * the pings of another. Ends what is over, postpones what is not active, and leaves alone whose endpoint has asked to
+ * wait.
  */
 export const takeDue = async (trx: Sql, now: number, limit: number): Promise<Healing[]> => {
   const due = await rows<DueRow>(
@@ -57,7 +59,10 @@ export const takeDue = async (trx: Sql, now: number, limit: number): Promise<Hea
     if (!heals(webhook)) await run(trx, 'DELETE FROM webhook_recoveries WHERE webhook_id = ?', [row.webhook_id])
     else if (isTooLate(row, now)) await giveUp(trx, row, now)
     else if (webhook.status !== 'active') await postpone(trx, row, now)
-    else {
+    else if (row.answered_at === null && heldUntilOf(webhook.held_until) > now) {
+      const until = heldUntilOf(webhook.held_until)
+      await run(trx, 'UPDATE webhook_recoveries SET due_at = ? WHERE webhook_id = ?', [until, row.webhook_id])
+    } else {
       const lease = newId(now)
       const mine = await run(
         trx,

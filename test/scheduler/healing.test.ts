@@ -251,6 +251,21 @@ describeEachEngine('a webhook that heals itself', engine => {
     assert.ok((await row(id)).recovered_at !== null)
   })
 
+  it('is not pinged before the time until which its endpoint has asked to be left alone', async () => {
+    const id = await webhook()
+    await miss(1)
+    answer = isPing => (isPing ? { status: 200 } : { status: 429, headers: { 'retry-after': '7200' } })
+    await miss(1)
+    const { held_until } = await fixture.webhookRow(id)
+    await pass(119 * MINUTE, 7 * MINUTE)
+    assert.equal(pings().length, 0)
+    assert.equal((await row(id)).due_at, held_until)
+    answer = () => ({ status: 200 })
+    await pass(10 * MINUTE, 5 * MINUTE)
+    assert.equal(pings().length, 1)
+    assert.deepEqual(await acknowledged(), { events: 2, twice: 0 })
+  })
+
   it('that has moved is pinged at its new URL at once, also while a ping to the old one is under way', async () => {
     const id = await webhook()
     await miss(3)
