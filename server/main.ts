@@ -9,8 +9,8 @@ import { isPassing } from './database/patience.ts'
 import { startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { pingOnce } from './delivery/ping.ts'
-import { createPullPings } from './delivery/pull/pings.ts'
-import { createWaits } from './delivery/pull/waits.ts'
+import { PullPings } from './delivery/pull/pings.ts'
+import { Waits } from './delivery/pull/waits.ts'
 import { createSender } from './delivery/send.ts'
 import { GROUPS_AT_ONCE } from './domain/group-commit.ts'
 import { createSubmissions } from './domain/submissions.ts'
@@ -177,9 +177,9 @@ const startRoles = async (
   } = config
   const tools = { clock, keyring, sealer, sender, issuerUrl, retryScheduleMs }
   const live = new Live({ database, clock, log }, given.liveTimes)
-  const waits = createWaits({ database: own ?? database, clock, log })
-  metrics.watchWaits(waits.count)
-  const pings = createPullPings({ database: own ?? database, clock, look: waits.look })
+  const waits = new Waits({ database: own ?? database, clock, log })
+  metrics.watchWaits(() => waits.count())
+  const pings = new PullPings({ database: own ?? database, clock, look: id => waits.look(id) })
   const loop = startDeliveryLoop({
     ...tools,
     database: own ?? database,

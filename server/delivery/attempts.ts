@@ -6,8 +6,8 @@ import type { GiveBack } from './give-back.ts'
 import type { Place, Places } from './places.ts'
 import type { Waits } from './pull/waits.ts'
 import type { Settlement } from './queue.ts'
-import { createRecheck, type Stopped } from './recheck.ts'
-import { createRecorder } from './recorder.ts'
+import { Recheck, type Stopped } from './recheck.ts'
+import { Recorder } from './recorder.ts'
 import { NotBegun } from './send.ts'
 import type { DeliveryWatch } from './watch.ts'
 import { WebhookEffects } from './webhook-effects.ts'
@@ -44,9 +44,9 @@ type Around = {
 export class Attempts {
   readonly #tools: AttemptsTools
   readonly #around: Around
-  readonly #record: (settlement: Settlement) => Promise<void>
+  readonly #recorder: Recorder
   // Dropped deliveries are reported to other webhooks, which may take longer, so they have a recorder of their own.
-  readonly #recordDropped: (settlement: Settlement) => Promise<void>
+  readonly #recorderOfDropped: Recorder
   readonly #webhookEffects: WebhookEffects
   /** Places whose turn has come, and of these, the ones whose request has begun. */
   readonly #begun = new Set<Place>()
@@ -58,10 +58,10 @@ export class Attempts {
   constructor(tools: AttemptsTools, around: Around) {
     this.#tools = tools
     this.#around = around
-    this.#record = createRecorder(tools)
-    this.#recordDropped = createRecorder({ ...tools, batchSize: DROPPED_AT_ONCE })
+    this.#recorder = new Recorder(tools)
+    this.#recorderOfDropped = new Recorder({ ...tools, batchSize: DROPPED_AT_ONCE })
     this.#webhookEffects = new WebhookEffects(tools)
-    this.recheck = createRecheck({
+    this.recheck = new Recheck({
       ...tools,
       unsent: () => around.places.all.filter(place => !this.#sent.has(place)),
       hasUnsent: () => around.places.count > this.#sent.size,
@@ -133,7 +133,8 @@ export class Attempts {
 
   /** Records an attempt, whoever made it. */
   async record(settlement: Settlement, written?: Promise<void>): Promise<void> {
-    await (settlement.outcome.status === 'dropped' ? this.#recordDropped : this.#record)(settlement)
+    const recorder = settlement.outcome.status === 'dropped' ? this.#recorderOfDropped : this.#recorder
+    await recorder.record(settlement)
     await this.recorded(settlement, written)
   }
 

@@ -12,9 +12,9 @@ import { Attempts, type AttemptsTools } from './attempts.ts'
 import { Claims, ELSEWHERE_MS } from './claims.ts'
 import { GiveBack } from './give-back.ts'
 import { keepExtending, LEASE_MS } from './leases.ts'
-import { createPings, type Pings } from './pings.ts'
+import { Pings } from './pings.ts'
 import { type Place, Places } from './places.ts'
-import { watchLapses } from './pull/lapses.ts'
+import { Lapses } from './pull/lapses.ts'
 import { type Claim, freeLeases, type Job, nextDue, presentJobOf, type Settlement } from './queue.ts'
 import { BELIEVED_MS } from './recheck.ts'
 import { OUTAGE_MS } from './recorder.ts'
@@ -104,8 +104,8 @@ export class DeliveryLoop {
     this.#leases = keepExtending({ database, clock, log, places: () => this.#places.all })
     this.#sweeper = tools.claims ? startSweeper(tools) : undefined
     const record = (settlement: Settlement) => this.#attempts.record(settlement)
-    this.#lapses = tools.claims ? watchLapses({ ...tools, record }) : undefined
-    this.pings = createPings(tools)
+    this.#lapses = tools.claims ? new Lapses({ ...tools, record }) : undefined
+    this.pings = new Pings(tools)
     this.afterCommit = this.#createAfterCommit()
     this.#lookSoon()
   }

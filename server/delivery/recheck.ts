@@ -14,24 +14,15 @@ export const BEGUN_MS = 950
 /** A claim that must not be sent, or not before `until`. */
 export type Stopped = { place: Place; until: number }
 
-export type Recheck = {
-  /**
-   * Call it when a claim begins, which also checks what it takes; call the returned function when the jobs are added.
-   */
-  claiming(): () => void
-  /**
-   * Call it when jobs are added without a claim that were checked at this time, by `performance.now()`; call the
-   * returned function when they are added.
-   */
-  adding(lookedAt: number): () => void
-  /** Whether waiting jobs may be sent without another check. If not, one is on its way. */
-  isFresh(): boolean
-  /** Whether the last check allows a request to begin now. */
-  mayBegin(): boolean
-  stop(): void
-}
-
 type LookedAt = { id: string; status: string; epoch: number; held_until: number | null; sees_all: number }
+
+type Given = {
+  database: Database
+  log: Log
+  unsent: () => Place[]
+  hasUnsent: () => boolean
+  onLooked: (stopped: Stopped[]) => void
+}
 
 /**
  * Checks again what this process has claimed and not yet sent: one statement for all webhooks, one for all leases, and
@@ -41,57 +32,103 @@ type LookedAt = { id: string; status: string; epoch: number; held_until: number 
  * @param given.hasUnsent whether `unsent` would return any; called often
  * @param given.onLooked called after each check with the claims that it found stopped
  */
-export const createRecheck = (given: {
-  database: Database
-  log: Log
-  unsent: () => Place[]
-  hasUnsent: () => boolean
-  onLooked: (stopped: Stopped[]) => void
-}): Recheck => {
-  const { database, log, unsent, hasUnsent, onLooked } = given
+export class Recheck {
+  readonly #unsent: Given['unsent']
+  readonly #log: Given['log']
+  readonly #onLooked: Given['onLooked']
+  readonly #database: Given['database']
+  readonly #hasUnsent: Given['hasUnsent']
   /** Everything that waits was checked at this time or later. */
-  let lookedAt = performance.now()
-  const claims = new Set<number>()
-  let looking = false
-  let failing = false
-  let ended = false
-  let timer: NodeJS.Timeout | undefined
-  let nextAt = 0
+  #lookedAt = performance.now()
+  readonly #claims = new Set<number>()
+  #looking = false
+  #failing = false
+  #ended = false
+  #timer: NodeJS.Timeout | undefined
+  #nextAt = 0
   /** Times of jobs added while a check is under way, which does not see them. */
-  let unseenSince = Number.POSITIVE_INFINITY
+  #unseenSince = Number.POSITIVE_INFINITY
 
-  const look = async (): Promise<void> => {
-    clearTimeout(timer)
-    timer = undefined
-    looking = true
-    nextAt = performance.now() + EVERY_MS
-    // A claim's jobs were checked when the claim began.
-    const startedAt = Math.min(performance.now(), ...claims)
-    unseenSince = Number.POSITIVE_INFINITY
-    const stopped = await stoppedOf(unsent()).catch(error => {
-      if (!failing) log.error({ err: error }, 'what waits cannot be looked at again, and is not sent')
-    })
-    failing = stopped === undefined
-    looking = false
-    if (stopped) lookedAt = Math.min(startedAt, unseenSince)
-    keepLooking()
-    if (stopped && !ended) onLooked(stopped)
+  constructor(given: Given) {
+    this.#unsent = given.unsent
+    this.#log = given.log
+    this.#onLooked = given.onLooked
+    this.#database = given.database
+    this.#hasUnsent = given.hasUnsent
   }
 
-  const stoppedOf = async (places: Place[]): Promise<Stopped[]> => {
+  /**
+   * Call it when a claim begins, which also checks what it takes; call the returned function when the jobs are added.
+   */
+  claiming(): () => void {
+    const startedAt = performance.now()
+    if (!this.#hasUnsent()) this.#lookedAt = startedAt
+    this.#claims.add(startedAt)
+    return () => {
+      this.#claims.delete(startedAt)
+      this.#keepLooking()
+    }
+  }
+
+  /**
+   * Call it when jobs are added without a claim that were checked at this time, by `performance.now()`; call the
+   * returned function when they are added.
+   */
+  adding(addedAt: number): () => void {
+    this.#lookedAt = this.#hasUnsent() ? Math.min(this.#lookedAt, addedAt) : addedAt
+    this.#unseenSince = Math.min(this.#unseenSince, addedAt)
+    return () => this.#keepLooking()
+  }
+
+  /** Whether waiting jobs may be sent without another check. If not, one is on its way. */
+  isFresh(): boolean {
+    if (performance.now() - this.#lookedAt <= BELIEVED_MS) return true
+    if (!this.#looking && !this.#timer && !this.#ended) this.#look()
+    return false
+  }
+
+  /** Whether the last check allows a request to begin now. */
+  mayBegin(): boolean {
+    return performance.now() - this.#lookedAt <= BEGUN_MS
+  }
+
+  stop(): void {
+    this.#ended = true
+    clearTimeout(this.#timer)
+  }
+
+  async #look(): Promise<void> {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    this.#looking = true
+    this.#nextAt = performance.now() + EVERY_MS
+    // A claim's jobs were checked when the claim began.
+    const startedAt = Math.min(performance.now(), ...this.#claims)
+    this.#unseenSince = Number.POSITIVE_INFINITY
+    const stopped = await this.#stoppedOf(this.#unsent()).catch(error => {
+      if (!this.#failing) this.#log.error({ err: error }, 'what waits cannot be looked at again, and is not sent')
+    })
+    this.#failing = stopped === undefined
+    this.#looking = false
+    if (stopped) this.#lookedAt = Math.min(startedAt, this.#unseenSince)
+    this.#keepLooking()
+    if (stopped && !this.#ended) this.#onLooked(stopped)
+  }
+
+  async #stoppedOf(places: Place[]): Promise<Stopped[]> {
     if (places.length === 0) return []
     const ids = [...new Set(places.map(({ job }) => job.webhookId))]
     const [found, leases] = await Promise.all([
       rows<LookedAt>(
-        database.knex,
+        this.#database.knex,
         `SELECT id, status, epoch, held_until, (SELECT t.sees_all_organisations FROM access_tokens t
            WHERE t.id = webhooks.access_token_id) AS sees_all FROM webhooks WHERE id IN (${marks(ids)})`,
         ids,
       ),
-      leasesOf(places),
+      this.#leasesOf(places),
     ])
     const webhooks = new Map(found.map(webhook => [webhook.id, webhook]))
-    const unseen = await outOfSight(database.knex, places, ({ job }) => ({
+    const unseen = await outOfSight(this.#database.knex, places, ({ job }) => ({
       accessTokenId: job.webhook.access_token_id,
       eventId: job.eventId,
       seesAllOrganisations: webhooks.get(job.webhookId)?.sees_all === 1,
@@ -109,45 +146,21 @@ export const createRecheck = (given: {
     })
   }
 
-  const leasesOf = async (places: Place[]): Promise<Map<string, string | null>> => {
+  async #leasesOf(places: Place[]): Promise<Map<string, string | null>> {
     const found = await rows<{ delivery_id: string; lease: string | null }>(
-      database.knex,
+      this.#database.knex,
       `SELECT delivery_id, lease FROM delivery_queue WHERE delivery_id IN (${marks(places)})`,
       places.map(({ job }) => job.deliveryId),
     )
     return new Map(found.map(row => [row.delivery_id, row.lease]))
   }
 
-  const keepLooking = (): void => {
-    if (!hasUnsent() || timer || looking || ended) return
+  #keepLooking(): void {
+    if (!this.#hasUnsent() || this.#timer || this.#looking || this.#ended) return
     // Jobs checked a moment ago, such as by their claim, are not checked again at once: most are sent by then.
-    timer = setTimeout(look, Math.max(0, nextAt - performance.now(), lookedAt + EVERY_MS - performance.now()))
-  }
-
-  return {
-    claiming() {
-      const startedAt = performance.now()
-      if (!hasUnsent()) lookedAt = startedAt
-      claims.add(startedAt)
-      return () => {
-        claims.delete(startedAt)
-        keepLooking()
-      }
-    },
-    adding(addedAt) {
-      lookedAt = hasUnsent() ? Math.min(lookedAt, addedAt) : addedAt
-      unseenSince = Math.min(unseenSince, addedAt)
-      return keepLooking
-    },
-    isFresh() {
-      if (performance.now() - lookedAt <= BELIEVED_MS) return true
-      if (!looking && !timer && !ended) look()
-      return false
-    },
-    mayBegin: () => performance.now() - lookedAt <= BEGUN_MS,
-    stop() {
-      ended = true
-      clearTimeout(timer)
-    },
+    this.#timer = setTimeout(
+      () => this.#look(),
+      Math.max(0, this.#nextAt - performance.now(), this.#lookedAt + EVERY_MS - performance.now()),
+    )
   }
 }

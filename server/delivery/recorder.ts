@@ -22,82 +22,96 @@ const IMPATIENT_TRIES = 3
 /** The most deliveries that queue up for a line at once: each has a connection. */
 const MOST_PATIENT = 4
 
-/** Resolves when the settlement is recorded, however long the database is unreachable. */
-export type Recorder = (settlement: Settlement) => Promise<void>
-
 type Waiting = { settlement: Settlement; recorded: () => void; tries: number }
 
-/**
- * Records the results of attempts in batches, each with its answer. Only the end of the process loses results that wait
- * here: a database error counts as the settlement's own fault only if the database refuses a value.
- */
-export const createRecorder = ({
-  database,
-  clock,
-  log,
-  watch,
-  batchSize = BATCH,
-}: {
+type Given = {
   database: Database
   clock: Clock
   log: Log
   watch?: DeliveryWatch | undefined
   batchSize?: number
-}): Recorder => {
-  const waiting: Waiting[] = []
-  let isRecording = false
-  let patient = 0
-  let endGathering = (): void => {}
+}
 
-  const put = (one: Waiting): void => {
-    waiting.push(one)
-    if (!isRecording) recordAll()
-    else if (isAwaited(one) || waiting.length >= ENOUGH) endGathering()
+/**
+ * Records the results of attempts in batches, each with its answer. Only the end of the process loses results that wait
+ * here: a database error counts as the settlement's own fault only if the database refuses a value.
+ */
+export class Recorder {
+  readonly #batchSize: number
+  readonly #watch: Given['watch']
+  readonly #database: Given['database']
+  readonly #clock: Given['clock']
+  readonly #log: Given['log']
+  readonly #waiting: Waiting[] = []
+  #isRecording = false
+  #patient = 0
+  #endGathering = (): void => {}
+
+  constructor({ database, clock, log, watch, batchSize = BATCH }: Given) {
+    this.#batchSize = batchSize
+    this.#watch = watch
+    this.#database = database
+    this.#clock = clock
+    this.#log = log
+  }
+
+  /** Resolves when the settlement is recorded, however long the database is unreachable. */
+  record(settlement: Settlement): Promise<void> {
+    return new Promise(recorded => this.#put({ settlement, recorded, tries: 0 }))
+  }
+
+  #put(one: Waiting): void {
+    this.#waiting.push(one)
+    if (!this.#isRecording) this.#recordAll()
+    else if (isAwaited(one) || this.#waiting.length >= ENOUGH) this.#endGathering()
   }
 
   /** The first result is recorded at once. Those that arrive during its transaction or soon after share the next. */
-  const recordAll = async (): Promise<void> => {
-    isRecording = true
-    while (waiting.length > 0) {
+  async #recordAll(): Promise<void> {
+    this.#isRecording = true
+    while (this.#waiting.length > 0) {
       await othersTurn()
       const startedAt = performance.now()
-      const batch = waiting.splice(0, batchSize)
-      const busy = new Set(await recordBatch(batch.map(({ settlement }) => settlement)))
-      watch?.recorded((performance.now() - startedAt) / 1000)
+      const batch = this.#waiting.splice(0, this.#batchSize)
+      const busy = new Set(await this.#recordBatch(batch.map(({ settlement }) => settlement)))
+      this.#watch?.recorded((performance.now() - startedAt) / 1000)
       for (const one of batch) {
-        if (busy.has(one.settlement)) putAgain(one)
+        if (busy.has(one.settlement)) this.#putAgain(one)
         else one.recorded()
       }
-      if (waiting.length < ENOUGH && !waiting.some(isAwaited)) await gather()
-      else if (database.dialect.isEmbedded && batch.length > 1) {
+      if (this.#waiting.length < ENOUGH && !this.#waiting.some(isAwaited)) await this.#gather()
+      else if (this.#database.dialect.isEmbedded && batch.length > 1) {
         await sleep(Math.min(LONGEST_REST_MS, performance.now() - startedAt))
       }
     }
-    isRecording = false
+    this.#isRecording = false
   }
 
-  const gather = (): Promise<void> =>
-    new Promise(resolve => {
+  #gather(): Promise<void> {
+    return new Promise(resolve => {
       const timer = setTimeout(resolve, GATHERING_MS)
-      endGathering = () => {
+      this.#endGathering = () => {
         clearTimeout(timer)
         resolve()
       }
     })
-
-  const putAgain = (one: Waiting): void => {
-    one.tries += 1
-    const isPatient = one.tries > IMPATIENT_TRIES && patient < MOST_PATIENT
-    if (isPatient) patient += 1
-    setTimeout(isPatient ? recordPatiently : put, HELD_MS, one)
   }
 
-  const recordPatiently = async (one: Waiting): Promise<void> => {
+  #putAgain(one: Waiting): void {
+    one.tries += 1
+    const isPatient = one.tries > IMPATIENT_TRIES && this.#patient < MOST_PATIENT
+    if (isPatient) this.#patient += 1
+    setTimeout(isPatient ? one => this.#recordPatiently(one) : one => this.#put(one), HELD_MS, one)
+  }
+
+  async #recordPatiently(one: Waiting): Promise<void> {
     // An error here recurs in the next batch, which handles it.
-    const busy = await settle(database, [one.settlement], clock.now, { waitsForLines: true }).catch(() => [one])
-    patient -= 1
+    const busy = await settle(this.#database, [one.settlement], this.#clock.now, { waitsForLines: true }).catch(() => [
+      one,
+    ])
+    this.#patient -= 1
     if (busy.length === 0) one.recorded()
-    else put(one)
+    else this.#put(one)
   }
 
   /**
@@ -106,49 +120,52 @@ export const createRecorder = ({
    *
    * @returns the settlements whose rows another transaction has locked
    */
-  const recordBatch = async (settlements: Settlement[]): Promise<Settlement[]> => {
+  async #recordBatch(settlements: Settlement[]): Promise<Settlement[]> {
     for (let isLogged = false; ; ) {
       try {
-        const busy = await settle(database, settlements, clock.now)
-        if (isLogged) log.info({ attempts: settlements.length }, 'attempts are recorded again')
+        const busy = await settle(this.#database, settlements, this.#clock.now)
+        if (isLogged) this.#log.info({ attempts: settlements.length }, 'attempts are recorded again')
         return busy
       } catch (error) {
         if (isContention(error)) {
           if (settlements.length === 1) return settlements
-          return await oneByOne(settlements)
+          return await this.#oneByOne(settlements)
         }
-        if (isRefusal(error) && (await isReachable(database))) {
-          if (settlements.length > 1) return await oneByOne(settlements)
-          return await recordWithoutTexts(settlements[0]!, error)
+        if (isRefusal(error) && (await isReachable(this.#database))) {
+          if (settlements.length > 1) return await this.#oneByOne(settlements)
+          return await this.#recordWithoutTexts(settlements[0]!, error)
         }
-        if (!isLogged) log.error({ err: error, attempts: settlements.length }, 'attempts wait to be recorded')
+        if (!isLogged) this.#log.error({ err: error, attempts: settlements.length }, 'attempts wait to be recorded')
         isLogged = true
         await sleep(OUTAGE_MS)
       }
     }
   }
 
-  const oneByOne = async (settlements: Settlement[]): Promise<Settlement[]> => {
+  async #oneByOne(settlements: Settlement[]): Promise<Settlement[]> {
     const busy: Settlement[] = []
-    for (const settlement of settlements) busy.push(...(await recordBatch([settlement])))
+    for (const settlement of settlements) busy.push(...(await this.#recordBatch([settlement])))
     return busy
   }
 
   /** A value that the database refuses can only come from outside. */
-  const recordWithoutTexts = async (settlement: Settlement, cause: unknown): Promise<Settlement[]> => {
+  async #recordWithoutTexts(settlement: Settlement, cause: unknown): Promise<Settlement[]> {
     const { evidence: _, ...rest } = settlement
     const { deliveryId } = settlement.job
     const result =
       settlement.result.kind === 'response' ? { ...settlement.result, body: '' } : { ...settlement.result, detail: '' }
     while (true) {
       try {
-        const busy = await settle(database, [{ ...rest, result }], clock.now)
+        const busy = await settle(this.#database, [{ ...rest, result }], this.#clock.now)
         if (busy.length > 0) return [settlement]
-        log.error({ err: cause, deliveryId }, 'an attempt was recorded without its answer, which the database refuses')
+        this.#log.error(
+          { err: cause, deliveryId },
+          'an attempt was recorded without its answer, which the database refuses',
+        )
         return []
       } catch (error) {
         if (isRefusal(error)) {
-          log.error(
+          this.#log.error(
             { err: error, deliveryId },
             'an attempt cannot be recorded; it is made again when its lease runs out',
           )
@@ -158,8 +175,6 @@ export const createRecorder = ({
       }
     }
   }
-
-  return settlement => new Promise(recorded => put({ settlement, recorded, tries: 0 }))
 }
 
 /** Whether the next delivery of a line waits for this result. */

@@ -31,69 +31,82 @@ const WORTH_GATHERING = 3
  */
 const IN_THE_WAY_MS = 100
 
-/**
- * Returns a function that waits for a change's turn.
- *
- * @param commit makes the changes of a group in one transaction; undefined for each that has to be made alone. If it
- *   throws, all of them are made alone
- * @param now the clock of the gathering, in milliseconds
- */
-export const createGroupCommit = <Change, Result>(
-  commit: (group: Change[]) => Promise<(Made<Result> | undefined)[]>,
-  now = () => performance.now(),
-): ((change: Change) => Promise<Turn<Result>>) => {
-  let underWay = 0
-  let isBeginning = false
-  const waiting: { change: Change; begin: (turn: Turn<Result>) => void }[] = []
+type Waiting<Change, Result> = { change: Change; begin: (turn: Turn<Result>) => void }
+
+/** Gives each change its turn. */
+export class GroupCommit<Change, Result> {
+  readonly #commit: (group: Change[]) => Promise<(Made<Result> | undefined)[]>
+  readonly #now: () => number
+  #underWay = 0
+  #isBeginning = false
+  readonly #waiting: Waiting<Change, Result>[] = []
+  /** The last groups, and when each began. */
+  readonly #groups: { size: number; beganAt: number }[]
+  #gathering: NodeJS.Timeout | undefined
+
+  /**
+   * @param commit makes the changes of a group in one transaction; undefined for each that has to be made alone. If it
+   *   throws, all of them are made alone
+   * @param now the clock of the gathering, in milliseconds
+   */
+  constructor(commit: (group: Change[]) => Promise<(Made<Result> | undefined)[]>, now = () => performance.now()) {
+    this.#commit = commit
+    this.#now = now
+    this.#groups = [{ size: 1, beganAt: now() }]
+  }
+
+  /** Waits for the turn of a change. */
+  enter(change: Change): Promise<Turn<Result>> {
+    return new Promise(begin => {
+      this.#waiting.push({ change, begin })
+      this.#beginSoon()
+    })
+  }
 
   /** Takes a place. Returns the function that gives it back, which may be called twice. */
-  const take = (): (() => void) => {
-    underWay += 1
+  #take(): () => void {
+    this.#underWay += 1
     let isHeld = true
     return () => {
       if (!isHeld) return
       isHeld = false
-      underWay -= 1
-      beginSoon()
+      this.#underWay -= 1
+      this.#beginSoon()
     }
   }
 
-  /** The last groups, and when each began. */
-  const groups = [{ size: 1, beganAt: now() }]
-  let gathering: NodeJS.Timeout | undefined
-
-  const beginSoon = (): void => {
-    if (isBeginning || waiting.length === 0 || underWay >= GROUPS_AT_ONCE) return
-    const isEnough = waiting.length >= Math.min(ENOUGH, Math.max(...groups.map(({ size }) => size)))
-    const restMs = isEnough || !isWorthGathering() ? 0 : groups.at(-1)!.beganAt + GATHERING_MS - now()
-    if (restMs <= 0) beginNow()
-    else gathering ??= setTimeout(beginNow, restMs)
+  #beginSoon(): void {
+    if (this.#isBeginning || this.#waiting.length === 0 || this.#underWay >= GROUPS_AT_ONCE) return
+    const isEnough = this.#waiting.length >= Math.min(ENOUGH, Math.max(...this.#groups.map(({ size }) => size)))
+    const restMs = isEnough || !this.#isWorthGathering() ? 0 : this.#groups.at(-1)!.beganAt + GATHERING_MS - this.#now()
+    if (restMs <= 0) this.#beginNow()
+    else this.#gathering ??= setTimeout(() => this.#beginNow(), restMs)
   }
 
-  const isWorthGathering = (): boolean => {
-    const count = groups.slice(1).reduce((sum, { size }) => sum + size, waiting.length)
-    return count * GATHERING_MS >= WORTH_GATHERING * (now() - groups[0]!.beganAt)
+  #isWorthGathering(): boolean {
+    const count = this.#groups.slice(1).reduce((sum, { size }) => sum + size, this.#waiting.length)
+    return count * GATHERING_MS >= WORTH_GATHERING * (this.#now() - this.#groups[0]!.beganAt)
   }
 
   /** Changes that arrive in one turn of the event loop share a group. */
-  const beginNow = (): void => {
-    clearTimeout(gathering)
-    gathering = undefined
-    isBeginning = true
+  #beginNow(): void {
+    clearTimeout(this.#gathering)
+    this.#gathering = undefined
+    this.#isBeginning = true
     setImmediate(() => {
-      isBeginning = false
+      this.#isBeginning = false
       // While it gathered, changes that are made alone may have taken the places.
-      if (underWay >= GROUPS_AT_ONCE) return
-      const group = waiting.splice(0, LARGEST_GROUP)
-      groups.push({ size: group.length, beganAt: now() })
-      if (groups.length > GROUPS_KEPT) groups.shift()
-      void begin(group)
-      beginSoon()
+      if (this.#underWay >= GROUPS_AT_ONCE) return
+      const group = this.#waiting.splice(0, LARGEST_GROUP)
+      this.#groups.push({ size: group.length, beganAt: this.#now() })
+      if (this.#groups.length > GROUPS_KEPT) this.#groups.shift()
+      void this.#begin(group)
+      this.#beginSoon()
     })
   }
 
-  const begin = async (group: typeof waiting): Promise<void> => {
-    const leave = take()
+  async #begin(group: Waiting<Change, Result>[]): Promise<void> {
+    const leave = this.#take()
     if (group.length === 1) {
       const timer = setTimeout(leave, IN_THE_WAY_MS)
       return group[0]!.begin({
@@ -103,14 +116,8 @@ export const createGroupCommit = <Change, Result>(
         },
       })
     }
-    const made = await commit(group.map(({ change }) => change)).catch(() => [])
+    const made = await this.#commit(group.map(({ change }) => change)).catch(() => [])
     leave()
     for (const [n, { begin }] of group.entries()) begin({ ...(made[n] && { made: made[n] }), leave() {} })
   }
-
-  return change =>
-    new Promise(begin => {
-      waiting.push({ change, begin })
-      beginSoon()
-    })
 }

@@ -9,7 +9,7 @@ import type { Entry } from './audit.ts'
 import type { Change } from './change.ts'
 import type { AfterCommit, SendableWebhook } from './deliveries.ts'
 import { type ProjectEvent, recordTogether } from './events.ts'
-import { createGroupCommit, LARGEST_GROUP, type Made, type Turn } from './group-commit.ts'
+import { GroupCommit, LARGEST_GROUP, type Made, type Turn } from './group-commit.ts'
 import { lockLines } from './lines.ts'
 import { findWanting, lockWanting, type Wanting } from './matching.ts'
 import type { AccessToken } from './permissions.ts'
@@ -131,10 +131,10 @@ export const createSubmissions = (given: {
     if (reports.size > 0 && !afterCommit?.seesToAll) wake()
     return made()
   }
-  const enter = createGroupCommit(commit)
+  const groups = new GroupCommit(commit)
   return one => {
     const isAlone = one.mark.isTwice || !database.dialect.skipsLocked || alone.has(one.submission.projectId)
-    return isAlone ? Promise.resolve({ leave() {} }) : enter(one)
+    return isAlone ? Promise.resolve({ leave() {} }) : groups.enter(one)
   }
 }
 

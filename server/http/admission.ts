@@ -52,14 +52,12 @@ type Waiting = {
   begin: (isAdmitted: boolean) => void
 }
 
-export type Admission = {
-  /** Refuses a request that would not begin in time. Comes first, so that a refusal costs next to nothing. */
-  refuseHopeless: Middleware<FromKey>
-  /** Begins requests, the API keys in turn, and refuses those that have waited for too long. */
-  admit: Middleware<FromKey>
-}
-
 type FromKey = RequestState & { apiKey: string }
+
+type Given = {
+  now?: () => number
+  isBusy?: () => boolean
+}
 
 /**
  * Runs as many requests as it can, and refuses the others soon, with nothing done. A server that begins everything
@@ -70,38 +68,60 @@ type FromKey = RequestState & { apiKey: string }
  * @param given.now the clock of the waits, in milliseconds
  * @param given.isBusy whether the process has been busy lately
  */
-export const createAdmission = ({
-  now = () => performance.now(),
-  isBusy = measureBusy(),
-}: {
-  now?: () => number
-  isBusy?: () => boolean
-} = {}): Admission => {
-  let working = 0
-  const waiting = new Turns<Waiting>()
+export class Admission {
+  readonly #now: () => number
+  readonly #isBusy: () => boolean
+  #working = 0
+  readonly #waiting = new Turns<Waiting>()
   /** Of each API key that has a line: when a request of it last waited for a short time. */
-  const shortAt = new Map<string, number>()
+  readonly #shortAt = new Map<string, number>()
   /** Since when some request has waited, and when the last ones began since: the pace at which the lines move. */
-  let formedAt = 0
-  const began: number[] = []
+  #formedAt = 0
+  readonly #began: number[] = []
+
+  constructor({ now = () => performance.now(), isBusy = measureBusy() }: Given = {}) {
+    this.#now = now
+    this.#isBusy = isBusy
+  }
+
+  /** Refuses a request that would not begin in time. Comes first, so that a refusal costs next to nothing. */
+  readonly refuseHopeless: Middleware<FromKey> = (ctx, next) => {
+    // With no line it begins at once, even if it has waited for a process that stood still.
+    const { apiKey, arrivedAt } = ctx.state
+    const isHopeless =
+      this.#waiting.size > 0 && this.#now() - arrivedAt + this.#waitMs(apiKey) > this.#longestWaitMs(apiKey)
+    return isHopeless ? refuse(ctx) : next()
+  }
+
+  /** Begins requests, the API keys in turn, and refuses those that have waited for too long. */
+  readonly admit: Middleware<FromKey> = async (ctx, next) => {
+    const giveBack = await this.#place(ctx.state.apiKey, ctx.state.arrivedAt)
+    if (!giveBack) return refuse(ctx)
+    try {
+      await next()
+    } finally {
+      giveBack()
+    }
+  }
 
   /** Takes a place. Returns the function that gives it back, which may be called twice. */
-  const take = (): (() => void) => {
-    working += 1
+  #take(): () => void {
+    this.#working += 1
     let isHeld = true
     const giveBack = (): void => {
       clearTimeout(timer)
       if (!isHeld) return
       isHeld = false
-      working -= 1
-      beginNext()
+      this.#working -= 1
+      this.#beginNext()
     }
-    const since = now()
-    began.push(since)
-    if (began.length > PACE_OF) began.shift()
+    const since = this.#now()
+    this.#began.push(since)
+    if (this.#began.length > PACE_OF) this.#began.shift()
     const giveBackIfIdle = (): void => {
       if (!isHeld) return
-      if (isBusy() && now() - since < LONGEST_IN_THE_WAY_MS) timer = setTimeout(giveBackIfIdle, IN_THE_WAY_MS)
+      if (this.#isBusy() && this.#now() - since < LONGEST_IN_THE_WAY_MS)
+        timer = setTimeout(giveBackIfIdle, IN_THE_WAY_MS)
       else giveBack()
     }
     let timer = setTimeout(giveBackIfIdle, IN_THE_WAY_MS)
@@ -109,77 +129,62 @@ export const createAdmission = ({
   }
 
   /** A request keeps the time that it was given when it came: who waited through a burst is not refused at its end. */
-  const longestWaitMs = (apiKey: string): number =>
-    now() - (shortAt.get(apiKey) ?? now()) > STANDING_FOR_MS ? LONGEST_WAIT_OVERLOADED_MS : LONGEST_WAIT_MS
+  #longestWaitMs(apiKey: string): number {
+    return this.#now() - (this.#shortAt.get(apiKey) ?? this.#now()) > STANDING_FOR_MS
+      ? LONGEST_WAIT_OVERLOADED_MS
+      : LONGEST_WAIT_MS
+  }
 
-  const end = (one: Waiting, isAdmitted: boolean): void => {
+  #end(one: Waiting, isAdmitted: boolean): void {
     const { apiKey, since } = one
     clearTimeout(one.timer)
-    waiting.delete(apiKey, one)
-    if (waiting.of(apiKey).size === 0) shortAt.delete(apiKey)
-    else if (now() - since <= STANDING_MS) shortAt.set(apiKey, now())
+    this.#waiting.delete(apiKey, one)
+    if (this.#waiting.of(apiKey).size === 0) this.#shortAt.delete(apiKey)
+    else if (this.#now() - since <= STANDING_MS) this.#shortAt.set(apiKey, this.#now())
     one.begin(isAdmitted)
   }
 
-  const beginNext = (): void => {
-    for (let one = waiting.take(); one; one = waiting.take()) {
+  #beginNext(): void {
+    for (let one = this.#waiting.take(); one; one = this.#waiting.take()) {
       // The timer may be late if the process was.
-      const isAdmitted = now() < one.giveUpAt
-      end(one, isAdmitted)
+      const isAdmitted = this.#now() < one.giveUpAt
+      this.#end(one, isAdmitted)
       if (isAdmitted) return
     }
   }
 
   /** Resolves to undefined if the request was not admitted in time. */
-  const place = async (apiKey: string, since: number): Promise<(() => void) | undefined> => {
-    if (working < AT_ONCE && waiting.size === 0) return take()
-    if (waiting.size >= MOST_WAITING || waiting.of(apiKey).size >= MOST_WAITING / 2) return undefined
-    const giveUpAt = since + longestWaitMs(apiKey)
+  async #place(apiKey: string, since: number): Promise<(() => void) | undefined> {
+    if (this.#working < AT_ONCE && this.#waiting.size === 0) return this.#take()
+    if (this.#waiting.size >= MOST_WAITING || this.#waiting.of(apiKey).size >= MOST_WAITING / 2) return undefined
+    const giveUpAt = since + this.#longestWaitMs(apiKey)
     return new Promise(resolve => {
       const one: Waiting = {
         ...{ apiKey, since, giveUpAt },
-        timer: setTimeout(() => end(one, false), Math.max(0, giveUpAt - now())),
-        begin: isAdmitted => resolve(isAdmitted ? take() : undefined),
+        timer: setTimeout(() => this.#end(one, false), Math.max(0, giveUpAt - this.#now())),
+        begin: isAdmitted => resolve(isAdmitted ? this.#take() : undefined),
       }
-      if (!shortAt.has(apiKey)) shortAt.set(apiKey, now())
-      if (waiting.size === 0) {
-        formedAt = now()
-        began.length = 0
+      if (!this.#shortAt.has(apiKey)) this.#shortAt.set(apiKey, this.#now())
+      if (this.#waiting.size === 0) {
+        this.#formedAt = this.#now()
+        this.#began.length = 0
       }
-      waiting.add(apiKey, one)
+      this.#waiting.add(apiKey, one)
     })
   }
 
   /** How many requests begin before one of this API key that comes now. */
-  const before = (apiKey: string): number => {
-    const own = waiting.of(apiKey).size
+  #before(apiKey: string): number {
+    const own = this.#waiting.of(apiKey).size
     let count = 0
-    for (const line of waiting.lines) count += Math.min(line.size, own + 1)
+    for (const line of this.#waiting.lines) count += Math.min(line.size, own + 1)
     return count
   }
 
   /** How long a request that comes now is likely to wait. */
-  const waitMs = (apiKey: string): number => {
-    const elapsedMs = now() - (began.length < PACE_OF ? formedAt : began[0]!)
-    return elapsedMs < PACE_AFTER_MS ? 0 : (before(apiKey) * elapsedMs) / Math.max(1, began.length)
-  }
-
-  return {
-    refuseHopeless(ctx, next) {
-      // With no line it begins at once, even if it has waited for a process that stood still.
-      const { apiKey, arrivedAt } = ctx.state
-      const isHopeless = waiting.size > 0 && now() - arrivedAt + waitMs(apiKey) > longestWaitMs(apiKey)
-      return isHopeless ? refuse(ctx) : next()
-    },
-    async admit(ctx, next) {
-      const giveBack = await place(ctx.state.apiKey, ctx.state.arrivedAt)
-      if (!giveBack) return refuse(ctx)
-      try {
-        await next()
-      } finally {
-        giveBack()
-      }
-    },
+  #waitMs(apiKey: string): number {
+    const elapsedMs = this.#now() - (this.#began.length < PACE_OF ? this.#formedAt : this.#began[0]!)
+    return elapsedMs < PACE_AFTER_MS ? 0 : (this.#before(apiKey) * elapsedMs) / Math.max(1, this.#began.length)
   }
 }
 

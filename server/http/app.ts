@@ -7,7 +7,7 @@ import { mutations } from '../graphql/mutations/mutations.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { type Log, logSeldom } from '../log.ts'
 import type { Metrics } from '../metrics/metrics.ts'
-import { createAdmission } from './admission.ts'
+import { Admission } from './admission.ts'
 import { authenticate, readSignature } from './authenticate.ts'
 import { docs } from './docs.ts'
 import { explorer } from './explorer.ts'
@@ -93,7 +93,7 @@ const api = ({ config, log }: { config: Config; log: Log }) => {
   return (service: Service): Middleware => {
     const { database, sealer, tools } = service
     const { clock } = tools
-    const { refuseHopeless, admit } = createAdmission()
+    const { refuseHopeless, admit } = new Admission()
     const signedAs = config.behindProxy ? new URL(config.baseUrl) : undefined
     return inOrder(
       readSignature(signedAs),

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { createPings } from '../../server/delivery/pings.ts'
+import { Pings } from '../../server/delivery/pings.ts'
 import { Places } from '../../server/delivery/places.ts'
 import type { Job, Settlement } from '../../server/delivery/queue.ts'
 import type { Change } from '../../server/domain/change.ts'
@@ -221,7 +221,7 @@ describe('the shares of tenants', () => {
 
 describe('the places for pings', () => {
   it('are few for a webhook and a token, and others find theirs', async () => {
-    const pings = createPings({ concurrency: 64 })
+    const pings = new Pings({ concurrency: 64 })
     const end = Promise.withResolvers<void>()
     let hanging = 0
     const hang = () => {
@@ -242,7 +242,7 @@ describe('the places for pings', () => {
   })
 
   it('go to the next in turn when one is answered', async () => {
-    const pings = createPings({ concurrency: 64 })
+    const pings = new Pings({ concurrency: 64 })
     let done = 0
     await Promise.all(
       Array.from({ length: 50 }, () =>

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createWaits } from '../../server/delivery/pull/waits.ts'
+import { Waits } from '../../server/delivery/pull/waits.ts'
 import { enqueue } from '../../server/domain/deliveries.ts'
 import { recordPing } from '../../server/domain/events.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
@@ -63,7 +63,7 @@ describeEachEngine('what clients take', engine => {
       ...{ expiresAt: null, revokedAt: null, lastUsedAt: null, createdAt: 0 },
     }
     const { database } = fixture
-    const waits = createWaits({ database, clock, log: createLog('silent') })
+    const waits = new Waits({ database, clock, log: createLog('silent') })
     const loop = await fixture.startLoop({ waits })
     const gone = new AbortController().signal
     const woken: string[] = []

@@ -6,7 +6,7 @@ import { connect, run } from '../../server/database/connect.ts'
 import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { Place } from '../../server/delivery/places.ts'
 import { claim, type Job } from '../../server/delivery/queue.ts'
-import { createRecheck, type Stopped } from '../../server/delivery/recheck.ts'
+import { Recheck, type Stopped } from '../../server/delivery/recheck.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { createLog } from '../../server/log.ts'
 import { realClock } from '../support/clock.ts'
@@ -123,7 +123,7 @@ describeEachEngine('a look at what waits', engine => {
         resolve(stopped)
       }
       const log = createLog('silent')
-      const recheck = createRecheck({ database, log, unsent: () => places, hasUnsent: () => true, onLooked })
+      const recheck = new Recheck({ database, log, unsent: () => places, hasUnsent: () => true, onLooked })
       recheck.claiming()()
     })
     assert.ok(stopped.every(({ until }) => until === 0))

@@ -1,8 +1,13 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { setImmediate as turn } from 'node:timers/promises'
-import { createGroupCommit, type Made } from '../../server/domain/group-commit.ts'
+import { GroupCommit, type Made } from '../../server/domain/group-commit.ts'
 import { eventually } from '../support/eventually.ts'
+
+const entering =
+  <Result>(groups: GroupCommit<string, Result>) =>
+  (change: string) =>
+    groups.enter(change)
 
 /** A commit that a test ends. */
 const held = (now?: () => number) => {
@@ -13,7 +18,7 @@ const held = (now?: () => number) => {
       groups.push(group)
       ends.push(resolve)
     })
-  return { groups, ends, enter: createGroupCommit(commit, now) }
+  return { groups, ends, enter: entering(new GroupCommit(commit, now)) }
 }
 
 /** Changes that take all places. */
@@ -66,7 +71,7 @@ describe('a group commit', () => {
   })
 
   it('leaves all to be made alone where the group failed', async () => {
-    const enter = createGroupCommit<string, string>(() => Promise.reject(new Error('deadlock')))
+    const enter = entering(new GroupCommit<string, string>(() => Promise.reject(new Error('deadlock'))))
     const turns = [await enter('first'), await enter('second')]
     const waiting = ['a', 'b'].map(enter)
     for (const { leave } of turns) leave()

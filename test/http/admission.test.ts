@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { beforeEach, mock, test } from 'node:test'
-import { createAdmission } from '../../server/http/admission.ts'
+import { Admission } from '../../server/http/admission.ts'
 
 const AT_ONCE = 64
 
 /** Requests by the order they came: in work until `finish` is called, and what each was answered. */
 const start = ({ isBusy = false } = {}) => {
   let time = 0
-  const { refuseHopeless, admit } = createAdmission({ now: () => time, isBusy: () => isBusy })
+  const { refuseHopeless, admit } = new Admission({ now: () => time, isBusy: () => isBusy })
   const begun: number[] = []
   const finishing: (() => void)[] = []
   const answers: { status?: number; code?: unknown; retryAfter?: string }[] = []

@@ -11,60 +11,75 @@ const EVERY_MS = 1_000
 const MISSED_MS = 1_500
 const AT_ONCE = 256
 
-/**
- * Ends the attempts of clients that did not answer in time, about a second after their leases.
- *
- * @param given.record has a settlement recorded, with its effects
- */
-export const watchLapses = (given: {
+type Given = {
   database: Database
   clock: Clock
   log: Log
   retryScheduleMs: readonly number[]
   record: (settlement: Settlement) => Promise<void>
-}) => {
-  const { database, clock, log, retryScheduleMs, record } = given
-  let isStopped = false
-  let askedAt = performance.now()
-  let looking: Promise<void> | undefined
+}
 
-  const look = async (): Promise<void> => {
-    for (let isMore = true; isMore && !isStopped; ) {
-      const nowMs = clock.now()
-      const lapsed = await lapsedRows(database.knex, nowMs, AT_ONCE)
-      const about = await aboutThem(database, lapsed)
+/**
+ * Ends the attempts of clients that did not answer in time, about a second after their leases.
+ *
+ * @param given.record has a settlement recorded, with its effects
+ */
+export class Lapses {
+  readonly #clock: Given['clock']
+  readonly #database: Given['database']
+  readonly #retryScheduleMs: Given['retryScheduleMs']
+  readonly #record: Given['record']
+  readonly #log: Given['log']
+  #isStopped = false
+  #askedAt = performance.now()
+  #looking: Promise<void> | undefined
+  readonly #timer
+
+  constructor(given: Given) {
+    this.#clock = given.clock
+    this.#database = given.database
+    this.#retryScheduleMs = given.retryScheduleMs
+    this.#record = given.record
+    this.#log = given.log
+    this.#timer = setInterval(() => {
+      if (performance.now() - this.#askedAt > MISSED_MS) this.#lookNow()
+    }, EVERY_MS)
+    this.#timer.unref()
+  }
+
+  async look(): Promise<void> {
+    for (let isMore = true; isMore && !this.#isStopped; ) {
+      const nowMs = this.#clock.now()
+      const lapsed = await lapsedRows(this.#database.knex, nowMs, AT_ONCE)
+      const about = await aboutThem(this.#database, lapsed)
       const known = lapsed.filter(row => about.has(row.delivery_id))
-      const terms = { nowMs, scheduleMs: retryScheduleMs }
-      await Promise.all(known.map(row => record(lapseOf(row, about.get(row.delivery_id)!, terms))))
+      const terms = { nowMs, scheduleMs: this.#retryScheduleMs }
+      await Promise.all(known.map(row => this.#record(lapseOf(row, about.get(row.delivery_id)!, terms))))
       isMore = lapsed.length === AT_ONCE
     }
   }
 
-  const lookNow = (): void => {
-    askedAt = performance.now()
-    looking ??= look()
-      .catch(error => logSeldom(log, 'warn', 'lapses', { err: error }, 'ended leases of clients cannot be looked at'))
-      .finally(() => {
-        looking = undefined
-      })
+  /** Reports whether leases have ended, as the loop has just found. */
+  noticed(hasLapsed: boolean): void {
+    this.#askedAt = performance.now()
+    if (hasLapsed && !this.#isStopped) this.#lookNow()
   }
 
-  const timer = setInterval(() => {
-    if (performance.now() - askedAt > MISSED_MS) lookNow()
-  }, EVERY_MS)
-  timer.unref()
-  return {
-    look,
-    /** Reports whether leases have ended, as the loop has just found. */
-    noticed(hasLapsed: boolean): void {
-      askedAt = performance.now()
-      if (hasLapsed && !isStopped) lookNow()
-    },
-    async stop(): Promise<void> {
-      isStopped = true
-      clearInterval(timer)
-      await looking
-    },
+  async stop(): Promise<void> {
+    this.#isStopped = true
+    clearInterval(this.#timer)
+    await this.#looking
+  }
+
+  #lookNow(): void {
+    this.#askedAt = performance.now()
+    this.#looking ??= this.look()
+      .catch(error =>
+        logSeldom(this.#log, 'warn', 'lapses', { err: error }, 'ended leases of clients cannot be looked at'),
+      )
+      .finally(() => {
+        this.#looking = undefined
+      })
   }
 }
 

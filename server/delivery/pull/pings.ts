@@ -19,26 +19,67 @@ type PingRow = { delivery_id: string; message: string; taken_at: number | null; 
 type Answered = { result: AttemptResult; evidence: Evidence; answeredAt: number }
 
 export type PulledPing = { startedAt: number; durationMs: number; result: AttemptResult; evidence?: Evidence }
-export type PullPings = ReturnType<typeof createPullPings>
 
-/** @param given.look called with a webhook whose ping a client may take now */
-export const createPullPings = ({
-  database,
-  clock,
-  look,
-}: {
+type Given = {
   database: Database
   clock: Clock
   look: (webhookId: string) => void
-}) => {
-  const answers = new Map<string, () => void>()
+}
 
-  const waitForAnswer = async (deliveryId: string, until: number): Promise<PingRow | undefined> => {
+/** @param given.look called with a webhook whose ping a client may take now */
+export class PullPings {
+  readonly #database: Given['database']
+  readonly #clock: Given['clock']
+  readonly #look: Given['look']
+  readonly #answers = new Map<string, () => void>()
+
+  constructor({ database, clock, look }: Given) {
+    this.#database = database
+    this.#clock = clock
+    this.#look = look
+  }
+
+  /** Has a client of an access token, or of one that sees the webhook, answer a ping. */
+  async ping(message: Message, accessTokenId: string, forMs = PING_MS): Promise<PulledPing> {
+    const { deliveryId, webhookId } = message
+    const createdAt = this.#clock.now()
+    await run(
+      this.#database.knex,
+      'INSERT INTO pull_pings (delivery_id, webhook_id, access_token_id, message, created_at) VALUES (?, ?, ?, ?, ?)',
+      [deliveryId, webhookId, accessTokenId, JSON.stringify(message), createdAt],
+    )
+    this.#look(webhookId)
+    try {
+      const row = await this.#waitForAnswer(deliveryId, performance.now() + forMs)
+      const startedAt = row?.taken_at ?? createdAt
+      if (!row || row.answer === null) {
+        const isTaken = row !== undefined && row.taken_at !== null
+        const detail = isTaken ? 'The client that took the ping gave no answer' : 'Nobody pulled'
+        return {
+          startedAt,
+          durationMs: this.#clock.now() - startedAt,
+          result: { kind: 'failure', reason: 'timeout', detail },
+        }
+      }
+      const { result, evidence, answeredAt }: Answered = JSON.parse(row.answer)
+      return { startedAt, durationMs: Math.max(0, answeredAt - startedAt), result, evidence }
+    } finally {
+      this.#answers.delete(deliveryId)
+      await run(this.#database.knex, 'DELETE FROM pull_pings WHERE delivery_id = ?', [deliveryId]).catch(() => {})
+    }
+  }
+
+  /** Reports an answer that this process has accepted. */
+  answered(deliveryId: string): void {
+    this.#answers.get(deliveryId)?.()
+  }
+
+  async #waitForAnswer(deliveryId: string, until: number): Promise<PingRow | undefined> {
     for (;;) {
       const heard = new AbortController()
-      answers.set(deliveryId, () => heard.abort())
+      this.#answers.set(deliveryId, () => heard.abort())
       const [row] = await rows<PingRow>(
-        database.knex,
+        this.#database.knex,
         'SELECT delivery_id, message, taken_at, answer FROM pull_pings WHERE delivery_id = ?',
         [deliveryId],
       )
@@ -46,43 +87,6 @@ export const createPullPings = ({
       if (!row || row.answer !== null || leftMs <= 0) return row
       await sleep(Math.min(LOOK_MS, leftMs), undefined, { signal: heard.signal }).catch(() => {})
     }
-  }
-
-  return {
-    /** Has a client of an access token, or of one that sees the webhook, answer a ping. */
-    async ping(message: Message, accessTokenId: string, forMs = PING_MS): Promise<PulledPing> {
-      const { deliveryId, webhookId } = message
-      const createdAt = clock.now()
-      await run(
-        database.knex,
-        'INSERT INTO pull_pings (delivery_id, webhook_id, access_token_id, message, created_at) VALUES (?, ?, ?, ?, ?)',
-        [deliveryId, webhookId, accessTokenId, JSON.stringify(message), createdAt],
-      )
-      look(webhookId)
-      try {
-        const row = await waitForAnswer(deliveryId, performance.now() + forMs)
-        const startedAt = row?.taken_at ?? createdAt
-        if (!row || row.answer === null) {
-          const isTaken = row !== undefined && row.taken_at !== null
-          const detail = isTaken ? 'The client that took the ping gave no answer' : 'Nobody pulled'
-          return {
-            startedAt,
-            durationMs: clock.now() - startedAt,
-            result: { kind: 'failure', reason: 'timeout', detail },
-          }
-        }
-        const { result, evidence, answeredAt }: Answered = JSON.parse(row.answer)
-        return { startedAt, durationMs: Math.max(0, answeredAt - startedAt), result, evidence }
-      } finally {
-        answers.delete(deliveryId)
-        await run(database.knex, 'DELETE FROM pull_pings WHERE delivery_id = ?', [deliveryId]).catch(() => {})
-      }
-    },
-
-    /** Reports an answer that this process has accepted. */
-    answered(deliveryId: string): void {
-      answers.get(deliveryId)?.()
-    },
   }
 }
 

@@ -54,60 +54,119 @@ type Found = {
   number: number | null
 }
 
-export type Waits = ReturnType<typeof createWaits>
+type Given = { database: Database; clock: Clock; log: Log }
 
-export const createWaits = ({ database, clock, log }: { database: Database; clock: Clock; log: Log }) => {
+export class Waits {
+  readonly #database: Given['database']
+  readonly #clock: Given['clock']
+  readonly #log: Given['log']
   /** In the order in which they came, by webhook. */
-  const lines = new Map<string, Set<Waiting>>()
-  let fresh = new Set<string>()
-  let isStopping = false
-  let freshTimer: NodeJS.Timeout | undefined
-  let hurryTimer: NodeJS.Timeout | undefined
-  let tick: NodeJS.Timeout | undefined
+  readonly #lines = new Map<string, Set<Waiting>>()
+  #fresh = new Set<string>()
+  #isStopping = false
+  #freshTimer: NodeJS.Timeout | undefined
+  #hurryTimer: NodeJS.Timeout | undefined
+  #tick: NodeJS.Timeout | undefined
 
-  const all = (): Waiting[] => [...lines.values()].flatMap(line => [...line])
-  const count = (): number => {
+  constructor({ database, clock, log }: Given) {
+    this.#database = database
+    this.#clock = clock
+    this.#log = log
+  }
+
+  count(): number {
     let sum = 0
-    for (const line of lines.values()) sum += line.size
+    for (const line of this.#lines.values()) sum += line.size
     return sum
   }
 
-  const leave = (one: Waiting): boolean => {
-    const line = lines.get(one.webhookId)
+  byWebhook(): Map<string, number> {
+    return new Map([...this.#lines].map(([id, line]) => [id, line.size]))
+  }
+
+  /** Waits as one client. Rejects with the reason if the webhook or the token has ended meanwhile. */
+  wait(given: Wait): Promise<Woken> {
+    if (this.#isStopping) return Promise.resolve({ why: 'stopping' })
+    // A token has at most half as many places as are free, so that others find one.
+    const waiting = this.#all()
+    const own = waiting.filter(({ token }) => token.id === given.token.id).length
+    if (own >= (MOST_WAITING - waiting.length) / 2) throw tooMany()
+    return new Promise((resolve, reject) => {
+      const one: Waiting = { ...given, resolve, reject }
+      const line = this.#lines.get(given.webhookId) ?? new Set()
+      this.#lines.set(given.webhookId, line.add(one))
+      this.#tick ??= setInterval(() => this.#lookAgain(), LOOK_MS)
+      given.gone.addEventListener('abort', () => this.#wakeOne(one, { why: 'time' }), { once: true })
+      if (given.gone.aborted) this.#wakeOne(one, { why: 'time' })
+      else if (!given.isLate) this.look(given.webhookId)
+    })
+  }
+
+  /** Wakes some clients of a webhook for deliveries that are due. */
+  wake(webhookId: string, most: number): void {
+    const due = [...(this.#lines.get(webhookId) ?? [])].filter(({ isActive }) => isActive)
+    for (const one of due.slice(0, most)) this.#wakeOne(one, { why: 'due' })
+  }
+
+  /** Reports that this process has changed something: looks soon. */
+  hurry(): void {
+    if (this.#lines.size === 0 || this.#hurryTimer) return
+    this.#hurryTimer = setTimeout(async () => {
+      await this.#lookQuietly([...this.#lines.keys()])
+      this.#hurryTimer = undefined
+    }, HURRY_MS)
+  }
+
+  /** Ends all waits at once. */
+  stop(): void {
+    this.#isStopping = true
+    clearTimeout(this.#freshTimer)
+    clearTimeout(this.#hurryTimer)
+    for (const one of this.#all()) this.#wakeOne(one, { why: 'stopping' })
+  }
+
+  #all(): Waiting[] {
+    return [...this.#lines.values()].flatMap(line => [...line])
+  }
+
+  #leave(one: Waiting): boolean {
+    const line = this.#lines.get(one.webhookId)
     if (!line?.delete(one)) return false
-    if (line.size === 0) lines.delete(one.webhookId)
-    if (lines.size === 0) {
-      clearInterval(tick)
-      tick = undefined
+    if (line.size === 0) this.#lines.delete(one.webhookId)
+    if (this.#lines.size === 0) {
+      clearInterval(this.#tick)
+      this.#tick = undefined
     }
     return true
   }
-  const wakeOne = (one: Waiting, woken: Woken): void => {
-    if (leave(one)) one.resolve(woken)
+
+  #wakeOne(one: Waiting, woken: Woken): void {
+    if (this.#leave(one)) one.resolve(woken)
   }
-  const refuse = (one: Waiting, error: Error): void => {
-    if (leave(one)) one.reject(error)
+
+  #refuse(one: Waiting, error: Error): void {
+    if (this.#leave(one)) one.reject(error)
   }
 
   /** Looks for some webhooks, or at everything that waits. */
-  const look = async (webhookIds: string[]): Promise<void> => {
+  async #lookAt(webhookIds: string[]): Promise<void> {
     for (let from = 0; from < webhookIds.length; from += AT_ONCE) {
       const some = webhookIds.slice(from, from + AT_ONCE)
-      const waiting = some.flatMap(id => [...(lines.get(id) ?? [])])
+      const waiting = some.flatMap(id => [...(this.#lines.get(id) ?? [])])
       const tokens = new Map(waiting.map(({ token }) => [token.id, token]))
-      if (waiting.length > 0) tell(waiting, await read(some, [...tokens.keys()]))
+      if (waiting.length > 0) this.#tell(waiting, await this.#read(some, [...tokens.keys()]))
     }
   }
 
-  const read = (webhookIds: string[], tokenIds: string[]): Promise<Found[]> => {
-    const index = dialectOf(database.knex).useIndex('delivery_queue_by_webhook')
+  #read(webhookIds: string[], tokenIds: string[]): Promise<Found[]> {
+    const index = dialectOf(this.#database.knex).useIndex('delivery_queue_by_webhook')
     const due = (recovered: 0 | 1) =>
       `EXISTS (SELECT 1 FROM delivery_queue q ${index} WHERE q.webhook_id = w.id AND q.epoch = w.epoch
          AND q.recovered = ${recovered} AND q.due_at >= ${PULL_TIME} AND q.due_at <= ?)`
-    const now = clock.now()
+    const now = this.#clock.now()
     const dueBy = PULL_TIME + now
     return rows<Found>(
-      database.knex,
+      this.#database.knex,
       `SELECT 'webhook' AS kind, w.id, w.status AS state, w.transport AS about, w.access_token_id AS owner,
          CASE WHEN w.held_until <= ? AND (${due(0)} OR ${due(1)}) THEN 1 ELSE 0 END AS number
        FROM webhooks w WHERE w.id IN (${marks(webhookIds)}) AND w.deleted_at IS NULL
@@ -119,8 +178,8 @@ export const createWaits = ({ database, clock, log }: { database: Database; cloc
     )
   }
 
-  const tell = (waiting: Waiting[], found: Found[]): void => {
-    const now = clock.now()
+  #tell(waiting: Waiting[], found: Found[]): void {
+    const now = this.#clock.now()
     const webhooks = new Map(found.filter(({ kind }) => kind === 'webhook').map(row => [row.id, row]))
     const tokens = new Map(found.filter(({ kind }) => kind === 'token').map(row => [row.id, row.number]))
     const pings = Map.groupBy(
@@ -132,103 +191,58 @@ export const createWaits = ({ database, clock, log }: { database: Database; cloc
       const ended = endOf({ ...one.token, revokedAt: revokedAt === undefined ? now : revokedAt }, now)
       const webhook = webhooks.get(one.webhookId)
       const ping = pings.get(one.webhookId)?.findIndex(row => one.isSeen || row.owner === one.token.id)
-      if (ended) refuse(one, new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason }))
+      if (ended) this.#refuse(one, new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason }))
       else if (ping !== undefined && ping >= 0) {
         const [taken] = pings.get(one.webhookId)!.splice(ping, 1)
-        wakeOne(one, { why: 'ping', deliveryId: taken!.state })
-      } else if (one.isActive) tellOfActive(one, webhook)
+        this.#wakeOne(one, { why: 'ping', deliveryId: taken!.state })
+      } else if (one.isActive) this.#tellOfActive(one, webhook)
       // Who waits for an id that it does not see creates the webhook itself, or learns nothing of it.
-      else if (isPulled(webhook) && (one.isSeen || webhook?.owner === one.token.id)) wakeOne(one, { why: 'active' })
+      else if (isPulled(webhook) && (one.isSeen || webhook?.owner === one.token.id))
+        this.#wakeOne(one, { why: 'active' })
     }
     // One client takes what is due; if that is all that it can take, it wakes the next.
-    for (const [id, webhook] of webhooks) if (isPulled(webhook) && Number(webhook.number) === 1) wake(id, 1)
+    for (const [id, webhook] of webhooks) if (isPulled(webhook) && Number(webhook.number) === 1) this.wake(id, 1)
   }
 
-  const tellOfActive = (one: Waiting, webhook: Found | undefined): void => {
-    if (!webhook) refuse(one, new TidingsError('NOT_FOUND', 'The webhook was deleted.', { ids: [one.webhookId] }))
+  #tellOfActive(one: Waiting, webhook: Found | undefined): void {
+    if (!webhook) this.#refuse(one, new TidingsError('NOT_FOUND', 'The webhook was deleted.', { ids: [one.webhookId] }))
     else if (!isPulled(webhook)) {
-      refuse(one, notPulled(one.webhookId, webhook.state as WebhookStatus, webhook.about as WebhookTransport))
+      this.#refuse(one, notPulled(one.webhookId, webhook.state as WebhookStatus, webhook.about as WebhookTransport))
     }
   }
 
-  /** Wakes some clients of a webhook for deliveries that are due. */
-  const wake = (webhookId: string, most: number): void => {
-    const due = [...(lines.get(webhookId) ?? [])].filter(({ isActive }) => isActive)
-    for (const one of due.slice(0, most)) wakeOne(one, { why: 'due' })
-  }
-
-  const lookQuietly = (webhookIds: string[]): Promise<void> =>
-    look(webhookIds).catch(error => {
+  #lookQuietly(webhookIds: string[]): Promise<void> {
+    return this.#lookAt(webhookIds).catch(error => {
       logSeldom(
-        log,
+        this.#log,
         'warn',
         'waits',
         { err: error },
         'waiting clients cannot be told what is due; trying until they can',
       )
     })
+  }
 
-  const lookSoon = (webhookId: string): void => {
-    fresh.add(webhookId)
-    freshTimer ??= setTimeout(async () => {
-      freshTimer = undefined
-      const ids = [...fresh]
-      fresh = new Set()
-      await lookQuietly(ids)
-      endInTime()
+  look(webhookId: string): void {
+    this.#fresh.add(webhookId)
+    this.#freshTimer ??= setTimeout(async () => {
+      this.#freshTimer = undefined
+      const ids = [...this.#fresh]
+      this.#fresh = new Set()
+      await this.#lookQuietly(ids)
+      this.#endInTime()
     }, GATHER_MS)
   }
 
   /** Ends waits whose time is over: those of one turn together. A wait that ends now has had a look. */
-  const endInTime = (): void => {
+  #endInTime(): void {
     const now = performance.now()
-    for (const one of all()) if (one.until <= now) wakeOne(one, { why: 'time' })
+    for (const one of this.#all()) if (one.until <= now) this.#wakeOne(one, { why: 'time' })
   }
 
-  const lookAgain = async (): Promise<void> => {
-    await lookQuietly([...lines.keys()])
-    endInTime()
-  }
-
-  return {
-    /** The number of waiting clients, of all webhooks or by webhook. */
-    count,
-    byWebhook: (): Map<string, number> => new Map([...lines].map(([id, line]) => [id, line.size])),
-    /** Waits as one client. Rejects with the reason if the webhook or the token has ended meanwhile. */
-    wait(given: Wait): Promise<Woken> {
-      if (isStopping) return Promise.resolve({ why: 'stopping' })
-      // A token has at most half as many places as are free, so that others find one.
-      const waiting = all()
-      const own = waiting.filter(({ token }) => token.id === given.token.id).length
-      if (own >= (MOST_WAITING - waiting.length) / 2) throw tooMany()
-      return new Promise((resolve, reject) => {
-        const one: Waiting = { ...given, resolve, reject }
-        const line = lines.get(given.webhookId) ?? new Set()
-        lines.set(given.webhookId, line.add(one))
-        tick ??= setInterval(lookAgain, LOOK_MS)
-        given.gone.addEventListener('abort', () => wakeOne(one, { why: 'time' }), { once: true })
-        if (given.gone.aborted) wakeOne(one, { why: 'time' })
-        else if (!given.isLate) lookSoon(given.webhookId)
-      })
-    },
-    wake,
-    /** Looks at a webhook now. */
-    look: lookSoon,
-    /** Reports that this process has changed something: looks soon. */
-    hurry(): void {
-      if (lines.size === 0 || hurryTimer) return
-      hurryTimer = setTimeout(async () => {
-        await lookQuietly([...lines.keys()])
-        hurryTimer = undefined
-      }, HURRY_MS)
-    },
-    /** Ends all waits at once. */
-    stop(): void {
-      isStopping = true
-      clearTimeout(freshTimer)
-      clearTimeout(hurryTimer)
-      for (const one of all()) wakeOne(one, { why: 'stopping' })
-    },
+  async #lookAgain(): Promise<void> {
+    await this.#lookQuietly([...this.#lines.keys()])
+    this.#endInTime()
   }
 }
 
