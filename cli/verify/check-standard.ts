@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import {
   keyOfSecret,
   STANDARD_TOLERANCE_SECONDS,
@@ -15,11 +16,13 @@ export interface StandardCheck {
   advice?: string
 }
 
-/** The headers of Standard Webhooks; a missing one is undefined. */
-export type StandardHeaders = Record<(typeof standardHeaders)[number], string | undefined>
+const NAMES = [...standardHeaders, 'content-digest'] as const
+
+/** The headers of Standard Webhooks, and the body's digest, which tells why a signature fails; undefined if missing. */
+export type StandardHeaders = Record<(typeof NAMES)[number], string | undefined>
 
 export const standardOf = (header: (name: string) => string | undefined): StandardHeaders =>
-  Object.fromEntries(standardHeaders.map(name => [name, header(name)])) as StandardHeaders
+  Object.fromEntries(NAMES.map(name => [name, header(name)])) as StandardHeaders
 
 /**
  * Checks the signatures of a request by Standard Webhooks, without a connection.
@@ -101,10 +104,21 @@ const checkSignature = (
     expected: expected.join(' or '),
     found: given.length === 0 ? 'none' : shown(given.join(' ')),
     advice: given.some(one => one.startsWith('v1,'))
-      ? 'It is signed by another secret: that of another webhook, or one from before or after a rotation. Or the ' +
-        'body was changed on the way: the bytes as they came are signed, not JSON that was parsed and written again.'
+      ? adviceOn(body, headers['content-digest'])
       : 'Tidings signs with v1 (HMAC-SHA256): the request comes from another sender.',
   }
+}
+
+const OTHER_SECRET = 'that of another webhook, or one from before or after a rotation.'
+const CHANGED = 'the bytes as they came are signed, not JSON that was parsed and written again.'
+
+/** What is wrong where no signature fits. The digest (RFC 9530) is no proof, but shows which of the two it is. */
+const adviceOn = (body: string, digest: string | undefined): string => {
+  const given = /sha-256=:([^:]+):/.exec(digest ?? '')?.[1]
+  if (given === undefined) return `It is signed by another secret: ${OTHER_SECRET} Or the body was changed: ${CHANGED}`
+  return given === createHash('sha256').update(body).digest('base64')
+    ? `It is signed by another secret: ${OTHER_SECRET} The body is as it was sent: its Content-Digest fits.`
+    : `The body was changed on the way, since its Content-Digest is another: ${CHANGED}`
 }
 
 const ordinal = (index: number): string => ['first', 'second', 'third', 'fourth', 'fifth'][index] ?? `${index + 1}th`

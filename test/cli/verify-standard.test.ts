@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -18,11 +19,12 @@ const file = (name: string, text: string): string => {
   return path
 }
 const signatureBy = (by: string) => standardSignature(keyOfSecret(by)!, { id, timestampSeconds, body })
+const digest = createHash('sha256').update(body).digest('base64')
 const requestOf = (signature: string, sent = body): string =>
   file(
     'request.http',
     `POST https://example.com/hooks HTTP/1.1\r\nwebhook-id: ${id}\r\nwebhook-timestamp: ${timestampSeconds}\r\n` +
-      `webhook-signature: ${signature}\r\n\r\n${sent}`,
+      `webhook-signature: ${signature}\r\nContent-Digest: sha-256=:${digest}:\r\n\r\n${sent}`,
   )
 const verify = (request: string, secrets: string, ...more: string[]) =>
   tidings(['verify', '--request', request, '--secret-file', file('secrets.txt', secrets), '--at', at, ...more], {
@@ -48,11 +50,15 @@ test('a signature by another secret, a changed body and a late request are told 
     const { code, stdout } = await verify(...given)
     assert.equal(code, 6)
     const { checks } = JSON.parse(stdout)
-    return checks.flatMap((check: { name: string; status: string }) => (check.status === 'failed' ? check.name : []))
+    return checks
+      .filter((check: { status: string }) => check.status === 'failed')
+      .map((check: { name: string; advice: string }) => `${check.name}: ${check.advice.split(/[,:]/)[0]}`)
   }
-  assert.deepEqual(await failedOf(requestOf(signatureBy(newStandardSecret())), secret), ['webhook_signature'])
+  assert.deepEqual(await failedOf(requestOf(signatureBy(newStandardSecret())), secret), [
+    'webhook_signature: It is signed by another secret',
+  ])
   assert.deepEqual(await failedOf(requestOf(signatureBy(secret), body.replace('{}', '{ }')), secret), [
-    'webhook_signature',
+    'webhook_signature: The body was changed on the way',
   ])
   const late = await tidings(
     ['verify', '--request', requestOf(signatureBy(secret)), '--secret-file', file('s', secret)],
