@@ -1,5 +1,6 @@
 import { Command } from '@commander-js/extra-typings'
 import { isId } from '../../shared/ids.ts'
+import { parseIso, toIso } from '../../shared/time.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { dryRunOption, examples } from '../options.ts'
@@ -21,6 +22,7 @@ export const whyCommand = () =>
     .argument('[webhook]', 'the webhook, or the organisation')
     .argument('[event]', 'the event, or a delivery of it (the eventId that its receiver saw)')
     .addOption(typeOption('of an organisation: only events of this type'))
+    .option('--project <project>', 'of an organisation: only events of this project')
     .addOption(sinceOption('only what happened'))
     .addOption(untilOption('only what happened'))
     .addOption(dryRunOption())
@@ -35,24 +37,25 @@ export const whyCommand = () =>
         ],
       ),
     )
-    .action(async (named, event, { type, ...window }, command) => {
+    .action(async (named, event, { type, project, ...window }, command) => {
       const session = new Session(command)
       const { output } = session
       if (named === undefined) {
         throw usageError('It is not said why of what.', 'Name a webhook, a webhook and an event, or an organisation.')
       }
       if (event !== undefined) {
-        if (type !== undefined || window.since !== undefined || window.until !== undefined) {
-          throw usageError('An event and filters are both given.', 'Leave out --type, --since and --until.')
+        if ((type ?? project) !== undefined || window.since !== undefined || window.until !== undefined) {
+          throw usageError('An event and filters are both given.', 'Leave out --type, --project, --since and --until.')
         }
         const webhookId = await webhookNamed(session, named)
         const why = await whyEvent(session, { webhookId, eventId: await eventNamed(session, event) })
         return output.one(why, colours => describeEventWhy(why, output.nowMs, colours))
       }
       const span = windowOf(output, window)
-      const organisationId = await organisationNamed(session, named, type !== undefined)
+      const organisationId = await organisationNamed(session, named, (type ?? project) !== undefined)
       if (organisationId !== undefined) {
-        const why = await whyOrganisation(session, organisationId, { type, ...span })
+        const projectId = await resolveId(session, 'projects', project)
+        const why = await whyOrganisation(session, organisationId, { type, projectId, ...span })
         return output.one(why, colours => describeOrganisationWhy(why, output.nowMs, colours))
       }
       const why = await whyWebhook(session, await resolveId(session, 'webhooks', named), span)
@@ -71,13 +74,33 @@ const eventNamed = async (session: Session, named: string): Promise<string> => {
   } catch (error) {
     if (!(error instanceof CliError) || error.exitCode !== exitCodes.notFound) throw error
     const [delivery] = await meant(session, 'deliveries', named)
-    if (!delivery) throw error
+    if (!delivery) throw await withAge(session, named, error)
     const { deliveries } = await session.graphql<{ deliveries: { eventId: string }[] }>(
       'query ($query: MangoQuery) { deliveries(query: $query) { eventId } }',
       { query: { selector: { id: delivery.id } } },
     )
     return deliveries[0]!.eventId
   }
+}
+
+/** Tells of an id from before the oldest event that it is kept no longer: an id has the time at which it was made. */
+const withAge = async (session: Session, id: string, error: CliError): Promise<CliError> => {
+  const madeMs = isId(id) && id[14] === '7' ? Number.parseInt(id.replace('-', '').slice(0, 12), 16) : undefined
+  if (madeMs === undefined) return error
+  const { events } = await session.graphql<{ events: { time: string }[] }>(
+    'query ($query: MangoQuery) { events(query: $query) { time } }',
+    { query: { sort: [{ time: 'asc' }], limit: 1 } },
+  )
+  const [oldest] = events
+  if (oldest && madeMs >= parseIso(oldest.time)!) return error
+  const made = toIso(madeMs)
+  return new CliError(
+    error.exitCode,
+    error.code,
+    `${error.message} The id is of ${made}, and ` +
+      `${oldest ? `the oldest event that is kept is of ${oldest.time}` : 'no event is kept'}.`,
+    'Events are kept for a time (TIDINGS_RETENTION_DAYS), and deleted with their deliveries; ask for them sooner.',
+  )
 }
 
 /** The rows that a name or an id may mean. */

@@ -45,6 +45,7 @@ interface Missed {
 
 interface Seen {
   id: string
+  eventType: string
   status: DeliveryStatus
   createdAt: string
   nextAttemptAt: string | null
@@ -63,7 +64,12 @@ interface Facts {
   })[]
   counts: { key: { status: DeliveryStatus }; count: number }[]
   tried: Seen[]
-  soonest: Seen[]
+}
+
+interface Latest {
+  id: string
+  type: string
+  time: string
 }
 
 /** The newest attempted deliveries, among which a run of equal failures is looked for. */
@@ -71,14 +77,13 @@ const LOOKED_AT = 200
 
 const NOT_ACKNOWLEDGED: DeliveryStatus[] = ['dropped', 'rejected', 'cancelled']
 
-const FACTS = `query ($webhook: MangoQuery, $all: MangoSelector, $tried: MangoQuery, $soonest: MangoQuery) {
+const FACTS = `query ($webhook: MangoQuery, $all: MangoSelector, $tried: MangoQuery) {
   webhooks(query: $webhook) { id name url status statusReason updatedAt transport recovery missedSince
     recoveredAt }
   counts(resource: deliveries, selector: $all, by: ["status"]) { key count }
   tried: deliveries(query: $tried) { ...seen }
-  soonest: deliveries(query: $soonest) { ...seen }
 }
-fragment seen on Delivery { id status createdAt nextAttemptAt
+fragment seen on Delivery { id eventType status createdAt nextAttemptAt
   attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { startedAt statusCode failure failureDetail retryAfter } }`
 
 /** How a webhook is, since when, and what to do. */
@@ -86,13 +91,13 @@ export const whyWebhook = async (session: Session, webhookId: string, span: Wind
   const within = [{ webhookId }, ...conditionsOf(span, 'createdAt')]
   const facts = await session.graphql<Facts>(FACTS, {
     webhook: { selector: { id: webhookId } },
-    all: { $and: within },
+    // Those that were delivered may be millions, and nothing depends on their number.
+    all: { $and: [...within, { status: { $in: ['pending', ...NOT_ACKNOWLEDGED] } }] },
     tried: {
       selector: { $and: [...within, { attemptCount: { $gt: 0 } }] },
       sort: [{ createdAt: 'desc' }],
       limit: LOOKED_AT,
     },
-    soonest: { selector: { $and: [...within, { status: 'pending' }] }, sort: [{ nextAttemptAt: 'asc' }], limit: 1 },
   })
   const [webhook] = facts.webhooks
   if (!webhook) {
@@ -104,15 +109,29 @@ export const whyWebhook = async (session: Session, webhookId: string, span: Wind
     )
   }
   const counts = countsOf(facts)
-  const nextAttemptAt = facts.soonest[0]?.nextAttemptAt ?? null
+  const nextAttemptAt = await nextAttemptOf(session, counts.pending ?? 0, within)
+  const latest = isIdle(facts) ? await latestEvent(session, span) : undefined
   return {
     webhookId,
     name: webhook.name,
     url: webhook.url,
-    ...verdictOf(webhook, facts, await lostOf(session, webhook, within)),
+    ...verdictOf(webhook, { ...facts, nextAttemptAt, latest }, await lostOf(session, webhook, { counts, within })),
     counts,
     nextAttemptAt,
   }
+}
+
+/** Of more deliveries the earliest attempt is not looked for. */
+const MOST_WAITING = 10_000
+
+const nextAttemptOf = async (session: Session, pending: number, within: object[]): Promise<string | null> => {
+  if (pending === 0 || pending > MOST_WAITING) return null
+  const selector = { $and: [...within, { status: 'pending' }, { nextAttemptAt: { $exists: true, $ne: null } }] }
+  const { soonest } = await session.graphql<{ soonest: { nextAttemptAt: string | null }[] }>(
+    'query ($soonest: MangoQuery) { soonest: deliveries(query: $soonest) { nextAttemptAt } }',
+    { soonest: { selector, sort: [{ nextAttemptAt: 'asc' }], limit: 1 } },
+  )
+  return soonest[0]?.nextAttemptAt ?? null
 }
 
 type Counts = Partial<Record<DeliveryStatus, number>>
@@ -122,12 +141,16 @@ const countsOf = ({ counts }: Pick<Facts, 'counts'>): Counts =>
 
 type Verdict = Pick<WebhookWhy, 'verdict' | 'reasons' | 'next'>
 
-const verdictOf = (webhook: Facts['webhooks'][number], facts: Facts, { reasons: lost, mend }: Lost): Verdict => {
+const verdictOf = (
+  webhook: Facts['webhooks'][number],
+  facts: Facts & { nextAttemptAt: string | null; latest: Latest | undefined },
+  { reasons: lost, mend }: Lost,
+): Verdict => {
   const { id, status, statusReason, updatedAt, transport } = webhook
-  const { tried, soonest } = facts
+  const { tried, latest, nextAttemptAt } = facts
   const run = runOf(tried)
   const pending = countsOf(facts).pending ?? 0
-  const waiting = waitingOf(pending, soonest[0], transport)
+  const waiting = waitingOf(pending, nextAttemptAt, transport)
   if (status !== 'active') {
     const message =
       status === 'inactive'
@@ -153,15 +176,44 @@ const verdictOf = (webhook: Facts['webhooks'][number], facts: Facts, { reasons: 
   if (mend !== null) return { verdict: 'healthy', reasons: [...run.reasons, ...lost, ...waiting], next: mend }
   if (transport === 'pull' && pending > 0)
     return { verdict: 'waiting', reasons: waiting, next: `tidings deliveries take ${id}` }
-  if (tried.length === 0) {
-    const message = pending > 0 ? 'Nothing has been tried yet.' : 'Nothing was queued for it in this time.'
-    return {
-      verdict: 'idle',
-      reasons: [{ code: 'nothing_sent', message, at: null }, ...waiting],
-      next: `tidings webhooks ping ${id}`,
-    }
-  }
+  if (isIdle(facts)) return idle(id, { pending, waiting, hasPings: tried.length > 0, latest })
   return { verdict: 'healthy', reasons: [...run.reasons, ...lost, ...waiting], next: null }
+}
+
+/** Nothing but pings was sent: no event was queued for it, or none has been tried yet. */
+const isIdle = ({ tried }: Facts): boolean => tried.every(({ eventType }) => eventType === 'ping')
+
+const latestEvent = async (session: Session, span: Window): Promise<Latest | undefined> => {
+  const { events } = await session.graphql<{ events: Latest[] }>(
+    'query ($query: MangoQuery) { events(query: $query) { id type time } }',
+    {
+      query: {
+        selector: { $and: [...conditionsOf(span, 'time'), { type: { $ne: 'ping' } }, { example: false }] },
+        sort: [{ time: 'desc' }],
+        limit: 1,
+      },
+    },
+  )
+  return events[0]
+}
+
+type Idle = { pending: number; waiting: Reason[]; hasPings: boolean; latest: Latest | undefined }
+
+const idle = (id: string, { pending, waiting, hasPings, latest }: Idle): Verdict => {
+  const ping = `tidings webhooks ping ${id}`
+  if (pending > 0) {
+    const nothing = { code: 'nothing_sent', message: 'Nothing has been tried yet.', at: null }
+    return { verdict: 'idle', reasons: [nothing, ...waiting], next: ping }
+  }
+  const message = `${hasPings ? 'Only pings were' : 'Nothing was'} queued for it in this time.`
+  const nothing = { code: hasPings ? 'only_pings' : 'nothing_sent', message, at: null }
+  if (latest === undefined) {
+    const none = { code: 'no_events', message: 'No event that you see happened in this time.', at: null }
+    return { verdict: 'idle', reasons: [nothing, none], next: ping }
+  }
+  const happened = `The latest event that you see is ${latest.type}, and did not go to it:`
+  const reasons = [nothing, { code: 'latest_event', message: happened, at: latest.time }]
+  return { verdict: 'idle', reasons, next: `tidings why ${id} ${latest.id}` }
 }
 
 type Run = { kind: 'healthy' | 'failing' | 'refusing' | 'throttled' | 'none'; reasons: Reason[] }
@@ -209,54 +261,65 @@ const kindOf = ({ statusCode }: Last): 'healthy' | 'failing' | 'refusing' | 'thr
 const answer = ({ statusCode, failure }: Last): string =>
   statusCode === null ? `gives no answer: ${cellText(failure).replaceAll('_', ' ')}` : `answers ${statusCode}`
 
-const waitingOf = (pending: number, soonest: Seen | undefined, transport: string): Reason[] => {
+const waitingOf = (pending: number, nextAttemptAt: string | null, transport: string): Reason[] => {
   if (pending === 0) return []
   const many = count(pending, 'delivery waits', 'deliveries wait')
   const message =
     transport === 'pull'
       ? `${many} for a client to take them.`
-      : `${many} and ${pending === 1 ? 'is' : 'are'} not lost; the next attempt:`
-  return [{ code: 'waits', message, at: transport === 'pull' ? null : (soonest?.nextAttemptAt ?? null) }]
+      : `${many} and ${pending === 1 ? 'is' : 'are'} not lost${nextAttemptAt === null ? '.' : '; the next attempt:'}`
+  return [{ code: 'waits', message, at: transport === 'pull' ? null : nextAttemptAt }]
 }
 
 /** What was not acknowledged, what becomes of it, and the command that mends it. */
 type Lost = { reasons: Reason[]; mend: string | null }
 
-const MISSED = `query ($webhook: MangoSelector, $missed: MangoQuery) {
-  missed: deliveries(query: $missed) { id status createdAt event {
-    deliveries(query: { selector: $webhook, sort: [{ createdAt: "asc" }, { id: "asc" }] }) { id } } }
-}`
-const A_PAGE = 500
-const MOST_PAGES = 20
+const MISSED = `query ($webhook: MangoSelector, $oldest: MangoQuery, $newest: MangoQuery) {
+  oldest: deliveries(query: $oldest) { ...missed } newest: deliveries(query: $newest) { ...missed } }
+fragment missed on Delivery { id status createdAt event {
+  deliveries(query: { selector: $webhook, sort: [{ createdAt: "asc" }, { id: "asc" }] }) { id } } }`
+/** So many of the oldest that were not acknowledged are looked at, and as many of the newest. */
+const A_PAGE = 300
 
-/**
- * The deliveries that were not acknowledged and are the last of their event to the webhook, oldest first: one that was
- * recovered or sent again since is not lost. At most those among the oldest `A_PAGE * MOST_PAGES`.
- */
-const lastMissed = async (session: Session, webhookId: string, within: object[]): Promise<Missed[]> => {
+/** Those that are the last of their event to the webhook: one that was recovered or sent again since is not lost. */
+const stillMissed = (page: Missed[]): Missed[] =>
+  page.filter(({ id, event }) => event === null || event.deliveries.at(-1)?.id === id)
+
+/** The deliveries that were not acknowledged and not sent again, oldest first; `areMore` if not all were looked at. */
+const lastMissed = async (
+  session: Session,
+  webhookId: string,
+  { counts, within }: { counts: Counts; within: object[] },
+): Promise<{ missed: Missed[]; areMore: boolean }> => {
+  const total = NOT_ACKNOWLEDGED.reduce((sum, status) => sum + (counts[status] ?? 0), 0)
+  if (total === 0) return { missed: [], areMore: false }
   const selector = { $and: [...within, { status: { $in: NOT_ACKNOWLEDGED } }, { handledBefore: false }] }
-  const found: Missed[] = []
-  let page: Missed[] = []
-  for (let pages = 0; pages < MOST_PAGES && (pages === 0 || page.length === A_PAGE); pages++) {
-    const after = page.at(-1)?.id
-    const missed = { selector, sort: [{ createdAt: 'asc' }], limit: A_PAGE, ...(after && { after }) }
-    ;({ missed: page } = await session.graphql<{ missed: Missed[] }>(MISSED, { webhook: { webhookId }, missed }))
-    found.push(...page.filter(({ id, event }) => event === null || event.deliveries.at(-1)?.id === id))
-  }
-  return found
+  const areMore = total > A_PAGE
+  const { oldest, newest } = await session.graphql<{ oldest: Missed[]; newest: Missed[] }>(MISSED, {
+    webhook: { webhookId },
+    oldest: { selector, sort: [{ createdAt: 'asc' }], limit: A_PAGE },
+    newest: { selector, sort: [{ createdAt: 'desc' }], limit: areMore ? A_PAGE : 0 },
+  })
+  const page = new Map([...oldest, ...newest.toReversed()].map(each => [each.id, each]))
+  return { missed: stillMissed([...page.values()]), areMore: page.size === 2 * A_PAGE && total > page.size }
 }
 
-const lostOf = async (session: Session, webhook: Facts['webhooks'][number], within: object[]): Promise<Lost> => {
+const lostOf = async (
+  session: Session,
+  webhook: Facts['webhooks'][number],
+  of: { counts: Counts; within: object[] },
+): Promise<Lost> => {
   const healing = await healingReasons(session, webhook)
-  const missed = await lastMissed(session, webhook.id, within)
+  const { missed, areMore } = await lastMissed(session, webhook.id, of)
   const [oldest] = missed
   if (oldest === undefined) return { reasons: healing, mend: null }
-  const of = NOT_ACKNOWLEDGED.flatMap(status => {
+  const lost = NOT_ACKNOWLEDGED.flatMap(status => {
     const number = missed.filter(each => each.status === status).length
     return number === 0 ? [] : [`${number} ${status}`]
   })
   const heals = healing.some(({ code }) => code === 'heals')
-  const message = `${heals ? 'Not acknowledged' : 'Not sent again by themselves'}: ${of.join(', ')}, since:`
+  const number = areMore ? `of the oldest and newest ${2 * A_PAGE} alone ${lost.join(', ')}` : lost.join(', ')
+  const message = `${heals ? 'Not acknowledged' : 'Not sent again by themselves'}: ${number}, since:`
   return {
     reasons: [{ code: 'not_acknowledged', message, at: oldest.createdAt }, ...healing],
     mend: heals

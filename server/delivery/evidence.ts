@@ -26,10 +26,17 @@ const MOST_HEADERS = 16
 const MOST_LENGTH = 2048
 
 /** Headers that carry cookies or credentials, by their names as receivers and gateways choose them. */
-const SECRET_NAME =
-  /cookie|authori[sz]ation|authentication-info|token|secret|credential|passw|api-?key|session|signature|csrf|xsrf|jwt/
+const SECRET_NAME = new RegExp(
+  [
+    /cookie|session|\bsid\b|csrf|xsrf/,
+    /authori[sz]ation|authentication-info|\bauth\b/,
+    /token|secret|credential|passw|\botp\b|signature|jwt|(api|access|private)[-_]?key/,
+  ]
+    .map(({ source }) => source)
+    .join('|'),
+)
 /** A credential in a value: an answer may repeat the request's token under any name. */
-const SECRET_VALUE = /\b(bearer|basic)\s+[\w+/.~-]{6,}={0,2}(\s|,|$)|\beyJ[\w-]+\.[\w-]+\./i
+const SECRET_VALUE = /\b(bearer|basic|negotiate|ntlm)\s+[\w+/.~-]{6,}={0,2}(\s|,|$)|\beyJ[\w-]+\.[\w-]+\./i
 
 /** The headers of an answer that may be kept: neither cookies nor credentials, in the order of the answer. */
 export const keptHeaders = (headers: Record<string, string | string[] | undefined>): Record<string, string> => {

@@ -5,6 +5,7 @@ import { insertMany } from '../../server/database/connect.ts'
 import { NEVER } from '../../server/domain/lines.ts'
 import { newId } from '../../server/ids.ts'
 import type { Credentials } from '../../shared/hmac.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 import { addWebhook, type GivenWebhook } from '../support/webhooks.ts'
@@ -552,7 +553,7 @@ describe('tidings why', () => {
       reasons.map(({ code }: { code: string }) => code),
       ['failing', 'before', 'waits', 'not_acknowledged'],
     )
-    assert.deepEqual(counts, { delivered: 1, dropped: 1, pending: 1 })
+    assert.deepEqual(counts, { dropped: 1, pending: 1 })
     assert.match(next, /^tidings webhooks recover/)
     const { stdout: text } = await run(['why', webhookId, '--output', 'table'])
     assert.match(text, /fails\.\n– It answers 500, 2 of the last 2 deliveries\./)
@@ -601,7 +602,7 @@ describe('tidings why', () => {
   for (const [verdict, given, made, next] of [
     ['disabled', { status: 'disabled' }, [], ENABLE],
     ['inactive', { status: 'inactive' }, [], ENABLE],
-    ['idle', {}, [], /^webhooks ping/],
+    ['idle', {}, [], /^why \S+ \S+$/],
     ['healthy', {}, [{ status: 'delivered', tried: [{ code: 200 }] }], null],
     ['refusing', {}, [{ status: 'rejected', tried: [{ code: 400 }] }], RECOVER],
     ['throttled', {}, [{ status: 'pending', tried: [{ code: 429 }] }], null],
@@ -638,8 +639,78 @@ describe('tidings why', () => {
     assert.match(text, /^1 of 2 events of Cobalt did not arrive, or not everywhere\./)
     assert.match(text, /delivered \(200\) {2}Ledger/)
     assert.match(text, /went nowhere/)
+    assert.match(text, /Not to .*:\n {2}– /)
     const none = JSON.parse((await run(['why', 'Cobalt', '--since', '1m', '--output', 'json'])).stdout)
     assert.equal(none.verdict, 'no_events')
     assert.ok(none.latest.time)
+  })
+
+  it('says of an organisation without such events why there are none', async () => {
+    const [own, other] = [await addProject(server.database), await addProject(server.database)]
+    const why = async (...args: string[]) => {
+      const { stdout, stderr } = await run(['why', own.organisationId, ...args, '--output', 'json'])
+      const { verdict, reasons, next } = JSON.parse(stdout || stderr)
+      assert.equal(verdict, 'no_events', stderr)
+      return { codes: reasons.map(({ code }: { code: string }) => code), next }
+    }
+    const type = ['--type', 'project_report_quarterly_submitted']
+    assert.deepEqual(await why('--project', other.projectId), {
+      codes: ['project_elsewhere'],
+      next: `tidings why ${other.organisationId} --project ${other.projectId}`,
+    })
+    const times = { created_at: NOW, updated_at: NOW }
+    await insertMany(server.database.knex, 'project_reports', [
+      {
+        id: randomUUID(),
+        project_id: own.projectId,
+        quarter: '2026-3',
+        due_date: '2026-10-30',
+        status: 'open',
+        ...times,
+      },
+    ])
+    const open = `tidings reports list --status open --project ${own.projectId}`
+    assert.deepEqual(await why(...type, '--project', own.projectId), { codes: ['not_happened'], next: open })
+    assert.equal((await run(asTyped(open))).code, 0)
+    await event({ type: 'project_report_quarterly_approved', organisation_id: own.organisationId, project_id: null })
+    assert.deepEqual((await why('--until', '30d')).codes, ['no_longer_kept'])
+  })
+
+  it('says of a webhook that only pings went to it, and of which event to ask', async () => {
+    const [webhookId, eventId] = [await webhook({ events: ['token_expired'] }), await event({ created_at: NOW + HOUR })]
+    await delivery(webhookId, await event(), { status: 'delivered', event_type: 'ping', tried: [{ code: 200 }] })
+    const { verdict, reasons, next } = JSON.parse((await run(['why', webhookId, '--output', 'json'])).stdout)
+    assert.deepEqual(
+      [verdict, reasons.map(({ code }: { code: string }) => code)],
+      ['idle', ['only_pings', 'latest_event']],
+    )
+    assert.equal(next, `tidings why ${webhookId} ${eventId}`)
+  })
+
+  it('says of an event that is kept no longer when it happened', async () => {
+    const { code, stderr } = await run(['why', await webhook(), newId(Date.UTC(2020, 0, 1)), '--output', 'table'])
+    assert.equal(code, 3)
+    assert.match(stderr, /The id is of 2020-01-01T00:00:00/)
+  })
+
+  it('says that no server sends, where none does', async () => {
+    const fresh = await startTestServer('sqlite', { env: { TIDINGS_ROLES: 'api' } })
+    const [was, of] = [server, admin]
+    try {
+      server = fresh
+      admin = await fresh.token({ permissions: ['admin'] })
+      const { webhookId, eventId } = await sent({ status: 'pending', queue: { due_at: NOW - HOUR } })()
+      const document = `{ explainDelivery(webhookId: "${webhookId}", eventId: "${eventId}") { reasons { code } next } }`
+      const { data } = await eventually(
+        'the server has room',
+        () => fresh.graphql(document),
+        answer => answer.errors?.[0]?.extensions.code !== 'UNAVAILABLE',
+        { everyMs: 100 },
+      )
+      assert.deepEqual(data.explainDelivery, { reasons: [{ code: 'no_sender' }], next: 'tidings server start' })
+    } finally {
+      ;[server, admin] = [was, of]
+      await fresh.stop()
+    }
   })
 })
