@@ -59,6 +59,27 @@ describeEachEngine('the order of a webhook', engine => {
     assert.ok(webhooks.some((webhook: { id: string }) => webhook.id === id))
   })
 
+  it('is not told of to a token that does not see the delivery that has the turn, nor found by it', async () => {
+    const project = await addProject(server.database)
+    const elsewhere = await addProject(server.database)
+    const seeing = await server.token({ permissions: ['admin'], organisationIds: [project.organisationId] })
+    const created = await server.graphql(CREATE, { url: receiver.url, ordering: 'project' }, seeing)
+    const { id } = data(created).createWebhook
+    for (const quarter of ['2026-1', '2026-2']) await submit(project, quarter)
+    const [first, second] = await pendingOf(id)
+    const found = async () => {
+      const query = { selector: { webhookId: id, waitsFor: { $ne: null } } }
+      return data(await server.graphql(DELIVERIES, { query }, seeing)).deliveries
+    }
+    assert.deepEqual(
+      (await found()).map((one: { id: string }) => one.id),
+      [second.id],
+    )
+    const { event_id } = await server.database.knex('deliveries').where('id', first.id).first()
+    await server.database.knex('events').where('id', event_id).update({ organisation_id: elsewhere.organisationId })
+    assert.deepEqual(await found(), [])
+  })
+
   it('says of what waits for its turn which one has it, and when that is sent next', async () => {
     const { id } = await create('project')
     const project = await addProject(server.database)

@@ -213,6 +213,30 @@ describeEachEngine('a pulled webhook', engine => {
     await assert.rejects(reader.take(id), { code: 'FORBIDDEN' })
   })
 
+  it('gives nobody what its own token has lost sight of', async () => {
+    const { organisationId, projectId, userId } = await addProject(server.database)
+    const owner = await server.token({ permissions: ['webhooks'], organisationIds: [organisationId] })
+    const { id } = await puller(server, owner).register()
+    for (const quarter of ['2026-1', '2026-2']) {
+      data(await server.graphql(SUBMIT, { projectId, quarter, submitterId: userId }))
+    }
+    assert.equal((await client.take(id, { limit: 1 })).length, 1)
+    await server.database.knex('access_token_organisations').where('access_token_id', owner.id).delete()
+    assert.deepEqual(await client.take(id), [])
+  })
+
+  it('is not let in by the answer of a client that has not taken the ping', async () => {
+    const id = randomUUID()
+    const pinged = client.take(id, { waitSeconds: 10 })
+    const stored = client.upsert({ id, transport: 'pull' })
+    stored.catch(() => {})
+    const [taken] = await pinged
+    const [answered] = await puller(server, await server.token()).answer([taken!])
+    assert.deepEqual([answered!.counted, answered!.delivery], [false, null])
+    await client.answer([taken!], { status: 500 })
+    await assert.rejects(stored, { code: 'PING_FAILED', statusCode: 500 })
+  })
+
   it('gives clients more time while they work, 15 minutes at most', async () => {
     const { id } = await client.register()
     await emit()

@@ -200,6 +200,13 @@ describeEachEngine('subscribers', engine => {
     await toBeTold(client, 'event: complete')
   })
 
+  it('are told that their token may no longer read', async t => {
+    const { database, token, join } = await start(t, { beatMs: 2 * LOOK_MS })
+    const client = await join('all')
+    await database.knex('access_token_permissions').where('access_token_id', token.id).update({ permission: 'reports' })
+    await toBeTold(client, 'needs the permission')
+  })
+
   it('who came back for what they missed are answered by the same work as all once they have it', async t => {
     const { database, live, answers, join } = await start(t)
     const add = (id: string) => database.knex('deliveries').insert(rowOf(id))
