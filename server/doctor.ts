@@ -4,13 +4,14 @@ import { createServer } from 'node:http'
 import { isIP } from 'node:net'
 import { databaseFile } from '../shared/database-url.ts'
 import { type Config, ConfigError, ownUrl, type Role, readConfig } from './config.ts'
-import { connect, type Database, rows } from './database/connect.ts'
+import { checkWritable, connect, type Database, rows } from './database/connect.ts'
 import { isDenied, migrate, newerSchema, type SchemaState, schemaState } from './database/migrate.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
 import { openCarried } from './domain/webhook-requests.ts'
 import { type LiveProcess, liveProcesses, namesOf } from './keys/master-keys.ts'
 import { createSealer, type Sealer } from './keys/seal.ts'
+import { signsAgainAt } from './keys/signing-keys.ts'
 
 // Finds facts about an installation without changing it. The command line says what they mean.
 
@@ -53,6 +54,8 @@ export type ReachedDatabaseFacts = {
   openFileMode: number | undefined
   /** How far its clock is ahead of this machine's, in milliseconds. */
   clockAheadMs: number
+  /** Why it takes no write. */
+  unwritable: string | undefined
   /** Undefined while migrations are pending. */
   contents: ContentFacts | undefined
 }
@@ -67,6 +70,8 @@ export type ContentFacts = {
   /** The names of master keys: those of this environment, of which the first seals, and those in use. */
   masterKeys: { own: string[]; used: string[] }
   processes: LiveProcess[]
+  /** How long nothing is sent after a revocation of the key that signed, in milliseconds. */
+  signsInMs: number
   /** Deliveries that have been due for a minute. */
   overdue: { number: number; longestMs: number }
 }
@@ -94,7 +99,7 @@ export type EndpointFacts = {
 }
 
 /**
- * Examines the installation of an environment, and an endpoint if one is given. Changes nothing. Faults are part of the
+ * Examines the installation of an environment, and an endpoint if one is given. Leaves nothing changed. Faults are part of the
  * result; it does not reject because of them.
  */
 export const inspectInstallation = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<InstallationFacts> => {
@@ -133,6 +138,7 @@ const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
     const { name: engine, oldestVersion } = database.dialect
     const lacking = await lackingGrants(database)
     const schema = lacking.length > 0 ? NOT_SEEN : await schemaState(database)
+    const hasSchema = schema.pending.length + schema.tooNew.length + lacking.length === 0
     return {
       url,
       state: 'reached',
@@ -146,15 +152,19 @@ const inspectDatabase = async (config: Config): Promise<DatabaseFacts> => {
       lacking,
       openFileMode: file === undefined ? undefined : openModeOf(file),
       clockAheadMs: await clockAhead(database),
-      contents:
-        schema.pending.length + schema.tooNew.length + lacking.length > 0
-          ? undefined
-          : await inspectContents(database, config),
+      unwritable: hasSchema ? await unwritable(database) : undefined,
+      contents: hasSchema ? await inspectContents(database, config) : undefined,
     }
   } finally {
     await database.close()
   }
 }
+
+const unwritable = (database: Database): Promise<string | undefined> =>
+  checkWritable(database).then(
+    () => undefined,
+    error => error.message,
+  )
 
 const NOT_SEEN: SchemaState = { pending: [], tooNew: [] }
 
@@ -242,6 +252,7 @@ const inspectContents = async (database: Database, { masterKeys }: Config): Prom
     webhookSecrets: await inspectWebhookSecrets(database, sealer),
     masterKeys: { own: namesOf(masterKeys), used },
     processes: await liveProcesses(database.knex),
+    signsInMs: await inspectSignsIn(database),
     overdue: await inspectQueue(database),
   }
 }
@@ -294,6 +305,12 @@ const inspectWebhookSecrets = async (database: Database, sealer: Sealer): Promis
     number: samples.reduce((sum, { number }) => sum + Number(number), 0),
     closed: closed.map(({ number, id }) => ({ number: Number(number), exampleId: id })),
   }
+}
+
+const inspectSignsIn = async ({ knex, dialect }: Database): Promise<number> => {
+  const [clock] = await rows<{ now: number }>(knex, `SELECT ${dialect.nowMs} AS now`)
+  const now = Number(clock!.now)
+  return ((await signsAgainAt(knex, now)) ?? now) - now
 }
 
 /** A running loop takes due deliveries within about a second. */

@@ -25,6 +25,8 @@ import { Live, type LiveTimes } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createMetrics, type Metrics } from './metrics/metrics.ts'
 import { Readers, type ReaderTimes } from './readers/readers.ts'
+import { createReadiness } from './readiness.ts'
+import { untilItMayRun } from './release.ts'
 import { startHealer } from './scheduler/healer.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { loadTracer } from './tracing/load.ts'
@@ -34,11 +36,15 @@ export type RunningServer = {
   url: string
   /** Resolves when the database answers, its schema is current, and requests are served. */
   ready: Promise<void>
+  /** Resolves when another release was installed in place of this one and can run: then this one should be ended. */
+  replaced: Promise<void>
   /** Finishes requests and deliveries in flight, then releases everything. */
   stop(): Promise<void>
 }
 
 type Given = { clock?: Clock; liveTimes?: Partial<LiveTimes>; readerTimes?: ReaderTimes }
+/** `onReplaced`: another release was installed in place of this one. */
+type Heard = { onReplaced(): void }
 
 /** The services that exist once the database has answered with a current schema. */
 type Running = { service: Service; stop(answered: Promise<void>): Promise<void> }
@@ -59,13 +65,18 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
   const isStopping = () => state.isStopping
   let running: Running | undefined
   let membership: Membership | undefined
-  const tools = { config, log, metrics, state }
+  const readiness = createReadiness({ state, log })
+  const tools = { config, log, metrics, state, readiness }
   const door = createDoor(createApp(tools).callback(), config, log)
   const operations = config.operations && createDoor(createOperationsApp(tools).callback(), config.operations, log)
   await operations?.open()
   /** Called when there is something to wait for. */
   const waits = Promise.withResolvers<void>()
   const onWait = (): void => waits.resolve()
+
+  const stopping = new AbortController()
+  const replaced = Promise.withResolvers<void>()
+  const onReplaced = (): void => void untilItMayRun(log, stopping.signal).then(replaced.resolve)
 
   const start = async (): Promise<void> => {
     const database = await connectPatiently(config, log, isStopping, onWait)
@@ -74,8 +85,9 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
     if (isStopping()) return
     membership = await joinPatiently(config, database, log, state, onWait)
     if (!membership) return
-    state.fault = membership.fault
-    const roles = () => startRoles(config, database, log, metrics, given)
+    const { fault } = membership
+    state.fault = () => fault() ?? running?.service.readers.fault()
+    const roles = () => startRoles(config, database, log, metrics, { ...given, onReplaced })
     running = await pRetry(roles, {
       ...PATIENCE,
       shouldRetry: ({ error }) => isPassing(error) && !isStopping(),
@@ -99,6 +111,8 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
   })
   const stop = async (): Promise<void> => {
     state.isStopping = true
+    stopping.abort()
+    readiness.stop()
     const doorClosed = Promise.withResolvers<void>()
     const closed = door.close(config.behindProxy ? PROXY_IDLE_MS : 0, () => {
       state.isClosed = true
@@ -125,7 +139,7 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
     if (isUnderWay) await orElse(stop, door.open())
   }
 
-  return { url: config.baseUrl, ready, stop }
+  return { url: config.baseUrl, ready, replaced: replaced.promise, stop }
 }
 
 const isSo = () => true
@@ -137,7 +151,7 @@ const startRoles = async (
   database: Database,
   log: Log,
   metrics: Metrics,
-  given: Given,
+  given: Given & Heard,
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
   // What is read from the database comes before what starts: if the database goes away meanwhile, all is repeated.
@@ -149,10 +163,7 @@ const startRoles = async (
   const closeOwn = () => Promise.all([own?.close(), grouped?.close()])
   const ownClock = given.clock ? undefined : await orElse(closeOwn, databaseClock(database))
   const clock = given.clock ?? ownClock!
-  const keyring = await orElse(
-    () => Promise.all([closeOwn(), ownClock?.stop()]),
-    openKeyring(database, sealer, clock, fault => log.error({ fault }, 'this process is not ready')),
-  )
+  const keyring = await orElse(() => Promise.all([closeOwn(), ownClock?.stop()]), openKeyring(database, sealer, clock))
   metrics.compareWith(clock)
   metrics.watchPool('api', database)
   if (own) metrics.watchPool('delivery', own)
@@ -215,7 +226,13 @@ const startRoles = async (
         onHealing: metrics.healing,
       })
     : undefined
-  const readers = new Readers(config.databaseUrl, database, log, given.readerTimes)
+  const readers = new Readers(
+    config.databaseUrl,
+    database,
+    log,
+    { onReplaced: given.onReplaced, onEnded: metrics.readerEnded },
+    given.readerTimes,
+  )
   return {
     service: {
       ...{

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { TidingsError } from '../shared/errors.ts'
 import { type Clock, databaseClock } from './clock.ts'
 import type { Config } from './config.ts'
@@ -6,7 +7,7 @@ import { type Credentials, createAccessToken, type NewAccessToken } from './doma
 import { auditOperator } from './domain/audit.ts'
 import { namesOf, requireMasterKeys } from './keys/master-keys.ts'
 import { createSealer } from './keys/seal.ts'
-import { type Keyring, openKeyring, revokeKey, type SigningKey } from './keys/signing-keys.ts'
+import { FOUND_BY_ALL_MS, type Keyring, openKeyring, revokeKey, type SigningKey } from './keys/signing-keys.ts'
 
 // Operations on an installation's database by an operator, whether or not a server runs.
 
@@ -72,7 +73,7 @@ export const listSigningKeys = async (database: Database, config: Config): Promi
   })
 }
 
-/** Creates the next signing key, which running servers publish within 15 s. */
+/** Creates the next signing key, which running servers publish within a second. */
 export const rotateSigningKey = async (database: Database, config: Config): Promise<SigningKey> => {
   await database.transaction(trx => requireMasterKeys(trx, namesOf(config.masterKeys)))
   return withKeyring(database, config, async (keyring, clock) => {
@@ -82,7 +83,7 @@ export const rotateSigningKey = async (database: Database, config: Config): Prom
   })
 }
 
-/** Takes a signing key out of use at once. Throws NOT_FOUND for an unknown key. */
+/** Takes a signing key out of use; resolves when no process signs with it any more. Throws NOT_FOUND for an unknown key. */
 export const revokeSigningKey = async (
   database: Database,
   config: Config,
@@ -94,6 +95,7 @@ export const revokeSigningKey = async (
     const revoked = await revokeKey(database, createSealer(config.masterKeys), kid, now)
     if (!revoked) throw new TidingsError('NOT_FOUND', `There is no signing key with id ${kid}.`)
     await auditOperator(database.knex, { operation: 'server keys revoke', args: { kid }, subjectId: kid, now })
+    await sleep(FOUND_BY_ALL_MS)
     return { ...revoked, now }
   })
 }

@@ -1,7 +1,9 @@
 import cluster, { type Worker } from 'node:cluster'
+import { realpathSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { AggregatorRegistry, type MetricObjectWithValues, type MetricValue, Registry } from 'prom-client'
 import type { Log } from './log.ts'
+import { otherRelease, release, untilItMayRun } from './release.ts'
 
 // One parent and several processes of one server, which share its port. The parent handles no requests, so that it can
 // always start another process.
@@ -10,7 +12,7 @@ type Metrics = MetricObjectWithValues<MetricValue<string>>[]
 
 /** The messages between parent and processes. */
 type Message =
-  | { kind: 'ready' }
+  | { kind: 'ready'; release: string }
   /** From a process: asks for the metrics of all. */
   | { kind: 'metrics of all'; request: number }
   | { kind: 'metrics of all are'; request: number; text: string }
@@ -29,40 +31,64 @@ const METRICS_MS = 2_000
 
 /**
  * Starts this program `count` times, and again whenever one ends: first after 1 s, later after up to 30 s. The first
- * starts alone until it is ready, because what prevents one prevents all. Passes SIGTERM and SIGINT to all, and
- * resolves when all have ended; to false if the first could not start.
+ * starts alone until it is ready, because what prevents one prevents all. Passes SIGTERM, SIGINT and SIGHUP to all, and
+ * resolves when all have ended: 'failed' if the first could not start, and 'replaced' if they were ended because another
+ * release was installed in place of this one.
  */
-export const runProcesses = async (count: number, log: Log): Promise<boolean> => {
+export const runProcesses = async (count: number, log: Log): Promise<'stopped' | 'failed' | 'replaced'> => {
   const stopping = new AbortController()
   const stop = () => {
     if (!stopping.signal.aborted) log.info('shutting down')
     stopping.abort()
   }
-  process.on('SIGTERM', stop)
-  process.on('SIGINT', stop)
+  for (const signal of STOP_SIGNALS) process.on(signal, stop)
+  // Not the link to a release, which may be changed: a process starts others of its own release.
+  cluster.setupPrimary({ exec: realpathSync(process.argv[1]!) })
   answerForAll()
   const { signal } = stopping
   const { promise: firstIsReady, resolve: onReady } = Promise.withResolvers<true>()
-  const first = keepRunning(log, signal, onReady)
+  let isReplaced = false
+  const heard = {
+    onReady,
+    onReplaced: () => {
+      isReplaced = true
+      stop()
+    },
+  }
+  const first = keepRunning(log, signal, heard)
   const hasStarted = await Promise.race([firstIsReady, first])
-  if (!hasStarted) return false
-  await Promise.all([first, ...Array.from({ length: count - 1 }, () => keepRunning(log, signal, () => {}))])
-  return true
+  if (!hasStarted) return 'failed'
+  await Promise.all([first, ...Array.from({ length: count - 1 }, () => keepRunning(log, signal, heard))])
+  return isReplaced ? 'replaced' : 'stopped'
 }
 
 /**
  * Keeps one process running until `stopping`.
  *
  * @param onReady called when the process is ready
+ * @param onReplaced called when another release was installed in place of this one, and can run
  * @returns false if it ended with an error and was never ready
  */
-const keepRunning = async (log: Log, stopping: AbortSignal, onReady: (isReady: true) => void): Promise<boolean> => {
+const keepRunning = async (
+  log: Log,
+  stopping: AbortSignal,
+  { onReady, onReplaced }: { onReady: (isReady: true) => void; onReplaced: () => void },
+): Promise<boolean> => {
   let wasReady = false
   for (let restMs = FIRST_REST_MS; !stopping.aborted; restMs = Math.min(2 * restMs, LONGEST_REST_MS)) {
+    const other = otherRelease()
+    if (other !== undefined) {
+      log.error({ reason: other }, 'no process is started')
+      await untilItMayRun(log, stopping)
+      onReplaced()
+      return true
+    }
     const worker = cluster.fork()
     const startedAt = performance.now()
     worker.on('message', (message: Message) => {
       if (message.kind !== 'ready') return
+      // Installed meanwhile: the next round finds it on the disk.
+      if (message.release !== release) return worker.process.kill('SIGTERM')
       wasReady = true
       onReady(true)
     })
@@ -131,6 +157,9 @@ const tell = (to: Pick<Worker, 'send'>, message: Message): void => {
   to.send(message, () => {})
 }
 
+/** A closed terminal sends SIGHUP. */
+export const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
+
 /** Whether this is one of several processes. */
 export const isOneOfSeveral = cluster.isWorker
 
@@ -142,7 +171,7 @@ export const processNumber = (): number | undefined => cluster.worker?.id
 
 /** Tells the parent that this process is ready. */
 export const tellReady = (): void => {
-  if (cluster.worker) tell(cluster.worker, { kind: 'ready' })
+  if (cluster.worker) tell(cluster.worker, { kind: 'ready', release })
 }
 
 /** Lets this process end when it has no more work. */

@@ -88,7 +88,7 @@ const rotateCommand = () =>
             colours,
           ),
         )
-        output.message('Running servers publish it within 15 s. See it with: tidings server keys list')
+        output.message('Running servers publish it within a second. See it with: tidings server keys list')
       })
     })
 
@@ -97,9 +97,10 @@ const revokeCommand = () =>
     .summary('take a signing key out of use at once')
     .description(
       'Removes a signing key from the published set and deletes its private half, for a key that others may know. ' +
-        'Running servers drop it within 15 s; a receiver refuses its tokens when its cache has expired, five ' +
-        'minutes later at most. If it is the key that signs, deliveries wait until every receiver can know the next ' +
-        'one, for five and a half minutes, and are then sent: none is lost.',
+        'When the command ends, running servers sign nothing more with it; one that is cut off from the database may ' +
+        'still send what it had begun. A receiver refuses its tokens when its cache has expired, five minutes later at ' +
+        'most. If it is the key that signs, deliveries wait until every receiver can know the next one, for five and a ' +
+        'half minutes, and are then sent: none is lost.',
     )
     .argument('<kid>', 'the key’s id: tidings server keys list')
     .option('-y, --yes', 'do not ask for confirmation')

@@ -24,6 +24,7 @@ export const serverCommand = () =>
         'and the rest); in a folder with a sandbox, on that.',
     )
     .addCommand(startCommand())
+    .addCommand(checkCommand())
     .addCommand(migrateCommand())
     .addCommand(tokenCommand())
     .addCommand(seedCommand())
@@ -84,7 +85,9 @@ const startCommand = () =>
       if (isOneOfSeveral) return runUntilSignal(config).finally(leaveParent)
       if (count === 1) return runUntilSignal(config)
       const { createLog } = await import('../../server/log.ts')
-      if (await runProcesses(count, createLog(config.logLevel))) return
+      const how = await runProcesses(count, createLog(config.logLevel))
+      if (how === 'replaced') return await becomeInstalled()
+      if (how === 'stopped') return
       throw new CliError(
         exitCodes.failed,
         'CANNOT_START',
@@ -92,6 +95,12 @@ const startCommand = () =>
         'Its output is above.',
       )
     })
+
+/** Goes on as the release that was installed in place of this one. */
+const becomeInstalled = async (): Promise<never> => {
+  const { becomeInstalled } = await import('../../server/release.ts')
+  return becomeInstalled()
+}
 
 const processCount = (value: string): number | 'auto' => {
   if (value === 'auto') return value
@@ -155,28 +164,38 @@ const SHUTDOWN_LIMIT_MS = 28_000
 const runUntilSignal = async (config: Config, onReady: (url: string) => void = () => {}): Promise<void> => {
   const { startServer } = await import('../../server/main.ts')
   const { createLog } = await import('../../server/log.ts')
-  const { processNumber, tellReady } = await import('../../server/processes.ts')
+  const { becomeInstalled } = await import('../../server/release.ts')
+  const { processNumber, STOP_SIGNALS, tellReady } = await import('../../server/processes.ts')
   const number = processNumber()
   const log = number === undefined ? createLog(config.logLevel) : createLog(config.logLevel).child({ process: number })
   const server = await startServer(config, log).catch(error => {
     throw listenFault(error) ?? error
   })
+  // The parent of several processes starts the other release itself.
+  const end = (isReplaced: boolean) => (isReplaced && number === undefined ? becomeInstalled() : process.exit(0))
   const stopped = new Promise<void>(resolve => {
     let isStopping = false
+    let isReplaced = false
     const stop = () => {
       // ctrl-C sends one signal, and the parent of several processes another.
       if (isStopping) return
       isStopping = true
       setTimeout(() => {
         log.error('the database or a request keeps it from finishing; what is left is done when leases run out')
-        process.exit(0)
+        end(isReplaced)
       }, SHUTDOWN_LIMIT_MS).unref()
       log.info('shutting down')
       // Errors of the database meanwhile do not stop the rest of the shutdown, until the limit.
-      server.stop().then(resolve, error => log.error({ err: error }, 'shutting down without all that it needs'))
+      server.stop().then(
+        () => (isReplaced ? end(true) : resolve()),
+        error => log.error({ err: error }, 'shutting down without all that it needs'),
+      )
     }
-    process.once('SIGTERM', stop)
-    process.once('SIGINT', stop)
+    for (const signal of STOP_SIGNALS) process.once(signal, stop)
+    server.replaced.then(() => {
+      isReplaced = !isStopping
+      stop()
+    })
   })
   try {
     await Promise.race([server.ready.then(() => onReady(server.url)).then(tellReady), stopped])
@@ -214,6 +233,39 @@ const listenFault = (error: unknown): CliError | undefined => {
     'Set TIDINGS_HOST and TIDINGS_PORT (and TIDINGS_METRICS_HOST) to addresses of this machine.',
   )
 }
+
+const checkCommand = () =>
+  new Command('check')
+    .summary('would a server with this environment start?')
+    .description(
+      'Checks whether a server of this release would become ready with this environment: configuration, database, ' +
+        'schema, and the step of a replacement of the master key. Run it before you end a server that works. Changes ' +
+        'nothing. Exit code 1 if it would not.',
+    )
+    .addHelpText(
+      'after',
+      examples(
+        ['Restart only if the new settings are accepted', 'tidings server check && systemctl restart tidings@01'],
+        ['What of the installation is not in order?', 'tidings server doctor'],
+      ),
+    )
+    .action(async (_options, command) => {
+      const { output } = new Session(command)
+      await withDatabase(async (database, config) => {
+        const { startFault } = await import('../../server/check.ts')
+        const fault = await startFault(database, config)
+        if (fault) {
+          throw new CliError(
+            exitCodes.failed,
+            'CANNOT_START',
+            `A server would not start: ${fault.message}.`,
+            fault.hint,
+          )
+        }
+        output.one({ starts: true }, () => '')
+        output.message('A server with this environment would start.')
+      })
+    })
 
 const migrateCommand = () =>
   new Command('migrate')

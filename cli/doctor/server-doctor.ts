@@ -87,6 +87,7 @@ const diagnoseDatabase = (facts: DatabaseFacts): Finding[] => {
         ...diagnoseFile(facts),
         ...diagnoseGrants(facts),
         diagnoseSchema(facts),
+        ...diagnoseWrites(facts),
         diagnoseClock(facts),
         ...(facts.contents === undefined
           ? [skipped('keys, tokens, deliveries', 'need the schema')]
@@ -162,6 +163,11 @@ const diagnoseSchema = ({ pendingMigrations, newerSchema, lacking }: ReachedData
   return problem('schema', `lacks ${pendingMigrations.join(', ')}`, 'Bring it up to date with: tidings server migrate')
 }
 
+const diagnoseWrites = ({ unwritable }: ReachedDatabaseFacts): Finding[] =>
+  unwritable === undefined
+    ? []
+    : [problem('writes', `the database cannot be written: ${unwritable}`, 'See docs/runbooks/disk-full.md')]
+
 const diagnoseClock = ({ clockAheadMs }: ReachedDatabaseFacts): Finding => {
   const offMs = Math.abs(clockAheadMs)
   if (offMs < 1000) return ok('clock', 'the database’s agrees with this machine’s')
@@ -181,7 +187,7 @@ const diagnoseContents = (facts: ContentFacts): Finding[] => [
   ...diagnoseWebhookSecrets(facts.webhookSecrets),
   diagnoseMasterKeys(facts.masterKeys, facts.processes),
   ...diagnoseProcesses(facts.processes),
-  diagnoseQueue(facts.overdue),
+  diagnoseQueue(facts),
 ]
 
 const diagnoseKeys = ({ number, closedKids }: ContentFacts['signingKeys']): Finding => {
@@ -265,15 +271,19 @@ const diagnoseProcesses = (processes: ContentFacts['processes']): Finding[] =>
         ),
       ]
 
-const diagnoseQueue = ({ number, longestMs }: ContentFacts['overdue']): Finding =>
-  number === 0
-    ? ok('deliveries', 'none is overdue')
-    : problem(
-        'deliveries',
-        `${count(number, 'delivery is', 'deliveries are')} overdue, the oldest by ${duration(longestMs)}`,
-        'Does a server with the role “delivery” run? If so, are there enough for the load? ' +
-          '/metrics of each shows it.',
-      )
+const diagnoseQueue = ({ overdue: { number, longestMs }, signsInMs }: ContentFacts): Finding => {
+  if (number === 0) return ok('deliveries', 'none is overdue')
+  const found = `${count(number, 'delivery is', 'deliveries are')} overdue, the oldest by ${duration(longestMs)}`
+  if (signsInMs > 0) {
+    const wait = `${found}: the key that signed was revoked, and the next one signs in ${duration(signsInMs)}`
+    return note('deliveries', wait, 'Wait: they are sent then.')
+  }
+  return problem(
+    'deliveries',
+    found,
+    'Does a server with the role “delivery” run? If so, are there enough for the load? /metrics of each shows it.',
+  )
+}
 
 const diagnoseGuard = (
   { allowNetworks, requireHttps, insideAllowed }: GuardFacts,

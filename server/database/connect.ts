@@ -136,15 +136,15 @@ export const isRefusal = (error: unknown): boolean =>
 export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'duplicate'
 
 /**
- * Throws unless the database takes a write and its commit. A database whose disk is full takes statements that change
- * nothing. The row is new each time, so that no process waits for another's.
+ * Throws unless the database commits a new row. A database whose disk is full takes statements that change nothing, and
+ * small rows (see `wasFull`). The row is new each time, so that no process waits for another's. One whose deletion fails
+ * is deleted with the expired signatures.
  */
-export const checkWritable = (database: Database): Promise<void> =>
-  database.transaction(async trx => {
-    const row = `check ${randomUUID()}`
-    await run(trx, 'INSERT INTO used_signatures (signature_hash, expires_at) VALUES (?, 0)', [row])
-    await run(trx, 'DELETE FROM used_signatures WHERE signature_hash = ?', [row])
-  })
+export const checkWritable = async (database: Database): Promise<void> => {
+  const row = `check ${randomUUID()}`
+  await run(database.knex, 'INSERT INTO used_signatures (signature_hash, expires_at) VALUES (?, 0)', [row])
+  await run(database.knex, 'DELETE FROM used_signatures WHERE signature_hash = ?', [row])
+}
 
 export const isMissingTable = (error: unknown): boolean => faultOf(error) === 'missing table'
 

@@ -51,6 +51,9 @@ export type Dialect = {
   /** The indexes that one row of EXPLAIN's answer names, as `table.index`. */
   indexesIn(row: Record<string, unknown>): string[]
 
+  /** A SELECT of the bytes that the database takes, free space in its files included. */
+  size: string
+
   /** Epoch milliseconds by the database's clock, which is authoritative. */
   nowMs: string
   /** Column type of an id or another short ASCII key. */
@@ -177,6 +180,8 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
       bindings: [],
     }),
     indexesIn: ({ table, key }) => (key ? [`${table}.${key}`] : []),
+    size: `SELECT SUM(DATA_LENGTH + INDEX_LENGTH + DATA_FREE) AS bytes FROM information_schema.TABLES
+      WHERE TABLE_SCHEMA = DATABASE()`,
     // From UTC, because local time has one hour of each autumn twice.
     nowMs: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
     key: length => `char(${length}) character set ascii collate ascii_bin`,
@@ -322,6 +327,7 @@ const sqlite: Dialect = {
     const found = /(?:SEARCH|SCAN) (\S+) USING (?:COVERING )?INDEX (\S+)/.exec(String(detail))
     return found ? [`${found[1]}.${found[2]}`] : []
   },
+  size: 'SELECT c.page_count * s.page_size AS bytes FROM pragma_page_count c, pragma_page_size s',
   nowMs: "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
   key: () => 'text',
   text: () => 'text',

@@ -3,6 +3,7 @@ import knexModule, { type Knex } from 'knex'
 import MySQL2Client from 'knex/lib/dialects/mysql2/index.js'
 import { whenArrivedIsRead } from '../arrived.ts'
 import { dialects } from './dialect.ts'
+import { noteFull } from './full-disk.ts'
 import { knexLog } from './knex-log.ts'
 import { parseMysqlUrl } from './mysql-url.ts'
 import { isPassedOver } from './resuming.ts'
@@ -45,6 +46,7 @@ class OutageAwareClient extends MySQL2Client {
       return await (multipleStatements ? inOnePacket(connection, query, send) : send(query))
     } catch (error) {
       if (isPassedOver(error)) return { ...query, response: [[], []] }
+      noteFull(error)
       if (dialects.mysql.faultOf(error) === 'outage') connection.__knex__disposed = error
       throw error
     }
@@ -131,11 +133,11 @@ const LONGEST_IDLE_MS = 10_000
 /**
  * Session settings that statements rely on. Values are escaped with backslashes: under NO_BACKSLASH_ESCAPES a value
  * could end its own quotes. A value that does not fit is refused, not truncated. Text of up to 2,048 characters is
- * sorted in full; by default MariaDB compares only the first 1,024 bytes.
+ * sorted in full; by default MariaDB compares only the first 1,024 bytes. MySQL would show sizes that are a day old.
  */
 const SETTINGS =
   "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO," +
-  "NO_ENGINE_SUBSTITUTION', SESSION max_sort_length = 8192"
+  "NO_ENGINE_SUBSTITUTION', SESSION max_sort_length = 8192 /*!80000 , SESSION information_schema_stats_expiry = 0 */"
 
 /**
  * @param options.lockWaitS seconds until a lock wait is an error, which must be less than `silenceMs`

@@ -3,6 +3,7 @@ import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlit
 import knexModule, { type Knex } from 'knex'
 import BetterSqlite3Client from 'knex/lib/dialects/better-sqlite3/index.js'
 import pRetry from 'p-retry'
+import { noteFull } from './full-disk.ts'
 import { knexLog } from './knex-log.ts'
 import { inTurn } from './turn.ts'
 
@@ -60,6 +61,7 @@ class NodeSqliteClient extends BetterSqlite3Client {
     try {
       execute()
     } catch (error) {
+      noteFull(error)
       if (!isBusy(error)) throw error
       await pRetry(execute, {
         retries: Number.POSITIVE_INFINITY,

@@ -42,7 +42,7 @@ export const presentError =
       return present(new TidingsError(tooLong ? 'QUERY_TOO_COMPLEX' : 'BAD_USER_INPUT', given.message))
     }
     if (isPassing(cause)) {
-      logSeldom(log, 'warn', 'outage', { err: cause, requestId }, 'the database was not available in time')
+      logSeldom(log, 'warn', 'outage', { reason: (cause as Error).message, requestId }, UNAVAILABLE)
       return present(hasChanged ? new TidingsError('INTERNAL_SERVER_ERROR', UNTOLD) : unavailable(cause))
     }
     log.error({ err: cause, requestId }, 'a resolver failed')
@@ -50,6 +50,8 @@ export const presentError =
       cause instanceof CommitInDoubt ? new TidingsError('INTERNAL_SERVER_ERROR', IN_DOUBT) : internalError(),
     )
   }
+
+const UNAVAILABLE = 'the database was not available in time'
 
 const IN_DOUBT =
   'The connection to the database was lost during the commit: it is not known whether this was done. ' +

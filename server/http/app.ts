@@ -7,6 +7,7 @@ import { mutations } from '../graphql/mutations/mutations.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { type Log, logSeldom } from '../log.ts'
 import type { Metrics } from '../metrics/metrics.ts'
+import type { Readiness } from '../readiness.ts'
 import { Admission } from './admission.ts'
 import { authenticate, readSignature } from './authenticate.ts'
 import { docs } from './docs.ts'
@@ -26,7 +27,7 @@ import type { ServerState } from './state.ts'
 import { traced } from './trace.ts'
 import { closeUnread, dropStalled } from './unread.ts'
 
-type Tools = { config: Config; log: Log; metrics: Metrics; state: ServerState }
+type Tools = { config: Config; log: Log; metrics: Metrics; state: ServerState; readiness: Readiness }
 
 /** The server's middleware, in order. Each is described in its own file. */
 export const createApp = (tools: Tools): Koa => {
@@ -57,9 +58,8 @@ export const createOperationsApp = (tools: Tools): Koa => {
   return app
 }
 
-const serveOperations = (app: Koa, { metrics, state }: Tools): void => {
-  const keyring = () => state.service?.tools.keyring
-  app.use(health({ state, keyring }))
+const serveOperations = (app: Koa, { metrics, readiness }: Tools): void => {
+  app.use(health(readiness))
   app.use(metricsRoute(metrics))
 }
 

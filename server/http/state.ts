@@ -9,6 +9,6 @@ export type ServerState = {
   isStopping: boolean
   /** Whether it accepts no connections any more. */
   isClosed: boolean
-  /** Why this process does not match the others. */
+  /** Why this process does not match the others, or its own children. */
   fault?: () => string | undefined
 }

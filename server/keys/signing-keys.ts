@@ -9,12 +9,14 @@ import type { Sealer } from './seal.ts'
 export const PUBLISH_AHEAD_MS = 10 * 60_000
 /** How long it stays there after its last token: the token's 5 minutes, then a cache's 5. */
 const KEEP_AFTER_MS = 10 * 60_000
-const REFRESH_MS = 15_000
+const REFRESH_MS = 1_000
+/** By then every process that has its database has looked for keys again. */
+export const FOUND_BY_ALL_MS = 2 * REFRESH_MS
 /**
  * How long after a revocation the next key begins to sign: by then every process has found it, and every cache has been
  * refreshed. An earlier delivery would be refused by receivers that do not know the key.
  */
-export const REVOKED_WAIT_MS = 5 * 60_000 + 2 * REFRESH_MS
+export const REVOKED_WAIT_MS = 5 * 60_000 + 30_000
 
 export type PublicJwk = { kty: 'OKP'; crv: 'Ed25519'; x: string; kid: string; use: 'sig'; alg: 'EdDSA' }
 export type SigningKey = {
@@ -50,17 +52,10 @@ export type Keyring = {
 }
 
 /**
- * Loads the signing keys, creates the first if there is none, and looks every 15 s for keys of other processes. Throws
+ * Loads the signing keys, creates the first if there is none, and looks each second for keys of other processes. Throws
  * if it cannot open one.
- *
- * @param onFault called each time it finds a key that it cannot open
  */
-export const openKeyring = async (
-  database: Database,
-  sealer: Sealer,
-  clock: Clock,
-  onFault: (fault: string) => void = () => {},
-): Promise<Keyring> => {
+export const openKeyring = async (database: Database, sealer: Sealer, clock: Clock): Promise<Keyring> => {
   let keys = (await load(database.knex, sealer)).filter(hasTurn)
   const fault = () => faultOf(keys)
   if (fault()) {
@@ -78,15 +73,13 @@ export const openKeyring = async (
     load(database.knex, sealer).then(
       found => {
         keys = found.filter(hasTurn)
-        const wrong = fault()
-        if (wrong) onFault(wrong)
       },
       () => {},
     )
   }, REFRESH_MS).unref()
 
   /** The key whose turn it is. The previous one no longer signs, whether or not this one can. */
-  const latest = () => keys.findLast(key => key.activeFrom <= clock.now()) ?? keys[0]!
+  const latest = () => inTurn(keys, clock.now())
 
   return {
     current() {
@@ -98,8 +91,7 @@ export const openKeyring = async (
       const now = clock.now()
       const { revokedAt, privateKey } = latest()
       if (privateKey) return 0
-      if (revokedAt === null) return Number.POSITIVE_INFINITY
-      return keys.find(key => key.activeFrom > now && key.revokedAt === null)?.activeFrom ?? now + REFRESH_MS
+      return revokedAt === null ? Number.POSITIVE_INFINITY : (nextTurn(keys, now) ?? now + REFRESH_MS)
     },
     fault,
     jwks() {
@@ -123,6 +115,25 @@ export const openKeyring = async (
     },
     stop: () => clearInterval(timer),
   }
+}
+
+type Turn = { activeFrom: number; revokedAt: number | null }
+
+/** The key whose turn it is, of keys in the order of their turns. */
+const inTurn = <Key extends Turn>(keys: Key[], now: number): Key =>
+  keys.findLast(key => key.activeFrom <= now) ?? keys[0]!
+
+const nextTurn = (keys: Turn[], now: number): number | undefined =>
+  keys.find(key => key.activeFrom > now && key.revokedAt === null)?.activeFrom
+
+/** From when on a key signs where the one whose turn it is was revoked; undefined where it was not. */
+export const signsAgainAt = async (sql: Sql, now: number): Promise<number | undefined> => {
+  const found = await rows<Turn>(
+    sql,
+    'SELECT active_from AS activeFrom, revoked_at AS revokedAt FROM signing_keys ORDER BY generation',
+  )
+  const keys = found.filter(hasTurn)
+  return keys.length > 0 && inTurn(keys, now).revokedAt !== null ? nextTurn(keys, now) : undefined
 }
 
 /** Whether no token that it signed can still be valid. */

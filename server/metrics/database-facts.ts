@@ -1,7 +1,9 @@
+import { statfsSync } from 'node:fs'
 import { Gauge, type Registry } from 'prom-client'
 import { webhookStatuses } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
-import { type Database, rows } from '../database/connect.ts'
+import { checkWritable, type Database, rows } from '../database/connect.ts'
+import { wasFull } from '../database/full-disk.ts'
 import { otherWork } from '../database/turn.ts'
 import { headOfEach } from '../delivery/queue.ts'
 import { NEVER } from '../domain/missed.ts'
@@ -33,6 +35,9 @@ type Facts = {
   purgeLagMs: number
   webhooks: { status: string; count: number }[]
   healing: number
+  bytes: number
+  /** Only on an embedded engine, whose disk is this machine's. */
+  freeBytes: number | undefined
 }
 
 type Tools = { database: Database; clock: Clock; retentionDays: number; mostCounted?: number }
@@ -70,6 +75,7 @@ export const askFacts = async ({
     knex,
     `SELECT COUNT(*) AS n FROM webhook_recoveries WHERE due_at < ${NEVER}`,
   )
+  const [size] = await rows<{ bytes: number | string | null }>(knex, dialect.size)
   const counts = new Map(webhooks.map(({ status, n }) => [status, Number(n)]))
   return {
     oldestDueMs: late.oldest ? now - Number(late.oldest) : 0,
@@ -79,7 +85,16 @@ export const askFacts = async ({
     purgeLagMs: oldest ? Math.max(0, now - retentionDays * DAY_MS - Number(oldest.created_at)) : 0,
     webhooks: webhookStatuses.map(status => ({ status, count: counts.get(status) ?? 0 })),
     healing: Number(healing!.n),
+    bytes: Number(size?.bytes ?? 0),
+    freeBytes: freeBytesOf(database),
   }
+}
+
+const freeBytesOf = ({ knex, dialect }: Database): number | undefined => {
+  const { filename } = (knex.client.connectionSettings ?? {}) as { filename?: string }
+  if (!dialect.isEmbedded || !filename || filename === ':memory:') return undefined
+  const { bavail, bsize } = statfsSync(filename)
+  return bavail * bsize
 }
 
 type Late = { oldest: number | null; behind: number | null }
@@ -130,6 +145,7 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
     let restMs = FRESH_MS
     try {
       latest = { facts: await askFacts(tools), at: performance.now() }
+      await checkWritable(tools.database)
       isUp = 1
       restMs = Math.max(restMs, Math.min((latest.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
     } catch {
@@ -150,7 +166,7 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
     return latest && performance.now() - latest.at < STALE_MS ? latest.facts : undefined
   }
 
-  const gauge = (name: string, help: string, figureOf: (facts: Facts) => number): void => {
+  const gauge = (name: string, help: string, figureOf: (facts: Facts) => number | undefined): void => {
     new Gauge({
       name,
       help,
@@ -158,8 +174,9 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
       aggregator: 'first',
       async collect() {
         const facts = await look()
-        if (facts) this.set(figureOf(facts))
-        else this.remove()
+        const figure = facts && figureOf(facts)
+        if (figure === undefined) this.remove()
+        else this.set(figure)
       },
     })
   }
@@ -183,6 +200,16 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
     facts => facts.healing,
   )
   gauge(
+    'tidings_database_bytes',
+    'The size of the database, with the free space in its files; without logs.',
+    facts => facts.bytes,
+  )
+  gauge(
+    'tidings_database_free_bytes',
+    "Free space on the disk of SQLite's file. A database server's own monitoring tells its disk.",
+    facts => facts.freeBytes,
+  )
+  gauge(
     'tidings_purge_lag_seconds',
     'How far the oldest event is past its retention.',
     facts => facts.purgeLagMs / 1000,
@@ -201,12 +228,12 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
   })
   new Gauge({
     name: 'tidings_database_up',
-    help: 'Whether the database answered when it was last asked, 1 or 0.',
+    help: 'Whether the database answered and took a write when it was last asked, 1 or 0.',
     registers: [registry],
     aggregator: 'min',
     async collect() {
       await look()
-      this.set(isUp)
+      this.set(wasFull(tools.database) ? 0 : isUp)
     },
   })
 }

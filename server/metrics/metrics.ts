@@ -39,6 +39,11 @@ export const createMetrics = () => {
   for (const name of registry.getMetricsAsArray().map(metric => metric.name)) {
     if (/^nodejs_eventloop_lag_/.test(name)) registry.removeSingleMetric(name)
   }
+  const readersEnded = new Counter({
+    name: 'tidings_readers_ended_total',
+    help: 'Processes that answer queries and ended or had to be ended in the middle of one.',
+    registers: [registry],
+  })
   const eventLoop = watchEventLoop(registry)
   const read = (name: string, help: string, value: () => number, aggregator: 'sum' | 'average' = 'sum'): void => {
     const collect = function (this: Gauge): void {
@@ -62,6 +67,7 @@ export const createMetrics = () => {
     delivery: deliveryMetrics(registry),
     answered: requestMetrics(registry),
     ...schedulerMetrics(registry),
+    readerEnded: (): void => readersEnded.inc(),
     /** @param name the user of the connections: `api` or `delivery` */
     watchPool: (name: string, database: Database) => watchPool(registry, name, database),
     /** Adds the database's metrics, queried when they are scraped. */

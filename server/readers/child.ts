@@ -5,6 +5,7 @@ import { setPriority } from 'node:os'
 import { dirname, extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { Mode } from '../mode.ts'
+import { otherRelease } from '../release.ts'
 import { lastWords } from './last-words.ts'
 import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
 
@@ -22,6 +23,8 @@ export type Ending = { isKilled: boolean; wasReady: boolean; said: Promise<strin
 type Heard = {
   message(message: Exclude<FromReader, { kind: 'ready' }>): void
   ready(): void
+  /** It is of another release than this process, and is killed. */
+  isOther(fault: string): void
   failed(error: Error): void
   ended(how: Ending): void
 }
@@ -63,6 +66,11 @@ export class ReaderProcess {
     child.on('error', error => heard.failed(error))
     child.on('message', (message: FromReader) => {
       if (message.kind !== 'ready') return heard.message(message)
+      const other = otherRelease(message.release)
+      if (other !== undefined) {
+        heard.isOther(other)
+        return this.kill()
+      }
       this.#mode.enter('ready')
       heard.ready()
     })

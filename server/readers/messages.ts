@@ -16,7 +16,8 @@ export type ToReader =
   | { kind: 'gone'; id: number }
 
 export type FromReader =
-  | { kind: 'ready' }
+  /** `release`: of its files, as in `server/release.ts`. */
+  | { kind: 'ready'; release: string }
   /** The server's id of a connection, by which it can be closed with its statement, and the id that it replaces. */
   | { kind: 'connection'; connectionId: number; before: number | undefined }
   /** Asks for a connection to be closed. */

@@ -11,6 +11,7 @@ import { type GraphqlAnswer, hungUp } from '../graphql/request.ts'
 import { createSchema } from '../graphql/schema.ts'
 import { answerTask, budgetOf } from '../graphql/task.ts'
 import { createLog } from '../log.ts'
+import { release } from '../release.ts'
 import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
 
 // A process that answers queries and changes nothing, so that it can be killed at any moment.
@@ -118,7 +119,7 @@ const start = (message: Start): void => {
     })
   })
   compactHeap()
-  tell({ kind: 'ready' })
+  tell({ kind: 'ready', release })
 }
 
 // A terminal sends these signals to the whole process group; the server decides when to end.

@@ -5,6 +5,7 @@ import { BUDGET, overspent } from '../graphql/budget.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp } from '../graphql/request.ts'
 import type { Log } from '../log.ts'
 import { Mode } from '../mode.ts'
+import { otherRelease } from '../release.ts'
 import { Turns } from '../turns.ts'
 import { type Ending, HEAP_MB, ReaderProcess } from './child.ts'
 import type { FromReader } from './messages.ts'
@@ -99,6 +100,9 @@ class Job {
   }
 }
 
+/** `onReplaced`: another release was installed in place of this process's. `onEnded`: a reader ended in its work. */
+type Heard = { onReplaced(): void; onEnded(): void }
+
 type Reader = { process: ReaderProcess; running: Map<number, Job>; connectionIds: Set<number> }
 
 /** How long readers stay that nothing is asked of; the default is the product's. */
@@ -118,9 +122,12 @@ export class Readers {
   #lastId = 0
   #isStopping = false
   #startAfter = 0
+  #fault: string | undefined
+  readonly #heard: Heard
   readonly #rest: NodeJS.Timeout
 
-  constructor(databaseUrl: string, database: Database, log: Log, { restMs = REST_MS }: ReaderTimes = {}) {
+  constructor(databaseUrl: string, database: Database, log: Log, heard: Heard, { restMs = REST_MS }: ReaderTimes = {}) {
+    this.#heard = heard
     this.#rest = setTimeout(() => this.#endIdle(), restMs).unref()
     this.#databaseUrl = databaseUrl
     this.#database = database
@@ -147,6 +154,11 @@ export class Readers {
     return result
   }
 
+  /** Why no reader can be started any more. */
+  fault(): string | undefined {
+    return this.#fault
+  }
+
   stop(): void {
     this.#isStopping = true
     clearTimeout(this.#rest)
@@ -154,6 +166,8 @@ export class Readers {
   }
 
   #startReader(): void {
+    this.#isReplaced(otherRelease())
+    if (this.#fault !== undefined) return
     const { dialect } = this.#database
     const given = { databaseUrl: this.#databaseUrl, engine: dialect.name, logLevel: this.#log.level }
     const reader: Reader = {
@@ -161,7 +175,8 @@ export class Readers {
         { ...given, places: this.#places },
         {
           ready: () => this.#dispatch(),
-          message: message => this.#heard(reader, message),
+          isOther: fault => this.#isReplaced(fault),
+          message: message => this.#told(reader, message),
           failed: error => this.#log.error({ err: error }, 'a reader failed'),
           ended: how => this.#ended(reader, how),
         },
@@ -181,7 +196,15 @@ export class Readers {
     if (this.#readers.size > 0) this.#rest.refresh()
   }
 
-  #heard(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
+  #isReplaced(fault: string | undefined): void {
+    if (fault === undefined || this.#fault !== undefined) return
+    this.#fault = fault
+    this.#log.error({ reason: fault }, 'this process is not ready')
+    this.#heard.onReplaced()
+    this.#dispatch()
+  }
+
+  #told(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
     if (message.kind === 'connection') {
       if (message.before !== undefined) reader.connectionIds.delete(message.before)
       reader.connectionIds.add(message.connectionId)
@@ -240,7 +263,11 @@ export class Readers {
     if (this.#isStopping) return
     this.#endConnections(reader, reader.connectionIds)
     const jobs = [...reader.running.values()]
-    if (!wasReady) this.#startAfter = performance.now() + RESTART_MS
+    if (jobs.length > 0) this.#heard.onEnded()
+    if (!wasReady) {
+      this.#startAfter = performance.now() + RESTART_MS
+      this.#isReplaced(otherRelease())
+    }
     const requestIds = jobs.map(({ request }) => request.requestId)
     said.then(said => {
       if (requestIds.length > 0) this.#log.warn({ requestIds, said }, 'a reader was ended in the middle of its work')
@@ -283,6 +310,10 @@ export class Readers {
     let hasBegun = true
     while (hasBegun) hasBegun = this.#beginOne()
     const ready = this.#ready
+    if (this.#fault !== undefined) {
+      if (ready.length === 0) for (const job of [...this.#waiting]) this.#giveUp(job, isRestarting())
+      return
+    }
     if (ready.length < this.#readers.size || this.#readers.size >= MOST_READERS) return
     const running = this.#running(ready)
     const isLimited = (job: Job) => !mayHaveMore(this.#shareOf(job), running, this.#places)
@@ -410,6 +441,11 @@ const noPlace = (): TidingsError<'UNAVAILABLE'> =>
     `Too many queries are under way. Nothing was done. Try again in ${RETRY_AFTER_S} s.`,
     { retryAfterSeconds: RETRY_AFTER_S },
   )
+
+const isRestarting = (): TidingsError<'UNAVAILABLE'> =>
+  new TidingsError('UNAVAILABLE', `The server is being upgraded. Nothing was done. Try again in ${RETRY_AFTER_S} s.`, {
+    retryAfterSeconds: RETRY_AFTER_S,
+  })
 
 const outOfMemory = (): TidingsError =>
   new TidingsError(

@@ -12,6 +12,7 @@ import { startTestServer } from '../support/server.ts'
 
 const root = fileURLToPath(new URL('../../', import.meta.url))
 const deploy = path.join(root, 'deploy')
+const runbooks = path.join(root, 'docs/runbooks')
 const read = (name: string): string => readFileSync(path.join(deploy, name), 'utf8')
 const missing = (program: string): string | false =>
   spawnSync(program, ['--version']).error ? `${program} is not installed` : false
@@ -47,9 +48,9 @@ describe('deploy/alerts.yaml', () => {
     for (const rule of rules) {
       const name = rule.slice(0, rule.indexOf('\n'))
       assert.ok(tests.match(new RegExp(`\\b${name}\\b`, 'g'))!.length > 1, `${name} has no test that it fires`)
-      const page = rule.match(/runbook_url: (.*)/)?.[1] ?? 'none'
-      assert.ok(existsSync(path.join(root, page)), `${name}: ${page}`)
-      assert.ok(readFileSync(path.join(root, page), 'utf8').includes(`\`${name}\``), `${page} names ${name}`)
+      const page = rule.match(/runbook_url: '\{\{ \$externalLabels\.runbooks \}\}\/(.*)'/)?.[1] ?? 'none'
+      assert.ok(existsSync(path.join(runbooks, page)), `${name}: ${page}`)
+      assert.ok(readFileSync(path.join(runbooks, page), 'utf8').includes(`\`${name}\``), `${page} names ${name}`)
       assert.match(rule, /severity: (page|ticket)/, name)
     }
   })
@@ -66,8 +67,11 @@ describe('a real Prometheus', { skip: missing('prometheus') }, () => {
   it('loads what is in deploy/, reads a server with it, and answers each panel of the dashboard', async () => {
     const metricsPort = await freePort()
     const server = await startTestServer('sqlite', { env: { TIDINGS_METRICS_PORT: String(metricsPort) } })
-    stops.push(() => server.stop())
-    writeFileSync(path.join(folder, 'alerts.yaml'), read('alerts.yaml'))
+    let stopped: Promise<void> | undefined
+    const stopServer = () => (stopped ??= server.stop())
+    stops.push(stopServer)
+    // The same alerts, which wait for seconds.
+    writeFileSync(path.join(folder, 'alerts.yaml'), read('alerts.yaml').replaceAll(/for: \d+[mh]$/gm, 'for: 2s'))
     writeFileSync(
       path.join(folder, 'prometheus.yml'),
       read('prometheus.yml').replace('127.0.0.1:9400', `127.0.0.1:${metricsPort}`).replaceAll('30s', '1s'),
@@ -114,6 +118,18 @@ describe('a real Prometheus', { skip: missing('prometheus') }, () => {
       timeoutMs: 60_000,
       everyMs: 1_000,
     })
+    const firing = async (): Promise<string[]> =>
+      (await get('alerts')).data.alerts
+        .filter(({ state }: { state: string }) => state === 'firing')
+        .map(({ labels }: { labels: { alertname: string } }) => labels.alertname)
+    assert.deepEqual(await firing(), [])
+    await stopServer()
+    await eventually('the alerts', firing, names => names.includes('TidingsDown') && names.includes('TidingsServerDown'), {
+      timeoutMs: 60_000,
+      everyMs: 200,
+    })
+    const [alert] = (await get('alerts')).data.alerts
+    assert.match(alert.annotations.runbook_url, /^file:\/\/\/.*\/runbooks\/[\w-]+\.md$/)
   })
 })
 

@@ -66,6 +66,7 @@ describeEachEngine('facts about an installation', engine => {
     assert.deepEqual(contents?.accessTokens, { admins: 1, allOpen: true })
     assert.equal(contents?.overdue.number, 1)
     assert.ok(contents.overdue.longestMs >= 299_000, `${contents.overdue.longestMs} ms`)
+    assert.equal(contents.signsInMs, 0)
   })
 
   it('a user that may do everything lacks no grant', async () => {
