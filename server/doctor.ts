@@ -99,7 +99,7 @@ export type EndpointFacts = {
 }
 
 /**
- * Examines the installation of an environment, and an endpoint if one is given. Leaves nothing changed. Faults are part of the
+ * Examines the installation of an environment, and an endpoint if one is given. Changes nothing. Faults are part of the
  * result; it does not reject because of them.
  */
 export const inspectInstallation = async (env: NodeJS.ProcessEnv, endpoint?: URL): Promise<InstallationFacts> => {

@@ -83,7 +83,9 @@ export const rotateSigningKey = async (database: Database, config: Config): Prom
   })
 }
 
-/** Takes a signing key out of use; resolves when no process signs with it any more. Throws NOT_FOUND for an unknown key. */
+/**
+ * Takes a signing key out of use; resolves when no process signs with it any more. Throws NOT_FOUND for an unknown key.
+ */
 export const revokeSigningKey = async (
   database: Database,
   config: Config,

@@ -32,8 +32,8 @@ const METRICS_MS = 2_000
 /**
  * Starts this program `count` times, and again whenever one ends: first after 1 s, later after up to 30 s. The first
  * starts alone until it is ready, because what prevents one prevents all. Passes SIGTERM, SIGINT and SIGHUP to all, and
- * resolves when all have ended: 'failed' if the first could not start, and 'replaced' if they were ended because another
- * release was installed in place of this one.
+ * resolves when all have ended: 'failed' if the first could not start, and 'replaced' if they were ended because
+ * another release was installed in place of this one.
  */
 export const runProcesses = async (count: number, log: Log): Promise<'stopped' | 'failed' | 'replaced'> => {
   const stopping = new AbortController()

@@ -98,9 +98,9 @@ const revokeCommand = () =>
     .description(
       'Removes a signing key from the published set and deletes its private half, for a key that others may know. ' +
         'When the command ends, running servers sign nothing more with it; one that is cut off from the database may ' +
-        'still send what it had begun. A receiver refuses its tokens when its cache has expired, five minutes later at ' +
-        'most. If it is the key that signs, deliveries wait until every receiver can know the next one, for five and a ' +
-        'half minutes, and are then sent: none is lost.',
+        'still send what it had begun. A receiver refuses its tokens when its cache has expired, five minutes later ' +
+        'at most. If it is the key that signs, deliveries wait until every receiver can know the next one, for five ' +
+        'and a half minutes, and are then sent: none is lost.',
     )
     .argument('<kid>', 'the key’s id: tidings server keys list')
     .option('-y, --yes', 'do not ask for confirmation')

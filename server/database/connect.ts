@@ -137,8 +137,8 @@ export const isDuplicate = (error: unknown): boolean => faultOf(error) === 'dupl
 
 /**
  * Throws unless the database commits a new row. A database whose disk is full takes statements that change nothing, and
- * small rows (see `wasFull`). The row is new each time, so that no process waits for another's. One whose deletion fails
- * is deleted with the expired signatures.
+ * small rows (see `wasFull`). The row is new each time, so that no process waits for another's. One whose deletion
+ * fails is deleted with the expired signatures.
  */
 export const checkWritable = async (database: Database): Promise<void> => {
   const row = `check ${randomUUID()}`

@@ -1,7 +1,7 @@
 import type { Database } from './connect.ts'
 
-// On a full disk a database server refuses only what needs new space, so a process remembers a refusal: a small write may
-// succeed meanwhile. An embedded engine refuses each.
+// On a full disk a database server refuses only what needs new space, so a process remembers a refusal: a small write
+// may succeed meanwhile. An embedded engine refuses each.
 
 /** ER_DISK_FULL, ER_RECORD_FILE_FULL, ER_ERROR_ON_WRITE and ER_BINLOG_LOGGING_IMPOSSIBLE. */
 const MYSQL_FULL = [1021, 1114, 1026, 1598]

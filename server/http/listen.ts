@@ -117,7 +117,11 @@ const listen = async (handler: RequestListener, at: Address, log: Log): Promise<
     })
     return server
   }
-  const servers = await listenOn(at, create)
+  const servers = await listenOn(at, create).catch(error => {
+    // A machine without IPv6.
+    if (at.host !== '::' || error.code !== 'EAFNOSUPPORT') throw error
+    return listenOn({ ...at, host: '0.0.0.0' }, create)
+  })
   return {
     servers,
     async allAccepted() {

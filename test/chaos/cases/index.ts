@@ -8,6 +8,7 @@ import { orderCases } from './order.ts'
 import { planCases } from './plans.ts'
 import { raceCases } from './races.ts'
 import { recoveryCases } from './recovery.ts'
+import { startCases } from './starts.ts'
 import { stopCases } from './stop.ts'
 import { upgradeCases } from './upgrades.ts'
 import { waitingCases } from './waiting.ts'
@@ -24,5 +25,6 @@ export const cases: readonly Case[] = [
   ...decidedCases,
   ...machineryCases,
   ...raceCases,
+  ...startCases,
   ...upgradeCases,
 ]
