@@ -14,8 +14,9 @@ import { type AttemptTools, type Message, sendOnce } from './attempt.ts'
 import type { Evidence } from './evidence.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
-import type { AttemptResult } from './outcome.ts'
+import { type AttemptResult, LONGEST_THROTTLE_MS } from './outcome.ts'
 import { PING_MS, type PulledPing } from './pull/pings.ts'
+import { parseRetryAfter } from './retry-after.ts'
 
 /** When the next key signs is unknown if this process cannot open the present one. */
 const LONGEST_WAIT_MS = 60_000
@@ -42,6 +43,31 @@ export const requireSigning = ({ clock, keyring }: Pick<AttemptTools, 'clock' | 
   )
 }
 
+type Unstored = { webhookId: string; url: string; requestSealed: string | null }
+type Send = (message: Message) => Promise<PulledPing>
+
+/** Sends a ping of which nothing is stored yet; `answered` if the answer is exactly 200. */
+const sendPing = async (tools: AttemptTools, of: Unstored, send: Send) => {
+  const eventTime = tools.clock.now()
+  requireSigning(tools)
+  const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
+  const { startedAt, durationMs, result, evidence } = await send({
+    ...of,
+    deliveryId,
+    eventId,
+    eventType: 'ping',
+    eventTime,
+    payload: '{}',
+    traceparent: currentTrace() ?? null,
+  })
+  if (result.kind !== 'response' || result.statusCode !== 200) return { result, durationMs }
+  const answered: AnsweredPing = {
+    ...{ deliveryId, eventId, eventTime, sentAt: startedAt, durationMs, response: result.body },
+    ...(evidence && { evidence }),
+  }
+  return { result, durationMs, answered }
+}
+
 /**
  * Pings an endpoint, and throws PING_FAILED with what happened unless it answers exactly 200. Nothing is stored.
  *
@@ -49,27 +75,11 @@ export const requireSigning = ({ clock, keyring }: Pick<AttemptTools, 'clock' | 
  */
 export const pingBeforeStoring = async (
   tools: AttemptTools,
-  { webhookId, url, requestSealed }: { webhookId: string; url: string; requestSealed: string | null },
-  send: (message: Message) => Promise<PulledPing> = message => sendOnce(message, tools),
+  { webhookId, url, requestSealed }: Unstored,
+  send: Send = message => sendOnce(message, tools),
 ): Promise<AnsweredPing> => {
-  const eventTime = tools.clock.now()
-  requireSigning(tools)
-  const [deliveryId, eventId] = [newId(eventTime), newId(eventTime)]
-  const { startedAt, durationMs, result, evidence } = await send({
-    deliveryId,
-    eventId,
-    webhookId,
-    url,
-    requestSealed,
-    eventType: 'ping',
-    eventTime,
-    payload: '{}',
-    traceparent: currentTrace() ?? null,
-  })
-  if (result.kind === 'response' && result.statusCode === 200) {
-    const answered = { deliveryId, eventId, eventTime, sentAt: startedAt, durationMs, response: result.body }
-    return { ...answered, ...(evidence && { evidence }) }
-  }
+  const { answered, result, durationMs } = await sendPing(tools, { webhookId, url, requestSealed }, send)
+  if (answered) return answered
   throw new TidingsError(
     'PING_FAILED',
     `${url} must answer the ping with 200, but ${inWords(result)}. Nothing was stored.`,
@@ -99,20 +109,18 @@ const inWords = (result: AttemptResult): string =>
     : `it gave no answer: ${result.detail} (${result.reason})`
 
 /**
- * Pings a stored webhook's endpoint. Resolves to what records the ping if it was answered with exactly 200, or to
- * undefined. Throws UNAVAILABLE if nothing can be signed now.
+ * Pings a stored webhook's endpoint. Resolves to what records the ping if it was answered with exactly 200, or else to
+ * the milliseconds for which the endpoint asked to be left alone. Throws UNAVAILABLE if nothing can be signed now.
  */
 export const pingOnce = async (
   tools: AttemptTools,
-  { id, url, request_sealed: requestSealed }: WebhookRow,
-): Promise<((trx: Knex.Transaction) => Promise<void>) | undefined> => {
-  try {
-    const answered = await pingBeforeStoring(tools, { webhookId: id, url, requestSealed })
-    return trx => recordAnsweredPing(trx, id, answered)
-  } catch (error) {
-    if (error instanceof TidingsError && error.code === 'PING_FAILED') return undefined
-    throw error
-  }
+  { id: webhookId, url, request_sealed: requestSealed }: WebhookRow,
+): Promise<((trx: Knex.Transaction) => Promise<void>) | number> => {
+  const of = { webhookId, url, requestSealed }
+  const { answered, result } = await sendPing(tools, of, message => sendOnce(message, tools))
+  if (answered) return trx => recordAnsweredPing(trx, webhookId, answered)
+  const asked = result.kind === 'response' && result.statusCode === 429 ? result.retryAfter : undefined
+  return Math.min(parseRetryAfter(asked ?? '', tools.clock.now()) ?? 0, LONGEST_THROTTLE_MS)
 }
 
 /** Records an answered ping in the history of the webhook that it admitted. */

@@ -105,14 +105,14 @@ const isAutomatic = (webhook: Pick<WebhookRow, 'deleted_at' | 'recovery' | 'tran
   webhook.deleted_at === null && webhook.recovery === 'automatic' && webhook.transport === 'push'
 
 /** Waits for the next ping: this one had no 200, or the webhook was not active. */
-const postpone = async (trx: Sql, row: HealingRow, now: number): Promise<void> => {
+const postpone = async (trx: Sql, row: HealingRow, now: number, askedMs = 0): Promise<void> => {
   const pings = row.pings + 1
   await run(
     trx,
     `UPDATE webhook_recoveries SET pings = ?, due_at = ?, lease = NULL, answered_at = NULL, queued = 0,
        missed_since = CASE WHEN again_since < missed_since THEN again_since ELSE missed_since END, again_since = NULL
      WHERE webhook_id = ?`,
-    [pings, now + pingWait(pings), row.webhook_id],
+    [pings, now + Math.max(pingWait(pings), askedMs), row.webhook_id],
   )
 }
 
@@ -131,11 +131,14 @@ const locked = async (
   return now && { now, webhook }
 }
 
-/** The ping had no 200: the next one is due later, or at once if it has to go to another URL. */
-export const pingFailed = async (trx: Sql, healing: Healing, now: number): Promise<void> => {
+/**
+ * The ping had no 200: the next one is due later, not before the endpoint asked for, or at once if it has to go to
+ * another URL.
+ */
+export const pingFailed = async (trx: Sql, healing: Healing, now: number, askedMs = 0): Promise<void> => {
   const found = await locked(trx, healing)
   if (!found) return
-  if (found.webhook?.url === healing.webhook.url) await postpone(trx, found.now, now)
+  if (found.webhook?.url === healing.webhook.url) await postpone(trx, found.now, now, askedMs)
   else await release(trx, healing, now)
 }
 

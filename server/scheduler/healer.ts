@@ -19,8 +19,8 @@ export type HealerTools = {
   database: Database
   clock: Clock
   log: Log
-  /** Pings an endpoint. Resolves to what records the ping if it was answered with 200, or to undefined. */
-  ping(webhook: WebhookRow): Promise<((trx: Knex.Transaction) => Promise<void>) | undefined>
+  /** Pings an endpoint. Resolves to what records the ping if it was answered with 200, or to the wait that it asks for. */
+  ping(webhook: WebhookRow): Promise<((trx: Knex.Transaction) => Promise<void>) | number>
   /** Called when deliveries were queued. */
   onQueued: () => void
   /** Called for each ping, and for each webhook whose missed events are all queued. */
@@ -70,9 +70,10 @@ const heal = async (tools: HealerTools, healing: Healing): Promise<void> => {
   try {
     if (healing.row.answered_at === null) {
       const record = await tools.ping(healing.webhook)
-      onHealing(record ? 'answered' : 'unanswered')
+      const isUnanswered = typeof record === 'number'
+      onHealing(isUnanswered ? 'unanswered' : 'answered')
       const isAnswered = await database.transaction(async trx => {
-        if (!record) await pingFailed(trx, healing, clock.now())
+        if (isUnanswered) await pingFailed(trx, healing, clock.now(), record)
         else if (await pingAnswered(trx, healing, clock.now())) {
           await record(trx)
           return true

@@ -264,6 +264,13 @@ describeEachEngine('a webhook that heals itself', engine => {
     await pass(10 * MINUTE, 5 * MINUTE)
     assert.equal(pings().length, 1)
     assert.deepEqual(await acknowledged(), { events: 2, twice: 0 })
+    answer = isPing => (isPing ? { status: 429, headers: { 'retry-after': '14400' } } : { status: 503 })
+    await miss(1)
+    await heal(10 * MINUTE)
+    await heal(239 * MINUTE)
+    assert.equal(pings().length, 2)
+    await heal(2 * MINUTE)
+    assert.equal(pings().length, 3)
   })
 
   it('that has moved is pinged at its new URL at once, also while a ping to the old one is under way', async () => {
@@ -420,7 +427,7 @@ describeEachEngine('a webhook that heals itself', engine => {
     let asked = 0
     const ping = async () => {
       asked += 1
-      return undefined
+      return 0
     }
     await healSome(tools({ ping }))
     // Its own tenant's place, and no more than their share of the others.
