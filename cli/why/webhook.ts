@@ -274,12 +274,10 @@ const waitingOf = (pending: number, nextAttemptAt: string | null, transport: str
 /** What was not acknowledged, what becomes of it, and the command that mends it. */
 type Lost = { reasons: Reason[]; mend: string | null }
 
-const MISSED = `query ($webhook: MangoSelector, $oldest: MangoQuery, $newest: MangoQuery) {
-  oldest: deliveries(query: $oldest) { ...missed } newest: deliveries(query: $newest) { ...missed } }
-fragment missed on Delivery { id status createdAt event {
+const MISSED_FIELDS = `fragment missed on Delivery { id status createdAt event {
   deliveries(query: { selector: $webhook, sort: [{ createdAt: "asc" }, { id: "asc" }] }) { id } } }`
-/** So many of the oldest that were not acknowledged are looked at, and as many of the newest. */
-const A_PAGE = 300
+/** So many of each status that ended first are looked at, and as many that ended last: one range of an index each. */
+const A_PAGE = 100
 
 /** Those that are the last of their event to the webhook: one that was recovered or sent again since is not lost. */
 const stillMissed = (page: Missed[]): Missed[] =>
@@ -291,17 +289,25 @@ const lastMissed = async (
   webhookId: string,
   { counts, within }: { counts: Counts; within: object[] },
 ): Promise<{ missed: Missed[]; areMore: boolean }> => {
-  const total = NOT_ACKNOWLEDGED.reduce((sum, status) => sum + (counts[status] ?? 0), 0)
-  if (total === 0) return { missed: [], areMore: false }
-  const selector = { $and: [...within, { status: { $in: NOT_ACKNOWLEDGED } }, { handledBefore: false }] }
-  const areMore = total > A_PAGE
-  const { oldest, newest } = await session.graphql<{ oldest: Missed[]; newest: Missed[] }>(MISSED, {
-    webhook: { webhookId },
-    oldest: { selector, sort: [{ createdAt: 'asc' }], limit: A_PAGE },
-    newest: { selector, sort: [{ createdAt: 'desc' }], limit: areMore ? A_PAGE : 0 },
+  const pages = NOT_ACKNOWLEDGED.flatMap(status => {
+    const number = counts[status] ?? 0
+    const selector = { $and: [...within, { status }, { handledBefore: false }] }
+    const page = (order: 'asc' | 'desc') => ({
+      name: `${status}_${order}`,
+      query: { selector, sort: [{ finishedAt: order }], limit: A_PAGE },
+    })
+    return number === 0 ? [] : number <= A_PAGE ? [page('asc')] : [page('asc'), page('desc')]
   })
-  const page = new Map([...oldest, ...newest.toReversed()].map(each => [each.id, each]))
-  return { missed: stillMissed([...page.values()]), areMore: page.size === 2 * A_PAGE && total > page.size }
+  if (pages.length === 0) return { missed: [], areMore: false }
+  const declared = pages.map(({ name }) => `$${name}: MangoQuery`).join(', ')
+  const asked = pages.map(({ name }) => `${name}: deliveries(query: $${name}) { ...missed }`).join(' ')
+  const found = await session.graphql<Record<string, Missed[]>>(
+    `query ($webhook: MangoSelector, ${declared}) { ${asked} } ${MISSED_FIELDS}`,
+    { webhook: { webhookId }, ...Object.fromEntries(pages.map(({ name, query }) => [name, query])) },
+  )
+  const looked = new Map(Object.values(found).flatMap(page => page.map(each => [each.id, each] as const)))
+  const sorted = [...looked.values()].toSorted((one, other) => (one.createdAt < other.createdAt ? -1 : 1))
+  return { missed: stillMissed(sorted), areMore: NOT_ACKNOWLEDGED.some(status => (counts[status] ?? 0) > 2 * A_PAGE) }
 }
 
 const lostOf = async (
@@ -318,7 +324,7 @@ const lostOf = async (
     return number === 0 ? [] : [`${number} ${status}`]
   })
   const heals = healing.some(({ code }) => code === 'heals')
-  const number = areMore ? `of the oldest and newest ${2 * A_PAGE} alone ${lost.join(', ')}` : lost.join(', ')
+  const number = areMore ? `of the first and last ${A_PAGE} alone ${lost.join(', ')}` : lost.join(', ')
   const message = `${heals ? 'Not acknowledged' : 'Not sent again by themselves'}: ${number}, since:`
   return {
     reasons: [{ code: 'not_acknowledged', message, at: oldest.createdAt }, ...healing],

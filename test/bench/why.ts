@@ -172,6 +172,7 @@ const compare = async (url: string): Promise<void> => {
       if (!question.name.includes(options.only)) continue
       const { first, own, slowest, hand } = await inTurns(question, database)
       found.push([question.name, show(first), show(own), show(slowest), show(hand), show(hand && own / hand)])
+      console.error(found.at(-1)!.join('  '))
     }
     console.log(table(found))
   } finally {
