@@ -1,6 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Command } from '@commander-js/extra-typings'
-import type { Pulling } from '../../receiver/pulling.ts'
 import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { printArrival } from '../listen/arrival-output.ts'
@@ -9,7 +8,7 @@ import { listenForKeys } from '../listen/keys.ts'
 import { idToPull, pullTo } from '../listen/pull.ts'
 import { ReachabilityWatch } from '../listen/reachability.ts'
 import { type Arrival, startLocalReceiver } from '../listen/receiver.ts'
-import { type RunningCommand, startCommand } from '../listen/run-command.ts'
+import { startCommand } from '../listen/run-command.ts'
 import { parseScriptedResponses, type ScriptedResponse } from '../listen/scripted-responses.ts'
 import { collect, examples, parseSelector, portNumber, wholeNumber } from '../options.ts'
 import { cellText } from '../output/output.ts'
@@ -20,7 +19,7 @@ import { idForUrl, unlessForbidden } from '../resources/webhook.ts'
 import { readSecretsFile } from '../resources/webhook-secrets.ts'
 import { jwksUrl, keysFrom } from '../verify/jwks.ts'
 
-export const listenCommand = () =>
+const listenOptions = () =>
   new Command('listen')
     .description(
       'A receiver on this machine. It verifies each delivery, prints a line, and answers: with 200, ' +
@@ -64,6 +63,9 @@ export const listenCommand = () =>
       'check Standard Webhooks signatures too, by the secrets in this file; with --register the webhook gets the first',
     )
     .option('--webhook-id <ids>', 'the ids or names of the only webhooks to accept; by default any', collect)
+
+export const listenCommand = () =>
+  listenOptions()
     .addHelpText(
       'after',
       examples(
@@ -84,138 +86,219 @@ export const listenCommand = () =>
       ),
     )
     .action(async (options, invocation) => {
-      const session = new Session(invocation)
-      const { output } = session
-      const responses = scriptedResponses(options)
-      if (!options.path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
-      if (options.publicUrl !== undefined) httpUrl(options.publicUrl, '--public-url https://abc.example.net/hooks')
-      const named = await resolveIds(session, 'webhooks', options.webhookId)
-      const secrets = options.secretFile === undefined ? undefined : readSecretsFile(options.secretFile)
-      const issuer = options.issuer ?? session.url.href.replace(/\/$/, '')
-      const pulled = options.pull ? await pulledId(session, named, options) : undefined
-      const pulledUrl = pulled === undefined ? undefined : `${issuer}/pull/${pulled}`
-      const webhookIds = pulled === undefined ? named : [pulled]
-      const registers = pulled === undefined ? options.register === true : named === undefined
-      if (options.save !== undefined) prepareFolder(options.save)
-
-      const wanted = options.once ? 1 : options.count
-      const ending = Promise.withResolvers<void>()
-      let counting = !registers
-      let received = 0
-      let invalid = 0
-      const arrivals = new Map<string, number>()
-      let last: Arrival | undefined
-      const isWanted = options.filter === undefined ? undefined : await filterBy(session, options.filter)
-      let isWebhookTold = false
-      const tellWebhook = ({ verification, eventType, body }: Arrival): void => {
-        if (isWebhookTold || eventType !== 'ping' || !verification?.ok) return
-        isWebhookTold = true
-        const { webhookId } = JSON.parse(body)
-        output.message(
-          `Pinged by webhook ${cellText(webhookId)}. To accept only this one: --webhook-id ${cellText(webhookId)}`,
-        )
-      }
-      const receiver = await startLocalReceiver({
-        port: pulled === undefined ? options.port : 0,
-        path: options.path,
-        keysUrl: keysFrom(options.jwks ?? jwksUrl(issuer)),
-        issuer,
-        responses,
-        // The ping of the registration must be answered with 200.
-        get scriptPings() {
-          return counting && (options.answerPings ?? false)
-        },
-        ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
-        ...(pulledUrl !== undefined && { audience: pulledUrl }),
-        ...(webhookIds !== undefined && { webhookIds }),
-        ...(secrets !== undefined && { secrets }),
-        ...(isWanted && { isWanted }),
-        ...(options.delay !== undefined && { delayMs: options.delay }),
-        ...(options.forward !== undefined && {
-          forward: httpUrl(options.forward, '--forward http://127.0.0.1:8080/hooks'),
-          insecure: options.forwardInsecure ?? false,
-        }),
-        onRequest: eventId => {
-          if (eventId !== undefined) arrivals.set(eventId, (arrivals.get(eventId) ?? 0) + 1)
-        },
-        onDelivery: arrival => {
-          last = arrival
-          printArrival(output, arrival, options.full ?? false)
-          if (!registers && webhookIds === undefined) tellWebhook(arrival)
-          if (options.save !== undefined) saving(output, () => save(options.save!, arrival, url))
-          if (!counting) return
-          received += 1
-          if (!arrival.verification?.ok) invalid += 1
-          if (received === wanted) ending.resolve()
-        },
-      })
-      const url = pulledUrl ?? options.publicUrl ?? receiver.url
-      const stop = () => ending.resolve()
-      for (const signal of SIGNALS) process.once(signal, stop)
-      let webhookId: string | undefined
-      let reachability: ReachabilityWatch | undefined
-      let command: RunningCommand | undefined
-      let stopKeys = () => {}
-      let pulling: Pulling | undefined
+      const listening = new Listening(new Session(invocation), options)
       try {
-        const place = pulled === undefined ? `Listening on ${receiver.url}` : `Pulling from ${session.url.host}`
-        output.message(`${place}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
-        if (pulled !== undefined) {
-          pulling = pullTo(session, pulled, () => receiver.url)
-          pulling.ended.catch(ending.reject)
-          if (registers) {
-            await registerPulled(session, pulled, options.events)
-            webhookId = pulled
-            output.message(`Registered as webhook ${pulled}. It is disabled when this ends.`)
-          }
-        } else if (registers) {
-          const answered = () => answerTo(last, options.forward)
-          const registered = await register(session, url, options.events, { secret: secrets?.[0], ownAnswer: answered })
-          webhookId = registered.id
-          output.message(`Registered as webhook ${webhookId}. It is disabled when this ends.`)
-          reachability = new ReachabilityWatch({
-            ask: (document, variables) => session.look(document, variables),
-            webhookId,
-            after: registered.lastDelivery,
-            url,
-            receiverUrl: receiver.url,
-            arrivals: id => arrivals.get(id) ?? 0,
-            say: text => output.warning(text),
-          })
-          // Comparing attempts with arrivals needs the permission read.
-          if (registered.mayRead) reachability.start()
-        } else {
-          output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
-        }
-        counting = true
-        // A command of --run uses the keyboard.
-        if (options.run === undefined) stopKeys = listenForKeys(session, { receiver, last: () => last, end: stop })
-        if (options.run !== undefined) {
-          command = startCommand(options.run, { webhookId, url, profile: session.profileFlag })
-          command.ended.catch(ending.reject)
-        }
-        await ending.promise
-        // The awaited delivery has just come.
-        if (command) await Promise.race([command.ended, delay(GRACE_MS, undefined, { ref: false })])
+        await listening.run()
       } finally {
-        stopKeys()
-        command?.stop()
-        reachability?.stop()
-        if (pulling) await Promise.race([pulling.stop(), delay(GRACE_MS, undefined, { ref: false })])
-        if (webhookId !== undefined) await disable(session, webhookId)
-        await receiver.close()
-        for (const signal of SIGNALS) process.off(signal, stop)
+        await listening.end()
       }
-      output.message(`Received ${count(received, 'delivery', 'deliveries')}, ${invalid} of them not valid.`)
-      if (wanted !== undefined && invalid > 0) {
-        throw new CliError(
-          exitCodes.verificationFailed,
-          'VERIFICATION_FAILED',
-          `${count(invalid, 'delivery', 'deliveries')} of ${received} did not verify.`,
-          'The lines above say why; --save and tidings verify --request show every check.',
-        )
-      }
+      listening.report()
     })
+
+type Options = ReturnType<ReturnType<typeof listenOptions>['opts']>
+
+/** What it listens to: the id to pull from, the only webhooks to accept, and whether it registers one. */
+type Source = {
+  issuer: string
+  pulled: string | undefined
+  webhookIds: string[] | undefined
+  registers: boolean
+  secrets: readonly string[] | undefined
+  responses: ScriptedResponse[]
+}
+
+/** One run of the command: a receiver, with what it registers, runs and watches. */
+class Listening {
+  readonly #session: Session
+  readonly #options: Options
+  readonly #ending = Promise.withResolvers<void>()
+  readonly #stop = () => this.#ending.resolve()
+  readonly #arrivals = new Map<string, number>()
+  /** Ends what has been started, the last first. */
+  readonly #ends: (() => unknown)[] = []
+  /** What comes before counts for nothing: the ping of the registration. */
+  #isCounting = false
+  #received = 0
+  #invalid = 0
+  #last: Arrival | undefined
+  #isWebhookShown = false
+  /** The webhook that it has registered. */
+  #webhookId: string | undefined
+
+  constructor(session: Session, options: Options) {
+    this.#session = session
+    this.#options = options
+  }
+
+  get #wanted(): number | undefined {
+    return this.#options.once ? 1 : this.#options.count
+  }
+
+  /** Listens until it is told to end, or has received what was wanted. */
+  async run(): Promise<void> {
+    const { output } = this.#session
+    const source = await this.#source()
+    const { issuer, pulled, registers } = source
+    this.#isCounting = !registers
+    const pulledUrl = pulled === undefined ? undefined : `${issuer}/pull/${pulled}`
+    const receiver = await this.#receive(source, pulledUrl)
+    const url = pulledUrl ?? this.#options.publicUrl ?? receiver.url
+    for (const signal of SIGNALS) process.once(signal, this.#stop)
+    this.#ends.push(() => SIGNALS.forEach(signal => void process.off(signal, this.#stop)))
+    this.#ends.push(() => receiver.close())
+    this.#ends.push(() => this.#webhookId !== undefined && disable(this.#session, this.#webhookId))
+    const place = pulled === undefined ? `Listening on ${receiver.url}` : `Pulling from ${this.#session.url.host}`
+    output.message(`${place}. Times are ${zoneName(zoneAt(Date.now()))}, as on this machine. Ctrl-C ends it.`)
+    if (pulled !== undefined) this.#pull(pulled, receiver.url)
+    if (!registers && pulled === undefined) {
+      output.message(`Register it in another terminal with: tidings webhooks create ${url}`)
+    }
+    if (registers) await this.#register(source, url, receiver.url)
+    this.#isCounting = true
+    await this.#untilEnd(receiver, url)
+  }
+
+  /** Checks the options, and reads what they name. */
+  async #source(): Promise<Source> {
+    const { path, publicUrl, webhookId, secretFile, pull, register, save: folder } = this.#options
+    const responses = scriptedResponses(this.#options)
+    if (!path.startsWith('/')) throw usageError('The path does not begin with “/”.', 'Such as: --path /hooks')
+    if (publicUrl !== undefined) httpUrl(publicUrl, '--public-url https://abc.example.net/hooks')
+    const named = await resolveIds(this.#session, 'webhooks', webhookId)
+    const secrets = secretFile === undefined ? undefined : readSecretsFile(secretFile)
+    const issuer = this.#options.issuer ?? this.#session.url.href.replace(/\/$/, '')
+    const pulled = pull ? await pulledId(this.#session, named, this.#options) : undefined
+    if (folder !== undefined) prepareFolder(folder)
+    const registers = pulled === undefined ? register === true : named === undefined
+    return { issuer, pulled, registers, secrets, responses, webhookIds: pulled === undefined ? named : [pulled] }
+  }
+
+  async #receive(source: Source, pulledUrl: string | undefined): Promise<Receiver> {
+    const { issuer, pulled, registers, webhookIds, secrets, responses } = source
+    const options = this.#options
+    const isWanted = options.filter === undefined ? undefined : await filterBy(this.#session, options.filter)
+    const scriptsPings = () => this.#isCounting && (options.answerPings ?? false)
+    const receiver = await startLocalReceiver({
+      port: pulled === undefined ? options.port : 0,
+      path: options.path,
+      keysUrl: keysFrom(options.jwks ?? jwksUrl(issuer)),
+      issuer,
+      responses,
+      // The ping of the registration must be answered with 200.
+      get scriptPings() {
+        return scriptsPings()
+      },
+      ...(options.publicUrl !== undefined && { audience: options.publicUrl }),
+      ...(pulledUrl !== undefined && { audience: pulledUrl }),
+      ...(webhookIds !== undefined && { webhookIds }),
+      ...(secrets !== undefined && { secrets }),
+      ...(isWanted && { isWanted }),
+      ...(options.delay !== undefined && { delayMs: options.delay }),
+      ...(options.forward !== undefined && {
+        forward: httpUrl(options.forward, '--forward http://127.0.0.1:8080/hooks'),
+        insecure: options.forwardInsecure ?? false,
+      }),
+      onRequest: eventId => {
+        if (eventId !== undefined) this.#arrivals.set(eventId, (this.#arrivals.get(eventId) ?? 0) + 1)
+      },
+      onDelivery: arrival => {
+        this.#arrived(arrival, pulledUrl ?? options.publicUrl ?? receiver.url)
+        if (!registers && webhookIds === undefined) this.#showWebhook(arrival)
+      },
+    })
+    return receiver
+  }
+
+  #arrived(arrival: Arrival, url: string): void {
+    const { output } = this.#session
+    const { full = false, save: folder } = this.#options
+    this.#last = arrival
+    printArrival(output, arrival, full)
+    if (folder !== undefined) saving(output, () => save(folder, arrival, url))
+    if (!this.#isCounting) return
+    this.#received += 1
+    if (!arrival.verification?.ok) this.#invalid += 1
+    if (this.#received === this.#wanted) this.#stop()
+  }
+
+  /** Says once which webhook has pinged. */
+  #showWebhook({ verification, eventType, body }: Arrival): void {
+    if (this.#isWebhookShown || eventType !== 'ping' || !verification?.ok) return
+    this.#isWebhookShown = true
+    const id = cellText(JSON.parse(body).webhookId)
+    this.#session.output.message(`Pinged by webhook ${id}. To accept only this one: --webhook-id ${id}`)
+  }
+
+  #pull(id: string, receiverUrl: string): void {
+    const pulling = pullTo(this.#session, id, () => receiverUrl)
+    pulling.ended.catch(this.#ending.reject)
+    this.#ends.push(() => Promise.race([pulling.stop(), delay(GRACE_MS, undefined, { ref: false })]))
+  }
+
+  /** Registers a webhook, which is disabled at the end. */
+  async #register({ pulled, secrets }: Source, url: string, receiverUrl: string): Promise<void> {
+    const session = this.#session
+    const { events, forward } = this.#options
+    const registeredAs = (id: string): void => {
+      this.#webhookId = id
+      session.output.message(`Registered as webhook ${id}. It is disabled when this ends.`)
+    }
+    if (pulled !== undefined) {
+      await registerPulled(session, pulled, events)
+      return registeredAs(pulled)
+    }
+    const ownAnswer = () => answerTo(this.#last, forward)
+    const registered = await register(session, url, events, { secret: secrets?.[0], ownAnswer })
+    registeredAs(registered.id)
+    const reachability = new ReachabilityWatch({
+      ask: (document, variables) => session.look(document, variables),
+      webhookId: registered.id,
+      after: registered.lastDelivery,
+      url,
+      receiverUrl,
+      arrivals: id => this.#arrivals.get(id) ?? 0,
+      say: text => session.output.warning(text),
+    })
+    // Comparing attempts with arrivals needs the permission read.
+    if (registered.mayRead) reachability.start()
+    this.#ends.push(() => reachability.stop())
+  }
+
+  /** Listens to the keyboard, or runs the command, which uses it itself. */
+  async #untilEnd(receiver: Receiver, url: string): Promise<void> {
+    const session = this.#session
+    if (this.#options.run === undefined) {
+      this.#ends.push(listenForKeys(session, { receiver, last: () => this.#last, end: this.#stop }))
+      return this.#ending.promise
+    }
+    const command = startCommand(this.#options.run, { webhookId: this.#webhookId, url, profile: session.profileFlag })
+    this.#ends.push(() => command.stop())
+    command.ended.catch(this.#ending.reject)
+    await this.#ending.promise
+    // The awaited delivery has just come.
+    await Promise.race([command.ended, delay(GRACE_MS, undefined, { ref: false })])
+  }
+
+  /** Ends what was started: keys and command, the webhook, the receiver. */
+  async end(): Promise<void> {
+    for (const end of this.#ends.toReversed()) await end()
+  }
+
+  /** Says what has come. Throws a CliError if a delivery that was wanted did not verify. */
+  report(): void {
+    const [received, invalid] = [this.#received, this.#invalid]
+    this.#session.output.message(`Received ${count(received, 'delivery', 'deliveries')}, ${invalid} of them not valid.`)
+    if (this.#wanted === undefined || invalid === 0) return
+    throw new CliError(
+      exitCodes.verificationFailed,
+      'VERIFICATION_FAILED',
+      `${count(invalid, 'delivery', 'deliveries')} of ${received} did not verify.`,
+      'The lines above say why; --save and tidings verify --request show every check.',
+    )
+  }
+}
+
+type Receiver = Awaited<ReturnType<typeof startLocalReceiver>>
 
 /** The webhook to pull from: the named one, or one of this machine's own. Throws a CliError if options do not fit. */
 const pulledId = async (
