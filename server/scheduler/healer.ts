@@ -19,7 +19,7 @@ export type HealerTools = {
   database: Database
   clock: Clock
   log: Log
-  /** Pings an endpoint. Resolves to what records the ping if it was answered with 200, or to the wait that it asks for. */
+  /** Pings an endpoint. Resolves to what records a ping that was answered with 200, or to the wait that it asks for. */
   ping(webhook: WebhookRow): Promise<((trx: Knex.Transaction) => Promise<void>) | number>
   /** Called when deliveries were queued. */
   onQueued: () => void
