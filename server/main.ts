@@ -6,7 +6,8 @@ import type { Config } from './config.ts'
 import { connect, type Database } from './database/connect.ts'
 import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts'
 import { isPassing } from './database/patience.ts'
-import { startDeliveryLoop } from './delivery/loop.ts'
+import type { AttemptTools } from './delivery/attempt.ts'
+import { type DeliveryLoop, startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { pingOnce } from './delivery/ping.ts'
 import { PullPings } from './delivery/pull/pings.ts'
@@ -176,16 +177,7 @@ const startRoles = async (
     maxConnectionsPerOrigin: 6 * config.concurrency,
     onInside: (error, host) => logSeldom(log, 'warn', error.name, { host, reason: error.message }, 'nothing was sent'),
   })
-  const {
-    issuerUrl,
-    retryScheduleMs,
-    concurrency,
-    requireHttps,
-    webhooksPerToken,
-    reportDueDays,
-    retentionDays,
-    auditDays,
-  } = config
+  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays } = config
   const tools = { clock, keyring, sealer, sender, issuerUrl, retryScheduleMs }
   const live = new Live({ database, clock, log }, given.liveTimes)
   const waits = new Waits({ database: own ?? database, clock, log })
@@ -206,25 +198,8 @@ const startRoles = async (
       },
     },
   })
-  const scheduler = config.roles.includes('scheduler')
-    ? startScheduler({
-        database: own ?? database,
-        clock,
-        log,
-        reportDueDays,
-        retentionDays,
-        auditDays,
-        onEvents: () => loop.wake(),
-        onStep: metrics.stepDone,
-      })
-    : undefined
-  const healer = config.roles.includes('scheduler')
-    ? startHealer({
-        ...{ database: own ?? database, clock, log },
-        ping: webhook => pingOnce(tools, webhook),
-        onQueued: () => loop.wake(),
-        onHealing: metrics.healing,
-      })
+  const scheduled = config.roles.includes('scheduler')
+    ? startScheduled(config, { database: own ?? database, log, metrics, tools, loop })
     : undefined
   const readers = new Readers(
     config.databaseUrl,
@@ -257,7 +232,7 @@ const startRoles = async (
       live.stop()
       waits.stop()
       // A request may be in the middle of a ping or a transaction.
-      await Promise.all([scheduler?.stop(), healer?.stop(), loop.stop(), answered])
+      await Promise.all([scheduled?.stop(), loop.stop(), answered])
       readers.stop()
       await sender.close()
       keyring.stop()
@@ -266,6 +241,27 @@ const startRoles = async (
       await closeOwn()
     },
   }
+}
+
+/** Starts what falls due, and the healing of webhooks. */
+const startScheduled = (
+  { reportDueDays, retentionDays, auditDays }: Config,
+  given: { database: Database; log: Log; metrics: Metrics; tools: AttemptTools; loop: DeliveryLoop },
+) => {
+  const { database, log, metrics, tools, loop } = given
+  const { clock } = tools
+  const onEvents = () => loop.wake()
+  const scheduler = startScheduler({
+    ...{ database, clock, log, reportDueDays, retentionDays, auditDays, onEvents },
+    onStep: metrics.stepDone,
+  })
+  const healer = startHealer({
+    ...{ database, clock, log },
+    ping: webhook => pingOnce(tools, webhook),
+    onQueued: onEvents,
+    onHealing: metrics.healing,
+  })
+  return { stop: () => Promise.all([scheduler.stop(), healer.stop()]) }
 }
 
 /** Awaits a promise; on an error, first runs `undo`. */
