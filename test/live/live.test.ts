@@ -200,6 +200,16 @@ describeEachEngine('subscribers', engine => {
     await toBeTold(client, 'event: complete')
   })
 
+  it('are told nothing more that happens after the end of their token, however soon', async t => {
+    const { database, token, join } = await start(t, { beatMs: 60_000 })
+    const client = await join('all')
+    await database.knex('access_tokens').where('id', token.id).update({ revoked_at: Date.now() })
+    const id = newId(Date.now())
+    await database.knex('deliveries').insert(rowOf(id))
+    await toBeTold(client, 'event: complete')
+    assert.equal(timesTold(client, id), 0)
+  })
+
   it('are told that their token may no longer read', async t => {
     const { database, token, join } = await start(t, { beatMs: 2 * LOOK_MS })
     const client = await join('all')
