@@ -34,7 +34,24 @@ export class Turns<Item> {
 
   /** Takes the first item whose turn it may be; its key comes after the others. */
   take(mayBegin: (item: Item) => boolean = () => true): Item | undefined {
-    for (const [key, line] of this.#lines) {
+    return this.#takeFrom(this.#lines, mayBegin)
+  }
+
+  /** The same, but the keys whose first item has a lower rank come before the others. */
+  takeLowest(mayBegin: (item: Item) => boolean, rankOf: (item: Item) => number): Item | undefined {
+    const ranked = [...this.#lines].map(([key, line]) => {
+      const [first] = line
+      return { key, line, rank: rankOf(first!) }
+    })
+    ranked.sort((a, b) => a.rank - b.rank)
+    return this.#takeFrom(
+      ranked.map(({ key, line }): [string, Set<Item>] => [key, line]),
+      mayBegin,
+    )
+  }
+
+  #takeFrom(lines: Iterable<[string, Set<Item>]>, mayBegin: (item: Item) => boolean): Item | undefined {
+    for (const [key, line] of lines) {
       for (const item of line) {
         if (!mayBegin(item)) continue
         line.delete(item)

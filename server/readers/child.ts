@@ -56,7 +56,7 @@ export class ReaderProcess {
       stdio: ['ignore', 'ignore', 'pipe', 'ipc', 'pipe'],
     })
     this.#child = child
-    yieldToOthers(child)
+    yieldToOthers(child, STARTING_NICENESS)
     child.unref()
     child.channel?.unref()
     this.#bodies.on('error', () => {}).unref()
@@ -72,6 +72,7 @@ export class ReaderProcess {
         return this.kill()
       }
       this.#mode.enter('ready')
+      yieldToOthers(child, NICENESS)
       heard.ready()
     })
     child.on('exit', (_code, signal) => {
@@ -128,10 +129,12 @@ const compileCache = (): { NODE_COMPILE_CACHE?: string } => {
 
 /** A lower priority, so that deliveries come first when CPU is scarce. */
 const NICENESS = 10
+/** It starts before what the others read. */
+const STARTING_NICENESS = 5
 
-const yieldToOthers = ({ pid }: ChildProcess): void => {
+const yieldToOthers = ({ pid }: ChildProcess, niceness: number): void => {
   try {
-    if (pid !== undefined) setPriority(pid, NICENESS)
+    if (pid !== undefined) setPriority(pid, niceness)
   } catch {
     // The process has already ended.
   }

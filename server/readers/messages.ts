@@ -32,6 +32,8 @@ export type FromReader =
       codes: Set<unknown>
       /** The operation's name. */
       operation: string | undefined
+      /** About how long the database and the reader worked for it, whatever else they did meanwhile. */
+      costMs: number
     }
   /** The request has patterns that may take long, and waits for `match`. */
   | { kind: 'heavy'; id: number }

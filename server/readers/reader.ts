@@ -20,12 +20,15 @@ type Start = Extract<ToReader, { kind: 'start' }>
 type Ask = Extract<ToReader, { kind: 'ask' }>
 
 /** A connection that one request at a time uses. */
-type Session = { database: Database; budget: Budget; connectionId?: number }
+type Session = { database: Database; budget: Budget; databaseMs: number; connectionId?: number }
 
 /** Later than the budget's own time limit, so that the budget reports the error. */
 const STATEMENT_MS = BUDGET.timeMs + 1_000
 /** A longer body goes to the server on the pipe, encoded in parts of this length, so that it is held once. */
 const PART_CHARACTERS = 64 * 1024
+
+/** What each query costs besides. */
+const BESIDE_MS = 2
 
 /** The server may have ended; this process ends when it notices. */
 const tell = (message: FromReader): void => void process.send?.(message, () => {})
@@ -51,9 +54,18 @@ const openSession = ({ databaseUrl, engine }: Start): Session => {
       session.connectionId = connectionId
     },
   })
-  const session: Session = { database, budget: new Budget() }
+  const session: Session = { database, budget: new Budget(), databaseMs: 0 }
   // Work that a request has queued ends with it.
   database.knex.on('query', () => session.budget.proceed())
+  // The time of a statement in which this process had nothing else to do; one runs at a time.
+  let before = performance.eventLoopUtilization()
+  database.knex.on('query', () => {
+    before = performance.eventLoopUtilization()
+  })
+  const count = () => {
+    session.databaseMs += performance.eventLoopUtilization(before).idle
+  }
+  database.knex.on('query-response', count).on('query-error', count)
   return session
 }
 
@@ -81,6 +93,8 @@ const start = (message: Start): void => {
     running.set(id, { gone, match: turn.resolve })
     const session = idle.pop() ?? openSession(message)
     session.budget = budget
+    session.databaseMs = 0
+    const cpuBefore = process.cpuUsage()
     let asked: string | undefined
     const service: QueryService = { database: session.database, tools: { clock: { now: () => now } } }
     const answering = { schema, log, documents, budget, gone: gone.signal }
@@ -101,7 +115,11 @@ const start = (message: Start): void => {
     if (!answered) return tell({ kind: 'mutation', id })
     const { status, headers, codes } = answered
     const body = String(answered.body ?? '')
-    const answer = { kind: 'answer', id, status, headers, codes, operation: asked } as const
+    const cpu = process.cpuUsage(cpuBefore)
+    const alone = (cpu.user + cpu.system) / 1_000
+    // One that runs alone has spent all of the time of the processor, in SQLite too.
+    const costMs = message.places === 1 ? alone : BESIDE_MS + budget.workedMs + session.databaseMs
+    const answer = { kind: 'answer', id, status, headers, codes, operation: asked, costMs } as const
     if (body.length <= PART_CHARACTERS) return tell({ ...answer, body: Buffer.from(body) })
     bodySent = bodySent.then(() => {
       tell({ ...answer, body: Buffer.byteLength(body) })

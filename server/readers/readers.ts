@@ -8,19 +8,36 @@ import { Mode } from '../mode.ts'
 import { otherRelease } from '../release.ts'
 import { Turns } from '../turns.ts'
 import { type Ending, HEAP_MB, ReaderProcess } from './child.ts'
+import { Costs } from './costs.ts'
 import type { FromReader } from './messages.ts'
-import { hasNoneLight, MOST_LONG_A_TOKEN, MOST_READERS, mayBegin, mayHaveMore, mayStay, type Share } from './shares.ts'
+import {
+  hasNoneLight,
+  isLightOne,
+  LIMITS,
+  type Limits,
+  MOST_HEAVY_A_TOKEN,
+  mayBegin,
+  mayHaveMore,
+  mayMove,
+  mayStay,
+  type Share,
+} from './shares.ts'
 
-/** Requests that a reader runs at once: statements run in a database server, or in the reader itself on SQLite. */
-const PLACES = { embedded: 1, server: 4 }
 /** A reader that has not ended a request this long after its limit is blocked, and is killed. */
 const HELD_MS = 2_000
-/** The same for a query that is put back: others wait for the reader. */
-const PUT_BACK_MS = 250
-/** A query that has run for so long is long. */
-const LONG_MS = 250
-/** After one token had a long query, its queries count as heavy for so long; after more of them, as crowded. */
-const HEAVY_MS = 10_000
+/** The same for a query that is put back where others miss the reader. */
+const PUT_BACK_MS = 100
+/** How often it is looked whether a query that runs has become heavy. */
+const LOOK_MS = 25
+/** A query that has held its reader for so long is heavy. One of a light token may be slow because the machine is. */
+const LONG_MS = { unknown: 250, known: 500 }
+/** Its first queries take longer: its code is not compiled yet. */
+const NEW_UNTIL = 4
+const MOST_ADDED_TO_MS = 25
+/** A query that has waited for so long comes before those that take half as long. */
+const AGE_MS = 4_000
+/** One whose token is not known to be light comes after those that take so many times twice as long. */
+const UNKNOWN_STEPS = 2
 /** How long a request waits for a busy reader before another reader is started. */
 const WORTH_A_READER_MS = 100
 /** The code of an answer that was not wanted any more. */
@@ -53,7 +70,7 @@ type JobMode = 'waiting' | 'running' | 'put back' | 'over' | 'settled'
 
 /** One request that a reader answers. */
 class Job {
-  readonly id: number
+  id: number
   readonly request: GraphqlRequest
   readonly terms: Terms
   readonly askedAt = performance.now()
@@ -67,13 +84,16 @@ class Job {
   })
   /** How often its reader ended while it ran. */
   ended = 0
-  isLong = false
+  isHeavy = false
   isMatching = false
+  hasMoved = false
+  /** What its reader had spent when it began. */
+  spentBefore = 0
   /** Whether it waits to be told that it may match, and does nothing. */
   waitsToMatch = false
   /** Ends its reader if that is held. */
   timer: NodeJS.Timeout | undefined
-  longTimer: NodeJS.Timeout | undefined
+  lookTimer: NodeJS.Timeout | undefined
 
   constructor(id: number, request: GraphqlRequest, terms: Terms) {
     this.id = id
@@ -96,14 +116,51 @@ class Job {
 
   leave(): void {
     clearTimeout(this.timer)
-    clearTimeout(this.longTimer)
+    clearTimeout(this.lookTimer)
   }
 }
 
 /** `onReplaced`: another release was installed in place of this process's. `onEnded`: a reader ended in its work. */
 type Heard = { onReplaced(): void; onEnded(): void }
 
-type Reader = { process: ReaderProcess; running: Map<number, Job>; connectionIds: Set<number> }
+/** A process with the queries that it runs. */
+class Reader {
+  readonly running = new Map<number, Job>()
+  readonly connectionIds = new Set<number>()
+  readonly process: ReaderProcess
+  /** How many queries it has begun. */
+  begun = 0
+  /** The milliseconds in which it ran something, shared among what it ran at once. */
+  #spentMs = 0
+  #spentAt = 0
+
+  constructor(start: (reader: Reader) => ReaderProcess) {
+    this.process = start(this)
+  }
+
+  begin(job: Job): void {
+    this.begun += 1
+    job.spentBefore = this.#spent()
+    this.running.set(job.id, job)
+  }
+
+  leave(job: Job): void {
+    this.#spent()
+    this.running.delete(job.id)
+  }
+
+  /** How long a query has held it: beside others it is not to blame for all of the time. */
+  heldBy(job: Job): number {
+    return this.#spent() - job.spentBefore
+  }
+
+  #spent(): number {
+    const now = performance.now()
+    if (this.running.size > 0) this.#spentMs += (now - this.#spentAt) / this.running.size
+    this.#spentAt = now
+    return this.#spentMs
+  }
+}
 
 /** How long readers stay that nothing is asked of; the default is the product's. */
 export type ReaderTimes = { restMs?: number }
@@ -113,14 +170,14 @@ export class Readers {
   readonly #databaseUrl: string
   readonly #database: Database
   readonly #log: Log
-  readonly #places: number
+  readonly #limits: Limits
   readonly #readers = new Set<Reader>()
   readonly #waiting = new Turns<Job>()
-  /** By token. */
-  readonly #heavyUntil = new Map<string, number>()
-  readonly #crowdedUntil = new Map<string, number>()
+  readonly #costs = new Costs()
   #lastId = 0
   #isStopping = false
+  /** Whether two readers have been ready at once. */
+  #hadTwo = false
   #startAfter = 0
   #fault: string | undefined
   readonly #heard: Heard
@@ -132,7 +189,7 @@ export class Readers {
     this.#databaseUrl = databaseUrl
     this.#database = database
     this.#log = log
-    this.#places = database.dialect.isEmbedded ? PLACES.embedded : PLACES.server
+    this.#limits = LIMITS[database.dialect.isEmbedded ? 'embedded' : 'server']
   }
 
   /**
@@ -170,9 +227,9 @@ export class Readers {
     if (this.#fault !== undefined) return
     const { dialect } = this.#database
     const given = { databaseUrl: this.#databaseUrl, engine: dialect.name, logLevel: this.#log.level }
-    const reader: Reader = {
-      process: new ReaderProcess(
-        { ...given, places: this.#places },
+    const processOf = (reader: Reader) =>
+      new ReaderProcess(
+        { ...given, places: this.#limits.places },
         {
           ready: () => this.#dispatch(),
           isOther: fault => this.#isReplaced(fault),
@@ -180,11 +237,8 @@ export class Readers {
           failed: error => this.#log.error({ err: error }, 'a reader failed'),
           ended: how => this.#ended(reader, how),
         },
-      ),
-      running: new Map(),
-      connectionIds: new Set(),
-    }
-    this.#readers.add(reader)
+      )
+    this.#readers.add(new Reader(processOf))
   }
 
   #endIdle(): void {
@@ -194,6 +248,7 @@ export class Readers {
       reader.process.kill()
     }
     if (this.#readers.size > 0) this.#rest.refresh()
+    else this.#hadTwo = false
   }
 
   #isReplaced(fault: string | undefined): void {
@@ -214,7 +269,8 @@ export class Readers {
       const job = reader.running.get(message.id)
       if (job) this.#wantsToMatch(reader, job)
     } else if (message.kind === 'mutation') {
-      const job = reader.running.get(message.id)!
+      const job = reader.running.get(message.id)
+      if (!job) return
       this.#left(reader, job)
       job.settle('mutation')
       this.#dispatch()
@@ -231,21 +287,34 @@ export class Readers {
   }
 
   async #answered(reader: Reader, message: Extract<FromReader, { kind: 'answer' }>): Promise<void> {
-    const { id, body, status, headers, codes, operation } = message
-    const job = reader.running.get(id)!
+    const { id, body, status, headers, codes, operation, costMs } = message
+    const job = reader.running.get(id)
     const whole = typeof body === 'number' ? await reader.process.receive(body) : [body]
-    // The reader may have ended meanwhile, and another have the job.
-    if (reader.running.get(id) !== job) return
-    this.#left(reader, job)
+    // The reader may have ended meanwhile, or another have the job.
+    if (!job || reader.running.get(id) !== job) return
+    this.#left(reader, job, codes.has(HUNG_UP) ? undefined : costMs)
     if (job.mode.now === 'put back' && codes.has(HUNG_UP)) this.#waitAgain(job)
     else job.settle({ status, headers, codes, operation, body: whole })
     this.#dispatch()
   }
 
-  #left(reader: Reader, job: Job): void {
-    reader.running.delete(job.id)
+  /** `tookMs`: of one that was answered. */
+  #left(reader: Reader, job: Job, tookMs?: number): void {
+    if (tookMs !== undefined) this.#note(reader, job, tookMs)
+    else if (job.isHeavy && !job.waitsToMatch) this.#costs.note(job.tokenId, reader.heldBy(job))
+    reader.leave(job)
     job.leave()
-    if (job.isLong) this.#isHeavyFor(job, this.#heavyUntil)
+  }
+
+  /** What the reader that has just started, or what ran beside it, adds to a light query is not held against it. */
+  #note(reader: Reader, job: Job, tookMs: number): void {
+    const isAdded = reader.begun <= NEW_UNTIL || this.#isMixed(reader)
+    const isHeavy = job.isHeavy || this.#costs.isHeavy(job.tokenId)
+    this.#costs.note(job.tokenId, isAdded && !isHeavy ? Math.min(tookMs, MOST_ADDED_TO_MS) : tookMs)
+  }
+
+  #isMixed(reader: Reader): boolean {
+    return [...reader.running.values()].some(job => !isLightOne(this.#shareOf(job)))
   }
 
   #waitAgain(job: Job): void {
@@ -273,11 +342,14 @@ export class Readers {
       if (requestIds.length > 0) this.#log.warn({ requestIds, said }, 'a reader was ended in the middle of its work')
       else if (said !== undefined) this.#log.warn({ said }, 'a reader has ended')
     })
+    // What is light did not end it, beside others that may have.
+    const isMixed = this.#isMixed(reader)
+    const mayBeWhy = jobs.filter(job => !isMixed || !isLightOne(this.#shareOf(job)))
     const isKnownWhy = jobs.some(({ mode }) => mode.now === 'over' || mode.now === 'put back')
     for (const job of jobs) {
       this.#left(reader, job)
       // If it is not known which request ended the reader, each is tried once more, alone.
-      if (!isKnownWhy) job.ended += 1
+      if (!isKnownWhy && mayBeWhy.includes(job)) job.ended += 1
       if (job.mode.now === 'over') job.settle(job.terms.gone.aborted ? hungUp() : overspent('timeMs'))
       else if (job.ended > 1 || (job.ended === 1 && jobs.length === 1 && !isKilled)) job.settle(outOfMemory())
       else this.#waitAgain(job)
@@ -286,15 +358,17 @@ export class Readers {
   }
 
   #shareOf(job: Job): Share {
-    const now = performance.now()
+    const { tokenId, isMatching } = job
     const isSuspect = job.ended > 0
-    return {
-      tokenId: job.tokenId,
-      isMatching: job.isMatching,
-      isHeavy: job.isLong || isSuspect || now < (this.#heavyUntil.get(job.tokenId) ?? 0),
-      isSuspect,
-      isCrowded: now < (this.#crowdedUntil.get(job.tokenId) ?? 0),
-    }
+    const isHeavy = job.isHeavy || isSuspect || this.#costs.isHeavy(tokenId)
+    const [isKnown, isHalfHeavy] = [this.#costs.isKnown(tokenId), this.#costs.isHalfHeavy(tokenId)]
+    return { tokenId, isKnown, isHalfHeavy, isHeavy, isMatching, isSuspect }
+  }
+
+  /** Whether a reader is starting that is not the first or second one. */
+  get #isReplacing(): boolean {
+    this.#hadTwo ||= this.#ready.length > 1
+    return this.#hadTwo && this.#ready.length < this.#readers.size
   }
 
   get #ready(): Reader[] {
@@ -314,9 +388,9 @@ export class Readers {
       if (ready.length === 0) for (const job of [...this.#waiting]) this.#giveUp(job, isRestarting())
       return
     }
-    if (ready.length < this.#readers.size || this.#readers.size >= MOST_READERS) return
+    if (ready.length < this.#readers.size || this.#readers.size >= this.#limits.readers) return
     const running = this.#running(ready)
-    const isLimited = (job: Job) => !mayHaveMore(this.#shareOf(job), running, this.#places)
+    const isLimited = (job: Job) => !mayHaveMore(this.#shareOf(job), running, this.#limits)
     const first = [...this.#waiting].filter(job => !isLimited(job)).sort((a, b) => a.askedAt - b.askedAt)[0]
     const isNoneLight = hasNoneLight(running)
     if (!first && (ready.length === 0 || !isNoneLight)) return
@@ -325,12 +399,25 @@ export class Readers {
     else setTimeout(() => this.#dispatch(), startAt - performance.now() + 1).unref()
   }
 
-  /** Begins one waiting query, in the reader with the most places. Returns whether it has. */
+  /**
+   * Begins one waiting query: a light one in the reader with the most places, any other in the one that has begun the
+   * fewest. One that has just started is slow, and is left to them. Returns whether it has.
+   */
   #beginOne(): boolean {
-    const ready = this.#ready.sort((a, b) => a.running.size - b.running.size)
-    const running = this.#running(ready)
-    for (const [index, reader] of ready.entries()) {
-      const job = this.#waiting.take(job => mayBegin(this.#shareOf(job), index, running, this.#places))
+    const busiestLast = this.#ready.sort((a, b) => a.running.size - b.running.size || b.begun - a.begun)
+    const newestFirst = busiestLast.toSorted((a, b) => a.begun - b.begun)
+    return this.#beginIn(busiestLast, true) || this.#beginIn(newestFirst, false)
+  }
+
+  #beginIn(readers: Reader[], isLight: boolean): boolean {
+    const running = this.#running(readers)
+    const rules = { ...this.#limits, isReplacing: this.#isReplacing }
+    for (const [index, reader] of readers.entries()) {
+      const mayBeginHere = (job: Job) => {
+        const share = this.#shareOf(job)
+        return isLightOne(share) === isLight && mayBegin(share, index, running, rules)
+      }
+      const job = this.#waiting.takeLowest(mayBeginHere, job => this.#rankOf(job))
       if (!job) continue
       this.#run(reader, job)
       return true
@@ -338,24 +425,57 @@ export class Readers {
     return false
   }
 
+  /** The shorter queries first, in steps of twice as long, so that within a step the tokens take turns. */
+  #rankOf(job: Job): number {
+    const waitedMs = performance.now() - job.askedAt
+    const isKnown = this.#costs.isKnown(job.tokenId)
+    const steps = Math.log2(this.#costs.expectedMs(job.tokenId)) - waitedMs / AGE_MS + (isKnown ? 0 : UNKNOWN_STEPS)
+    return Math.round(2 * steps)
+  }
+
   #run(reader: Reader, job: Job): void {
     job.mode.enter('running')
-    reader.running.set(job.id, job)
     this.#rest.refresh()
+    job.waitsToMatch = false
+    reader.begin(job)
     this.#endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
-    this.#watchLong(reader, job)
+    this.#watch(reader, job)
     const { id, request } = job
     const { now, giveUpAt } = job.terms
     reader.process.send({ kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now() })
   }
 
-  /** A query is not long because another one keeps its reader busy. */
-  #watchLong(reader: Reader, job: Job): void {
-    if (job.isLong) return
-    job.longTimer = setTimeout(() => {
-      if (this.#isHeldUp(reader, job)) this.#watchLong(reader, job)
-      else this.#becomesLong(reader, job)
-    }, LONG_MS)
+  #watch(reader: Reader, job: Job): void {
+    if (job.isHeavy) return
+    job.lookTimer = setTimeout(() => {
+      if (this.#mayMove(reader, job)) this.#move(reader, job)
+      else if (this.#isLong(reader, job)) this.#becomesHeavy(reader, job)
+      else this.#watch(reader, job)
+    }, LOOK_MS)
+  }
+
+  #isLong(reader: Reader, job: Job): boolean {
+    const heldMs = reader.heldBy(job)
+    const longMs = this.#costs.isKnown(job.tokenId) ? LONG_MS.known : LONG_MS.unknown
+    return heldMs > longMs && this.#costs.isHeavy(job.tokenId, heldMs)
+  }
+
+  #mayMove(reader: Reader, job: Job): boolean {
+    if (job.mode.now !== 'running' || job.hasMoved) return false
+    const ready = this.#ready
+    return mayMove(this.#shareOf(job), ready.indexOf(reader), this.#running(ready), this.#limits)
+  }
+
+  /** Under another id: its reader may hear of it late, and what that still answers is not wanted. */
+  #move(reader: Reader, job: Job): void {
+    job.hasMoved = true
+    reader.process.send({ kind: 'gone', id: job.id })
+    reader.leave(job)
+    job.leave()
+    this.#lastId += 1
+    job.id = this.#lastId
+    this.#waitAgain(job)
+    this.#dispatch()
   }
 
   /** Whether another query's patterns keep the reader of a query busy. */
@@ -371,16 +491,13 @@ export class Readers {
     }, afterMs)
   }
 
-  /** A query that has become one long query too many is put back: it runs again when another one has ended. */
-  #becomesLong(reader: Reader, job: Job): void {
-    if (job.isLong || job.mode.now !== 'running') return
-    const ready = this.#ready
-    const own = ready.flatMap(({ running }) => [...running.values()]).filter(({ tokenId }) => tokenId === job.tokenId)
-    const isTokensOwn = own.filter(({ isLong }) => isLong).length >= MOST_LONG_A_TOKEN
-    job.isLong = true
-    this.#isHeavyFor(job, this.#heavyUntil)
-    if (isTokensOwn) this.#isHeavyFor(job, this.#crowdedUntil)
-    if (isTokensOwn || !this.#mayStay(reader)) this.#putBack(reader, job)
+  /** A query that has become one heavy query too many is put back: it runs again when another one has ended. */
+  #becomesHeavy(reader: Reader, job: Job): void {
+    if (job.isHeavy || job.mode.now !== 'running') return
+    const running = this.#ready.flatMap(({ running }) => [...running.values()])
+    const own = running.filter(({ tokenId, isHeavy }) => tokenId === job.tokenId && isHeavy)
+    job.isHeavy = true
+    if (own.length >= MOST_HEAVY_A_TOKEN || !this.#mayStay(reader)) this.#putBack(reader, job)
     else this.#dispatch()
   }
 
@@ -389,28 +506,24 @@ export class Readers {
     job.isMatching = true
     if (job.mode.now !== 'running') return
     job.waitsToMatch = true
-    if (!job.isLong) this.#becomesLong(reader, job)
+    if (!job.isHeavy) this.#becomesHeavy(reader, job)
     else if (!this.#mayStay(reader)) this.#putBack(reader, job)
+    if (job.mode.now !== 'running') return
     job.waitsToMatch = false
-    if (job.mode.now === 'running') reader.process.send({ kind: 'match', id: job.id })
+    reader.process.send({ kind: 'match', id: job.id })
   }
 
   #mayStay(reader: Reader): boolean {
     const ready = this.#ready
-    return mayStay(ready.indexOf(reader), this.#running(ready), this.#places)
+    return mayStay(ready.indexOf(reader), this.#running(ready), this.#limits)
   }
 
   #putBack(reader: Reader, job: Job): void {
     job.mode.enter('put back')
     reader.process.send({ kind: 'gone', id: job.id })
-    const isInTheWay = !job.waitsToMatch && !this.#isHeldUp(reader, job)
-    this.#endIfHeld(reader, job, isInTheWay ? PUT_BACK_MS : HELD_MS)
-  }
-
-  #isHeavyFor({ tokenId }: Job, until: Map<string, number>): void {
-    const now = performance.now()
-    for (const [id, then] of until) if (then < now) until.delete(id)
-    until.set(tokenId, now + HEAVY_MS)
+    // On an embedded engine it may be a statement that holds the reader, which hears nothing meanwhile.
+    const isMissed = this.#limits.places === 1 || hasNoneLight(this.#running(this.#ready))
+    this.#endIfHeld(reader, job, isMissed && !this.#isHeldUp(reader, job) ? PUT_BACK_MS : HELD_MS)
   }
 
   /** Ends a waiting job; returns whether it was waiting. */

@@ -1,59 +1,90 @@
 import { availableParallelism } from 'node:os'
 
-// Which query may begin in which reader. Light queries are for all. Heavy ones are those that have run for long or have
-// patterns that may, those of a token that had one lately, and suspects.
+// Which query may begin in which reader. Light queries are for all readers. Heavy ones are those that have run for long
+// or have patterns that may, those of a token whose queries were long lately, and suspects. Of a token that was never
+// seen it is not known.
 
-/** More than one, so that one is left for light queries. */
-export const MOST_READERS = availableParallelism() < 4 ? 2 : 4
-/** Long queries at once of one token: its others, and those of others, still find places. */
-export const MOST_LONG_A_TOKEN = MOST_READERS / 2
+const FEW_CORES = availableParallelism() < 4
+
+/** Heavy queries at once of one token: its others, and those of others, still find places. */
+export const MOST_HEAVY_A_TOKEN = FEW_CORES ? 1 : 2
+
+/** The most readers, the places in each, and the most heavy queries in all of them. */
+export type Limits = { readers: number; places: number; heavy: number }
 
 /**
- * `isMatching`: it has patterns that may take long for a row, and much memory. `isSuspect`: a reader ended while it
- * ran. `isCrowded`: its token had more long queries at once than it may.
+ * Statements run in a database server, or in the reader itself on SQLite: there one reader more is for heavy queries
+ * alone, so that a token that was never seen finds one too.
+ */
+export const LIMITS: Record<'embedded' | 'server', Limits> = FEW_CORES
+  ? { embedded: { readers: 3, places: 1, heavy: 1 }, server: { readers: 2, places: 4, heavy: 2 } }
+  : { embedded: { readers: 4, places: 1, heavy: 2 }, server: { readers: 4, places: 4, heavy: 4 } }
+
+/**
+ * `isKnown`: queries of its token have been light. `isHalfHeavy`: those that were not the shortest. `isMatching`: it
+ * has patterns that may take long for a row, and much memory. `isSuspect`: a reader ended while it ran.
  */
 export type Share = {
   tokenId: string
+  isKnown: boolean
+  isHalfHeavy: boolean
   isHeavy: boolean
   isMatching: boolean
   isSuspect: boolean
-  isCrowded: boolean
 }
 /** The queries that run in a reader that is ready. */
 export type Running = readonly Share[]
+/** `isReplacing`: another reader starts in the place of one that has ended, and will soon be ready. */
+export type Rules = Limits & { isReplacing?: boolean }
 
-/** Whether a token may have one more query of a kind at once: half of the places, and of heavy ones of few readers. */
-export const mayHaveMore = (job: Share, readers: readonly Running[], places: number): boolean => {
+/** Whether a token may have one more query of a kind at once: half of the places, and few heavy ones. */
+export const mayHaveMore = (job: Share, readers: readonly Running[], { places, ...most }: Limits): boolean => {
   const own = readers.flat().filter(({ tokenId }) => tokenId === job.tokenId)
-  const most = job.isCrowded ? MOST_LONG_A_TOKEN : (places * MOST_READERS) / 2
-  return own.length < most
+  return own.length < (job.isHeavy ? MOST_HEAVY_A_TOKEN : Math.max(1, Math.floor((places * most.readers) / 2)))
 }
 
 /** Whether a query may begin in the reader at `index`. */
-export const mayBegin = (job: Share, index: number, readers: readonly Running[], places: number): boolean => {
+export const mayBegin = (job: Share, index: number, readers: readonly Running[], limits: Rules): boolean => {
   const own = readers[index]!
   const others = readers.toSpliced(index, 1)
-  const isFree = own.length < places && !own.some(({ isSuspect }) => isSuspect)
-  if (!isFree || !mayHaveMore(job, readers, places)) return false
+  const isFree = own.length < limits.places && !own.some(({ isSuspect }) => isSuspect)
+  if (!isFree || !mayHaveMore(job, readers, limits)) return false
   // Two would take turns on one thread, with the memory of both.
   if (job.isMatching && own.some(({ isMatching }) => isMatching)) return false
   // If it ends a reader again, it must be known which query did.
   if (job.isSuspect && (own.length > 0 || others.flat().some(({ isSuspect }) => isSuspect))) return false
-  // Light queries share a reader with heavy ones only while there is no other.
-  return job.isHeavy ? others.some(isLight) : isLight(own) || !others.some(isLight)
+  const isAlone = !limits.isReplacing
+  // What is not known to be light leaves a reader to what is, except while there is only one.
+  if (job.isHeavy || !job.isKnown) {
+    if (job.isHeavy && heavyIn(readers) >= limits.heavy) return false
+    if (own.some(isLightOne) && !others.every(running => running.some(isLightOne))) return false
+    return others.some(isLight) || (others.length === 0 && isAlone && !job.isHeavy)
+  }
+  // Others take turns on one thread with it.
+  if (job.isHalfHeavy && own.some(({ isHalfHeavy }) => isHalfHeavy)) return false
+  // Light queries share a reader with others only while there is no other.
+  return isLight(own) || (!others.some(isLight) && isAlone)
 }
 
 /** Whether a query that has turned out to be heavy may stay where it runs. While there is one reader, half may. */
-export const mayStay = (index: number, readers: readonly Running[], places: number): boolean => {
+export const mayStay = (index: number, readers: readonly Running[], limits: Limits): boolean => {
   const heavy = readers[index]!.filter(({ isHeavy }) => isHeavy)
   if (heavy.filter(({ isMatching }) => isMatching).length > 1) return false
-  return (
-    readers.some((running, n) => n !== index && isLight(running)) ||
-    (readers.length < MOST_READERS && heavy.length <= Math.max(1, places / 2))
-  )
+  if (heavyIn(readers) <= limits.heavy && readers.some((running, n) => n !== index && isLight(running))) return true
+  return readers.length < limits.readers && heavy.length <= Math.max(1, limits.places / 2)
 }
+
+/** Whether a light query is better begun anew in another reader than left beside what is not light. */
+export const mayMove = (job: Share, index: number, readers: readonly Running[], { places }: Limits): boolean =>
+  isLightOne(job) &&
+  !isLight(readers[index]!) &&
+  readers.some((running, n) => n !== index && isLight(running) && running.length < places)
 
 /** Whether no reader is left to light queries. */
 export const hasNoneLight = (readers: readonly Running[]): boolean => !readers.some(isLight)
 
-const isLight = (running: Running): boolean => !running.some(({ isHeavy, isSuspect }) => isHeavy || isSuspect)
+const heavyIn = (readers: readonly Running[]): number => readers.flat().filter(({ isHeavy }) => isHeavy).length
+
+export const isLightOne = ({ isKnown, isHeavy, isSuspect }: Share): boolean => isKnown && !isHeavy && !isSuspect
+
+const isLight = (running: Running): boolean => running.every(isLightOne)

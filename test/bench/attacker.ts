@@ -7,6 +7,8 @@ import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
 // is measured is what they do themselves.
 
 export type Ask = { prey: Prey; name: string; url: string; windowMs: number; patienceMs: number }
+/** Clients that each ask again as soon as they are answered, until the window ends. */
+export type Flood = { sents: Sent[]; url: string; windowMs: number }
 export type Struck = {
   answer: string
   /** Of the first round, if it is made of requests. */
@@ -31,7 +33,7 @@ const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<A
   let what: string
   try {
     const { url, options } = signed(base, sent.as, sent.query, sent.variables ?? {})
-    const signal = AbortSignal.timeout(goneAfterMs)
+    const signal = AbortSignal.timeout(Math.ceil(goneAfterMs))
     const { statusCode, body } = await request(url, { ...options, dispatcher, signal })
     for await (const chunk of body as AsyncIterable<Buffer>) {
       bytes += chunk.length
@@ -77,7 +79,23 @@ const strike = async (
   }
 }
 
-process.on('message', async (ask: Ask) => {
+/** Repeats each request over its own connection until the window ends; returns the number of answers of each kind. */
+const flood = async ({ sents, url, windowMs }: Flood): Promise<Record<string, number>> => {
+  faults.clear()
+  const kinds: Record<string, number> = {}
+  const until = performance.now() + windowMs
+  const repeat = async (sent: Sent): Promise<void> => {
+    for (let leftMs = windowMs; leftMs > 0; leftMs = until - performance.now()) {
+      const { what } = await sendOne(url, sent, leftMs)
+      kinds[what] = (kinds[what] ?? 0) + 1
+    }
+  }
+  await Promise.all(sents.map(repeat))
+  return kinds
+}
+
+process.on('message', async (ask: Ask | Flood) => {
+  if ('sents' in ask) return process.send!({ kinds: await flood(ask), faults: [...faults] })
   const attack = attacks(ask.prey).find(({ name }) => name === ask.name)!
   process.send!(await strike(attack, ask))
 })

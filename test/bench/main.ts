@@ -32,6 +32,11 @@ const benchmarks: Record<string, Benchmark> = {
     file: 'profile.ts',
     about: 'where the CPU of an event goes, in the server by package, in MySQL by statement',
   },
+  readers: {
+    file: 'readers.ts',
+    isAlone: true,
+    about: "another tenant's small queries and mutations beside the heaviest queries of 1 to 20 tokens",
+  },
   isolation: {
     file: 'isolation.ts',
     about: 'the worst requests that can be found, beside 100 deliveries a second of another tenant',

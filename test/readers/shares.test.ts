@@ -1,21 +1,24 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { MOST_LONG_A_TOKEN, MOST_READERS, mayBegin, mayStay, type Share } from '../../server/readers/shares.ts'
+import { MOST_HEAVY_A_TOKEN, mayBegin, mayMove, mayStay, type Share } from '../../server/readers/shares.ts'
 
 const light = (tokenId = 'light'): Share => ({
   tokenId,
+  isKnown: true,
+  isHalfHeavy: false,
   isHeavy: false,
   isMatching: false,
   isSuspect: false,
-  isCrowded: false,
 })
+const unknown = (tokenId = 'unknown'): Share => ({ ...light(tokenId), isKnown: false })
 const heavy = (tokenId = 'heavy'): Share => ({ ...light(tokenId), isHeavy: true })
 const suspect = (tokenId = 'suspect'): Share => ({ ...heavy(tokenId), isSuspect: true })
 const matching = (tokenId = 'matching'): Share => ({ ...heavy(tokenId), isMatching: true })
-const PLACES = 4
+const LIMITS = { readers: 2, places: 4, heavy: 2 }
 /** In which of the readers a query may begin. */
 const places = (job: Share, ...readers: Share[][]) =>
-  readers.flatMap((_, index) => (mayBegin(job, index, readers, PLACES) ? [index] : []))
+  readers.flatMap((_, index) => (mayBegin(job, index, readers, LIMITS) ? [index] : []))
+const many = (count: number, tokenId?: string) => Array.from({ length: count }, (_, n) => light(tokenId ?? `${n}`))
 
 it('a light query begins where no heavy one runs', () => {
   assert.deepEqual(places(light(), [heavy()], []), [1])
@@ -32,24 +35,28 @@ it('a heavy query leaves one reader to light ones', () => {
   assert.deepEqual(places(heavy(), []), [])
 })
 
-it('a reader has so many places', () => {
-  const full = Array.from({ length: PLACES }, (_, n) => light(`${n}`))
-  assert.deepEqual(places(light(), full, full.slice(1)), [1])
+it('a query of a token that was never seen leaves one reader to those that are known to be light', () => {
+  assert.deepEqual(places(unknown(), []), [0])
+  assert.deepEqual(places(unknown(), [unknown('other')], [light()]), [0])
+  assert.deepEqual(places(unknown(), [heavy()], []), [0])
+  assert.deepEqual(places(light(), [unknown()], []), [1])
 })
 
-it('a token has half of the places, and a crowded one as many as it may have long ones', () => {
-  const own = Array.from({ length: (PLACES * MOST_READERS) / 2 }, () => light())
-  assert.deepEqual(places(light(), own.slice(0, PLACES / 2), own.slice(PLACES / 2)), [])
-  assert.deepEqual(places(light(), own.slice(0, PLACES / 2), own.slice(PLACES / 2 + 1)), [0, 1])
-  const crowded = { ...light(), isCrowded: true }
-  assert.deepEqual(
-    places(
-      crowded,
-      Array.from({ length: MOST_LONG_A_TOKEN }, () => light()),
-      [],
-    ),
-    [],
-  )
+it('only so many heavy queries run at once, and others have the places that they leave', () => {
+  assert.deepEqual(places(heavy(), [heavy('a'), heavy('b')], []), [])
+  assert.deepEqual(places(unknown(), [heavy('a'), heavy('b')], []), [0])
+  assert.ok(!mayStay(0, [[heavy('a'), heavy('b'), heavy('c')], []], LIMITS))
+})
+
+it('a reader has so many places', () => {
+  assert.deepEqual(places(light(), many(4), many(3)), [1])
+})
+
+it('a token has half of the places, and few heavy queries at once', () => {
+  assert.deepEqual(places(light(), many(2, 'light'), many(2, 'light')), [])
+  assert.deepEqual(places(light(), many(2, 'light'), many(1, 'light')), [0, 1])
+  const own = Array.from({ length: MOST_HEAVY_A_TOKEN }, () => heavy())
+  assert.deepEqual(places(heavy(), own, []), [])
 })
 
 it('a suspect runs alone, and one at a time', () => {
@@ -64,17 +71,46 @@ it('of queries with patterns that take long, a reader runs one at a time', () =>
   assert.deepEqual(places(matching(), [matching('other')], [], []), [1, 2])
   assert.deepEqual(places(matching(), [heavy()], []), [0])
   assert.deepEqual(places(heavy(), [matching()], []), [0])
-  assert.ok(mayStay(0, [[matching(), heavy()], []], PLACES))
-  assert.ok(!mayStay(0, [[matching(), matching('other')], []], PLACES))
+  assert.ok(mayStay(0, [[matching(), heavy()], []], LIMITS))
+  assert.ok(!mayStay(0, [[matching(), matching('other')], []], LIMITS))
 })
 
 it('a query that turns out to be heavy stays where another reader is light', () => {
-  assert.ok(mayStay(0, [[heavy()], [light()]], PLACES))
-  assert.ok(!mayStay(0, [[heavy()], ...Array.from({ length: MOST_READERS - 1 }, () => [heavy()])], PLACES))
+  assert.ok(mayStay(0, [[heavy()], [light()]], LIMITS))
+  assert.ok(!mayStay(0, [[heavy()], [heavy()]], LIMITS))
 })
 
 it('of a single reader, heavy queries keep half of the places at most', () => {
-  assert.ok(mayStay(0, [[heavy(), heavy()]], PLACES))
-  assert.ok(!mayStay(0, [[heavy(), heavy(), heavy()]], PLACES))
-  assert.ok(mayStay(0, [[heavy()]], 1))
+  assert.ok(mayStay(0, [[heavy(), heavy()]], LIMITS))
+  assert.ok(!mayStay(0, [[heavy(), heavy(), heavy()]], LIMITS))
+  assert.ok(mayStay(0, [[heavy()]], { readers: 3, places: 1, heavy: 1 }))
+})
+
+it('of queries that are not the shortest, a reader of light ones runs one at a time', () => {
+  const half = { ...light('half'), isHalfHeavy: true }
+  assert.deepEqual(places(half, [{ ...half, tokenId: 'other' }], [light()]), [1])
+  assert.deepEqual(places(light(), [half], [light('other')]), [0, 1])
+})
+
+it('what is not light begins beside no light query, where there is another reader', () => {
+  assert.deepEqual(places(unknown(), [light()], []), [1])
+  assert.deepEqual(places(heavy(), [light()], [unknown(), unknown('other')]), [1])
+  assert.deepEqual(places(unknown(), [light()], [light('other')]), [0, 1])
+})
+
+it('while a reader is replaced, light queries wait for it, and others begin in none that has light ones alone', () => {
+  const begins = (job: Share, ...readers: Share[][]) => mayBegin(job, 0, readers, { ...LIMITS, isReplacing: true })
+  assert.ok(!begins(light(), [heavy()]))
+  assert.ok(begins(light(), [light('other')]))
+  assert.ok(!begins(unknown(), [light()]))
+  assert.ok(!begins(unknown(), []))
+})
+
+it('a light query begins anew elsewhere, when what runs beside it is not light', () => {
+  assert.ok(mayMove(light(), 0, [[light(), heavy()], []], LIMITS))
+  assert.ok(mayMove(light(), 0, [[light(), unknown()], [light('other')]], LIMITS))
+  assert.ok(!mayMove(light(), 0, [[light()], []], LIMITS))
+  assert.ok(!mayMove(light(), 0, [[light(), heavy()], [unknown()]], LIMITS))
+  assert.ok(!mayMove(light(), 0, [[light(), heavy()], many(4)], LIMITS))
+  assert.ok(!mayMove(unknown(), 0, [[unknown(), heavy()], []], LIMITS))
 })

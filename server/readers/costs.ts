@@ -1,0 +1,70 @@
+/** A query of a token that was never seen is expected to hold a reader for this long. */
+const UNKNOWN_MS = 25
+/** What is expected to hold a reader for longer is heavy, or half heavy. */
+const LIGHT_MS = 120
+const HALF_HEAVY_MS = 30
+/** Of a query that took longer, this much is remembered: otherwise one would be held against its token for minutes. */
+const MOST_MS = 1_000
+/** What is remembered counts half after so long: of what to expect of a token, and of what it is known for. */
+const HALF_LIFE_MS = { lately: 3_000, known: 30_000 }
+/** When a token is forgotten that asks nothing. */
+const FORGET_MS = 600_000
+const MOST_TOKENS = 10_000
+
+type Sums = { ms: number; squares: number }
+type Cost = { lately: Sums; known: Sums; at: number }
+
+const NONE: Sums = { ms: 0, squares: 0 }
+const UNSEEN: Cost = { lately: NONE, known: NONE, at: Number.NEGATIVE_INFINITY }
+
+/**
+ * How long the queries of each token have held readers lately: the mean of the durations, each weighted by itself. That
+ * is the length of the query that others meet who come at any moment, so that a long one among many short ones counts.
+ */
+export class Costs {
+  /** The least recently used first. */
+  readonly #costs = new Map<string, Cost>()
+  readonly #now: () => number
+
+  constructor(now: () => number = () => performance.now()) {
+    this.#now = now
+  }
+
+  note(tokenId: string, ms: number): void {
+    const noted = Math.min(ms, MOST_MS)
+    const plus = (sums: Sums): Sums => ({ ms: sums.ms + noted, squares: sums.squares + noted ** 2 })
+    const [lately, known] = [plus(this.#sums(tokenId, 'lately')), plus(this.#sums(tokenId, 'known'))]
+    this.#costs.delete(tokenId)
+    this.#costs.set(tokenId, { lately, known, at: this.#now() })
+    const [oldest] = this.#costs.keys()
+    if (this.#costs.size > MOST_TOKENS) this.#costs.delete(oldest!)
+  }
+
+  /** How long a query of the token is expected to take, if one has run for `ms` already. */
+  expectedMs(tokenId: string, ms = 0): number {
+    return mean(this.#sums(tokenId, 'lately'), ms)
+  }
+
+  isHeavy(tokenId: string, ms = 0): boolean {
+    return this.expectedMs(tokenId, ms) > LIGHT_MS
+  }
+
+  isHalfHeavy(tokenId: string): boolean {
+    return this.expectedMs(tokenId) > HALF_HEAVY_MS
+  }
+
+  /** Whether the token is known to be light: one that was heavy has to be light for some time. */
+  isKnown(tokenId: string): boolean {
+    const { at } = this.#costs.get(tokenId) ?? UNSEEN
+    return this.#now() - at < FORGET_MS && mean(this.#sums(tokenId, 'known'), 0) <= LIGHT_MS
+  }
+
+  #sums(tokenId: string, memory: keyof typeof HALF_LIFE_MS): Sums {
+    const { at, [memory]: sums } = this.#costs.get(tokenId) ?? UNSEEN
+    const left = 0.5 ** ((this.#now() - at) / HALF_LIFE_MS[memory])
+    return { ms: sums.ms * left, squares: sums.squares * left }
+  }
+}
+
+const mean = ({ ms, squares }: Sums, heldMs: number): number =>
+  (squares + UNKNOWN_MS ** 2 + heldMs ** 2) / (ms + UNKNOWN_MS + heldMs)
