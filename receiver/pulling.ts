@@ -1,3 +1,5 @@
+import pRetry from 'p-retry'
+
 /** A delivery that was taken: the request that an endpoint would have received. */
 export interface TakenDelivery {
   deliveryId: string
@@ -58,8 +60,14 @@ const GATHER_MS = 10
 /** Leases are extended so often, and by so much. */
 const EXTEND_EVERY_MS = 10_000
 const EXTEND_SECONDS = 30
-const FIRST_PAUSE_MS = 500
-const LONGEST_PAUSE_MS = 15_000
+/** Pauses differ from client to client, so that they do not all come back at once. */
+const PATIENCE = { retries: Number.POSITIVE_INFINITY, minTimeout: 500, maxTimeout: 15_000, randomize: true }
+/** Of an answer, in characters. */
+const MOST_OF_A_BODY = 1024
+const MOST_OF_A_HEADER = 512
+const MOST_HEADERS = 16
+/** Headers that decide what an answer means. */
+const MEANT = new Set(['retry-after', 'www-authenticate'])
 /** An answer is sent again for so long: afterwards nobody waits for it. */
 const ANSWERED_WITHIN_MS = 15 * 60_000
 
@@ -72,38 +80,47 @@ export const startPulling = (options: PullingOptions): Pulling => {
   const stopping = new AbortController()
   const never = new AbortController().signal
   const held = new Map<string, TakenDelivery>()
-  const answers: { taken: TakenDelivery; answer: PullAnswer; until: number; recorded: () => void }[] = []
+  const answers: { given: object; recorded: () => void }[] = []
   let onRoom = (): void => {}
   let isSending = false
 
-  const pause = (ms: number): Promise<void> =>
-    new Promise(resolve => {
-      const timer = setTimeout(end, ms)
-      function end() {
-        clearTimeout(timer)
-        stopping.signal.removeEventListener('abort', end)
-        resolve()
-      }
-      stopping.signal.addEventListener('abort', end)
-      if (stopping.signal.aborted) end()
+  /** Repeats a request until it is answered, or refused for good. */
+  const patiently = async (
+    document: string,
+    variables: object,
+    { signal, maxRetryTime = Number.POSITIVE_INFINITY }: { signal?: AbortSignal; maxRetryTime?: number },
+  ): Promise<unknown> => {
+    let answered: unknown
+    const asking = async () => {
+      answered = await ask(document, variables, signal ?? never).catch(asRetried)
+    }
+    const options = {
+      ...{ ...PATIENCE, maxRetryTime },
+      ...(signal && { signal }),
+      shouldRetry: ({ error }: { error: unknown }) => !isFinal(error),
+      onFailedAttempt({ error }: { error: unknown }) {
+        if (!isFinal(error)) onError(error)
+      },
+    }
+    // An answer that came in the moment of a stop counts.
+    await pRetry(asking, options).catch(error => {
+      if (answered === undefined) throw error
     })
+    return answered
+  }
 
   const take = async (): Promise<void> => {
-    for (let failures = 0; !stopping.signal.aborted; ) {
+    while (!stopping.signal.aborted) {
       while (held.size >= concurrency) await new Promise<void>(resolve => (onRoom = resolve))
-      try {
-        const limit = Math.min(MOST_AT_ONCE, concurrency - held.size)
-        const variables = { webhookId, limit, waitSeconds: WAIT_SECONDS }
-        const { taken } = (await ask(TAKE, variables, stopping.signal)) as { taken: TakenDelivery[] }
-        failures = 0
-        onReached()
-        for (const one of taken) void handle(one)
-      } catch (error) {
-        if (stopping.signal.aborted) return
-        if (FINAL.has(codeOf(error))) throw error
-        onError(error)
-        await pause(pauseOf(failures++))
-      }
+      const limit = Math.min(MOST_AT_ONCE, concurrency - held.size)
+      const variables = { webhookId, limit, waitSeconds: WAIT_SECONDS }
+      const asked = patiently(TAKE, variables, stopping).catch(error => {
+        if (!stopping.signal.aborted) throw error
+      })
+      const answered = (await asked) as { taken: TakenDelivery[] } | undefined
+      if (!answered) return
+      onReached()
+      for (const one of answered.taken) void handle(one)
     }
   }
 
@@ -112,9 +129,8 @@ export const startPulling = (options: PullingOptions): Pulling => {
     held.set(key, taken)
     const made = await answer(taken)
     if (made) {
-      const until = Date.now() + ANSWERED_WITHIN_MS
       await new Promise<void>(recorded => {
-        answers.push({ taken, answer: made, until, recorded })
+        answers.push({ given: { ...idOf(taken), ...withinLimits(made) }, recorded })
         if (!isSending) void sendAnswers()
       })
     }
@@ -124,24 +140,25 @@ export const startPulling = (options: PullingOptions): Pulling => {
 
   const sendAnswers = async (): Promise<void> => {
     isSending = true
-    for (let failures = 0; answers.length > 0; ) {
+    while (answers.length > 0) {
       await new Promise(resolve => setTimeout(resolve, GATHER_MS))
       const some = answers.splice(0, MOST_AT_ONCE)
-      try {
-        await ask(ANSWER, { answers: some.map(({ taken, answer }) => ({ ...idOf(taken), ...answer })) }, never)
-        failures = 0
-        for (const { recorded } of some) recorded()
-      } catch (error) {
-        onError(error)
-        // The same answer again is no second one.
-        const isFinal = FINAL.has(codeOf(error))
-        const again = some.filter(({ until }) => !isFinal && until > Date.now())
-        for (const one of some) if (!again.includes(one)) one.recorded()
-        answers.unshift(...again)
-        await new Promise(resolve => setTimeout(resolve, pauseOf(failures++)))
-      }
+      await sendTogether(some.map(({ given }) => given))
+      for (const { recorded } of some) recorded()
     }
     isSending = false
+  }
+
+  /** The same answers again are no second ones. */
+  const sendTogether = async (some: object[]): Promise<void> => {
+    try {
+      await patiently(ANSWER, { answers: some }, { maxRetryTime: ANSWERED_WITHIN_MS })
+    } catch (error) {
+      // One that is refused takes no other with it.
+      const isOneBad = codeOf(error) === 'BAD_USER_INPUT' && some.length > 1
+      if (isOneBad) await Promise.all(some.map(one => sendTogether([one])))
+      else onError(error)
+    }
   }
 
   const extending = setInterval(() => {
@@ -170,6 +187,17 @@ const idOf = ({ deliveryId, attempt }: TakenDelivery) => ({ deliveryId, attempt 
 
 const codeOf = (error: unknown): string => String((error as { code?: unknown })?.code ?? '')
 
-/** Doubles with each failure, and differs from client to client, so that they do not all come back at once. */
-const pauseOf = (failures: number): number =>
-  Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** failures) * (0.5 + Math.random() / 2)
+const isFinal = (error: unknown): boolean => FINAL.has(codeOf(error))
+
+/** p-retry takes a TypeError for a fault of the program, such as that of an answer in another form. */
+const asRetried = (error: unknown): never => {
+  throw error instanceof TypeError ? new Error(error.message, { cause: error }) : error
+}
+
+/** What the server keeps of an answer: a longer one might be more than a request may have. */
+const withinLimits = ({ status, headers, body }: PullAnswer): PullAnswer => {
+  const short = Object.entries(headers).filter(([, value]) => value.length <= MOST_OF_A_HEADER)
+  const meant = short.filter(([name]) => MEANT.has(name.toLowerCase()))
+  const kept = [...meant, ...short].slice(0, MOST_HEADERS)
+  return { status, headers: Object.fromEntries(kept), body: body.slice(0, MOST_OF_A_BODY) }
+}

@@ -4,6 +4,7 @@ import { spawnSync } from 'node:child_process'
 import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { buildSync } from 'esbuild'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 
@@ -26,6 +27,18 @@ const forAllVersions = (/** @type {string} */ source, /** @type {string} */ file
   return `import type { ${named.join(', ')} } from '${'../'.repeat(depth) || './'}web.js'\n${text}`
 }
 
+/** Puts p-retry into the kit, which has one dependency. */
+const bundleRetry = (/** @type {string} */ dist) => {
+  const licence = readFileSync(path.join(root, 'node_modules/p-retry/license'), 'utf8')
+  buildSync({
+    ...{ absWorkingDir: root, entryPoints: ['p-retry'], outfile: path.join(dist, 'receiver/p-retry.js') },
+    ...{ bundle: true, format: 'esm', platform: 'neutral', target: 'es2022', minify: true, charset: 'utf8' },
+    banner: { js: `/*! p-retry and is-network-error.\n${licence}*/` },
+  })
+  const pulling = path.join(dist, 'receiver/pulling.js')
+  writeFileSync(pulling, readFileSync(pulling, 'utf8').replace("'p-retry'", "'./p-retry.js'"))
+}
+
 /** Builds into a folder, by default receiver/dist. */
 export const buildReceiver = (dist = path.join(root, 'receiver/dist')) => {
   rmSync(dist, { recursive: true, force: true })
@@ -33,6 +46,7 @@ export const buildReceiver = (dist = path.join(root, 'receiver/dist')) => {
   const args = [compiler, '--project', path.join(root, 'receiver/tsconfig.json'), '--outDir', dist]
   const { status, stdout } = spawnSync(process.execPath, args, { encoding: 'utf8' })
   if (status !== 0) throw new Error(`The receiver kit could not be built:\n${stdout}`)
+  bundleRetry(dist)
   const declarations = globSync('**/*.d.ts', { cwd: dist })
   for (const file of declarations) {
     const source = readFileSync(path.join(dist, file), 'utf8')

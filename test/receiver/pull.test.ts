@@ -3,6 +3,7 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { after, before, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { pullDeliveries, RetryLater, type TidingsEvent } from '../../receiver/index.ts'
+import { type AskServer, startPulling, type TakenDelivery } from '../../receiver/pulling.ts'
 import { eventually } from '../support/eventually.ts'
 import { puller } from '../support/puller.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
@@ -87,7 +88,36 @@ describe('a client that pulls', () => {
     await assert.rejects(ended, { code: 'UNAUTHENTICATED' })
   })
 
+  it('answers for each, whatever one of them answers', async () => {
+    const { id } = await puller(server, credential as never).register()
+    const long = 'x'.repeat(2 ** 21)
+    const answer = async ({ body }: TakenDelivery) => {
+      const isFirst = JSON.parse(body).payload.projectReport.quarter === '2010-1'
+      return isFirst
+        ? { status: 422, headers: { 'x-long': long, 'retry-after': '1' }, body: long }
+        : { status: 200, headers: {}, body: '' }
+    }
+    const ask: AskServer = async (document, variables) => {
+      const { data, errors } = await server.graphql(document, variables, credential as never)
+      if (errors) throw Object.assign(new Error(errors[0]!.message), errors[0]!.extensions)
+      return data
+    }
+    const pulling = startPulling({
+      ask,
+      webhookId: id,
+      concurrency: 10,
+      answer,
+      onError: error => assert.fail(String(error)),
+    })
+    await emit(3)
+    const isDone = (found: string[]) => found.length === 3 && !found.includes('pending')
+    const found = await eventually('all to be answered', () => statuses(id), isDone)
+    assert.deepEqual(found.toSorted(), ['delivered', 'delivered', 'rejected'])
+    await pulling.stop()
+  })
+
   for (const [language, program, args, lacks] of [
+    ['Node', process.execPath, ['worker.ts'], false],
     ['Python', 'python3', ['worker.py'], spawnSync('python3', ['-c', 'import cryptography']).status !== 0],
     ['Go', 'go', ['run', '.'], spawnSync('go', ['version']).status !== 0],
   ] as const) {
