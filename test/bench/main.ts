@@ -23,6 +23,10 @@ const benchmarks: Record<string, Benchmark> = {
     file: 'end-to-end.ts',
     about: 'CPU, statements, rate and latency of an event from its mutation to its receipt',
   },
+  pull: {
+    file: 'pull.ts',
+    about: 'CPU and latency of deliveries that one client and ten pull, beside the same pushed, and clients that wait',
+  },
   overload: {
     file: 'overload.ts',
     about: 'more events offered than can be taken: what is taken, how soon the rest is refused',

@@ -1,4 +1,5 @@
 import { execFile } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -8,7 +9,7 @@ import { migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { startChild } from './child.ts'
 import { type Client, createClient, must } from './client.ts'
 import type { Published, Start } from './publishers.ts'
-import { startReceivers } from './receivers.ts'
+import { startPullers, startReceivers } from './receivers.ts'
 
 // The environment of end-to-end benchmarks: a server process on its own database, set up over its API, with publishers
 // and receivers in processes of their own. It uses no internals of the server, so that it can measure any version.
@@ -58,13 +59,23 @@ export type World = {
   stop(): Promise<void>
 }
 
-/** @param env settings of the server that differ from an operator's defaults */
+/**
+ * @param given.env settings of the server that differ from an operator's defaults
+ * @param given.projects how many there are; one endpoint has the reports of all
+ * @param given.pullers so many clients pull them all, in place of endpoints
+ */
 export const startWorld = async (
   engine: string,
-  { env = {}, endpoints = ENDPOINTS }: { env?: Record<string, string>; endpoints?: number } = {},
+  {
+    env = {},
+    endpoints = ENDPOINTS,
+    projects = endpoints,
+    pullers = 0,
+  }: { env?: Record<string, string>; endpoints?: number; projects?: number; pullers?: number } = {},
 ): Promise<World> => {
   const given = await migratedDatabase(engine)
-  const receivers = await startReceivers(endpoints)
+  const receivers = await startReceivers(pullers > 0 ? 0 : endpoints)
+  const pulling = pullers > 0 ? await startPullers() : undefined
   const generator = await startChild('publishers.ts')
   const client = createClient()
   const start = () =>
@@ -73,13 +84,17 @@ export const startWorld = async (
   const stop = async () => {
     generator.stop()
     receivers.stop()
+    pulling?.stop()
     await client.close()
     await server.end('SIGKILL')
     await given.drop()
   }
   try {
     const admin = await firstToken(given.url)
-    const tenant = await createTenant({ client, url: server.url, admin, name: 'Steady', endpoints: receivers.urls })
+    const of = { client, url: server.url, admin, name: 'Steady' }
+    const tenant = await createTenant({ ...of, endpoints: receivers.urls, projects })
+    if (pulling) tenant.webhookIds.push(await createPulled({ ...of, tenant, pullers, start: pulling.start }))
+    const arrivals = pulling?.arrivals ?? receivers.arrivals
     return {
       given,
       admin,
@@ -94,7 +109,7 @@ export const startWorld = async (
         const { publishers, projectIds, submitterId } = tenant
         const urls = [server.url]
         generator.tell({ kind: 'start', urls, publishers, projectIds, submitterId, pace } satisfies Start)
-        return async () => windowOf((await generator.ask({ kind: 'stop' })) as Published, receivers.arrivals)
+        return async () => windowOf((await generator.ask({ kind: 'stop' })) as Published, arrivals)
       },
       async settled(withinMs = 30_000) {
         const until = Date.now() + withinMs
@@ -152,8 +167,9 @@ const createTenant = async (given: {
   admin: Credentials
   name: string
   endpoints: string[]
+  projects: number
 }): Promise<Tenant> => {
-  const { client, url, admin, name, endpoints } = given
+  const { client, url, admin, name, endpoints, projects } = given
   const mutate = async (query: string, variables: object, as = admin): Promise<string> =>
     must(await client.send(url, as, query, variables)).id as string
   const organisationId = await mutate(CREATE_ORGANISATION, { name })
@@ -166,13 +182,35 @@ const createTenant = async (given: {
   }
   const projectIds: string[] = []
   const webhookIds: string[] = []
+  for (let index = 0; index < projects; index++) {
+    projectIds.push(await mutate(CREATE_PROJECT, { organisationId, name: `${name} ${index}` }))
+  }
   for (const [index, endpoint] of endpoints.entries()) {
-    const projectId = await mutate(CREATE_PROJECT, { organisationId, name: `${name} ${index}` })
-    const webhook = { url: endpoint, events: [EVENT], projectIds: [projectId] }
-    projectIds.push(projectId)
+    const own = endpoints.length === 1 ? projectIds : [projectIds[index]!]
+    const webhook = { url: endpoint, events: [EVENT], projectIds: own }
     webhookIds.push(await mutate(CREATE_WEBHOOK, webhook, publishers[index % PUBLISHERS]))
   }
   return { publishers, organisationId, projectIds, webhookIds, submitterId }
+}
+
+const CREATE_PULLED = `mutation ($id: UUID!, $events: [EventType!], $projectIds: [UUID!]) {
+  upsertWebhook(id: $id, transport: pull, events: $events, projectIds: $projectIds) { id } }`
+
+/** A webhook that clients pull, with the reports of all projects. */
+const createPulled = async (given: {
+  client: Client
+  url: string
+  tenant: Tenant
+  pullers: number
+  start: Awaited<ReturnType<typeof startPullers>>['start']
+}): Promise<string> => {
+  const { client, url, tenant, pullers, start } = given
+  const credentials = tenant.publishers[0]!
+  const id = randomUUID()
+  start({ url, credentials, webhookId: id, clients: pullers })
+  const webhook = { id, events: [EVENT], projectIds: tenant.projectIds }
+  must(await client.send(url, credentials, CREATE_PULLED, webhook))
+  return id
 }
 
 /** How long an acknowledged event may take to arrive. */

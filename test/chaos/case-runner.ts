@@ -111,6 +111,7 @@ const runCase = async (
     const opened = await openStage({
       url: server.url,
       size: options.size,
+      isPulled: it.isPulled ?? false,
       onLine,
       include: care.include,
       exclude: care.exclude,

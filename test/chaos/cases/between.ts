@@ -104,7 +104,8 @@ const commitInDoubt = async (stage: Stage, after: RegExp, answer: (arrival: Arri
   const world = await stage.world(client)
   const endpoint = await stage.endpoint(answer)
   await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
-  await stage.server({ by, roles: 'delivery' })
+  // Clients take from a process that serves them.
+  await stage.server({ by, roles: stage.isPulled ? 'api,delivery' : 'delivery' })
   let hasCome = false
   const hold = by.hold(
     text => {

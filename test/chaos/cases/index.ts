@@ -1,11 +1,12 @@
 import { answerCases } from './answers.ts'
 import { betweenCases } from './between.ts'
-import type { Case } from './case.ts'
+import { type Case, pulled } from './case.ts'
 import { decidedCases } from './decided.ts'
 import { healingCases } from './healing.ts'
 import { machineryCases } from './machinery.ts'
 import { orderCases } from './order.ts'
 import { planCases } from './plans.ts'
+import { pulledCases } from './pulled.ts'
 import { raceCases } from './races.ts'
 import { recoveryCases } from './recovery.ts'
 import { startCases } from './starts.ts'
@@ -13,7 +14,7 @@ import { stopCases } from './stop.ts'
 import { upgradeCases } from './upgrades.ts'
 import { waitingCases } from './waiting.ts'
 
-export const cases: readonly Case[] = [
+const ofEndpoints: readonly Case[] = [
   ...stopCases,
   ...answerCases,
   ...waitingCases,
@@ -27,4 +28,19 @@ export const cases: readonly Case[] = [
   ...raceCases,
   ...startCases,
   ...upgradeCases,
+]
+
+/** The cases that hold for clients that pull as well. In the others there is no connection, or no endpoint. */
+const PULLED = new Set([
+  ...['disabled', 'url-changed', 'held-elsewhere', 'sight-lost-token', 'sight-lost-project', 'read-only', 'disk-full'],
+  ...['group-replication', 'write-errors', 'stall', 'stall-last-retry', 'stall-ping', 'dark-claim', 'order-killed'],
+  ...['order-stalled', 'order-slow-commit', 'order-changed', 'paused-then-url', 'old-pause', 'claim-in-doubt'],
+  ...['settle-in-doubt', 'late-429', 'cancelled-delivered', 'narrowed-webhook', 'event-left-organisation'],
+  ...['two-recoveries', 'recovered-meanwhile', 'recovery-slow-commit'],
+])
+
+export const cases: readonly Case[] = [
+  ...ofEndpoints,
+  ...pulledCases,
+  ...ofEndpoints.filter(it => PULLED.has(it.name)).map(pulled),
 ]

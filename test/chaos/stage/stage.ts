@@ -5,6 +5,7 @@ import { type DatabaseProxy, startProxy } from '../proxy.ts'
 import { type Client, type Credentials, clientOf, done } from './client.ts'
 import { type Endpoint, startEndpoint } from './endpoint.ts'
 import { runTidings, type Server, startServer, startTidings, type Tidings } from './processes.ts'
+import { createPullers } from './pullers.ts'
 import { type Engine, openSql, type Sql } from './sql.ts'
 
 /** The environment of a case: an empty database with the schema, an admin token, and everything that it starts. */
@@ -12,6 +13,8 @@ export type Stage = {
   engine: Engine
   sql: Sql
   databaseUrl: string
+  /** Whether clients pull what endpoints are to have: see `pullers.ts`. */
+  isPulled: boolean
   admin: Credentials
   /** The size of the case, where `--size` names none. */
   size(byDefault: number): number
@@ -162,6 +165,7 @@ export type StageOptions = {
   /** A server of the MySQL family, or the address of an empty SQLite file. */
   url: string
   size: number | undefined
+  isPulled?: boolean
   onLine: (line: string) => void
   include: (pid: number) => void
   exclude: (pid: number) => void
@@ -202,6 +206,9 @@ export const openStage = async (
     const { id, apiKey, secret } = JSON.parse(made)
     const admin = { id, apiKey, apiSecret: secret }
     const expectations: Expectation[] = []
+    const servers: Server[] = []
+    const pullers = createPullers(() => servers)
+    const { isPulled = false } = given
 
     const track = <T extends Tidings>(made: T): T => {
       given.include(made.pid)
@@ -212,8 +219,8 @@ export const openStage = async (
       })
       return made
     }
-    const serverStarting = async ({ roles, by, databaseUrl, env, clockAheadMs }: ServerOptions = {}) =>
-      track(
+    const serverStarting = async ({ roles, by, databaseUrl, env, clockAheadMs }: ServerOptions = {}) => {
+      const server = track(
         await startServer(
           {
             ...settings,
@@ -225,10 +232,15 @@ export const openStage = async (
           clockAheadMs,
         ),
       )
+      if (!roles || roles.includes('api')) servers.push(server)
+      return server
+    }
+    after(pullers.stop)
     const stage: Stage = {
       engine: sql.engine,
       sql,
       databaseUrl,
+      isPulled,
       admin,
       size: byDefault => given.size ?? byDefault,
       serverStarting,
@@ -255,7 +267,11 @@ export const openStage = async (
             TIDINGS_API_SECRET: admin.apiSecret,
           }),
         ),
-      client: (server, credentials = admin) => clientOf(server.url, credentials),
+      client(server, credentials = admin) {
+        const client = clientOf(server.url, credentials)
+        const documents = { create: CREATE_WEBHOOK, upsert: UPSERT_WEBHOOK }
+        return isPulled ? pullers.clientOf(client, credentials, documents) : client
+      },
       world: createWorld,
       after,
       say: given.onLine,
