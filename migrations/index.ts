@@ -19,6 +19,7 @@ import * as recovery from './0018_recovery.ts'
 import * as endedWebhooks from './0019_ended_webhooks.ts'
 import * as trials from './0020_trials.ts'
 import * as webhookVersions from './0021_webhook_versions.ts'
+import * as pullClients from './0022_pull_clients.ts'
 
 export type Migration = {
   /** Every statement can be repeated, so that the next run continues one that was killed. */
@@ -54,4 +55,5 @@ export const migrations: Record<string, Migration> = {
   '0019_ended_webhooks': endedWebhooks,
   '0020_trials': trials,
   '0021_webhook_versions': webhookVersions,
+  '0022_pull_clients': pullClients,
 }

@@ -14,7 +14,7 @@ export const ownMetrics = async (): Promise<Described[]> => {
   try {
     metrics.compareWith({ now: Date.now })
     metrics.watchPool('api', database)
-    metrics.watchWaits(() => 0)
+    metrics.watchWaits(() => [])
     metrics.askOf(database, { now: Date.now }, 30)
     const all = [metrics.registry, metrics.shared].flatMap(registry => registry.getMetricsAsArray())
     return (all as unknown as Described[]).filter(({ name }) => name.startsWith('tidings_'))

@@ -8,6 +8,8 @@ import { checkWritable, connect, type Database, rows } from './database/connect.
 import { isDenied, migrate, newerSchema, type SchemaState, schemaState } from './database/migrate.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { findByApiKeys, openApiSecret } from './domain/access-tokens.ts'
+import { waitingClients } from './domain/pull-clients.ts'
+import { PULL_TIME } from './domain/pull-time.ts'
 import { openCarried } from './domain/webhook-requests.ts'
 import { type LiveProcess, liveProcesses, namesOf } from './keys/master-keys.ts'
 import { createSealer, type Sealer } from './keys/seal.ts'
@@ -74,7 +76,12 @@ export type ContentFacts = {
   signsInMs: number
   /** Deliveries that have been due for a minute. */
   overdue: { number: number; longestMs: number }
+  /** Active pulled webhooks, the clients that wait for them, and deliveries due for a minute that no client waits for. */
+  pulled: { webhooks: number; clients: PullClients[]; left: { number: number; exampleId: string | null } }
 }
+
+/** Clients that wait: how many, of which webhook, and who came last. */
+export type PullClients = { webhookId: string; waiting: number; accessTokenName: string; remoteAddress: string | null }
 
 export type GuardFacts = {
   allowNetworks: string[]
@@ -254,6 +261,7 @@ const inspectContents = async (database: Database, { masterKeys }: Config): Prom
     processes: await liveProcesses(database.knex),
     signsInMs: await inspectSignsIn(database),
     overdue: await inspectQueue(database),
+    pulled: await inspectPulled(database),
   }
 }
 
@@ -324,6 +332,24 @@ const inspectQueue = async (database: Database): Promise<ContentFacts['overdue']
      WHERE due_at < ${nowMs} - ${OVERDUE_MS}`,
   )
   return { number: Number(found!.number), longestMs: Number(found!.longest) }
+}
+
+const inspectPulled = async ({ knex, dialect }: Database): Promise<ContentFacts['pulled']> => {
+  const active: string[] = await knex('webhooks').where({ status: 'active', transport: 'pull' }).pluck('id')
+  const waiting = await waitingClients(knex)
+  const [due] = await rows<{ number: number; id: string | null }>(
+    knex,
+    `SELECT COUNT(*) AS number, MIN(webhook_id) AS id FROM delivery_queue
+     WHERE due_at >= ${PULL_TIME} AND due_at < ${PULL_TIME} + ${dialect.nowMs} - ${OVERDUE_MS}
+       AND webhook_id NOT IN (SELECT webhook_id FROM pull_clients)`,
+  )
+  return {
+    webhooks: active.length,
+    clients: waiting.map(({ webhookId, waiting, token, address = null }) => {
+      return { webhookId, waiting, accessTokenName: token.name, remoteAddress: address }
+    }),
+    left: { number: Number(due!.number), exampleId: due!.id },
+  }
 }
 
 const opens = (open: () => unknown): boolean => {

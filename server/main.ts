@@ -11,6 +11,7 @@ import { type DeliveryLoop, startDeliveryLoop } from './delivery/loop.ts'
 import { createNetworkGuard } from './delivery/network-guard.ts'
 import { pingOnce } from './delivery/ping.ts'
 import { PullPings } from './delivery/pull/pings.ts'
+import { recordClients } from './delivery/pull/presence.ts'
 import { Waits } from './delivery/pull/waits.ts'
 import { createSender } from './delivery/send.ts'
 import { GROUPS_AT_ONCE } from './domain/group-commit.ts'
@@ -86,9 +87,9 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
     if (isStopping()) return
     membership = await joinPatiently(config, database, log, state, onWait)
     if (!membership) return
-    const { fault } = membership
+    const { id: processId, fault } = membership
     state.fault = () => fault() ?? running?.service.readers.fault()
-    const roles = () => startRoles(config, database, log, metrics, { ...given, onReplaced })
+    const roles = () => startRoles(config, database, log, metrics, { ...given, onReplaced, processId })
     running = await pRetry(roles, {
       ...PATIENCE,
       shouldRetry: ({ error }) => isPassing(error) && !isStopping(),
@@ -152,7 +153,7 @@ const startRoles = async (
   database: Database,
   log: Log,
   metrics: Metrics,
-  given: Given & Heard,
+  given: Given & Heard & { processId: string },
 ): Promise<Running> => {
   const sealer = createSealer(config.masterKeys)
   // What is read from the database comes before what starts: if the database goes away meanwhile, all is repeated.
@@ -181,7 +182,11 @@ const startRoles = async (
   const tools = { clock, keyring, sealer, sender, issuerUrl, retryScheduleMs }
   const live = new Live({ database, clock, log }, given.liveTimes)
   const waits = new Waits({ database: own ?? database, clock, log })
-  metrics.watchWaits(() => waits.count())
+  metrics.watchWaits(() => waits.byClient())
+  const clients = recordClients({
+    ...{ database: own ?? database, log, processId: given.processId },
+    clients: () => waits.byWebhook(),
+  })
   const pings = new PullPings({ database: own ?? database, clock, look: id => waits.look(id) })
   const loop = startDeliveryLoop({
     ...tools,
@@ -199,7 +204,7 @@ const startRoles = async (
     },
   })
   const scheduled = config.roles.includes('scheduler')
-    ? startScheduled(config, { database: own ?? database, log, metrics, tools, loop })
+    ? startScheduled(config, { database: own ?? database, log, metrics, tools, loop, pings })
     : undefined
   const readers = new Readers(
     config.databaseUrl,
@@ -231,6 +236,7 @@ const startRoles = async (
     async stop(answered) {
       live.stop()
       waits.stop()
+      await clients.stop()
       // A request may be in the middle of a ping or a transaction.
       await Promise.all([scheduled?.stop(), loop.stop(), answered])
       readers.stop()
@@ -246,9 +252,16 @@ const startRoles = async (
 /** Starts what falls due, and the healing of webhooks. */
 const startScheduled = (
   { reportDueDays, retentionDays, auditDays }: Config,
-  given: { database: Database; log: Log; metrics: Metrics; tools: AttemptTools; loop: DeliveryLoop },
+  given: {
+    database: Database
+    log: Log
+    metrics: Metrics
+    tools: AttemptTools
+    loop: DeliveryLoop
+    pings: PullPings
+  },
 ) => {
-  const { database, log, metrics, tools, loop } = given
+  const { database, log, metrics, tools, loop, pings } = given
   const { clock } = tools
   const onEvents = () => loop.wake()
   const scheduler = startScheduler({
@@ -257,7 +270,7 @@ const startScheduled = (
   })
   const healer = startHealer({
     ...{ database, clock, log },
-    ping: webhook => pingOnce(tools, webhook),
+    ping: webhook => pingOnce(tools, pings, webhook),
     onQueued: onEvents,
     onHealing: metrics.healing,
   })

@@ -10,6 +10,7 @@ import type {
 } from '../../server/doctor.ts'
 import { databaseFile } from '../../shared/database-url.ts'
 import { RUNNING_GRANTS } from '../../shared/vocabulary.ts'
+import { cellText } from '../output/output.ts'
 import { count, duration } from '../output/time.ts'
 import { checkReachable } from './endpoint-check.ts'
 import { type Finding, note, ok, problem, skipped } from './findings.ts'
@@ -188,6 +189,7 @@ const diagnoseContents = (facts: ContentFacts): Finding[] => [
   diagnoseMasterKeys(facts.masterKeys, facts.processes),
   ...diagnoseProcesses(facts.processes),
   diagnoseQueue(facts),
+  ...diagnosePulled(facts.pulled),
 ]
 
 const diagnoseKeys = ({ number, closedKids }: ContentFacts['signingKeys']): Finding => {
@@ -283,6 +285,24 @@ const diagnoseQueue = ({ overdue: { number, longestMs }, signsInMs }: ContentFac
     found,
     'Does a server with the role “delivery” run? If so, are there enough for the load? /metrics of each shows it.',
   )
+}
+
+const SHOWN_CLIENTS = 3
+
+const diagnosePulled = ({ webhooks, clients, left }: ContentFacts['pulled']): Finding[] => {
+  if (webhooks === 0 && clients.length === 0) return []
+  const waiting = clients.reduce((sum, one) => sum + one.waiting, 0)
+  const who = clients
+    .slice(0, SHOWN_CLIENTS)
+    .map(one => `${cellText(one.accessTokenName)} from ${cellText(one.remoteAddress ?? 'an unknown address')}`)
+  const more = clients.length > SHOWN_CLIENTS ? ' and others' : ''
+  const whose = who.length > 0 ? ` (${who.join(', ')}${more})` : ''
+  const found =
+    `${count(webhooks, 'webhook is', 'webhooks are')} pulled, ` +
+    `${count(waiting, 'client waits', 'clients wait')}${whose}`
+  if (left.number === 0) return [ok('pulling', found)]
+  const due = `${count(left.number, 'delivery is', 'deliveries are')} due where no client waits`
+  return [note('pulling', `${found}; ${due}`, `Start its clients, or see: tidings why ${left.exampleId}`)]
 }
 
 const diagnoseGuard = (

@@ -24,6 +24,8 @@ export interface Attempt {
   response: string | null
   retryAfter: string | null
   remoteAddress?: string | null
+  /** The access token of the client that took it, if the webhook is pulled. */
+  pulledBy?: { name: string } | null
   httpVersion?: string | null
   phases?: { [phase in 'lookupMs' | 'connectMs' | 'tlsMs' | 'firstByteMs']: number | null } | null
   requestHeaders?: Record<string, string> | null
@@ -85,7 +87,7 @@ export const deliveryFields = `id webhookId webhook { id url name status statusR
   eventType event { id payload example } status handledBefore attemptCount nextAttemptAt
   waitsFor { id attemptCount nextAttemptAt } createdAt finishedAt
   attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter
-    remoteAddress httpVersion phases { lookupMs connectMs tlsMs firstByteMs } requestHeaders responseHeaders keyId }`
+    remoteAddress pulledBy httpVersion phases { lookupMs connectMs tlsMs firstByteMs } requestHeaders responseHeaders keyId }`
 
 /** One attempt on one line: the answer and its duration. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {
@@ -228,8 +230,13 @@ const PHASES = [
   ['firstByteMs', 'first byte'],
 ] as const
 
-/** Where a request went, and where its time went, on one line; none if it had no connection. */
-const describeConnection = ({ remoteAddress, httpVersion, phases }: Attempt): string[] => {
+/** Who took a delivery; or where its request went, and where its time went. None if it had no connection. */
+const describeConnection = ({ remoteAddress, httpVersion, phases, pulledBy }: Attempt): string[] => {
+  if (pulledBy) {
+    return [
+      `taken by the access token ${cellText(pulledBy.name)}${remoteAddress ? ` from ${cellText(remoteAddress)}` : ''}`,
+    ]
+  }
   if (!httpVersion) return []
   const took = PHASES.flatMap(([name, title]) => {
     const ms = phases?.[name]

@@ -9,7 +9,7 @@ import type {
 import type { Session } from '../connection/session.ts'
 import { CliError, exitCodes } from '../errors.ts'
 import { type Colours, cellText, describeFields } from '../output/output.ts'
-import { relativeIso } from '../output/time.ts'
+import { count, relativeIso } from '../output/time.ts'
 import { wordsOf } from '../output/words.ts'
 import { labelsCell, onlyFails, statusCell, webhookStatusCell } from './cells.ts'
 
@@ -43,6 +43,15 @@ export interface Webhook {
   deletedAt: string | null
   lastDeliveryAt: string | null
   health: Record<DeliveryStatus, number>
+  /** Those that wait for its deliveries. */
+  clients: Clients
+}
+
+export interface Clients {
+  waiting: number
+  /** Of the one that came last; null if none waits. */
+  accessTokenName: string | null
+  remoteAddress: string | null
 }
 
 /** The order of display: what needs attention comes first. */
@@ -76,6 +85,7 @@ const FIELDS = {
   deletedAt: {},
   lastDeliveryAt: {},
   health: { selection: `health { ${HEALTH.join(' ')} }` },
+  clients: { selection: 'clients { waiting accessTokenName remoteAddress }' },
 } as const satisfies Record<keyof Webhook, { argument?: string; selection?: string }>
 
 type Settable = {
@@ -186,7 +196,8 @@ export const printWebhook = (session: Session, { secret, ...shown }: Webhook): v
         ),
       ],
       ordering: webhook.ordering === 'none' ? undefined : ['Ordering', `by ${cellText(webhook.ordering)}`],
-      transport: webhook.transport === 'pull' ? ['Transport', 'pull: clients take its deliveries'] : undefined,
+      transport: webhook.transport === 'pull' ? ['Transport', `pull: ${whoWaits(webhook.clients)}`] : undefined,
+      clients: undefined,
       recovery: webhook.recovery === 'automatic' ? ['Recovery', healing(webhook, time)] : undefined,
       missedSince: undefined,
       nextPingAt: undefined,
@@ -205,6 +216,14 @@ export const printWebhook = (session: Session, { secret, ...shown }: Webhook): v
       colours,
     )
   })
+}
+
+/** Who waits for the deliveries of a pulled webhook. */
+export const whoWaits = ({ waiting, accessTokenName, remoteAddress }: Clients): string => {
+  if (waiting === 0) return 'no client waits for its deliveries'
+  const whose = `${waiting === 1 ? '' : 'the last '}of the access token ${cellText(accessTokenName ?? '')}`
+  const from = remoteAddress === null ? '' : ` from ${cellText(remoteAddress)}`
+  return `${count(waiting, 'client waits', 'clients wait')} for its deliveries, ${whose}${from}`
 }
 
 /** How a webhook stands that heals itself: `shown` writes a time. */

@@ -5,6 +5,7 @@ import { type Colours, cellText } from '../output/output.ts'
 import { count } from '../output/time.ts'
 import { calledWebhook } from '../resources/cells.ts'
 import type { Attempt } from '../resources/timeline.ts'
+import { type Clients, whoWaits } from '../resources/webhook.ts'
 import { conditionsOf, type Window } from '../window.ts'
 import { type Healing, healingReasons } from './healing.ts'
 import type { Reason } from './words.ts'
@@ -61,6 +62,7 @@ interface Facts {
     statusReason: string | null
     updatedAt: string
     transport: string
+    clients: Clients
   })[]
   counts: { key: { status: DeliveryStatus }; count: number }[]
   tried: Seen[]
@@ -79,7 +81,7 @@ const NOT_ACKNOWLEDGED: DeliveryStatus[] = ['dropped', 'rejected', 'cancelled']
 
 const FACTS = `query ($webhook: MangoQuery, $all: MangoSelector, $tried: MangoQuery) {
   webhooks(query: $webhook) { id name url status statusReason updatedAt transport recovery missedSince
-    recoveredAt }
+    recoveredAt clients { waiting accessTokenName remoteAddress } }
   counts(resource: deliveries, selector: $all, by: ["status"]) { key count }
   tried: deliveries(query: $tried) { ...seen }
 }
@@ -146,11 +148,14 @@ const verdictOf = (
   facts: Facts & { nextAttemptAt: string | null; latest: Latest | undefined },
   { reasons: lost, mend }: Lost,
 ): Verdict => {
-  const { id, status, statusReason, updatedAt, transport } = webhook
+  const { id, status, statusReason, updatedAt, transport, clients } = webhook
   const { tried, latest, nextAttemptAt } = facts
   const run = runOf(tried)
   const pending = countsOf(facts).pending ?? 0
-  const waiting = waitingOf(pending, nextAttemptAt, transport)
+  const waiting = [
+    ...waitingOf(pending, nextAttemptAt, transport),
+    ...(transport === 'pull' ? [clientsReason(clients)] : []),
+  ]
   if (status !== 'active') {
     const message =
       status === 'inactive'
@@ -270,6 +275,12 @@ const waitingOf = (pending: number, nextAttemptAt: string | null, transport: str
       : `${many} and ${pending === 1 ? 'is' : 'are'} not lost${nextAttemptAt === null ? '.' : '; the next attempt:'}`
   return [{ code: 'waits', message, at: transport === 'pull' ? null : nextAttemptAt }]
 }
+
+const clientsReason = (clients: Clients): Reason => ({
+  code: clients.waiting === 0 ? 'nobody_pulls' : 'pulled',
+  message: `${whoWaits(clients).replace(/^n/, 'N')}.`,
+  at: null,
+})
 
 /** What was not acknowledged, what becomes of it, and the command that mends it. */
 type Lost = { reasons: Reason[]; mend: string | null }

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
+import type { WebhookTransport } from '../../shared/vocabulary.ts'
 import { type Database, rows, run } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import { enqueue } from '../domain/deliveries.ts'
@@ -15,7 +16,7 @@ import type { Evidence } from './evidence.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { DeliveryLoop } from './loop.ts'
 import { type AttemptResult, LONGEST_THROTTLE_MS } from './outcome.ts'
-import { PING_MS, type PulledPing } from './pull/pings.ts'
+import { PING_MS, type PulledPing, type PullPings } from './pull/pings.ts'
 import { parseRetryAfter } from './retry-after.ts'
 
 /** When the next key signs is unknown if this process cannot open the present one. */
@@ -108,16 +109,26 @@ const inWords = (result: AttemptResult): string =>
     ? `it answered ${result.statusCode}`
     : `it gave no answer: ${result.detail} (${result.reason})`
 
+/** How a ping is answered: by a client of this access token if the webhook is pulled, else by its URL. */
+export const wayOf = (
+  { transport, accessTokenId }: { transport: WebhookTransport; accessTokenId: string },
+  pings: Pick<PullPings, 'ping'>,
+): ((message: Message) => Promise<PulledPing>) | undefined =>
+  transport === 'pull' ? message => pings.ping(message, accessTokenId) : undefined
+
 /**
- * Pings a stored webhook's endpoint. Resolves to what records the ping if it was answered with exactly 200, or else to
- * the milliseconds for which the endpoint asked to be left alone. Throws UNAVAILABLE if nothing can be signed now.
+ * Pings a stored webhook's endpoint, or its clients. Resolves to what records the ping if it was answered with exactly
+ * 200, or else to the milliseconds for which it was asked to be left alone. Throws UNAVAILABLE if nothing can be signed
+ * now.
  */
 export const pingOnce = async (
   tools: AttemptTools,
-  { id: webhookId, url, request_sealed: requestSealed }: WebhookRow,
+  pings: Pick<PullPings, 'ping'>,
+  { id: webhookId, url, request_sealed: requestSealed, transport, access_token_id: accessTokenId }: WebhookRow,
 ): Promise<((trx: Knex.Transaction) => Promise<void>) | number> => {
   const of = { webhookId, url, requestSealed }
-  const { answered, result } = await sendPing(tools, of, message => sendOnce(message, tools))
+  const send = wayOf({ transport, accessTokenId }, pings) ?? (message => sendOnce(message, tools))
+  const { answered, result } = await sendPing(tools, of, send)
   if (answered) return trx => recordAnsweredPing(trx, webhookId, answered)
   const asked = result.kind === 'response' && result.statusCode === 429 ? result.retryAfter : undefined
   return Math.min(parseRetryAfter(asked ?? '', tools.clock.now()) ?? 0, LONGEST_THROTTLE_MS)
@@ -171,6 +182,7 @@ export const pingStored = async (
   if (transport === 'pull') {
     loop.waits?.look(webhookId)
     await attemptOf(database, deliveryId)
+    await healSoon(database, { deliveryId, webhookId, now })
     return { deliveryId }
   }
   const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null, line: null }

@@ -26,7 +26,7 @@ import {
 import { newId } from '../ids.ts'
 import type { AttemptTools } from './attempt.ts'
 import type { DeliveryLoop } from './loop.ts'
-import { type AnsweredPing, pingBeforeStoring, pingStored, recordAnsweredPing } from './ping.ts'
+import { type AnsweredPing, pingBeforeStoring, pingStored, recordAnsweredPing, wayOf } from './ping.ts'
 import type { PullPings } from './pull/pings.ts'
 import { BEGUN_MS } from './recheck.ts'
 
@@ -154,8 +154,7 @@ const pingInTurn = (
   loop.pings.run({ tokenId: token.id, webhookId: ping.webhookId }, async () => {
     // The ping may have waited for its turn: check the token again, which may have been revoked.
     await look(async () => {})
-    if (transport === 'push') return pingBeforeStoring(tools, ping)
-    return pingBeforeStoring(tools, ping, message => pull.pings.ping(message, token.id))
+    return pingBeforeStoring(tools, ping, wayOf({ transport, accessTokenId: token.id }, pull.pings))
   })
 
 /**

@@ -3,7 +3,7 @@ import { eventTypes, type FailureReason, failureReasons, noticeTypes } from '../
 import type { Facts } from './explain-facts.ts'
 import { withHealing } from './explain-healing.ts'
 import { type Explained, type Reason, reason, recoverSince } from './explain-words.ts'
-import { heldUntilOf } from './pull-time.ts'
+import { epochTimeOf } from './pull-time.ts'
 import type { AttemptRow, DeliveryRow } from './resources.ts'
 import type { VersionRow } from './webhook-versions.ts'
 
@@ -151,22 +151,25 @@ const pending: Explain = (facts, last) => {
     return waits([reason('waits_for_turn', message)], turnOf ? `tidings deliveries show ${turnOf}` : null)
   }
   const due = queued?.dueAt ?? last.next_attempt_at ?? now
-  if (webhook.transport === 'pull') {
-    const message = queued?.isLeased
-      ? 'A client has taken it and not answered yet.'
-      : 'It waits for a client to take it: the webhook is pulled, and nothing is sent to it.'
-    const code = queued?.isLeased ? 'taken' : 'waits_for_puller'
-    return waits([reason(code, message, last.created_at)], `tidings deliveries take ${webhook.id}`)
+  const isPulled = webhook.transport === 'pull'
+  if (isPulled && queued?.isLeased) {
+    return waits([reason('taken', 'A client has taken it and not answered yet.', last.created_at)])
   }
   const failing = attempts.length === 0 ? [] : [failure(attempts)]
-  if (!facts.isSending) {
+  if (!isPulled && !facts.isSending) {
     const message = 'No server process with the role “delivery” runs, so nothing is sent. Nothing is lost: start one.'
     return waits([reason('no_sender', message, due), ...failing], 'tidings server start')
   }
-  const heldUntil = heldUntilOf(webhook.held_until)
+  const heldUntil = epochTimeOf(webhook.held_until ?? 0)
   if (heldUntil > now) {
-    const message = 'The endpoint asked to wait (429): until then nothing is sent to this webhook, and nothing is lost.'
+    const [who, nothing] = isPulled ? ['A client', 'nothing is taken from'] : ['The endpoint', 'nothing is sent to']
+    const message = `${who} asked to wait (429): until then ${nothing} this webhook, and nothing is lost.`
     return waits([reason('throttled', message, heldUntil), ...failing])
+  }
+  if (isPulled && (due <= now || attempts.length === 0)) {
+    const message = 'It waits for a client to take it: the webhook is pulled, and nothing is sent to it.'
+    const next = `tidings deliveries take ${webhook.id}`
+    return waits([reason('waits_for_puller', message, last.created_at), ...failing], next)
   }
   if (due > now && queued?.isLeased) return waits([reason('under_way', 'It is being sent now.', now), ...failing])
   if (attempts.length > 0 && due > now) {

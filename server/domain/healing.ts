@@ -22,7 +22,7 @@ const IDLE = 500
 const OF_TOKEN = 4
 
 type DueRow = Pick<HealingRow, 'webhook_id' | 'began_at' | 'answered_at'> &
-  Pick<WebhookRow, 'access_token_id' | 'status' | 'recovery' | 'transport' | 'deleted_at'>
+  Pick<WebhookRow, 'access_token_id' | 'status' | 'recovery' | 'deleted_at'>
 
 /**
  * Takes up to `limit` webhooks that are due: of each access token one, then of each a second, so that none waits for
@@ -32,7 +32,7 @@ type DueRow = Pick<HealingRow, 'webhook_id' | 'began_at' | 'answered_at'> &
 export const takeDue = async (trx: Sql, now: number, limit: number): Promise<Healing[]> => {
   const due = await rows<DueRow>(
     trx,
-    `SELECT r.webhook_id, r.began_at, r.answered_at, w.access_token_id, w.status, w.recovery, w.transport, w.deleted_at
+    `SELECT r.webhook_id, r.began_at, r.answered_at, w.access_token_id, w.status, w.recovery, w.deleted_at
      FROM webhook_recoveries r ${dialectOf(trx).useIndex('webhook_recoveries_by_due_time')}
      LEFT JOIN webhooks w ON w.id = r.webhook_id
      WHERE r.due_at <= ? ORDER BY r.due_at LIMIT ${LOOKED_AT}`,
@@ -101,8 +101,8 @@ const giveUp = (trx: Sql, row: HealingRow, now: number): Promise<number> =>
 export const heals = (webhook: WebhookRow | undefined): webhook is WebhookRow =>
   webhook !== undefined && isAutomatic(webhook)
 
-const isAutomatic = (webhook: Pick<WebhookRow, 'deleted_at' | 'recovery' | 'transport'>): boolean =>
-  webhook.deleted_at === null && webhook.recovery === 'automatic' && webhook.transport === 'push'
+const isAutomatic = (webhook: Pick<WebhookRow, 'deleted_at' | 'recovery'>): boolean =>
+  webhook.deleted_at === null && webhook.recovery === 'automatic'
 
 /** Waits for the next ping: this one had no 200, or the webhook was not active. */
 const postpone = async (trx: Sql, row: HealingRow, now: number, askedMs = 0): Promise<void> => {

@@ -11,6 +11,7 @@ import {
 } from '../../shared/vocabulary.ts'
 import type { Resource } from '../mango/resource.ts'
 import { healingTimeOf } from './missed.ts'
+import { clientsOf } from './pull-clients.ts'
 import { waitsForOf } from './waits-for.ts'
 import { healthOf, lastDeliveryOf } from './webhook-health.ts'
 
@@ -135,6 +136,7 @@ export const webhooks = {
       (): Entity => deliveries,
     ),
     health: healthOf((): Entity => deliveries),
+    clients: clientsOf(),
   },
   lists: { deliveries: { resource: (): Entity => deliveries, key: 'webhook_id' } },
 } as const satisfies Entity

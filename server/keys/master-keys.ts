@@ -17,7 +17,7 @@ import { masterKeyName } from './seal.ts'
 
 /** How often a process reports that it lives, and after how long without a report it counts as dead. */
 const SEEN_MS = 10_000
-const DEAD_MS = 45_000
+export const DEAD_MS = 45_000
 /** When the row of a dead process is deleted. */
 const FORGOTTEN_MS = 24 * 3600 * 1000
 
@@ -119,7 +119,7 @@ export const requireMasterKeys = async (
 }
 
 /** Reports this process's keys while it runs; `fault` says why the process may not work, if it may not. */
-export type Membership = { fault(): string | undefined; leave(): Promise<void> }
+export type Membership = { id: string; fault(): string | undefined; leave(): Promise<void> }
 
 /** Admits this process if its master keys match those of the others. Throws KeyOrderError otherwise. */
 export const joinProcesses = async (
@@ -162,6 +162,7 @@ export const joinProcesses = async (
     )
   }, SEEN_MS).unref()
   return {
+    id,
     fault: () => fault,
     async leave() {
       clearInterval(timer)

@@ -3,6 +3,7 @@ import { timeOfId } from '../../shared/time.ts'
 import { type Clock, machineAheadMs } from '../clock.ts'
 import type { Database } from '../database/connect.ts'
 import type { AttemptResult } from '../delivery/outcome.ts'
+import type { Waits } from '../delivery/pull/waits.ts'
 import type { DeliveryWatch } from '../delivery/watch.ts'
 import { databaseFacts } from './database-facts.ts'
 import { watchEventLoop } from './event-loop.ts'
@@ -23,6 +24,8 @@ export type AnsweredRequest = {
 }
 
 /** Buckets in seconds, for operations that normally take milliseconds. */
+/** The most labels of a metric about clients. */
+const MOST_CLIENTS = 20
 const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10]
 const ATTEMPT = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15]
 const DELAY = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600]
@@ -60,8 +63,24 @@ export const createMetrics = () => {
       read('tidings_clock_offset_seconds', help, () => machineAheadMs(clock) / 1000, 'average')
     },
     /** Counts the clients that wait for deliveries from now on. */
-    watchWaits(count: () => number): void {
-      read('tidings_pull_clients_waiting', 'Clients that wait in takeDeliveries at present.', count)
+    watchWaits(byClient: () => ReturnType<Waits['byClient']>): void {
+      new Gauge({
+        name: 'tidings_pull_clients_waiting',
+        help:
+          'Clients that wait in takeDeliveries at present, by access token and address: ' +
+          'the twenty with the most, and the others together.',
+        labelNames: ['access_token', 'address'],
+        registers: [registry],
+        collect() {
+          this.reset()
+          const clients = byClient().toSorted((a, b) => b.waiting - a.waiting)
+          const others = clients.slice(MOST_CLIENTS).reduce((sum, { waiting }) => sum + waiting, 0)
+          for (const { accessToken, address, waiting } of clients.slice(0, MOST_CLIENTS)) {
+            this.inc({ access_token: accessToken, address }, waiting)
+          }
+          if (others > 0 || clients.length === 0) this.inc({ access_token: '', address: '' }, others)
+        },
+      })
     },
     /** The observer of deliveries. */
     delivery: deliveryMetrics(registry),

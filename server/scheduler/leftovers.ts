@@ -2,6 +2,7 @@ import type { Sql } from '../database/connect.ts'
 import { deleteEntriesBefore } from '../domain/audit.ts'
 import { deleteExpiredKeys } from '../domain/idempotency.ts'
 import { deleteIdleLines } from '../domain/lines.ts'
+import { forgetClients } from '../domain/pull-clients.ts'
 import { takeBack } from '../domain/pull-time.ts'
 import { deleteExpiredSignatures, forgetSignatures } from '../domain/used-signatures.ts'
 import { deleteVersionsBefore } from '../domain/webhook-versions.ts'
@@ -57,7 +58,7 @@ export const deleteAuditEntries = leftovers('delete audit entries', (sql, now, l
   deleteEntriesBefore(sql, now - auditDays * DAY_MS, limit),
 )
 
-/** Deletes signing keys that no receiver needs, and the records of dead processes. */
+/** Deletes signing keys that no receiver needs, and the records of dead processes and of the clients at them. */
 export const tidyKeys: Step = {
   name: 'tidy keys',
   everyMs: 30_000,
@@ -67,6 +68,7 @@ export const tidyKeys: Step = {
     async () => {
       await deleteRetiredKeys(database.knex, clock.now())
       await forgetProcesses(database.knex)
+      await forgetClients(database.knex)
       return false
     },
 }

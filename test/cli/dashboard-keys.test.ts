@@ -42,6 +42,7 @@ const webhook = (given: Partial<Webhook> = {}): Webhook => ({
   nextPingAt: null,
   recoveredAt: null,
   transport: 'push',
+  clients: { waiting: 0, accessTokenName: null, remoteAddress: null },
   signing: 'token',
   headers: [],
   secret: null,

@@ -35,6 +35,7 @@ const webhook: Webhook = {
   nextPingAt: null,
   recoveredAt: null,
   transport: 'push',
+  clients: { waiting: 0, accessTokenName: null, remoteAddress: null },
   signing: 'token',
   headers: [],
   secret: null,

@@ -64,6 +64,7 @@ const webhooks = Array.from(
     nextPingAt: null,
     recoveredAt: null,
     transport: 'push',
+    clients: { waiting: 0, accessTokenName: null, remoteAddress: null },
     signing: 'token',
     headers: [],
     secret: null,

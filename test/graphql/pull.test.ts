@@ -45,6 +45,12 @@ describeEachEngine('a pulled webhook', engine => {
     }
   }
 
+  const clientsOf = (id: string) => async () => {
+    const document = `query($query: MangoQuery) {
+      webhooks(query: $query) { clients { waiting accessTokenName remoteAddress } } }`
+    return data(await server.graphql(document, { query: { selector: { id } } })).webhooks[0].clients
+  }
+
   it('is stored once a client has pulled and answered its ping, and has a URL that names it', async () => {
     const webhook = await client.register()
     assert.equal(webhook.transport, 'pull')
@@ -132,6 +138,12 @@ describeEachEngine('a pulled webhook', engine => {
         assert.equal(attempts[0].retryAfter, nextAttemptAt)
         await emit()
         assert.deepEqual(await client.take(id), [])
+        const explain = `query($id: UUID!, $eventId: UUID!) {
+          explainDelivery(webhookId: $id, eventId: $eventId) { reasons { code message } } }`
+        const [{ event_id: eventId }] = await server.database.knex('deliveries').where({ id: taken[0]!.deliveryId })
+        const { reasons } = data(await server.graphql(explain, { id, eventId })).explainDelivery
+        assert.equal(reasons[0].code, 'throttled')
+        assert.match(reasons[0].message, /^A client asked to wait/)
       }
     })
   }
@@ -192,6 +204,27 @@ describeEachEngine('a pulled webhook', engine => {
     waiting.catch(() => {})
     data(await server.graphql('mutation($id: UUID!) { revokeAccessToken(id: $id) { id } }', { id: other.id }))
     await assert.rejects(waiting, { code: 'UNAUTHENTICATED', reason: 'revoked' })
+  })
+
+  it('ends the wait when the token expires, also at a time that was set meanwhile', async () => {
+    const { id } = await client.register()
+    const other = await server.token()
+    const waiting = puller(server, other).take(id, { waitSeconds: 20 })
+    waiting.catch(() => {})
+    await eventually('it to wait', clientsOf(id), ({ waiting }) => waiting === 1)
+    const expires_at = Date.now() - 1
+    await server.database.knex('access_tokens').where({ id: other.id }).update({ expires_at })
+    await assert.rejects(waiting, { code: 'UNAUTHENTICATED', reason: 'expired' })
+  })
+
+  it('says how many clients wait for it, and who came last', async () => {
+    const { id } = await client.register()
+    assert.deepEqual(await clientsOf(id)(), { waiting: 0, accessTokenName: null, remoteAddress: null })
+    const waiting = [client.take(id, { waitSeconds: 5 }), client.take(id, { waitSeconds: 5 })]
+    const told = await eventually('them to be told', clientsOf(id), ({ waiting }) => waiting === 2)
+    assert.equal(told.accessTokenName, 'test')
+    assert.match(told.remoteAddress, /127\.0\.0\.1|::1/)
+    await Promise.all(waiting)
   })
 
   it('gives nothing to a token that does not see it, which learns nothing from its id', async () => {

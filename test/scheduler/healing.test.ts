@@ -15,6 +15,7 @@ import {
 } from '../../server/domain/healing.ts'
 import { type HealingRow, pingSoon } from '../../server/domain/missed.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
+import { PULL_TIME } from '../../server/domain/pull-time.ts'
 import type { DeliveryRow } from '../../server/domain/resources.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { createLog } from '../../server/log.ts'
@@ -61,6 +62,14 @@ describeEachEngine('a webhook that heals itself', engine => {
     })
     return fixture.webhook(receiver.url, given)
   }
+  /** A client waits, and answers pings with 200. */
+  const pulledPings = {
+    ping: async ({ webhookId }: { webhookId: string }) => {
+      answeredByClients.push(webhookId)
+      return { startedAt: clock.now(), durationMs: 5, result: { kind: 'response', statusCode: 200, body: '' } as const }
+    },
+  }
+  const answeredByClients: string[] = []
   const tools = (more: Partial<HealerTools> = {}): HealerTools => {
     const issuerUrl = 'https://tidings.example'
     const attemptTools = {
@@ -73,7 +82,7 @@ describeEachEngine('a webhook that heals itself', engine => {
     }
     return {
       ...{ database: fixture.database, clock, log: createLog('silent') },
-      ping: given => pingOnce(attemptTools, given),
+      ping: given => pingOnce(attemptTools, pulledPings, given),
       onQueued: () => {},
       ...more,
     }
@@ -311,8 +320,20 @@ describeEachEngine('a webhook that heals itself', engine => {
     assert.deepEqual(await statuses(), { dropped: 3, delivered: 3 })
   })
 
-  it('is left alone once it is deleted, pulled, or recovered on demand', async () => {
-    for (const change of [{ deleted_at: 1 }, { transport: 'pull' }, { recovery: 'on_demand' }]) {
+  it('is pinged by its clients if it is pulled, and nothing is sent to its URL', async () => {
+    const id = await webhook()
+    await miss(2)
+    await fixture.database.knex('webhooks').where({ id }).update({ transport: 'pull', held_until: PULL_TIME })
+    await heal(10 * MINUTE)
+    assert.deepEqual(answeredByClients, [id])
+    assert.equal(pings().length, 0)
+    assert.deepEqual(await statuses(), { dropped: 2, pending: 2 })
+    const due: number[] = await fixture.database.knex('delivery_queue').pluck('due_at')
+    assert.ok(due.every(at => Number(at) >= PULL_TIME))
+  })
+
+  it('is left alone once it is deleted, or recovered on demand', async () => {
+    for (const change of [{ deleted_at: 1 }, { recovery: 'on_demand' }]) {
       const id = await webhook()
       await miss(1)
       await fixture.database.knex('webhooks').where({ id }).update(change)

@@ -4,7 +4,7 @@ import { type Colours, cellText, describeFields } from '../../output/output.ts'
 import { dateAndTime, relativeTime, zoneAt, zoneName } from '../../output/time.ts'
 import { labelsCell, webhookStatusCell } from '../../resources/cells.ts'
 import { describeDelivery, describeState } from '../../resources/timeline.ts'
-import { describeHealth, healing, type Webhook, type WebhookLines } from '../../resources/webhook.ts'
+import { describeHealth, healing, type Webhook, type WebhookLines, whoWaits } from '../../resources/webhook.ts'
 import { HOURS, lineOf } from './last-day.ts'
 import type { Layout } from './layout.ts'
 import { filledUp, rule, wrapLine } from './lines.ts'
@@ -84,7 +84,8 @@ const describeWebhook = (webhook: Webhook, { nowMs, lastDay }: State, colours: C
     ],
     projectIds: ['Projects', listed(webhook.projectIds, limited ? 'none' : 'all that its access token sees')],
     ordering: webhook.ordering === 'none' ? undefined : ['Ordering', `by ${cellText(webhook.ordering)}`],
-    transport: webhook.transport === 'pull' ? ['Transport', 'pull'] : undefined,
+    transport: webhook.transport === 'pull' ? ['Transport', `pull: ${whoWaits(webhook.clients)}`] : undefined,
+    clients: undefined,
     recovery: webhook.recovery === 'automatic' ? ['Recovery', healing(webhook)] : undefined,
     missedSince: undefined,
     nextPingAt: undefined,

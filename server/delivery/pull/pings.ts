@@ -14,6 +14,8 @@ import type { Answer } from './answer.ts'
 export const PING_MS = 15_000
 /** How soon the answer is seen that another process has accepted. */
 const LOOK_MS = 500
+/** A look that is later than this is one of a process that stood still. */
+const STALL_MS = 2_000
 
 type PingRow = { delivery_id: string; message: string; taken_at: number | null; answer: string | null }
 type Answered = { result: AttemptResult; evidence: Evidence; answeredAt: number }
@@ -50,7 +52,7 @@ export class PullPings {
     )
     this.#look(webhookId)
     try {
-      const row = await this.#waitForAnswer(deliveryId, performance.now() + forMs)
+      const row = await this.#waitForAnswer(deliveryId, forMs)
       const startedAt = row?.taken_at ?? createdAt
       if (!row || row.answer === null) {
         const isTaken = row !== undefined && row.taken_at !== null
@@ -74,8 +76,8 @@ export class PullPings {
     this.#answers.get(deliveryId)?.()
   }
 
-  async #waitForAnswer(deliveryId: string, until: number): Promise<PingRow | undefined> {
-    for (;;) {
+  async #waitForAnswer(deliveryId: string, forMs: number): Promise<PingRow | undefined> {
+    for (let until = performance.now() + forMs; ; ) {
       const heard = new AbortController()
       this.#answers.set(deliveryId, () => heard.abort())
       const [row] = await rows<PingRow>(
@@ -85,7 +87,10 @@ export class PullPings {
       )
       const leftMs = until - performance.now()
       if (!row || row.answer !== null || leftMs <= 0) return row
+      const askedAt = performance.now()
       await sleep(Math.min(LOOK_MS, leftMs), undefined, { signal: heard.signal }).catch(() => {})
+      // A process that stood still reads the answer that has arrived meanwhile before the time is up.
+      until += Math.max(0, performance.now() - askedAt - STALL_MS)
     }
   }
 }

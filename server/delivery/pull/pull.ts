@@ -53,14 +53,14 @@ export const takeDeliveries = async (
 ): Promise<TakenDelivery[]> => {
   within('limit', limit, 1, MOST_AT_ONCE)
   within('waitSeconds', waitSeconds, 0, LONGEST_WAIT_S)
-  const { database, token, pull, gone } = puller
+  const { database, token, address, pull, gone } = puller
   const until = performance.now() + waitSeconds * 1000
   const look = () => patiently(() => findWebhook(database.knex, token, webhookId), performance.now() + REQUEST_MS)
   let seen = await look()
   const isActive = () => seen?.status === 'active' && seen.transport === 'pull'
   if (!isActive() && waitSeconds === 0) throw nothingToTake(webhookId, seen)
   for (let isLate = false; ; isLate = true) {
-    const waiting = { webhookId, token, isActive: isActive(), isSeen: seen !== undefined, until, isLate, gone }
+    const waiting = { webhookId, token, address, isActive: isActive(), isSeen: seen !== undefined, until, isLate, gone }
     const woken = await pull.waits.wait(waiting)
     if (woken.why === 'time' && !isActive() && !gone.aborted) throw nothingToTake(webhookId, seen)
     if (woken.why === 'time' || woken.why === 'stopping') return []
@@ -82,30 +82,57 @@ const nothingToTake = (webhookId: string, seen: WebhookRow | undefined): Tidings
   seen ? notPulled(webhookId, seen.status, seen.transport) : notFound('webhook', [webhookId])
 
 const takeDue = async (puller: Puller, webhookId: string, limit: number): Promise<TakenDelivery[]> => {
-  const { tools, pull, token, address, database, gone, act } = puller
+  const { tools, pull, token, address, gone, act } = puller
   requireSigning(tools)
   const lease = newLease(tools.clock.now())
   let leaseEnd = 0
-  const jobs = await act(async within => {
+  let jobs: Job[] = []
+  const taking = act(async within => {
     const webhook = await lockActive(within, webhookId)
     if (webhook.transport !== 'pull') throw notPulled(webhookId, webhook.status, webhook.transport)
     const now = within.now()
     leaseEnd = now + TAKEN_MS
     const taker = { id: token.id, name: token.name, ...(address !== undefined && { address }), epoch: webhook.epoch }
-    return take(within.trx, { webhook, token: within.token, taker, lease, limit, now, leaseEnd })
+    jobs = await take(within.trx, { webhook, token: within.token, taker, lease, limit, now, leaseEnd })
   })
+  try {
+    await taking
+  } catch (error) {
+    // Nobody has them: they need not wait for the end of the lease.
+    if (!(error instanceof CommitInDoubt)) throw error
+    giveBackPatiently(puller, { webhookId, lease, jobs, leaseEnd })
+    throw unavailable(error.cause)
+  }
   // There may be more.
   if (jobs.length === limit) pull.waits.wake(webhookId, 1)
   if (!gone.aborted) {
     const taken = await Promise.all(jobs.map(job => handedOver(puller, job, job.attempt, leaseEnd)))
     if (!gone.aborted) return taken
   }
-  await giveBackTaken(database.knex, lease, idsOf(jobs), tools.clock.now()).catch(() => {})
-  if (jobs.length > 0) pull.waits.wake(webhookId, 1)
+  giveBackPatiently(puller, { webhookId, lease, jobs, leaseEnd })
   return []
 }
 
-const idsOf = (jobs: Job[]): string[] => jobs.map(job => job.deliveryId)
+/** How often it is tried to give back what nobody has, until its lease ends. */
+const AGAIN_MS = 500
+
+const giveBackPatiently = async (
+  { database, tools, pull }: Pick<Puller, 'database' | 'tools' | 'pull'>,
+  { webhookId, lease, jobs, leaseEnd }: { webhookId: string; lease: string; jobs: Job[]; leaseEnd: number },
+): Promise<void> => {
+  const { clock } = tools
+  const given = { webhookId, lease, deliveryIds: jobs.map(job => job.deliveryId) }
+  for (let isDone = jobs.length === 0; !isDone && clock.now() < leaseEnd; ) {
+    isDone = await database
+      .transaction(trx => giveBackTaken(trx, given, clock.now()))
+      .then(
+        () => true,
+        () => false,
+      )
+    if (isDone) pull.waits.wake(webhookId, 1)
+    else await sleep(AGAIN_MS, undefined, { ref: false })
+  }
+}
 
 const takeOne = async (puller: Puller, deliveryId: string): Promise<TakenDelivery[]> => {
   const taken = await puller.act(within => takePing(within, deliveryId))

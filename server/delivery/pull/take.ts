@@ -1,8 +1,9 @@
 import type { Knex } from 'knex'
+import type { WebhookTransport } from '../../../shared/vocabulary.ts'
 import { marks, rows, run, type Sql } from '../../database/connect.ts'
 import { dialectOf } from '../../database/dialect.ts'
 import type { AccessToken } from '../../domain/permissions.ts'
-import { PULL_TIME, TAKEN_TIME } from '../../domain/pull-time.ts'
+import { PULL_TIME, scaleOf, TAKEN_TIME } from '../../domain/pull-time.ts'
 import { deliveries, type WebhookRow } from '../../domain/resources.ts'
 import { visibleTo } from '../../domain/visibility.ts'
 import { claimOf, inSight, type Job, jobsOf, type QueueRow, sweepPast, takeLeases } from '../queue.ts'
@@ -78,13 +79,31 @@ export const lapsedRows = (sql: Sql, now: number, limit: number): Promise<QueueR
     [TAKEN_TIME, TAKEN_TIME + now, limit],
   )
 
-/** Makes deliveries due again as if they had never been taken: their client has left before it had them. */
-export const giveBackTaken = async (sql: Sql, lease: string, deliveryIds: string[], now: number): Promise<void> => {
+/**
+ * Makes deliveries of a webhook due again as if they had never been taken: their client did not get them. If the webhook
+ * has another transport by now, they are due on its scale.
+ */
+export const giveBackTaken = async (
+  trx: Knex.Transaction,
+  { webhookId, lease, deliveryIds }: { webhookId: string; lease: string; deliveryIds: string[] },
+  now: number,
+): Promise<void> => {
   if (deliveryIds.length === 0) return
+  // A change of the webhook that comes later finds these rows free, and moves them.
+  const own = await rows<{ delivery_id: string }>(
+    trx,
+    `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(deliveryIds)}) AND lease = ?
+     ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
+    [...deliveryIds, lease],
+  )
+  if (own.length === 0) return
+  const [webhook] = await rows<Pick<WebhookRow, 'transport'>>(trx, 'SELECT transport FROM webhooks WHERE id = ?', [
+    webhookId,
+  ])
   await run(
-    sql,
+    trx,
     `UPDATE delivery_queue SET lease = NULL, taken = NULL, attempt = attempt - 1, due_at = ?
-     WHERE delivery_id IN (${marks(deliveryIds)}) AND lease = ?`,
-    [PULL_TIME + now, ...deliveryIds, lease],
+     WHERE delivery_id IN (${marks(own)}) AND lease = ?`,
+    [scaleOf(webhook?.transport as WebhookTransport) + now, ...own.map(row => row.delivery_id), lease],
   )
 }

@@ -4,6 +4,7 @@ import type { Clock } from '../../clock.ts'
 import { type Database, marks, rows } from '../../database/connect.ts'
 import { dialectOf } from '../../database/dialect.ts'
 import { type AccessToken, endOf } from '../../domain/permissions.ts'
+import type { Clients } from '../../domain/pull-clients.ts'
 import { PULL_TIME } from '../../domain/pull-time.ts'
 import { type Log, logSeldom } from '../../log.ts'
 import { PING_MS } from './pings.ts'
@@ -13,11 +14,17 @@ import { PING_MS } from './pings.ts'
 // the token still is valid. What this process commits wakes a client at once.
 
 /** How soon changes by other processes are noticed, and so how soon a wait ends for a reason. */
-const LOOK_MS = 800
+const LOOK_MS = 1_000
 /** Clients that begin to wait at the same time share their first look. */
 const GATHER_MS = 2
 /** Changes of this process wake a look at most this often. */
 const HURRY_MS = 50
+/**
+ * Where another process has just queued something for a client that waits here, it is looked so often for a while: what
+ * comes next is not late either.
+ */
+const BUSY_LOOK_MS = 20
+const BUSY_MS = 3_000
 /** The most clients that wait at this process. */
 const MOST_WAITING = 5_000
 /** Keys of one statement. */
@@ -32,6 +39,8 @@ export type Woken = { why: 'due' | 'active' | 'time' | 'stopping' } | { why: 'pi
 export type Wait = {
   webhookId: string
   token: AccessToken
+  /** The address of the client. */
+  address: string | undefined
   /** Whether deliveries can be taken. If not, it waits for the ping that lets the webhook in. */
   isActive: boolean
   /** Whether the token sees the webhook. If not, the webhook may be about to be created, by this token. */
@@ -43,7 +52,12 @@ export type Wait = {
   gone: AbortSignal
 }
 
-type Waiting = Wait & { resolve: (woken: Woken) => void; reject: (error: Error) => void }
+type Waiting = Wait & {
+  /** Whether a look has found nothing for it. */
+  isLooked: boolean
+  resolve: (woken: Woken) => void
+  reject: (error: Error) => void
+}
 
 type Found = {
   kind: 'webhook' | 'token' | 'ping'
@@ -52,6 +66,7 @@ type Found = {
   about: string
   owner: string
   number: number | null
+  ends_at: number | null
 }
 
 type Given = { database: Database; clock: Clock; log: Log }
@@ -67,6 +82,9 @@ export class Waits {
   #freshTimer: NodeJS.Timeout | undefined
   #hurryTimer: NodeJS.Timeout | undefined
   #tick: NodeJS.Timeout | undefined
+  /** Until when a webhook is looked at often, by `performance.now()`. */
+  readonly #busy = new Map<string, number>()
+  #busyTimer: NodeJS.Timeout | undefined
 
   constructor({ database, clock, log }: Given) {
     this.#database = database
@@ -80,8 +98,23 @@ export class Waits {
     return sum
   }
 
-  byWebhook(): Map<string, number> {
-    return new Map([...this.#lines].map(([id, line]) => [id, line.size]))
+  /** Who waits, by webhook. */
+  byWebhook(): Map<string, Clients> {
+    return new Map(
+      [...this.#lines].map(([id, line]) => {
+        const { token, address } = [...line].at(-1)!
+        return [id, { waiting: line.size, token: { id: token.id, name: token.name }, address }]
+      }),
+    )
+  }
+
+  /** How many wait, by the name of their access token and their address. */
+  byClient(): { accessToken: string; address: string; waiting: number }[] {
+    const alike = Map.groupBy(this.#all(), ({ token, address = '' }) => JSON.stringify([token.name, address]))
+    return [...alike].map(([key, { length }]) => {
+      const [accessToken, address] = JSON.parse(key)
+      return { accessToken, address, waiting: length }
+    })
   }
 
   /** Waits as one client. Rejects with the reason if the webhook or the token has ended meanwhile. */
@@ -92,13 +125,16 @@ export class Waits {
     const own = waiting.filter(({ token }) => token.id === given.token.id).length
     if (own >= (MOST_WAITING - waiting.length) / 2) throw tooMany()
     return new Promise((resolve, reject) => {
-      const one: Waiting = { ...given, resolve, reject }
+      const one: Waiting = { ...given, isLooked: false, resolve, reject }
       const line = this.#lines.get(given.webhookId) ?? new Set()
+      // Where others wait for deliveries already, nothing is due: they would have been woken.
+      const [first] = line
+      const isKnown = first?.isLooked && first.isActive && given.isActive && given.until > performance.now()
       this.#lines.set(given.webhookId, line.add(one))
       this.#tick ??= setInterval(() => this.#lookAgain(), LOOK_MS)
       given.gone.addEventListener('abort', () => this.#wakeOne(one, { why: 'time' }), { once: true })
       if (given.gone.aborted) this.#wakeOne(one, { why: 'time' })
-      else if (!given.isLate) this.look(given.webhookId)
+      else if (!given.isLate && !isKnown) this.look(given.webhookId)
     })
   }
 
@@ -122,6 +158,7 @@ export class Waits {
     this.#isStopping = true
     clearTimeout(this.#freshTimer)
     clearTimeout(this.#hurryTimer)
+    clearTimeout(this.#busyTimer)
     for (const one of this.#all()) this.#wakeOne(one, { why: 'stopping' })
   }
 
@@ -168,11 +205,11 @@ export class Waits {
     return rows<Found>(
       this.#database.knex,
       `SELECT 'webhook' AS kind, w.id, w.status AS state, w.transport AS about, w.access_token_id AS owner,
-         CASE WHEN w.held_until <= ? AND (${due(0)} OR ${due(1)}) THEN 1 ELSE 0 END AS number
+         CASE WHEN w.held_until <= ? AND (${due(0)} OR ${due(1)}) THEN 1 ELSE 0 END AS number, NULL AS ends_at
        FROM webhooks w WHERE w.id IN (${marks(webhookIds)}) AND w.deleted_at IS NULL
-       UNION ALL SELECT 'token', t.id, t.id, t.id, t.id, t.revoked_at FROM access_tokens t
+       UNION ALL SELECT 'token', t.id, t.id, t.id, t.id, t.revoked_at, t.expires_at FROM access_tokens t
        WHERE t.id IN (${marks(tokenIds)})
-       UNION ALL SELECT 'ping', p.webhook_id, p.delivery_id, p.webhook_id, p.access_token_id, 0 FROM pull_pings p
+       UNION ALL SELECT 'ping', p.webhook_id, p.delivery_id, p.webhook_id, p.access_token_id, 0, NULL FROM pull_pings p
        WHERE p.webhook_id IN (${marks(webhookIds)}) AND p.taken_at IS NULL AND p.created_at > ?`,
       [dueBy, dueBy, dueBy, ...webhookIds, ...tokenIds, ...webhookIds, now - PING_MS],
     )
@@ -180,15 +217,17 @@ export class Waits {
 
   #tell(waiting: Waiting[], found: Found[]): void {
     const now = this.#clock.now()
+    const waited = new Set(waiting.filter(one => one.isLooked && one.isActive).map(one => one.webhookId))
     const webhooks = new Map(found.filter(({ kind }) => kind === 'webhook').map(row => [row.id, row]))
-    const tokens = new Map(found.filter(({ kind }) => kind === 'token').map(row => [row.id, row.number]))
+    const tokens = new Map(found.filter(({ kind }) => kind === 'token').map(row => [row.id, row]))
     const pings = Map.groupBy(
       found.filter(({ kind }) => kind === 'ping'),
       ({ id }) => id,
     )
     for (const one of waiting) {
-      const revokedAt = tokens.get(one.token.id)
-      const ended = endOf({ ...one.token, revokedAt: revokedAt === undefined ? now : revokedAt }, now)
+      one.isLooked = true
+      const token = tokens.get(one.token.id)
+      const ended = endOf({ revokedAt: token ? token.number : now, expiresAt: token?.ends_at ?? null }, now)
       const webhook = webhooks.get(one.webhookId)
       const ping = pings.get(one.webhookId)?.findIndex(row => one.isSeen || row.owner === one.token.id)
       if (ended) this.#refuse(one, new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason }))
@@ -201,7 +240,22 @@ export class Waits {
         this.#wakeOne(one, { why: 'active' })
     }
     // One client takes what is due; if that is all that it can take, it wakes the next.
-    for (const [id, webhook] of webhooks) if (isPulled(webhook) && Number(webhook.number) === 1) this.wake(id, 1)
+    const due = [...webhooks].filter(([, webhook]) => isPulled(webhook) && Number(webhook.number) === 1)
+    for (const [id] of due) {
+      this.wake(id, 1)
+      // This process would have woken it.
+      if (waited.has(id)) this.#busy.set(id, performance.now() + BUSY_MS)
+    }
+    if (this.#busy.size > 0 && !this.#isStopping) {
+      this.#busyTimer ??= setTimeout(() => this.#lookOften(), BUSY_LOOK_MS)
+    }
+  }
+
+  async #lookOften(): Promise<void> {
+    for (const [id, until] of this.#busy) if (until < performance.now()) this.#busy.delete(id)
+    await this.#lookQuietly([...this.#busy.keys()].filter(id => this.#lines.has(id)))
+    const goesOn = this.#busy.size > 0 && !this.#isStopping
+    this.#busyTimer = goesOn ? setTimeout(() => this.#lookOften(), BUSY_LOOK_MS) : undefined
   }
 
   #tellOfActive(one: Waiting, webhook: Found | undefined): void {
