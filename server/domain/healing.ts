@@ -2,7 +2,7 @@ import { marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import { beginAgain, GIVE_UP_MS, type HealingRow, NEVER, pingWait, trialOf } from './missed.ts'
-import { heldUntilOf } from './pull-time.ts'
+import { epochTimeOf } from './pull-time.ts'
 import { CLOCKS_APART_MS, queueMissed } from './recovery.ts'
 import type { WebhookRow } from './resources.ts'
 
@@ -59,8 +59,8 @@ export const takeDue = async (trx: Sql, now: number, limit: number): Promise<Hea
     if (!heals(webhook)) await run(trx, 'DELETE FROM webhook_recoveries WHERE webhook_id = ?', [row.webhook_id])
     else if (isTooLate(row, now)) await giveUp(trx, row, now)
     else if (webhook.status !== 'active') await postpone(trx, row, now)
-    else if (row.answered_at === null && heldUntilOf(webhook.held_until) > now) {
-      const until = heldUntilOf(webhook.held_until)
+    else if (row.answered_at === null && epochTimeOf(webhook.held_until ?? 0) > now) {
+      const until = epochTimeOf(webhook.held_until ?? 0)
       await run(trx, 'UPDATE webhook_recoveries SET due_at = ? WHERE webhook_id = ?', [until, row.webhook_id])
     } else {
       const lease = newId(now)

@@ -12,7 +12,6 @@ import { dialectOf } from '../database/dialect.ts'
 // wait. So whoever finds one of its deliveries among those to send, such as a process of version 0.2 that has queued
 // it, follows the rule for a webhook that is held: it does not send, and postpones the delivery to `held_until`. There
 // it is due for clients.
-
 //
 // By the same rule a process of version 0.2 that was thought dead sends nothing unsigned: an active webhook whose
 // requests carry more than the token has `held_until` on a scale of its own, from ASIDE_TIME on. Such a process moves
