@@ -50,13 +50,14 @@ export const choosesBy = (given: Choices): { sql: string; bindings: string[] } =
   const covering = choicesOf(WRITTEN).flatMap(({ table, covers }) => {
     if (!isChoice(table)) return []
     const list = lists[table]
-    const rows =
+    // A derived table may not depend on `w`: MariaDB has no LATERAL.
+    const from =
       list === undefined
-        ? `SELECT ${columns[table]} FROM ${table} WHERE webhook_id = w.id`
-        : `SELECT id AS ${columns[table]} FROM ${sources[table]} WHERE id IN (${marks(list) || "''"})`
-    namesOne.push(list === undefined ? `EXISTS (${rows})` : list.length > 0 ? '1 = 1' : '1 = 0')
+        ? `${table} n WHERE n.webhook_id = w.id`
+        : `(SELECT id AS ${columns[table]} FROM ${sources[table]} WHERE id IN (${marks(list) || "''"})) n WHERE 1 = 1`
+    namesOne.push(list === undefined ? `EXISTS (SELECT 1 FROM ${from})` : list.length > 0 ? '1 = 1' : '1 = 0')
     bindings.push(...(list ?? []))
-    return [`EXISTS (SELECT 1 FROM (${rows}) n WHERE ${covers})`]
+    return [`EXISTS (SELECT 1 FROM ${from} AND ${covers})`]
   })
   return { sql: `(NOT (${namesOne.join(' OR ')}) OR ${covering.join(' OR ')})`, bindings }
 }
