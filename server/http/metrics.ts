@@ -56,7 +56,8 @@ export const metricsRoute = ({ registry, shared }: Metrics) => {
     beganAt = performance.now()
     return exposition()
   }
-  const router = new Router<RequestState>()
+  // Exactly this path: another spelling would pass by `onlyOperators`.
+  const router = new Router<RequestState>({ strict: true, sensitive: true })
   router.get('/metrics', async ctx => {
     ctx.type = registry.contentType
     next ??= begin()

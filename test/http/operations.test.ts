@@ -53,6 +53,15 @@ describe('an address for those who run the server', () => {
     assert.equal(await status({ ...through, authorization: `Bearer ${metricsToken}0` }), 401)
   })
 
+  it('is not needed for metrics, which no other spelling of their path tells through a proxy', async t => {
+    const server = await startTestServer('sqlite')
+    t.after(server.stop)
+    for (const path of ['/metrics/', '/METRICS', '/Metrics/', '//metrics', '/%6detrics', '/./metrics', '/metrics?a']) {
+      const { status } = await fetch(server.url + path, { headers: { via: '1.1 proxy' } })
+      assert.ok(status === 401 || status === 404, `${path} is answered with ${status}`)
+    }
+  })
+
   it('is not needed for metrics, which no public address is told', async () => {
     const passed = async (remoteAddress: string): Promise<boolean> => {
       let isPassed = false
