@@ -1,3 +1,5 @@
+import { startTrying } from './try.ts'
+
 // The pages of /docs are whole without this script: it adds what only a script can do.
 
 /** A button that copies a block, where the browser lets a page write to the clipboard. */
@@ -35,7 +37,18 @@ const reachWhatScrolls = (): void => {
   }
 }
 
-for (const block of document.querySelectorAll<HTMLElement>('pre')) addCopyButton(block)
+const trying = document.querySelector<HTMLElement>('#try')
+if (trying) {
+  const choose = startTrying(trying)
+  for (const section of document.querySelectorAll<HTMLElement>('.event')) {
+    const button = document.createElement('button')
+    button.type = 'button'
+    button.textContent = 'Send this to a webhook …'
+    button.addEventListener('click', () => choose(section.id.replace(/^event-/, '')))
+    section.querySelector('details')!.after(button)
+  }
+}
+for (const block of document.querySelectorAll<HTMLElement>('pre:not([hidden])')) addCopyButton(block)
 for (const table of document.querySelectorAll('table')) {
   const frame = document.createElement('div')
   frame.className = 'wide'

@@ -8,7 +8,7 @@ const quarter = z
   .string()
   .regex(/^\d{4}-[1-4]$/)
   .describe('Year and quarter, such as 2026-3')
-const report = { id, projectId: id, quarter }
+const report = { id: id.describe('The report.'), projectId: id.describe('Its project.'), quarter }
 
 /** Ids that no row has, so that a receiver can recognise an example by any of them. */
 export const exampleIds = {
@@ -43,7 +43,11 @@ export const events = {
   project_report_quarterly_submitted: define({
     summary: 'The quarterly report of a project was submitted.',
     payload: z.strictObject({
-      projectReport: z.strictObject({ ...report, submitterId: id, submitterName: z.string() }),
+      projectReport: z.strictObject({
+        ...report,
+        submitterId: id.describe('The user who submitted it.'),
+        submitterName: z.string().describe('The name of that user.'),
+      }),
     }),
     example: {
       projectReport: { ...exampleReport, submitterId: exampleIds.submitter, submitterName: 'Ada Okafor' },
@@ -54,9 +58,9 @@ export const events = {
     payload: z.strictObject({
       projectReport: z.strictObject({
         ...report,
-        approverId: id,
-        approverName: z.string(),
-        approvedDate: z.iso.date(),
+        approverId: id.describe('The user who approved it.'),
+        approverName: z.string().describe('The name of that user.'),
+        approvedDate: z.iso.date().describe('The day of the approval.'),
       }),
     }),
     example: {
@@ -75,15 +79,15 @@ export const events = {
   }),
   token_expired: define({
     summary: 'An access token has expired.',
-    payload: z.strictObject({ accessTokenId: id }),
+    payload: z.strictObject({ accessTokenId: id.describe('The access token.') }),
     example: { accessTokenId: exampleIds.accessToken },
   }),
   webhook_inactive: define({
     summary: 'Another webhook has become inactive. Sent only to webhooks that name this type.',
     payload: z.strictObject({
       webhook: z.strictObject({
-        id,
-        url: z.string(),
+        id: id.describe('The webhook that has become inactive.'),
+        url: z.string().describe('Its URL.'),
         name: z.string().nullable().describe('The name; null if it has none.'),
         statusReason: z.string().describe('Why it is inactive, and what to do.'),
       }),
@@ -101,13 +105,13 @@ export const events = {
     summary: 'A delivery to another webhook was dropped. Sent only to webhooks that name this type.',
     payload: z.strictObject({
       delivery: z.strictObject({
-        id,
+        id: id.describe('The delivery that was dropped.'),
         eventId: id.describe('The id of the event itself: the `sub` of its tokens.'),
         eventType: z.string().describe('The type of the event.'),
-        webhookId: id,
-        webhookUrl: z.string(),
+        webhookId: id.describe('The webhook that it was for.'),
+        webhookUrl: z.string().describe('The URL of that webhook.'),
         webhookName: z.string().nullable().describe('The name of the webhook; null if it has none.'),
-        attemptCount: z.int(),
+        attemptCount: z.int().describe('How often it was sent.'),
         reason: z
           .string()
           .describe(

@@ -1,5 +1,6 @@
 import Router from '@koa/router'
 import { marked } from 'marked'
+import { eventTypes } from '../../shared/vocabulary.ts'
 import { schemaText } from '../graphql/schema.ts'
 import { type DescribedEvent, eventSections } from './event-sections.ts'
 import { link, pageOf, policyOf, servePageFiles, unlessBuilt } from './page-files.ts'
@@ -14,6 +15,25 @@ type Described = {
   webhooks: Record<string, DescribedEvent>
 }
 
+/** Where an example can be sent to a webhook: `pages/try.ts` makes it work. */
+const trySection = `<section id="try" aria-labelledby="title-try">
+<h2 id="title-try">Try it</h2>
+<p>Send an example of an event to a webhook of yours: signed, delivered, retried and logged like a real one.</p>
+<noscript><p>This needs scripts. Without them: <code>tidings trigger token_expired</code></p></noscript>
+<form>
+<label>API key <input name="apiKey" required autocomplete="off" spellcheck="false"></label>
+<label>Secret <input name="apiSecret" type="password" required autocomplete="off"></label>
+<button>Show my webhooks</button>
+</form>
+<form hidden>
+<label>Webhook <select name="webhookId" required></select></label>
+<label>Event <select name="eventType">${eventTypes.map(type => `<option>${type}</option>`).join('')}</select></label>
+<button>Send</button>
+</form>
+<p role="status">The secret stays in this page’s memory, and is never sent.</p>
+<pre hidden></pre>
+</section>`
+
 /**
  * The page for authors of receivers: what comes and what to do, a receiver to copy, and the description of each event.
  */
@@ -22,12 +42,13 @@ const docsPage = ({ info, webhooks }: Described): string =>
     title: info.title,
     body: `<a class="skip" href="#content">Skip to the content</a>
 <header><nav aria-label="Pages"><a href=".">This server</a><a href="#receivers">Receivers</a>
-<a href="#every-event">Events</a><a href="explorer">Explorer</a><a href="spec/webhooks.json">OpenAPI</a></nav></header>
+<a href="#try">Try it</a> <a href="#every-event">Events</a><a href="explorer">Explorer</a><a href="spec/webhooks.json">OpenAPI</a></nav></header>
 <main id="content">
 <h1>${info.title}</h1>
 ${marked.parse(info.description, { async: false })}
 <h2 id="receivers">Receivers</h2>
 ${receiversIndex()}
+${trySection}
 <h2 id="every-event">Events</h2>
 <ul class="types">
 ${Object.keys(webhooks)

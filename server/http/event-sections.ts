@@ -52,7 +52,7 @@ const payloadTable = (type: string): string => {
 ${rows
   .map(
     ([path, kind, meaning]) =>
-      `<tr><th scope="row"><code>${escaped(path)}</code></th><td>${escaped(kind)}</td><td>${escaped(meaning)}</td></tr>`,
+      `<tr><th scope="row"><code>${escaped(path).replaceAll('.', '.<wbr>')}</code></th><td>${escaped(kind)}</td><td>${escaped(meaning)}</td></tr>`,
   )
   .join('\n')}
 </tbody>

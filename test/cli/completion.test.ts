@@ -135,6 +135,13 @@ test('each shell gets its script, and another is wrong usage that names them', a
   assert.match(stderr, /bash, zsh, fish, powershell/)
 })
 
+test('a shell that completes from now on starts the program by its path, and no npx in whatever folder it is in', async () => {
+  const npx = { npm_command: 'exec', npm_lifecycle_event: 'npx' }
+  const { stdout } = await tidings(['completion', '--help'], { home, env: npx })
+  assert.match(stdout, /source <\(\/\S+\/bin\/tidings\.js completion bash\)/)
+  assert.doesNotMatch(stdout, /[$(] ?npx|&& npx/)
+})
+
 /** The folder with `tidings` for the shells, and the environment with its server. */
 const bin = join(home, 'bin')
 mkdirSync(bin)

@@ -46,6 +46,12 @@ const ELSEWHERE = [
   'doctor --webhook',
 ]
 
+/** What stands for anything else. A new one has to be told from an id here. */
+const TAKES_NO_ID = `
+  answers body by code command count date document duration fields file files folder how json key kid list method ms n
+  name names number origin path pattern profile quarter resource seconds selector shell source status statuses text
+  time token type types url when`.match(/\w+/g)!
+
 const leaves = (command: CommandUnknownOpts, path: string[] = []): [string[], CommandUnknownOpts][] =>
   command.commands.length === 0
     ? [[path, command]]
@@ -56,7 +62,8 @@ const resourceOf = (path: string[], at: number | string): string => {
   return from!.query
 }
 
-const slots = leaves(await wholeProgram()).flatMap(([path, command]): Slot[] => {
+const program = await wholeProgram()
+const slots = leaves(program).flatMap(([path, command]): Slot[] => {
   const found: (number | string)[] = [
     ...command.registeredArguments.flatMap((argument, index) => (TAKES_ID.test(argument.name()) ? [index] : [])),
     ...command.options.flatMap(option =>
@@ -135,8 +142,15 @@ const run = async (slot: Slot, given: string) => {
   return { code, stderr, sent: sent.map(({ query, variables }) => `${query} ${JSON.stringify(variables)}`) }
 }
 
-test('there are arguments and options that take an id', () => {
+test('there are arguments and options that take an id, and of every other it is known that it takes none', () => {
   assert.ok(slots.length > 40, `${slots.length}`)
+  const unknown = leaves(program).flatMap(([path, command]) =>
+    [
+      ...command.registeredArguments.map(argument => argument.name()),
+      ...command.options.map(option => placeholderOf(option as Option)),
+    ].flatMap(name => (name === '' || TAKES_ID.test(name) || TAKES_NO_ID.includes(name) ? [] : [`${path} ${name}`])),
+  )
+  assert.deepEqual(unknown, [])
 })
 
 /** The id goes into no request: it is compared on this machine, or asks for a stream, which the stub does not have. */

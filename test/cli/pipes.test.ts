@@ -166,6 +166,10 @@ test('every command that changes something on a server can show its request firs
   )
 })
 
+const inOneLine = (document: string): string => document.replaceAll(/\s+/g, ' ').trim()
+/** What --dry-run has shown for a command. */
+const shown = new Map<string, string>()
+
 for (const path of withOption('--dry-run')) {
   // What is to be done for a file, or in place of an access token, is found out by asking.
   if (path === 'webhooks create' || path === 'tokens rotate') continue
@@ -176,6 +180,8 @@ for (const path of withOption('--dry-run')) {
     const { method, url, body } = JSON.parse(stdout)
     assert.deepEqual([method, url], ['POST', 'http://127.0.0.1:1/graphql'])
     assert.ok(body.query)
+    // It waits longer than a session does, which tells what it sends.
+    if (path !== 'deliveries take') shown.set(path, inOneLine(body.query))
   })
 }
 
@@ -209,7 +215,7 @@ const noSecretIn = (text: string) => {
 }
 
 for (const [path, { line, stdin, env, code: ends = 0, printsSecret, until }] of Object.entries(uses)) {
-  test(`${path} --output json prints JSON and nothing else, and no secret even with --verbose`, async () => {
+  test(`${path} --output json prints JSON and nothing else, no secret, and sends what --dry-run shows`, async () => {
     const whole = [...path.split(' '), ...line, '--output', 'json', '--verbose']
     const { code, stdout, stderr } = until
       ? await firstLine(whole, until)
@@ -220,6 +226,7 @@ for (const [path, { line, stdin, env, code: ends = 0, printsSecret, until }] of 
     assert.doesNotMatch(stdout + stderr, /\u001b/)
     if (path !== 'sign') noSecretIn(stdout + stderr)
     if (!printsSecret) assert.doesNotMatch(stdout, /"secret":/)
+    assert.ok(stderr.includes(shown.get(path) ?? ''), `${shown.get(path)} is not among ${stderr}`)
   })
 }
 

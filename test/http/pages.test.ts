@@ -6,7 +6,8 @@ import { after, before, describe, it } from 'node:test'
 import { gunzipSync } from 'node:zlib'
 import { startSigningProxy } from '../../cli/proxy/signing-proxy.ts'
 import { chromium, type Page, startBrowser } from '../support/browser.ts'
-import { startTestServer, type TestServer } from '../support/server.ts'
+import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { sendGraphql, startTestServer, type TestServer } from '../support/server.ts'
 import { send } from './signed-client.ts'
 
 const SCREENS = [
@@ -21,12 +22,24 @@ const { TIDINGS_WALKS: folder } = process.env
 
 describe('the pages', () => {
   let server: TestServer
+  let receiver: Receiver
   let admin: Awaited<ReturnType<TestServer['token']>>
   before(async () => {
     server = await startTestServer('sqlite')
     admin = await server.token({ name: 'ada' })
+    receiver = await startReceiver()
+    const { errors } = await sendGraphql(
+      server.url,
+      admin,
+      'mutation ($url: String!) { createWebhook(url: $url, name: "Ledger") { id } }',
+      { url: receiver.url },
+    )
+    assert.equal(errors, undefined)
   })
-  after(() => server.stop())
+  after(async () => {
+    await server.stop()
+    await receiver.close()
+  })
 
   it('send their scripts compressed to whoever takes that, and plain to all others', async () => {
     for (const path of ['/docs/view.js', '/docs/style.css', '/explorer/view.js', '/explorer/editor.worker.js']) {
@@ -110,8 +123,31 @@ describe('the pages', () => {
         assert.match(shown, /"quarter": "2026-3"/)
         await page.evaluate(`${event}.scrollIntoView()`)
         await keep(page, `docs-event-${name}`)
+        await page.evaluate(`for (const closed of document.querySelectorAll('details')) closed.open = true`)
         await assertWell(page)
         assert.deepEqual(await violations(page), [])
+        await page.close()
+      })
+
+      it(`/docs sends an example to a webhook, and tells what its endpoint answered: ${name}`, async () => {
+        const page = await browser.open(`${server.url}/docs`, screen)
+        const told = `document.querySelector('#try [role=status]').innerText`
+        await page.until('the script', `document.querySelector('#event-token_expired > button') !== null`)
+        await page.evaluate(`document.querySelector('#event-token_expired > button').click()`)
+        assert.equal(await page.evaluate('document.activeElement.name'), 'apiKey')
+        await page.type(admin.apiKey)
+        await page.evaluate(`document.querySelector('#try [name=apiSecret]').focus()`)
+        await page.type(admin.apiSecret)
+        await page.evaluate(`document.querySelector('#try form button').click()`)
+        await page.until('the webhooks', `/Signing as/.test(${told})`)
+        await page.evaluate(`document.querySelector('#try form:not([hidden]) button').click()`)
+        await page.until('the answer', `/The endpoint answered 200 .*: the delivery is delivered/.test(${told})`)
+        const bodies = receiver.requests.map(({ body }) => body.eventType)
+        assert.equal(bodies.at(-1), 'token_expired')
+        await keep(page, `docs-try-${name}`)
+        await assertWell(page)
+        assert.deepEqual(await violations(page), [])
+        assert.ok(!(await page.evaluate('document.documentElement.outerHTML')).includes(admin.apiSecret))
         await page.close()
       })
 
@@ -167,6 +203,19 @@ describe('the pages', () => {
       assert.deepEqual(page.complaints, [])
       await page.close()
       await proxy.close()
+    })
+
+    it('/docs says why an example cannot be sent', async () => {
+      const page = await browser.open(`${server.url}/docs`)
+      await page.until('the script', `document.querySelector('.copy') !== null`)
+      const stranger = { apiKey: 'tk_nobody', apiSecret: 'AAAA' }
+      for (const [name, value] of Object.entries(stranger)) {
+        await page.evaluate(`document.querySelector('#try [name=${name}]').focus()`)
+        await page.type(value)
+      }
+      await page.evaluate(`document.querySelector('#try form button').click()`)
+      await page.until('why', `/No access token/.test(document.querySelector('#try [role=status]').innerText)`)
+      await page.close()
     })
 
     it('a secret that is none is said to be none, and no request is made', async () => {
