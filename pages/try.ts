@@ -32,14 +32,16 @@ const LOOK_EVERY_MS = 300
 /** An endpoint has 15 s to answer. */
 const LOOK_FOR_MS = 20_000
 
-/** A delivery after its first attempt, or as it is when that takes too long. */
+/** A delivery after its first attempt, or as it is when that takes too long. A look that fails is made again. */
 const firstAttemptOf = async (signer: Signer, id: string): Promise<Delivery> => {
-  const startedMs = performance.now()
+  const until = performance.now() + LOOK_FOR_MS
   while (true) {
-    const { deliveries } = await ask<{ deliveries: Delivery[] }>(signer, DELIVERY, { id })
-    const [delivery] = deliveries
-    if (!delivery) throw new Error('The delivery is no longer to be seen.')
-    if (delivery.attempts.length > 0 || performance.now() - startedMs > LOOK_FOR_MS) return delivery
+    const isLast = performance.now() > until
+    const look = ask<{ deliveries: Delivery[] }>(signer, DELIVERY, { id })
+    const found = isLast ? await look : await look.catch(() => undefined)
+    const delivery = found?.deliveries[0]
+    if (delivery && (isLast || delivery.attempts.length > 0)) return delivery
+    if (isLast) throw new Error('The delivery is no longer to be seen.')
     await new Promise(resolve => setTimeout(resolve, LOOK_EVERY_MS))
   }
 }

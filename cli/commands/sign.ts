@@ -13,7 +13,8 @@ export const signCommand = () =>
   new Command('sign')
     .description(
       'Prints the headers of a signed request, one a line, as curl -H @- reads them; ' +
-        'with --output json as an object, and with --verbose the string to sign. A signature is valid for 5 minutes before and after, and for one mutation.',
+        'with --output json as an object, and with --verbose the string to sign. ' +
+        'A signature is valid for 5 minutes before and after, and for one mutation.',
     )
     .option('-X, --method <method>', 'HTTP method', 'POST')
     .option('--path <path>', 'path and query, below the server’s URL', '/graphql')

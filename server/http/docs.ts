@@ -42,7 +42,8 @@ const docsPage = ({ info, webhooks }: Described): string =>
     title: info.title,
     body: `<a class="skip" href="#content">Skip to the content</a>
 <header><nav aria-label="Pages"><a href=".">This server</a><a href="#receivers">Receivers</a>
-<a href="#try">Try it</a> <a href="#every-event">Events</a><a href="explorer">Explorer</a><a href="spec/webhooks.json">OpenAPI</a></nav></header>
+<a href="#try">Try it</a><a href="#every-event">Events</a><a href="explorer">Explorer</a>
+<a href="spec/webhooks.json">OpenAPI</a></nav></header>
 <main id="content">
 <h1>${info.title}</h1>
 ${marked.parse(info.description, { async: false })}

@@ -49,18 +49,21 @@ const payloadTable = (type: string): string => {
 <caption>Payload</caption>
 <thead><tr><th scope="col">Member</th><th scope="col">Type</th><th scope="col">Meaning</th></tr></thead>
 <tbody>
-${rows
-  .map(
-    ([path, kind, meaning]) =>
-      `<tr><th scope="row"><code>${escaped(path).replaceAll('.', '.<wbr>')}</code></th><td>${escaped(kind)}</td><td>${escaped(meaning)}</td></tr>`,
-  )
-  .join('\n')}
+${rows.map(rowOf).join('\n')}
 </tbody>
 </table>`
 }
 
+/** A path breaks between its members, where it breaks. */
+const rowOf = ([path, kind, meaning]: Member): string => {
+  const name = escaped(path).replaceAll('.', '.<wbr>')
+  return `<tr><th scope="row"><code>${name}</code></th><td>${escaped(kind)}</td><td>${escaped(meaning)}</td></tr>`
+}
+
+type Member = [path: string, kind: string, meaning: string]
+
 /** Every member of an object that has a value itself, by its path. */
-const membersOf = (given: Schema, before = ''): [path: string, kind: string, meaning: string][] =>
+const membersOf = (given: Schema, before = ''): Member[] =>
   Object.entries(resolved(given).properties ?? {}).flatMap(([name, member]) => {
     const schema = resolved(member)
     const path = `${before}${name}`

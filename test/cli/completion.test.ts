@@ -135,7 +135,7 @@ test('each shell gets its script, and another is wrong usage that names them', a
   assert.match(stderr, /bash, zsh, fish, powershell/)
 })
 
-test('a shell that completes from now on starts the program by its path, and no npx in whatever folder it is in', async () => {
+test('a shell that completes from now on starts the program by its path, and no npx', async () => {
   const npx = { npm_command: 'exec', npm_lifecycle_event: 'npx' }
   const { stdout } = await tidings(['completion', '--help'], { home, env: npx })
   assert.match(stdout, /source <\(\/\S+\/bin\/tidings\.js completion bash\)/)
