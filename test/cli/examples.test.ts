@@ -27,7 +27,7 @@ const folder = temporaryFolder()
 const bin = join(folder, 'bin')
 mkdirSync(bin)
 mkdirSync(join(folder, 'received'))
-for (const name of ['tidings', 'curl', 'jq', 'install', 'npx']) {
+for (const name of ['tidings', 'curl', 'jq', 'install', 'npx', 'systemctl']) {
   // Written at once: both ends of a pipe begin together.
   const note = `call=$(printf '%s\\037' "$@") && printf '%s\\n' "$call" >> "$CALLS"`
   const noted = `#!/bin/sh\n[ ${name} = tidings ] && ${note}\n`

@@ -96,6 +96,8 @@ const BESIDES: Record<string, string[]> = {
   'deliveries redeliver --organisation': ['--webhook', ID],
   'deliveries redeliver --project': ['--webhook', ID],
   listen: ['--port', '0', '--run', 'exit 9'],
+  // Of an organisation.
+  'why --project': [ID],
 }
 
 const filled = (argument: Argument): string => FILLED[argument.name()] ?? argument.argChoices?.[0] ?? ID

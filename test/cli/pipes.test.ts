@@ -138,6 +138,7 @@ const uses: Record<string, Use> = {
   'server restore': { line: [at('backup.sqlite'), '--yes'], env: installation },
   'server revocations': { line: [], env: installation },
   'server restored': { line: ['--revoke-tokens', '--yes'], env: installation },
+  'server check': { line: [], env: installation },
   'server doctor': { line: [], env: installation },
   demo: { line: [] },
 }
