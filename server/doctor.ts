@@ -76,7 +76,7 @@ export type ContentFacts = {
   signsInMs: number
   /** Deliveries that have been due for a minute. */
   overdue: { number: number; longestMs: number }
-  /** Active pulled webhooks, the clients that wait for them, and deliveries due for a minute that no client waits for. */
+  /** Active pulled webhooks, the clients that wait for them, and deliveries due for a minute that none waits for. */
   pulled: { webhooks: number; clients: PullClients[]; left: { number: number; exampleId: string | null } }
 }
 

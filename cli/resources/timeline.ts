@@ -87,7 +87,8 @@ export const deliveryFields = `id webhookId webhook { id url name status statusR
   eventType event { id payload example } status handledBefore attemptCount nextAttemptAt
   waitsFor { id attemptCount nextAttemptAt } createdAt finishedAt
   attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter
-    remoteAddress pulledBy httpVersion phases { lookupMs connectMs tlsMs firstByteMs } requestHeaders responseHeaders keyId }`
+    remoteAddress pulledBy httpVersion phases { lookupMs connectMs tlsMs firstByteMs }
+    requestHeaders responseHeaders keyId }`
 
 /** One attempt on one line: the answer and its duration. */
 export const describeAttempt = (attempt: Attempt, colours: Colours): string => {

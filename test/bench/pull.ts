@@ -8,7 +8,7 @@ import { startWorld, type World } from './world.ts'
 
 // Deliveries that clients pull, beside the same ones pushed: events of 100 projects to one webhook, at 10,000 a minute
 // and at 100 a second. CPU is that of the server and of the database; that of a delivery is what an event costs more
-// than one that no webhook receives. Latency is from the answer to the mutation to the receiver's, or the client's, hands.
+// than one that no webhook receives. Latency is from the answer to the mutation to the hands of the receiver or client.
 //
 //   npm run bench -- pull [--engine mysql] [--rounds 3] [--seconds 6]
 

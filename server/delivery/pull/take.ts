@@ -80,8 +80,8 @@ export const lapsedRows = (sql: Sql, now: number, limit: number): Promise<QueueR
   )
 
 /**
- * Makes deliveries of a webhook due again as if they had never been taken: their client did not get them. If the webhook
- * has another transport by now, they are due on its scale.
+ * Makes deliveries of a webhook due again as if they had never been taken: their client did not get them. If the
+ * webhook has another transport by now, they are due on its scale.
  */
 export const giveBackTaken = async (
   trx: Knex.Transaction,

@@ -57,7 +57,7 @@ const LEASE_MS = 30_000
 
 const pullerGone = (name: string, what: string, signal: 'SIGKILL' | 'SIGSTOP'): Case => ({
   name,
-  says: `What a client held that ${what} is a timeout after its lease, and another client has it; all is delivered once`,
+  says: `What a client held that ${what} is a timeout after its lease, another has it, and all is delivered once`,
   engines: ALL,
   async run(stage) {
     const count = 20
@@ -182,7 +182,8 @@ const ended: Case = {
         if (hadHappened && taken.length > 0) return 'taken after it was disabled'
         if (left > 0 || status !== 'cancelled') return `it is ${status}, ${left} left in the queue`
         const attempts = await stage.sql.number(
-          "SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id WHERE d.webhook_id = ? AND event_type <> 'ping'",
+          `SELECT COUNT(*) FROM attempts a JOIN deliveries d ON d.id = a.delivery_id
+           WHERE d.webhook_id = ? AND event_type <> 'ping'`,
           [id],
         )
         return attempts === taken.length ? undefined : `${attempts} attempts are logged of ${taken.length}`
@@ -194,7 +195,7 @@ const ended: Case = {
 
 const answeredTwice: Case = {
   name: 'pull-answered-twice',
-  says: 'Of two answers to one attempt one counts, whatever statement the first stands at, and the same again changes nothing',
+  says: 'Of two answers to one attempt one counts, wherever the first one stands; the same again changes nothing',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
@@ -297,7 +298,7 @@ const outage: Case = {
 
 const late: Case = {
   name: 'pull-late',
-  says: 'A 200 that comes after the lease delivers, also while another client holds the delivery, whose answer counts too',
+  says: 'A 200 after the lease delivers, also while another client holds the delivery, whose answer counts too',
   engines: ALL,
   async run(stage) {
     const client = stage.client(await stage.server())
