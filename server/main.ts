@@ -213,6 +213,7 @@ const startRoles = async (
     { onReplaced: given.onReplaced, onEnded: metrics.readerEnded },
     given.readerTimes,
   )
+  if (config.roles.includes('api')) readers.warm()
   return {
     service: {
       ...{

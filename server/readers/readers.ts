@@ -42,6 +42,8 @@ const UNKNOWN_STEPS = 2
 const WORTH_A_READER_MS = 100
 /** The code of an answer that was not wanted any more. */
 const HUNG_UP = hungUp().code
+/** How long after the server the first reader starts, so that no query has to wait for it. */
+const WARM_MS = 1_000
 /** After so long without a query the readers end: at rest, a server is one process. */
 const REST_MS = 5 * 60_000
 /** The pause before a reader that ended before it was ready is started again. */
@@ -162,8 +164,8 @@ class Reader {
   }
 }
 
-/** How long readers stay that nothing is asked of; the default is the product's. */
-export type ReaderTimes = { restMs?: number }
+/** When readers start and end that nothing is asked of; the defaults are the product's. */
+export type ReaderTimes = { warmMs?: number; restMs?: number }
 
 /** Starts processes that answer queries, as they are needed. */
 export class Readers {
@@ -181,15 +183,31 @@ export class Readers {
   #startAfter = 0
   #fault: string | undefined
   readonly #heard: Heard
+  readonly #warmMs: number
   readonly #rest: NodeJS.Timeout
 
-  constructor(databaseUrl: string, database: Database, log: Log, heard: Heard, { restMs = REST_MS }: ReaderTimes = {}) {
+  constructor(
+    databaseUrl: string,
+    database: Database,
+    log: Log,
+    heard: Heard,
+    { warmMs = WARM_MS, restMs = REST_MS }: ReaderTimes = {},
+  ) {
     this.#heard = heard
+    this.#warmMs = warmMs
     this.#rest = setTimeout(() => this.#endIdle(), restMs).unref()
     this.#databaseUrl = databaseUrl
     this.#database = database
     this.#log = log
     this.#limits = LIMITS[database.dialect.isEmbedded ? 'embedded' : 'server']
+  }
+
+  /** Starts the first reader soon. */
+  warm(): void {
+    const startFirst = () => {
+      if (!this.#isStopping && this.#readers.size === 0) this.#startReader()
+    }
+    setTimeout(startFirst, this.#warmMs).unref()
   }
 
   /**

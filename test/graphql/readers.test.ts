@@ -270,10 +270,10 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
   })
 })
 
-it('a server that nothing is asked of has no reader, and starts one for the next query', async () => {
-  const server = await startTestServer('sqlite', { env: ENV, readerTimes: { restMs: 100 } })
+it('a server has a reader soon, none after a time in which nothing was asked, and one again for the next query', async () => {
+  const server = await startTestServer('sqlite', { env: ENV, readerTimes: { warmMs: 1, restMs: 3_000 } })
   try {
-    assert.deepEqual(readers(), [])
+    await eventually('the first reader', readers, ({ length }) => length === 1)
     for (let n = 0; n < 2; n++) {
       assert.equal((await server.graphql(QUICK)).errors, undefined)
       await eventually('its reader to end', readers, ({ length }) => length === 0)

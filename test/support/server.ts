@@ -44,7 +44,8 @@ export type TestServer = {
  * @param options.by maps the database URL, such as to a proxy
  * @param options.clock the clock of server and requests; by default the database's for the server, this machine's for
  *   requests
- * @param options.readerTimes how long processes that answer queries stay, by default as in the product
+ * @param options.readerTimes when processes that answer queries start and end; by default the first query starts them,
+ *   because most servers of tests are asked none
  * @param options.liveTimes how often subscribers' changes are looked for, by default as in the product
  */
 export const startTestServer = async (
@@ -55,7 +56,7 @@ export const startTestServer = async (
     by,
     clock: given,
     liveTimes,
-    readerTimes,
+    readerTimes = { warmMs: 600_000 },
   }: {
     env?: Record<string, string>
     url?: string
@@ -80,7 +81,7 @@ export const startTestServer = async (
   const server = await startServer(config, createLog(config.logLevel), {
     ...(given && { clock }),
     ...(liveTimes && { liveTimes }),
-    ...(readerTimes && { readerTimes }),
+    readerTimes,
   })
   await server.ready
   const { database } = fresh
