@@ -270,7 +270,7 @@ describeEachEngine('a query that is not small runs in a process of its own', eng
   })
 })
 
-it('a server has a reader soon, none after a time in which nothing was asked, and one again for the next query', async () => {
+it('a server has a reader soon, none when nothing is asked for a while, and one for the next query', async () => {
   const server = await startTestServer('sqlite', { env: ENV, readerTimes: { warmMs: 1, restMs: 3_000 } })
   try {
     await eventually('the first reader', readers, ({ length }) => length === 1)
