@@ -186,7 +186,7 @@ describe('an internal error', () => {
     const app = new Koa()
     app.use(requestId({ log }))
     app.use(ctx => {
-      ctx.state.told = { code: 'INTERNAL_SERVER_ERROR' }
+      ctx.state.error = { code: 'INTERNAL_SERVER_ERROR' }
       ctx.body = { errors: [] }
     })
     const server = app.listen(0, '127.0.0.1')
