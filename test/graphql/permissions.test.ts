@@ -25,6 +25,7 @@ const operations: Record<'query' | 'mutation', Record<string, [needs: Permission
     auditLog: ['read', 'auditLog { id }'],
     counts: ['read', 'counts(resource: users) { count }'],
     explainDelivery: ['read', `explainDelivery(webhookId: "${id}", eventId: "${id}") { verdict }`],
+    deliveryEvidence: ['read', `deliveryEvidence(deliveryId: "${id}")`],
     explain: ['read', 'explain(resource: webhooks) { sql }'],
   },
   mutation: {

@@ -49,6 +49,7 @@ const byHand: Record<string, Record<string, string>> = {
     counts: '[Count!]!',
     explain: 'Explanation!',
     explainDelivery: 'DeliveryExplanation!',
+    deliveryEvidence: 'JSON!',
   },
   AccessToken: { organisations: '[Organisation!]!' },
   Webhook: { secret: 'String' },
