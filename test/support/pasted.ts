@@ -20,14 +20,17 @@ export const pastesOf = (page: string): string[] =>
 /** Programs of the pages that no test machine has, each with the reason. A line that runs one is left out. */
 export const NOT_HERE: Record<string, string> = {
   chronyc: 'asks the clock daemon of a machine',
+  cosign: 'signs what is in a registry',
   git: 'clones from an address that the reader knows',
   install: 'writes to the machine as root',
   kubectl: 'needs a cluster',
+  ln: 'names a release for the machine, as root',
   mysql: 'needs the server of an installation',
   mysqlbinlog: 'needs the server of an installation',
   mysqldump: 'needs the server of an installation',
   'npm ci': 'installs and packs a clone, as test/scripts/tarballs.test.ts does',
   'npm install': 'fetches packages; of packed files it is run by test/scripts/tarballs.test.ts',
+  'npm sbom': 'lists what a release contains',
   podman: 'builds and runs containers',
   systemctl: 'needs systemd',
   top: 'shows a screen until it is left',
