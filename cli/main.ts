@@ -85,6 +85,20 @@ const completeLine = async (argv: string[]): Promise<number> => {
   return exitCodes.done
 }
 
+const AFTER_COMMANDS = `
+Data goes to stdout, messages to stderr. Data is JSON without a terminal.
+A flag counts before the environment, and the environment before a profile.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not authenticated or
+not permitted, 5 server not reached, 6 verification failed.
+
+More about: tidings help environment|exit-codes|selectors|signing
+All of it as JSON, for programs: tidings help --json
+
+Begin with:
+  $ tidings demo                     see the whole job end to end
+  $ tidings listen --register        receive events on this machine
+  $ tidings webhooks create --help   set up an endpoint of your own`
+
 const createProgram = (argv: string[]) =>
   new Command('tidings')
     .description('Signed event notifications: set up webhooks, watch deliveries, and find out why one did what it did.')
@@ -122,22 +136,7 @@ const createProgram = (argv: string[]) =>
       getOutHasColors: () => useColour(askedColour(argv), process.stdout),
     })
     .exitOverride()
-    .addHelpText(
-      'after',
-      `
-Data goes to stdout, messages to stderr. Data is JSON without a terminal.
-A flag counts before the environment, and the environment before a profile.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not authenticated or
-not permitted, 5 server not reached, 6 verification failed.
-
-More about: tidings help environment|exit-codes|selectors|signing
-All of it as JSON, for programs: tidings help --json
-
-Begin with:
-  $ tidings demo                     see the whole job end to end
-  $ tidings listen --register        receive events on this machine
-  $ tidings webhooks create --help   set up an endpoint of your own`,
-    )
+    .addHelpText('after', AFTER_COMMANDS)
     .addHelpText('afterAll', ({ command }) =>
       command.parent ? '\nEvery command also takes --output, --profile and more: tidings --help' : '',
     )

@@ -227,12 +227,24 @@ const unknownNames = (env: NodeJS.ProcessEnv): string[] =>
 
 /** Reads the environment, and each secret from the file that `…_FILE` names. Throws a ConfigError with every fault. */
 export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
-  const faults = unknownNames(env)
   const home = resolve(env.TIDINGS_HOME || '.tidings')
-  const given: Record<string, string | undefined> = {
+  const { given, faults: unread } = readGiven(env, home)
+  const { data, error } = environment.safeParse(given)
+  const wrong = (error?.issues ?? []).map(issue => describeIssue(issue, given))
+  const faults = [...unknownNames(env), ...unread, ...wrong, ...conflictsOf(given, data)]
+  if (faults.length > 0 || !data) throw new ConfigError(faults)
+  return configOf(data, home)
+}
+
+type Given = Record<string, string | undefined>
+type Values = z.infer<typeof environment>
+
+const readGiven = (env: NodeJS.ProcessEnv, home: string): { given: Given; faults: string[] } => {
+  const given: Given = {
     ...(env.TIDINGS_DATABASE_URL || env.TIDINGS_DATABASE_URL_FILE ? {} : readSandbox(home)),
     ...withoutEmpty(env),
   }
+  const faults: string[] = []
   for (const name of SECRETS) {
     const file = given[`${name}_FILE`]
     if (!file) continue
@@ -243,16 +255,20 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
       faults.push(`${name}_FILE cannot be read: ${(error as Error).message}`)
     }
   }
-  const result = environment.safeParse(given)
-  for (const issue of result.error?.issues ?? []) {
-    const name = String(issue.path[0])
-    const missing = given[name] === undefined
-    const wrong = (missing && MISSING[name]) || issue.message
-    faults.push(
-      `${name} ${wrong}${missing || SECRETS.includes(name) ? '' : ` (found: ${JSON.stringify(given[name])})`}`,
-    )
-  }
-  if (isTrue(result.data?.TIDINGS_BEHIND_PROXY) && !given.TIDINGS_BASE_URL) {
+  return { given, faults }
+}
+
+const describeIssue = ({ path, message }: z.core.$ZodIssue, given: Given): string => {
+  const name = String(path[0])
+  const missing = given[name] === undefined
+  const wrong = (missing && MISSING[name]) || message
+  return `${name} ${wrong}${missing || SECRETS.includes(name) ? '' : ` (found: ${JSON.stringify(given[name])})`}`
+}
+
+/** Settings that do not go together. */
+const conflictsOf = (given: Given, values: Values | undefined): string[] => {
+  const faults: string[] = []
+  if (isTrue(values?.TIDINGS_BEHIND_PROXY) && !given.TIDINGS_BASE_URL) {
     faults.push(
       'TIDINGS_BASE_URL, the address that clients use, is missing; ' +
         'with TIDINGS_BEHIND_PROXY signatures are checked against it',
@@ -261,11 +277,13 @@ export const readConfig = (env: NodeJS.ProcessEnv = process.env): Config => {
   if (given.TIDINGS_METRICS_HOST && !given.TIDINGS_METRICS_PORT) {
     faults.push('TIDINGS_METRICS_HOST is set without TIDINGS_METRICS_PORT, which it belongs to')
   }
-  if (result.data && result.data.TIDINGS_METRICS_PORT === result.data.TIDINGS_PORT) {
+  if (values && values.TIDINGS_METRICS_PORT === values.TIDINGS_PORT) {
     faults.push('TIDINGS_METRICS_PORT is the same as TIDINGS_PORT; choose another port, or leave it out')
   }
-  if (faults.length > 0 || !result.data) throw new ConfigError(faults)
-  const values = result.data
+  return faults
+}
+
+const configOf = (values: Values, home: string): Config => {
   const baseUrl = (values.TIDINGS_BASE_URL ?? ownUrl(values.TIDINGS_HOST, values.TIDINGS_PORT)).replace(/\/+$/, '')
   return {
     databaseUrl: values.TIDINGS_DATABASE_URL,

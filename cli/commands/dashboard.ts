@@ -11,7 +11,7 @@ import { knownStatuses } from '../resources/timeline.ts'
 import { askViewer } from '../resources/viewer.ts'
 import type { Filters } from '../screens/dashboard/state.ts'
 
-export const dashboardCommand = () =>
+const dashboardUsage = () =>
   new Command('dashboard')
     .description(
       'Shows the health of webhooks, deliveries as they happen, and one delivery’s story on one screen, ' +
@@ -35,37 +35,38 @@ export const dashboardCommand = () =>
         ],
       ),
     )
-    .action(async (options, command) => {
-      const session = new Session(command)
-      const filters: Filters = {
-        webhookId: await resolveId(session, 'webhooks', options.webhook),
-        statuses: knownStatuses(options.status),
-        eventType: options.type ?? options.eventType,
-      }
-      const { output } = session
-      const isScreen = process.stdin.isTTY && process.stdout.isTTY && process.env.TERM !== 'dumb'
-      if (!isScreen || output.formGiven || session.dryRun) {
-        const { printSnapshot } = await import('../screens/dashboard/snapshot.ts')
-        return printSnapshot(session, filters)
-      }
-      const viewer = await askViewer(document => session.graphql(document))
-      const { url, profile } = session.settings
-      const { connection } = session
-      // In development mode React checks much more, and takes several times as long.
-      process.env.NODE_ENV ??= 'production'
-      const [{ Dashboard }, { showDashboard }, { screenColours }] = await Promise.all([
-        import('../screens/dashboard/dashboard.ts'),
-        import('../screens/dashboard/screen.ts'),
-        import('../screens/dashboard/palette.ts'),
-      ])
-      const colours = screenColours(output.colours.isColorSupported)
-      const ask: Ask = (document, variables) => graphql(connection, document, variables)
-      const look: Ask = (document, variables) =>
-        graphql(connection, document, variables, { timeoutMs: LOOK_TIMEOUT_MS })
-      const document = 'subscription { deliveries { id } }'
-      const live = (signal: AbortSignal) => openLive({ connection, document, variables: {}, signal })
-      const dashboard = new Dashboard({ ask, look, live }, viewer, filters, colours)
-      await showDashboard({ dashboard, colours, place: { url: cellText(url?.value), profile: profile?.value } })
-      // A request or a ping may still be under way; nobody waits for it any more.
-      process.exit(exitCodes.done)
-    })
+
+export const dashboardCommand = () =>
+  dashboardUsage().action(async (options, command) => {
+    const session = new Session(command)
+    const filters: Filters = {
+      webhookId: await resolveId(session, 'webhooks', options.webhook),
+      statuses: knownStatuses(options.status),
+      eventType: options.type ?? options.eventType,
+    }
+    const { output } = session
+    const isScreen = process.stdin.isTTY && process.stdout.isTTY && process.env.TERM !== 'dumb'
+    if (!isScreen || output.formGiven || session.dryRun) {
+      const { printSnapshot } = await import('../screens/dashboard/snapshot.ts')
+      return printSnapshot(session, filters)
+    }
+    const viewer = await askViewer(document => session.graphql(document))
+    const { url, profile } = session.settings
+    const { connection } = session
+    // In development mode React checks much more, and takes several times as long.
+    process.env.NODE_ENV ??= 'production'
+    const [{ Dashboard }, { showDashboard }, { screenColours }] = await Promise.all([
+      import('../screens/dashboard/dashboard.ts'),
+      import('../screens/dashboard/screen.ts'),
+      import('../screens/dashboard/palette.ts'),
+    ])
+    const colours = screenColours(output.colours.isColorSupported)
+    const ask: Ask = (document, variables) => graphql(connection, document, variables)
+    const look: Ask = (document, variables) => graphql(connection, document, variables, { timeoutMs: LOOK_TIMEOUT_MS })
+    const document = 'subscription { deliveries { id } }'
+    const live = (signal: AbortSignal) => openLive({ connection, document, variables: {}, signal })
+    const dashboard = new Dashboard({ ask, look, live }, viewer, filters, colours)
+    await showDashboard({ dashboard, colours, place: { url: cellText(url?.value), profile: profile?.value } })
+    // A request or a ping may still be under way; nobody waits for it any more.
+    process.exit(exitCodes.done)
+  })

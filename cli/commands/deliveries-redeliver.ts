@@ -29,7 +29,7 @@ const REDELIVER_MANY = `mutation ($webhookId: UUID!, $query: MangoQuery!, $dryRu
   recovery: redeliverMany(webhookId: $webhookId, query: $query, dryRun: $dryRun) { queued resumeAfter }
 }`
 
-export const redeliverCommand = () =>
+const redeliverUsage = () =>
   new Command('redeliver')
     .summary('send the events of deliveries again')
     .description(
@@ -69,19 +69,21 @@ export const redeliverCommand = () =>
         ],
       ),
     )
-    .action(async (given, options, command) => {
-      const session = new Session(command)
-      const { webhook, yes: _yes, dryRun: _dryRun, ...filters } = options
-      const isFiltered = Object.values(filters).some(each => each !== undefined)
-      if (webhook !== undefined) {
-        if (given.length > 0)
-          throw usageError('Ids and --webhook are both given.', 'Give the ids, or say which with options.')
-        return redeliverMatching(session, webhook, await queryOf(session, filters))
-      }
-      if (isFiltered) throw usageError('The webhook is missing.', 'Name the webhook with --webhook.')
-      if (given.length === 0) throw usageError('No delivery is given.', 'Give ids, or name a webhook with --webhook.')
-      return redeliverGiven(session, given)
-    })
+
+export const redeliverCommand = () =>
+  redeliverUsage().action(async (given, options, command) => {
+    const session = new Session(command)
+    const { webhook, yes: _yes, dryRun: _dryRun, ...filters } = options
+    const isFiltered = Object.values(filters).some(each => each !== undefined)
+    if (webhook !== undefined) {
+      if (given.length > 0)
+        throw usageError('Ids and --webhook are both given.', 'Give the ids, or say which with options.')
+      return redeliverMatching(session, webhook, await queryOf(session, filters))
+    }
+    if (isFiltered) throw usageError('The webhook is missing.', 'Name the webhook with --webhook.')
+    if (given.length === 0) throw usageError('No delivery is given.', 'Give ids, or name a webhook with --webhook.')
+    return redeliverGiven(session, given)
+  })
 
 const redeliverGiven = async (session: Session, given: string[]): Promise<void> => {
   const ids = givenIds(given)

@@ -102,12 +102,48 @@ const isReady = async (url: URL): Promise<boolean> => {
  * first step that fails.
  */
 const perform = async (connection: Connection, output: Output, interruption: Interruption): Promise<string> => {
+  const arrivals: Arrival[] = []
+  const receiver = await startReceiver(connection, output, arrivals)
+  const stage: Stage = {
+    connection,
+    output,
+    arrivals,
+    done: text => output.message(`${output.messageColours.green('✓')} ${text}`),
+    arrived: (eventType, answered) =>
+      until(
+        () => arrivals.some(it => it.eventType === eventType && it.answered === answered && it.verification?.ok),
+        `no verified delivery of ${eventType} that was answered ${answered}`,
+      ),
+  }
+  try {
+    stage.done(`A receiver listens at ${receiver.url}`)
+    // A signal does not interrupt this, because what it creates must be cleaned up.
+    const { createWebhook } = await graphql<{ createWebhook: { id: string } }>(
+      connection,
+      'mutation ($url: String!) { createWebhook(url: $url) { id } }',
+      { url: receiver.url },
+    )
+    return await interruption.or(tellStory(stage, createWebhook.id))
+  } finally {
+    await disableAt(receiver.url, connection, output)
+    await receiver.close()
+  }
+}
+
+interface Stage {
+  connection: Connection
+  output: Output
+  arrivals: Arrival[]
+  done: (text: string) => void
+  /** Resolves when a verified delivery of this type has come and was answered so. */
+  arrived: (eventType: EventType, answered: number) => Promise<unknown>
+}
+
+/** A receiver that fails at first, and prints what arrives. */
+const startReceiver = async (connection: Connection, output: Output, arrivals: Arrival[]) => {
   const { startLocalReceiver } = await import('../listen/receiver.ts')
   const colours = output.messageColours
-  const arrivals: Arrival[] = []
-  const done = (text: string) => output.message(`${colours.green('✓')} ${text}`)
-
-  const receiver = await startLocalReceiver({
+  return startLocalReceiver({
     port: 0,
     path: '/hooks',
     keysUrl: new URL('/.well-known/jwks.json', connection.url).href,
@@ -126,76 +162,52 @@ const perform = async (connection: Connection, output: Output, interruption: Int
       )
     },
   })
-  const arrived = (eventType: EventType, answered: number) =>
-    until(
-      () => arrivals.some(each => each.eventType === eventType && each.answered === answered && each.verification?.ok),
-      `no verified delivery of ${eventType} that was answered ${answered}`,
-    )
+}
 
-  const tell = async (webhookId: string): Promise<string> => {
-    await arrived('ping', 200)
-    done('It answered the ping, and is registered as a webhook')
+const tellStory = async (stage: Stage, webhookId: string): Promise<string> => {
+  const { connection, done, arrived } = stage
+  await arrived('ping', 200)
+  done('It answered the ping, and is registered as a webhook')
 
-    const { project, user, quarter } = await choose(connection)
-    const { submitProjectReport } = await graphql<{ submitProjectReport: { id: string } }>(
-      connection,
-      'mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) ' +
-        '{ submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }',
-      { projectId: project.id, quarter, submitterId: user.id },
-    )
-    done(`${user.name} submitted the ${quarter} report of ${project.name}`)
-    await arrived('project_report_quarterly_submitted', 500)
-    done('The receiver answered 500, so the delivery is retried')
+  const { project, user, quarter } = await choose(connection)
+  const { submitProjectReport } = await graphql<{ submitProjectReport: { id: string } }>(
+    connection,
+    'mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) ' +
+      '{ submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }',
+    { projectId: project.id, quarter, submitterId: user.id },
+  )
+  done(`${user.name} submitted the ${quarter} report of ${project.name}`)
+  await arrived('project_report_quarterly_submitted', 500)
+  done('The receiver answered 500, so the delivery is retried')
 
-    await graphql(
-      connection,
-      'mutation ($id: UUID!, $approverId: UUID!) { approveProjectReport(id: $id, approverId: $approverId) { id } }',
-      { id: submitProjectReport.id, approverId: user.id },
-    )
-    done('The report was approved')
-    await arrived('project_report_quarterly_approved', 200)
-    await arrived('project_report_quarterly_submitted', 200)
+  await graphql(
+    connection,
+    'mutation ($id: UUID!, $approverId: UUID!) { approveProjectReport(id: $id, approverId: $approverId) { id } }',
+    { id: submitProjectReport.id, approverId: user.id },
+  )
+  done('The report was approved')
+  await arrived('project_report_quarterly_approved', 200)
+  await arrived('project_report_quarterly_submitted', 200)
+  return conclude(stage, webhookId)
+}
 
-    const deliveries = await settled(connection, webhookId)
-    const retried = deliveries.find(delivery => delivery.eventType === 'project_report_quarterly_submitted')!
-    const ids = arrivals.filter(each => each.eventType === retried.eventType).map(each => each.eventId)
-    if (retried.attemptCount !== 2 || new Set(ids).size !== 1) {
-      throw failed(`the retried delivery has ${retried.attemptCount} attempts under ${new Set(ids).size} event ids`)
-    }
-    const [first, second] = retried.attempts
-    const waitedMs = Date.parse(second!.startedAt) - Date.parse(first!.startedAt)
-    done(
-      `All ${deliveries.length} deliveries were delivered; the retry came after ${duration(waitedMs)}, ` +
-        'under the same eventId',
-    )
-    output.one(
-      {
-        webhookId,
-        deliveries: deliveries.map(({ id, eventType, status, attemptCount }) => ({
-          id,
-          eventType,
-          status,
-          attemptCount,
-        })),
-      },
-      () => '',
-    )
-    return retried.id
+/** Shows that the retry carried the same event; returns the retried delivery's id. */
+const conclude = async ({ connection, output, arrivals, done }: Stage, webhookId: string): Promise<string> => {
+  const deliveries = await settled(connection, webhookId)
+  const retried = deliveries.find(delivery => delivery.eventType === 'project_report_quarterly_submitted')!
+  const ids = arrivals.filter(each => each.eventType === retried.eventType).map(each => each.eventId)
+  if (retried.attemptCount !== 2 || new Set(ids).size !== 1) {
+    throw failed(`the retried delivery has ${retried.attemptCount} attempts under ${new Set(ids).size} event ids`)
   }
-
-  try {
-    done(`A receiver listens at ${receiver.url}`)
-    // A signal does not interrupt this, because what it creates must be cleaned up.
-    const { createWebhook } = await graphql<{ createWebhook: { id: string } }>(
-      connection,
-      'mutation ($url: String!) { createWebhook(url: $url) { id } }',
-      { url: receiver.url },
-    )
-    return await interruption.or(tell(createWebhook.id))
-  } finally {
-    await disableAt(receiver.url, connection, output)
-    await receiver.close()
-  }
+  const [first, second] = retried.attempts
+  const waitedMs = Date.parse(second!.startedAt) - Date.parse(first!.startedAt)
+  done(
+    `All ${deliveries.length} deliveries were delivered; the retry came after ${duration(waitedMs)}, ` +
+      'under the same eventId',
+  )
+  const shown = deliveries.map(({ id, eventType, status, attemptCount }) => ({ id, eventType, status, attemptCount }))
+  output.one({ webhookId, deliveries: shown }, () => '')
+  return retried.id
 }
 
 /**

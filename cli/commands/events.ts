@@ -98,7 +98,7 @@ const showCommand = () =>
       const session = new Session(command)
       const id = await resolveId(session, 'events', given)
       const { output } = session
-      const { events } = await session.graphql<{ events: (Event & { deliveries: EventDelivery[] })[] }>(
+      const { events } = await session.graphql<{ events: EventWithDeliveries[] }>(
         `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook ` +
           '{ url name } status attemptCount finishedAt } } }',
         { query: { selector: { id } } },
@@ -113,34 +113,38 @@ const showCommand = () =>
             `tidings deliveries show ${cellText(id)}`,
         )
       }
-      output.one(event, colours => {
-        const head = describeFields(
-          [
-            ['ID', cellText(event.id)],
-            ['Type', typeCell(event, colours)],
-            ['Time', `${cellText(event.time)}  ${colours.dim(relativeIso(event.time, output.nowMs))}`],
-            ['Organisation', named(event.organisation, event.organisationId)],
-            ['Project', named(event.project, event.projectId)],
-            ['Payload', cellText(event.payload)],
-          ],
-          colours,
-        )
-        if (event.deliveries.length === 0) return head
-        const rows = event.deliveries.map(each => [
-          cellText(each.id),
-          statusCell(each.status, colours),
-          String(each.attemptCount),
-          calledWebhook(each.webhook, each.webhookId),
-        ])
-        const width = process.stdout.isTTY ? process.stdout.columns : undefined
-        return `${head}\n${renderTable(SENT_COLUMNS, rows, { width, title: colours.bold })}`
-      })
+      output.one(event, colours => describeEvent(event, colours, output.nowMs))
       output.message(
         event.deliveries.length === 0
           ? 'No webhook that this access token sees wanted it. See the filters of each with: ' + 'tidings webhooks list'
           : 'The story of one of these: tidings deliveries show ID',
       )
     })
+
+type EventWithDeliveries = Event & { deliveries: EventDelivery[] }
+
+const describeEvent = (event: EventWithDeliveries, colours: Colours, nowMs: number): string => {
+  const head = describeFields(
+    [
+      ['ID', cellText(event.id)],
+      ['Type', typeCell(event, colours)],
+      ['Time', `${cellText(event.time)}  ${colours.dim(relativeIso(event.time, nowMs))}`],
+      ['Organisation', named(event.organisation, event.organisationId)],
+      ['Project', named(event.project, event.projectId)],
+      ['Payload', cellText(event.payload)],
+    ],
+    colours,
+  )
+  if (event.deliveries.length === 0) return head
+  const rows = event.deliveries.map(each => [
+    cellText(each.id),
+    statusCell(each.status, colours),
+    String(each.attemptCount),
+    calledWebhook(each.webhook, each.webhookId),
+  ])
+  const width = process.stdout.isTTY ? process.stdout.columns : undefined
+  return `${head}\n${renderTable(SENT_COLUMNS, rows, { width, title: colours.bold })}`
+}
 
 const SENT_COLUMNS = [
   { title: 'DELIVERY', isId: true as const },

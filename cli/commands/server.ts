@@ -1,6 +1,8 @@
 import { availableParallelism } from 'node:os'
 import { Command, InvalidArgumentError, Option } from '@commander-js/extra-typings'
 import type { Config } from '../../server/config.ts'
+import type { Log } from '../../server/log.ts'
+import type { RunningServer } from '../../server/main.ts'
 import { databaseFile } from '../../shared/database-url.ts'
 import { parseIso } from '../../shared/time.ts'
 import { permissions } from '../../shared/vocabulary.ts'
@@ -39,7 +41,7 @@ export const serverCommand = () =>
       examples(['Try it out', 'tidings server start --sandbox'], ['Is everything in order?', 'tidings server doctor']),
     )
 
-const startCommand = () =>
+const startUsage = () =>
   new Command('start')
     .summary('run a server with the roles that TIDINGS_ROLES names')
     .description(
@@ -71,30 +73,32 @@ const startCommand = () =>
         ['The delivery loop alone, on a machine of its own', 'TIDINGS_ROLES=delivery tidings server start'],
       ),
     )
-    .action(async (options, command) => {
-      const session = new Session(command)
-      if (options.sandbox) {
-        requireOneProcess(options.processes)
-        return startSandbox(session)
-      }
-      const config = await configuration()
-      const isEmbedded = databaseFile(config.databaseUrl) !== undefined
-      if (isEmbedded) requireOneProcess(options.processes)
-      const count = options.processes === 'auto' ? (isEmbedded ? 1 : availableParallelism()) : options.processes
-      const { isOneOfSeveral, leaveParent, runProcesses } = await import('../../server/processes.ts')
-      if (isOneOfSeveral) return runUntilSignal(config).finally(leaveParent)
-      if (count === 1) return runUntilSignal(config)
-      const { createLog } = await import('../../server/log.ts')
-      const how = await runProcesses(count, createLog(config.logLevel))
-      if (how === 'replaced') return await becomeInstalled()
-      if (how === 'stopped') return
-      throw new CliError(
-        exitCodes.failed,
-        'CANNOT_START',
-        'The first process has ended before it was ready.',
-        'Its output is above.',
-      )
-    })
+
+const startCommand = () =>
+  startUsage().action(async (options, command) => {
+    const session = new Session(command)
+    if (options.sandbox) {
+      requireOneProcess(options.processes)
+      return startSandbox(session)
+    }
+    const config = await configuration()
+    const isEmbedded = databaseFile(config.databaseUrl) !== undefined
+    if (isEmbedded) requireOneProcess(options.processes)
+    const count = options.processes === 'auto' ? (isEmbedded ? 1 : availableParallelism()) : options.processes
+    const { isOneOfSeveral, leaveParent, runProcesses } = await import('../../server/processes.ts')
+    if (isOneOfSeveral) return runUntilSignal(config).finally(leaveParent)
+    if (count === 1) return runUntilSignal(config)
+    const { createLog } = await import('../../server/log.ts')
+    const how = await runProcesses(count, createLog(config.logLevel))
+    if (how === 'replaced') return await becomeInstalled()
+    if (how === 'stopped') return
+    throw new CliError(
+      exitCodes.failed,
+      'CANNOT_START',
+      'The first process has ended before it was ready.',
+      'Its output is above.',
+    )
+  })
 
 /** Goes on as the release that was installed in place of this one. */
 const becomeInstalled = async (): Promise<never> => {
@@ -173,7 +177,32 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
   })
   // The parent of several processes starts the other release itself.
   const end = (isReplaced: boolean) => (isReplaced && number === undefined ? becomeInstalled() : process.exit(0))
-  const stopped = new Promise<void>(resolve => {
+  const stopped = stopOnSignal(server, log, STOP_SIGNALS, end)
+  try {
+    await Promise.race([server.ready.then(() => onReady(server.url)).then(tellReady), stopped])
+  } catch (error) {
+    await server.stop()
+    throw (
+      listenFault(error) ??
+      new CliError(
+        exitCodes.failed,
+        'CANNOT_START',
+        `The server cannot start: ${(error as Error).message}.`,
+        (error as { hint?: string }).hint ?? 'The log above says more.',
+      )
+    )
+  }
+  await stopped
+}
+
+/** Resolves when the server has stopped after a signal; one whose release was replaced goes on as `end(true)` does. */
+const stopOnSignal = (
+  server: RunningServer,
+  log: Log,
+  signals: readonly NodeJS.Signals[],
+  end: (isReplaced: boolean) => void,
+): Promise<void> =>
+  new Promise<void>(resolve => {
     let isStopping = false
     let isReplaced = false
     const stop = () => {
@@ -191,28 +220,12 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
         error => log.error({ err: error }, 'shutting down without all that it needs'),
       )
     }
-    for (const signal of STOP_SIGNALS) process.once(signal, stop)
+    for (const signal of signals) process.once(signal, stop)
     server.replaced.then(() => {
       isReplaced = !isStopping
       stop()
     })
   })
-  try {
-    await Promise.race([server.ready.then(() => onReady(server.url)).then(tellReady), stopped])
-  } catch (error) {
-    await server.stop()
-    throw (
-      listenFault(error) ??
-      new CliError(
-        exitCodes.failed,
-        'CANNOT_START',
-        `The server cannot start: ${(error as Error).message}.`,
-        (error as { hint?: string }).hint ?? 'The log above says more.',
-      )
-    )
-  }
-  await stopped
-}
 
 /** The error for an address that cannot be listened on; undefined for any other error. */
 const listenFault = (error: unknown): CliError | undefined => {
@@ -370,7 +383,7 @@ const parseTime = (text: string): number => {
   return ms
 }
 
-const seedCommand = () =>
+const seedUsage = () =>
   new Command('seed')
     .summary('fill the database with made-up data, for tests')
     .description(
@@ -396,37 +409,39 @@ const seedCommand = () =>
         ],
       ),
     )
-    .action(async (options, command) => {
-      const session = new Session(command)
-      await withDatabase(async (database, config) => {
-        const { seedMany, seedSamples } = await import('../../server/seed.ts')
-        const { seedHistory } = await import('../../server/seed-history.ts')
-        const { createToken, withClock } = await import('../../server/maintenance.ts')
-        const now = await withClock(database, async clock => clock.now())
-        const { organisations = 0, projects = 0, users = 0, webhooks = 0, events = 0, deliveries = 0 } = options
-        if (organisations + projects + users + webhooks + events + deliveries === 0) {
-          await seedSamples(database, now)
-          session.output.one({ samples: true }, () => '')
-          return session.output.message('The samples are there: tidings organisations list')
-        }
-        if (deliveries > 0 && events === 0) throw usageError('--deliveries belong to added events: give --events too')
-        const told = new Map<string, number>()
-        const tell = (table: string, written: number) => {
-          if (written < (told.get(table) ?? 0) + 100_000) return
-          told.set(table, written)
-          session.output.message(`${table}: ${written}`)
-        }
-        await seedMany(database, { organisations, projects, users }, now, tell)
-        if (webhooks + events > 0) {
-          const made = webhooks > 0 && (await createToken(database, config, { name: 'seed', permissions: ['read'] }))
-          const accessTokenId = made ? made.id : ''
-          const history = { accessTokenId, days: config.retentionDays, now }
-          await seedHistory(database, { webhooks, events, deliveries }, history, tell)
-        }
-        session.output.one({ organisations, projects, users, webhooks, events, deliveries }, () => '')
-        session.output.message(
-          `Added ${organisations} organisations, ${projects} projects, ${users} users, ` +
-            `${webhooks} webhooks, ${events} events and ${deliveries} deliveries.`,
-        )
-      })
+
+const seedCommand = () =>
+  seedUsage().action(async (options, command) => {
+    const session = new Session(command)
+    await withDatabase(async (database, config) => {
+      const { seedMany, seedSamples } = await import('../../server/seed.ts')
+      const { seedHistory } = await import('../../server/seed-history.ts')
+      const { createToken, withClock } = await import('../../server/maintenance.ts')
+      const now = await withClock(database, async clock => clock.now())
+      const { organisations = 0, projects = 0, users = 0, webhooks = 0, events = 0, deliveries = 0 } = options
+      if (organisations + projects + users + webhooks + events + deliveries === 0) {
+        await seedSamples(database, now)
+        session.output.one({ samples: true }, () => '')
+        return session.output.message('The samples are there: tidings organisations list')
+      }
+      if (deliveries > 0 && events === 0) throw usageError('--deliveries belong to added events: give --events too')
+      const told = new Map<string, number>()
+      const tell = (table: string, written: number) => {
+        if (written < (told.get(table) ?? 0) + 100_000) return
+        told.set(table, written)
+        session.output.message(`${table}: ${written}`)
+      }
+      await seedMany(database, { organisations, projects, users }, now, tell)
+      if (webhooks + events > 0) {
+        const made = webhooks > 0 && (await createToken(database, config, { name: 'seed', permissions: ['read'] }))
+        const accessTokenId = made ? made.id : ''
+        const history = { accessTokenId, days: config.retentionDays, now }
+        await seedHistory(database, { webhooks, events, deliveries }, history, tell)
+      }
+      session.output.one({ organisations, projects, users, webhooks, events, deliveries }, () => '')
+      session.output.message(
+        `Added ${organisations} organisations, ${projects} projects, ${users} users, ` +
+          `${webhooks} webhooks, ${events} events and ${deliveries} deliveries.`,
+      )
     })
+  })

@@ -12,7 +12,7 @@ const END = `mutation ($id: UUID!, $at: DateTime) {
   accessToken: revokeAccessToken(id: $id, at: $at) { ${tokenFields} }
 }`
 
-export const rotateCommand = () =>
+const rotateUsage = () =>
   new Command('rotate')
     .summary('replace an access token in two steps, without a gap')
     .description(
@@ -34,40 +34,40 @@ export const rotateCommand = () =>
         ['then, when it is in use everywhere', 'tidings tokens rotate ci --finish'],
       ),
     )
-    .action(async (given, options, command) => {
-      const session = new Session(command)
-      if (options.finish) {
-        if (options.ends !== undefined || options.save !== undefined) {
-          throw usageError('--finish only revokes the old one.', 'Leave out --ends and --save.')
-        }
-        return finish(session, given)
+
+export const rotateCommand = () =>
+  rotateUsage().action(async (given, options, command) => {
+    const session = new Session(command)
+    if (options.finish) {
+      if (options.ends !== undefined || options.save !== undefined) {
+        throw usageError('--finish only revokes the old one.', 'Leave out --ends and --save.')
       }
-      const at = options.ends === undefined ? undefined : futureTime(options.ends, '--ends', session.output.nowMs)
-      mayPrintSecret(session, options.save)
-      const old = await rotated(session, given)
-      const made = await makeToken(
-        session,
-        {
-          name: old.name,
-          permissions: old.permissions,
-          organisationIds: old.seesAllOrganisations ? undefined : old.organisationIds,
-          expiresAt: sameLifetime(old, session.output.nowMs),
-        },
-        options.save,
-      )
-      if (at === undefined) {
-        session.output.message(
-          `Both are valid. End the old one with: tidings tokens rotate ${cellText(old.id)} --finish`,
-        )
-        return
-      }
-      await session.graphql(END, { id: old.id, at }).catch(error => {
-        if (!(error instanceof CliError)) throw error
-        const hint = `End it with: tidings tokens rotate ${cellText(old.id)} --finish`
-        throw new CliError(error.exitCode, error.code, `${error.message} The new token ${made.id} is valid.`, hint)
-      })
-      session.output.message(`The old one, ${cellText(old.apiKey)}, ends ${relativeIso(at, session.output.nowMs)}.`)
+      return finish(session, given)
+    }
+    const at = options.ends === undefined ? undefined : futureTime(options.ends, '--ends', session.output.nowMs)
+    mayPrintSecret(session, options.save)
+    const old = await rotated(session, given)
+    const made = await makeToken(
+      session,
+      {
+        name: old.name,
+        permissions: old.permissions,
+        organisationIds: old.seesAllOrganisations ? undefined : old.organisationIds,
+        expiresAt: sameLifetime(old, session.output.nowMs),
+      },
+      options.save,
+    )
+    if (at === undefined) {
+      session.output.message(`Both are valid. End the old one with: tidings tokens rotate ${cellText(old.id)} --finish`)
+      return
+    }
+    await session.graphql(END, { id: old.id, at }).catch(error => {
+      if (!(error instanceof CliError)) throw error
+      const hint = `End it with: tidings tokens rotate ${cellText(old.id)} --finish`
+      throw new CliError(error.exitCode, error.code, `${error.message} The new token ${made.id} is valid.`, hint)
     })
+    session.output.message(`The old one, ${cellText(old.apiKey)}, ends ${relativeIso(at, session.output.nowMs)}.`)
+  })
 
 /** The token to replace. Throws a CliError if it is no longer valid. */
 const rotated = async (session: Session, given: string): Promise<AccessToken> => {

@@ -10,7 +10,7 @@ import { type AnyCheck, checkDelivery } from '../verify/check-token.ts'
 import { keysFrom } from '../verify/jwks.ts'
 import { readToken } from '../verify/token-source.ts'
 
-export const verifyCommand = () =>
+const verifyUsage = () =>
   new Command('verify')
     .description(
       'Checks a delivery token as a receiver must, and shows every check with what it expected, ' +
@@ -53,48 +53,50 @@ export const verifyCommand = () =>
         ['Without a connection', 'tidings verify - --jwks jwks.json --issuer https://tidings.example.com < token.txt'],
       ),
     )
-    .action(async (argument, given, command) => {
-      const session = new Session(command)
-      if (given.evidence !== undefined) {
-        if (argument !== undefined || given.request !== undefined || given.clipboard) {
-          throw usageError('Evidence is given, and a token too.', 'Give one of them.')
-        }
-        return verifyEvidence(session, given.evidence, given.jwks)
+
+export const verifyCommand = () =>
+  verifyUsage().action(async (argument, given, command) => {
+    const session = new Session(command)
+    if (given.evidence !== undefined) {
+      if (argument !== undefined || given.request !== undefined || given.clipboard) {
+        throw usageError('Evidence is given, and a token too.', 'Give one of them.')
       }
-      const [request, ...more] = given.request ?? []
-      const options = { ...given, webhookId: await namedIds(session, given.webhookId) }
-      if (more.length > 0) {
-        if (argument !== undefined || options.clipboard || options.body !== undefined) {
-          throw usageError('Several requests are given, and a token or a body too.', 'Give only the requests.')
-        }
-        const { verifyMany } = await import('../verify/many.ts')
-        return verifyMany(session, [request!, ...more], options)
+      return verifyEvidence(session, given.evidence, given.jwks)
+    }
+    const [request, ...more] = given.request ?? []
+    const options = { ...given, webhookId: await namedIds(session, given.webhookId) }
+    if (more.length > 0) {
+      if (argument !== undefined || options.clipboard || options.body !== undefined) {
+        throw usageError('Several requests are given, and a token or a body too.', 'Give only the requests.')
       }
-      if (argument === '-' || request === '-') tellToPaste(session)
-      const needsToken = options.secretFile === undefined || options.issuer !== undefined || options.jwks !== undefined
-      const read = await readToken({ argument, ...options, request }, { needsToken })
-      const body = options.body === undefined ? read.body : readText(options.body, 'The body')
-      const isExact = options.body !== undefined || read.isExact
-      const checked = await checkDelivery(session, { ...read, body, isExact }, options)
-      const { checks } = checked
-      const { output } = session
-      output.one({ id: checked.claims?.jti, ...checked }, colours => describe(checks, colours))
-      const failed = checks.filter(check => check.status === 'failed')
-      if (failed.length === 0) {
-        const skipped = checks.filter(check => check.status === 'skipped').map(check => labelOf(check.name))
-        const reserve = skipped.length === 0 ? '' : `, as far as it was checked: not for ${skipped.join(', ')}`
-        output.message(`The ${needsToken ? 'token' : 'signature'} is valid${reserve}.`)
-        return
-      }
-      throw new CliError(
-        exitCodes.verificationFailed,
-        'VERIFICATION_FAILED',
-        `The ${needsToken ? 'token' : 'signature'} is not valid: ` +
-          `${failed.map(({ name }) => labelOf(name)).join(', ')} failed.`,
-        // People see it beside the check.
-        output.forPeople ? undefined : failed.find(({ advice }) => advice)?.advice,
-      )
-    })
+      const { verifyMany } = await import('../verify/many.ts')
+      return verifyMany(session, [request!, ...more], options)
+    }
+    if (argument === '-' || request === '-') tellToPaste(session)
+    const needsToken = options.secretFile === undefined || options.issuer !== undefined || options.jwks !== undefined
+    const read = await readToken({ argument, ...options, request }, { needsToken })
+    const body = options.body === undefined ? read.body : readText(options.body, 'The body')
+    const isExact = options.body !== undefined || read.isExact
+    const checked = await checkDelivery(session, { ...read, body, isExact }, options)
+    const { checks } = checked
+    const { output } = session
+    output.one({ id: checked.claims?.jti, ...checked }, colours => describe(checks, colours))
+    const failed = checks.filter(check => check.status === 'failed')
+    if (failed.length === 0) {
+      const skipped = checks.filter(check => check.status === 'skipped').map(check => labelOf(check.name))
+      const reserve = skipped.length === 0 ? '' : `, as far as it was checked: not for ${skipped.join(', ')}`
+      output.message(`The ${needsToken ? 'token' : 'signature'} is valid${reserve}.`)
+      return
+    }
+    throw new CliError(
+      exitCodes.verificationFailed,
+      'VERIFICATION_FAILED',
+      `The ${needsToken ? 'token' : 'signature'} is not valid: ` +
+        `${failed.map(({ name }) => labelOf(name)).join(', ')} failed.`,
+      // People see it beside the check.
+      output.forPeople ? undefined : failed.find(({ advice }) => advice)?.advice,
+    )
+  })
 
 const verifyEvidence = async ({ output }: Session, file: string, jwks: string | undefined): Promise<void> => {
   const { checkEvidence, readEvidence } = await import('../verify/evidence.ts')

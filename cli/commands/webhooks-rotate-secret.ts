@@ -18,7 +18,7 @@ const ROTATE = `mutation ($id: UUID!, $secret: String, $graceSeconds: Int) {
 /** What the API takes if nothing is given. */
 const USUAL_GRACE = '1d'
 
-export const rotateSecretCommand = () =>
+const rotateSecretUsage = () =>
   new Command('rotate-secret')
     .summary('replace the secret of a webhook that is signed by Standard Webhooks')
     .description(
@@ -42,41 +42,43 @@ export const rotateSecretCommand = () =>
         ],
       ),
     )
-    .action(async (given, options, command) => {
-      const session = new Session(command)
-      const { output } = session
-      const graceMs = options.grace === '0' ? 0 : parseDuration(options.grace)
-      if (graceMs === undefined) throw usageError(`${options.grace} is no duration.`, 'Such as: --grace 12h')
-      const secret = options.secretFile === undefined ? undefined : readSecretFile(options.secretFile)
-      const id = await resolveId(session, 'webhooks', given)
-      const variables = { id, ...(secret !== undefined && { secret }), graceSeconds: Math.round(graceMs / 1000) }
-      if (session.dryRun) return void (await session.graphql(ROTATE, variables))
-      mustShowSecret(session, secret)
-      if (graceMs === 0) {
-        const shown = calledWebhook(await lookAtWebhook(session, id), id)
-        await confirm(
-          `End the present secret of ${shown} now? A receiver that knows only that refuses everything.`,
-          session,
-        )
-      }
-      type Rotated = { rotated: { secret: string; webhook: { id: string; url: string } } }
-      const { rotated } = await session.graphql<Rotated>(ROTATE, variables)
-      const until = graceMs === 0 ? null : toIso(Date.now() + graceMs)
-      const row = { ...rotated.webhook, secret: rotated.secret, oldSecretUntil: until }
-      const lost = {
-        made: `The secret of webhook ${cellText(id)} was replaced`,
-        undo: `Replace it again with: tidings webhooks rotate-secret ${cellText(id)}`,
-      }
-      output.secret(row, lost, colours =>
-        describeFields(
-          [
-            ['ID', cellText(row.id)],
-            ['URL', cellText(row.url)],
-            ['Secret', cellText(row.secret)],
-            ['Old secret', until === null ? 'signs no more' : `signs too until ${cellText(until)}`],
-          ],
-          colours,
-        ),
+
+export const rotateSecretCommand = () =>
+  rotateSecretUsage().action(async (given, options, command) => {
+    const session = new Session(command)
+    const { output } = session
+    const graceMs = options.grace === '0' ? 0 : parseDuration(options.grace)
+    if (graceMs === undefined) throw usageError(`${options.grace} is no duration.`, 'Such as: --grace 12h')
+    const secret = options.secretFile === undefined ? undefined : readSecretFile(options.secretFile)
+    const id = await resolveId(session, 'webhooks', given)
+    const variables = { id, ...(secret !== undefined && { secret }), graceSeconds: Math.round(graceMs / 1000) }
+    if (session.dryRun) return void (await session.graphql(ROTATE, variables))
+    mustShowSecret(session, secret)
+    if (graceMs === 0) {
+      const shown = calledWebhook(await lookAtWebhook(session, id), id)
+      await confirm(
+        `End the present secret of ${shown} now? A receiver that knows only that refuses everything.`,
+        session,
       )
-      output.message('The secret is not shown again. Check a request with: tidings verify --secret-file FILE')
-    })
+    }
+    type Rotated = { rotated: { secret: string; webhook: { id: string; url: string } } }
+    const { rotated } = await session.graphql<Rotated>(ROTATE, variables)
+    const until = graceMs === 0 ? null : toIso(Date.now() + graceMs)
+    const row = { ...rotated.webhook, secret: rotated.secret, oldSecretUntil: until }
+    const lost = {
+      made: `The secret of webhook ${cellText(id)} was replaced`,
+      undo: `Replace it again with: tidings webhooks rotate-secret ${cellText(id)}`,
+    }
+    output.secret(row, lost, colours =>
+      describeFields(
+        [
+          ['ID', cellText(row.id)],
+          ['URL', cellText(row.url)],
+          ['Secret', cellText(row.secret)],
+          ['Old secret', until === null ? 'signs no more' : `signs too until ${cellText(until)}`],
+        ],
+        colours,
+      ),
+    )
+    output.message('The secret is not shown again. Check a request with: tidings verify --secret-file FILE')
+  })

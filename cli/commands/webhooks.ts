@@ -63,7 +63,36 @@ export const webhooksCommand = () =>
       ),
     )
 
-const createCommand = () =>
+const CREATE_EXAMPLES = examples(
+  ['Every event that the access token may see', 'tidings webhooks create https://example.com/hooks'],
+  [
+    'Two types of event of one organisation',
+    'tidings webhooks create https://example.com/hooks --events ' +
+      'project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
+  ],
+  ['In the order of each project', 'tidings webhooks create https://example.com/hooks --ordering project'],
+  [
+    'Signed by Standard Webhooks too, which libraries in many languages verify',
+    'tidings webhooks create https://example.com/hooks --signing standard',
+  ],
+  [
+    'With a name, and a label to find it by',
+    'tidings webhooks create https://example.com/hooks --name Ledger --label team=payments',
+  ],
+  [
+    'It gets by itself what it missed while it was away',
+    'tidings webhooks create https://example.com/hooks --recover automatically',
+  ],
+  ['Keep its id', 'tidings webhooks create https://example.com/hooks --output id > webhook.id'],
+  ['An id of your own, in a script that may run again', 'tidings webhooks upsert https://example.com/hooks --id ID'],
+  ['All webhooks of a file; --dry-run shows the changes first', 'tidings webhooks create --file webhooks.json'],
+  [
+    'One line of the file; a JSON array works too',
+    `echo '{"url":"https://example.com/a","events":["token_expired"]}' > webhooks.json`,
+  ],
+)
+
+const createUsage = () =>
   new Command('create')
     .alias('upsert')
     .summary('register an endpoint, or all endpoints of a file')
@@ -96,57 +125,23 @@ const createCommand = () =>
         'A ping is sent on registration and on request; it cannot be chosen.\n' +
         'The last two are about other webhooks, and go only to webhooks that name them.',
     )
-    .addHelpText(
-      'after',
-      examples(
-        ['Every event that the access token may see', 'tidings webhooks create https://example.com/hooks'],
-        [
-          'Two types of event of one organisation',
-          'tidings webhooks create https://example.com/hooks --events ' +
-            'project_report_quarterly_submitted,project_report_quarterly_approved --organisation ID',
-        ],
-        ['In the order of each project', 'tidings webhooks create https://example.com/hooks --ordering project'],
-        [
-          'Signed by Standard Webhooks too, which libraries in many languages verify',
-          'tidings webhooks create https://example.com/hooks --signing standard',
-        ],
-        [
-          'With a name, and a label to find it by',
-          'tidings webhooks create https://example.com/hooks --name Ledger --label team=payments',
-        ],
-        [
-          'It gets by itself what it missed while it was away',
-          'tidings webhooks create https://example.com/hooks --recover automatically',
-        ],
-        ['Keep its id', 'tidings webhooks create https://example.com/hooks --output id > webhook.id'],
-        [
-          'An id of your own, in a script that may run again',
-          'tidings webhooks upsert https://example.com/hooks --id ID',
-        ],
-        ['All webhooks of a file; --dry-run shows the changes first', 'tidings webhooks create --file webhooks.json'],
-        [
-          'One line of the file; a JSON array works too',
-          `echo '{"url":"https://example.com/a","events":["token_expired"]}' > webhooks.json`,
-        ],
-      ),
-    )
-    .action(async (url, options, command) => {
-      const session = new Session(command)
-      if (options.file !== undefined) {
-        const { file: _file, yes: _yes, dryRun: _dryRun, ...others } = options
-        if ([url, ...Object.values(others)].some(each => each !== undefined)) {
-          throw usageError(
-            '--file already says everything.',
-            'Remove the URL and every option that describes a webhook.',
-          )
-        }
-        const { applyWebhookFile } = await import('./webhooks-apply.ts')
-        return applyWebhookFile(session, options.file)
+    .addHelpText('after', CREATE_EXAMPLES)
+
+const createCommand = () =>
+  createUsage().action(async (url, options, command) => {
+    const session = new Session(command)
+    if (options.file !== undefined) {
+      const { file: _file, yes: _yes, dryRun: _dryRun, ...others } = options
+      if ([url, ...Object.values(others)].some(each => each !== undefined)) {
+        throw usageError('--file already says everything.', 'Remove the URL and every option that describes a webhook.')
       }
-      if (url === undefined && options.transport !== 'pull')
-        throw usageError('No endpoint is given.', 'Give its URL, or a file with --file.')
-      await create(session, url, options)
-    })
+      const { applyWebhookFile } = await import('./webhooks-apply.ts')
+      return applyWebhookFile(session, options.file)
+    }
+    if (url === undefined && options.transport !== 'pull')
+      throw usageError('No endpoint is given.', 'Give its URL, or a file with --file.')
+    await create(session, url, options)
+  })
 
 type Creation = Parameters<typeof carried>[0] &
   Parameters<typeof named>[0] &
@@ -277,7 +272,7 @@ const showCommand = () =>
       printWebhook(session, await findWebhook(session, await resolveId(session, 'webhooks', id)))
     })
 
-const updateCommand = () =>
+const updateUsage = () =>
   new Command('update')
     .summary('change what a webhook receives, and where')
     .description(
@@ -311,28 +306,30 @@ const updateCommand = () =>
         ['Send the events of each project in their order', 'tidings webhooks update ID --ordering project'],
       ),
     )
-    .action(async (id, options, command) => {
-      const { endpoint, ordering, transport, status } = options
-      const session = new Session(command)
-      const changes = given({
-        url: endpoint || undefined,
-        ...named(options),
-        ...(await filters(session, options)),
-        ordering,
-        transport,
-        recovery: recoveryOf(options.recover),
-        ...carried(options),
-        status,
-      } satisfies GivenInput)
-      if (Object.keys(changes).length === 0) {
-        throw usageError(
-          'Nothing to change is given.',
-          'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, ' +
-            '--transport, --recover, --signing, --secret-file, --headers-file, --status.',
-        )
-      }
-      await change(session, id, changes)
-    })
+
+const updateCommand = () =>
+  updateUsage().action(async (id, options, command) => {
+    const { endpoint, ordering, transport, status } = options
+    const session = new Session(command)
+    const changes = given({
+      url: endpoint || undefined,
+      ...named(options),
+      ...(await filters(session, options)),
+      ordering,
+      transport,
+      recovery: recoveryOf(options.recover),
+      ...carried(options),
+      status,
+    } satisfies GivenInput)
+    if (Object.keys(changes).length === 0) {
+      throw usageError(
+        'Nothing to change is given.',
+        'Name at least one of --endpoint, --name, --label, --events, --organisation, --project, --ordering, ' +
+          '--transport, --recover, --signing, --secret-file, --headers-file, --status.',
+      )
+    }
+    await change(session, id, changes)
+  })
 
 const enableCommand = () =>
   new Command('enable')
@@ -369,7 +366,7 @@ const disableCommand = () =>
 
 const DELETE = 'mutation ($id: UUID!) { id: deleteWebhook(id: $id) }'
 
-const deleteCommand = () =>
+const deleteUsage = () =>
   new Command('delete')
     .alias('rm')
     .summary('delete a webhook that is disabled')
@@ -389,39 +386,39 @@ const deleteCommand = () =>
         ],
       ),
     )
-    .action(async (given, _options, command) => {
-      const session = new Session(command)
-      const ids = givenIds(given)
-      if (session.dryRun) {
-        return dryRunOfMany(session, ids, ['webhook', 'webhooks'], async one =>
-          session.graphql(DELETE, { id: await idToChange(session, 'webhooks', one) }),
-        )
-      }
-      const [first] = ids
-      const isOne = ids.length === 1 && !given.includes('-')
-      if (!isOne && ids.length > 0) await confirm(`Delete ${count(ids.length, 'webhook')} for good?`, session)
-      const remove = async (one: string): Promise<{ id: string }> => {
-        const id = await idToChange(session, 'webhooks', one)
-        const known = isOne ? await lookAtWebhook(session, id) : undefined
-        if (isOne) await confirm(`Delete ${calledWebhook(known, id)} for good?`, session)
-        return session.graphql<{ id: string }>(DELETE, { id }).catch(error => {
-          throw isNotDisabled(error)
-            ? new CliError(error.exitCode, error.code, error.message, DISABLE_FIRST(id))
-            : error
-        })
-      }
-      if (!isOne) {
-        return forEach(session, ids, ['webhook', 'webhooks'], async one => ({
-          ...(await remove(one)),
-          outcome: 'deleted',
-        }))
-      }
-      const { id } = await remove(first!)
-      session.output.one({ id }, () => '')
-      session.output.message(
-        `The webhook is deleted. What was sent to it: tidings deliveries list --selector '{"webhookId":"${id}"}'`,
+
+const deleteCommand = () =>
+  deleteUsage().action(async (given, _options, command) => {
+    const session = new Session(command)
+    const ids = givenIds(given)
+    if (session.dryRun) {
+      return dryRunOfMany(session, ids, ['webhook', 'webhooks'], async one =>
+        session.graphql(DELETE, { id: await idToChange(session, 'webhooks', one) }),
       )
-    })
+    }
+    const [first] = ids
+    const isOne = ids.length === 1 && !given.includes('-')
+    if (!isOne && ids.length > 0) await confirm(`Delete ${count(ids.length, 'webhook')} for good?`, session)
+    const remove = async (one: string): Promise<{ id: string }> => {
+      const id = await idToChange(session, 'webhooks', one)
+      const known = isOne ? await lookAtWebhook(session, id) : undefined
+      if (isOne) await confirm(`Delete ${calledWebhook(known, id)} for good?`, session)
+      return session.graphql<{ id: string }>(DELETE, { id }).catch(error => {
+        throw isNotDisabled(error) ? new CliError(error.exitCode, error.code, error.message, DISABLE_FIRST(id)) : error
+      })
+    }
+    if (!isOne) {
+      return forEach(session, ids, ['webhook', 'webhooks'], async one => ({
+        ...(await remove(one)),
+        outcome: 'deleted',
+      }))
+    }
+    const { id } = await remove(first!)
+    session.output.one({ id }, () => '')
+    session.output.message(
+      `The webhook is deleted. What was sent to it: tidings deliveries list --selector '{"webhookId":"${id}"}'`,
+    )
+  })
 
 const isNotDisabled = (error: unknown): error is CliError => error instanceof CliError && error.code === 'CONFLICT'
 const DISABLE_FIRST = (id: string): string => `Disable it first: tidings webhooks disable ${id}`

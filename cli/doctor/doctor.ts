@@ -77,54 +77,40 @@ const diagnoseServer = async (url: URL): Promise<{ findings: Finding[]; ready: b
       note('TLS', 'none: others can read requests and answers in transit', 'Use the server’s https address.'),
     )
   }
-  const base = url.href.replace(/\/?$/, '/')
-  let response: Response
-  let body: { status?: unknown; reason?: unknown } | undefined
+  const { finding, response, startedAt } = await diagnoseReadiness(url.href.replace(/\/?$/, '/'))
+  if (response === undefined) return { findings: [...findings, finding], ready: false }
+  return {
+    findings: [...findings, finding, ...(await diagnoseVersion(url)), ...diagnoseClock(response, startedAt)],
+    ready: true,
+  }
+}
+
+/** Whether the server is ready; its response only if it is, or says so at another address. */
+const diagnoseReadiness = async (
+  base: string,
+): Promise<{ finding: Finding; startedAt: number; response?: Response }> => {
   const startedAt = Date.now()
+  let response: Response
   try {
     response = await fetch(new URL('readyz', base), { redirect: 'manual', signal: AbortSignal.timeout(TIMEOUT_MS) })
-    body = (await response.json().catch(() => undefined)) as typeof body
   } catch (error) {
     const { cause = error } = error as { cause?: unknown }
-    findings.push(
-      problem(
-        'server',
-        `no answer: ${cause instanceof Error ? cause.message : String(cause)}`,
-        'Ask whoever runs the server.',
-      ),
-    )
-    return { findings, ready: false }
+    const found = `no answer: ${cause instanceof Error ? cause.message : String(cause)}`
+    return { finding: problem('server', found, 'Ask whoever runs the server.'), startedAt }
   }
-  const { status, reason } = body ?? {}
+  const { status, reason } = ((await response.json().catch(() => undefined)) ?? {}) as Record<string, unknown>
+  if (status === 'ready') return { finding: ok('server', 'ready'), startedAt, response }
   if (status === 'not ready') {
-    findings.push(
-      problem(
-        'server',
-        `not ready: ${String(reason)}`,
-        'Whoever runs it can find out more with: tidings server doctor',
-      ),
-    )
-    return { findings, ready: false }
+    const next = 'Whoever runs it can find out more with: tidings server doctor'
+    return { finding: problem('server', `not ready: ${String(reason)}`, next), startedAt }
   }
   if (response.status === 404 && (await hasKeySet(base))) {
-    findings.push(ok('server', 'answers; whether it is ready is shown at an address for operations'))
-    return {
-      findings: [...findings, ...(await diagnoseVersion(url)), ...diagnoseClock(response, startedAt)],
-      ready: true,
-    }
+    const found = 'answers; whether it is ready is shown at an address for operations'
+    return { finding: ok('server', found), startedAt, response }
   }
-  if (status !== 'ready') {
-    findings.push(
-      problem(
-        'server',
-        `${response.url || base} answered ${response.status}, and not as a Tidings server does`,
-        'Check the base URL with: tidings config. It is the part before /graphql.',
-      ),
-    )
-    return { findings, ready: false }
-  }
-  findings.push(ok('server', 'ready'), ...(await diagnoseVersion(url)), ...diagnoseClock(response, startedAt))
-  return { findings, ready: true }
+  const found = `${response.url || base} answered ${response.status}, and not as a Tidings server does`
+  const next = 'Check the base URL with: tidings config. It is the part before /graphql.'
+  return { finding: problem('server', found, next), startedAt }
 }
 
 /** Whether a server publishes keys there, like a server whose health checks are at another address. */

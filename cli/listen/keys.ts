@@ -40,18 +40,6 @@ export const listenForKeys = (
     output.message(`The next delivery is answered: ${told}.`)
   }
 
-  const sendAgain = async (id: string): Promise<void> => {
-    try {
-      const { made } = await session.graphql<{ made: { id: string } }>(
-        'mutation ($id: UUID!) { made: redeliver(deliveryId: $id) { id } }',
-        { id },
-      )
-      output.message(`Queued again as ${cellText(made.id)}.`)
-    } catch (error) {
-      output.warning((error as Error).message)
-    }
-  }
-
   const press = (pressed: Buffer): void => {
     const key = pressed.toString().charAt(0)
     if (key === INTERRUPT) process.kill(process.pid, 'SIGINT')
@@ -62,7 +50,7 @@ export const listenForKeys = (
     const last = given.last()
     if (!last) output.message('Nothing has come yet.')
     else if (key === 'd') output.data(describeFully(last, output.colours))
-    else if (last.eventId !== undefined) sendAgain(last.eventId)
+    else if (last.eventId !== undefined) sendAgain(session, last.eventId)
   }
 
   stdin.setRawMode(true)
@@ -72,5 +60,18 @@ export const listenForKeys = (
     stdin.off('data', press)
     stdin.setRawMode(false)
     stdin.pause()
+  }
+}
+
+const sendAgain = async (session: Session, id: string): Promise<void> => {
+  const { output } = session
+  try {
+    const { made } = await session.graphql<{ made: { id: string } }>(
+      'mutation ($id: UUID!) { made: redeliver(deliveryId: $id) { id } }',
+      { id },
+    )
+    output.message(`Queued again as ${cellText(made.id)}.`)
+  } catch (error) {
+    output.warning((error as Error).message)
   }
 }

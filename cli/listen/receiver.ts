@@ -75,81 +75,63 @@ export interface LocalReceiver {
  * @throws CliError when the port is taken.
  */
 export const startLocalReceiver = async (options: LocalReceiverOptions): Promise<LocalReceiver> => {
-  const keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
-  const script = [...(options.responses ?? [])]
-  const forward = options.forward && forwarding(options.forward, options.insecure ?? false)
-  const handled = new Set<string>()
-  /** Of several requests of one delivery at once, one is handled. */
-  const underWay = new Set<string>()
-  let next: { answer: ScriptedResponse; onAnswered: () => void } | undefined
-  let url = ''
-
-  const nextResponse = (eventType: string | undefined): ScriptedResponse => {
-    if (script.length === 0 || (eventType === 'ping' && !options.scriptPings)) return FINE
-    return (script.length > 1 ? script.shift() : script[0]) ?? FINE
-  }
-
-  const receive = async (request: IncomingMessage, body: string): Promise<Decision> => {
-    const path = request.url ?? '/'
-    if (path !== options.path) return refused(404, `Deliveries are expected at ${options.path}.`)
-    if (request.method !== 'POST') return refused(405, 'Deliveries come with POST.')
-    const token = bearerToken(request.headers.authorization)
-    if (token === undefined) return refused(401, 'There is no “Authorization: Bearer …” header.')
-    let published: Awaited<ReturnType<KeySource>>
-    try {
-      published = await keys(kidOf(token))
-    } catch (error) {
-      // This is not the sender's fault, so the answer is no 4XX, which would end the delivery.
-      return refused(503, (error as Error).message)
-    }
-    const verification = await verifyDeliveryToken(token, {
-      keys: published,
-      issuer: options.issuer,
-      audience: options.audience ?? url,
-      body,
-      ...(options.webhookIds && { webhookIds: options.webhookIds }),
-      seen: jti => handled.has(jti),
+  const reception = new Reception(options)
+  const server = createServer((request, response) => {
+    reception.handle(request, response).catch(error => {
+      // A sender that hangs up halfway has sent nothing; any other error is thrown.
+      if (!request.errored) throw error
     })
-    const failed = verification.checks.find(({ status }) => status === 'failed')
-    if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
-    const wrong = options.secrets && failureOf(request, body, options.secrets)
-    if (wrong) return { ...refused(401, wrong), verification: { ...verification, ok: false } }
-    const jti = String(verification.claims?.jti)
-    if (underWay.has(jti) || handled.has(jti)) return { ...refused(503, UNDER_WAY), verification }
-    underWay.add(jti)
-    return { ...(await respond(request, body)), verification, jti }
+  })
+  await listenHere(server, options.port)
+  reception.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${options.path}`
+  return {
+    url: reception.url,
+    answerNext(answer, onAnswered) {
+      reception.next = answer && { answer, onAnswered }
+    },
+    close: () =>
+      new Promise(resolve => {
+        server.close(() => resolve())
+        server.closeAllConnections()
+      }),
+  }
+}
+
+/** What comes in, and what is made of it. */
+class Reception {
+  url = ''
+  /** The answer to the next verified delivery, in place of the usual one. */
+  next: { answer: ScriptedResponse; onAnswered: () => void } | undefined
+  readonly #options: LocalReceiverOptions
+  readonly #keys: KeySource
+  readonly #script: ScriptedResponse[]
+  readonly #forward: ReturnType<typeof forwarding> | undefined
+  readonly #handled = new Set<string>()
+  /** Of several requests of one delivery at once, one is handled. */
+  readonly #underWay = new Set<string>()
+
+  constructor(options: LocalReceiverOptions) {
+    this.#options = options
+    this.#keys = typeof options.keysUrl === 'string' ? remoteKeys(options.keysUrl) : options.keysUrl
+    this.#script = [...(options.responses ?? [])]
+    this.#forward = options.forward && forwarding(options.forward, options.insecure ?? false)
   }
 
-  /** The answer to a delivery that is valid. */
-  const respond = async (request: IncomingMessage, body: string): Promise<Decision> => {
-    const { eventId, eventType } = readBody(body)
-    if (options.isWanted && eventId !== undefined && !(await options.isWanted(eventId))) {
-      return { ...scriptedResponse(FINE), isLeftOut: true }
-    }
-    if (options.delayMs) await delay(options.delayMs)
-    if (next) {
-      const { answer, onAnswered } = next
-      next = undefined
-      onAnswered()
-      return scriptedResponse(answer)
-    }
-    return forward ? await forward(request, body) : scriptedResponse(nextResponse(eventType))
-  }
-
-  const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+  async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const receivedAtMs = Date.now()
     const body = await readAll(request)
-    options.onRequest?.(readBody(body ?? '').eventId)
-    const made = body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await receive(request, body)
+    this.#options.onRequest?.(readBody(body ?? '').eventId)
+    const made =
+      body === undefined ? refused(413, 'The body is longer than 1 MiB.') : await this.#receive(request, body)
     const decision = (await hasHungUp(request)) ? { ...made, answered: 'reset' as const, reason: HUNG_UP } : made
     const { answered, reason, verification } = decision
     if (decision.jti !== undefined) {
-      if (typeof answered === 'number' && answered < 300) handled.add(decision.jti)
-      underWay.delete(decision.jti)
+      if (typeof answered === 'number' && answered < 300) this.#handled.add(decision.jti)
+      this.#underWay.delete(decision.jti)
     }
     answer(request, response, decision)
     if (decision.isLeftOut) return
-    options.onDelivery({
+    this.#options.onDelivery({
       receivedAtMs,
       method: request.method ?? '',
       path: brief(request.url ?? '', LONGEST_FOUND),
@@ -163,24 +145,56 @@ export const startLocalReceiver = async (options: LocalReceiverOptions): Promise
     })
   }
 
-  const server = createServer((request, response) => {
-    handle(request, response).catch(error => {
-      // A sender that hangs up halfway has sent nothing; any other error is thrown.
-      if (!request.errored) throw error
+  async #receive(request: IncomingMessage, body: string): Promise<Decision> {
+    const path = request.url ?? '/'
+    if (path !== this.#options.path) return refused(404, `Deliveries are expected at ${this.#options.path}.`)
+    if (request.method !== 'POST') return refused(405, 'Deliveries come with POST.')
+    const token = bearerToken(request.headers.authorization)
+    if (token === undefined) return refused(401, 'There is no “Authorization: Bearer …” header.')
+    let published: Awaited<ReturnType<KeySource>>
+    try {
+      published = await this.#keys(kidOf(token))
+    } catch (error) {
+      // This is not the sender's fault, so the answer is no 4XX, which would end the delivery.
+      return refused(503, (error as Error).message)
+    }
+    const verification = await verifyDeliveryToken(token, {
+      keys: published,
+      issuer: this.#options.issuer,
+      audience: this.#options.audience ?? this.url,
+      body,
+      ...(this.#options.webhookIds && { webhookIds: this.#options.webhookIds }),
+      seen: jti => this.#handled.has(jti),
     })
-  })
-  await listenHere(server, options.port)
-  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}${options.path}`
-  return {
-    url,
-    answerNext(answer, onAnswered) {
-      next = answer && { answer, onAnswered }
-    },
-    close: () =>
-      new Promise(resolve => {
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
+    const failed = verification.checks.find(({ status }) => status === 'failed')
+    if (failed) return { ...refused(401, describeFailure(verification.checks), failed.name), verification }
+    const wrong = this.#options.secrets && failureOf(request, body, this.#options.secrets)
+    if (wrong) return { ...refused(401, wrong), verification: { ...verification, ok: false } }
+    const jti = String(verification.claims?.jti)
+    if (this.#underWay.has(jti) || this.#handled.has(jti)) return { ...refused(503, UNDER_WAY), verification }
+    this.#underWay.add(jti)
+    return { ...(await this.#respond(request, body)), verification, jti }
+  }
+
+  /** The answer to a delivery that is valid. */
+  async #respond(request: IncomingMessage, body: string): Promise<Decision> {
+    const { eventId, eventType } = readBody(body)
+    if (this.#options.isWanted && eventId !== undefined && !(await this.#options.isWanted(eventId))) {
+      return { ...scriptedResponse(FINE), isLeftOut: true }
+    }
+    if (this.#options.delayMs) await delay(this.#options.delayMs)
+    if (this.next) {
+      const { answer, onAnswered } = this.next
+      this.next = undefined
+      onAnswered()
+      return scriptedResponse(answer)
+    }
+    return this.#forward ? await this.#forward(request, body) : scriptedResponse(this.#nextResponse(eventType))
+  }
+
+  #nextResponse(eventType: string | undefined): ScriptedResponse {
+    if (this.#script.length === 0 || (eventType === 'ping' && !this.#options.scriptPings)) return FINE
+    return (this.#script.length > 1 ? this.#script.shift() : this.#script[0]) ?? FINE
   }
 }
 

@@ -15,6 +15,8 @@ export type Passed = { method: string; path: string; status: number; durationMs:
 
 export type SigningProxy = { url: string; close(): Promise<void> }
 
+type ProxyOptions = { allowOrigin?: string; onPassed: (passed: Passed) => void }
+
 /**
  * Signs requests from this machine and forwards them. Any program that reaches it acts with the access token, so it
  * listens on loopback only, and refuses web pages, through which any visited site could reach it.
@@ -25,49 +27,11 @@ export type SigningProxy = { url: string; close(): Promise<void> }
  */
 export const startSigningProxy = async (
   connection: Connection,
-  { port, allowOrigin, onPassed }: { port: number; allowOrigin?: string; onPassed: (passed: Passed) => void },
+  { port, ...options }: ProxyOptions & { port: number },
 ): Promise<SigningProxy> => {
-  const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
-    const startedAt = performance.now()
-    const { method = 'GET', url: path = '/' } = request
-    const passed = (status: number, refused?: string) => {
-      const durationMs = Math.round(performance.now() - startedAt)
-      onPassed({ method, path: path.split('?')[0]!, status, durationMs, ...(refused && { refused }) })
-    }
-    const refuse = (status: number, message: string): void => {
-      response.writeHead(status, { 'content-type': 'application/json; charset=utf-8', connection: 'close' })
-      response.end(JSON.stringify({ errors: [{ message, extensions: { code: 'PROXY' } }] }))
-      passed(status, message)
-    }
-    const stranger = strangerIn(request, allowOrigin)
-    if (stranger) return refuse(403, stranger)
-    if (allowOrigin !== undefined && request.headers.origin === allowOrigin) allow(request, response, allowOrigin)
-    if (method === 'OPTIONS' && request.headers['access-control-request-method']) {
-      response.writeHead(204).end()
-      return
-    }
-    const body = await readBody(request)
-    if (body === undefined) return refuse(413, `The body is larger than ${MOST_BODY_BYTES} bytes.`)
-    const gone = new AbortController()
-    response.once('close', () => gone.abort())
-    let answer: Response
-    try {
-      answer = await send(connection, { method, path, body, headers: request.headers, signal: gone.signal })
-    } catch (error) {
-      if (gone.signal.aborted) return
-      const { message, cause } = error as Error
-      return refuse(
-        502,
-        `${connection.url.origin} was not reached: ${cause instanceof Error ? cause.message : message}.`,
-      )
-    }
-    passed(answer.status)
-    for (const [name, value] of answer.headers) if (!NOT_PASSED.has(name)) response.setHeader(name, value)
-    response.writeHead(answer.status)
-    // Streams are forwarded as they come, and end when either side ends.
-    await pipeline(answer.body ? Readable.fromWeb(answer.body as never) : Readable.from([]), response).catch(() => {})
-  }
-  const server = createServer((request, response) => void handle(request, response).catch(() => response.destroy()))
+  const server = createServer((request, response) => {
+    pass(connection, options, request, response).catch(() => response.destroy())
+  })
   await listenHere(server, port)
   return {
     url: `http://${HERE}:${(server.address() as AddressInfo).port}`,
@@ -77,6 +41,49 @@ export const startSigningProxy = async (
       await closed
     },
   }
+}
+
+const pass = async (
+  connection: Connection,
+  { allowOrigin, onPassed }: ProxyOptions,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> => {
+  const startedAt = performance.now()
+  const { method = 'GET', url: path = '/' } = request
+  const passed = (status: number, refused?: string) => {
+    const durationMs = Math.round(performance.now() - startedAt)
+    onPassed({ method, path: path.split('?')[0]!, status, durationMs, ...(refused && { refused }) })
+  }
+  const refuse = (status: number, message: string): void => {
+    response.writeHead(status, { 'content-type': 'application/json; charset=utf-8', connection: 'close' })
+    response.end(JSON.stringify({ errors: [{ message, extensions: { code: 'PROXY' } }] }))
+    passed(status, message)
+  }
+  const stranger = strangerIn(request, allowOrigin)
+  if (stranger) return refuse(403, stranger)
+  if (allowOrigin !== undefined && request.headers.origin === allowOrigin) allow(request, response, allowOrigin)
+  if (method === 'OPTIONS' && request.headers['access-control-request-method']) {
+    response.writeHead(204).end()
+    return
+  }
+  const body = await readBody(request)
+  if (body === undefined) return refuse(413, `The body is larger than ${MOST_BODY_BYTES} bytes.`)
+  const gone = new AbortController()
+  response.once('close', () => gone.abort())
+  let answer: Response
+  try {
+    answer = await send(connection, { method, path, body, headers: request.headers, signal: gone.signal })
+  } catch (error) {
+    if (gone.signal.aborted) return
+    const { message, cause } = error as Error
+    return refuse(502, `${connection.url.origin} was not reached: ${cause instanceof Error ? cause.message : message}.`)
+  }
+  passed(answer.status)
+  for (const [name, value] of answer.headers) if (!NOT_PASSED.has(name)) response.setHeader(name, value)
+  response.writeHead(answer.status)
+  // Streams are forwarded as they come, and end when either side ends.
+  await pipeline(answer.body ? Readable.fromWeb(answer.body as never) : Readable.from([]), response).catch(() => {})
 }
 
 /** Why a request is refused; undefined if it is accepted. */

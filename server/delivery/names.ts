@@ -32,63 +32,52 @@ const RESOLV_CONF = '/etc/resolv.conf'
  *
  * @param given.servers name servers, as `host:port`; by default those of the machine
  */
-export const createLookup = ({
-  servers,
-  system = askSystem as Lookup,
-  hostsFile = HOSTS,
-  resolvConf = RESOLV_CONF,
-  patience = PATIENCE,
-}: {
+export const createLookup = (given: LookupOptions = {}): Lookup => {
+  const names = new Names(given)
+  return (host, _options, callback) => {
+    names.addressesOf(host).then(
+      addresses => callback(null, addresses),
+      error => callback(error, []),
+    )
+  }
+}
+
+type LookupOptions = {
   servers?: string[]
   system?: Lookup
   hostsFile?: string
   resolvConf?: string
   patience?: { timeout: number; tries: number }
-} = {}): Lookup => {
-  let resolver: Resolver | undefined
-  let resolverSince = 0
+}
 
-  const freshResolver = (): Resolver => {
-    if (resolver && performance.now() - resolverSince < FRESH_MS) return resolver
-    resolver = new Resolver(patience)
-    if (servers) resolver.setServers(servers)
-    resolverSince = performance.now()
-    return resolver
+class Names {
+  readonly #servers: string[] | undefined
+  readonly #system: Lookup
+  readonly #hostsFile: string
+  readonly #resolvConf: string
+  readonly #patience: { timeout: number; tries: number }
+  #resolver: Resolver | undefined
+  #resolverSince = 0
+
+  constructor({
+    servers,
+    system = askSystem as Lookup,
+    hostsFile = HOSTS,
+    resolvConf = RESOLV_CONF,
+    patience = PATIENCE,
+  }: LookupOptions) {
+    this.#servers = servers
+    this.#system = system
+    this.#hostsFile = hostsFile
+    this.#resolvConf = resolvConf
+    this.#patience = patience
   }
 
-  const askServers = async (host: string): Promise<LookupAddress[]> => {
-    const resolver = freshResolver()
-    const [four, six] = [resolver.resolve4(host), resolver.resolve6(host)] as const
-    const soon = (found: Promise<string[]>, other: Promise<string[]>) =>
-      Promise.race([
-        found,
-        other.then(
-          () => sleep(RESOLUTION_DELAY_MS, []),
-          () => found,
-        ),
-      ])
-    const [v4, v6] = await Promise.allSettled([soon(four, six), soon(six, four)])
-    const faults = [v4, v6].flatMap(each => (each.status === 'rejected' ? [each.reason] : []))
-    const found = [
-      ...(v4.status === 'fulfilled' ? v4.value.map(address => ({ address, family: 4 })) : []),
-      ...(v6.status === 'fulfilled' ? v6.value.map(address => ({ address, family: 6 })) : []),
-    ]
-    if (found.length > 0) return found
-    const fault = faults.find(({ code }) => !NOT_KNOWN.has(code)) ?? faults[0]
-    // Without a fault the name is there and has no address, such as an alias that leads nowhere.
-    throw failed(host, fault?.code ?? 'ENODATA')
-  }
-
-  const askSystemFor = (host: string): Promise<LookupAddress[]> =>
-    new Promise((resolve, reject) => {
-      system(host, { all: true }, (error, addresses) => (error ? reject(error) : resolve(addresses)))
-    })
-
-  const addressesOf = async (host: string): Promise<LookupAddress[]> => {
-    if (!host.includes('.') || isIn(hostsFile, host)) return askSystemFor(host)
-    const completed = host.endsWith('.') ? [] : searchDomains(resolvConf).map(domain => `${host}.${domain}`)
+  async addressesOf(host: string): Promise<LookupAddress[]> {
+    if (!host.includes('.') || isIn(this.#hostsFile, host)) return this.#askSystem(host)
+    const completed = host.endsWith('.') ? [] : searchDomains(this.#resolvConf).map(domain => `${host}.${domain}`)
     for (const name of [host, ...completed]) {
-      const found = await askServers(name).catch(error => {
+      const found = await askServers(this.#freshResolver(), name).catch(error => {
         if (!NOT_KNOWN.has(error.code)) throw error
       })
       if (found) return found
@@ -96,12 +85,42 @@ export const createLookup = ({
     throw failed(host, 'ENOTFOUND')
   }
 
-  return (host, _options, callback) => {
-    addressesOf(host).then(
-      addresses => callback(null, addresses),
-      error => callback(error, []),
-    )
+  #askSystem(host: string): Promise<LookupAddress[]> {
+    return new Promise((resolve, reject) => {
+      this.#system(host, { all: true }, (error, addresses) => (error ? reject(error) : resolve(addresses)))
+    })
   }
+
+  #freshResolver(): Resolver {
+    if (this.#resolver && performance.now() - this.#resolverSince < FRESH_MS) return this.#resolver
+    const resolver = new Resolver(this.#patience)
+    if (this.#servers) resolver.setServers(this.#servers)
+    this.#resolver = resolver
+    this.#resolverSince = performance.now()
+    return resolver
+  }
+}
+
+const askServers = async (resolver: Resolver, host: string): Promise<LookupAddress[]> => {
+  const [four, six] = [resolver.resolve4(host), resolver.resolve6(host)] as const
+  const soon = (found: Promise<string[]>, other: Promise<string[]>) =>
+    Promise.race([
+      found,
+      other.then(
+        () => sleep(RESOLUTION_DELAY_MS, []),
+        () => found,
+      ),
+    ])
+  const [v4, v6] = await Promise.allSettled([soon(four, six), soon(six, four)])
+  const faults = [v4, v6].flatMap(each => (each.status === 'rejected' ? [each.reason] : []))
+  const found = [
+    ...(v4.status === 'fulfilled' ? v4.value.map(address => ({ address, family: 4 })) : []),
+    ...(v6.status === 'fulfilled' ? v6.value.map(address => ({ address, family: 6 })) : []),
+  ]
+  if (found.length > 0) return found
+  const fault = faults.find(({ code }) => !NOT_KNOWN.has(code)) ?? faults[0]
+  // Without a fault the name is there and has no address, such as an alias that leads nowhere.
+  throw failed(host, fault?.code ?? 'ENODATA')
 }
 
 const isIn = (hostsFile: string, host: string): boolean => {

@@ -118,18 +118,48 @@ export type ProxyFor = (url: string) => string
  * proxy receives a checked address and no name. Lookup, connection and TLS handshake together take at most
  * `connectTimeoutMs`.
  */
-export const createGuardedConnector = (
-  guard: NetworkGuard,
-  {
-    connectTimeoutMs,
-    lookup = createLookup(),
-    proxyFor,
-  }: { connectTimeoutMs: number; lookup?: Lookup; proxyFor: ProxyFor },
-): buildConnector.connector => {
-  const guardedLookup: LookupFunction = (host, options, callback) => {
-    lookup(host, { ...options, all: true }, (error, addresses) => {
+export const createGuardedConnector = (guard: NetworkGuard, options: GuardOptions): buildConnector.connector => {
+  const connector = new GuardedConnector(guard, options)
+  return (options, callback) => connector.connect(options, callback)
+}
+
+type GuardOptions = { connectTimeoutMs: number; lookup?: Lookup; proxyFor: ProxyFor }
+
+type Connect = (...args: Parameters<buildConnector.connector>) => Socket
+
+class GuardedConnector {
+  readonly #guard: NetworkGuard
+  readonly #connectTimeoutMs: number
+  readonly #lookup: Lookup
+  readonly #proxyFor: ProxyFor
+  readonly #connect: Connect
+
+  constructor(guard: NetworkGuard, { connectTimeoutMs, lookup = createLookup(), proxyFor }: GuardOptions) {
+    this.#guard = guard
+    this.#connectTimeoutMs = connectTimeoutMs
+    this.#lookup = lookup
+    this.#proxyFor = proxyFor
+    const guarded: LookupFunction = (host, options, callback) => this.#lookUp(host, options, callback)
+    // The connector that undici builds returns its socket, though its type does not say so. Its own timeout is off,
+    // because it fires up to a second late.
+    this.#connect = buildConnector({ timeout: 0, allowH2: false, lookup: guarded }) as Connect
+  }
+
+  connect(options: buildConnector.Options, callback: buildConnector.Callback): void {
+    const { hostname, host, protocol } = options
+    if (isIP(hostname) !== 0 && !this.#guard.isAllowed(hostname)) {
+      callback(new AddressNotAllowedError(hostname, [hostname]), null)
+      return
+    }
+    const proxy = this.#proxyFor(`${protocol}//${host}`)
+    if (proxy === '') this.#connectDirectly(options, callback)
+    else this.#connectByProxy(proxy, options, callback)
+  }
+
+  #lookUp(...[host, options, callback]: Parameters<LookupFunction>): void {
+    this.#lookup(host, { ...options, all: true }, (error, addresses) => {
       if (error) return callback(error, [])
-      const allowed = addresses.filter(({ address }) => guard.isAllowed(address))
+      const allowed = addresses.filter(({ address }) => this.#guard.isAllowed(address))
       if (allowed.length === 0) {
         const refused = addresses.map(({ address }) => address)
         return callback(new AddressNotAllowedError(host, refused), [])
@@ -138,19 +168,16 @@ export const createGuardedConnector = (
       callback(null, allowed[0]!.address, allowed[0]!.family)
     })
   }
-  // The connector that undici builds returns its socket, though its type does not say so. Its own timeout is off,
-  // because it fires up to a second late.
-  const connect = buildConnector({ timeout: 0, allowH2: false, lookup: guardedLookup }) as (
-    ...args: Parameters<buildConnector.connector>
-  ) => Socket
-  const tooLate = (hostname: string) =>
-    new errors.ConnectTimeoutError(`No connection to ${hostname} within ${connectTimeoutMs / 1000} s`)
 
-  const connectDirectly: buildConnector.connector = (options, callback) => {
+  #tooLate(hostname: string): Error {
+    return new errors.ConnectTimeoutError(`No connection to ${hostname} within ${this.#connectTimeoutMs / 1000} s`)
+  }
+
+  #connectDirectly(options: buildConnector.Options, callback: buildConnector.Callback): void {
     const { hostname } = options
     let refused: Error | undefined
     let connecting = true
-    const socket = connect(options, (error, connected) => {
+    const socket = this.#connect(options, (error, connected) => {
       connecting = false
       clearTimeout(timer)
       const fault = refused ?? error
@@ -159,23 +186,24 @@ export const createGuardedConnector = (
     })
     timeConnection(socket)
     const giveUp = (): void => {
-      if (connecting) socket.destroy(tooLate(hostname))
+      if (connecting) socket.destroy(this.#tooLate(hostname))
     }
-    const timer = setTimeout(whenArrivedIsRead, connectTimeoutMs, giveUp)
+    const timer = setTimeout(whenArrivedIsRead, this.#connectTimeoutMs, giveUp)
     // Runs before undici's listener and before the TLS handshake: a forbidden address receives nothing.
     socket.prependOnceListener('connect', () => {
-      refused = refusal(guard, hostname, socket.remoteAddress)
+      refused = refusal(this.#guard, hostname, socket.remoteAddress)
       if (refused !== undefined) socket.destroy(refused)
     })
   }
 
-  const judgedAddress = (hostname: string): Promise<string> =>
-    new Promise((resolve, reject) => {
+  #judgedAddress(hostname: string): Promise<string> {
+    return new Promise((resolve, reject) => {
       if (isIP(hostname) !== 0) return resolve(hostname)
-      guardedLookup(hostname, { all: false }, (error, address) => (error ? reject(error) : resolve(address as string)))
+      this.#lookUp(hostname, { all: false }, (error, address) => (error ? reject(error) : resolve(address as string)))
     })
+  }
 
-  const connectByProxy = (proxy: string, options: buildConnector.Options, callback: buildConnector.Callback): void => {
+  #connectByProxy(proxy: string, options: buildConnector.Options, callback: buildConnector.Callback): void {
     const { hostname, protocol } = options
     const ending = new AbortController()
     let socket: Socket | undefined
@@ -186,10 +214,10 @@ export const createGuardedConnector = (
       socket?.destroy()
       callback(error, null)
     })
-    const timer = setTimeout(whenArrivedIsRead, connectTimeoutMs, () => end(tooLate(hostname), null))
+    const timer = setTimeout(whenArrivedIsRead, this.#connectTimeoutMs, () => end(this.#tooLate(hostname), null))
     const open = async () => {
       const beganAt = performance.now()
-      const address = await judgedAddress(hostname)
+      const address = await this.#judgedAddress(hostname)
       const foundAt = performance.now()
       const port = Number(options.port) || (protocol === 'https:' ? 443 : 80)
       socket = await tunnel(new URL(proxy), { address, port }, ending.signal)
@@ -201,22 +229,12 @@ export const createGuardedConnector = (
       }
       setFacts(socket, known)
       if (protocol !== 'https:') return end(null, socket)
-      connect({ ...options, httpSocket: socket }, (error, connected) => {
+      this.#connect({ ...options, httpSocket: socket }, (error, connected) => {
         if (connected) setFacts(connected, { ...known, tlsMs: performance.now() - openAt })
         end(error, connected as Socket | null)
       })
     }
     open().catch(error => end(error, null))
-  }
-
-  return (options, callback) => {
-    const { hostname, host, protocol } = options
-    if (isIP(hostname) !== 0 && !guard.isAllowed(hostname)) {
-      return callback(new AddressNotAllowedError(hostname, [hostname]), null)
-    }
-    const proxy = proxyFor(`${protocol}//${host}`)
-    if (proxy === '') connectDirectly(options, callback)
-    else connectByProxy(proxy, options, callback)
   }
 }
 

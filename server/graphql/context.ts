@@ -172,103 +172,129 @@ export const createContext = (
   service: Service,
   token: AccessToken,
   requestId: string,
-  { claim, markId, carrying, budget, address, gone = NEVER_GONE }: Carried = {},
+  carried: Carried = {},
 ): Context => {
-  const { database, tools, loop } = service
-  const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
+  const { claim, budget, address, gone = NEVER_GONE } = carried
+  const query = createQueryContext(service, token, requestId, budget)
+  // Changes need the context that they belong to.
+  const context = Object.assign(query, { claim, entry: undefined, address, gone }) as unknown as Context
+  const changes = new Changes(service, token, carried, context)
+  context.change = (work, beside, together) => changes.change(work, beside, together)
+  context.look = (work, beside) => changes.hold(work, beside)
+  context.act = (work, beside) => changes.act(work, beside)
+  return context
+}
+
+type Work<T, Row extends object> = (change: Change, row: Row) => Promise<T>
+
+/** The changes of one request: each in a transaction of its own, or in the one that carries its signature. */
+class Changes {
+  readonly #service: Service
+  readonly #token: AccessToken
+  readonly #claim: Claim | undefined
+  readonly #carrying: CarryingSignature | undefined
+  /** The row that marks the request's signature. */
+  readonly #markRow: string | undefined
+  /** Whether the row of the mark has no entry of a field yet. */
+  #isMarkBlank: boolean
+  readonly #context: Context
+
+  constructor(service: Service, token: AccessToken, { claim, markId, carrying }: Carried, context: Context) {
+    this.#service = service
+    this.#token = token
+    this.#claim = claim
+    this.#carrying = carrying
+    this.#markRow = carrying?.mark.id ?? markId
+    this.#isMarkBlank = this.#markRow !== undefined
+    this.#context = context
+  }
+
+  async change<T, Row extends object>(work: Work<T, Row>, beside?: Beside<Row>, together?: Together<T>): Promise<T> {
+    const context = this.#context
+    let isSent = false
+    const { entry } = context
+    const isMarking = this.#carrying !== undefined && !this.#carrying.isMarked
+    const watched = async (change: Change, row: Row): Promise<T> => {
+      const result = await work(change, row)
+      if (entry && result !== undefined) await this.#audit(change, entry, result, isMarking)
+      isSent = change.afterCommit?.seesToAll === true
+      return result
+    }
+    const enter = async (mark: Mark): Promise<Turn<T>> => {
+      const turn = await together!({ token: this.#token, mark, entry: entry!, trace: currentTrace() })
+      isSent = turn.made !== undefined
+      return turn
+    }
+    const groups = together !== undefined && isMarking && entry !== undefined
+    const result = await (this.#claim
+      ? this.#changeNoting(this.#claim, watched, beside)
+      : this.hold(watched, beside, isMarking ? entry : undefined, groups ? enter : undefined))
+    if (result !== undefined) {
+      context.entry = undefined
+      this.#isMarkBlank = false
+    }
+    context.hasChanged = true
+    if (!isSent) this.#service.loop.wake()
+    this.#service.live.hurry()
+    return result
+  }
+
+  async act<T, Row extends object>(work: Work<T, Row>, beside?: Beside<Row>): Promise<T> {
+    const result = await this.hold(work, beside)
+    this.#context.hasChanged = true
+    return result
+  }
+
   /** Runs a transaction that locks the caller's token and writes the entry with the mark of the signature. */
-  const hold = <T, Row extends object>(
-    work: (change: Change, row: Row) => Promise<T>,
-    beside: Beside<Row> | undefined,
+  hold<T, Row extends object>(
+    work: Work<T, Row>,
+    beside?: Beside<Row>,
     entry?: Entry,
     enter?: (mark: Mark) => Promise<Turn<T>>,
-  ): Promise<T> => {
+  ): Promise<T> {
+    const { database, tools, loop } = this.#service
     const { now } = tools.clock
-    const held = async (trx: Knex.Transaction) => {
-      const held = await lockAccessToken(trx, token, now, beside)
-      return work({ trx, token: held.token, now, afterCommit: loop.afterCommit(trx) }, held.row)
+    const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
+    const locked = async (trx: Knex.Transaction): Promise<T> => {
+      const { token, row } = await lockAccessToken(trx, this.#token, now, beside)
+      return work({ trx, token, now, afterCommit: loop.afterCommit(trx) }, row)
     }
-    return carrying ? carrying.carry(transact, held, entry, enter) : transact(held)
+    return this.#carrying ? this.#carrying.carry(transact, locked, entry, enter) : transact(locked)
   }
-  const markRow = carrying?.mark.id ?? markId
-  /** The row of the mark has no entry of a field yet. */
-  let isMarkBlank = markRow !== undefined
-  /**
-   * Writes the result of a change into the audit log; with `isThere`, into the row of the mark that was just written.
-   */
-  const audit = async ({ trx, now }: Change, entry: Audited, result: unknown, isThere: boolean): Promise<void> => {
-    const subjectId = entry.madeBy?.(result)
-    if (isThere) {
-      if (subjectId !== undefined) await nameSubject(trx, markRow!, subjectId)
-    } else if (isMarkBlank) await completeEntry(trx, markRow!, entry, subjectId)
-    else await writeEntry(trx, entry, subjectId, now())
-  }
-  /** As `look`, with the result recorded under the key, so that no commit stays in doubt. */
-  const changeNoting = async <T, Row extends object>(
+
+  /** As `hold`, with the result recorded under the key, so that no commit stays in doubt. */
+  async #changeNoting<T, Row extends object>(
     claim: Claim,
-    work: (change: Change, row: Row) => Promise<T>,
+    work: Work<T, Row>,
     beside: Beside<Row> | undefined,
-  ): Promise<T> => {
+  ): Promise<T> {
+    const noting = async (change: Change, row: Row): Promise<T> => {
+      const result = await work(change, row)
+      await claim.note(change.trx, result)
+      return result
+    }
     try {
-      const result = await context.look<T, Row>(async (change, row) => {
-        const result = await work(change, row)
-        await claim.note(change.trx, result)
-        return result
-      }, beside)
+      const result = await this.hold(noting, beside)
       claim.noted(result)
       return result
     } catch (error) {
       if (!(error instanceof CommitInDoubt)) throw error
-      const outcome = await claim.lookAgain(database).catch(() => {
+      const outcome = await claim.lookAgain(this.#service.database).catch(() => {
         throw error
       })
       if (outcome === undefined) throw unavailable(error.cause)
       return outcome as T
     }
   }
-  const context: Context = Object.assign(createQueryContext(service, token, requestId, budget), {
-    claim,
-    entry: undefined,
-    async change<T, Row extends object>(
-      work: (change: Change, row: Row) => Promise<T>,
-      beside?: Beside<Row>,
-      together?: Together<T>,
-    ): Promise<T> {
-      let isSent = false
-      const { entry } = context
-      const isMarking = carrying !== undefined && !carrying.isMarked
-      const watched = async (change: Change, row: Row): Promise<T> => {
-        const result = await work(change, row)
-        if (entry && result !== undefined) await audit(change, entry, result, isMarking)
-        isSent = change.afterCommit?.seesToAll === true
-        return result
-      }
-      const enter = async (mark: Mark): Promise<Turn<T>> => {
-        const turn = await together!({ token, mark, entry: entry!, trace: currentTrace() })
-        isSent = turn.made !== undefined
-        return turn
-      }
-      const result = await (claim
-        ? changeNoting(claim, watched, beside)
-        : hold(watched, beside, isMarking ? entry : undefined, together && isMarking && entry ? enter : undefined))
-      if (result !== undefined) {
-        context.entry = undefined
-        isMarkBlank = false
-      }
-      context.hasChanged = true
-      if (!isSent) loop.wake()
-      service.live.hurry()
-      return result
-    },
-    look: <T, Row extends object>(work: (change: Change, row: Row) => Promise<T>, beside?: Beside<Row>) =>
-      hold(work, beside),
-    async act<T, Row extends object>(work: (change: Change, row: Row) => Promise<T>, beside?: Beside<Row>) {
-      const result = await hold(work, beside)
-      context.hasChanged = true
-      return result
-    },
-    address,
-    gone,
-  })
-  return context
+
+  /**
+   * Writes the result of a change into the audit log; with `isThere`, into the row of the mark that was just written.
+   */
+  async #audit({ trx, now }: Change, entry: Audited, result: unknown, isThere: boolean): Promise<void> {
+    const subjectId = entry.madeBy?.(result)
+    if (isThere) {
+      if (subjectId !== undefined) await nameSubject(trx, this.#markRow!, subjectId)
+    } else if (this.#isMarkBlank) await completeEntry(trx, this.#markRow!, entry, subjectId)
+    else await writeEntry(trx, entry, subjectId, now())
+  }
 }

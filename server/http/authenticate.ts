@@ -48,22 +48,19 @@ export const readSignature =
     return next()
   }
 
-/**
- * Passes requests with a correct and fresh signature of a valid token; refuses all others with 401 and the reason. The
- * header is checked first, so that the body of an unsigned request is not read.
- */
-export const authenticate = ({
-  database,
-  sealer,
-  clock,
-  signedAs,
-}: {
+type Given = {
   database: Database
   sealer: Sealer
   clock: Clock
   /** As of `readSignature`. */
   signedAs?: URL | undefined
-}): Middleware<Authenticated> => {
+}
+
+/**
+ * Passes requests with a correct and fresh signature of a valid token; refuses all others with 401 and the reason. The
+ * header is checked first, so that the body of an unsigned request is not read.
+ */
+export const authenticate = ({ database, sealer, clock, signedAs }: Given): Middleware<Authenticated> => {
   const sealedNoSecret = sealer.seal(NO_SECRET, NOBODY)
   const byApiKey = tokensByApiKey(database)
   const noteUse = noteUses(database)

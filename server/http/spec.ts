@@ -71,7 +71,10 @@ const standardRows = Object.values(STANDARD)
 
 const THROTTLE_H = LONGEST_THROTTLE_MS / 3_600_000
 
-const description = ({ baseUrl, issuerUrl, retryScheduleMs }: Installation) => `\
+const description = (installation: Installation): string =>
+  [whatArrives, whatToCheck, whatFollows].map(part => part(installation)).join('\n')
+
+const whatArrives = ({ baseUrl, issuerUrl }: Installation) => `\
 Tidings sends each event to your endpoint as a POST with a JSON body and a signed token (JWT) in the Authorization
 header. Check the token, handle the event once, and answer in time. Later versions will add types of events and members
 of payloads: acknowledge those that you do not know.
@@ -107,7 +110,9 @@ ${standardRows}
 
 A library of Standard Webhooks, with the webhook's secret, replaces checks 1 to 7 of the token. Record \`webhook-id\`
 as you would \`jti\`. ${baseUrl}/docs/receivers/standard-webhooks shows its lines in nine languages.
+`
 
+const whatToCheck = ({ baseUrl, issuerUrl }: Installation) => `\
 ## What to check
 
 Check in this order, and answer 401 if a check fails.
@@ -120,7 +125,9 @@ Check in this order, and answer 401 if a check fails.
 6. \`jti\` is the body's \`eventId\`, and \`body_sha256\` the SHA-256 of the body.
 7. \`webhookId\` is one of yours.
 8. \`jti\` was not handled before. Record it once the event is handled.
+`
 
+const whatFollows = ({ baseUrl, retryScheduleMs }: Installation) => `\
 ## What your answer does
 
 | You answer | What follows |

@@ -93,22 +93,30 @@ export const valuesOf = async (
       const byId = new Map(found.map((row, index) => [row.id, documents[index]!]))
       return row => byId.get(row[field.column]) ?? null
     }
-    case 'children': {
-      const resource = field.resource()
-      const found = await readRows(source, resource, field.key, ids(rows), [
-        field.key,
-        field.orderBy,
-        ...columnsOf(resource, needs),
-      ])
-      const documents = await documentsOf(source, resource, found, needs)
-      const lists = Map.groupBy(
-        found.map((row, index) => ({ row, document: documents[index]! })),
-        ({ row }) => row[field.key],
-      )
-      for (const list of lists.values()) list.sort((a, b) => compareRaw(a.row[field.orderBy], b.row[field.orderBy]))
-      return row => (lists.get(row.id) ?? []).map(({ document }) => document)
-    }
+    case 'children':
+      return childrenOf(source, field, rows, needs)
   }
+}
+
+const childrenOf = async (
+  source: Source,
+  field: Extract<Field, { kind: 'children' }>,
+  rows: Row[],
+  needs: Needs,
+): Promise<(row: Row) => Json> => {
+  const resource = field.resource()
+  const found = await readRows(source, resource, field.key, ids(rows), [
+    field.key,
+    field.orderBy,
+    ...columnsOf(resource, needs),
+  ])
+  const documents = await documentsOf(source, resource, found, needs)
+  const lists = Map.groupBy(
+    found.map((row, index) => ({ row, document: documents[index]! })),
+    ({ row }) => row[field.key],
+  )
+  for (const list of lists.values()) list.sort((a, b) => compareRaw(a.row[field.orderBy], b.row[field.orderBy]))
+  return row => (lists.get(row.id) ?? []).map(({ document }) => document)
 }
 
 /** Makes the function that reads a field from its row; made once for many rows. */

@@ -133,87 +133,99 @@ const dueHeads = async (database: Database, now: number): Promise<Late> => {
 
 const HEADS_AT_ONCE = 200
 
-/** Queries the database when `registry` is scraped. */
-export const databaseFacts = (registry: Registry, tools: Tools): void => {
-  let latest: { at: number; facts: Facts } | undefined
-  let asking: Promise<void> | undefined
-  let askAgainAt = 0
-  let isUp = 1
+/** The latest values, asked for when somebody looks, and for no longer than the database is at rest between. */
+class FactsLook {
+  isUp = 1
+  readonly #tools: Tools
+  #latest: { at: number; facts: Facts } | undefined
+  #asking: Promise<void> | undefined
+  #askAgainAt = 0
 
-  const ask = async (): Promise<void> => {
-    const startedAt = performance.now()
-    let restMs = FRESH_MS
-    try {
-      latest = { facts: await askFacts(tools), at: performance.now() }
-      await checkWritable(tools.database)
-      isUp = 1
-      restMs = Math.max(restMs, Math.min((latest.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
-    } catch {
-      // Whoever cannot work logs the outage.
-      isUp = 0
-    }
-    askAgainAt = performance.now() + restMs
+  constructor(tools: Tools) {
+    this.#tools = tools
   }
 
   /** The values known by now. */
-  const look = async (): Promise<Facts | undefined> => {
-    if (performance.now() >= askAgainAt) {
-      asking ??= ask().finally(() => {
-        asking = undefined
+  async now(): Promise<Facts | undefined> {
+    if (performance.now() >= this.#askAgainAt) {
+      this.#asking ??= this.#ask().finally(() => {
+        this.#asking = undefined
       })
     }
-    if (asking) await Promise.race([asking, new Promise(resolve => setTimeout(resolve, PATIENCE_MS).unref())])
-    return latest && performance.now() - latest.at < STALE_MS ? latest.facts : undefined
+    if (this.#asking) {
+      await Promise.race([this.#asking, new Promise(resolve => setTimeout(resolve, PATIENCE_MS).unref())])
+    }
+    return this.#latest && performance.now() - this.#latest.at < STALE_MS ? this.#latest.facts : undefined
   }
 
-  const gauge = (name: string, help: string, figureOf: (facts: Facts) => number | undefined): void => {
+  async #ask(): Promise<void> {
+    const startedAt = performance.now()
+    let restMs = FRESH_MS
+    try {
+      this.#latest = { facts: await askFacts(this.#tools), at: performance.now() }
+      await checkWritable(this.#tools.database)
+      this.isUp = 1
+      restMs = Math.max(restMs, Math.min((this.#latest.at - startedAt) / LARGEST_PART, LONGEST_REST_MS))
+    } catch {
+      // Whoever cannot work logs the outage.
+      this.isUp = 0
+    }
+    this.#askAgainAt = performance.now() + restMs
+  }
+}
+
+const AT_MOST = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, beyond that estimated if the engine can.`
+
+/** Each a gauge: its name, its help and its value. */
+const FIGURES: [name: string, help: string, figureOf: (facts: Facts) => number | undefined][] = [
+  [
+    'tidings_queue_oldest_due_seconds',
+    'How long the oldest due delivery has been waiting, except deliveries that a receiver asked to delay.',
+    facts => facts.oldestDueMs / 1000,
+  ],
+  ['tidings_queue_due', `Deliveries that are due now. ${AT_MOST}`, facts => facts.due],
+  ['tidings_queue_depth', `Deliveries that are pending, due or not. ${AT_MOST}`, facts => facts.queued],
+  [
+    'tidings_queue_webhooks_behind',
+    `Webhooks with a delivery due for more than ${BEHIND_MS / 1000} s: many if the servers are behind, ` +
+      'few if endpoints are.',
+    facts => facts.webhooksBehind,
+  ],
+  [
+    'tidings_webhooks_healing',
+    'Webhooks that heal themselves and have missed events: they are pinged, or what they missed is being queued.',
+    facts => facts.healing,
+  ],
+  [
+    'tidings_database_bytes',
+    'The size of the database, with the free space in its files; without logs.',
+    facts => facts.bytes,
+  ],
+  [
+    'tidings_database_free_bytes',
+    "Free space on the disk of SQLite's file. A database server's own monitoring tells its disk.",
+    facts => facts.freeBytes,
+  ],
+  ['tidings_purge_lag_seconds', 'How far the oldest event is past its retention.', facts => facts.purgeLagMs / 1000],
+]
+
+/** Queries the database when `registry` is scraped. */
+export const databaseFacts = (registry: Registry, tools: Tools): void => {
+  const look = new FactsLook(tools)
+  for (const [name, help, figureOf] of FIGURES) {
     new Gauge({
       name,
       help,
       registers: [registry],
       aggregator: 'first',
       async collect() {
-        const facts = await look()
+        const facts = await look.now()
         const figure = facts && figureOf(facts)
         if (figure === undefined) this.remove()
         else this.set(figure)
       },
     })
   }
-  const atMost = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, beyond that estimated if the engine can.`
-  gauge(
-    'tidings_queue_oldest_due_seconds',
-    'How long the oldest due delivery has been waiting, except deliveries that a receiver asked to delay.',
-    facts => facts.oldestDueMs / 1000,
-  )
-  gauge('tidings_queue_due', `Deliveries that are due now. ${atMost}`, facts => facts.due)
-  gauge('tidings_queue_depth', `Deliveries that are pending, due or not. ${atMost}`, facts => facts.queued)
-  gauge(
-    'tidings_queue_webhooks_behind',
-    `Webhooks with a delivery due for more than ${BEHIND_MS / 1000} s: many if the servers are behind, ` +
-      'few if endpoints are.',
-    facts => facts.webhooksBehind,
-  )
-  gauge(
-    'tidings_webhooks_healing',
-    'Webhooks that heal themselves and have missed events: they are pinged, or what they missed is being queued.',
-    facts => facts.healing,
-  )
-  gauge(
-    'tidings_database_bytes',
-    'The size of the database, with the free space in its files; without logs.',
-    facts => facts.bytes,
-  )
-  gauge(
-    'tidings_database_free_bytes',
-    "Free space on the disk of SQLite's file. A database server's own monitoring tells its disk.",
-    facts => facts.freeBytes,
-  )
-  gauge(
-    'tidings_purge_lag_seconds',
-    'How far the oldest event is past its retention.',
-    facts => facts.purgeLagMs / 1000,
-  )
   new Gauge({
     name: 'tidings_webhooks',
     help: 'Webhooks by status.',
@@ -221,7 +233,7 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
     registers: [registry],
     aggregator: 'first',
     async collect() {
-      const webhooks = (await look())?.webhooks ?? []
+      const webhooks = (await look.now())?.webhooks ?? []
       this.reset()
       for (const { status, count } of webhooks) this.set({ status }, count)
     },
@@ -232,8 +244,8 @@ export const databaseFacts = (registry: Registry, tools: Tools): void => {
     registers: [registry],
     aggregator: 'min',
     async collect() {
-      await look()
-      this.set(wasFull(tools.database) ? 0 : isUp)
+      await look.now()
+      this.set(wasFull(tools.database) ? 0 : look.isUp)
     },
   })
 }

@@ -220,10 +220,11 @@ describeEachEngine('a pulled webhook', engine => {
   it('says how many clients wait for it, and who came last', async () => {
     const { id } = await client.register()
     assert.deepEqual(await clientsOf(id)(), { waiting: 0, accessTokenName: null, remoteAddress: null })
-    const waiting = [client.take(id, { waitSeconds: 5 }), client.take(id, { waitSeconds: 5 })]
+    const waiting = [1, 2].map(() => client.take(id, { limit: 1, waitSeconds: 30 }))
     const told = await eventually('them to be told', clientsOf(id), ({ waiting }) => waiting === 2)
     assert.equal(told.accessTokenName, 'test')
     assert.match(told.remoteAddress, /127\.0\.0\.1|::1/)
+    await emit(['2026-1', '2026-2'])
     await Promise.all(waiting)
   })
 
