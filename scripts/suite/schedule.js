@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
-import { loadavg } from 'node:os'
+import { cpus } from 'node:os'
+import { setTimeout } from 'node:timers/promises'
 
 /**
  * Seconds that each test file took, and processor seconds, by its path. `npm test -- --times` writes them.
@@ -11,10 +12,24 @@ import { loadavg } from 'node:os'
 const UNKNOWN = /** @type {const} */ ([4, 3])
 /** Slots for each core: most files wait for something most of the time. */
 const SLOTS_A_CORE = 4
-/** How many cores' worth of work is begun for each core. */
-const LOAD = 1.3
-/** Where more processes than this want each core, others have work too: no more files run than there are cores. */
-const CROWDED = 6
+/** Beyond two thirds of the cores, another file makes all of them slower: what waits looks more often than it would. */
+const BUSY = 0.65
+const LOOK_MS = 1_000
+
+/** Returns the share of the machine's processor time that was used since it was last called, by anyone. */
+const createMeter = () => {
+  const read = () => {
+    const times = cpus().map(({ times }) => times)
+    const idle = times.reduce((sum, { idle }) => sum + idle, 0)
+    return { idle, all: times.reduce((sum, { user, nice, sys, irq }) => sum + user + nice + sys + irq, idle) }
+  }
+  let last = read()
+  return () => {
+    const before = last
+    last = read()
+    return last.all > before.all ? 1 - (last.idle - before.idle) / (last.all - before.all) : 1
+  }
+}
 
 /** @returns {Times} */
 export const readTimes = (/** @type {string} */ file) => {
@@ -26,7 +41,8 @@ export const readTimes = (/** @type {string} */ file) => {
 }
 
 /**
- * Runs `work` on each file: those that take longest first, and beside those that compute, those that wait.
+ * Runs `work` on each file, those that take longest first: as many at once as there are cores, and more while the
+ * machine has processor time left, because most files wait.
  *
  * @param {string[]} files
  * @param {object} how
@@ -35,34 +51,31 @@ export const readTimes = (/** @type {string} */ file) => {
  * @param {number} [how.slots] how many files run at the same time at most
  * @param {AbortSignal} how.stopping
  * @param {(file: string) => Promise<void>} how.work
+ * @param {() => number} [how.busyShare] of the processor time since it was last called
+ * @param {number} [how.lookMs] how often another file may begin beyond one for each core
  */
-export const runEach = async (files, { times, cores, slots = cores * SLOTS_A_CORE, stopping, work }) => {
+export const runEach = async (
+  files,
+  { times, cores, slots = cores * SLOTS_A_CORE, stopping, work, busyShare = createMeter(), lookMs = LOOK_MS },
+) => {
   const wallOf = (/** @type {string} */ file) => (times[file] ?? UNKNOWN)[0]
-  const loadOf = (/** @type {string} */ file) => {
-    const [wallS, cpuS] = times[file] ?? UNKNOWN
-    return Math.min(cores, cpuS / Math.max(wallS, 0.1))
-  }
   const waiting = files.toSorted((a, b) => wallOf(b) - wallOf(a))
-  /** @type {Map<string, Promise<void>>} */
-  const running = new Map()
-  const next = () => {
-    if (stopping.aborted || running.size >= slots) return undefined
-    if (running.size < Math.min(cores, slots)) return waiting[0]
-    if ((loadavg()[0] ?? 0) > cores * CROWDED) return undefined
-    const load = [...running.keys()].reduce((sum, file) => sum + loadOf(file), 0)
-    return waiting.find(file => load + loadOf(file) <= cores * LOAD)
+  /** @type {Set<Promise<void>>} */
+  const running = new Set()
+  const begin = () => {
+    const file = waiting.shift()
+    if (file === undefined) return
+    const run = work(file).finally(() => running.delete(run))
+    running.add(run)
   }
-  for (;;) {
-    for (let file = next(); file !== undefined; file = next()) {
-      const begun = file
-      waiting.splice(waiting.indexOf(begun), 1)
-      running.set(
-        begun,
-        work(begun).finally(() => running.delete(begun)),
-      )
-    }
-    if (running.size === 0) return
-    await Promise.race(running.values())
+  const isFree = () => !stopping.aborted && waiting.length > 0 && running.size < slots
+  let look = setTimeout(lookMs)
+  while (running.size > 0 || isFree()) {
+    while (isFree() && running.size < cores) begin()
+    const isLook = await Promise.race([...[...running].map(run => run.then(() => false)), look.then(() => true)])
+    if (!isLook) continue
+    look = setTimeout(lookMs)
+    if (busyShare() < BUSY && isFree()) begin()
   }
 }
 
