@@ -121,7 +121,8 @@ describeEachEngine('a subscription to deliveries', engine => {
     await submit(borealis)
     await live.until('what matches', isDelivered)
     const ended = (events: LiveEvent[]) => deliveriesOf(events).filter(it => it.status === 'delivered')
-    await all.until('both', events => new Set(ended(events).map(it => it.id)).size === 2)
+    // A test before may still have one under way.
+    await all.until('both', events => new Set(ended(events).map(it => it.id)).size >= 2)
     assert.equal(new Set(deliveriesOf(live.events).map(it => it.id)).size, 1)
     live.leave()
     all.leave()
