@@ -155,84 +155,38 @@ const startRoles = async (
   metrics: Metrics,
   given: Given & Heard & { processId: string },
 ): Promise<Running> => {
-  const sealer = createSealer(config.masterKeys)
-  // What is read from the database comes before what starts: if the database goes away meanwhile, all is repeated.
-  const besideUntil = await sideBySideUntil(database, '0011_audit_log')
-  // Deliveries have connections of their own, whatever clients ask for.
-  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
-  // One that waits for a lock would make all of a group wait.
-  const grouped = own && (await orElse(() => own.close(), connect(config.databaseUrl, GROUP_CONNECTIONS)))
-  const closeOwn = () => Promise.all([own?.close(), grouped?.close()])
-  const ownClock = given.clock ? undefined : await orElse(closeOwn, databaseClock(database))
-  const clock = given.clock ?? ownClock!
-  const keyring = await orElse(() => Promise.all([closeOwn(), ownClock?.stop()]), openKeyring(database, sealer, clock))
+  const base = await openBase(config, database, log, given.clock)
+  const { sealer, own, grouped, clock, keyring } = base
   metrics.compareWith(clock)
   metrics.watchPool('api', database)
   if (own) metrics.watchPool('delivery', own)
   if (grouped) metrics.watchPool('group', grouped)
   metrics.askOf(database, clock, config.retentionDays)
-  const clockWatch = ownClock && watchMachineClock(clock, log)
   // Each webhook's share limits its connections, so that two webhooks on one host do not affect each other.
   const sender = createSender({
     guard: createNetworkGuard({ allow: config.allowNetworks }),
     maxConnectionsPerOrigin: 6 * config.concurrency,
     onInside: (error, host) => logSeldom(log, 'warn', error.name, { host, reason: error.message }, 'nothing was sent'),
   })
-  const { issuerUrl, retryScheduleMs, concurrency, requireHttps, webhooksPerToken, reportDueDays } = config
+  const { issuerUrl, retryScheduleMs, requireHttps, webhooksPerToken, reportDueDays } = config
   const tools = { clock, keyring, sealer, sender, issuerUrl, retryScheduleMs }
   const live = new Live({ database, clock, log }, given.liveTimes)
-  const waits = new Waits({ database: own ?? database, clock, log })
-  metrics.watchWaits(() => waits.byClient())
-  const clients = recordClients({
-    ...{ database: own ?? database, log, processId: given.processId },
-    clients: () => waits.byWebhook(),
-  })
-  const pings = new PullPings({ database: own ?? database, clock, look: id => waits.look(id) })
-  const loop = startDeliveryLoop({
-    ...tools,
-    database: own ?? database,
-    log,
-    concurrency,
-    claims: config.roles.includes('delivery'),
-    waits,
-    watch: {
-      ...metrics.delivery,
-      attempted(settlement) {
-        metrics.delivery.attempted(settlement)
-        live.hurry(settlement.job.deliveryId)
-      },
-    },
-  })
+  const ofDeliveries = { database: own ?? database, log, metrics, tools }
+  const { waits, clients, pings, loop } = startDelivering(config, { ...ofDeliveries, live, processId: given.processId })
   const scheduled = config.roles.includes('scheduler')
-    ? startScheduled(config, { database: own ?? database, log, metrics, tools, loop, pings })
+    ? startScheduled(config, { ...ofDeliveries, loop, pings })
     : undefined
-  const readers = new Readers(
-    config.databaseUrl,
-    database,
-    log,
-    { onReplaced: given.onReplaced, onEnded: metrics.readerEnded },
-    given.readerTimes,
-  )
+  const ofReaders = { onReplaced: given.onReplaced, onEnded: metrics.readerEnded }
+  const readers = new Readers(config.databaseUrl, database, log, ofReaders, given.readerTimes)
   if (config.roles.includes('api')) readers.warm()
+  const submissions = createSubmissions({
+    ...{ database: grouped ?? database, now: clock.now, dueDays: reportDueDays },
+    ...{ afterCommitOf: loop.afterCommit, wake: () => loop.wake() },
+  })
   return {
     service: {
-      ...{
-        database,
-        sealer,
-        tools,
-        loop,
-        pull: { waits, pings },
-        readers,
-        live,
-        requireHttps,
-        webhooksPerToken,
-        reportDueDays,
-      },
-      submissions: createSubmissions({
-        ...{ database: grouped ?? database, now: clock.now, dueDays: reportDueDays },
-        ...{ afterCommitOf: loop.afterCommit, wake: () => loop.wake() },
-      }),
-      sideBySideUntil: besideUntil,
+      ...{ database, sealer, tools, loop, pull: { waits, pings }, readers, live, submissions },
+      ...{ requireHttps, webhooksPerToken, reportDueDays, sideBySideUntil: base.besideUntil },
     },
     async stop(answered) {
       live.stop()
@@ -242,12 +196,67 @@ const startRoles = async (
       await Promise.all([scheduled?.stop(), loop.stop(), answered])
       readers.stop()
       await sender.close()
-      keyring.stop()
-      clockWatch?.stop()
-      ownClock?.stop()
-      await closeOwn()
+      await base.close()
     },
   }
+}
+
+/**
+ * Opens what the roles work with. What is read from the database comes before what starts: if the database goes away
+ * meanwhile, all is repeated.
+ */
+const openBase = async (config: Config, database: Database, log: Log, givenClock: Clock | undefined) => {
+  const sealer = createSealer(config.masterKeys)
+  const besideUntil = await sideBySideUntil(database, '0011_audit_log')
+  // Deliveries have connections of their own, whatever clients ask for.
+  const own = database.dialect.isEmbedded ? undefined : await connect(config.databaseUrl, deliveryConnections(config))
+  // One that waits for a lock would make all of a group wait.
+  const grouped = own && (await orElse(() => own.close(), connect(config.databaseUrl, GROUP_CONNECTIONS)))
+  const closeOwn = () => Promise.all([own?.close(), grouped?.close()])
+  const ownClock = givenClock ? undefined : await orElse(closeOwn, databaseClock(database))
+  const clock = givenClock ?? ownClock!
+  const keyring = await orElse(() => Promise.all([closeOwn(), ownClock?.stop()]), openKeyring(database, sealer, clock))
+  const clockWatch = ownClock && watchMachineClock(clock, log)
+  const close = async (): Promise<void> => {
+    keyring.stop()
+    clockWatch?.stop()
+    ownClock?.stop()
+    await closeOwn()
+  }
+  return { sealer, besideUntil, own, grouped, clock, keyring, close }
+}
+
+/** Starts the delivery loop, and what serves clients that pull. */
+const startDelivering = (
+  { concurrency, roles }: Config,
+  given: {
+    database: Database
+    log: Log
+    metrics: Metrics
+    tools: AttemptTools
+    live: Live
+    processId: string
+  },
+) => {
+  const { database, log, metrics, tools, live, processId } = given
+  const { clock } = tools
+  const waits = new Waits({ database, clock, log })
+  metrics.watchWaits(() => waits.byClient())
+  const clients = recordClients({ database, log, processId, clients: () => waits.byWebhook() })
+  const pings = new PullPings({ database, clock, look: id => waits.look(id) })
+  const loop = startDeliveryLoop({
+    ...tools,
+    ...{ database, log, concurrency, waits },
+    claims: roles.includes('delivery'),
+    watch: {
+      ...metrics.delivery,
+      attempted(settlement) {
+        metrics.delivery.attempted(settlement)
+        live.hurry(settlement.job.deliveryId)
+      },
+    },
+  })
+  return { waits, clients, pings, loop }
 }
 
 /** Starts what falls due, and the healing of webhooks. */
