@@ -37,7 +37,7 @@ export const createReadiness = ({
 }: Given): Readiness => {
   /** The last check; another begins only when it has ended, so that a silent database keeps one connection. */
   let check: { at: number; isDone: boolean; fault: Promise<string | undefined> } | undefined
-  let told: string | undefined
+  let logged: string | undefined
 
   const begin = (connected: Database) => {
     const begun = { at: performance.now(), isDone: false, fault: databaseFault(connected) }
@@ -64,10 +64,10 @@ export const createReadiness = ({
 
   /** A start and a stop have lines of their own. */
   const tell = (fault: string | undefined): void => {
-    if (fault === told || !state.isOpen || state.isStopping) return
+    if (fault === logged || !state.isOpen || state.isStopping) return
     if (fault) log.error({ reason: fault }, 'this process is not ready')
     else log.info('ready again')
-    told = fault
+    logged = fault
   }
 
   const fault = async (): Promise<string | undefined> => {

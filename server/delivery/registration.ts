@@ -49,7 +49,7 @@ export type Registrant = {
 }
 
 /** The answer for a webhook, read in the transaction that stored it. */
-export type Stored<T> = Changed & { told: T }
+export type Stored<T> = Changed & { answer: T }
 type Read<T> = (change: Change, webhook: WebhookRow) => Promise<T>
 
 /**
@@ -138,7 +138,7 @@ const storeAsSeen = async <T>(
         : await insertWebhook(within, id, { ...input, url: ping!.url }, { ...making, mostOfToken: webhooksPerToken })
       if (!changed) return undefined
       if (ping) await recordAnsweredPing(within.trx, id, ping.answered)
-      return { ...changed, told: await read(within, await webhookNow(within.trx, id)) }
+      return { ...changed, answer: await read(within, await webhookNow(within.trx, id)) }
     })
   } catch (error) {
     // The same upsert was made twice at once: the first stored the webhook, the second changes it.
@@ -169,7 +169,7 @@ export const rotateWebhookSecret = async <T>(
   const making = { sealer: tools.sealer, candidate: candidateOf(input) }
   const stored = await change(async within => {
     const changed = await rotateSecret(within, making, input)
-    return { ...changed, told: await read(within, await webhookNow(within.trx, input.id)) }
+    return { ...changed, answer: await read(within, await webhookNow(within.trx, input.id)) }
   })
   await sleep(BEGUN_MS)
   return stored

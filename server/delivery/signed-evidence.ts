@@ -76,10 +76,10 @@ const attemptsOf = async (sql: Sql, { id, webhook_id }: DeliveryRow): Promise<Ev
     'SELECT * FROM attempts WHERE delivery_id = ? ORDER BY number DESC LIMIT ?',
     [id, MOST_ATTEMPTS],
   )
-  const told: EvidenceOfAttempt[] = []
+  const attempts: EvidenceOfAttempt[] = []
   for (const row of found.toReversed()) {
     const { pulledBy: _, ...evidence } = JSON.parse(row.evidence ?? '{}') as Evidence
-    told.push({
+    attempts.push({
       number: row.number,
       url: (await webhookAt(sql, webhook!, row.started_at)).url,
       startedAt: toIso(Number(row.started_at)),
@@ -89,5 +89,5 @@ const attemptsOf = async (sql: Sql, { id, webhook_id }: DeliveryRow): Promise<Ev
       ...(evidence as Partial<EvidenceOfAttempt>),
     })
   }
-  return told
+  return attempts
 }

@@ -118,7 +118,7 @@ const movedOf = async (sql: Sql, token: AccessToken, event: EventRow): Promise<F
   return other && { organisationId: other.organisation_id!, at: Number(other.created_at) }
 }
 
-/** Who changed a webhook: only who may read the audit log is told of others. */
+/** Who changed a webhook: others are named only to who may read the audit log. */
 const namesOf = async (
   sql: Sql,
   token: AccessToken,
@@ -126,9 +126,9 @@ const namesOf = async (
 ): Promise<Map<string, string>> => {
   const ids = changes.flatMap(change => change?.access_token_id ?? [])
   const mayKnow = may(token, 'admin') && token.seesAllOrganisations
-  const told = [...new Set(ids)].filter(id => mayKnow || id === token.id)
-  if (told.length === 0) return new Map()
-  const found: { id: string; name: string }[] = await sql('access_tokens').select('id', 'name').whereIn('id', told)
+  const named = [...new Set(ids)].filter(id => mayKnow || id === token.id)
+  if (named.length === 0) return new Map()
+  const found: { id: string; name: string }[] = await sql('access_tokens').select('id', 'name').whereIn('id', named)
   return new Map(found.map(({ id, name }) => [id, name]))
 }
 

@@ -151,8 +151,8 @@ class Reader {
     this.running.delete(job.id)
   }
 
-  /** How long a query has held it: beside others it is not to blame for all of the time. */
-  heldBy(job: Job): number {
+  /** What a query has cost it: beside others it is not to blame for all of the time. */
+  costOf(job: Job): number {
     return this.#spent() - job.spentBefore
   }
 
@@ -251,7 +251,7 @@ export class Readers {
         {
           ready: () => this.#dispatch(),
           isOther: fault => this.#isReplaced(fault),
-          message: message => this.#told(reader, message),
+          message: message => this.#heard(reader, message),
           failed: error => this.#log.error({ err: error }, 'a reader failed'),
           ended: how => this.#ended(reader, how),
         },
@@ -277,7 +277,7 @@ export class Readers {
     this.#dispatch()
   }
 
-  #told(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
+  #heard(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
     if (message.kind === 'connection') {
       if (message.before !== undefined) reader.connectionIds.delete(message.before)
       reader.connectionIds.add(message.connectionId)
@@ -319,7 +319,7 @@ export class Readers {
   /** `tookMs`: of one that was answered. */
   #left(reader: Reader, job: Job, tookMs?: number): void {
     if (tookMs !== undefined) this.#note(reader, job, tookMs)
-    else if (job.isHeavy && !job.waitsToMatch) this.#costs.note(job.tokenId, reader.heldBy(job))
+    else if (job.isHeavy && !job.waitsToMatch) this.#costs.note(job.tokenId, reader.costOf(job))
     reader.leave(job)
     job.leave()
   }
@@ -473,7 +473,7 @@ export class Readers {
   }
 
   #isLong(reader: Reader, job: Job): boolean {
-    const heldMs = reader.heldBy(job)
+    const heldMs = reader.costOf(job)
     const longMs = this.#costs.isKnown(job.tokenId) ? LONG_MS.known : LONG_MS.unknown
     return heldMs > longMs && this.#costs.isHeavy(job.tokenId, heldMs)
   }

@@ -34,7 +34,7 @@ const readAnswer =
 type Answered = WebhookRow & { secret: string | null }
 
 /** Answers with the webhook as its change left it, whatever others have changed since. */
-const answer = ({ secret, told: { webhook, lists } }: Stored<Answer>, { loaders }: Context): Answered => {
+const answer = ({ secret, answer: { webhook, lists } }: Stored<Answer>, { loaders }: Context): Answered => {
   for (const [index, list] of LISTS.entries()) loaders.value(list).prime(webhook.id, lists[index]!)
   return { ...webhook, secret }
 }
@@ -44,13 +44,13 @@ export const webhookMutations: Mutations = {
     'webhooks',
     (input, context) => createWebhook(context, input, readAnswer(context)),
     answer,
-    ({ told }) => told.webhook.id,
+    ({ answer }) => answer.webhook.id,
   ),
   upsertWebhook: mutation<WebhookInput & { id?: string }, Stored<Answer>>(
     'webhooks',
     ({ id, ...input }, context) => upsertWebhook(context, id, input, readAnswer(context)),
     answer,
-    ({ told }) => told.webhook.id,
+    ({ answer }) => answer.webhook.id,
   ),
   rotateWebhookSecret: mutation<{ id: string; secret?: string; graceSeconds?: number }, Stored<Answer>>(
     'webhooks',
