@@ -251,7 +251,7 @@ export class Readers {
         {
           ready: () => this.#dispatch(),
           isOther: fault => this.#isReplaced(fault),
-          message: message => this.#heard(reader, message),
+          message: message => this.#receive(reader, message),
           failed: error => this.#log.error({ err: error }, 'a reader failed'),
           ended: how => this.#ended(reader, how),
         },
@@ -277,7 +277,7 @@ export class Readers {
     this.#dispatch()
   }
 
-  #heard(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
+  #receive(reader: Reader, message: Exclude<FromReader, { kind: 'ready' }>): void {
     if (message.kind === 'connection') {
       if (message.before !== undefined) reader.connectionIds.delete(message.before)
       reader.connectionIds.add(message.connectionId)
