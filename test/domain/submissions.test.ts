@@ -199,9 +199,12 @@ describeEachEngine('a submitted report', engine => {
         await knex('access_tokens').where({ id: made.id }).update(change)
         return made
       }
-      const narrowed = await token()
-      await knex('access_token_permissions').where({ access_token_id: narrowed.id }).delete()
-      await knex('access_token_permissions').insert({ access_token_id: narrowed.id, permission: 'read' })
+      /** Was accepted with `reports`, and has only this permission by now. */
+      const withOnly = async (permission: Permission): Promise<AccessToken> => {
+        const made = await token()
+        await knex('access_token_permissions').where({ access_token_id: made.id }).update({ permission })
+        return made
+      }
       const lost = await token({ organisationIds: [acme.organisationId] })
       await knex('access_token_organisations').where({ access_token_id: lost.id }).delete()
       const again = of(acme)
@@ -211,7 +214,9 @@ describeEachEngine('a submitted report', engine => {
         [await changed({ revoked_at: NOW }), of(acme), 'UNAUTHENTICATED revoked'],
         [await changed({ expires_at: NOW }), of(acme), 'UNAUTHENTICATED expired'],
         [await changed({ expires_at: NOW + 1 }), of(acme), 'done'],
-        [narrowed, of(acme), 'FORBIDDEN'],
+        [await withOnly('read'), of(acme), 'FORBIDDEN'],
+        [await withOnly('webhooks'), of(acme), 'FORBIDDEN'],
+        [await withOnly('admin'), of(acme), 'done'],
         [lost, of(acme), 'NOT_FOUND'],
         [ofAcme, of(borealis), 'NOT_FOUND'],
         [all, { ...of(acme), projectId: randomUUID() }, 'NOT_FOUND'],

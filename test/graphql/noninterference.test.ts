@@ -526,25 +526,69 @@ describeEachEngine('what a token does not see', engine => {
     }
   })
 
-  it('cannot be named in a report that is submitted among others, no more than what never was', async () => {
-    const kind = 'sees one, admin'
-    let year = 2100
-    for (const id of hiddenIds) {
-      const named = [
-        call('submitProjectReport', { ...mutations.submitProjectReport, projectId: id }),
-        call('submitProjectReport', { ...mutations.submitProjectReport, submitterId: id }),
-      ]
-      const others = Array.from({ length: 22 }, () =>
-        call('submitProjectReport', { ...mutations.submitProjectReport, quarter: `${year++}-1` }),
-      )
-      const submit = (server: TestServer) =>
-        Promise.all([...named, ...others].map(asked => textOf(server, kind, asked)))
-      const [inWhole, inLeft] = [await submit(whole), await submit(left.get(kind)!)]
-      assert.deepEqual(inWhole.slice(0, 2), inLeft.slice(0, 2))
-      for (const text of inWhole.slice(0, 2)) assert.match(text, /"code": "NOT_FOUND"/)
-      for (const text of inWhole.slice(2)) assert.doesNotMatch(text, /"errors"/)
+  const AT_ONCE = 24
+  let year = 2100
+  const submission = (given: object = {}): Asked =>
+    call('submitProjectReport', { ...mutations.submitProjectReport, quarter: `${year++}-1`, ...given })
+
+  /** Has things asked one after the other, or all of them at once, with others that are answered beside them. */
+  const ways: Record<string, (asked: Asked[], ask: (asked: Asked) => Promise<string>) => Promise<string[]>> = {
+    async alone(asked, ask) {
+      const texts: string[] = []
+      for (const one of asked) texts.push(await ask(one))
+      return texts
+    },
+    [`among ${AT_ONCE} at once`]: async (asked, ask) => {
+      const others = Array.from({ length: AT_ONCE - asked.length }, () => submission())
+      const texts = await Promise.all([...asked, ...others].map(ask))
+      for (const text of texts.slice(asked.length)) assert.doesNotMatch(text, /"errors"/)
+      return texts.slice(0, asked.length)
+    },
+  }
+
+  for (const [way, askEach] of Object.entries(ways)) {
+    for (const kind of ['sees one', 'sees one, admin'] as const) {
+      it(`cannot be named in a report that one that ${kind} submits ${way}, and is not in what comes of one`, async () => {
+        const both = (asked: Asked[]) =>
+          Promise.all([whole, left.get(kind)!].map(server => askEach(asked, one => textOf(server, kind, one))))
+        const unseen = [...hiddenIds, tokens['sees two others'].id, tokens['sees all'].id]
+        const [inWhole, inLeft] = await both(
+          unseen.flatMap(id => [submission({ projectId: id }), submission({ submitterId: id })]),
+        )
+        assert.deepEqual(inWhole, inLeft)
+        for (const text of inWhole!) assert.match(text, /"code": "NOT_FOUND"/)
+
+        const ofSeen = ['project A1', 'project A2'].map(name => submission({ projectId: idOf(name) }))
+        for (const text of (await both(ofSeen)).flat()) assert.doesNotMatch(text, /"errors"/)
+        const quarters = ofSeen.map(({ variables }) => variables.quarter)
+        const cameOf = {
+          document: `query ($query: MangoQuery) { deliveries(query: $query) {
+            status webhook { id } event { organisationId projectId payload deliveries { webhookId } } } }`,
+          variables: {
+            query: {
+              selector: { 'event.payload.projectReport.quarter': { $in: quarters } },
+              sort: ['event.projectId', 'webhookId'],
+            },
+          },
+        }
+        const [told, toldInLeft] = await Promise.all(
+          [whole, left.get(kind)!].map(async server => inOrder(await textOf(server, kind, cameOf))),
+        )
+        assert.equal(told, toldInLeft)
+        assert.match(told!, new RegExp(idOf('webhook named A')))
+        assert.deepEqual(JSON.parse(await textOf(whole, 'sees the third', cameOf)).data, { deliveries: [] })
+      })
     }
-  })
+  }
+
+  /** An answer in which ids that were made just now, which differ, are told apart by their order. */
+  const inOrder = (text: string): string => {
+    const fresh = new Map<string, string>()
+    return text.replaceAll(/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g, id => {
+      if (!fresh.has(id)) fresh.set(id, id.startsWith('0') ? `new ${fresh.size}` : id)
+      return fresh.get(id)!
+    })
+  }
 
   it('is not changed by an upsert under its id, which answers NOT_FOUND', async () => {
     for (const [name, id, table] of [
@@ -562,13 +606,6 @@ describeEachEngine('what a token does not see', engine => {
   // Last, since this changes both data sets of one token.
   it('is in no answer to a mutation of an admin that sees one, also not in the count of what it recovers', async () => {
     const kind = 'sees one, admin'
-    const fresh = new Map<string, string>()
-    /** Ids that were made just now differ, and are told apart by their order. */
-    const named = (text: string) =>
-      text.replaceAll(/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/g, id => {
-        if (!fresh.has(id)) fresh.set(id, id.startsWith('0') ? `new ${fresh.size}` : id)
-        return fresh.get(id)!
-      })
     const OTHERS = [hidden.webhooks!, idOf('webhook named A and S'), idOf('webhook unnamed all')]
     const calls: [string, Record<string, unknown>][] = [
       ['upsertWebhook', { id: hidden.webhooks!, status: 'disabled' }],
@@ -580,11 +617,9 @@ describeEachEngine('what a token does not see', engine => {
       ['revokeAccessToken', { id: tokens['sees one'].id }],
     ]
     for (const [name, given] of calls) {
-      fresh.clear()
       const asked = call(name, given)
-      const inWhole = named(await textOf(whole, kind, asked))
-      fresh.clear()
-      assert.equal(inWhole, named(await textOf(left.get(kind)!, kind, asked)), name)
+      const inWhole = inOrder(await textOf(whole, kind, asked))
+      assert.equal(inWhole, inOrder(await textOf(left.get(kind)!, kind, asked)), name)
       assert.doesNotMatch(inWhole, /INTERNAL_SERVER_ERROR/)
       const isItsOwn =
         !/rotateSigningKey|upsertUser|takeDeliveries/.test(name) &&
