@@ -1,6 +1,7 @@
 import { toText } from '../shared/bytes.ts'
 import type { Jwk } from '../shared/delivery-token.ts'
 import { keyBytes } from '../shared/ed25519.ts'
+import { codeOf } from '../shared/errors.ts'
 import { isObject } from '../shared/token-format.ts'
 
 /**
@@ -179,6 +180,6 @@ export const isUsable = ({ kty, crv, x, kid }: Jwk): boolean =>
 
 const unavailable = (url: string, cause: unknown): Error => {
   const { cause: deeper = cause } = (cause ?? {}) as { cause?: unknown }
-  const why = deeper instanceof Error ? deeper.message || String((deeper as { code?: unknown }).code) : String(deeper)
+  const why = deeper instanceof Error ? deeper.message || String(codeOf(deeper)) : String(deeper)
   return new Error(`The issuer’s keys at ${url} could not be had: ${why}.`, { cause })
 }

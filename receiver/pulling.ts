@@ -1,4 +1,5 @@
 import pRetry from 'p-retry'
+import { codeOf } from '../shared/errors.ts'
 
 /** A delivery that was taken: the request that an endpoint would have received. */
 export interface TakenDelivery {
@@ -185,9 +186,7 @@ export const startPulling = (options: PullingOptions): Pulling => {
 
 const idOf = ({ deliveryId, attempt }: TakenDelivery) => ({ deliveryId, attempt })
 
-const codeOf = (error: unknown): string => String((error as { code?: unknown })?.code ?? '')
-
-const isFinal = (error: unknown): boolean => FINAL.has(codeOf(error))
+const isFinal = (error: unknown): boolean => FINAL.has(String(codeOf(error)))
 
 /** p-retry takes a TypeError for a fault of the program, such as that of an answer in another form. */
 const asRetried = (error: unknown): never => {

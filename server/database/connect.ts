@@ -28,8 +28,8 @@ export type Database = {
  * @param options.lockWaitS how many seconds a statement waits for another transaction's lock
  * @param options.silenceMs a connection that is silent for this long is closed, and its statement fails, because its
  *   server may be gone. By default never, since the statements of a migration may take long
- * @param options.isPacking sends statements that are asked at the same time, as by `Promise.all`, to a server in one
- *   packet; if one fails, all do. Only for fixed statements that bind every value
+ * @param options.isPacking sends statements that are asked in one turn of the event loop (`inOneTrip`) to a server in
+ *   one packet; if one fails, all do. Only for fixed statements that bind every value
  */
 export const connect = async (
   url: string,
@@ -182,6 +182,15 @@ const ask = async (sql: Sql, query: Query): Promise<unknown> => {
     client.releaseConnection(connection)
   }
 }
+
+/**
+ * Waits for parts of one transaction that are asked for in one turn of the event loop. The statements that they begin
+ * with go to a database server in one trip, and every engine executes them in the order of the list: what an earlier
+ * part asks first is there for a later one.
+ */
+export const inOneTrip = <Parts extends readonly unknown[] | []>(
+  parts: Parts,
+): Promise<{ -readonly [Part in keyof Parts]: Awaited<Parts[Part]> }> => Promise.all(parts)
 
 /**
  * Does one part of long work, such as one of its transactions. Others then have the process, and the database's cores,

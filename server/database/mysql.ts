@@ -75,7 +75,7 @@ const BEGIN = 'BEGIN;'
 const ENDS = new Set(['COMMIT;', 'ROLLBACK'])
 
 /**
- * Sends the statements that are asked of a connection in one turn, as by `Promise.all`, in one packet in their order,
+ * Sends the statements that are asked of a connection in one turn, as by `inOneTrip`, in one packet in their order,
  * and BEGIN with the first of a transaction. If one fails, those after it are not executed, and all are rejected with
  * its error.
  */

@@ -38,6 +38,9 @@ type Given = {
 
 /**
  * Claims for the places of this process: the longest due rows first, or webhooks in turn if one has reached its share.
+ *
+ * Rejected: one transaction for a settle and the next claim. Of 10,000 deliveries it would save half of 91 commits, and
+ * with commits that cost nothing the rate is 0.57 of the bare client's instead of 0.53 (decision 19).
  */
 export class Claims {
   readonly #given: Given

@@ -209,6 +209,9 @@ export const sweepPast = async (
 
 // Each statement names the index that serves both its condition and its order, so that only the rows looked at are
 // locked; MySQL would otherwise read and lock every row of a small table.
+//
+// Rejected: a status column, indexed, in place of rows that are deleted when they are settled (a quarter of the claims
+// a second, MariaDB 10.11); a transaction that stays open while sending (a connection for each request under way).
 
 const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<QueueRow[]> =>
   rows(
@@ -315,6 +318,9 @@ export const claimOf = (row: QueueRow, lease: string): Claim => ({
 /**
  * Writes leases on the rows that are still as they were read: due, under the same lease, with as many attempts. If
  * reading does not lock, another claim may have been first.
+ *
+ * Rejected: the end of the lease in a column of its own. A row then takes 27 µs of the database's CPU instead of 68
+ * (MySQL 9.7), but each look at the head of the queue reads past everything in flight (decision 18).
  *
  * @param given.taken who takes them, if a client does
  * @returns those that were taken

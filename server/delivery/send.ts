@@ -2,6 +2,7 @@ import { subscribe } from 'node:diagnostics_channel'
 import { Readable } from 'node:stream'
 import { getProxyForUrl } from 'proxy-from-env'
 import { Agent, type Dispatcher, errors } from 'undici'
+import { codeOf } from '../../shared/errors.ts'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { whenArrivedIsRead } from '../arrived.ts'
 import { factsOf } from './connection-facts.ts'
@@ -313,7 +314,7 @@ const explain = (error: Error): Failure => {
     return error.isLiteral ? { reason: 'address_not_allowed', detail: 'It is not a public address' } : NO_PUBLIC_ADDRESS
   }
   if (error instanceof ProxyError) return { reason: 'connection_failed', detail: 'No connection to it was possible' }
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : ''
+  const code = String(codeOf(error) ?? '')
   if (code === 'ENOTFOUND' || code === 'ENODATA') return NO_PUBLIC_ADDRESS
   const detail = error.message.replace(/\p{Cc}+/gu, ' ').slice(0, 300)
   if (error instanceof errors.HTTPParserError || error instanceof TooLongAnswer)

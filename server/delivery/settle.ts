@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import type { WebhookTransport } from '../../shared/vocabulary.ts'
-import { type Database, marks, Overtaken, rows, run } from '../database/connect.ts'
+import { type Database, inOneTrip, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
@@ -65,8 +65,8 @@ export const settleIn = async (
   const [own, late] = [allOwn.filter(isFree), allLate.filter(isFree)] as const
   const time = now()
   const attempts = free.filter(settlement => isFree(settlement) && (isOwn(settlement) || late.includes(settlement)))
-  // In this order: a delivery's end looks at its attempts.
-  await Promise.all([logAttempts(trx, attempts), retry(trx, own), finish(trx, own, time)])
+  // A delivery's end looks at its attempts.
+  await inOneTrip([logAttempts(trx, attempts), retry(trx, own), finish(trx, own, time)])
   await tellOfDropped(trx, own.flatMap(droppedOf), time)
   const takenOver = new Set(late.filter(isAcknowledged).map(({ job }) => job.deliveryId))
   await logLost(
@@ -276,7 +276,7 @@ const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Pr
       [outcome.status, now, now, job.attempt, ...group.map(({ job }) => job.deliveryId)],
     )
   }
-  const [ended] = await Promise.all([dequeue(trx, finished, leasesOf(finished)), ...[...alike.values()].map(update)])
+  const [ended] = await inOneTrip([dequeue(trx, finished, leasesOf(finished)), ...[...alike.values()].map(update)])
   if (ended < finished.length) throw new Overtaken()
 }
 

@@ -1,6 +1,6 @@
 import { timeOfId } from '../../shared/time.ts'
 import type { EventType, WebhookTransport } from '../../shared/vocabulary.ts'
-import { marks, run, type Sql } from '../database/connect.ts'
+import { inOneTrip, marks, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import {
@@ -144,7 +144,7 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
         line,
       ]),
     )
-    await Promise.all([inserted, queued])
+    await inOneTrip([inserted, queued])
   }
 }
 

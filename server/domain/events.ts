@@ -1,7 +1,7 @@
 import type { Knex } from 'knex'
 import type { EventPayload } from '../../shared/events.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
-import { insertMany, run, type Sql } from '../database/connect.ts'
+import { inOneTrip, insertMany, run, type Sql } from '../database/connect.ts'
 import { newId } from '../ids.ts'
 import { currentTrace, inTrace, startSpan } from '../tracing/tracing.ts'
 import { type AfterCommit, enqueueFresh, type FreshDelivery, type SendableWebhook } from './deliveries.ts'
@@ -110,7 +110,7 @@ export const recordTogether = async (
     trx,
     fresh.map(({ event }) => event),
   )
-  await Promise.all([inserted, enqueueFresh(trx, fresh, { lines, afterCommit })])
+  await inOneTrip([inserted, enqueueFresh(trx, fresh, { lines, afterCommit })])
 }
 
 type Made = FreshDelivery['event'] & Pick<NewEvent, 'organisationIds'> & { projectId: string | null }

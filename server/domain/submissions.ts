@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
-import { type Database, marks, rows, type Sql } from '../database/connect.ts'
+import { type Database, inOneTrip, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, transactInTime } from '../database/patience.ts'
 import { currentTrace } from '../tracing/tracing.ts'
@@ -144,11 +144,8 @@ const submitTogether = async (
   group: Entering[],
   terms: { now: () => number; dueDays: number; afterCommit: AfterCommit; alone: AloneForNow },
 ): Promise<Map<Entering, ProjectReportRow>> => {
-  const apart = firstOfEach(
-    firstOfEach(group, ({ mark }) => mark.signature),
-    ({ submission }) => `${submission.projectId} ${submission.quarter}`,
-  )
-  const [used, { decisions, unsuited }] = await Promise.all([
+  const apart = firstOfEachReport(group)
+  const [used, { decisions, unsuited }] = await inOneTrip([
     usedOf(
       trx,
       apart.map(({ mark }) => mark.signature),
@@ -158,7 +155,7 @@ const submitTogether = async (
   terms.alone.add(unsuited)
   const chosen = decisions.filter(one => isSubmit(one) && !used.has(one.from.mark.signature)) as Submit<Entering>[]
   if (chosen.length === 0) return new Map()
-  const [, reports] = await Promise.all([
+  const [, reports] = await inOneTrip([
     useSignatures(
       trx,
       chosen.map(({ from }) => from),
@@ -168,10 +165,14 @@ const submitTogether = async (
   return new Map(chosen.map(({ from }, n) => [from, reports[n]!]))
 }
 
-/** The first change with each key. The others are decided after it has ended. */
-const firstOfEach = (group: Entering[], key: (one: Entering) => string): Entering[] => [
-  ...new Map(group.toReversed().map(one => [key(one), one])).values(),
-]
+/**
+ * The first submission of each report. The others are decided after it has ended; the same signature among them too,
+ * since it covers the submission.
+ */
+const firstOfEachReport = (group: Entering[]): Entering[] => {
+  const keyOf = ({ submission: { projectId, quarter } }: Entering) => `${projectId} ${quarter}`
+  return [...new Map(group.toReversed().map(one => [keyOf(one), one])).values()]
+}
 
 /** A submission that is to be made. */
 type Submit<From extends Submitting = Submitting> = {
@@ -205,7 +206,7 @@ const decide = async <From extends Submitting>(
   const projectIds = distinct(submissions.map(({ projectId }) => projectId))
   const userIds = distinct(submissions.map(({ submitterId }) => submitterId))
   const event = { type: 'project_report_quarterly_submitted' as const, projectIds }
-  const [tokens, projects, users, found, wanting] = await Promise.all([
+  const [tokens, projects, users, found, wanting] = await inOneTrip([
     waits ? tokensOf(group) : lockAccessTokens(trx, tokenIds),
     lockRows<{ id: string; organisation_id: string }>(trx, 'projects', projectIds, waits),
     lockRows<{ id: string; name: string }>(trx, 'users', userIds, waits),
@@ -215,7 +216,7 @@ const decide = async <From extends Submitting>(
   const suited = waits ? projectIds : projectIds.filter(suitsGroups(wanting))
   // Of the others, not all webhooks are known.
   if (!waits && wanting.length === MOST_TOGETHER) return { decisions: [], unsuited: without(projectIds, suited) }
-  const [sights, reports, webhooks] = await Promise.all([
+  const [sights, reports, webhooks] = await inOneTrip([
     lockSights(trx, tokens, projects, waits),
     lockReports(
       trx,
@@ -295,7 +296,7 @@ const write = async (
       trace: from.trace,
     }),
   )
-  await Promise.all([
+  await inOneTrip([
     insertReports(
       trx,
       made.filter((_, n) => !chosen[n]!.open),

@@ -154,6 +154,9 @@ const MOST_PARTS = 100
 /**
  * The visible rows of a resource in disjoint parts: events by organisation, deliveries by webhook. Undefined for one
  * part or too many.
+ *
+ * Rejected: the rule as a condition of one statement. Of 5,000,000 deliveries, a token that sees one webhook in a
+ * hundred had its newest 50 after the time limit; in parts, 50 entries of an index are read (MySQL 9.7, decision 16).
  */
 export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource): Promise<Visible[] | undefined> => {
   if (token.seesAllOrganisations) return undefined

@@ -6,6 +6,7 @@ import type { AccessToken } from '../domain/permissions.ts'
 import type { Service } from '../graphql/context.ts'
 import { asGraphqlError, presentError } from '../graphql/errors.ts'
 import type { GraphqlRequest, Task } from '../graphql/request.ts'
+import { leastIdAt } from '../ids.ts'
 import { Stream } from '../live/stream.ts'
 import type { Log } from '../log.ts'
 import type { ReaderAnswer } from '../readers/readers.ts'
@@ -14,7 +15,8 @@ import { LARGE_BYTES } from './body.ts'
 
 type Context = ParameterizedContext<Authenticated>
 
-const NOBODY = '00000000-0000-7000-8000-000000000000'
+/** No delivery has it. */
+const NOBODY = leastIdAt(0)
 
 export const wantsEvents = (ctx: { get(name: string): string }): boolean =>
   /\btext\/event-stream\b/i.test(ctx.get('accept'))

@@ -13,6 +13,9 @@ const WEBHOOKS = 200
 /**
  * Deletes events past their retention with their deliveries, except those with a pending delivery. Processes share the
  * work: each takes the oldest events that no other has locked.
+ *
+ * Rejected: partitions that are dropped as a whole. Each query by event, webhook or status would read all of them, to
+ * save 0.2 ms of the database's CPU for each delivery (MySQL 9.7, decision 15).
  */
 export const purge: Step = {
   name: 'purge',

@@ -8,6 +8,7 @@ import { databaseClock } from '../../server/clock.ts'
 import {
   connect,
   type Database,
+  inOneTrip,
   insertMany,
   isDuplicate,
   isMissingTable,
@@ -62,7 +63,7 @@ describeEachEngine('a database', engine => {
     })
   }
 
-  it('answers each of the statements that are asked in one packet, and keeps all of them or none', async t => {
+  it('executes the statements of one trip in their order, and keeps all of them or none', async t => {
     const packing = await connect(fresh.url, { poolSize: 1, isPacking: true })
     t.after(() => packing.close())
     const insert = (trx: Knex.Transaction, name: string) =>
@@ -70,11 +71,11 @@ describeEachEngine('a database', engine => {
     const count = (trx: Knex.Transaction) =>
       rows<{ n: number }>(trx, "SELECT COUNT(*) AS n FROM users WHERE name = 'x'")
     const { transaction } = packing
-    const answers = await transaction(trx => Promise.all([count(trx), insert(trx, 'x'), count(trx)]))
+    const answers = await transaction(trx => inOneTrip([count(trx), insert(trx, 'x'), count(trx)]))
     assert.deepEqual(answers, [[{ n: 0 }], 1, [{ n: 1 }]])
     await transaction(async () => {})
 
-    const half = (trx: Knex.Transaction) => Promise.all([insert(trx, 'x'), run(trx, 'INSERT INTO nowhere VALUES (1)')])
+    const half = (trx: Knex.Transaction) => inOneTrip([insert(trx, 'x'), run(trx, 'INSERT INTO nowhere VALUES (1)')])
     await assert.rejects(transaction(half), isMissingTable)
     const failing = (trx: Knex.Transaction) => {
       const inserted = insert(trx, 'x')
@@ -98,7 +99,7 @@ describeEachEngine('a database', engine => {
       ] as const) {
         const connected = await connect(proxy.url, { isPacking })
         const hold = proxy.hold(/SELECT 2/)
-        const both = connected.transaction(trx => Promise.all([rows(trx, 'SELECT 1 AS n'), rows(trx, 'SELECT 2 AS n')]))
+        const both = connected.transaction(trx => inOneTrip([rows(trx, 'SELECT 1 AS n'), rows(trx, 'SELECT 2 AS n')]))
         assert.equal((await hold.caught).text, packet)
         hold.end()
         assert.deepEqual(await both, [[{ n: 1 }], [{ n: 2 }]])
@@ -175,11 +176,13 @@ describeEachEngine('a database', engine => {
     const [id] = await addUsers('first')
     const second = await connect(fresh.url)
     try {
+      const { promise: isLocked, resolve: locked } = Promise.withResolvers<void>()
       const holding = database.transaction(async trx => {
         await trx('users').where({ id }).update({ name: 'second' })
+        locked()
         await wait(50)
       })
-      await wait(10)
+      await isLocked
       const startedMs = performance.now()
       await second.knex('users').where({ id }).update({ name: 'third' })
       await holding

@@ -212,6 +212,7 @@ describeEachEngine('an event', engine => {
       several: () => record(expired([acme.organisationId, borealis.organisationId])),
       all: () => record(expired('all')),
       borealis: () => record(overdue(borealis)),
+      others: () => record(expired([borealis.organisationId, gone.organisationId])),
       moved: () => record(overdue({ ...acme, projectId: gone.projectId })),
     }
     const names = new Map<string, string>()
@@ -221,7 +222,7 @@ describeEachEngine('an event', engine => {
     }
     const owed = [...names.keys()].map(eventId => ({ accessTokenId, seesAllOrganisations: false, eventId }))
     const unseen = await outOfSight(knex, owed, sight => sight)
-    assert.deepEqual([...unseen].map(({ eventId }) => names.get(eventId)).toSorted(), ['borealis', 'moved'])
+    assert.deepEqual([...unseen].map(({ eventId }) => names.get(eventId)).toSorted(), ['borealis', 'moved', 'others'])
   })
 
   it('is not sent to anybody when it is a ping', async () => {

@@ -1,5 +1,6 @@
 import { DatabaseSync, type SQLInputValue } from 'node:sqlite'
 import { createPool } from 'mysql2/promise'
+import { databaseFile } from '../../../shared/database-url.ts'
 
 export type Engine = 'mysql' | 'mariadb' | 'sqlite'
 
@@ -17,8 +18,10 @@ export type Sql = {
   close(): Promise<void>
 }
 
-export const openSql = async (url: string): Promise<Sql> =>
-  url.startsWith('sqlite:') ? openSqlite(url.slice('sqlite:'.length)) : openMysql(url)
+export const openSql = async (url: string): Promise<Sql> => {
+  const file = databaseFile(url)
+  return file === undefined ? openMysql(url) : openSqlite(file)
+}
 
 const openMysql = async (url: string): Promise<Sql> => {
   const pool = createPool({ uri: url, connectionLimit: 6, charset: 'utf8mb4' })

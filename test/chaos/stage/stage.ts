@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
+import { databaseFile } from '../../../shared/database-url.ts'
 import { type DatabaseProxy, startProxy } from '../proxy.ts'
 import { type Client, type Credentials, clientOf, done } from './client.ts'
 import { type Endpoint, startEndpoint } from './endpoint.ts'
@@ -289,7 +290,8 @@ export const openStage = async (
 
 const createDatabase = async (url: string, after: (work: () => unknown) => void): Promise<string> => {
   const name = `tidings_case_${randomBytes(4).toString('hex')}`
-  if (url.startsWith('sqlite:')) return `sqlite:${path.join(url.slice('sqlite:'.length), `${name}.sqlite`)}`
+  const folder = databaseFile(url)
+  if (folder !== undefined) return `sqlite:${path.join(folder, `${name}.sqlite`)}`
   const server = await openSql(url)
   await server.run(`CREATE DATABASE ${name} CHARACTER SET utf8mb4`)
   after(async () => {
