@@ -247,6 +247,37 @@ describeEachEngine('a pulled webhook', engine => {
     await assert.rejects(reader.take(id), { code: 'FORBIDDEN' })
   })
 
+  it('gives a client what the client’s token sees, and leaves the rest to others', async () => {
+    const [seen, unseen] = [await addProject(server.database), await addProject(server.database)]
+    const { id } = await client.register()
+    const name = 'mutation($id: UUID, $to: [UUID!]) { upsertWebhook(id: $id, organisationIds: $to) { id } }'
+    data(await server.graphql(name, { id, to: [seen.organisationId, unseen.organisationId] }))
+    for (const { projectId, userId } of [unseen, seen]) {
+      data(await server.graphql(SUBMIT, { projectId, quarter: '2026-3', submitterId: userId }))
+    }
+    // What it named before is still due, and out of the sight of those who see the webhook only now.
+    data(await server.graphql(name, { id, to: [seen.organisationId] }))
+    const of = { permissions: ['webhooks' as const], organisationIds: [seen.organisationId] }
+    const projectsTaken = async (client: Puller) =>
+      (await client.take(id, { limit: 100 })).map(({ body }) => JSON.parse(body).payload.projectReport.projectId)
+    assert.deepEqual(await projectsTaken(puller(server, await server.token(of))), [seen.projectId])
+    assert.deepEqual(await projectsTaken(client), [unseen.projectId])
+  })
+
+  it('is let in by no client that does not see it, and that gets nothing of its ping', async () => {
+    const { organisationId } = await addProject(server.database)
+    const id = randomUUID()
+    const of = { permissions: ['webhooks' as const], organisationIds: [organisationId] }
+    const stored = client.upsert({ id, transport: 'pull' })
+    stored.catch(() => {})
+    const pings = () => server.database.knex('pull_pings').where({ webhook_id: id })
+    await eventually('the ping', pings, ({ length }) => length === 1)
+    const stranger = puller(server, await server.token(of))
+    await assert.rejects(stranger.take(id, { waitSeconds: 1 }), { code: 'NOT_FOUND' })
+    await client.answer(await client.take(id, { waitSeconds: 10 }))
+    assert.equal((await stored).status, 'active')
+  })
+
   it('gives nobody what its own token has lost sight of', async () => {
     const { organisationId, projectId, userId } = await addProject(server.database)
     const owner = await server.token({ permissions: ['webhooks'], organisationIds: [organisationId] })

@@ -217,6 +217,7 @@ describeEachEngine('the tables', engine => {
           ]),
         ),
         Object.fromEntries(wanted),
+        'Name a new column in server/domain/resources.ts and schema.graphql, or in notShown above',
       )
       const there = (await columnsOf(table)).map(([name]) => name)
       assert.deepEqual(

@@ -57,6 +57,21 @@ describeEachEngine('access tokens', engine => {
     assert.deepEqual(data, { viewer: { id, name: 'ci' }, organisations: [{ id: organisationId }] })
   })
 
+  it('are listed each with its own organisations', async () => {
+    const made = [await addProject(server.database), await addProject(server.database)]
+    const ids = []
+    for (const { organisationId } of made) {
+      ids.push((await create({ organisationIds: [organisationId] })).accessToken.id)
+    }
+    const document = 'query($query: MangoQuery) { accessTokens(query: $query) { organisations { id } } }'
+    const query = { selector: { id: { $in: ids } }, sort: ['id'] }
+    const { data } = await server.graphql(document, { query })
+    assert.deepEqual(
+      data.accessTokens.map(({ organisations }: { organisations: object }) => organisations),
+      made.map(({ organisationId }) => [{ id: organisationId }]),
+    )
+  })
+
   it('end at a time that is given for it, and an earlier end stays', async () => {
     const { credentials, accessToken } = await create({})
     const end = async (at: number) => {

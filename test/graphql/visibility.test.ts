@@ -46,6 +46,9 @@ describeEachEngine('what a token sees', engine => {
     borealis = await addProject(server.database, { organisation: 'Borealis', project: 'Meals' })
     const most = ['read', 'webhooks', 'reports'] as const
     all = await server.token({ permissions: [...most] })
+    // What is recorded beside that it sees all hands it to nobody.
+    const beside = { access_token_id: all.id, organisation_id: acme.organisationId }
+    await server.database.knex('access_token_organisations').insert(beside)
     const onAcme = { organisationIds: [acme.organisationId] }
     acmeOnly = await server.token({ permissions: [...most], ...onAcme })
     acmeReader = await server.token({ permissions: ['read'], ...onAcme })

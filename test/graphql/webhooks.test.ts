@@ -363,6 +363,29 @@ describeEachEngine('webhooks', engine => {
     assert.deepEqual((await statuses(id)).sort(), ['cancelled', 'pending'])
   })
 
+  it('send what is pending to a new url, except what their new filters leave out', async () => {
+    const [old, next] = [await good(), await good()]
+    const [kept, left] = [await submitReport(), await submitReport()]
+    const { id } = await create({ url: old.url, organisationIds: [kept.organisationId, left.organisationId] })
+    await kept.submit('2026-1')
+    await left.submit('2026-1')
+    const example = 'mutation ($id: UUID!) { sendExample(webhookId: $id, eventType: token_expired) { id } }'
+    data(await server.graphql(example, { id }), 'sendExample')
+
+    await upsert({ id, url: next.url, organisationIds: [kept.organisationId] })
+    const found = await server.database
+      .knex('deliveries')
+      .join('events', 'events.id', 'event_id')
+      .where({ webhook_id: id })
+      .whereNot('events.type', 'ping')
+      .select('status', 'organisation_id', 'example')
+    const ofEach = found.map(row => [row.organisation_id, row.example, row.status])
+    assert.deepEqual(
+      new Set(ofEach.map(String)),
+      new Set([`${kept.organisationId},0,pending`, `${left.organisationId},0,cancelled`, ',1,pending']),
+    )
+  })
+
   it('can be disabled although their endpoint is gone', async () => {
     const receiver = await good()
     const { id } = await create({ url: receiver.url })

@@ -37,7 +37,7 @@ const sorted = (words: readonly string[]) => [...words].sort()
 
 describe('a word that server and command line both speak', () => {
   it('has a payload, if it is an event type', () => {
-    assert.deepEqual(Object.keys(events), [...eventTypes])
+    assert.deepEqual(Object.keys(events), [...eventTypes], 'Say it in shared/events.ts, in the same order')
   })
 
   for (const [name, words] of Object.entries({
@@ -55,6 +55,7 @@ describe('a word that server and command line both speak', () => {
       assert.deepEqual(
         values.map(value => value.name),
         [...words],
+        `Say it in ${name} of server/graphql/schema.graphql, in the same order`,
       )
     })
   }

@@ -89,7 +89,6 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number): Promis
   let jobs: Job[] = []
   const taking = act(async within => {
     const webhook = await lockActive(within, webhookId)
-    if (webhook.transport !== 'pull') throw notPulled(webhookId, webhook.status, webhook.transport)
     const now = within.now()
     leaseEnd = now + TAKEN_MS
     const taker = { id: token.id, name: token.name, ...(address !== undefined && { address }), epoch: webhook.epoch }
