@@ -20,6 +20,7 @@ import * as endedWebhooks from './0019_ended_webhooks.ts'
 import * as trials from './0020_trials.ts'
 import * as webhookVersions from './0021_webhook_versions.ts'
 import * as pullClients from './0022_pull_clients.ts'
+import * as automaticSince from './0023_automatic_since.ts'
 
 export type Migration = {
   /** Every statement can be repeated, so that the next run continues one that was killed. */
@@ -56,4 +57,5 @@ export const migrations: Record<string, Migration> = {
   '0020_trials': trials,
   '0021_webhook_versions': webhookVersions,
   '0022_pull_clients': pullClients,
+  '0023_automatic_since': automaticSince,
 }

@@ -228,13 +228,14 @@ export const whoWaits = ({ waiting, accessTokenName, remoteAddress }: Clients): 
 
 /** How a webhook stands that heals itself: `shown` writes a time. */
 export const healing = (
-  { id, missedSince, nextPingAt, recoveredAt }: Webhook,
+  { id, status, missedSince, nextPingAt, recoveredAt }: Webhook,
   shown: (iso: string) => string = cellText,
 ): string => {
   if (missedSince === null) {
     return `automatic${recoveredAt === null ? '' : `; what it had missed was queued ${shown(recoveredAt)}`}`
   }
   const missed = `automatic; it has missed events since ${shown(missedSince)}`
+  if (status !== 'active') return `${missed}, and is pinged again once it is active`
   return nextPingAt === null
     ? `${missed}; what becomes of them: tidings why ${id}`
     : `${missed}, and is pinged next ${shown(nextPingAt)}`

@@ -41,7 +41,7 @@ interface Missed {
   id: string
   status: DeliveryStatus
   createdAt: string
-  event: { deliveries: { id: string }[] } | null
+  event: { id: string; deliveries: { id: string }[] } | null
 }
 
 interface Seen {
@@ -285,7 +285,7 @@ const clientsReason = (clients: Clients): Reason => ({
 /** What was not acknowledged, what becomes of it, and the command that mends it. */
 type Lost = { reasons: Reason[]; mend: string | null }
 
-const MISSED_FIELDS = `fragment missed on Delivery { id status createdAt event {
+const MISSED_FIELDS = `fragment missed on Delivery { id status createdAt event { id
   deliveries(query: { selector: $webhook, sort: [{ createdAt: "asc" }, { id: "asc" }] }) { id } } }`
 /** So many of each status that ended first are looked at, and as many that ended last: one range of an index each. */
 const A_PAGE = 100
@@ -302,7 +302,7 @@ const lastMissed = async (
 ): Promise<{ missed: Missed[]; areMore: boolean }> => {
   const pages = NOT_ACKNOWLEDGED.flatMap(status => {
     const number = counts[status] ?? 0
-    const selector = { $and: [...within, { status }, { handledBefore: false }] }
+    const selector = { $and: [...within, { status }, { handledBefore: false }, { eventType: { $ne: 'ping' } }] }
     const page = (order: 'asc' | 'desc') => ({
       name: `${status}_${order}`,
       query: { selector, sort: [{ finishedAt: order }], limit: A_PAGE },
@@ -326,8 +326,8 @@ const lostOf = async (
   webhook: Facts['webhooks'][number],
   of: { counts: Counts; within: object[] },
 ): Promise<Lost> => {
-  const healing = await healingReasons(session, webhook)
   const { missed, areMore } = await lastMissed(session, webhook.id, of)
+  const healing = await healingReasons(session, webhook, missed.at(-1)?.event?.id)
   const [oldest] = missed
   if (oldest === undefined) return { reasons: healing, mend: null }
   const lost = NOT_ACKNOWLEDGED.flatMap(status => {

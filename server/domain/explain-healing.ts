@@ -1,5 +1,6 @@
 import type { Facts } from './explain-facts.ts'
 import { type Explained, type Reason, reason, recoverSince } from './explain-words.ts'
+import { nextPingOf } from './missed.ts'
 
 /** What automatic recovery does, or has done, about the event. Leaves other explanations as they are. */
 export const withHealing = (facts: Facts, explained: Explained): Explained => {
@@ -10,6 +11,12 @@ export const withHealing = (facts: Facts, explained: Explained): Explained => {
     ...changes,
     reasons: [...explained.reasons, added],
   })
+  if (isDroppedAgain(facts, explained, healing)) {
+    const message =
+      'It was queued again after its endpoint had answered a ping, and not acknowledged. Once what the webhook missed ' +
+      'is queued, the endpoint is pinged again, and it is sent again by itself.'
+    return add(reason('heals', message, healing.answered_at), { verdict: 'waiting', next: null })
+  }
   if (isQueuedAgain(facts, healing)) {
     const message = 'What the webhook had missed was queued again by itself, after its endpoint answered a ping.'
     return add(reason('healed', message, healing.recovered_at ?? healing.answered_at))
@@ -41,7 +48,7 @@ export const withHealing = (facts: Facts, explained: Explained): Explained => {
   const message =
     'It will be sent again by itself, once the endpoint answers a ping with 200; the next ping is at this time.'
   const next = `tidings webhooks ping ${webhook.id}`
-  return add(reason('heals', message, healing.due_at), { verdict: 'waiting', next })
+  return add(reason('heals', message, nextPingOf(healing, webhook)), { verdict: 'waiting', next })
 }
 
 type Healing = NonNullable<Facts['healing']>
@@ -57,6 +64,13 @@ const isQueuedAgain = ({ event, sent }: Facts, { answered_at, recovered_at }: He
     queuedAt <= Number(recovered_at ?? queuedAt)
   )
 }
+
+/** It was dropped while other missed events are being queued. */
+const isDroppedAgain = (facts: Facts, { verdict }: Explained, healing: Healing): boolean =>
+  verdict === 'failed' &&
+  isQueuedAgain(facts, healing) &&
+  healing.recovered_at === null &&
+  Number(facts.event.created_at) >= Number(healing.again_since ?? Number.MAX_SAFE_INTEGER)
 
 /** As recovery decides it: not acknowledged, not pending, since the first miss, and the webhook should have had it. */
 const isMissed = ({ event, conditions }: Facts, { verdict }: Explained, healing: Healing): boolean => {

@@ -1,8 +1,9 @@
 import { toIso } from '../../shared/time.ts'
-import type { DeliveryStatus } from '../../shared/vocabulary.ts'
+import type { DeliveryStatus, WebhookStatus } from '../../shared/vocabulary.ts'
 import { marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import type { Field } from '../mango/resource.ts'
+import { epochTimeOf } from './pull-time.ts'
 
 // A webhook with `recovery: automatic` heals itself. The transaction that drops one of its deliveries notes what was
 // missed. Then its endpoint is pinged: after 10 minutes, then after twice as long each time, up to an hour, for seven
@@ -168,23 +169,32 @@ export const pingSoon = async (trx: Sql, webhookId: string, now: number): Promis
   )
 }
 
+/** When a webhook is pinged next: not before its endpoint has asked for; null if it is not, or while it is not active. */
+export const nextPingOf = (
+  { recovered_at, given_up_at, answered_at, due_at }: HealingRow,
+  { status, held_until }: { status: WebhookStatus; held_until: number | null },
+): number | null =>
+  recovered_at !== null || given_up_at !== null || answered_at !== null || status !== 'active'
+    ? null
+    : Math.max(Number(due_at), epochTimeOf(Number(held_until)))
+
 /** For each webhook, a time of its healing: since when it has missed events, its next ping, or when it was healed. */
 export const healingTimeOf = (
   what: 'missedSince' | 'nextPingAt' | 'recoveredAt',
 ): Extract<Field, { kind: 'derived' }> => ({
   kind: 'derived',
   load: async (source, webhookIds) => {
-    const found = await rows<HealingRow>(
+    const found = await rows<HealingRow & { status: WebhookStatus; held_until: number | null }>(
       source.connection,
-      `SELECT * FROM webhook_recoveries WHERE webhook_id IN (${marks(webhookIds)})`,
+      `SELECT r.*, w.status, w.held_until FROM webhook_recoveries r JOIN webhooks w ON w.id = r.webhook_id
+       WHERE r.webhook_id IN (${marks(webhookIds)})`,
       webhookIds,
     )
     return new Map(
       found.flatMap((row): [string, string][] => {
-        const isOver = row.recovered_at !== null || row.given_up_at !== null
         const times = {
           missedSince: row.recovered_at === null ? row.missed_since : null,
-          nextPingAt: isOver || row.answered_at !== null ? null : row.due_at,
+          nextPingAt: nextPingOf(row, row),
           recoveredAt: row.recovered_at,
         }
         const time = times[what]

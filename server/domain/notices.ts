@@ -8,6 +8,7 @@ import { newId } from '../ids.ts'
 import { enqueue } from './deliveries.ts'
 import { CONDITIONS, MAY_HAVE } from './matching.ts'
 import { noteMissed } from './missed.ts'
+import { epochTimeOf } from './pull-time.ts'
 
 // Events about a webhook: it has become inactive, or one of its deliveries was dropped. The transaction that makes it
 // so writes them with their deliveries. Others wait for the locks of that transaction, so it waits for no webhook to
@@ -105,7 +106,7 @@ type DroppedRow = {
   about_webhook_id: string | null
   created_at: number
   recovery: WebhookRecovery
-  transport: WebhookTransport
+  held_until: number | null
 }
 
 /**
@@ -118,13 +119,13 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
   const found = await rows<DroppedRow>(
     trx,
     `SELECT d.id, d.event_id, d.event_type, d.webhook_id, w.url, w.name,
-       w.recovery, w.transport, e.created_at, e.about_webhook_id, e.organisation_id, e.project_id, e.all_organisations
+       w.recovery, w.held_until, e.created_at, e.about_webhook_id, e.organisation_id, e.project_id, e.all_organisations
      FROM deliveries d JOIN events e ON e.id = d.event_id JOIN webhooks w ON w.id = d.webhook_id
      WHERE d.id IN (${marks(dropped)}) AND e.type <> 'ping' AND e.example = 0
      ORDER BY d.id`,
     [...known.keys()],
   )
-  const healing = found.filter(row => row.recovery === 'automatic' && row.transport === 'push')
+  const healing = found.filter(row => row.recovery === 'automatic')
   const missed = healing.map(row => ({
     webhookId: row.webhook_id,
     eventId: row.event_id,
@@ -147,7 +148,7 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
           webhookName: row.name,
           attemptCount: attempts,
           reason,
-          nextPingAt: isoOrNull(nextPings.get(row.webhook_id)),
+          nextPingAt: nextPingAt(nextPings.get(row.webhook_id), row),
         },
       },
       aboutWebhookId: row.webhook_id,
@@ -160,7 +161,8 @@ export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], n
   await tell(trx, notices, now)
 }
 
-const isoOrNull = (time: number | null | undefined): string | null => (time == null ? null : toIso(Number(time)))
+const nextPingAt = (time: number | null | undefined, { held_until }: DroppedRow): string | null =>
+  time == null ? null : toIso(Math.max(Number(time), epochTimeOf(Number(held_until))))
 
 /** The organisations of the events that belong to several, by event. */
 const organisationsOf = async (trx: Sql, found: DroppedRow[]): Promise<Map<string, string[]>> => {

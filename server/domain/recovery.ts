@@ -200,6 +200,9 @@ const edgeOf = async (trx: Sql, from: Mark, end: number, window: number): Promis
 const LAST_ID = 'g'
 const AFTER = 'e.created_at >= ? AND (e.created_at > ? OR e.id > ?)'
 
+/** SQL: whether a delivery `d` leaves nothing to send: its event was acknowledged, or handled before, or is pending. */
+export const LEAVES_NOTHING = "(d.status IN ('delivered', 'pending') OR d.handled_before = 1)"
+
 /**
  * The events that a webhook should have and has no delivery of. Uses a join instead of NOT EXISTS, for which MariaDB
  * would list all deliveries.
@@ -209,7 +212,7 @@ const missedOf = (trx: Sql): string => `
   JOIN webhooks w ON 1 = 1
   JOIN access_tokens t ON t.id = w.access_token_id
   LEFT JOIN deliveries d ${dialectOf(trx).useIndex('deliveries_by_event')}
-    ON d.event_id = e.id AND d.webhook_id = w.id AND (d.status IN ('delivered', 'pending') OR d.handled_before = 1)
+    ON d.event_id = e.id AND d.webhook_id = w.id AND ${LEAVES_NOTHING}
   WHERE ${AFTER} AND e.created_at <= ? AND (e.created_at < ? OR e.id <= ?)
     AND w.id = ?
     AND ${SHOULD_HAVE}

@@ -281,6 +281,8 @@ export type WebhookRow = RowOf<typeof webhooks> & {
   /** What each request carries: `webhook-requests.ts`. */
   request_sealed: string | null
   ordered_since: number
+  /** Since when it heals itself; null if it does not. */
+  automatic_since: number | null
   epoch: number
   ended_epoch: number
 }

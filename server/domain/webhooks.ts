@@ -188,7 +188,7 @@ export const insertWebhook = async (
     labels: labelsText(input.labels ?? {}),
     status: input.status ?? 'active',
     ordering: input.ordering ?? 'none',
-    recovery: input.recovery ?? 'on_demand',
+    ...recoveryColumns(input.recovery ?? 'on_demand', undefined, time),
     transport: input.transport ?? 'push',
     all_events: 1,
     all_organisations_and_projects: 1,
@@ -344,7 +344,7 @@ export const updateWebhook = async (
         epoch: before.epoch + 1,
         held_until: redirected ? holdOf(holding) : rescaled(before.held_until, holding),
       }),
-      ...(input.recovery !== undefined && { recovery: input.recovery }),
+      ...(input.recovery !== undefined && recoveryColumns(input.recovery, before, time)),
       ...(input.name !== undefined && { name: input.name || null }),
       ...(input.labels !== undefined && { labels: labelsText(input.labels) }),
     })
@@ -429,6 +429,12 @@ export const rotateSecret = async (
 const requireRecoverable = async (trx: Sql, recovery: WebhookRecovery | undefined): Promise<void> => {
   if (recovery === 'automatic') await requireEveryProcessKnows(trx, '0018_recovery', 'note what a webhook has missed')
 }
+
+/** What a webhook that heals itself missed before it did is not sent again by itself. */
+const recoveryColumns = (recovery: WebhookRecovery, before: WebhookRow | undefined, time: number) => ({
+  recovery,
+  automatic_since: recovery === before?.recovery ? before.automatic_since : recovery === 'automatic' ? time : null,
+})
 
 const NO_SECRET: Changed = { secret: null }
 const CANNOT = 'sign by Standard Webhooks or send static headers'

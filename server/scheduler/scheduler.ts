@@ -14,6 +14,7 @@ import { emitOverdue } from './overdue.ts'
 import { endDeleted, purge } from './purge.ts'
 import { openOwedReports } from './reports.ts'
 import type { Step, Tools } from './step.ts'
+import { noteDropped } from './unnoted.ts'
 
 const allSteps: readonly Step[] = [
   openOwedReports,
@@ -27,6 +28,7 @@ const allSteps: readonly Step[] = [
   deleteLines,
   deleteVersions,
   takeBackDeliveries,
+  noteDropped,
   purge,
   endDeleted,
 ]

@@ -419,6 +419,15 @@ const CASES: Case[] = [
     ...{ verdict: 'failed', codes: ['retries_exhausted'], next: REDELIVER },
   },
   {
+    cause: 'it was dropped again while the rest of what was missed is being queued',
+    make: healing(
+      { status: 'dropped', tried: failed(500, 11) },
+      { answered_at: NOW - 2_000, again_since: NOW - HOUR },
+      { again: { status: 'dropped', tried: failed(500, 11), created_at: NOW - 1_500 } },
+    ),
+    ...{ verdict: 'waiting', codes: ['retries_exhausted', 'heals', 'sent_again'], next: null },
+  },
+  {
     cause: 'automatic recovery has given up after seven days',
     make: healing({ status: 'dropped', tried: failed(500, 11) }, { given_up_at: NOW - 1_000 }),
     ...{ verdict: 'failed', codes: ['retries_exhausted', 'healing_given_up'], next: RECOVER },

@@ -360,6 +360,16 @@ describeEachEngine('a pulled webhook', engine => {
     assert.deepEqual(quarters, ['2026-1', '2026-2', '2026-3'])
   })
 
+  it('that heals itself is pinged once a client has refused an event at the last retry', async () => {
+    const { id } = await client.register({ recovery: 'automatic' })
+    await emit()
+    await server.database.knex('delivery_queue').where({ webhook_id: id }).update({ failure_count: 10 })
+    await client.answer(await client.take(id), { status: 503 })
+    const document = `query($query: MangoQuery) { webhooks(query: $query) { missedSince nextPingAt } }`
+    const [webhook] = data(await server.graphql(document, { query: { selector: { id } } })).webhooks
+    assert.ok(webhook.missedSince !== null && webhook.nextPingAt !== null, JSON.stringify(webhook))
+  })
+
   it('is pinged on demand by whoever pulls', async () => {
     const { id } = await client.register()
     const pinged = server.graphql('mutation($id: UUID!) { pingWebhook(id: $id) { id status } }', { id })

@@ -10,8 +10,12 @@ const ANSWER = `mutation($answers: [DeliveryAnswer!]!) {
   answered: answerDeliveries(answers: $answers) { deliveryId attempt counted reason delivery { id status } } }`
 const EXTEND = `mutation($deliveries: [TakenAttempt!]!, $seconds: Int) {
   extended: extendDeliveries(deliveries: $deliveries, seconds: $seconds) { deliveryId attempt leaseUntil } }`
-const CREATE = `mutation($id: UUID, $transport: WebhookTransport, $ordering: WebhookOrdering, $status: WebhookStatus) {
-  upsertWebhook(id: $id, transport: $transport, ordering: $ordering, status: $status) { id url transport status } }`
+const CREATE = `mutation($id: UUID, $transport: WebhookTransport, $ordering: WebhookOrdering, $status: WebhookStatus,
+  $recovery: WebhookRecovery) {
+  upsertWebhook(id: $id, transport: $transport, ordering: $ordering, status: $status, recovery: $recovery) {
+    id url transport status } }`
+
+type Registering = { id?: string; ordering?: string; status?: string; recovery?: string }
 
 export type Answering = { status?: number; headers?: object; body?: string }
 
@@ -43,7 +47,7 @@ export const puller = (server: Pick<TestServer, 'graphql'>, as?: Credentials) =>
       return extended as { leaseUntil: string | null }[]
     },
     /** Registers a pulled webhook: waits for its ping, and answers it. */
-    async register({ id = randomUUID(), ...input }: { id?: string; ordering?: string; status?: string } = {}) {
+    async register({ id = randomUUID(), ...input }: Registering = {}) {
       const pinged = take(id, { waitSeconds: 10 }).then(taken => answer(taken))
       const webhook = await upsert({ id, transport: 'pull', ...input })
       await pinged

@@ -58,6 +58,7 @@ export const webhookRows = ({
     all_organisations_and_projects: organisationIds.length + projectIds.length === 0 ? 1 : 0,
     held_until: holdOf({ transport, request_sealed: null }),
     recovery,
+    automatic_since: recovery === 'automatic' ? createdAt : null,
     signing: 'token',
     request_sealed: null,
     epoch: 0,
