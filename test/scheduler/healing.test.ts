@@ -13,7 +13,7 @@ import {
   queuePage,
   takeDue,
 } from '../../server/domain/healing.ts'
-import { type HealingRow, pingSoon } from '../../server/domain/missed.ts'
+import { type HealingRow, healingTimeOf, pingSoon } from '../../server/domain/missed.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { PULL_TIME } from '../../server/domain/pull-time.ts'
 import type { DeliveryRow } from '../../server/domain/resources.ts'
@@ -345,6 +345,24 @@ describeEachEngine('a webhook that heals itself', engine => {
     }
   })
 
+  it('tells of no next ping while it is not active, and of none before its endpoint wants one', async () => {
+    const id = await webhook()
+    await miss(1)
+    const { knex } = fixture.database
+    const told = async () => {
+      const source = { connection: knex } as Parameters<ReturnType<typeof healingTimeOf>['load']>[0]
+      const time = (await healingTimeOf('nextPingAt').load(source, [id])).get(id)
+      return time === undefined ? undefined : (Date.parse(time as string) - clock.now()) / MINUTE
+    }
+    assert.equal(await told(), 10)
+    await knex('webhooks')
+      .where({ id })
+      .update({ held_until: clock.now() + 30 * MINUTE })
+    assert.equal(await told(), 30)
+    await knex('webhooks').where({ id }).update({ status: 'disabled', held_until: null })
+    assert.equal(await told(), undefined)
+  })
+
   it('is neither pinged nor sent to while it is disabled, and is healed once it is active again', async () => {
     const id = await webhook()
     await miss(2)
@@ -373,6 +391,75 @@ describeEachEngine('a webhook that heals itself', engine => {
     await send()
     const arrived = receiver!.requests.flatMap(({ body }) => body.payload.projectReport?.id ?? [])
     assert.deepEqual(arrived, reports)
+  })
+
+  it('keeps the order of each project while new events come between two pages of what it missed', async () => {
+    await webhook({ recovery: 'automatic', ordering: 'project' })
+    const projects = [await fixture.project(), await fixture.project()]
+    const happened = projects.map((): string[] => [])
+    const emit = async () => {
+      for (const [n, projectId] of projects.entries()) {
+        clock.advance(10)
+        happened[n]!.push(...(await fixture.emit(1, { projectId })))
+      }
+    }
+    // More than a page.
+    const each = engine === 'sqlite' ? 40 : 260
+    for (let n = 0; n < each; n++) await emit()
+    await send()
+    assert.deepEqual(await statuses(), { dropped: 2 * each })
+    const { database } = fixture
+    clock.advance(10 * MINUTE)
+    const [healing] = await database.transaction(trx => takeDue(trx, clock.now(), 1))
+    await database.transaction(trx => pingAnswered(trx, healing!, clock.now()))
+    assert.equal(await database.transaction(trx => queuePage(trx, healing!, clock.now)), 'more')
+    for (let n = 0; n < 10; n++) await emit()
+    clock.advance(HEALING_LEASE_MS)
+    await heal()
+    answer = () => ({ status: 200 })
+    receiver!.requests.length = 0
+    await send()
+    const arrived = receiver!.requests.flatMap(({ body }) => body.payload.projectReport?.id ?? [])
+    for (const reports of happened) {
+      const own = new Set(reports)
+      assert.deepEqual(
+        arrived.filter(report => own.has(report)),
+        reports,
+      )
+    }
+    assert.equal(arrived.length, 2 * each + 20)
+  })
+
+  it('sends what it missed in a quarter of its places, behind what is new', async () => {
+    await webhook()
+    await miss(60)
+    const missed = new Set((await fixture.deliveries()).map(({ event_id }) => event_id))
+    answer = () => ({ status: 200 })
+    await heal(10 * MINUTE)
+    const arrivals: { at: number; isNew: boolean }[] = []
+    const reports = new Map<string, string>()
+    for (const { id, payload } of await fixture.database.knex('events').whereIn('id', [...missed])) {
+      reports.set(JSON.parse(payload).projectReport.id, id)
+    }
+    answer = (_isPing, report) => {
+      arrivals.push({ at: performance.now(), isNew: !reports.has(report!) })
+      return { status: 200, delayMs: 150 }
+    }
+    await fixture.emit(40)
+    // Of 64 places a webhook has 16.
+    const loop = await fixture.startLoop({ concurrency: 64 })
+    await loop.idle()
+    await loop.stop()
+    const mostAtOnce = (isNew: boolean): number => {
+      const times = arrivals.filter(arrival => arrival.isNew === isNew).map(({ at }) => at)
+      return Math.max(...times.map(begun => times.filter(at => at >= begun && at < begun + 140).length))
+    }
+    assert.equal(arrivals.length, 100)
+    const [ofNew, ofMissed] = [mostAtOnce(true), mostAtOnce(false)]
+    assert.ok(ofMissed <= 4 && ofNew > 8 && ofNew <= 16, `${ofMissed} missed and ${ofNew} new at once`)
+    const lastNew = arrivals.findLastIndex(({ isNew }) => isNew)
+    const before = arrivals.slice(0, lastNew).filter(({ isNew }) => !isNew).length
+    assert.ok(before <= 20, `${before} of 60 missed came before the last of 40 new ones`)
   })
 
   it('is in the hands of one process: of three that look at once, one pings and queues', async () => {

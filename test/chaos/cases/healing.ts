@@ -1,14 +1,16 @@
 import type { DatabaseProxy } from '../proxy.ts'
 import { type Client, done } from '../stage/client.ts'
+import type { Endpoint } from '../stage/endpoint.ts'
 import { fillEvents } from '../stage/filling.ts'
 import type { Server } from '../stage/processes.ts'
-import { type Stage, until, untilSettled } from '../stage/stage.ts'
+import { type Stage, times, until, untilSettled } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
 // A webhook that heals itself, in the hands of real processes that die, freeze, and wake. The waits of ten minutes and
 // more pass by moving times in the database; a lease that ends does so in the same way.
 
 const CREATE = `mutation ($url: String!) { createWebhook(url: $url, recovery: automatic) { id } }`
+const CREATE_ORDERED = CREATE.replace('automatic)', 'automatic, ordering: project)')
 const WHY = `query ($webhookId: UUID!, $eventId: UUID!) {
   explainDelivery(webhookId: $webhookId, eventId: $eventId) { verdict reasons { code } } }`
 const HEALING = { roles: 'api,delivery,scheduler', env: { TIDINGS_RETRY_SCHEDULE: '0.1' } }
@@ -23,11 +25,11 @@ const isHealed = async (stage: Stage): Promise<boolean> =>
   (await stage.sql.number('SELECT COUNT(*) FROM webhook_recoveries WHERE recovered_at IS NOT NULL')) === 1
 
 /** A webhook whose endpoint is away until `returns`: one event was dropped, and many were never queued for it. */
-const away = async (stage: Stage, client: Client) => {
+const away = async (stage: Stage, client: Client, create = CREATE) => {
   let isBack = false
   const world = await stage.world(client)
   const endpoint = await stage.endpoint(() => ({ status: isBack ? 200 : 503 }))
-  const { id } = await done(client(CREATE, { url: endpoint.url }))
+  const { id } = await done(client(create, { url: endpoint.url }))
   await done(world.submit(client))
   await until('it is dropped', async () => (await stage.sql.number('SELECT COUNT(*) FROM webhook_recoveries')) === 1)
   const count = stage.size(MISSED)
@@ -35,7 +37,7 @@ const away = async (stage: Stage, client: Client) => {
   const returns = () => {
     isBack = true
   }
-  return { id: id as string, count, returns }
+  return { id: id as string, count, returns, world, endpoint }
 }
 
 type Away = Awaited<ReturnType<typeof away>>
@@ -173,4 +175,67 @@ const restarted: Case = {
   },
 }
 
-export const healingCases: Case[] = [killed, frozen, restarted]
+/** New events, from before the healing until after it. */
+const NEW_EVENTS = 60
+/** A page is queued for so long at most, between the time of its deliveries and its commit. */
+const COMMIT_MS = 2_000
+
+/** Deliveries that came before an earlier event of their project, which was queued by then and had not ended. */
+const overtakers = async (stage: Stage, webhookId: string, endpoint: Endpoint): Promise<string[]> => {
+  const made = await stage.sql.rows<{ id: string; project_id: string; created_at: number }>(
+    `SELECT d.id, e.project_id, d.created_at FROM deliveries d JOIN events e ON e.id = d.event_id
+     WHERE d.webhook_id = ? AND d.status = 'delivered' AND e.project_id IS NOT NULL ORDER BY e.created_at, e.id`,
+    [webhookId],
+  )
+  const arrivals = endpoint.byId()
+  return [...Map.groupBy(made, row => row.project_id).values()].flatMap(line =>
+    line.flatMap(({ id }, n) => {
+      const cameAt = arrivals.get(id)![0]!.at
+      const overtaken = line.slice(0, n).find(earlier => {
+        const last = arrivals.get(earlier.id)!.at(-1)!
+        return Number(earlier.created_at) + COMMIT_MS < cameAt && (last.answeredAt ?? last.at) > cameAt
+      })
+      return overtaken ? [`${id} came before ${overtaken.id}`] : []
+    }),
+  )
+}
+
+const ordered: Case = {
+  name: 'healing-ordered',
+  says:
+    'A webhook that keeps the order of projects is healed while new events come and the process that queues is killed: ' +
+    'no event overtakes an earlier one of its project that is queued',
+  engines: SHARED,
+  async run(stage) {
+    const by = await stage.proxy()
+    const first = await stage.server({ ...HEALING, by })
+    const others = await Promise.all([stage.server(HEALING), stage.server(HEALING)])
+    const clients = others.map(server => stage.client(server))
+    const given = await away(stage, clients[0]!, CREATE_ORDERED)
+    await times(12, n => done(given.world.submit(clients[n % 2]!, n % 3)))
+    await untilSettled(stage, 60_000)
+    // Nobody but the first looks at what is due.
+    const hold = by.hold(MOMENTS['in the middle of queueing a page']!)
+    for (const other of others) other.signal('SIGSTOP')
+    given.returns()
+    await passTime(stage)
+    await hold.caught
+    for (const other of others) other.signal('SIGCONT')
+    const submitting = times(NEW_EVENTS, n => done(given.world.submit(clients[n % 2]!, n % 3)), 4)
+    first.signal('SIGKILL')
+    await first.ended
+    hold.end()
+    stage.say('killed in the middle of queueing a page, while new events come')
+    await passTime(stage)
+    await submitting
+    await expectHealed(stage, given)
+    const wrong = await overtakers(stage, given.id, given.endpoint)
+    stage.expect(
+      'no event overtakes an earlier one of its project that is queued',
+      wrong.length === 0,
+      wrong.length === 0 ? `${given.endpoint.arrivals.length} requests` : wrong.slice(0, 5).join('; '),
+    )
+  },
+}
+
+export const healingCases: Case[] = [killed, frozen, restarted, ordered]
