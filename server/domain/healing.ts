@@ -13,6 +13,9 @@ export const HEALING_LEASE_MS = 60_000
 /** The first events of a trial, and how long it is left alone before it is looked at, from its first look on. */
 const TRIAL = { events: 10, lookAfterMs: 5_000, longestMs: 60_000 }
 
+/** Events of one page. A process rests between two, so that others' deliveries do not wait for what is healed. */
+const PAGE_EVENTS = 100
+
 /** A webhook that is due, under the lease of this process. */
 export type Healing = { row: HealingRow; webhook: WebhookRow; lease: string }
 
@@ -198,7 +201,7 @@ export const queuePage = async (
     webhook,
     progress,
     now,
-    isTrial ? TRIAL.events : undefined,
+    isTrial ? TRIAL.events : PAGE_EVENTS,
   )
   const time = now()
   const changed = await run(

@@ -12,8 +12,9 @@ const EVERY_MS = 5_000
 const NEXT_MS = 1_000
 /** The most pings of a process in flight. */
 const AT_ONCE = 16
-/** How long one turn queues what a webhook has missed. */
+/** How long one turn queues what a webhook has missed, and how long it rests after each page. */
 const TURN_MS = 15_000
+const REST_MS = 400
 
 export type HealerTools = {
   database: Database
@@ -26,6 +27,7 @@ export type HealerTools = {
   /** Called for each ping, and for each webhook whose missed events are all queued. */
   onHealing?: (what: 'answered' | 'unanswered' | 'recovered') => void
   everyMs?: number
+  restMs?: number
 }
 
 /**
@@ -39,7 +41,7 @@ export const startHealer = (tools: HealerTools): { stop(): Promise<void> } => {
     for (let isLogged = false; !stopping.signal.aborted; ) {
       let found = 0
       try {
-        found = await healSome(tools)
+        found = await healSome(tools, stopping.signal)
         isLogged = false
       } catch (error) {
         if (!isLogged) log.warn({ err: error }, 'webhooks cannot be healed; trying until they can')
@@ -58,14 +60,14 @@ export const startHealer = (tools: HealerTools): { stop(): Promise<void> } => {
 }
 
 /** Takes some webhooks that are due, and does what each needs. Returns how many there were. */
-export const healSome = async (tools: HealerTools): Promise<number> => {
+export const healSome = async (tools: HealerTools, stop = new AbortController().signal): Promise<number> => {
   const { database, clock } = tools
   const taken = await database.transaction(trx => takeDue(trx, clock.now(), AT_ONCE))
-  await Promise.all(taken.map(healing => heal(tools, healing)))
+  await Promise.all(taken.map(healing => heal(tools, healing, stop)))
   return taken.length
 }
 
-const heal = async (tools: HealerTools, healing: Healing): Promise<void> => {
+const heal = async (tools: HealerTools, healing: Healing, stop: AbortSignal): Promise<void> => {
   const { database, clock, log, onHealing = () => {} } = tools
   try {
     if (healing.row.answered_at === null) {
@@ -82,7 +84,7 @@ const heal = async (tools: HealerTools, healing: Healing): Promise<void> => {
       })
       if (!isAnswered) return
     }
-    await queueAll(tools, healing, onHealing)
+    await queueAll(tools, healing, stop)
   } catch (error) {
     // The lease runs out, and the webhook is due again.
     log.warn({ err: error, webhookId: healing.webhook.id }, 'a webhook could not be healed; trying again')
@@ -91,18 +93,19 @@ const heal = async (tools: HealerTools, healing: Healing): Promise<void> => {
 
 /** Queues what a webhook has missed, page by page. After a turn others have theirs, and it is due again. */
 const queueAll = async (
-  { database, clock, onQueued }: HealerTools,
+  { database, clock, onQueued, onHealing = () => {}, restMs = REST_MS }: HealerTools,
   healing: Healing,
-  onHealing: (what: 'recovered') => void,
+  stop: AbortSignal,
 ): Promise<void> => {
   const deadline = performance.now() + TURN_MS
   // Deliveries of a past epoch that are still pending count as missed once they are cancelled.
   await sweepUntil(database, clock, healing.webhook.id, deadline)
-  while (performance.now() < deadline) {
+  while (performance.now() < deadline && !stop.aborted) {
     const is = await partOfMany(() => database.transaction(trx => queuePage(trx, healing, clock.now)))
     onQueued()
     if (is === 'complete') onHealing('recovered')
     if (is !== 'more') return
+    await sleep(restMs, undefined, { signal: stop }).catch(() => {})
   }
   await database.transaction(trx => release(trx, healing, clock.now()))
 }

@@ -45,7 +45,7 @@ describeEachEngine('a webhook that heals itself, as the API tells of it', engine
     const attempt = { clock, keyring, sealer, sender, issuerUrl: config.issuerUrl, retryScheduleMs: [] }
     const ping = async () => assert.fail('nothing is pulled')
     tools = {
-      ...{ database, clock, log: createLog('silent'), onQueued: () => {} },
+      ...{ database, clock, log: createLog('silent'), onQueued: () => {}, restMs: 0 },
       ping: webhook => pingOnce(attempt, { ping }, webhook),
     }
   })
