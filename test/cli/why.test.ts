@@ -596,6 +596,27 @@ describe('tidings why', () => {
     })
   }
 
+  it('says of a webhook that it will heal, though a ping was dropped since, and another event was acknowledged', async () => {
+    const { webhookId } = await healing({ status: 'dropped', tried: failed(500, 11) })()
+    const eventId = await event()
+    await delivery(webhookId, eventId, { status: 'dropped', tried: failed(500, 11), created_at: NOW - 1_000 })
+    await delivery(webhookId, eventId, { status: 'delivered', tried: [{ code: 200 }], created_at: NOW - 900 })
+    const ping = await event({ type: 'ping', organisation_id: null, project_id: null })
+    await delivery(webhookId, ping, { event_type: 'ping', status: 'dropped', tried: failed(500, 11), created_at: NOW })
+    const { reasons } = JSON.parse((await run(['why', webhookId, '--output', 'json'])).stdout)
+    const told = reasons.find(({ code }: { code: string }) => code === 'not_acknowledged')
+    assert.match(told.message, /^Not acknowledged: 1 dropped, since:$/)
+    assert.ok(reasons.some(({ code }: { code: string }) => code === 'heals'))
+  })
+
+  it('says of a webhook that heals itself when it is pinged, and of one that is disabled that it is not', async () => {
+    const { webhookId } = await healing({ status: 'dropped' })()
+    const show = async () => (await run(['webhooks', 'show', webhookId, '--output', 'table'])).stdout
+    assert.match(await show(), /it has missed events since .*, and is pinged next/)
+    await server.database.knex('webhooks').where({ id: webhookId }).update({ status: 'disabled' })
+    assert.match(await show(), /it has missed events since .*, and is pinged again once it is active/)
+  })
+
   it('counts what a webhook is restricted to in words', async () => {
     const ofBolt = { organisationIds: [bolt.organisationId] }
     const eventId = await event()
