@@ -13,8 +13,8 @@ export const withHealing = (facts: Facts, explained: Explained): Explained => {
   })
   if (isDroppedAgain(facts, explained, healing)) {
     const message =
-      'It was queued again after its endpoint had answered a ping, and not acknowledged. Once what the webhook missed ' +
-      'is queued, the endpoint is pinged again, and it is sent again by itself.'
+      'It was queued again after its endpoint had answered a ping, and not acknowledged. Once what the webhook ' +
+      'missed is queued, the endpoint is pinged again, and it is sent again by itself.'
     return add(reason('heals', message, healing.answered_at), { verdict: 'waiting', next: null })
   }
   if (isQueuedAgain(facts, healing)) {

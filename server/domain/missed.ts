@@ -169,7 +169,7 @@ export const pingSoon = async (trx: Sql, webhookId: string, now: number): Promis
   )
 }
 
-/** When a webhook is pinged next: not before its endpoint has asked for; null if it is not, or while it is not active. */
+/** When a webhook is pinged next, not before its endpoint wants it; null if it is not, or while it is not active. */
 export const nextPingOf = (
   { recovered_at, given_up_at, answered_at, due_at }: HealingRow,
   { status, held_until }: { status: WebhookStatus; held_until: number | null },

@@ -596,7 +596,7 @@ describe('tidings why', () => {
     })
   }
 
-  it('says of a webhook that it will heal, though a ping was dropped since, and another event was acknowledged', async () => {
+  it('says that a webhook will heal, though a ping was dropped since, and another event arrived', async () => {
     const { webhookId } = await healing({ status: 'dropped', tried: failed(500, 11) })()
     const eventId = await event()
     await delivery(webhookId, eventId, { status: 'dropped', tried: failed(500, 11), created_at: NOW - 1_000 })

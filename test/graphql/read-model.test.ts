@@ -68,6 +68,7 @@ const notShown: Record<string, string[]> = {
     'held_until',
     'request_sealed',
     'ordered_since',
+    'automatic_since',
     'epoch',
     'ended_epoch',
     'sweeping',

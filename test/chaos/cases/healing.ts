@@ -203,8 +203,8 @@ const overtakers = async (stage: Stage, webhookId: string, endpoint: Endpoint): 
 const ordered: Case = {
   name: 'healing-ordered',
   says:
-    'A webhook that keeps the order of projects is healed while new events come and the process that queues is killed: ' +
-    'no event overtakes an earlier one of its project that is queued',
+    'A webhook that keeps the order of projects is healed while new events come and the process that queues is ' +
+    'killed: no event overtakes an earlier one of its project that is queued',
   engines: SHARED,
   async run(stage) {
     const by = await stage.proxy()
