@@ -4,6 +4,7 @@ import {
   deliveryStatuses,
   type FailureReason,
   type LOST,
+  type WebhookRecovery,
   type WebhookStatus,
 } from '../../shared/vocabulary.ts'
 import { usageError } from '../errors.ts'
@@ -43,6 +44,7 @@ export interface Delivery {
     status: WebhookStatus
     statusReason: string | null
     deletedAt?: string | null
+    recovery?: WebhookRecovery
   } | null
   eventType: string
   event: { id: string; payload: unknown; example?: boolean } | null
@@ -83,7 +85,7 @@ export const knownStatuses = (given: string[] | undefined): DeliveryStatus[] | u
   })
 
 /** The GraphQL selection for a delivery's timeline. */
-export const deliveryFields = `id webhookId webhook { id url name status statusReason deletedAt }
+export const deliveryFields = `id webhookId webhook { id url name status statusReason deletedAt recovery }
   eventType event { id payload example } status handledBefore attemptCount nextAttemptAt
   waitsFor { id attemptCount nextAttemptAt } createdAt finishedAt
   attempts { number startedAt durationMs statusCode failure failureDetail response retryAfter
@@ -315,8 +317,17 @@ const NEXT: Record<DeliveryStatus, (delivery: Delivery, nowMs: number, zone: num
       `it is not sent again.${token} When the receiver works again: ${redeliver(delivery)}`
     )
   },
-  dropped: delivery =>
-    `The last retry failed too: it is not sent again by itself. When the endpoint works again: ${redeliver(delivery)}`,
+  dropped: delivery => {
+    const { webhook, webhookId, event, eventType } = delivery
+    if (webhook?.recovery === 'automatic' && event && !event.example && eventType !== 'ping') {
+      return (
+        'The last retry failed too. Its webhook heals itself: whether and when the event is sent again says ' +
+        `tidings why ${cellText(webhookId)} ${cellText(event.id)}`
+      )
+    }
+    const after = `When the endpoint works again: ${redeliver(delivery)}`
+    return `The last retry failed too: it is not sent again by itself. ${after}`
+  },
   cancelled: ({ webhook, webhookId, createdAt }) => {
     const reason = webhook?.statusReason ? ` (${cellText(webhook.statusReason)})` : ''
     return (

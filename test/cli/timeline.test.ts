@@ -35,6 +35,17 @@ test('the story of a delivery that was rejected says what to do', () => {
   assert.match(story, /401 means that it did not accept the token.*tidings deliveries redeliver d1/)
 })
 
+test('the story of a dropped delivery says where it is told when it is sent again, if its webhook heals itself', () => {
+  const dropped = { ...delivery, status: 'dropped' as const }
+  assert.match(describeDelivery(dropped, Date.parse(at), colours), /is not sent again by itself\..*redeliver d1/)
+  const healing = { ...dropped, webhook: { ...delivery.webhook!, recovery: 'automatic' as const } }
+  const story = describeDelivery(healing, Date.parse(at), colours)
+  assert.match(story, /heals itself: .*tidings why w1 e1/)
+  assert.doesNotMatch(story, /redeliver|not sent again/)
+  const ping = { ...healing, eventType: 'ping' }
+  assert.match(describeDelivery(ping, Date.parse(at), colours), /is not sent again by itself/)
+})
+
 test('the story of a delivery that waits for its turn says which one it waits for, and when that is sent next', () => {
   const waiting = { ...delivery, status: 'pending' as const, attemptCount: 0, attempts: [], finishedAt: null }
   const waitsFor = { id: 'd0', attemptCount: 2, nextAttemptAt: '2026-11-21T00:41:00.000+00:00' }
