@@ -19,13 +19,18 @@ export const parseDuration = (text: string): number | undefined => {
   return parts.reduce((sum, [, number, unit]) => sum + Number(number) * UNITS_MS[unit!]!, 0)
 }
 
+/** A time with its distance beside it: `2026-11-21 02:40:01 UTC (3 d ago)`, `2026-11-21T02:40:01Z  3 d ago`. */
+const TOLD_TWICE = /^(\d.*?)(?: \((?:now|in [^()]+|[^()]+ ago)\)|\s{2,}(?:now|in .+|.+ ago))$/
+
 /**
- * Epoch milliseconds of a time: ISO 8601, `2026-11-21`, `2026-11-21 10:00`, what tables and timelines print, `10:00`
- * (the last time it was that late), `today`, `yesterday`, `yesterday 10:00`, `now`, or how long ago, with or without
- * `ago`. A day is its beginning. Undefined for any other text.
+ * Epoch milliseconds of a time: ISO 8601, `2026-11`, `2026-11-21`, `2026-11-21 10:00`, what tables, timelines and `why`
+ * print, `10:00` (the last time it was that late), `today`, `yesterday`, `yesterday 10:00`, `now`, or how long ago, with
+ * or without `ago`. A day is its beginning. Of a local time that there was twice, as clocks were put back, it is the
+ * first; of one that there was not, it is as late as if they had not been put forward. Undefined for any other text.
  */
 export const parseTime = (given: string, nowMs: number): number | undefined => {
-  const text = given.trim()
+  const whole = given.trim()
+  const text = TOLD_TWICE.exec(whole)?.[1] ?? whole
   if (text.includes('T') || text.includes('t')) {
     const iso = parseIso(text)
     if (iso !== undefined) return iso
@@ -40,19 +45,23 @@ export const parseTime = (given: string, nowMs: number): number | undefined => {
 const added = (nowMs: number, ms: number | undefined, sign: 1 | -1): number | undefined =>
   ms === undefined ? undefined : nowMs + sign * ms
 
-const DAY = /(?<day>\d{4}-\d{2}-\d{2}|today|yesterday)/.source
+const DAY = /(?<day>\d{4}-\d{2}(?:-\d{2})?|today|yesterday)/.source
 const LATE = /(?:[ T](?<late>\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,3})?)?))?/.source
 const ALONE = /(?<alone>\d{1,2}:\d{2}(?::\d{2})?)/.source
 const ZONE = /(?:\s*(?<zone>Z|UTC(?:[+-]\d{2}:\d{2})?|[+-]\d{2}:\d{2}))?/.source
 const CALENDAR = new RegExp(`^(?:${DAY}${LATE}|${ALONE})${ZONE}$`)
 
 const DAY_MS = 86_400_000
+const MONTH_LENGTH = '2026-11'.length
 
 const parseCalendar = (text: string, nowMs: number): number | undefined => {
   const { day, late, alone, zone } = CALENDAR.exec(text)?.groups ?? {}
   if (day === undefined && alone === undefined) return undefined
   const at = (date: string): number | undefined => momentOf(date, late ?? alone ?? '0:00', zone)
-  if (day !== undefined && !/^t|^y/.test(day)) return parseIso(day) === undefined ? undefined : at(day)
+  if (day !== undefined && !/^t|^y/.test(day)) {
+    const date = day.length === MONTH_LENGTH ? `${day}-01` : day
+    return parseIso(date) === undefined ? undefined : at(date)
+  }
   const today = at(dateIn(nowMs, zone))
   const before = at(dateIn(nowMs, zone, -1))
   if (day === 'today') return today

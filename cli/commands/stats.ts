@@ -2,7 +2,7 @@ import { Command } from '@commander-js/extra-typings'
 import { parseIso, toIso } from '../../shared/time.ts'
 import type { DeliveryStatus } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
-import { dryRunOption, examples, pastTime } from '../options.ts'
+import { dryRunOption, examples } from '../options.ts'
 import type { Output } from '../output/output.ts'
 import { count } from '../output/time.ts'
 import { resolveId } from '../resources/ids.ts'
@@ -20,7 +20,7 @@ export const statsCommand = () =>
     .summary('see deliveries, failures and times of answers over time')
     .description(
       'Draws the deliveries of a time, those that failed, and how long answers took (half and 95 % of a sample were ' +
-        'faster), of one webhook or of all. Without a terminal it prints the numbers. By default of the last 24 hours.',
+        'faster), of one webhook or of all. Without a terminal it prints the numbers. By default of the 24 hours until now, or until --until.',
     )
     .argument('[webhook]', 'only of this webhook')
     .addOption(sinceOption('only those created'))
@@ -38,10 +38,9 @@ export const statsCommand = () =>
       const session = new Session(command)
       const { output } = session
       const webhookId = await resolveId(session, 'webhooks', named)
-      const since = options.since ?? toIso(output.nowMs - DAY_MS)
-      const until = options.until === undefined ? toIso(output.nowMs) : pastTime(options.until, '--until', output.nowMs)
-      windowOf(output, options)
-      const [fromMs, toMs] = [parseIso(pastTime(since, '--since', output.nowMs))!, parseIso(until)!]
+      const { since, until } = windowOf(output, options)
+      const toMs = until === undefined ? output.nowMs : parseIso(until)!
+      const fromMs = since === undefined ? toMs - DAY_MS : parseIso(since)!
       print(output, await statistics(session, { webhookId, fromMs, toMs }))
     })
 

@@ -56,7 +56,7 @@ export const recoverCommand = () =>
         return void (await session.graphql(RECOVER, variables))
       }
       const webhook = await lookAtWebhook(session, id)
-      if (webhook && webhook.status !== 'active') throw notActive(id, webhook.status, options.since)
+      if (webhook && webhook.status !== 'active') throw notActive(id, webhook.status, toTheSecond(since))
       const shown = calledWebhook(webhook, id)
       const span = `since ${toTheSecond(since)}${until === undefined ? '' : ` until ${toTheSecond(until)}`}`
       await confirm(`Send ${shown} again what it has not acknowledged ${span}?`, session)

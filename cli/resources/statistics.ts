@@ -43,6 +43,8 @@ export interface Counted {
 }
 
 const MINUTE_MS = 60_000
+/** Clocks change at whole quarters of an hour. */
+const QUARTER_MS = 15 * MINUTE_MS
 const HOUR_MS = 60 * MINUTE_MS
 const DAY_MS = 24 * HOUR_MS
 
@@ -95,14 +97,16 @@ const startOf = (ms: number, unit: Unit): number => {
   const at = new Date(ms)
   if (unit === 'month') return new Date(at.getFullYear(), at.getMonth(), 1).getTime()
   if (unit === 'day') return new Date(at.getFullYear(), at.getMonth(), at.getDate()).getTime()
-  const unitMs = unit === 'hour' ? HOUR_MS : MINUTE_MS
-  const local = ms + zoneAt(ms) * MINUTE_MS
-  return ms - (local % unitMs)
+  const offset = zoneAt(ms)
+  let startMs = ms - ((ms + offset * MINUTE_MS) % (unit === 'hour' ? HOUR_MS : MINUTE_MS))
+  // As for the server, an hour in which the clocks change by half an hour begins at the change.
+  while (zoneAt(startMs) !== offset) startMs += QUARTER_MS
+  return startMs
 }
 
 const nextOf = (startMs: number, unit: Unit): number => {
   const at = new Date(startMs)
   if (unit === 'month') return new Date(at.getFullYear(), at.getMonth() + 1, 1).getTime()
   if (unit === 'day') return new Date(at.getFullYear(), at.getMonth(), at.getDate() + 1).getTime()
-  return startMs + (unit === 'hour' ? HOUR_MS : MINUTE_MS)
+  return startOf(startMs + (unit === 'hour' ? HOUR_MS : MINUTE_MS), unit)
 }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Csv } from '../../cli/output/csv.ts'
+import { dateAndTime } from '../../cli/output/time.ts'
 import { percentiles, spansOf } from '../../cli/resources/statistics.ts'
 import { connectedTo, startStubServer } from './stub-server.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
@@ -36,6 +37,15 @@ test('stats draws a line for each hour, those without deliveries too', async () 
   assert.match(lines[4]!, / 0$/)
 })
 
+test('stats of a time with an end alone are of the day before it', async () => {
+  const { stdout } = await tidings(['stats', '--until', '2026-11-20 12:00', '--output', 'json'], {
+    home,
+    env: { ...connectedTo(stub), TZ: 'Europe/Berlin' },
+  })
+  const { since, until } = JSON.parse(stdout)
+  assert.deepEqual([since, until], ['2026-11-19T11:00:00.000+00:00', '2026-11-20T11:00:00.000+00:00'])
+})
+
 test('stats has the numbers as JSON, and a line for each span as CSV', async () => {
   const { deliveries, failed, spans } = JSON.parse((await run('--output', 'json')).stdout)
   assert.deepEqual([deliveries, failed, spans.length], [100, 10, 4])
@@ -49,6 +59,31 @@ test('a day of a change of the clocks has 25 hours', () => {
   const spans = spansOf({ counted: [], answers: [], unit: 'hour', fromMs, toMs })
   assert.equal(spans.length, 25)
   assert.equal(spansOf({ counted: [], answers: [], unit: 'day', fromMs, toMs }).length, 1)
+})
+
+test('a night in which the clocks change has the hours that the calendar of its zone has', () => {
+  const hours = (zone: string, from: string, to: string): string[] => {
+    process.env.TZ = zone
+    const [fromMs, toMs] = [Date.parse(from), Date.parse(to)]
+    const spans = spansOf({ counted: [], answers: [], unit: 'hour', fromMs, toMs })
+    return spans.map(({ id }) => dateAndTime(Date.parse(id)).slice(11, 16))
+  }
+  assert.deepEqual(hours('Europe/Berlin', '2026-03-28T23:30Z', '2026-03-29T02:30Z'), [
+    '00:00',
+    '01:00',
+    '03:00',
+    '04:00',
+  ])
+  assert.deepEqual(hours('Europe/Berlin', '2026-10-24T23:30Z', '2026-10-25T01:59Z'), ['01:00', '02:00', '02:00'])
+  assert.deepEqual(hours('Australia/Lord_Howe', '2026-04-04T13:30Z', '2026-04-04T16:40Z'), [
+    '00:00',
+    '01:00',
+    '01:30',
+    '02:00',
+    '03:00',
+  ])
+  assert.deepEqual(hours('Australia/Lord_Howe', '2026-10-03T14:40Z', '2026-10-03T16:30Z'), ['01:00', '02:30', '03:00'])
+  process.env.TZ = 'Europe/Berlin'
 })
 
 test('percentiles are of answers alone', () => {
