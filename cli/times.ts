@@ -24,9 +24,9 @@ const TOLD_TWICE = /^(\d.*?)(?: \((?:now|in [^()]+|[^()]+ ago)\)|\s{2,}(?:now|in
 
 /**
  * Epoch milliseconds of a time: ISO 8601, `2026-11`, `2026-11-21`, `2026-11-21 10:00`, what tables, timelines and `why`
- * print, `10:00` (the last time it was that late), `today`, `yesterday`, `yesterday 10:00`, `now`, or how long ago, with
- * or without `ago`. A day is its beginning. Of a local time that there was twice, as clocks were put back, it is the
- * first; of one that there was not, it is as late as if they had not been put forward. Undefined for any other text.
+ * print, `10:00` (the last time it was that late), `today`, `yesterday`, `yesterday 10:00`, `now`, or how long ago,
+ * with or without `ago`. A day is its beginning. Of a local time that there was twice, as clocks were put back, it is
+ * the first; of one that there was not, it is as if they had not been put forward. Undefined for any other text.
  */
 export const parseTime = (given: string, nowMs: number): number | undefined => {
   const whole = given.trim()

@@ -1,6 +1,6 @@
 import { Command } from '@commander-js/extra-typings'
 import { parseIso, toIso } from '../../shared/time.ts'
-import type { DeliveryStatus } from '../../shared/vocabulary.ts'
+import { type DeliveryStatus, deliveryStatuses } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { dryRunOption, examples } from '../options.ts'
 import type { Output } from '../output/output.ts'
@@ -20,7 +20,8 @@ export const statsCommand = () =>
     .summary('see deliveries, failures and times of answers over time')
     .description(
       'Draws the deliveries of a time, those that failed, and how long answers took (half and 95 % of a sample were ' +
-        'faster), of one webhook or of all. Without a terminal it prints the numbers. By default of the 24 hours until now, or until --until.',
+        'faster), of one webhook or of all. Without a terminal it prints the numbers. By default of the 24 hours ' +
+        'until now, or until --until.',
     )
     .argument('[webhook]', 'only of this webhook')
     .addOption(sinceOption('only those created'))
@@ -68,7 +69,8 @@ export const statistics = async (
     fragment answer on Delivery { createdAt attempts(query: { sort: [{ number: "desc" }], limit: 1 }) {
       durationMs statusCode } }`
   const variables = {
-    selector: within(fromMs, toMs),
+    // That every status is named makes it a range of an index for each; MySQL would read all there is of one index.
+    selector: { $and: [...within(fromMs, toMs).$and, { status: { $in: [...deliveryStatuses] } }] },
     by: [bucket, 'status'],
     ...Object.fromEntries(parts.map(({ name, query }) => [name, query])),
   }

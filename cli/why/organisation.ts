@@ -219,12 +219,19 @@ export const describeOrganisationWhy = (why: OrganisationWhy, nowMs: number, col
   return verdictLine(head, lines, [], next, colours)
 }
 
-const describeEvent = ({ id, type, time, deliveries }: HappenedEvent, nowMs: number, colours: Colours): string[] => [
-  `${colours.dim(moment(time, nowMs))}  ${cellText(type)}  ${colours.dim(cellText(id))}`,
-  ...(deliveries.length === 0 ? [`  ${colours.red('went nowhere: no webhook wanted it then')}`] : []),
-  ...deliveries.map(({ webhookId, webhook, status, attempts: [last] }) => {
+const describeEvent = ({ id, type, time, deliveries }: HappenedEvent, nowMs: number, colours: Colours): string[] => {
+  const rows = deliveries.map(({ webhookId, webhook, status, attempts: [last] }) => {
     const answer = last ? ` (${last.statusCode ?? cellText(last.failure ?? 'under way').replaceAll('_', ' ')})` : ''
     const called = calledWebhook(webhook && { ...webhook, url: webhook.url ?? '' }, webhookId)
-    return `  ${statusCell(status, colours)}${answer}  ${called}`
-  }),
-]
+    return { status, answer, called, width: status.length + answer.length }
+  })
+  const widest = Math.max(0, ...rows.map(({ width }) => width))
+  return [
+    `${colours.dim(moment(time, nowMs))}  ${cellText(type)}  ${colours.dim(cellText(id))}`,
+    ...(rows.length === 0 ? [`  ${colours.red('went nowhere: no webhook wanted it then')}`] : []),
+    ...rows.map(
+      ({ status, answer, called, width }) =>
+        `  ${statusCell(status, colours)}${answer}${' '.repeat(widest - width)}  ${called}`,
+    ),
+  ]
+}

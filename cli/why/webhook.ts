@@ -51,6 +51,8 @@ interface Seen {
   createdAt: string
   nextAttemptAt: string | null
   attempts: Last[]
+  /** None of the attempts before the last was acknowledged. */
+  first: Pick<Attempt, 'startedAt'>[]
 }
 
 interface Facts {
@@ -86,7 +88,8 @@ const FACTS = `query ($webhook: MangoQuery, $all: MangoSelector, $tried: MangoQu
   tried: deliveries(query: $tried) { ...seen }
 }
 fragment seen on Delivery { id eventType status createdAt nextAttemptAt
-  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { startedAt statusCode failure failureDetail retryAfter } }`
+  attempts(query: { sort: [{ number: "desc" }], limit: 1 }) { startedAt statusCode failure failureDetail retryAfter }
+  first: attempts(query: { sort: [{ number: "asc" }], limit: 1 }) { startedAt } }`
 
 /** How a webhook is, since when, and what to do. */
 export const whyWebhook = async (session: Session, webhookId: string, span: Window): Promise<WebhookWhy> => {
@@ -226,7 +229,7 @@ type Run = { kind: 'healthy' | 'failing' | 'refusing' | 'throttled' | 'none'; re
 /** The newest attempts with the same kind of answer: what it is, since when, and how it was before. */
 const runOf = (tried: Seen[]): Run => {
   const newest = tried
-    .flatMap(({ attempts: [last] }) => (last ? [last] : []))
+    .flatMap(({ attempts: [last], first: [first] }) => (last ? [{ ...last, begunAt: (first ?? last).startedAt }] : []))
     .toSorted((a, b) => (a.startedAt < b.startedAt ? 1 : -1))
   const [first] = newest
   if (first === undefined) return { kind: 'none', reasons: [] }
@@ -234,19 +237,20 @@ const runOf = (tried: Seen[]): Run => {
   const end = newest.findIndex(each => kindOf(each) !== kind)
   const run = end === -1 ? newest : newest.slice(0, end)
   const before = end === -1 ? undefined : newest[end]
-  const since = run.at(-1)!.startedAt
+  const since = run.map(({ begunAt }) => begunAt).reduce((one, other) => (one < other ? one : other))
   if (kind === 'healthy') {
     return { kind, reasons: [{ code: 'answers', message: `It answers ${first.statusCode}.`, at: first.startedAt }] }
   }
   const alike = run.filter(each => answer(each) === answer(first)).length
   const detail = first.failureDetail ? ` (${cellText(first.failureDetail)})` : ''
-  const told = `It ${answer(first)}${detail}, ${alike} of the last ${count(run.length, 'delivery', 'deliveries')}.`
+  const many = `${alike} of the last ${count(run.length, 'delivery', 'deliveries')}`
+  const told = `It ${answer(first)}${detail}, ${many}, since:`
   const was =
     before === undefined
       ? `None of the ${run.length === LOOKED_AT ? 'last ' : ''}${run.length} was acknowledged.`
       : kindOf(before) === 'healthy'
-        ? 'Before, it was healthy.'
-        : `Before, it ${answer(before)}.`
+        ? 'Before, it was healthy, the last time:'
+        : `Before, it ${answer(before)}, the last time:`
   const codes = { failing: 'failing', refusing: 'refused', throttled: 'throttled' } as const
   return {
     kind,
@@ -264,7 +268,9 @@ const kindOf = ({ statusCode }: Last): 'healthy' | 'failing' | 'refusing' | 'thr
 }
 
 const answer = ({ statusCode, failure }: Last): string =>
-  statusCode === null ? `gives no answer: ${cellText(failure).replaceAll('_', ' ')}` : `answers ${statusCode}`
+  statusCode === null
+    ? `gives no answer: ${cellText(failure).replaceAll('_', ' ')}`
+    : `answers ${statusCode}${statusCode >= 300 && statusCode < 400 ? ' (redirects are not followed)' : ''}`
 
 const waitingOf = (pending: number, nextAttemptAt: string | null, transport: string): Reason[] => {
   if (pending === 0) return []

@@ -50,6 +50,8 @@ export const explainDelivery = async (
     ...{ webhook, event, sent, attempts, now, ...past },
     conditions: await conditionsOf(sql, webhookId, eventId),
     types: await typesOf(sql, webhookId),
+    headers: await sql('webhook_headers').where('webhook_id', webhookId).orderBy('name').pluck('name'),
+    redirect: redirectOf(attempts.at(-1)),
     chosen: await chosenOf(sql, token, webhookId),
     ...(await waitOf(sql, token, last)),
     healing: heals(webhook) ? await healingOf(sql, webhookId) : undefined,
@@ -215,6 +217,12 @@ const attemptsOf = async (sql: Sql, deliveryId: string): Promise<AttemptRow[]> =
     .orderBy('number', 'desc')
     .limit(NEWEST)
   return newest.toReversed()
+}
+
+/** The header Location of an answer, as far as it is kept. */
+const redirectOf = (attempt: (AttemptRow & { evidence?: string | null }) | undefined): string | undefined => {
+  const kept: { responseHeaders?: { location?: string } } = JSON.parse(attempt?.evidence ?? '{}')
+  return kept.responseHeaders?.location
 }
 
 const queuedOf = async (sql: Sql, deliveryId: string): Promise<Facts['queued']> => {

@@ -25,6 +25,10 @@ export type Facts = {
   sent: DeliveryRow[]
   /** The attempts of the last one. */
   attempts: AttemptRow[]
+  /** Where the last answer redirects to, as it says. */
+  redirect: string | undefined
+  /** The names of the webhook's static headers. */
+  headers: string[]
   /** The webhook's URL at the last attempt. */
   urlThen: string | undefined
   queued: { dueAt: number; isInLine: boolean; isLeased: boolean; isRecovered: boolean } | undefined

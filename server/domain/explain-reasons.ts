@@ -1,8 +1,9 @@
 import { toIso } from '../../shared/time.ts'
-import { eventTypes, type FailureReason, failureReasons, noticeTypes } from '../../shared/vocabulary.ts'
+import { eventTypes, noticeTypes } from '../../shared/vocabulary.ts'
+import { answerOf, checkedBeside, redirection, runOf } from './explain-answers.ts'
 import type { Facts } from './explain-facts.ts'
 import { withHealing } from './explain-healing.ts'
-import { type Explained, type Reason, reason, recoverSince } from './explain-words.ts'
+import { type Explained, PLAIN_URL, type Reason, reason, recoverSince } from './explain-words.ts'
 import { epochTimeOf } from './pull-time.ts'
 import type { AttemptRow, DeliveryRow } from './resources.ts'
 import type { VersionRow } from './webhook-versions.ts'
@@ -25,24 +26,6 @@ const enable = ({ webhook }: Facts): string => `tidings webhooks enable ${webhoo
 const recover = ({ webhook }: Facts, since: number): string => recoverSince(webhook.id, Number(since))
 const redeliver = ({ id }: DeliveryRow): string => `tidings deliveries redeliver ${id}`
 
-/** How the last attempt was answered, in words. */
-const answerOf = (attempt: AttemptRow | undefined): string => {
-  if (attempt === undefined) return 'gave no answer'
-  if (attempt.status_code !== null) return `answered ${attempt.status_code}`
-  const failure = attempt.failure ?? 'unknown'
-  const meaning = isFailure(failure) ? `: ${failureReasons[failure].replace(/\.$/, '')}` : ''
-  return `gave no answer (${failure.replaceAll('_', ' ')}${meaning})`
-}
-
-const isFailure = (failure: string): failure is FailureReason => failure in failureReasons
-
-/** How often the attempts before were answered in the same way, and since when. */
-const runOf = (attempts: AttemptRow[]): string => {
-  const last = attempts.at(-1)
-  const alike = attempts.filter(each => each.status_code === last?.status_code && each.failure === last?.failure)
-  return attempts.length < 2 ? '' : `, ${alike.length} of ${attempts.length} attempts`
-}
-
 /** ` by “ci”`, where the caller may know it. */
 const by = ({ names }: Facts, change: VersionRow | undefined): string => {
   const name = change?.access_token_id ? names.get(change.access_token_id) : undefined
@@ -61,7 +44,7 @@ const delivered: Explain = ({ attempts }, last) => ({
   reasons: [
     reason(
       'acknowledged',
-      `It arrived: the endpoint ${answerOf(attempts.at(-1))}. If the receiver has lost it since, send it again.`,
+      `The endpoint ${answerOf(attempts.at(-1))}. If the receiver has lost it since, send it again.`,
       last.finished_at,
     ),
   ],
@@ -78,7 +61,7 @@ const rejected: Explain = (facts, last) => {
   const message = isToken
     ? 'The endpoint answered 401: it did not accept the token. Check it there with tidings verify, then send it again.'
     : `The endpoint ${answerOf(attempt)}, which refuses the event for good. When that is mended there, send it again.`
-  const reasons = [reason(isToken ? 'token_refused' : 'refused', message, last.finished_at)]
+  const reasons = [reason(isToken ? 'token_refused' : 'refused', message, last.finished_at), ...checkedBeside(facts)]
   return { verdict: 'failed', ...whenActive(facts, reasons, redeliver(last)) }
 }
 
@@ -88,14 +71,18 @@ const dropped: Explain = (facts, last) => {
   const message = isThrottled
     ? 'The endpoint asked to wait (429) for three days.'
     : `The endpoint ${answerOf(attempt)}${runOf(facts.attempts)}, and the last retry has passed.`
-  const reasons = [reason(isThrottled ? 'throttled_too_long' : 'retries_exhausted', message, last.finished_at)]
-  return { verdict: 'failed', ...whenActive(facts, reasons, redeliver(last)) }
+  const redirected = redirection(facts)
+  const reasons = [
+    reason(isThrottled ? 'throttled_too_long' : 'retries_exhausted', message, last.finished_at),
+    ...redirected.reasons,
+  ]
+  return { verdict: 'failed', ...whenActive(facts, reasons, redirected.next ?? redeliver(last)) }
 }
 
 /** Nothing can be sent again to a webhook that is not active. */
 const whenActive = (facts: Facts, reasons: Reason[], next: string | null): Pick<Explained, 'reasons' | 'next'> => {
   const { conditions } = facts
-  if (!conditions.existing) return { reasons: [...reasons, isDeleted(facts)], next: null }
+  if (!conditions.existing) return { reasons: [...reasons, isDeleted(facts)], next: createdAnew(facts) }
   if (conditions.active) return { reasons, next }
   return { reasons: [...reasons, notActive(facts)], next: enable(facts) }
 }
@@ -143,12 +130,12 @@ const pending: Explain = (facts, last) => {
   const waits = (reasons: Reason[], next: string | null = null): Explained => ({ verdict: 'waiting', reasons, next })
   if (!conditions.existing || !conditions.active) {
     const reasons = [conditions.existing ? notActive(facts) : isDeleted(facts)]
-    return waits(reasons, conditions.existing ? enable(facts) : null)
+    return waits(reasons, conditions.existing ? enable(facts) : createdAnew(facts))
   }
   if (queued?.isInLine) {
     const first = turnOf === undefined ? 'an earlier delivery' : `delivery ${turnOf}`
     const message = `It waits for ${first}, which precedes it in the order of its project.`
-    return waits([reason('waits_for_turn', message)], turnOf ? `tidings deliveries show ${turnOf}` : null)
+    return waits([reason('waits_for_turn', message)], turnOf ? `tidings why ${webhook.id} ${turnOf}` : null)
   }
   const due = queued?.dueAt ?? last.next_attempt_at ?? now
   const isPulled = webhook.transport === 'pull'
@@ -171,10 +158,17 @@ const pending: Explain = (facts, last) => {
     const next = `tidings deliveries take ${webhook.id}`
     return waits([reason('waits_for_puller', message, last.created_at), ...failing], next)
   }
-  if (due > now && queued?.isLeased) return waits([reason('under_way', 'It is being sent now.', now), ...failing])
+  if (due > now && queued?.isLeased) {
+    const message = 'It is being sent now. If the process that sends it has died, another sends it at this time.'
+    return waits([reason('under_way', message, due), ...failing])
+  }
   if (attempts.length > 0 && due > now) {
     const message = `Attempt ${attempts.length + 1} follows at this time by itself; nothing is lost.`
-    return waits([...failing, reason('waits_for_retry', message, due)], `tidings webhooks ping ${webhook.id}`)
+    const redirected = redirection(facts)
+    return waits(
+      [...failing, ...redirected.reasons, reason('waits_for_retry', message, due)],
+      redirected.next ?? `tidings webhooks ping ${webhook.id}`,
+    )
   }
   if (due > now - LATE_MS) {
     const message = queued?.isRecovered ? 'It is queued, behind new deliveries.' : 'It is queued, and sent in a moment.'
@@ -221,7 +215,11 @@ const notSent = (facts: Facts): Explained => {
     const next = `tidings ${event.type === 'ping' ? 'webhooks ping' : `trigger ${event.type} --webhook`} ${webhook.id}`
     return explain([reason('on_demand', message, event.created_at)], next)
   }
-  if (!conditions.existing) return explain([isDeleted(facts)], null)
+  if (!conditions.existing) return explain([isDeleted(facts)], createdAnew(facts))
+  if (!conditions.another) {
+    const message = 'The event is about this webhook, and a webhook receives nothing about itself.'
+    return explain([reason('about_itself', message)], null)
+  }
   const filters = filtersOf(facts)
   const lasting = [...filters.map(({ reason }) => reason), ...sightOf(facts)]
   if (!conditions.created) {
@@ -275,9 +273,6 @@ const movedOf = ({ event }: Facts, { organisationId, at }: NonNullable<Facts['mo
   return reason('project_moved', message, at)
 }
 
-/** No shell reads anything into it. */
-const PLAIN_URL = /^https?:\/\/[\w:/.~%-]+$/
-
 /** Another webhook, of the caller's token, for what the token of this one does not see. */
 const watching = ({ webhook, event, conditions }: Facts): string | null => {
   if (conditions.organisation && conditions.project) return null
@@ -289,16 +284,25 @@ const watching = ({ webhook, event, conditions }: Facts): string | null => {
   return of ? `tidings webhooks create ${to} --events ${type} ${of}` : null
 }
 
+/** The command that creates a deleted webhook anew, as far as one can write it down. */
+const createdAnew = ({ webhook, types, chosen }: Facts): string | null => {
+  const { organisations, projects, areMore } = chosen
+  if (areMore || organisations.length + projects.length > MOST_CHOSEN) return null
+  if (webhook.transport === 'push' && !PLAIN_URL.test(webhook.url)) return null
+  return [
+    `tidings webhooks create ${webhook.transport === 'pull' ? '--transport pull' : webhook.url}`,
+    ...(types.length > 0 ? [`--events ${types.join(',')}`] : []),
+    ...organisations.map(id => `--organisation ${id}`),
+    ...projects.map(id => `--project ${id}`),
+  ].join(' ')
+}
+
 /** The filters that leave the event out, each with the change that lets it in. */
 const filtersOf = (facts: Facts): { reason: Reason; mend: string | null }[] => {
   const { conditions, webhook, event, types, chosen } = facts
   const update = `tidings webhooks update ${webhook.id}`
   const then = 'Change that, then recover what it missed.'
   const found: { reason: Reason; mend: string | null }[] = []
-  if (!conditions.another) {
-    const message = 'The event is about this webhook, and a webhook receives nothing about itself.'
-    return [{ reason: reason('about_itself', message), mend: null }]
-  }
   if (!conditions.type) {
     const message =
       `The type is not asked for: the webhook asks for ${asked(types)}; the event is ` + `${event.type}. ${then}`

@@ -16,3 +16,6 @@ export const reason = (code: string, message: string, at: number | null = null):
 /** The command that queues what a webhook has missed since a time. */
 export const recoverSince = (webhookId: string, since: number): string =>
   `tidings webhooks recover ${webhookId} --since ${toIso(since).replace('+00:00', 'Z')}`
+
+/** No shell reads anything into it. */
+export const PLAIN_URL = /^https?:\/\/[\w:/.~%-]+$/

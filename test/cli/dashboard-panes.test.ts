@@ -136,6 +136,18 @@ test('no line is wider than its place, nor a pane higher, in a terminal of any s
   }
 })
 
+test('a terminal of 80 columns or more shows the last day of each webhook as a line', () => {
+  for (const columns of [80, 91, 120, 160, 210]) {
+    const state = stateWith()
+    const layout = layoutOf({ columns, rows: 40 }, state, 1)
+    const [, head, ...rows] = webhooksPane(state, layout, colours).map(line => stripVTControlCharacters(line))
+    const at = head!.indexOf('LAST DAY')
+    assert.ok(at > 0, `${columns}: ${head}`)
+    const day = [...rows.find(row => row.includes('host-'))!].slice(at, at + 24).join('')
+    assert.match(day, /^ ?▁?[▁▂▃▄▅▆▇]+█/, `${columns}: ${day}`)
+  }
+})
+
 test('a wrapped line loses nothing, goes on under its beginning, and closes its colours at each break', () => {
   const text = `Webhook  ${colours.red('the quick brown fox jumps over the lazy dog')} and ${'x'.repeat(50)}`
   const lines = wrapLine(text, 24, 9)

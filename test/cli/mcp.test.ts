@@ -134,6 +134,62 @@ describe('tidings mcp', () => {
     }
   })
 
+  it('shows an assistant nothing that its token does not see, and leaves everything as it was', async () => {
+    const { database } = server
+    const [own, hidden] = [
+      await addProject(database, { organisation: 'Seen', project: 'Seen dam' }),
+      await addProject(database, { organisation: 'Hidden', project: 'Hidden dam' }),
+    ]
+    const limited = await server.token({ permissions: ['read'], organisationIds: [own.organisationId] })
+    const hiddenHook = await addWebhook(database.knex, {
+      ...{ accessTokenId: keeper.id, url: `${receiver.url}/hidden` },
+      organisationIds: [hidden.organisationId],
+    })
+    const submit = `mutation { submitProjectReport(projectId: "${hidden.projectId}", quarter: "2026-3",
+      submitterId: "${hidden.userId}") { id } }`
+    assert.equal((await server.graphql(submit, {}, keeper)).errors, undefined)
+    const secret = { events: '', deliveries: '', reports: '' }
+    for (const [name, table] of [
+      ['events', 'events'],
+      ['deliveries', 'deliveries'],
+      ['reports', 'project_reports'],
+    ] as const) {
+      secret[name] = (await database.knex(table).orderBy('created_at', 'desc').first('id')).id
+    }
+    const everything = async () =>
+      JSON.stringify(
+        await Promise.all(['webhooks', 'organisations', 'access_tokens', 'audit_log'].map(name => database.knex(name))),
+      ).replaceAll(/"last_used_at":(?:\d+|null)/g, '')
+    const before = await everything()
+    const { call, list, client } = await connect(limited)
+    const about = [hiddenHook, hidden.organisationId, secret.events, secret.deliveries]
+    const tried: string[] = []
+    for (const { name, inputSchema } of await list()) {
+      const { properties = {}, required = [] } = inputSchema as {
+        properties?: Record<string, object>
+        required?: string[]
+      }
+      const given = required.length > 0 ? required : Object.keys(properties).filter(each => each === 'webhook')
+      const resources = ['webhooks', 'deliveries', 'events', 'projects', 'organisations', 'projectReports']
+      const values = name === 'query' ? resources : given.length > 0 ? about : ['']
+      for (const value of values) {
+        const args = Object.fromEntries(given.map(each => [each, value]))
+        const { text } = await call(name, args)
+        tried.push(name)
+        // What was asked for may be repeated; nothing else of it is told.
+        for (const mark of ['Hidden', hidden.projectId, ...about]) {
+          assert.ok(mark === value || !text.includes(mark), `${name} ${JSON.stringify(args)} tells ${mark}: ${text}`)
+        }
+      }
+    }
+    assert.deepEqual(new Set(tried).size, READS.length)
+    for (const resource of ['accessTokens', 'auditLog']) assert.ok((await call('query', { resource })).isError)
+    for (const name of CHANGES) {
+      await assert.rejects(client.callTool({ name: name.replaceAll(' ', '_'), arguments: {} }), /not found/)
+    }
+    assert.equal(await everything(), before)
+  })
+
   for (const mode of ['auto', 'legacy'] as const) {
     it(`asks the person before a change that the command line asks about (${mode})`, async () => {
       const { knex } = server.database

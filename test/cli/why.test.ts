@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, describe, it } from 'node:test'
+import pc from 'picocolors'
+import { describeOrganisationWhy } from '../../cli/why/organisation.ts'
 import { insertMany } from '../../server/database/connect.ts'
 import { NEVER } from '../../server/domain/lines.ts'
 import { newId } from '../../server/ids.ts'
@@ -243,7 +245,7 @@ const CASES: Case[] = [
   {
     cause: 'it was cancelled, and the webhook is deleted',
     make: sent({ status: 'cancelled' }, { status: 'disabled' }, { deleted_at: NOW }),
-    ...{ verdict: 'cancelled', codes: ['cancelled', 'webhook_deleted'], next: null },
+    ...{ verdict: 'cancelled', codes: ['cancelled', 'webhook_deleted'], next: /^webhooks create/ },
   },
   {
     cause: 'its next retry follows',
@@ -287,7 +289,7 @@ const CASES: Case[] = [
       ])
       return { webhookId, eventId }
     },
-    ...{ verdict: 'waiting', codes: ['waits_for_turn'], next: /^deliveries show/ },
+    ...{ verdict: 'waiting', codes: ['waits_for_turn'], next: /^why \S+ \S+$/ },
   },
   {
     cause: 'no client takes it',
@@ -366,7 +368,7 @@ const CASES: Case[] = [
   {
     cause: 'the webhook is deleted',
     make: never({ status: 'disabled' }, {}, { deleted_at: NOW }),
-    ...{ verdict: 'not_sent', codes: ['webhook_deleted'], next: null },
+    ...{ verdict: 'not_sent', codes: ['webhook_deleted'], next: /^webhooks create/ },
   },
   {
     cause: 'a ping goes to the webhook that it was asked for',
@@ -565,7 +567,9 @@ describe('tidings why', () => {
     assert.deepEqual(counts, { dropped: 1, pending: 1 })
     assert.match(next, /^tidings webhooks recover/)
     const { stdout: text } = await run(['why', webhookId, '--output', 'table'])
-    assert.match(text, /fails\.\n– It answers 500, 2 of the last 2 deliveries\./)
+    assert.match(text, /fails\.\n– It answers 500, 2 of the last 2 deliveries, since:/)
+    // Since the first attempt of what fails, not the last.
+    assert.equal(Date.parse(reasons[0].at), NOW - HOUR)
   })
 
   for (const [state, noted, codes, next] of [
@@ -673,6 +677,23 @@ describe('tidings why', () => {
     const none = JSON.parse((await run(['why', 'Cobalt', '--since', '1m', '--output', 'json'])).stdout)
     assert.equal(none.verdict, 'no_events')
     assert.ok(none.latest.time)
+  })
+
+  it('aligns the webhooks to which each event of an organisation went', () => {
+    const to = (name: string, status: string, statusCode: number) => ({
+      ...{ id: name, webhookId: name, webhook: { name, url: null }, handledBefore: false },
+      ...{ status: status as 'delivered', attempts: [{ statusCode, failure: null }] },
+    })
+    const sentTo = [to('Ledger', 'delivered', 200), to('Books', 'rejected', 403), to('Desk', 'pending', 500)]
+    const events = [{ id: 'e', type: 'token_expired', time: '2026-11-21T00:40:00.000+00:00', deliveries: sentTo }]
+    const nothing = { organisationId: 'o', elsewhere: [], areMore: false, latest: null, reasons: [], next: null }
+    const why = { ...nothing, name: 'Acme', verdict: 'some_missing' as const, events }
+    const lines = describeOrganisationWhy(why, NOW, pc.createColors(false)).split('\n')
+    assert.deepEqual(lines.slice(2, 5), [
+      '  delivered (200)  Ledger',
+      '  rejected (403)   Books',
+      '  pending (500)    Desk',
+    ])
   })
 
   it('says of an organisation without such events why there are none', async () => {

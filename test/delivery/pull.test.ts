@@ -4,6 +4,7 @@ import { after, afterEach, before, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { giveBackTaken } from '../../server/delivery/pull/take.ts'
 import { Waits } from '../../server/delivery/pull/waits.ts'
+import type { Credentials } from '../../server/domain/access-tokens.ts'
 import { enqueue } from '../../server/domain/deliveries.ts'
 import { recordPing } from '../../server/domain/events.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
@@ -13,9 +14,15 @@ import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
+import { addWebhook } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 const CLIENTS = 1_000
+
+const tokenOf = (id: string): AccessToken => ({
+  ...{ id, name: 'worker', apiKey: 'worker', permissions: ['webhooks'], seesAllOrganisations: true },
+  ...{ expiresAt: null, revokedAt: null, lastUsedAt: null, createdAt: 0 },
+})
 
 describeEachEngine('what clients take', engine => {
   const clock = testClock()
@@ -71,15 +78,33 @@ describeEachEngine('what clients take', engine => {
     assert.deepEqual(await dueTimes(), [clock.now()])
   })
 
+  it('tells a client that does not see a webhook nothing of its becoming active', async () => {
+    const [owner, stranger] = [await fixture.token(), await fixture.token()]
+    const { database } = fixture
+    const id = await addWebhook(database.knex, { accessTokenId: owner.id, transport: 'pull', status: 'disabled' })
+    const waits = new Waits({ database, clock, log: createLog('silent') })
+    const wait = (token: Credentials, isSeen: boolean) =>
+      waits.wait({
+        ...{ webhookId: id, address: '::1', isActive: false, isSeen, isLate: true },
+        token: tokenOf(token.id),
+        until: performance.now() + 60_000,
+        gone: new AbortController().signal,
+      })
+    const [hidden, seen, own] = [wait(stranger, false), wait(stranger, true), wait(owner, false)]
+    await database.knex('webhooks').where({ id }).update({ status: 'active' })
+    waits.hurry()
+    // One look tells all of them.
+    assert.deepEqual(await Promise.all([seen, own]), [{ why: 'active' }, { why: 'active' }])
+    assert.equal(waits.count(), 1)
+    waits.stop()
+    assert.deepEqual(await hidden, { why: 'stopping' })
+  })
+
   it('asks the database one thing a second for a thousand clients that wait, and wakes one for one event', async () => {
     const ids = await Promise.all(
       Array.from({ length: 4 }, () => fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })),
     )
-    const { id } = await fixture.token()
-    const token: AccessToken = {
-      ...{ id, name: 'worker', apiKey: 'worker', permissions: ['webhooks'], seesAllOrganisations: true },
-      ...{ expiresAt: null, revokedAt: null, lastUsedAt: null, createdAt: 0 },
-    }
+    const token = tokenOf((await fixture.token()).id)
     const { database } = fixture
     const waits = new Waits({ database, clock, log: createLog('silent') })
     const loop = await fixture.startLoop({ waits })

@@ -64,7 +64,7 @@ type Value = { text: string; colour?: (text: string) => string }
 /** The columns that fit. */
 const cellsOf = (values: WebhookCells, width: number): Cell[] => {
   const counts: Cell[] =
-    width < 78
+    width < 92
       ? [
           { ...values.delivered, width: 9, align: 'right' },
           { ...values.failed, width: 6, align: 'right' },
@@ -75,7 +75,7 @@ const cellsOf = (values: WebhookCells, width: number): Cell[] => {
           { ...values.dropped, width: 7, align: 'right' },
         ]
   const rest: Cell[] = [...counts, { ...values.pending, width: 7, align: 'right' }]
-  if (width >= 92) {
+  if (width >= 70) {
     const columns = width < 128 ? HOURS / 2 : HOURS
     rest.push({ text: values.day(columns), width: columns })
   }
