@@ -237,7 +237,9 @@ const runOf = (tried: Seen[]): Run => {
   const end = newest.findIndex(each => kindOf(each) !== kind)
   const run = end === -1 ? newest : newest.slice(0, end)
   const before = end === -1 ? undefined : newest[end]
-  const since = run.map(({ begunAt }) => begunAt).reduce((one, other) => (one < other ? one : other))
+  // Not before it answered otherwise: a delivery may have failed then too, and been alone.
+  const begins = run.map(({ begunAt, startedAt }) => (before && begunAt < before.startedAt ? startedAt : begunAt))
+  const since = begins.reduce((one, other) => (one < other ? one : other))
   if (kind === 'healthy') {
     return { kind, reasons: [{ code: 'answers', message: `It answers ${first.statusCode}.`, at: first.startedAt }] }
   }
