@@ -8,7 +8,7 @@ import type { AccessToken } from '../../server/domain/permissions.ts'
 import type { Submission } from '../../server/domain/project-reports.ts'
 import type { ProjectReportRow } from '../../server/domain/resources.ts'
 import { createSubmissions, type Submissions, submitAlone } from '../../server/domain/submissions.ts'
-import { newMark } from '../../server/domain/used-signatures.ts'
+import { newMark, useSignature } from '../../server/domain/used-signatures.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import type { TidingsError } from '../../shared/errors.ts'
 import type { Permission } from '../../shared/vocabulary.ts'
@@ -82,13 +82,16 @@ describeEachEngine('a submitted report', engine => {
     }
   }
 
+  const enter = (one: Asked, signature: string = randomUUID()) => {
+    const entry = { accessTokenId: one.token.id, operation: 'test', arguments: '{}', requestId: randomUUID() }
+    return together({ ...one, mark: newMark(signature, NOW, false), entry, trace: undefined })
+  }
+
   /** Asked with others, that are all made. What the group leaves is then made alone, as a request does. */
   const amongOthers = async (asked: Asked[]): Promise<Said[]> => {
     const others = Array.from({ length: AT_ONCE - asked.length }, () => ({ token: all, submission: of(borealis) }))
     const entered = [...asked, ...others].map(async one => {
-      const mark = newMark(randomUUID(), NOW, false)
-      const entry = { accessTokenId: one.token.id, operation: 'test', arguments: '{}', requestId: randomUUID() }
-      const turn = await together({ ...one, mark, entry: entry as never, trace: undefined })
+      const turn = await enter(one)
       const said: Said = turn.made ? { report: turn.made.result } : await alone(one)
       turn.leave()
       return { said, isShared: turn.made !== undefined }
@@ -150,6 +153,20 @@ describeEachEngine('a submitted report', engine => {
     }
     return byId
   }
+
+  it('is left out of its transaction where its signature was used before, and the others are made', async () => {
+    if (!given.database.dialect.skipsLocked) return
+    const used = newMark(randomUUID(), NOW, false)
+    await useSignature(given.database.knex, used)
+    const asked = Array.from({ length: AT_ONCE }, () => ({ token: all, submission: of(borealis) }))
+    const turns = await Promise.all(asked.map((one, n) => enter(one, n === 0 ? used.signature : undefined)))
+    for (const turn of turns) turn.leave()
+    const made = turns.map(turn => turn.made !== undefined)
+    assert.deepEqual(
+      made,
+      asked.map((_, n) => n > 0),
+    )
+  })
 
   for (const [way, submit] of Object.entries(ways)) {
     it(`${way} goes to the webhooks that want it, and the conditions by name say why not to others`, async () => {

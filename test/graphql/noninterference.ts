@@ -70,6 +70,8 @@ const webhooks: Record<string, WebhookOf> = {
   'unnamed none': { made: 'sees none' },
   'named A and S': { made: 'sees two others', organisations: ['A', 'S'] },
   'named A, project of S': { made: 'sees all', organisations: ['A'], projects: ['S'] },
+  // Its token has lost S since.
+  'own of A and S': { made: 'sees two', organisations: ['A', 'S'] },
   // It once named S too, and has deliveries from then.
   'narrowed to A': { made: 'sees two others', organisations: ['A'] },
 }
