@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, before, it } from 'node:test'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
-import { startTestServer, type TestServer } from '../support/server.ts'
+import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 
 describeEachEngine('what an attempt was', engine => {
   let server: TestServer
@@ -40,6 +40,16 @@ describeEachEngine('what an attempt was', engine => {
       assert.ok(phases.firstByteMs > 0)
       assert.equal(phases.tlsMs, null)
     }
+  })
+
+  it('is signed for those who see the delivery, and is not there for others', async () => {
+    const [{ id }] = (await server.graphql('{ deliveries { id } }')).data.deliveries
+    const { organisationId } = await addProject(server.database)
+    const stranger = await server.token({ permissions: ['read'], organisationIds: [organisationId] })
+    const document = `{ deliveryEvidence(deliveryId: "${id}") }`
+    assert.equal((await server.graphql(document)).errors, undefined)
+    const { data, errors } = await server.graphql(document, {}, stranger)
+    assert.deepEqual([data, errors![0]!.extensions.code], [null, 'NOT_FOUND'])
   })
 
   it('can be selected by', async () => {
