@@ -101,7 +101,9 @@ Begin with:
 
 const createProgram = (argv: string[]) =>
   new Command('tidings')
-    .description('Signed event notifications: set up webhooks, watch deliveries, and find out why one did what it did.')
+    .description(
+      'Signed event notifications: set up webhooks, watch deliveries, and find out why one did or did not arrive.',
+    )
     .option('-V, --version', 'print the version')
     .helpOption('-h, --help', 'show how it is used')
     .optionsGroup('Output options:')

@@ -277,7 +277,10 @@ const locked = (): MigrationError =>
     'If none runs any more, it was killed: tidings server migrate --force-unlock',
   )
 
-/** May not, of the table, of the database, of a column, of what only an administrator may, and TiDB of an UPDATE. */
+/**
+ * Denied: a table (ER_TABLEACCESS_DENIED_ERROR), a database (ER_DBACCESS_DENIED_ERROR), a column
+ * (ER_COLUMNACCESS_DENIED_ERROR), an administrator's statement (ER_SPECIFIC_ACCESS_DENIED_ERROR), and TiDB's own code.
+ */
 const DENIED = [1142, 1044, 1143, 1227, 8121]
 
 /** Whether the database user lacks the grant for a statement. */

@@ -82,7 +82,7 @@ const ENDS = new Set(['COMMIT;', 'ROLLBACK'])
 const inOnePacket = (connection: RawConnection, query: Query, send: Send): Promise<Query> => {
   const packet = packets.get(connection)
   if (query.sql === BEGIN) beginning.add(connection)
-  // An end before anything was asked in the transaction.
+  // BEGIN goes with the first statement. A transaction without one has nothing to commit or roll back.
   const isNothing = query.sql === BEGIN || (!packet && ENDS.has(query.sql) && beginning.delete(connection))
   if (isNothing) return Promise.resolve({ ...query, response: [[], []] })
   const { promise, resolve, reject } = Promise.withResolvers<Query>()

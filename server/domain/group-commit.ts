@@ -1,13 +1,12 @@
 import type { CommitInDoubt } from '../database/patience.ts'
 
-// Group commit: while transactions of one kind are under way, further changes wait, and then share one transaction and
-// its statements. If groups were larger lately, a change also waits a moment for as many as then. So clients that wait
-// for each answer wait for nothing else: a group begins when each of them has sent its next change. A client that is
-// alone is never delayed. Nor is anybody where changes are few: one slow moment, in which some of them met, would delay
-// all that follow.
+// Group commit: changes that arrive while two transactions are under way wait, and then share one transaction and its
+// statements. While groups have been large, a change also waits up to 40 ms for as many others as came lately: clients
+// that send their next change after each answer come together again. A client that is alone never waits. Where changes
+// are few, nobody does: otherwise one slow moment, in which some of them met, would delay all that follow.
 //
-// A group waits for nothing that only one of its changes needs: what another transaction has locked goes on alone, and
-// so do all changes of a group that fails. So whatever waits holds up only itself.
+// A group never waits for a lock. A change that needs what another transaction has locked is made alone, and so are all
+// changes of a group that fails. So a change that waits delays nobody else.
 
 /** A change that was made; with `doubt`, its commit may have failed. */
 export type Made<Result> = { result: Result; doubt?: CommitInDoubt }

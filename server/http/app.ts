@@ -75,8 +75,8 @@ const appWith = ({ config, log, metrics, state }: Tools): Koa => {
 }
 
 /**
- * Once the server has stopped to listen, each connection ends after the present answer. Before, a proxy would open
- * another one here, which the end of listening resets.
+ * Once the server has stopped listening, each connection ends with its present answer. If it ended while the server
+ * still listened, a proxy would open another one, which is reset when the listening ends.
  */
 const closeIfClosed =
   (state: ServerState): Middleware =>
